@@ -5,7 +5,7 @@ BUILT := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 # Every release build names the same packages, whatever it wants of them: cargo then builds what they share with the same
 # features, and once.
-RELEASE := cargo build --release --package lasthop --package lasthop-bench --package lasthop-datapath
+RELEASE = cargo build --release --package lasthop --package lasthop-bench --package lasthop-datapath $(WITH)
 
 # To note for a next build what did not change takes time, and a fresh clone may never see a next one. Where somebody works, and
 # has called cargo without make, there are such notes already, and they are used.
@@ -27,15 +27,22 @@ build: ## Build the release binaries: target/release/lasthop and its siblings
 demo: ## Two virtual machines talk through Lasthop, with everything set up on the way
 	@scripts/demo
 
-# Units and end-to-end tests at once, so that what they share is built once.
-test: setup check instructions build ## All that CI runs: set-up, lints, instruction counts, unit and end-to-end tests, a few kills
-	LASTHOP_BIN="$(BUILT)/release" cargo test --workspace
-	@if [ "$$(nproc)" -ge 2 ]; then $(MAKE) --no-print-directory faults QUICK=1; else echo "note: one core, nobody is killed"; fi
+# An example has the features of crates for tests, so the binaries that are built beside it share its crates.
+test instructions: export WITH := --example instructions
 
-check: ## Format, lints and the API's document
+# Units and end-to-end tests at once, so that what they share is built once.
+# Lints and release binaries have build folders of their own, so both cores are busy.
+test: setup ## All that CI runs: set-up, lints, instruction counts, unit and end-to-end tests, a few kills
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check instructions
+	@$(MAKE) --no-print-directory build
+	LASTHOP_BIN="$(BUILT)/release" cargo test --workspace
+	@if [ "$$(nproc)" -ge 2 ]; then $(MAKE) --no-print-directory faults QUICK=1; else echo "note: one core, so no process is killed"; fi
+
+check: ## Format, lints, the code's documentation and the API's document
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi
 	@if cargo clippy --version >/dev/null 2>&1; then cargo clippy --quiet --workspace --all-targets -- -D warnings; \
 	else echo "note: no clippy here, lints not checked"; fi
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
 	@if [ -e .cache/python/installed ]; then .cache/python/bin/python -m openapi_spec_validator docs/openapi.json; \
 	else echo "note: no Python tools here ('make setup' installs them), docs/openapi.json not checked"; fi
 
@@ -43,7 +50,7 @@ unit: ## Unit and property tests, and the fuzzers' seeds: no root, seconds once 
 	cargo test --workspace --exclude lasthop-e2e
 
 instructions: setup ## Instructions per frame beside the committed ones; BLESS=1 commits new ones
-	$(RELEASE) --example instructions
+	$(RELEASE)
 	@"$(BUILT)/release/examples/instructions" $(if $(BLESS),--bless)
 
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
@@ -57,9 +64,6 @@ test-long: setup build ## What takes too long for every day: all variants of fir
 bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
 	@crates/bench/setup
 	$(RELEASE) --bin lasthop-bench
-	cargo build --release --package lasthop --features inside --example inside
-	@cd "$(BUILT)/release" && mkdir -p inside && ln -f lasthop lasthop-control inside/ && \
-	ln -f examples/inside inside/lasthop-switch && ln -f examples/inside inside/lasthop-driver
 	@"$(BUILT)/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
 
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60
@@ -78,20 +82,16 @@ hostile: build ## Ten minutes of every known trick of a hostile VMM beside hones
 	$(RELEASE) --package lasthop-testkit --example hostile
 	@"$(BUILT)/release/examples/hostile" --bin "$(BUILT)/release" --minutes $(or $(MINUTES),10) $(if $(TRICK),--trick "$(TRICK)") $(if $(SEED),--seed $(SEED))
 
-deb: build ## A Debian package with unit file, man pages and completions: target/debian/
-	@cargo deb --version >/dev/null 2>&1 || { echo "error: no cargo-deb: 'cargo install cargo-deb --locked'" >&2; exit 1; }
-	@out="$(BUILT)/release"; rm -rf "$$out/generated"; mkdir "$$out/generated"; \
-	"$$out/lasthop" man --out "$$out/generated/man" && for shell in bash zsh fish; do \
-	"$$out/lasthop" completions $$shell >"$$out/generated/lasthop.$$shell" || exit 1; done
-	cargo deb --package lasthop --variant full --no-build
+deb: build ## Debian packages in target/debian/: lasthop, and its debug symbols in lasthop-dbgsym
+	@scripts/deb "$(BUILT)"
 
-miri: ## Queue, lane, ring and memory code under Miri (needs a nightly toolchain with miri)
+miri: ## Queue, queue lock, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
 	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --package lasthop-memory --lib
 	cargo +nightly miri test --package lasthop-virtio --lib queue::
 	cargo +nightly miri test --package lasthop-ring --lib
-	cargo +nightly miri test --package lasthop-datapath --lib lane::
+	cargo +nightly miri test --package lasthop-datapath --lib queue_lock::
 
 fuzz: ## Fuzz all that others write, 20 seconds each; or make fuzz TARGET=queue_split SECONDS=600 SANITIZER=address
 	@SANITIZER="$(or $(SANITIZER),none)" fuzz/run "$(TARGET)" "$(SECONDS)"

@@ -7,13 +7,13 @@ use std::path::Path;
 use channel::figures::{QueueCounts, WorkerFigures};
 use channel::records::{Answer, Stale, Upcall};
 use channel::rules::RuleUse;
-use channel::supervision::{Ask, ProcessInfo, Tell};
+use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest};
 use channel::switching::{
-    FrontEnds, Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role, Station,
-    StationUse, SwitchFigures,
+    FrontEnds, PortConfig, PortPhase, PortState, QueueState, Request, Role, Station, StationUse,
+    SwitchCommand, SwitchEvent, SwitchFigures,
 };
 use policy::acl::RuleId;
-use policy::{Action, LeftOut, SegmentId};
+use policy::{Action, Excluded, SegmentId};
 use port::PortId;
 use serde::Serialize;
 use wire::build::{PacketBuilder, TcpFields};
@@ -147,7 +147,8 @@ fn offload() {
             continue;
         };
         for (which, accepts) in [("all", 0x3f), ("checksum", 1), ("none", 0u8)] {
-            // Flags, type, header length, segment size, start, offset, buffers: offsets are filled in by bit 0.
+            // Flags, type, header length, segment size, start, offset, buffers: offsets are filled
+            // in by bit 0.
             let mut input = vec![1, *gso, 0, 0];
             input.extend(1000u16.to_le_bytes());
             input.extend([0; 6]);
@@ -303,7 +304,7 @@ fn queues() {
     }
 }
 
-/// What is read while somebody rewrites it.
+/// Seeds of data that is rewritten while it is read.
 fn races() {
     // Split and packed, with tables, event index, order and offloads.
     for (name, options) in [
@@ -388,8 +389,8 @@ fn ring() {
     );
 }
 
-/// Messages as `vhost_user/steps.rs` reads them: 0, code - 1, how, then the fields. Numbers: 0x40 + n is page n, 0xc0 is
-/// the size of the memory file.
+/// Messages as `vhost_user/steps.rs` reads them: 0, code - 1, how, then the fields. Numbers: 0x40 +
+/// n is page n, 0xc0 is the size of the memory file.
 fn vhost_user() {
     let message = |code: u8, how: u8, fields: &[u8]| [&[0, code - 1, how], fields].concat();
     let hello = [
@@ -515,11 +516,11 @@ fn channel() {
         port: PortId(3),
     };
     let orders = [
-        Order::Adopt,
-        Order::AddPort(config.clone()),
-        Order::RemovePort(PortId(3)),
-        Order::Stations { within_ms: 6000 },
-        Order::Check(vec![station], Vec::new()),
+        SwitchCommand::Adopt,
+        SwitchCommand::AddPort(config.clone()),
+        SwitchCommand::RemovePort(PortId(3)),
+        SwitchCommand::Stations { within_ms: 6000 },
+        SwitchCommand::Check(vec![station], Vec::new()),
     ];
     for (at, order) in orders.into_iter().enumerate() {
         message(0, &format!("order-{at}"), &Request { number: 7, order });
@@ -557,7 +558,7 @@ fn channel() {
     message(
         1,
         "adopted",
-        &Report::Adopted {
+        &SwitchEvent::Adopted {
             epoch: 4,
             ports: vec![config],
             limits: vec![],
@@ -569,11 +570,11 @@ fn channel() {
         station,
         idle_ms: 5,
     };
-    message(1, "stations", &Report::Stations(vec![used]));
+    message(1, "stations", &SwitchEvent::Stations(vec![used]));
     message(
         1,
         "states",
-        &Report::PortStates(
+        &SwitchEvent::PortStates(
             vec![state],
             SwitchFigures::default(),
             vec![WorkerFigures::default()],
@@ -582,7 +583,7 @@ fn channel() {
     message(
         1,
         "done",
-        &Report::Done {
+        &SwitchEvent::Done {
             number: 7,
             error: Some("no".into()),
         },
@@ -593,11 +594,11 @@ fn channel() {
         bytes: 180,
         idle_ms: 5,
     };
-    message(1, "rules", &Report::Rules(vec![uses]));
+    message(1, "rules", &SwitchEvent::Rules(vec![uses]));
     message(
         1,
         "phase",
-        &Report::Phase {
+        &SwitchEvent::Phase {
             port: PortId(1),
             phase: PortPhase::Faulted,
             reason: Some("loop".into()),
@@ -635,7 +636,7 @@ fn channel() {
             upcall: 1,
             action: Action::Flood {
                 segment: SegmentId(1),
-                left_out: LeftOut::NOBODY,
+                excluded: Excluded::NONE,
             },
             except: vec![PortId(3), PortId(4)],
             rules: vec![RuleId(7)],
@@ -648,11 +649,11 @@ fn channel() {
     };
     message(3, "forget-station", &Answer::Forget(station));
     message(3, "forget-port", &Answer::Forget(Stale::Port(PortId(3))));
-    message(4, "ask", &Ask::Dial { port: PortId(1) });
+    message(4, "ask", &SupervisorRequest::Dial { port: PortId(1) });
     message(
         5,
         "tell",
-        &Tell::Listening {
+        &SupervisorEvent::Listening {
             path: "vm1.sock".into(),
             error: Some("no".into()),
         },
@@ -663,14 +664,15 @@ fn channel() {
         restarts: 1,
         uptime_ms: 2,
     };
-    message(5, "processes", &Tell::Processes(vec![process]));
+    message(5, "processes", &SupervisorEvent::Processes(vec![process]));
 }
 
 fn session_record() {
     save("session_record", "edited-split", &[0, 3, 0, 1, 40, 0, 9]);
     save("session_record", "edited-packed", &[1, 0, 0, 1]);
     save("session_record", "connection", &[2, 1, 1, 0]);
-    // A ring of four slots, two of them offered and one of those staged, and a journal that says so.
+    // A ring of four slots, two of them offered and one of those staged, and a journal that says
+    // so.
     let slot = |len: u32, id: u16, flags: u16| {
         let mut bytes = (0x11_0000_u64).to_le_bytes().to_vec();
         bytes.extend(len.to_le_bytes());
@@ -785,7 +787,7 @@ fn api() {
         (
             "patch-null",
             1,
-            r#"{"ports":null,"switch":{"batching":null}}"#,
+            r#"{"ports":null,"switch":{"coalescing":null}}"#,
         ),
         ("switch", 2, r#"{"name":"b","workers":"auto"}"#),
         ("segment", 3, r#"{"name":"green","vlan":30}"#),

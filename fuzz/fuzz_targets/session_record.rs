@@ -1,4 +1,4 @@
-//! What a switch finds that takes over: see `src/session_record.rs`.
+//! Saved sessions for a new switch: see `src/session_record.rs`.
 
 #![no_main]
 

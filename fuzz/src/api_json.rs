@@ -1,14 +1,14 @@
-//! The documents of API requests: every one is refused with a field or a reason, or makes a checked and normalised wanted state, which is
-//! the same when it is asked for again.
+//! The documents of API requests: every one is refused with a field or a reason, or makes a checked
+//! and normalised desired state, which is the same when it is requested again.
 
 use std::path::Path;
 
-use api::v1::{MirrorSpec, PortPatch, PortSpec, SegmentPatch, SegmentSpec, WantedState};
-use control::wanted::{self, Change, Difference, MirrorChange};
+use api::v1::{DesiredState, MirrorSpec, PortPatch, PortSpec, SegmentPatch, SegmentSpec};
+use control::desired::{self, Change, Difference, MirrorChange};
 use serde::de::DeserializeOwned;
 use serde_json::from_slice;
 
-/// What is wanted before the request.
+/// Desired state before the request.
 const BEFORE: &str = r#"{
     "segments": [{"name":"blue","vlan":10},{"name":"red"}],
     "ports": [
@@ -28,9 +28,9 @@ pub fn run(data: &[u8]) {
         return;
     };
     let dir = Path::new("/run/lasthop");
-    let mut before: WantedState = serde_json::from_str(BEFORE).expect("a document");
-    wanted::normalise(&mut before);
-    let after = match wanted::changed(&before, &change, dir) {
+    let mut before: DesiredState = serde_json::from_str(BEFORE).expect("a document");
+    desired::normalise(&mut before);
+    let after = match desired::changed(&before, &change, dir) {
         Ok(after) => after,
         Err(problem) => {
             assert!((400..500).contains(&problem.status), "{problem:?}");
@@ -38,19 +38,19 @@ pub fn run(data: &[u8]) {
             return;
         }
     };
-    assert!(wanted::check(&after, dir).is_ok(), "a checked state");
+    assert!(desired::check(&after, dir).is_ok(), "a checked state");
     let mut again = after.clone();
-    wanted::normalise(&mut again);
+    desired::normalise(&mut again);
     assert_eq!(again, after, "normalised once is normalised");
     // What the API answers can be put back, and changes nothing.
     let document = serde_json::to_vec(&after).expect("a document");
-    let read: WantedState = from_slice(&document).expect("what we wrote");
+    let read: DesiredState = from_slice(&document).expect("what we wrote");
     let same =
-        wanted::changed(&after, &Change::State(Box::new(read)), dir).expect("what is wanted");
-    assert_eq!(wanted::version(&same), wanted::version(&after));
+        desired::changed(&after, &Change::State(Box::new(read)), dir).expect("the desired state");
+    assert_eq!(desired::version(&same), desired::version(&after));
     assert!(Difference::between(&same, &after).is_empty());
     let differs = !Difference::between(&before, &after).is_empty();
-    assert!(!differs || wanted::version(&before) != wanted::version(&after));
+    assert!(!differs || desired::version(&before) != desired::version(&after));
 }
 
 fn change(which: u8, body: &[u8]) -> Option<Change> {

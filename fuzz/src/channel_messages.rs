@@ -1,9 +1,9 @@
-//! What our processes say to one another, as bytes that anybody may have written: decoding ends, and what was
-//! understood is said again in a way that is understood the same.
+//! Messages between Lasthop's processes, from arbitrary bytes: decoding ends, and a decoded message
+//! is encoded in a way that is decoded to the same.
 
 use channel::records::{self, Answer, Upcall};
-use channel::supervision::{Ask, Tell};
-use channel::switching::{Report, Request};
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::switching::{Request, SwitchEvent};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -14,7 +14,7 @@ pub fn run(data: &[u8]) {
     };
     match which % 6 {
         0 => drop(again::<Request>(bytes)),
-        1 => drop(again::<Report>(bytes)),
+        1 => drop(again::<SwitchEvent>(bytes)),
         2 => {
             let Some(upcall) = again::<Upcall>(bytes) else {
                 return;
@@ -31,8 +31,8 @@ pub fn run(data: &[u8]) {
                 assert_eq!(masked.masked(&mask), masked);
             }
         }
-        4 => drop(again::<Ask>(bytes)),
-        _ => drop(again::<Tell>(bytes)),
+        4 => drop(again::<SupervisorRequest>(bytes)),
+        _ => drop(again::<SupervisorEvent>(bytes)),
     }
 }
 

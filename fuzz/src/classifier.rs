@@ -1,6 +1,7 @@
-//! Access lists: models, changes and keys out of the input, held against an oracle that reads every rule for every key. The same
-//! decisions by the same rules; the same for all keys that agree in what was looked at; no decision by a rule that was said to be
-//! never reached; and after a change what the changed model compiles to.
+//! Access lists: models, changes and keys out of the input, compared with an oracle that evaluates
+//! every rule for every key. The same decisions by the same rules; the same for all keys that agree
+//! in the mask's bits; no decision by a rule reported as never reached; and after a change the
+//! rules of the compiled changed model.
 
 /// Bytes that `policy::acl::oracle` makes a case of.
 pub fn run(data: &[u8]) {

@@ -1,8 +1,8 @@
-//! The configuration file: every text is a checked wanted state or an error with its place.
+//! The configuration file: every text is a checked desired state or an error with its place.
 
 use std::path::Path;
 
-use control::{config, wanted};
+use control::{config, desired};
 
 /// The text of a configuration file.
 pub fn run(data: &[u8]) {
@@ -13,11 +13,11 @@ pub fn run(data: &[u8]) {
     match config::parse(text, file, runtime_dir) {
         Ok(state) => {
             assert!(
-                wanted::check(&state, runtime_dir).is_ok(),
+                desired::check(&state, runtime_dir).is_ok(),
                 "a checked state"
             );
             let mut again = state.clone();
-            wanted::normalise(&mut again);
+            desired::normalise(&mut again);
             assert_eq!(again, state, "normalised once is normalised");
         }
         Err(error) => {

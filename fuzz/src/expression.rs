@@ -1,5 +1,6 @@
-//! Filters and descriptions of frames: every text is refused with a column that it has, or is written as a text that is read
-//! as the same, if it is not too long; a filter that was read judges any frame, as does its negation, the other way.
+//! Filters and descriptions of frames: every text is refused with a column that it has, or is
+//! written as a text that is read as the same, if it is not too long; a filter that was read judges
+//! any frame, as does its negation, the other way.
 
 use wire::expression::{ExpressionError, Filter, FrameText, MAX_TEXT};
 use wire::{MacAddr, Parsed};

@@ -1,5 +1,5 @@
-//! A guest's memory and the plainest driver of one queue, written from the standard's text (virtio 1.3, sections
-//! 2.7 and 2.8). It lives on the heap of this process, in one thread.
+//! A guest's memory and the plainest driver of one queue, written from the standard's text (virtio
+//! 1.3, sections 2.7 and 2.8). It lives on the heap of this process, in one thread.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use memory::{DirtyLog, GuestMemory, Region};
 use virtio::queue::Layout;
 
-/// Where the three areas of the queue lie.
+/// Address of the three areas of the queue.
 pub(crate) const RINGS: u64 = 0x10_0000;
 const RINGS_LEN: u64 = 0x400;
 const DRIVER: u64 = RINGS + 0x100;
 const DEVICE: u64 = RINGS + 0x200;
-/// Where indirect tables lie: for each id one of [`TABLE_LEN`] bytes.
+/// Address of indirect tables: for each id one of [`TABLE_LEN`] bytes.
 pub(crate) const TABLES: u64 = 0x40_0000;
 pub(crate) const TABLES_LEN: u64 = 0x5000;
 const TABLE_LEN: u64 = 0x80;
@@ -96,7 +96,8 @@ impl Guest {
     /// Writes bytes; those that fall outside of memory are lost.
     pub(crate) fn write(&self, gpa: u64, bytes: &[u8]) {
         if let Some(to) = self.mem.translate(gpa, bytes.len() as u32) {
-            // SAFETY: `translate` found the bytes mapped, `self.mem` lives, and there is one thread.
+            // SAFETY: `translate` found the bytes mapped, `self.mem` lives, and there is one
+            // thread.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.ptr, bytes.len()) };
         }
     }
@@ -231,7 +232,7 @@ impl Guest {
         }
     }
 
-    /// Takes all used elements. Gives up at the first that makes no sense, and says so.
+    /// Takes all used elements. Stops at the first invalid one, and returns false.
     pub(crate) fn reap(&mut self) -> bool {
         for _ in 0..=self.layout.size {
             let sound = if self.packed {
@@ -269,8 +270,8 @@ impl Guest {
 
     fn reap_packed(&mut self) -> Option<bool> {
         let at = RINGS + 16 * u64::from(self.used);
-        let wanted = if self.used_wrap { 0x8080 } else { 0 };
-        if self.get16(at + 14) & 0x8080 != wanted || self.chains.is_empty() {
+        let desired = if self.used_wrap { 0x8080 } else { 0 };
+        if self.get16(at + 14) & 0x8080 != desired || self.chains.is_empty() {
             return None;
         }
         let id = self.get16(at + 12);

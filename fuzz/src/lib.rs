@@ -1,8 +1,8 @@
-//! What the fuzz targets do with their bytes. The files in `fuzz_targets/` only call these functions, so that
-//! the seeds can be replayed by an ordinary test as well.
+//! Implementation of the fuzz targets. The files in `fuzz_targets/` only call these functions, so
+//! that the seeds can be replayed by an ordinary test as well.
 //!
-//! Every function panics when a promise is broken. Beyond "no panic, no endless loop", each module says in its
-//! first lines what else it holds against the code.
+//! Every function panics when a property is violated. Besides "no panic, no endless loop", the
+//! first lines of each module list its properties.
 
 mod api_json;
 mod channel_messages;

@@ -1,6 +1,6 @@
-//! What a sender leaves undone, done for a receiver: a frame is delivered whole, as it was or as segments with
-//! right checksums, or lost with a reason; the work left over is never more than the receiver takes, and a completed checksum makes it no
-//! other frame.
+//! Offloads completed for a receiver: a frame is delivered whole, as it was or as segments with
+//! right checksums, or lost with a reason; the offloads left over are never more than the receiver
+//! takes, and a completed checksum changes nothing else of the frame.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use datapath::guest::header;
@@ -13,7 +13,7 @@ use virtio::net::NetHeader;
 use wire::flow::FlowKey;
 use wire::packet::{L3, Parsed};
 use wire::segment::Segmenter;
-use wire::{Conduct, SNAPSHOT};
+use wire::{FrameClass, SNAPSHOT};
 
 use crate::wire_segment::{check_frame, fit};
 
@@ -21,11 +21,12 @@ struct Input {
     header: [u8; 12],
     /// Of `Accepts`, one bit each.
     accepts: u8,
-    /// Bit 0: set the header's offsets and type from the frame's own headers; bit 1: make the IP length fit.
+    /// Bit 0: set the header's offsets and type from the frame's own headers; bit 1: make the IP
+    /// length fit.
     help: u8,
     /// Zeroes behind the bytes given.
     padding: u16,
-    /// Where the payload is cut into two pieces of memory.
+    /// Offset of the cut of the payload into two pieces of memory.
     cut: u16,
     frame: Vec<u8>,
 }
@@ -171,11 +172,14 @@ fn check_completed(input: &Input, offload: Offload, port: &LoopbackPort) {
     );
 }
 
-/// What a decision about a frame may rest on.
-fn decided(frame: &[u8]) -> (FlowKey, Conduct) {
+/// Returns the inputs of a decision about a frame.
+fn decided(frame: &[u8]) -> (FlowKey, FrameClass) {
     let headers = &frame[..frame.len().min(SNAPSHOT)];
     let parsed = Parsed::parse(headers, frame.len());
-    (FlowKey::new(1, &parsed), Conduct::of(headers, frame.len()))
+    (
+        FlowKey::new(1, &parsed),
+        FrameClass::of(headers, frame.len()),
+    )
 }
 
 fn check_segments(

@@ -1,6 +1,7 @@
-//! Both queue layouts against a driver that is sound until it writes anything anywhere: chains lie in the guest's
-//! memory and within their bounds, no more is in flight than the queue holds, every loop ends, a fault is for
-//! ever; and a driver that did nothing wrong is never told that it did, and gets each of its buffers back once.
+//! Both queue layouts against a driver that is sound until it writes anything anywhere: chains lie
+//! in the guest's memory and within their bounds, no more is in flight than the queue holds, every
+//! loop ends, a fault is permanent; and a correct driver never causes a fault, and gets each of its
+//! buffers back once.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -327,7 +328,7 @@ impl Rig {
         };
         match taken {
             Ok(Some(chain)) => {
-                assert!(before.is_none(), "a fault is for ever");
+                assert!(before.is_none(), "a fault is permanent");
                 self.check(&chain, &segs);
                 touch(&segs, writable);
                 self.order += 1;

@@ -1,5 +1,5 @@
-//! Both ends of our shared-memory ring while a peer rewrites the header and the data as they are read: each call comes
-//! back, a record is never longer than the ring, and a fault is for ever.
+//! Both ends of our shared-memory ring while a peer rewrites the header and the data as they are
+//! read: each call returns, a record is never longer than the ring, and a fault is permanent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -68,7 +68,8 @@ pub fn run(data: &[u8]) {
     let len = ring::memory_len(capacity).expect("a legal capacity");
     let words: Arc<Vec<AtomicU64>> = Arc::new((0..len / 8).map(|_| AtomicU64::new(0)).collect());
     let start = words.as_ptr().cast_mut().cast();
-    // SAFETY: the words are `len` bytes, aligned to 8, and their owner goes along; everybody uses atomics.
+    // SAFETY: the words are `len` bytes, aligned to 8, and their owner goes along; everybody uses
+    // atomics.
     let memory = unsafe { RingMemory::from_raw(start, len, words.clone()) }.expect("aligned");
     let mut ends = Ends {
         producer: Some(Producer::create(memory.clone(), capacity).expect("room")),
@@ -89,9 +90,10 @@ pub fn run(data: &[u8]) {
 
 fn rewrite(words: &[AtomicU64], writes: &[Write], stop: &AtomicBool) {
     let place = |write: &Write| {
-        let (start, len) = match write.header {
-            true => (0, HEADER),
-            false => (HEADER, words.len() - HEADER),
+        let (start, len) = if write.header {
+            (0, HEADER)
+        } else {
+            (HEADER, words.len() - HEADER)
         };
         &words[start + usize::from(write.at) % len]
     };
@@ -131,7 +133,7 @@ impl Ends {
         }
     }
 
-    /// Whether there was a record.
+    /// Returns whether there was a record.
     fn pop(&mut self) -> bool {
         let Some(consumer) = &mut self.consumer else {
             return false;
@@ -142,7 +144,7 @@ impl Ends {
         assert!(record.len() as u64 <= consumer.capacity() - 8);
         assert!(consumer.capacity() <= self.capacity);
         if let Some(fault) = fault {
-            assert_eq!(popped, Err(fault), "a fault is for ever");
+            assert_eq!(popped, Err(fault), "a fault is permanent");
         }
         assert_eq!(consumer.fault(), popped.err());
         popped == Ok(true)

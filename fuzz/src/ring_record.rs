@@ -1,5 +1,6 @@
-//! Our shared-memory ring, read while its peer writes anything anywhere: records are never longer than the ring,
-//! draining ends, a fault is for ever; and with an honest peer every record arrives once, in order.
+//! Our shared-memory ring, read while its peer writes anything anywhere: records are never longer
+//! than the ring, draining ends, a fault is permanent; and with an honest peer every record arrives
+//! once, in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ struct Rig {
     capacity: u64,
     consumer: Option<Consumer>,
     producer: Option<Producer>,
-    /// What an honest peer has pushed; none once it was anything else.
+    /// Records of an honest peer; `None` once it was anything else.
     honest: Option<VecDeque<Vec<u8>>>,
     pushed: u8,
     /// The consumer sleeps and was not rung for yet.
@@ -76,7 +77,8 @@ pub fn run(data: &[u8]) {
     let len = ring::memory_len(capacity).expect("a legal capacity");
     let words: Arc<Vec<AtomicU64>> = Arc::new((0..len / 8).map(|_| AtomicU64::new(0)).collect());
     let start = words.as_ptr().cast_mut().cast();
-    // SAFETY: the words are `len` bytes, aligned to 8, and their owner goes along; everybody uses atomics.
+    // SAFETY: the words are `len` bytes, aligned to 8, and their owner goes along; everybody uses
+    // atomics.
     let memory = unsafe { RingMemory::from_raw(start, len, words.clone()) }.expect("aligned");
     let mut rig = Rig {
         words,
@@ -154,7 +156,7 @@ impl Rig {
         }
     }
 
-    /// Whether there was a record.
+    /// Returns whether there was a record.
     fn pop(&mut self) -> bool {
         let Some(consumer) = &mut self.consumer else {
             return false;
@@ -166,7 +168,7 @@ impl Rig {
         assert!(consumer.capacity() <= self.capacity);
         assert!(
             fault.is_none() || popped == Err(fault.expect("checked")),
-            "a fault is for ever"
+            "a fault is permanent"
         );
         assert_eq!(consumer.fault(), popped.err());
         if popped != Ok(true) {
@@ -180,7 +182,8 @@ impl Rig {
         popped == Ok(true)
     }
 
-    /// A ring holds no more records than words: those known of, and once more what its index says then.
+    /// A ring holds no more records than words: those known of, and once more what its index says
+    /// then.
     fn drain(&mut self) {
         let mut records = 0;
         while self.pop() {

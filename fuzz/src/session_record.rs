@@ -1,6 +1,7 @@
-//! What a switch finds that takes over from one that died of its own confusion: records of connections and sessions,
-//! descriptors under the wrong numbers, and a journal and a ring that contradict each other. No panic, no endless loop,
-//! no descriptor left behind; what comes out of a record goes into the same one; queues touch only their own memory.
+//! Saved sessions for a switch that replaces a crashed one: records of connections and sessions,
+//! descriptors under the wrong numbers, and a journal and a ring that contradict each other. No
+//! panic, no endless loop, no leaked descriptor; a loaded record is saved as the same one; queues
+//! touch only their own memory.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};

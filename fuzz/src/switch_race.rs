@@ -1,9 +1,10 @@
-//! A switch between guests that behave and one whose second processor rewrites its rings, descriptors, tables, headers
-//! and payload while they are read: a stopped queue is the worst that comes of it, what arrives elsewhere is a frame
-//! under a correct header, and traffic of the others is as they sent it.
+//! A switch between guests that behave and one whose second CPU rewrites its rings,
+//! descriptors, tables, headers and payload while they are read: a stopped queue is the worst that
+//! comes of it, what arrives elsewhere is a frame under a correct header, and traffic of the others
+//! is as they sent it.
 
-#[path = "../../crates/datapath/tests/near/mod.rs"]
-mod near;
+#[path = "../../crates/datapath/tests/common/mod.rs"]
+mod common;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
@@ -24,7 +25,7 @@ use testkit::net::{NetHeader, NetOptions, NetPair, RxBuffers};
 use testkit::packets::{Flow, udp};
 use wire::flow::{FlowKey, FlowMask};
 
-use near::{NoUpcalls, guest};
+use common::{NoUpcalls, guest};
 
 const EVIL: PortId = PortId(0);
 const GOOD: [PortId; 2] = [PortId(1), PortId(2)];
@@ -36,7 +37,7 @@ const TABLE: u64 = 16 * 32;
 /// Guests that it is, one after the other, in one run.
 const LIVES: usize = 4;
 
-/// What the second processor writes, over and over, in turn with what was there.
+/// Writes of the second CPU, again and again, in turn with the original value.
 struct Write {
     area: u8,
     at: u16,
@@ -56,7 +57,7 @@ type Piece = (u16, u16, u8);
 enum Step {
     /// Sends a chain of pieces of the data.
     Chain(Vec<Piece>),
-    /// The same in a table.
+    /// Write in a table.
     Table(Vec<Piece>),
     /// Sends a frame with this header as a driver does.
     Frame([u8; 12], u16),
@@ -106,7 +107,7 @@ impl Evil {
         (evil, port)
     }
 
-    /// Where the second processor writes.
+    /// Returns the address of the second CPU's write.
     fn target(&self, write: &Write) -> &'static AtomicU16 {
         let (rx, tx) = (self.nic.rx.addrs(), self.nic.tx.addrs());
         let at = u64::from(write.at) & !1;
@@ -121,8 +122,8 @@ impl Evil {
             _ => self.data + at % DATA,
         };
         let place = self.ram.memory().translate(gpa, 2).expect("its own memory");
-        // SAFETY: two aligned bytes of memory that outlives the writing thread: `lives` joins it before the guest
-        // goes.
+        // SAFETY: two aligned bytes of memory that outlives the writing thread: `lives` joins it
+        // before the guest goes.
         unsafe { AtomicU16::from_ptr(place.ptr.cast()) }
     }
 
@@ -148,7 +149,8 @@ impl Evil {
         }
     }
 
-    /// Writes a table; split descriptors have flags before the link, packed ones the id before the flags.
+    /// Writes a table; split descriptors have flags before the link, packed ones the id before the
+    /// flags.
     fn put_table(&mut self, pieces: &[Piece], packed: bool) {
         let descs = self.descs(pieces);
         for (i, desc) in descs.iter().enumerate() {
@@ -267,12 +269,12 @@ impl World {
 
     fn unplug(&mut self, id: PortId) {
         self.switch.remove_port(id, 0);
-        while self.switch.has_to_do() {
-            self.switch.go_on(0);
+        while self.switch.has_work() {
+            self.switch.continue_work(0);
         }
     }
 
-    /// Whether life goes on.
+    /// Executes a step; returns whether the run continues.
     fn step(&mut self, evil: &mut Evil, step: Step) -> bool {
         match step {
             Step::Chain(pieces) => {
@@ -304,7 +306,7 @@ impl World {
         self.switch.take_faults().is_empty()
     }
 
-    /// The first good guest sends a frame to somebody.
+    /// The first good guest sends a frame to another.
     fn pass(&mut self, to: PortId, len: usize) {
         self.decide(GOOD[0], to);
         let good = &mut self.good[0];
@@ -333,7 +335,7 @@ impl World {
             epoch: 0,
         };
         self.switch.answer(answer, 0);
-        assert!(self.switch.go_on(0));
+        assert!(self.switch.continue_work(0));
     }
 }
 
@@ -341,7 +343,7 @@ fn honest(len: usize) -> Vec<u8> {
     udp(&Flow::v4(2, 3), &vec![9; len])
 }
 
-/// The second processor: each place in turn, with what was there and what it is to be.
+/// The second CPU: each place in turn, with what was there and what it is to be.
 fn rewrite(targets: &[(&'static AtomicU16, u16)], stop: &AtomicBool) {
     let before: Vec<u16> = targets.iter().map(|(at, _)| at.load(Relaxed)).collect();
     while !stop.load(Relaxed) {

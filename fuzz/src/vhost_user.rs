@@ -1,6 +1,7 @@
-//! A vhost-user front end that sends any message in any order with any descriptor, over the socket or past it, a
-//! guest that writes into its rings meanwhile, and a VMM that cuts its memory files off: no panic, no descriptor left behind, no queue on memory that is
-//! gone, and session and back end agree on which queues run.
+//! A vhost-user front end that sends any message in any order with any descriptor, over the socket
+//! or past it, a guest that writes into its rings meanwhile, and a VMM that cuts its memory files
+//! off: no panic, no descriptor left behind, no queue on memory that is gone, and session and back
+//! end agree on which queues run.
 
 pub(crate) mod data_path;
 mod steps;
@@ -55,11 +56,12 @@ pub fn run(data: &[u8]) {
     assert_eq!(open_fds(), before, "descriptors left behind");
 }
 
-/// What Rust does before `main`, and a fuzzer's `main` does not: the error descriptor of a queue may be a pipe that
-/// nobody reads. And what the switch does first, for files that are cut off.
+/// Ignores SIGPIPE, as Rust does before `main`, and a fuzzer's `main` does not: the error
+/// descriptor of a queue may be a pipe without a reader. And handles SIGBUS as the switch does, for
+/// truncated files.
 pub(crate) fn set_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: no handler is installed, and nobody else changes what this signal does.
+    // SAFETY: no handler is installed, and no other code changes this signal's action.
     ONCE.call_once(|| unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         memory::survive_truncation().expect("a handler");
@@ -244,7 +246,7 @@ impl Rig {
             Ok(None) => assert!(!need_reply || !self.acknowledges(), "no answer"),
             Err(fault) => {
                 assert!(!fault.to_string().is_empty());
-                // Past the socket the session is asked to go on, which it must bear.
+                // Behind the socket the session must bear a further request.
                 if self.socket.is_some() {
                     self.again();
                 }
@@ -263,7 +265,8 @@ impl Rig {
         };
         for region in memory.regions() {
             if let Some(place) = memory.translate(region.gpa() + at % region.size(), 2) {
-                // SAFETY: `translate` found two bytes mapped in a memory that the back end holds; one thread.
+                // SAFETY: `translate` found two bytes mapped in a memory that the back end holds;
+                // one thread.
                 unsafe { place.ptr.cast::<u16>().write_unaligned(value) };
             }
         }

@@ -1,10 +1,10 @@
-//! The header parser: offsets lie within what was given, nothing is made of bytes that are not there, and the
-//! flow key says what was parsed.
+//! The header parser: offsets lie within what was given, nothing is made of bytes that are not
+//! there, and the flow key says what was parsed.
 
-use wire::conduct::{Conduct, Neighbour, is_ordinary};
 use wire::flow::{FlowKey, FlowMask, KeyState, PLAIN_HEAD, PlainHead, PlainMask};
+use wire::frame_class::{FrameClass, Neighbour, is_ordinary};
+use wire::neighbour_request::NeighbourRequest;
 use wire::packet::{Fragment, L3, Parsed};
-use wire::question::Question;
 use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{EtherType, MacAddr, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
@@ -20,34 +20,43 @@ pub fn run(data: &[u8]) {
     if usize::from(parsed.header_len) <= headers.len() {
         check_cut(&parsed, headers, frame_len);
     }
-    conduct(headers, frame_len);
+    frame_class(headers, frame_len);
     plain(&headers[..headers.len().min(frame_len)], *len);
     views(headers);
     tags(headers);
 }
 
-/// What guards ask: the quick look says nothing that the whole one does not, and both tell discovery from all else.
-fn conduct(headers: &[u8], frame_len: usize) {
-    let conduct = Conduct::of(headers, frame_len);
+/// Frame classes: the quick check agrees with the full one, and both recognise neighbour discovery.
+fn frame_class(headers: &[u8], frame_len: usize) {
+    let frame_class = FrameClass::of(headers, frame_len);
     if Parsed::parse(headers, frame_len).l3 == L3::Hidden {
-        assert_eq!(conduct, Conduct::Unreadable);
+        assert_eq!(frame_class, FrameClass::Unparseable);
     }
     if is_ordinary(headers) {
-        assert_eq!(conduct, Conduct::Ordinary);
+        assert_eq!(frame_class, FrameClass::Ordinary);
     }
     let said = Neighbour::in_frame(headers, frame_len);
     let discovery = said.is_some_and(|said| said.target.is_some());
-    assert_eq!(discovery, conduct == Conduct::Neighbour);
-    if let Some(question) = Question::in_frame(headers, frame_len) {
-        assert!(matches!(conduct, Conduct::Neighbour | Conduct::Question));
-        let answer = question.answer(MacAddr([2; 6]));
-        assert!(answer.len() <= wire::question::MAX);
-        assert_eq!(Question::in_frame(&answer, answer.len()), None);
+    assert_eq!(discovery, frame_class == FrameClass::Neighbour);
+    if let Some(request) = NeighbourRequest::in_frame(headers, frame_len) {
+        assert!(matches!(
+            frame_class,
+            FrameClass::Neighbour | FrameClass::NeighbourRequest
+        ));
+        let reply = request.reply(MacAddr([2; 6]));
+        assert!(reply.len() <= wire::neighbour_request::MAX);
+        assert_eq!(NeighbourRequest::in_frame(&reply, reply.len()), None);
     }
-    assert_eq!(FlowKey::default().with_conduct(conduct).conduct(), conduct);
+    assert_eq!(
+        FlowKey::default()
+            .with_frame_class(frame_class)
+            .frame_class(),
+        frame_class
+    );
 }
 
-/// The short way to the keys of plain packets gives what is parsed, and so does the comparison with a packet that differs in a byte.
+/// The short way to the keys of plain packets gives what is parsed, and so does the comparison with
+/// a packet that differs in a byte.
 fn plain(frame: &[u8], [at, value]: [u8; 2]) {
     let key = |frame: &[u8]| {
         let headers = &frame[..frame.len().min(SNAPSHOT)];
@@ -164,7 +173,7 @@ fn views(bytes: &[u8]) {
                 (20..=60).contains(&v.header_len()) && usize::from(v.total_len()) >= v.header_len()
             );
             assert!(v.payload().len() <= usize::from(v.total_len()) - v.header_len());
-            let _ = (v.tos(), v.id(), v.dont_fragment(), v.more_fragments());
+            let _ = (v.tos(), v.id(), v.more_fragments());
             let _ = (
                 v.fragment_offset(),
                 v.ttl(),
@@ -180,14 +189,7 @@ fn views(bytes: &[u8]) {
                 assert!(walk.len <= bytes.len() && walk.len >= ipv6::HEADER_LEN);
                 assert!(walk.len - ipv6::HEADER_LEN <= usize::from(v.payload_len()));
             }
-            let _ = (
-                v.traffic_class(),
-                v.flow_label(),
-                v.next_header(),
-                v.hop_limit(),
-                v.src(),
-                v.dst(),
-            );
+            let _ = (v.traffic_class(), v.next_header(), v.src(), v.dst());
         }
         if let Ok(v) = tcp::TcpView::new_checked(bytes) {
             assert!(v.header_len() >= 20 && v.header_len() + v.payload().len() == bytes.len());
@@ -208,18 +210,13 @@ fn views(bytes: &[u8]) {
             let _ = (v.kind(), v.code(), v.checksum(), v.payload());
         }
         if let Ok(v) = arp::ArpView::new_checked(bytes) {
-            let _ = (
-                v.operation(),
-                v.sender_mac(),
-                v.sender_ip(),
-                v.target_mac(),
-                v.target_ip(),
-            );
+            let _ = (v.operation(), v.sender_mac(), v.sender_ip(), v.target_ip());
         }
     }
 }
 
-/// A tag that is put on and taken off leaves the frame as it was, and one that is on is what is parsed.
+/// A tag that is put on and taken off leaves the frame as it was, and one that is on is what is
+/// parsed.
 fn tags(headers: &[u8]) {
     let headers = &headers[..headers.len().min(SNAPSHOT)];
     let mut buf = HeaderBuf::default();

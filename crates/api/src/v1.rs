@@ -5,7 +5,7 @@ mod changes;
 mod counts;
 mod event;
 mod flows;
-mod offload;
+pub mod old_names;
 mod problem;
 mod spec;
 mod stats;
@@ -19,22 +19,22 @@ pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuer
 pub use changes::{Action, ChangeOptions, ChangesDocument, FieldChange, Step, Subject};
 pub use counts::{AccessCounts, CountsFilter, ListCounts, RuleCounts};
 pub use event::{
-    Asker, EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange, Progress,
+    EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange, Progress, Requester,
 };
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
-pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, AdminState, Direction, Group, LogSpec,
     Otherwise, Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
-pub use spec::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
+pub use spec::{Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus};
 pub use spec::{Apart, Named, Piece, Shared};
 pub use spec::{
-    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, MirrorDirection,
+    CoalescingSpec, DEFAULT_SEGMENT, DesiredState, GuestStates, MetricsSpec, MirrorDirection,
     MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec,
-    StaticEntry, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
+    StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac, valid_name,
 };
+pub use spec::{Enabled, HelpersSpec};
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{
     FdbDocument, FdbEntry, FdbFilter, FdbFlushed, MirrorStats, PortStats, StatsDocument, Traffic,

@@ -1,8 +1,9 @@
-//! Captures of a switch's port, by the programs that its operator would start. What they write goes nowhere, so that no file system
-//! is measured, and no memory that the machine's own host has to find first.
+//! Captures of a switch's port, by the programs that its operator would start. What they write goes
+//! nowhere, so that no file system is measured, and no memory that the machine's own host has to
+//! find first.
 //!
-//! Lasthop has a command for it. With Open vSwitch it is what `ovs-tcpdump` does: a mirror of the port to a TAP device,
-//! from which `tcpdump` reads.
+//! Lasthop has a command for it. With Open vSwitch it is what `ovs-tcpdump` does: a mirror of the
+//! port to a TAP device, from which `tcpdump` reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,18 +22,19 @@ use crate::{folders, procfs, stop};
 const BEGIN: Duration = Duration::from_secs(10);
 /// How long it may take to end, with all that waits for it.
 const END: Duration = Duration::from_secs(20);
-/// The kernel gives `tcpdump` what it has after a second at the latest, and what it has not got by its end is missed.
+/// The kernel gives `tcpdump` what it has after a second at the latest, and what it has not got by
+/// its end is missed.
 const LATE: Duration = Duration::from_millis(1100);
-/// Where everything is written to.
+/// Destination of captured frames.
 const FILE: &str = "/dev/null";
-/// What Lasthop logs when the switch has begun to copy.
+/// Log line of Lasthop when the switch has started to copy.
 const BEGUN: &str = " has begun";
 /// KiB that may wait for `tcpdump`, as many as for our command.
 const BUFFER_KIB: u32 = 16 * 1024;
 
-/// What is to be captured.
+/// Parameters of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct CaptureSpec {
     /// Lasthop's name of the port; of others it is the first one.
     pub(crate) port: &'static str,
     /// Bytes of each frame at most, if not all.
@@ -41,7 +43,7 @@ pub(crate) struct Wish {
     pub(crate) filter: &'static str,
 }
 
-/// What came of a capture.
+/// Result of a capture.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Outcome {
     /// Frames that it was about, as far as its program knows.
@@ -56,15 +58,15 @@ pub(crate) struct Outcome {
 pub(crate) struct Captures {
     kind: Kind,
     program: PathBuf,
-    /// Where the switch has its sockets.
+    /// Directory of the switch's sockets.
     runtime: PathBuf,
-    /// What runs beside the program for a capture, and is not the switch.
+    /// Process beside the program for a capture, other than the switch.
     helper: Option<u32>,
     cores: Vec<usize>,
     folder: TempDir,
 }
 
-/// One that goes on.
+/// A running capture.
 pub(crate) struct Capture<'a> {
     of: &'a Captures,
     process: Process,
@@ -72,7 +74,7 @@ pub(crate) struct Capture<'a> {
 }
 
 impl Captures {
-    /// Of this peer, whose capturing takes place on [`cores`] from now on.
+    /// Prepares captures of this peer, whose capturing runs on [`cores`] from then on.
     pub(crate) fn of(plan: &Plan, peer: &Peer) -> Result<Self> {
         let socket = peer.sockets().first().context("a peer with sockets")?;
         let runtime = socket.parent().context("a socket in a folder")?.to_owned();
@@ -95,17 +97,17 @@ impl Captures {
         })
     }
 
-    /// Begins one; frames that come from now on are meant.
-    pub(crate) fn begin(&self, wish: Wish) -> Result<Capture<'_>> {
+    /// Starts a capture of the frames that follow.
+    pub(crate) fn begin(&self, spec: CaptureSpec) -> Result<Capture<'_>> {
         let log = self.folder.path().join("log");
         // Of the one before.
         let _ = fs::remove_file(&log);
         let before = self.begun();
         let words = match self.kind {
-            Kind::Lasthop => self.our_words(wish),
+            Kind::Lasthop => self.our_words(spec),
             _ => {
                 ovs::begin_mirror(&self.runtime)?;
-                self.their_words(wish)
+                self.their_words(spec)
             }
         };
         let helper = self.helper_seconds();
@@ -129,29 +131,29 @@ impl Captures {
         log.lines().filter(|line| line.contains(BEGUN)).count()
     }
 
-    fn our_words(&self, wish: Wish) -> Vec<String> {
+    fn our_words(&self, spec: CaptureSpec) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
         let mut words = vec![
             "env".to_owned(),
             format!("LASTHOP_RUNTIME_DIR={}", text(&self.runtime)),
             text(&self.program),
         ];
-        words.extend(["capture", wish.port, "-w", FILE].map(str::to_owned));
-        if let Some(bytes) = wish.snaplen {
+        words.extend(["capture", spec.port, "-w", FILE].map(str::to_owned));
+        if let Some(bytes) = spec.snaplen {
             words.extend(["--snaplen".to_owned(), bytes.to_string()]);
         }
-        if !wish.filter.is_empty() {
-            words.extend(["--filter".to_owned(), wish.filter.to_owned()]);
+        if !spec.filter.is_empty() {
+            words.extend(["--filter".to_owned(), spec.filter.to_owned()]);
         }
         words
     }
 
-    fn their_words(&self, wish: Wish) -> Vec<String> {
-        let (tap, bytes) = (ovs::TAP, wish.snaplen.unwrap_or(0));
+    fn their_words(&self, spec: CaptureSpec) -> Vec<String> {
+        let (tap, bytes) = (ovs::TAP, spec.snaplen.unwrap_or(0));
         let mut words = words(&format!(
             "tcpdump -n -i {tap} -B {BUFFER_KIB} -s {bytes} -w {FILE}"
         ));
-        words.extend((!wish.filter.is_empty()).then(|| wish.filter.to_owned()));
+        words.extend((!spec.filter.is_empty()).then(|| spec.filter.to_owned()));
         words
     }
 
@@ -186,7 +188,8 @@ impl Capture<'_> {
     }
 }
 
-/// Where captures take place: on cores that neither the switch nor the client has, or else on the client's.
+/// Returns the cores of captures: those that neither the switch nor the client has, or else the
+/// client's.
 pub(crate) fn cores(plan: &Plan) -> Vec<usize> {
     let mut cores: Vec<usize> = (0..plan.machine.cores).collect();
     cores.retain(|core| !plan.cores.contains(core));
@@ -196,7 +199,7 @@ pub(crate) fn cores(plan: &Plan) -> Vec<usize> {
     cores
 }
 
-/// Has Lasthop's control run on these cores; its process.
+/// Moves Lasthop's control to these cores; returns its process.
 fn move_control(peer: &Peer, cores: &[usize]) -> Result<u32> {
     let mut below = peer.pids().into_iter().flat_map(procfs::descendants);
     let is_control = |pid: &u32| procfs::name(*pid).is_some_and(|name| name == "lasthop-control");

@@ -1,8 +1,10 @@
-//! What sends frames through a switch. A client has two ports, and each frame that arrives at one is sent back.
+//! Clients, which send frames through a switch. A client has two ports, and each frame that arrives
+//! at one is sent back.
 //!
-//! `testpmd` is the one that everybody knows, and with small frames its own core is the limit. `lean` is ours, and
-//! leaves the limit to the switch; at a given rate it measures latency, and it can send TCP super-frames. `tap` is for
-//! the Linux bridge. Another is an implementation of [`Client`] that [`start`] knows.
+//! `testpmd` is the common one, and with small frames its own core is the limit. `lean` is ours,
+//! and leaves the limit to the switch; at a given rate it measures latency, and it can send TCP
+//! super-frames. `tap` is for the Linux bridge. Another one implements [`Client`] and is added to
+//! [`start`].
 
 mod bulk;
 pub(crate) mod captured;
@@ -41,16 +43,16 @@ impl Layout {
     }
 }
 
-/// What a client sends.
+/// Traffic of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// Frames bounce for ever between the two ports.
+    /// Frames bounce between the two ports.
     Bounce,
     /// Both ports send frames of this many flows as fast as they can.
     Flows(u32),
-    /// The same, from the lean client.
+    /// Frames of this size from the lean client.
     Lean(u32),
-    /// The same, and it reads and writes every frame, as a guest does.
+    /// Frames of this size, each read and written by the lean client, as a guest does.
     Guest(u32),
     /// The lean client sends this many frames a second from one port to the other.
     Paced(u32),
@@ -58,7 +60,7 @@ pub(crate) enum Traffic {
     Bulk,
 }
 
-/// What guests did with each other, all of them together.
+/// Traffic between guests, all of them together.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Exchange {
     /// Answers to requests, a second.
@@ -86,8 +88,8 @@ pub(crate) struct Captured {
     pub(crate) written: u64,
     /// How long there was traffic.
     pub(crate) seconds: f64,
-    /// CPU time of the forwarding thread for each frame that arrived, in nanoseconds; of a switch whose thread pauses where there
-    /// is nothing to do.
+    /// CPU time of the forwarding thread for each frame that arrived, in nanoseconds; of a switch
+    /// whose thread pauses where there is nothing to do.
     pub(crate) forwarding_ns: Option<f64>,
     /// CPU time for each frame that was captured, of all that is behind the switch.
     pub(crate) writing_ns: Option<f64>,
@@ -106,22 +108,23 @@ pub(crate) trait Client {
     /// Frames that arrive in a second, both directions added, over `window`, in millions.
     fn mpps(&mut self, window: Duration) -> Result<f64>;
 
-    /// In the last measurement, the share of its rounds in which the client had nothing to do, 0 to 1: near 0 the
-    /// client was the limit. None where it cannot tell.
+    /// Returns the share of rounds of the last measurement in which the client had nothing to do, 0
+    /// to 1: near 0 the client was the limit. `None` if unknown.
     fn idle(&self) -> Option<f64>;
 
-    /// What the machine does without a switch, of a client that knows how to find out: its core and the switch's
-    /// are free meanwhile.
+    /// Measures the machine without a switch, if the client can: its core and the switch's are free
+    /// meanwhile.
     fn reference(&self, _window: Duration) -> Result<Option<BurstReport>> {
         Ok(None)
     }
 
-    /// How long the sleeping threads of a decision take without a switch, in nanoseconds, of a client that finds out.
+    /// How long the sleeping threads of a decision take without a switch, in nanoseconds, of a
+    /// client that finds out.
     fn wake_ups(&self, _window: Duration) -> Result<Option<Histogram>> {
         Ok(None)
     }
 
-    /// What the switch achieved while it had something to do, in the last measurement of a client that finds out.
+    /// Returns the switch's speed in bursts in the last measurement of a client that measures them.
     fn bursts(&self) -> Option<&BurstReport> {
         None
     }
@@ -136,12 +139,13 @@ pub(crate) trait Client {
         None
     }
 
-    /// What a capture beside the last measurement had, of a client that has one made.
+    /// Returns the capture beside the last measurement, of a client with captures.
     fn captured(&self) -> Option<&Captured> {
         None
     }
 
-    /// Whether its frames are of flows that the switch does not know yet, so that it counts how many it decided about.
+    /// Returns whether its frames are of flows that the switch does not know yet, so that it counts
+    /// how many it decided about.
     fn meets_new_flows(&self) -> bool {
         false
     }
@@ -149,7 +153,7 @@ pub(crate) trait Client {
     /// Stops where it stands, using no CPU.
     fn freeze(&self) -> Result<()>;
 
-    /// Goes on.
+    /// Resumes.
     fn thaw(&self) -> Result<()>;
 }
 

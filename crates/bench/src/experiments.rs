@@ -1,4 +1,4 @@
-//! What is run, and for how long.
+//! Experiments, and their durations.
 
 pub(crate) mod bulk;
 pub(crate) mod capture;
@@ -28,15 +28,15 @@ use crate::machine::Machine;
 pub(crate) struct Plan {
     /// Of the switch, and of the client.
     pub(crate) cores: [usize; 2],
-    /// Where Lasthop's binaries are.
+    /// Directory of Lasthop's binaries.
     pub(crate) bin: PathBuf,
     pub(crate) out: PathBuf,
     pub(crate) near_below: f64,
     pub(crate) machine: Machine,
     pub(crate) quick: bool,
-    /// Peers that take super-frames only when told to are told to.
+    /// Enable super-frames at peers where they are an option.
     pub(crate) super_frames: bool,
-    /// Samples wanted of each peer in each row.
+    /// Samples required of each peer in each row.
     pub(crate) rounds: u32,
     /// Traffic before a sample begins.
     pub(crate) settle: Duration,
@@ -85,19 +85,6 @@ impl Plan {
     pub(crate) fn spare(&self) -> Option<usize> {
         let mut cores = (0..self.machine.cores).rev();
         cores.find(|core| !self.cores.contains(core))
-    }
-
-    /// The same with the switch that is for benchmarks alone: drivers run inside of it, and it gives no right up.
-    ///
-    /// # Errors
-    /// It is not there.
-    pub(crate) fn inside(&self) -> Result<Self> {
-        let mut plan = self.clone();
-        plan.bin.push("inside");
-        let there = plan.bin.join("lasthop-switch").exists();
-        let folder = plan.bin.display();
-        anyhow::ensure!(there, "there is no {folder}: 'make bench' makes it");
-        Ok(plan)
     }
 }
 

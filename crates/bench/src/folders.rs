@@ -1,5 +1,5 @@
-//! Temporary folders with the number of this process in their names, so that a later run can tell what one left
-//! behind that was killed.
+//! Temporary folders with the number of this process in their names, so that a later run can
+//! recognise those of a killed one.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) fn clean() {
         let gone = |pid: u32| !Path::new(&format!("/proc/{pid}")).exists();
         if owner.is_some_and(gone) {
             hugepages::restore(&entry.path());
-            // Somebody else's stays.
+            // Folders of other users stay.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_are_told_by_name() {
+    fn owners_are_known_by_name() {
         assert_eq!(owner("lasthop-bench-42-ovs-x1y2z3"), Some(42));
         for other in [
             "lasthop-bench-ovs-x",

@@ -19,24 +19,25 @@ pub(crate) struct HugePages {
 }
 
 impl HugePages {
-    /// Makes sure that `wanted` pages are free.
+    /// Makes sure that `desired` pages are free.
     ///
     /// # Errors
     /// Says what the administrator can do, when we are not allowed to or memory is too fragmented.
-    pub(crate) fn reserve(wanted: u64) -> Result<Self> {
+    pub(crate) fn reserve(desired: u64) -> Result<Self> {
         let before = read(NUMBER)?;
         let folder = folders::new("huge-pages")?;
         fs::write(folder.path().join(NOTE), before.to_string())?;
         let pages = Self { folder };
         let free = read(FREE).unwrap_or(0);
-        if free < wanted {
-            let number = before + wanted - free;
+        if free < desired {
+            let number = before + desired - free;
             fs::write(NUMBER, number.to_string())
                 .with_context(|| format!("'echo {number} > {NUMBER}' needs root"))?;
             let got = read(FREE).unwrap_or(0);
-            if got < wanted {
+            if got < desired {
                 bail!(
-                    "of {wanted} huge pages of 2 MiB the kernel gives {got}: memory is full or fragmented"
+                    "of {desired} huge pages of 2 MiB the kernel gives {got}: memory is full or \
+                     fragmented"
                 );
             }
         }

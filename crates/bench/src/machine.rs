@@ -1,4 +1,4 @@
-//! What the figures were taken on.
+//! Description of the machine.
 
 use std::fs;
 use std::process::Command;
@@ -62,7 +62,7 @@ fn value(text: &str, key: &str) -> Option<String> {
     Some(line.trim_start().strip_prefix(':')?.trim().to_owned())
 }
 
-/// What a program prints; nothing when it fails.
+/// Returns the output of a program; empty when it fails.
 fn printed(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let output = output.map(|output| output.stdout).unwrap_or_default();

@@ -4,17 +4,17 @@
 //!   experiments   frames, flows, lean, load, bulk, ports, …: what is run, in which order
 //!   sample        one measurement: placement before and after, other load, verdict
 //!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder, the Linux bridge
-//!   clients       what sends frames through them
-//!   captures      what an operator of a peer starts to see a port's frames
+//!   clients       send frames through them
+//!   captures      show frames of a port to the operator of a peer
 //!   rules         access rules, as Lasthop and as Open vSwitch take them
 //!   placement, procfs, footprint, hugepages, folders, namespace, process     the machine
-//!   statistics, report, plot                  what is made of the samples
+//!   statistics, report, plot                  results of the samples
 //! ```
 //!
-//! A figure means something only beside another one that was taken in the same minute with the same way
-//! between the two cores. So peers take turns, every sample is labelled `near` or `far` by the time that a
-//! cache line needs between the cores, and samples in which the label flipped or somebody else used the
-//! machine are dropped, and said to be.
+//! A figure means something only beside another one that was taken in the same minute with the same
+//! path between the two cores. So peers take turns, every sample is labelled `near` or `far` by the
+//! time that a cache line needs between the cores, and samples in which the label flipped or
+//! another process used the machine are dropped and counted.
 
 mod captures;
 mod clients;
@@ -48,9 +48,10 @@ use crate::experiments::Plan;
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-bench", version, max_term_width = 100)]
 struct Arguments {
-    /// What to run; everything but `soak`, `faults` and `chaos` when nothing is named
+    /// Experiments to run; everything but `soak`, `faults` and `chaos` by default
     experiments: Vec<Experiment>,
-    /// Fewer and shorter samples: a first look, with three of 0.3 seconds in a row instead of nine of two seconds
+    /// Fewer and shorter samples: a first look, with three of 0.3 seconds in a row instead of nine
+    /// of two seconds
     #[arg(long)]
     quick: bool,
     /// How long `soak` and `chaos` run
@@ -65,11 +66,11 @@ struct Arguments {
     /// The core of the client
     #[arg(long, default_value_t = 1, value_name = "CORE")]
     client_core: usize,
-    /// Directory with the binaries `lasthop`, `lasthop-control`, `lasthop-switch` and `lasthop-driver`; default:
-    /// where lasthop-bench lies
+    /// Directory with the binaries `lasthop`, `lasthop-control`, `lasthop-switch` and
+    /// `lasthop-driver`; default: where lasthop-bench lies
     #[arg(long, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
-    /// Where JSON and plots are written
+    /// Directory of JSON and plots
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     out: PathBuf,
     /// A round trip of a cache line below this is `near`, in nanoseconds
@@ -91,11 +92,13 @@ enum Experiment {
     Neighbours,
     /// TCP super-frames of 64 KiB, beside the peers and beside memcpy
     Bulk,
-    /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the peers
+    /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the
+    /// peers
     External,
     /// Live migration of a guest in QEMU from port to port under traffic, beside OVS-DPDK
     Migration,
-    /// Throughput with 971 rules that never match and without, by frame size and flows, beside OVS-DPDK
+    /// Throughput with 971 rules that never match and without, by frame size and flows, beside
+    /// OVS-DPDK
     Rules,
     /// New flows a second with 10 000 rules, beside OVS-DPDK
     Setups,
@@ -103,15 +106,18 @@ enum Experiment {
     First,
     /// A rule of many changes under traffic: how long it takes, and is anything lost?
     Changes,
-    /// Throughput with captures of a port beside it, and the rate at which one misses nothing, beside OVS-DPDK
+    /// Throughput with captures of a port beside it, and the rate at which one misses nothing,
+    /// beside OVS-DPDK
     Capture,
     /// Throughput of one pair, by number of idle ports beside it
     Ports,
     /// Throughput of two pairs, by number of forwarding threads
     Workers,
-    /// Guests that compute and sleep: requests, streams and offered load, by what the switch does about notifications
+    /// Guests that compute and sleep: requests, streams and offered load, by what the switch does
+    /// about notifications
     Scheduling,
-    /// Throughput with and without a helper on an idle core, and what a thread waits that wants the core
+    /// Throughput with and without a helper on an idle core, and what a thread waits that wants the
+    /// core
     Wakeups,
     /// CPU use without traffic, by number of attached ports
     Idle,
@@ -119,14 +125,16 @@ enum Experiment {
     Growth,
     /// Full load while ports come and go: is every frame accounted for? Only when named
     Soak,
-    /// Each of Lasthop's processes killed under traffic: how long is the gap, what is lost? Only when named
+    /// Each of Lasthop's processes killed under traffic: how long is the gap, what is lost? Only
+    /// when named
     Faults,
-    /// Processes killed, guests rebooted, ports and memory plugged, all at random and all at once. Only when named
+    /// Processes killed, guests rebooted, ports and memory plugged, all at random and all at once.
+    /// Only when named
     Chaos,
 }
 
 impl Experiment {
-    /// Whether it is left out unless it is named: it compares nothing, or takes its time.
+    /// Returns whether it is left out unless it is named: it compares nothing, or takes its time.
     fn only_when_named(self) -> bool {
         matches!(self, Self::Soak | Self::Faults | Self::Chaos)
     }
@@ -159,15 +167,15 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = Plan::new(&arguments)?;
     std::fs::create_dir_all(&plan.out)?;
     let minutes = Duration::from_secs_f64(60.0 * arguments.minutes);
-    let mut wanted = arguments.experiments.clone();
-    if wanted.is_empty() {
-        wanted = Experiment::value_variants().to_vec();
-        wanted.retain(|experiment| !experiment.only_when_named());
+    let mut desired = arguments.experiments.clone();
+    if desired.is_empty() {
+        desired = Experiment::value_variants().to_vec();
+        desired.retain(|experiment| !experiment.only_when_named());
     }
-    wanted.sort();
-    wanted.dedup();
+    desired.sort();
+    desired.dedup();
     report::print_heading(&plan);
-    for experiment in wanted {
+    for experiment in desired {
         let report = match experiment {
             Experiment::Frames => experiments::throughput::frames(&plan)?,
             Experiment::Flows => experiments::throughput::flows(&plan)?,

@@ -1,5 +1,6 @@
-//! The switches that are measured. Each is started with two vhost-user ports, and with one forwarding thread on
-//! the switch's core; but the Linux bridge has TAP ports, and forwards in its client's threads.
+//! The switches that are measured. Each is started with two vhost-user ports, and with one
+//! forwarding thread on the switch's core; but the Linux bridge has TAP ports, and forwards in its
+//! client's threads.
 
 mod bridge;
 mod forwarder;
@@ -51,13 +52,14 @@ impl Kind {
     pub(crate) fn huge_pages(self) -> u64 {
         match self {
             Self::Lasthop | Self::Bridge => 0,
-            // 300 MB at start, and 262144 buffers for the ports. Of less it leaves nothing to others.
+            // 300 MB at start, and 262144 buffers for the ports. Of less it leaves nothing to
+            // others.
             Self::Ovs => 640,
             Self::Forwarder => 224,
         }
     }
 
-    /// Whether it can be measured with this traffic. TAP devices have no queues of virtio.
+    /// Returns whether it can be measured with this traffic. TAP devices have no queues of virtio.
     pub(crate) fn takes(self, layout: Layout, traffic: Traffic) -> bool {
         self != Self::Bridge || (layout == Layout::Split && traffic == Traffic::Bounce)
     }
@@ -80,7 +82,7 @@ impl Kind {
     }
 }
 
-/// Where a client is attached to a switch.
+/// Attachment of a client to a switch.
 enum Ports {
     /// vhost-user sockets, two for each pair of ports.
     Sockets {
@@ -131,7 +133,7 @@ impl Peer {
         }
     }
 
-    /// Starts a switch whose ports are to be captured: Lasthop with a third port, with nobody's traffic.
+    /// Starts a switch whose ports are captured: Lasthop with a third port, without traffic.
     pub(crate) fn to_be_captured(kind: Kind, plan: &Plan) -> Result<Self> {
         match kind {
             Kind::Lasthop if kind.lacks(plan).is_none() => lasthop::with_idle(plan, 1),
@@ -164,7 +166,7 @@ impl Peer {
         match (self.kind, &self.folder) {
             (Kind::Lasthop, _) => lasthop::misses(plan, self),
             (Kind::Ovs, Some(folder)) => ovs::misses(folder.path()),
-            _ => bail!("{} does not tell", self.kind.name()),
+            _ => bail!("{} does not report it", self.kind.name()),
         }
     }
 
@@ -180,7 +182,7 @@ impl Peer {
         }
     }
 
-    /// Whether the switch dials, so that the client has to listen.
+    /// Returns whether the switch dials, so that the client has to listen.
     pub(crate) fn client_listens(&self) -> bool {
         matches!(self.ports, Ports::Sockets { client_listens, .. } if client_listens)
     }
@@ -193,15 +195,15 @@ impl Peer {
         }
     }
 
-    /// Takes a switch that polls off its core. One that sleeps without traffic is left alone: its supervisor
-    /// would take the pause for a fault.
+    /// Takes a switch that polls off its core. One that sleeps without traffic is left alone: its
+    /// supervisor would take the pause for a fault.
     pub(crate) fn freeze(&self) {
         if self.kind != Kind::Lasthop {
             self.processes.iter().for_each(Process::freeze);
         }
     }
 
-    /// Lets it go on.
+    /// Resumes the switch.
     pub(crate) fn thaw(&self) {
         self.processes.iter().for_each(Process::thaw);
     }

@@ -1,7 +1,8 @@
 //! How far apart two cores are: the time of a cache line from one to the other and back.
 //!
-//! On machines with several core complexes, or in virtual machines that are moved between them, this time has
-//! two values that differ by a factor of six and flips between them within seconds. Every packet rate follows it.
+//! On machines with several core complexes, or in virtual machines that are moved between them,
+//! this time has two values that differ by a factor of six and flips between them within seconds.
+//! Every packet rate follows it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -12,14 +13,14 @@ use serde::Serialize;
 
 use crate::statistics::median;
 
-/// Below this a round trip is near, in nanoseconds. Seen were 50 to 60 and 310 to 370 on AMD EPYC, and 120 to 145 on
-/// an Intel Xeon, whose cores all share one cache.
+/// Below this a round trip is near, in nanoseconds. Seen were 50 to 60 and 310 to 370 on AMD EPYC,
+/// and 120 to 145 on an Intel Xeon, whose cores all share one cache.
 pub(crate) const NEAR_BELOW_NS: f64 = 200.0;
 /// Round trips of one batch, and batches; the median of the batches counts.
 const TRIPS: u32 = 2_000;
 const BATCHES: u32 = 25;
 
-/// Where the two cores are to each other.
+/// Distance of the two cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Placement {
@@ -57,7 +58,8 @@ impl Placement {
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-/// The round trip of a cache line between two cores, in nanoseconds. Nothing else should run on them.
+/// The round trip of a cache line between two cores, in nanoseconds. Nothing else should run on
+/// them.
 pub(crate) fn round_trip(cores: [usize; 2]) -> Result<f64> {
     let line = Line(AtomicU32::new(0));
     let rounds = TRIPS * (BATCHES + 1);
@@ -103,7 +105,7 @@ fn until(line: &AtomicU32, value: u32) {
     while line.load(Ordering::Acquire) != value {
         std::hint::spin_loop();
         spins += 1;
-        // Should both threads be on one core, somebody must give way.
+        // If both threads are on one core, one must yield.
         if spins.is_multiple_of(1 << 12) {
             std::thread::yield_now();
         }
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_known_places_are_told_apart() {
+    fn the_two_known_placements_are_distinguished() {
         for ns in [50.0, 60.0, 145.0] {
             assert_eq!(Placement::of(ns, NEAR_BELOW_NS), Placement::Near);
         }

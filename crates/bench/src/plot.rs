@@ -33,8 +33,8 @@ fn worthwhile(curves: &[Curve]) -> Vec<&Curve> {
     }
 }
 
-/// Draws curves over a logarithmic axis that starts at the smallest `x`; the other starts at 0. Nothing is written
-/// when there is nothing to draw.
+/// Draws curves over a logarithmic axis that starts at the smallest `x`; the other starts at 0.
+/// Nothing is written when there is nothing to draw.
 pub(crate) fn lines(path: &Path, title: &str, axes: [&str; 2], curves: &[Curve]) -> Result<()> {
     let points = || curves.iter().flat_map(|(_, points)| points);
     if points().next().is_none() {
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn labels_have_room() {
         let shown = [1.0, 5.0, 6.0, 9.0, 10.0, 0.5, 0.7, 500.0, 800.0, 1000.0].map(tick);
-        let wanted = ["1", "5", "", "", "10", "0.5", "", "500", "", "1000"];
-        assert_eq!(shown, wanted);
+        let desired = ["1", "5", "", "", "10", "0.5", "", "500", "", "1000"];
+        assert_eq!(shown, desired);
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program` with both output streams in `log`, on these cores if any are named. It dies when the
-    /// calling thread does, whatever that dies of.
+    /// Starts `program` with both output streams in `log`, on these cores if any are named. It dies
+    /// when the calling thread does, whatever that dies of.
     pub(crate) fn start(name: &str, cores: &[usize], words: &[String], log: &Path) -> Result<Self> {
         // What one of the same name has written before stays.
         let output = File::options().create(true).append(true).open(log);
@@ -50,7 +50,7 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has printed so far.
+    /// Returns the output so far.
     pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
@@ -104,7 +104,7 @@ impl Process {
         self.signal(Signal::STOP);
     }
 
-    /// Lets a frozen group go on.
+    /// Resumes a frozen group.
     pub(crate) fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -119,7 +119,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // An error means that nobody is left to hear it.
+        // An error means that all its processes have ended.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 }
@@ -159,7 +159,7 @@ pub(crate) fn run(words: &[String], environment: &[(&str, &Path)]) -> Result<Str
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program is on the `PATH`, or there at all when it is a path.
+/// Returns whether a program is on the `PATH`, or there at all when it is a path.
 pub(crate) fn installed(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).exists();

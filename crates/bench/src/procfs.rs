@@ -1,4 +1,4 @@
-//! What `/proc` says: who used the cores, and who holds how much memory.
+//! CPU time and memory by process, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ impl CpuTimes {
         }
     }
 
-    /// What happened between `before` and this.
+    /// Returns the difference to `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             busy: self.busy - before.busy,
@@ -58,8 +58,9 @@ fn up_seconds() -> f64 {
     Duration::try_from(time).map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// Busy and stolen seconds of all cores, of `/proc/stat` at a time: what they were not idle. Idle time is measured by the kernel, but
-/// what it says of busy time it finds by looking a hundred times a second, and who is preempted then is seen each time.
+/// Busy and stolen seconds of all cores, of `/proc/stat` at a time: what they were not idle. Idle
+/// time is measured by the kernel, but what it says of busy time it finds by looking a hundred
+/// times a second, and who is preempted then is seen each time.
 fn total(stat: &str, now: f64) -> Option<(f64, f64)> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
     let core = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
@@ -101,7 +102,8 @@ fn exact_seconds(pid: u32) -> Option<f64> {
     Some(sum / 1e9)
 }
 
-/// CPU time of those threads of a process and all below it that have this name, in seconds; 0 where the kernel does not tell.
+/// Returns the CPU time of those threads of a process and all its descendants that have this name,
+/// in seconds; 0 where the kernel does not report it.
 pub(crate) fn named_seconds(pid: u32, name: &str) -> f64 {
     let family = descendants(pid).into_iter().chain([pid]);
     let tasks = family.flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")));
@@ -129,7 +131,8 @@ fn ticks_of(stat: &str) -> Option<f64> {
     ticks_at(stat, 11)
 }
 
-/// The sum of two fields, counted from the one after the name, which may hold anything, blanks and brackets too.
+/// The sum of two fields, counted from the one after the name, which may hold anything, blanks and
+/// brackets too.
 fn ticks_at(stat: &str, first: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(first);
@@ -165,9 +168,9 @@ pub(crate) fn family_seconds(pid: u32) -> f64 {
     below + cpu_seconds(pid)
 }
 
-/// Memory of a process and all below it, in KiB: anonymous and shared, what several of them share counted once
-/// and what they share with guests in part (the proportional set size), without program files. Where that may not
-/// be read, their anonymous memory.
+/// Memory of a process and all below it, in KiB: anonymous and shared, what several of them share
+/// counted once and what they share with guests in part (the proportional set size), without
+/// program files. Where that may not be read, their anonymous memory.
 pub(crate) fn family_kib(pid: u32) -> u64 {
     let mut family = descendants(pid);
     family.push(pid);
@@ -219,7 +222,8 @@ mod tests {
 
     #[test]
     fn cores_are_busy_while_they_are_not_idle() {
-        let stat = "cpu  100 20 30 4000 50 6 4 50 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 1 2 3 4 5 6 7 8 0 0\n";
+        let stat = "cpu  100 20 30 4000 50 6 4 50 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n\
+            cpu1 1 2 3 4 5 6 7 8 0 0\n";
         assert_eq!(total(stat, 25.0), Some((9.0, 0.5)));
         assert_eq!(total("cpu 1 2\n", 25.0), None);
         assert_eq!(total("", 25.0), None);

@@ -1,8 +1,10 @@
-//! What the machine does without a switch: a token is handed on by threads that sleep, as a frame without a flow is.
+//! The machine without a switch: a token is passed on by threads that sleep, as a frame without a
+//! flow is.
 //!
-//! The client, which polls, wakes a thread on the switch's core; that one wakes another, as control is woken by an upcall; which wakes
-//! the first again, as its answer does. Nothing is decided and nothing copied: three wake-ups, six system calls and a cache line. No
-//! switch that sleeps and asks a process beside it can be faster, and whatever else the machine does to threads is in it.
+//! The client, which polls, wakes a thread on the switch's core; that one wakes another, as an
+//! upcall wakes control; which wakes the first again, as its reply does. Nothing is decided and
+//! nothing copied: three wake-ups, six system calls and a cache line. No switch that sleeps and has
+//! a second process for decisions can be faster, and all other delays of the machine are included.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +16,7 @@ use testkit::lean::Histogram;
 
 use crate::placement::pin;
 
-/// Who runs where.
+/// Cores of the threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cores {
     pub(crate) client: usize,
@@ -22,18 +24,18 @@ pub(crate) struct Cores {
     pub(crate) control: usize,
 }
 
-/// What is written to a bell instead of a ring.
+/// Value of an event descriptor that ends a thread.
 const END: u64 = 1 << 32;
-/// After the end nobody waits longer for a token.
+/// Limit of the wait for a token at the end.
 const LOST: Duration = Duration::from_secs(1);
 
 /// Hands a token on so many times a second, for `time`: how long each time took, in nanoseconds.
 ///
 /// # Errors
-/// There are no such cores, or no bells.
+/// There are no such cores, or no events.
 pub(crate) fn relay(cores: Cores, rate: u32, time: Duration) -> Result<Histogram> {
-    let bell = || eventfd(0, EventfdFlags::empty()).context("no eventfd");
-    let [kick, upcall, answer] = [bell()?, bell()?, bell()?];
+    let event = || eventfd(0, EventfdFlags::empty()).context("no eventfd");
+    let [kick, upcall, answer] = [event()?, event()?, event()?];
     let arrived = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let switch = scope.spawn(|| -> Result<()> {
@@ -55,7 +57,7 @@ pub(crate) fn relay(cores: Cores, rate: u32, time: Duration) -> Result<Histogram
         let client = scope.spawn(|| {
             let seen = pin(cores.client).and_then(|()| tokens(&kick, &arrived, rate, time));
             [&kick, &upcall, &answer]
-                .map(|bell| ring(bell, END))
+                .map(|event| ring(event, END))
                 .into_iter()
                 .collect::<Result<()>>()?;
             seen
@@ -91,15 +93,15 @@ fn tokens(kick: &OwnedFd, arrived: &AtomicU64, rate: u32, time: Duration) -> Res
     Ok(seen)
 }
 
-fn ring(bell: &OwnedFd, value: u64) -> Result<()> {
-    rustix::io::write(bell, &value.to_ne_bytes()).context("a bell cannot be rung")?;
+fn ring(event: &OwnedFd, value: u64) -> Result<()> {
+    rustix::io::write(event, &value.to_ne_bytes()).context("a event cannot be rung")?;
     Ok(())
 }
 
-/// Sleeps until a bell is rung; `false` at the end.
-fn wait(bell: &OwnedFd) -> Result<bool> {
+/// Sleeps until a event is rung; `false` at the end.
+fn wait(event: &OwnedFd) -> Result<bool> {
     let mut value = [0; 8];
-    rustix::io::read(bell, &mut value).context("a bell cannot be heard")?;
+    rustix::io::read(event, &mut value).context("an event descriptor cannot be read")?;
     Ok(u64::from_ne_bytes(value) < END)
 }
 
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_cannot_begin_the_others_end() {
+    fn a_thread_that_cannot_start_ends_the_others() {
         let nowhere = 1000;
         for odd in 0..3 {
             let core = |place| if place == odd { nowhere } else { 0 };

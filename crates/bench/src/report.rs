@@ -1,4 +1,4 @@
-//! What comes out: JSON with every sample, a Markdown table with ratios first, plots.
+//! Results: JSON with every sample, a Markdown table with ratios first, plots.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -33,7 +33,7 @@ pub(crate) struct Report {
     title: String,
     machine: Machine,
     quick: bool,
-    /// What is missing or was discarded, and why.
+    /// Missing and discarded measurements, with the reason.
     notes: Vec<String>,
     #[serde(flatten)]
     body: Body,
@@ -183,7 +183,8 @@ pub(crate) fn print_heading(plan: &Plan) {
     let machine = &plan.machine;
     println!(
         "# {} ({}, {} UTC)\n\n{}, {} cores, {} GiB, Linux {}; DPDK {}, OVS {}.\n\
-         Switch on core {}, client on core {}; medians of kept samples; Mpps of both directions added.",
+         Switch on core {}, client on core {}; medians of kept samples; Mpps of both directions \
+         added.",
         machine.command,
         machine.commit,
         machine.date,
@@ -267,7 +268,8 @@ fn dropped(samples: &[Sample]) -> String {
         with.count()
     };
     format!(
-        "\nOf {} samples, {} were dropped because the placement flipped and {} because others used the machine.\n",
+        "\nOf {} samples, {} were dropped because the placement flipped and {} because others used \
+         the machine.\n",
         samples.len(),
         count(Verdict::Flipped),
         count(Verdict::Disturbed),

@@ -1,4 +1,5 @@
-//! Access rules like those of ClassBench, as Lasthop and as Open vSwitch take them, and packets that they allow.
+//! Access rules like those of ClassBench, as Lasthop and as Open vSwitch take them, and packets
+//! that they allow.
 
 #[expect(dead_code, reason = "the classifier's example uses all of it")]
 #[path = "../../policy/examples/classify/generate.rs"]
@@ -10,9 +11,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use testkit::lean::Head;
 
-use self::generate::{Dice, FLAVOURS, Five, Header, header, rules};
+use self::generate::{FLAVOURS, Five, Header, Rng, header, rules};
 
-/// Where the clients' frames come from and go to, unless they have heads: 10.0.0.0/24.
+/// Source and destination network of the clients' frames, unless they have heads: 10.0.0.0/24.
 const CLIENTS: (u32, u8) = (0x0a00_0000, 24);
 /// Of Open vSwitch's priorities, that of the first rule.
 const FIRST_PRIORITY: usize = 60_000;
@@ -21,7 +22,7 @@ const UDP: u8 = 17;
 /// The name of the list.
 pub(crate) const LIST: &str = "many";
 
-/// What becomes of frames that a rule matches.
+/// Action of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Allow,
@@ -39,7 +40,8 @@ impl RuleSet {
         Self(fives.map(|five| (five, Action::Reject)).collect())
     }
 
-    /// So many of which every second one allows, for none of the clients' frames without heads either.
+    /// So many of which every second one allows, for none of the clients' frames without heads
+    /// either.
     pub(crate) fn mixed(count: usize) -> Self {
         let fives = not_for_clients(count).into_iter().enumerate();
         let action = |n: usize| {
@@ -115,8 +117,8 @@ impl RuleSet {
         keys
     }
 
-    /// Lines for `ovs-ofctl add-flows`: the rules in table 0, of which those that are allowed go on to table 1. Ranges of ports
-    /// become the fewest masks that cover them.
+    /// Returns lines for `ovs-ofctl add-flows`: the rules in table 0, of which those that allow
+    /// continue in table 1. Ranges of ports become the fewest masks that cover them.
     pub(crate) fn openflow(&self) -> String {
         let mut text = "table=0,priority=0,actions=goto_table:1\n".to_owned();
         for (number, (five, action)) in self.0.iter().enumerate() {
@@ -142,15 +144,15 @@ impl RuleSet {
         text
     }
 
-    /// Packets near the rules, of this protocol alone if one is named, all different and none rejected: in frames of `frame_len`
-    /// bytes.
+    /// Packets near the rules, of this protocol alone if one is named, all different and none
+    /// rejected: in frames of `frame_len` bytes.
     pub(crate) fn heads(&self, count: usize, protocol: Option<u8>, frame_len: u16) -> Arc<[Head]> {
         let fives: Vec<Five> = self.0.iter().map(|(five, _)| *five).collect();
-        let mut dice = Dice(7);
+        let mut rng = Rng(7);
         let mut seen = std::collections::HashSet::new();
         let mut heads = Vec::with_capacity(count);
         while heads.len() < count {
-            let mut one = header(&mut dice, &fives);
+            let mut one = header(&mut rng, &fives);
             one.protocol = protocol.unwrap_or(one.protocol);
             if self.allows(&one) && seen.insert(one) {
                 let addresses = [one.source, one.destination];

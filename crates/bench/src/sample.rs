@@ -30,18 +30,18 @@ pub(crate) enum Verdict {
     Kept,
     /// The cores were near before and far after, or the other way round.
     Flipped,
-    /// Somebody else used the machine, or the hypervisor took it away.
+    /// Another process used the machine, or the hypervisor took it away.
     Disturbed,
 }
 
-/// What is measured: one row of a table, one point of a plot.
+/// Key of a measurement: one row of a table, one point of a plot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Cell {
     /// The traffic: `64 B split`.
     pub(crate) name: String,
-    /// What belongs on one line of a plot: `split`.
+    /// Line of a plot: `split`.
     pub(crate) series: String,
-    /// Where it is on that line: bytes of a frame, flows, or frames a second.
+    /// Position on that line: bytes of a frame, flows, or frames per second.
     pub(crate) x: f64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Sample {
     pub(crate) switch_percent: f64,
     /// CPU time of all processes of the experiment, its client's included.
     pub(crate) all_percent: f64,
-    /// Share of the client's rounds without work, where it can tell: near 0 it was the limit.
+    /// Share of the client's rounds without work, if known: near 0 it was the limit.
     pub(crate) client_idle: Option<f64>,
     /// Round trips of a cache line between the cores.
     pub(crate) before_ns: f64,
@@ -116,7 +116,7 @@ pub(crate) struct Misses {
     pub(crate) a_second: f64,
 }
 
-/// What was moved in bursts, by a switch and by plain copying in its place.
+/// Frames moved in bursts, by a switch and by plain copying in its place.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Busy {
     /// GiB in a second in which there was something to move.
@@ -130,7 +130,7 @@ impl Sample {
         self.mpps * 1e6 * f64::from(SUPER_FRAME_LEN) / f64::from(1 << 30)
     }
 
-    /// What it found, in a few words.
+    /// Returns the result in a few words.
     pub(crate) fn figure(&self) -> String {
         if let Some(exchange) = &self.exchange {
             return format!(
@@ -202,7 +202,7 @@ impl From<&PacedReport> for Latency {
     }
 }
 
-/// What happened around a sample.
+/// Conditions around a sample.
 #[derive(Debug, Clone, Copy)]
 struct Surroundings {
     trips_ns: [f64; 2],
@@ -293,7 +293,7 @@ fn busy((switch, memcpy): (&BurstReport, &BurstReport)) -> Busy {
     }
 }
 
-/// Waits until nobody else uses the machine, at most until `limit` has passed.
+/// Waits until the machine is otherwise idle, until `limit` has passed at most.
 pub(crate) fn wait_quiet(limit: Duration) -> Result<()> {
     let end = Instant::now() + limit;
     while Instant::now() < end {

@@ -13,8 +13,8 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The smallest of the values that `share` of them, 0 to 1, do not exceed: a value that was measured, never one between
-/// two. None without values.
+/// The smallest of the values that `share` of them, 0 to 1, do not exceed: a value that was
+/// measured, never one between two. None without values.
 pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

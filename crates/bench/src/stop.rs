@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM end the run in order: whatever waits gives up, and what was started is dropped.
+//! Ctrl-C and SIGTERM end the run in order: whatever waits gives up, and what was started is
+//! dropped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,12 +12,13 @@ extern "C" fn note(_: libc::c_int) {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT and SIGTERM make [`check`] fail instead of ending the process. Programs that are
-/// started get the default back, because handlers do not survive `exec`.
+/// Makes SIGINT and SIGTERM cause errors of [`check`] instead of ending the process. Programs that
+/// are started get the default back, because handlers do not survive `exec`.
 pub(crate) fn on_signals() -> Result<()> {
     let handler: extern "C" fn(libc::c_int) = note;
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: a handler may do only what is async-signal-safe; `note` stores to an atomic and nothing else.
+        // SAFETY: a handler may do only what is async-signal-safe; `note` stores to an atomic and
+        // nothing else.
         let before = unsafe { libc::signal(signal, handler as libc::sighandler_t) };
         if before == libc::SIG_ERR {
             bail!(

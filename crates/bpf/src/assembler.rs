@@ -1,5 +1,5 @@
-//! Instructions of eBPF (RFC 9669), as far as programs of ours use them, and jumps to places that are named before they are
-//! known.
+//! Instructions of eBPF (RFC 9669), as far as Lasthop's programs use them, and jumps to labels that
+//! are placed later.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,7 +16,8 @@ pub struct Instruction {
     immediate: i32,
 }
 
-/// A register. Helpers take arguments in `R1` to `R5`, which they spoil, and answer in `R0`; `R10` is the end of the stack.
+/// A register. Helpers take arguments in `R1` to `R5`, which they clobber, and return in `R0`;
+/// `R10` is the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -34,7 +35,7 @@ pub enum Register {
     R10,
 }
 
-/// How much is loaded or stored at once.
+/// Width of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// 32 bits.
@@ -52,7 +53,7 @@ impl Width {
     }
 }
 
-/// When a jump is made; the destination register is compared as a 64-bit number without sign.
+/// Condition of a jump; the destination register is compared as an unsigned 64-bit number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum If {
@@ -66,10 +67,10 @@ pub enum If {
     Other = 0x50,
 }
 
-/// What is compared or calculated with.
+/// Second operand of a comparison or calculation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// What a register holds.
+    /// The value of a register.
     Of(Register),
     /// A number, with its sign.
     Number(i32),
@@ -88,7 +89,7 @@ impl From<i32> for Operand {
 }
 
 impl Operand {
-    /// The bit of the code, the register, the number.
+    /// Returns the bit of the code, the register, the number.
     const fn parts(self) -> (u8, u8, i32) {
         match self {
             Self::Of(register) => (0x08, register as u8, 0),
@@ -101,10 +102,10 @@ impl Operand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// Why instructions are no program.
+/// Reason why instructions are not a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssemblyError {
-    /// There is a jump to a label that is nowhere.
+    /// There is a jump to a label that was not placed.
     #[error("a jump to nowhere")]
     Nowhere,
     /// A jump is longer than 32767 instructions.
@@ -116,16 +117,16 @@ pub enum AssemblyError {
 #[derive(Debug, Default)]
 pub struct Assembler {
     code: Vec<Instruction>,
-    /// Where each label is.
+    /// Place of each label.
     places: Vec<Option<usize>>,
-    /// Which instruction jumps to which label.
+    /// Jumps, and the label of each.
     jumps: Vec<(usize, Label)>,
 }
 
 const LOAD: u8 = 0x61;
 const STORE: u8 = 0x63;
 const STORE_NUMBER: u8 = 0x62;
-/// Of 64 bits; what is done is in the number.
+/// Atomic operation of 64 bits; the number selects it.
 const ATOMIC: u8 = 0xdb;
 const JUMP: u8 = 0x05;
 const CALL: u8 = 0x85;
@@ -184,7 +185,7 @@ impl Assembler {
         self.calculate(SHIFT_LEFT, to, with.into())
     }
 
-    /// `to = *(from + offset)`; a short one is filled up with zeros.
+    /// `to = *(from + offset)`; a short one is extended with zeros.
     pub fn load(&mut self, width: Width, to: Register, from: Register, offset: i16) -> &mut Self {
         self.push(LOAD | width.bits(), to as u8, from as u8, offset, 0)
     }
@@ -205,46 +206,46 @@ impl Assembler {
         }
     }
 
-    /// `*(to + offset) += value`, 64 bits of memory that others write at the same time.
+    /// `*(to + offset) += value`, 64 bits of memory that other CPUs write at the same time.
     pub fn add_shared(&mut self, to: Register, offset: i16, value: Register) -> &mut Self {
         self.push(ATOMIC, to as u8, value as u8, offset, ADD.into())
     }
 
-    /// `to` is a map, as helpers take it.
+    /// Loads a map into `to`, as helpers take it.
     pub fn map(&mut self, to: Register, map: BorrowedFd<'_>) -> &mut Self {
         self.load_long(to, MAP, map, 0)
     }
 
-    /// `to` points so many bytes into the only value of a map, which is an array of one.
+    /// Loads the address at `offset` in the only value of a map, which is an array of one.
     pub fn map_value(&mut self, to: Register, map: BorrowedFd<'_>, offset: u32) -> &mut Self {
         self.load_long(to, MAP_VALUE, map, offset.cast_signed())
     }
 
-    /// A long number takes two instructions.
+    /// Loads a long number, which takes two instructions.
     fn load_long(&mut self, to: Register, kind: u8, map: BorrowedFd<'_>, second: i32) -> &mut Self {
         self.push(LOAD_LONG, to as u8, kind, 0, number(&map).cast_signed());
         self.push(0, 0, 0, 0, second)
     }
 
-    /// A label, for a place that is yet to come.
+    /// Creates a label, for a place that is yet to come.
     pub fn label(&mut self) -> Label {
         self.places.push(None);
         Label(self.places.len() - 1)
     }
 
-    /// The label is here.
+    /// Places the label here.
     pub fn place(&mut self, label: Label) -> &mut Self {
         self.places[label.0] = Some(self.code.len());
         self
     }
 
-    /// Goes on at the label.
+    /// Jumps to the label.
     pub fn jump(&mut self, label: Label) -> &mut Self {
         self.jumps.push((self.code.len(), label));
         self.push(JUMP, 0, 0, 0, 0)
     }
 
-    /// Goes on at the label if what `first` holds compares so with the other.
+    /// Jumps to the label if the value of `first` compares so with the other.
     pub fn jump_if(
         &mut self,
         first: Register,
@@ -262,12 +263,12 @@ impl Assembler {
         self.push(CALL, 0, 0, 0, helper)
     }
 
-    /// Ends, and answers what `R0` holds.
+    /// Ends the program; it returns `R0`.
     pub fn exit(&mut self) -> &mut Self {
         self.push(EXIT, 0, 0, 0, 0)
     }
 
-    /// The program.
+    /// Returns the program.
     ///
     /// # Errors
     /// A jump that cannot be made.
@@ -287,7 +288,7 @@ mod tests {
     use super::Register::{R0, R1, R2, R10};
     use super::*;
 
-    /// The program as the bytes that the kernel reads.
+    /// Returns the program as the bytes that the kernel reads.
     fn bytes(assembler: Assembler) -> Vec<[u8; 8]> {
         let code = assembler.finish().unwrap();
         let bytes = |i: &Instruction| {

@@ -3,35 +3,37 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What programs of ours say of their license: the kernel lets them call all that it offers to free ones.
+/// License of the programs: the kernel lets them call all helpers that it offers to free ones.
 pub const LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
 /// `enum bpf_cmd`, as far as it is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Command {
-    /// Makes a map; a descriptor.
+    /// Creates a map; returns a descriptor.
     MapCreate = 0,
     /// Writes an entry of a map.
     MapUpdate = 2,
-    /// Loads a program; a descriptor.
+    /// Loads a program; returns a descriptor.
     ProgramLoad = 5,
-    /// Attaches a program to a tracepoint; a descriptor.
+    /// Attaches a program to a tracepoint; returns a descriptor.
     RawTracepointOpen = 17,
-    /// Attaches a program to something else; a descriptor.
+    /// Attaches a program to another hook; returns a descriptor.
     LinkCreate = 28,
 }
 
-/// The part of `union bpf_attr` that a command reads, in 8-byte words as all its structures are laid out.
+/// The part of `union bpf_attr` that a command reads, in 8-byte words as all its structures are
+/// laid out.
 #[derive(Debug)]
 pub struct Attribute<'a> {
     words: [u64; 16],
-    /// What the words point to.
-    lent: std::marker::PhantomData<&'a ()>,
+    /// Borrow of the memory that the words point to.
+    borrowed: std::marker::PhantomData<&'a ()>,
 }
 
 impl<'a> Attribute<'a> {
-    /// From 32-bit numbers; pointers and 64-bit numbers are two, the low half first.
+    /// Creates an attribute of 32-bit numbers; pointers and 64-bit numbers are two, the low half
+    /// first.
     ///
     /// # Panics
     /// With more than 32 numbers.
@@ -39,7 +41,7 @@ impl<'a> Attribute<'a> {
     pub fn new(numbers: &[u32]) -> Self {
         let mut attribute = Self {
             words: [0; 16],
-            lent: std::marker::PhantomData,
+            borrowed: std::marker::PhantomData,
         };
         for (at, number) in numbers.iter().enumerate() {
             attribute = attribute.number(at, *number);
@@ -47,7 +49,7 @@ impl<'a> Attribute<'a> {
         attribute
     }
 
-    /// With a 32-bit number at its place, counted in such.
+    /// Sets a 32-bit number at its place, counted in such.
     ///
     /// # Panics
     /// Past the 32nd.
@@ -59,7 +61,7 @@ impl<'a> Attribute<'a> {
         self
     }
 
-    /// With the address of something that the command reads.
+    /// Sets the address of memory that the command reads.
     ///
     /// # Panics
     /// Past the 16th word.
@@ -69,7 +71,7 @@ impl<'a> Attribute<'a> {
         self
     }
 
-    /// With the address of bytes that the command writes; their number is another field.
+    /// Sets the address of bytes that the command writes; their number is another field.
     ///
     /// # Panics
     /// Past the 16th word.
@@ -79,15 +81,15 @@ impl<'a> Attribute<'a> {
         self
     }
 
-    /// What the command returns: 0, or a descriptor.
+    /// Runs the command and returns its result: 0, or a descriptor.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn run(&mut self, command: Command) -> io::Result<i32> {
         let size = size_of_val(&self.words);
         let words = self.words.as_mut_ptr();
-        // SAFETY: the attribute has the size that is given; what it points to was lent to it for longer than this call,
-        // with the length that its user says in it.
+        // SAFETY: the attribute has the given size; the memory that it points to is borrowed for
+        // longer than this call, with the length that the caller set in it.
         let done = unsafe { libc::syscall(libc::SYS_bpf, command as i32, words, size) };
         match i32::try_from(done) {
             Ok(done @ 0..) => Ok(done),
@@ -95,21 +97,21 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// The descriptor that the command makes.
+    /// Runs a command that creates a descriptor.
     ///
     /// # Errors
-    /// The system's refusal; a command that makes none.
+    /// The error of the system call; a command that creates none.
     pub fn make(&mut self, command: Command) -> io::Result<OwnedFd> {
         if command == Command::MapUpdate {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let fd = self.run(command)?;
-        // SAFETY: all other commands return a new descriptor, which nobody else owns.
+        // SAFETY: all other commands return a new descriptor, which has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
-/// A descriptor as the attributes have it.
+/// Returns a descriptor as the attributes have it.
 pub fn number(fd: &impl AsRawFd) -> u32 {
     fd.as_raw_fd().cast_unsigned()
 }

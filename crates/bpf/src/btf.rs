@@ -1,46 +1,46 @@
-//! What the kernel says of its own types (`/sys/kernel/btf/vmlinux`; Linux, `Documentation/bpf/btf.rst`): where a member of a
-//! structure is, and by which number a tracepoint is known.
+//! The kernel's type information (`/sys/kernel/btf/vmlinux`; Linux, `Documentation/bpf/btf.rst`):
+//! offsets of members of structures, and numbers of tracepoints.
 //!
 //! ```text
-//! header     magic, version, where the types are and where their names
-//! types      one after the other, numbered from 1: name, kind, size or another type; then as the kind says
+//! header     magic, version, offsets of types and names
+//! types      one after the other, from 1: name, kind, size or another type; rest by kind
 //! names      texts that end with a zero byte
 //! ```
 //!
-//! Everything is checked as it is read: whatever the file says, it is either understood or refused.
+//! Everything is checked as it is read: the file is either parsed or refused.
 
 use std::io;
 
-/// The kernel's own.
+/// Path of the running kernel's type information.
 const PATH: &str = "/sys/kernel/btf/vmlinux";
-/// Bytes of a file at most: those of distributions have five to ten million.
+/// Most bytes of a file: those of distributions have five to ten million.
 const LONGEST: u64 = 64 << 20;
 const MAGIC: u16 = 0xeb9f;
 /// Bytes of a type before what its kind adds.
 const TYPE: usize = 12;
-/// Members in members without a name.
+/// Most levels of members in members without a name.
 const DEEPEST: u32 = 8;
-/// Members that are looked at in one search.
+/// Most members that are visited in one search.
 const MOST: u32 = 1 << 16;
 
 /// A type's number.
 pub type Id = u32;
 
-/// Why types are not known.
+/// Reason why types are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
     /// There is no such file, or it cannot be read.
     #[error("{PATH}: {0}")]
     File(#[from] io::Error),
-    /// It is none, or is cut off.
-    #[error("type information that makes no sense: {0}")]
-    Nonsense(&'static str),
-    /// It does not have what is asked for.
+    /// The file is malformed or truncated.
+    #[error("malformed type information: {0}")]
+    Malformed(&'static str),
+    /// The requested type does not exist.
     #[error("the kernel has no {0}")]
     Missing(String),
 }
 
-/// `BTF_KIND_*`, as far as it matters what they are.
+/// `BTF_KIND_*`, as far as the kinds matter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A pointer.
@@ -53,7 +53,7 @@ pub enum Kind {
     Typedef,
     /// A function's type.
     FunctionType,
-    /// Whatever else.
+    /// Any other kind.
     Other(u8),
 }
 
@@ -61,31 +61,31 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Where each type starts; the first has the number 1.
+    /// Start of each type; the first has the number 1.
     types: Vec<usize>,
-    /// Where names start, and end.
+    /// Start and end of names.
     names: (usize, usize),
 }
 
-/// One type's beginning.
+/// Head of one type.
 struct Type {
     kind: Kind,
     name: u32,
-    /// Members, parameters.
+    /// Number of members or parameters.
     count: usize,
     /// Whether member offsets carry the size of a bit field.
     flag: bool,
     /// Another type's number, or a size.
     other: u32,
-    /// Where what its kind adds starts.
+    /// Start of the part that depends on the kind.
     rest: usize,
 }
 
 impl Btf {
-    /// The running kernel's.
+    /// Reads the running kernel's type information.
     ///
     /// # Errors
-    /// It says nothing, or nothing that is understood.
+    /// It is missing or malformed.
     pub fn of_kernel() -> Result<Self, BtfError> {
         use std::io::Read;
         let mut bytes = Vec::new();
@@ -95,24 +95,24 @@ impl Btf {
         Self::parse(bytes)
     }
 
-    /// From a file's bytes.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// The malformed part.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, BtfError> {
         if bytes.len() as u64 > LONGEST {
-            return Err(BtfError::Nonsense("it is too long"));
+            return Err(BtfError::Malformed("it is too long"));
         }
         let field = |at| word(&bytes, at);
         if field(0)? & 0xff_ffff != u32::from(MAGIC) | 1 << 16 {
-            return Err(BtfError::Nonsense("another format, version or byte order"));
+            return Err(BtfError::Malformed("another format, version or byte order"));
         }
         let header = field(4)? as usize;
         let part = |offset: u32, length: u32| -> Result<(usize, usize), BtfError> {
             let start = header.checked_add(offset as usize);
             let end = start.and_then(|start| start.checked_add(length as usize));
             let inside = start.zip(end).filter(|(_, end)| *end <= bytes.len());
-            inside.ok_or(BtfError::Nonsense("a part is outside"))
+            inside.ok_or(BtfError::Malformed("a part is outside"))
         };
         let (from, to) = part(field(8)?, field(12)?)?;
         let names = part(field(16)?, field(20)?)?;
@@ -123,7 +123,7 @@ impl Btf {
             at = Type::read(&bytes, at)?.end()?;
         }
         if at != to {
-            return Err(BtfError::Nonsense("a type is cut off"));
+            return Err(BtfError::Malformed("a type is cut off"));
         }
         Ok(Self {
             bytes,
@@ -132,10 +132,10 @@ impl Btf {
         })
     }
 
-    /// The number of the type of this kind and name.
+    /// Returns the number of the type of this kind and name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such type.
     pub fn find(&self, kind: Kind, name: &str) -> Result<Id, BtfError> {
         let missing = || BtfError::Missing(format!("type {name}"));
         let is_it = |id: &Id| {
@@ -145,10 +145,11 @@ impl Btf {
         (1..=self.types.len() as Id).find(is_it).ok_or_else(missing)
     }
 
-    /// Where a structure has its member, in bytes; members of its members without a name are its own.
+    /// Returns the offset of a member in its structure, in bytes; members of its members without a
+    /// name are its own.
     ///
     /// # Errors
-    /// There is none, or it is a bit field.
+    /// There is no such member, or it is a bit field.
     pub fn member(&self, structure: &str, member: &str) -> Result<u32, BtfError> {
         let id = self.find(Kind::Struct, structure)?;
         let missing = || BtfError::Missing(format!("{structure}.{member}"));
@@ -157,7 +158,8 @@ impl Btf {
         Ok(bits / 8)
     }
 
-    /// In bits; not found either below the deepest level, or when no more members are `left` to look at.
+    /// Returns the offset in bits; `None` also below the deepest level, or when no more members are
+    /// `left` to visit.
     fn member_of(
         &self,
         id: Id,
@@ -177,9 +179,10 @@ impl Btf {
             let at = of.rest + n * 12;
             let (name, kind) = (word(&self.bytes, at)?, word(&self.bytes, at + 4)?);
             let place = word(&self.bytes, at + 8)?;
-            let (offset, bits) = match of.flag {
-                true => (place & 0xff_ffff, place >> 24),
-                false => (place, 0),
+            let (offset, bits) = if of.flag {
+                (place & 0xff_ffff, place >> 24)
+            } else {
+                (place, 0)
             };
             let found = match self.name(name) {
                 Some(name) if name == member && bits == 0 => Some(0),
@@ -193,10 +196,11 @@ impl Btf {
         Ok(None)
     }
 
-    /// The number by which programs are attached to a tracepoint, and the kinds of its arguments.
+    /// Returns the number by which programs are attached to a tracepoint, and the kinds of its
+    /// arguments.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such tracepoint.
     pub fn tracepoint(&self, name: &str) -> Result<(Id, Vec<Kind>), BtfError> {
         let id = self.find(Kind::Typedef, &format!("btf_trace_{name}"))?;
         let missing = || BtfError::Missing(format!("tracepoint {name}"));
@@ -215,7 +219,7 @@ impl Btf {
 
     fn get(&self, id: Id) -> Result<Type, BtfError> {
         let at = (id as usize).checked_sub(1).and_then(|n| self.types.get(n));
-        let at = at.ok_or(BtfError::Nonsense("a type that is not there"))?;
+        let at = at.ok_or(BtfError::Malformed("a type that is not there"))?;
         Type::read(&self.bytes, *at)
     }
 
@@ -246,13 +250,14 @@ impl Type {
         })
     }
 
-    /// Where the next type starts.
+    /// Returns the start of the next type.
     fn end(&self) -> Result<usize, BtfError> {
         let rest = match self.kind {
             Kind::Pointer | Kind::Typedef => 0,
             Kind::Struct | Kind::Union => 12 * self.count,
             Kind::FunctionType => 8 * self.count,
-            // A forward declaration, volatile, const, restrict, a function, a floating-point number, a tag of a type.
+            // A forward declaration, volatile, const, restrict, a function, a floating-point
+            // number, a tag of a type.
             Kind::Other(7 | 9..=12 | 16 | 18) => 0,
             // An integer, a variable, a tag of a declaration.
             Kind::Other(1 | 14 | 17) => 4,
@@ -262,7 +267,7 @@ impl Type {
             Kind::Other(6) => 8 * self.count,
             // A section, a long enumeration.
             Kind::Other(15 | 19) => 12 * self.count,
-            Kind::Other(_) => return Err(BtfError::Nonsense("a kind that is not known")),
+            Kind::Other(_) => return Err(BtfError::Malformed("a kind that is not known")),
         };
         Ok(self.rest + rest)
     }
@@ -270,7 +275,7 @@ impl Type {
 
 fn word(bytes: &[u8], at: usize) -> Result<u32, BtfError> {
     let word = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
-    let word = word.ok_or(BtfError::Nonsense("it is cut off"))?;
+    let word = word.ok_or(BtfError::Malformed("it is cut off"))?;
     Ok(u32::from_ne_bytes(*word))
 }
 

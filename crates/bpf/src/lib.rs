@@ -1,7 +1,7 @@
-//! Small eBPF programs without a compiler: their instructions ([`assembler`]), the kernel's information on its own types
-//! ([`btf`]), and the system call that loads them ([`Attribute`]).
+//! Small eBPF programs without a compiler: their instructions ([`assembler`]), the kernel's
+//! information on its own types ([`btf`]), and the system call that loads them ([`Attribute`]).
 //!
-//! What a program does, and which maps it needs, its user knows.
+//! The purpose of a program, and its maps, are up to its user.
 
 pub mod assembler;
 mod attribute;

@@ -1,13 +1,15 @@
-//! Frames that somebody wants to see: what the switch copies for one capture, in memory that it shares with control.
+//! Captured frames: copies made by the switch for one capture, in memory that it shares with
+//! control.
 //!
 //! ```text
-//! 0                  word 0: 1 when nothing follows any more
-//! 64 * (1 + n)       thread n of the switch: frames that were meant, frames for which there was no room
-//! 4096 + n * R       the ring of thread n, see `ring`; a record is a head of 32 bytes, then bytes of the frame
+//! 0                  word 0: 1 when the capture has ended
+//! 64 * (1 + n)       thread n of the switch: matching frames, those without room
+//! 4096 + n * R       ring of thread n, see `ring`; record: head of 32 bytes, bytes of the frame
 //! ```
 //!
-//! Each thread of the switch writes to a ring of its own and never waits: what finds no room is counted and gone. Nobody
-//! rings a bell: control looks. Numbers are native-endian, as both ends run on one machine.
+//! Each thread of the switch writes to a ring of its own and never waits: a frame without room is
+//! counted and lost. There is no doorbell: control polls. Numbers are native-endian, as both ends
+//! run on one machine.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,62 +24,62 @@ use wire::segment::GsoKind;
 
 use crate::files;
 
-/// Captures at once.
+/// Most captures at once.
 pub const MAX_CAPTURES: usize = 8;
-/// Bytes of a thread's ring at least; some frames of usual length.
+/// Least bytes of a thread's ring; some frames of usual length.
 pub const MIN_RING: u32 = 4 << 10;
-/// Bytes of a thread's ring at most.
+/// Most bytes of a thread's ring.
 pub const MAX_RING: u32 = 64 << 20;
 
 /// Bytes before the first ring.
 const PAGE: usize = 4096;
 /// Words from a thread's counters to the next one's.
 const STRIDE: usize = 8;
-/// Threads that the first page has room for.
+/// Number of threads that the first page has room for.
 const MAX_THREADS: usize = PAGE / 64 - 1;
 /// Bytes of a record's head.
 const HEAD: usize = 32;
 
-/// Which way a frame went, as its port sees it.
+/// Direction of a frame, as its port sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Way {
     /// The port sent it.
     In,
-    /// It was for the port.
+    /// The port received it.
     Out,
 }
 
-/// What a capture is about.
+/// Parameters of a capture.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CaptureOrder {
-    /// Its number, of control's choice.
+pub struct CaptureCommand {
+    /// Its number, chosen by control.
     pub id: u32,
-    /// Whose frames.
+    /// Port whose frames are captured.
     pub port: PortId,
     /// A text of [`wire::expression::filter`].
     pub filter: String,
-    /// Bytes of each frame at most.
+    /// Most bytes of each frame.
     pub snaplen: u32,
-    /// One way, or both.
+    /// One direction, or both.
     pub way: Option<Way>,
-    /// Only what was dropped.
+    /// Only dropped frames.
     pub only_drops: bool,
     /// Bytes of each thread's ring, a power of two from [`MIN_RING`] to [`MAX_RING`].
     pub ring: u32,
 }
 
-/// What is known of a frame beside its bytes.
+/// Metadata of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Nanoseconds since 1970.
     pub at_ns: u64,
     /// Bytes of the whole frame.
     pub len: u32,
-    /// Which way it went.
+    /// Direction of the frame.
     pub way: Way,
-    /// Why it was dropped, if it was.
+    /// Drop reason, if it was dropped.
     pub dropped: Option<DropReason>,
-    /// What its sender has left to do.
+    /// Offloads that its sender has requested.
     pub offload: Offload,
 }
 
@@ -105,7 +107,7 @@ impl Seen {
         head
     }
 
-    /// `None` for what no switch of ours writes.
+    /// Parses a head; `None` for one that no switch of this version writes.
     fn from_bytes(head: &[u8; HEAD]) -> Option<Self> {
         let u16_at = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
         let len = u32::from_ne_bytes(*head[8..].first_chunk()?);
@@ -141,10 +143,10 @@ impl Seen {
     }
 }
 
-/// How many frames a capture was about.
+/// Frame counters of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Frames that were meant.
+    /// Frames that matched.
     pub meant: u64,
     /// Those of them for which there was no room.
     pub lost: u64,
@@ -175,19 +177,19 @@ fn total(threads: usize, ring: u32) -> io::Result<u64> {
 }
 
 impl Region {
-    /// New memory for so many threads, and the file behind it, which nobody can make shorter or longer.
+    /// Creates memory for so many threads, and the file behind it, whose length is sealed.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn create(threads: usize, ring: u32) -> io::Result<(Self, OwnedFd)> {
         let file = files::fixed("lasthop-capture", total(threads, ring)?)?;
         Ok((Self::map(&file, threads, ring)?, file))
     }
 
-    /// Memory that the switch has made.
+    /// Maps memory that the switch has created.
     ///
     /// # Errors
-    /// It is not what it should be.
+    /// The file is not sealed or has another length.
     pub fn map(file: &OwnedFd, threads: usize, ring: u32) -> io::Result<Self> {
         if !files::is_fixed(file)? {
             return Err(io::Error::other("the memory of a capture could shrink"));
@@ -200,12 +202,13 @@ impl Region {
         })
     }
 
-    /// A word of the first page.
+    /// Returns a word of the first page.
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < PAGE / 8, "a word of the first page");
         let words = self.mapping.as_ptr().cast::<u64>();
-        // SAFETY: the word lies in the first page of the mapping, which is page-aligned and at least that long, cannot shrink,
-        // and lives as long as `self`; nobody accesses it in this process but by atomics.
+        // SAFETY: the word lies in the first page of the mapping, which is page-aligned and at
+        // least that long, cannot shrink, and lives as long as `self`; this process accesses it by
+        // atomics only.
         unsafe { AtomicU64::from_ptr(words.wrapping_add(at)) }
     }
 
@@ -214,13 +217,14 @@ impl Region {
         let stride = stride(self.ring)?;
         let at = PAGE + thread * stride;
         let owner: Arc<Mapping> = Arc::clone(&self.mapping);
-        // SAFETY: `total` has room for `threads` rings of `stride` bytes behind the first page; the file is sealed against
-        // shrinking, and the mapping lives as long as `owner`. Only ends of the ring touch it in this process.
+        // SAFETY: `total` has room for `threads` rings of `stride` bytes behind the first page; the
+        // file is sealed against shrinking, and the mapping lives as long as `owner`. Only ends of
+        // the ring touch it in this process.
         unsafe { RingMemory::from_raw(self.mapping.as_ptr().wrapping_add(at), stride, owner) }
             .map_err(io::Error::other)
     }
 
-    /// The end that a thread of the switch writes to.
+    /// Returns the end that a thread of the switch writes to.
     ///
     /// # Errors
     /// Never in memory that [`Region::create`] has made.
@@ -234,20 +238,20 @@ impl Region {
         })
     }
 
-    /// Says that nothing follows: no [`Writer`] is left.
+    /// Marks the end of the capture: no [`Writer`] is left.
     pub fn end(&self) {
-        // Release: who sees it sees all that was written before.
+        // Release: a reader that sees it sees all that was written before.
         self.word(0).store(1, Ordering::Release);
     }
 
-    /// The end that control reads, of memory to which all writers have been made.
+    /// Returns the end that control reads, of memory whose writers all exist.
     ///
     /// # Errors
-    /// A ring is not what it should be.
+    /// A ring is malformed.
     pub fn reader(self) -> io::Result<Reader> {
         let attach = |thread| {
             let ring = Consumer::attach(self.ring(thread)?).map_err(io::Error::other)?;
-            Ok(Lane {
+            Ok(Input {
                 ring,
                 next: None,
                 bytes: Vec::new(),
@@ -261,7 +265,7 @@ impl Region {
     }
 }
 
-/// Where one thread of the switch puts frames.
+/// Writing end of one thread of the switch.
 #[derive(Debug)]
 pub struct Writer {
     ring: Producer,
@@ -271,7 +275,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Whether there is room for a frame of which so many bytes are to be put in; if not, it is counted as lost.
+    /// Returns whether there is room for a frame of which so many bytes are captured; if not, it is
+    /// counted as lost.
     pub fn admit(&mut self, bytes: usize) -> bool {
         let room = self.ring.has_room(HEAD + bytes);
         if !room {
@@ -280,13 +285,13 @@ impl Writer {
         room
     }
 
-    /// Puts a frame in, or counts it as lost. Never waits and calls nobody.
+    /// Writes a frame, or counts it as lost. Never waits and makes no system call.
     pub fn write(&mut self, seen: &Seen, bytes: &[u8]) {
         let pushed = self.ring.push_parts(&[&seen.to_bytes(), bytes]);
         self.count(pushed.is_err());
     }
 
-    /// Counts a frame that was meant.
+    /// Counts a matching frame.
     fn count(&mut self, is_lost: bool) {
         if is_lost {
             self.counts.lost += 1;
@@ -299,16 +304,16 @@ impl Writer {
     }
 }
 
-/// One thread's ring with what comes out of it next.
+/// One thread's ring with its next frame.
 #[derive(Debug)]
-struct Lane {
+struct Input {
     ring: Consumer,
     next: Option<Seen>,
     bytes: Vec<u8>,
 }
 
-impl Lane {
-    /// Has `next` say what comes next.
+impl Input {
+    /// Fills `next` with the next frame.
     fn look(&mut self) -> io::Result<()> {
         if self.next.is_some()
             || !self
@@ -323,21 +328,21 @@ impl Lane {
         self.next = seen.filter(whole);
         match self.next {
             Some(_) => Ok(()),
-            None => Err(io::Error::other("a record of a capture makes no sense")),
+            None => Err(io::Error::other("malformed record in a capture ring")),
         }
     }
 }
 
-/// Where control finds the frames.
+/// Reading end of control.
 #[derive(Debug)]
 pub struct Reader {
-    lanes: Vec<Lane>,
+    lanes: Vec<Input>,
     region: Region,
 }
 
 impl Reader {
-    /// Takes the oldest frame that is there: of each thread's they come in their order, and between threads in that of their
-    /// times as far as they have come. Its bytes are the frame's first.
+    /// Takes the oldest frame: those of one thread come in their order, and those of several
+    /// threads by their times, as far as they have arrived. The bytes are the frame's first.
     ///
     /// # Errors
     /// The switch has broken the ring.
@@ -353,13 +358,13 @@ impl Reader {
         }))
     }
 
-    /// Whether nothing is written any more. Ask before the last [`Reader::take`].
+    /// Returns whether the writers have ended. Call it before the last [`Reader::take`].
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.region.word(0).load(Ordering::Acquire) != 0
     }
 
-    /// How many frames there were so far.
+    /// Returns the number of frames so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let word = |at| self.region.word(at).load(Ordering::Relaxed);

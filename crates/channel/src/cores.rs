@@ -1,12 +1,13 @@
-//! What is known of the host's cores, from who may read it to who decides by it.
+//! Topology of the host's cores, from the supervisor, which may read it, to the switch.
 
 use serde::{Deserialize, Serialize};
 
-/// A core of the host that is online, and with which others it shares what. Each shared thing is named by the lowest
-/// number of the cores that share it, so a core that shares it with nobody has its own number there.
+/// A core of the host that is online, and the resources that it shares with others. Each shared
+/// resource is named by the lowest number of the cores that share it, so a core that shares it with
+/// no other has its own number there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CoreFacts {
-    /// Its number, as the kernel counts processors.
+    /// Its number, as the kernel counts CPUs.
     pub core: u16,
     /// The switch may run there.
     pub allowed: bool,

@@ -1,11 +1,11 @@
-//! About driver processes: what is wanted of them, what they are given, and how they are.
+//! Driver processes: desired drivers, their parameters and their state.
 //!
 //! ```text
-//! control    -- Ask::Drivers ------> supervisor    all drivers that are wanted; it opens the interfaces
-//! switch     -- Ask::Dial ---------> supervisor    for the port of a driver: starts the driver
-//! supervisor -- Tell::StartDriver -> driver        the connection to the switch, for AF_XDP its memory too; then
-//!                                   Tell::DriverQueue
-//! supervisor -- Tell::Ping --------> driver        answered with Ask::Pong while all its threads turn
+//! control    -- SupervisorRequest::Drivers ----> supervisor  desired drivers; opens the interfaces
+//! switch     -- SupervisorRequest::Dial -------> supervisor  a driver's port: starts the driver
+//! supervisor -- SupervisorEvent::StartDriver --> driver      connection to the switch, umem
+//! supervisor -- SupervisorEvent::DriverQueue --> driver      one for each queue
+//! supervisor -- SupervisorEvent::Ping ---------> driver      reply: Pong, from all threads
 //! ```
 
 use std::net::IpAddr;
@@ -14,10 +14,11 @@ use std::time::Duration;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
-/// How long a new driver may take to set its queues up with the switch. It says nothing meanwhile.
-pub const SET_UP: Duration = Duration::from_secs(5);
+/// Most time that a new driver may take to set up its queues with the switch, in which it sends no
+/// message.
+pub const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a driver moves frames.
+/// Method by which a driver moves frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BackEnd {
     /// Through a TAP device.
@@ -26,13 +27,14 @@ pub enum BackEnd {
     Packet,
     /// Through `AF_XDP` sockets, one for each receive queue of the interface.
     Xdp {
-        /// The interface reads and writes the frames that are shared with the switch; else the system copies them.
+        /// The interface reads and writes the frames in the memory shared with the switch; else the
+        /// system copies them.
         zero_copy: bool,
     },
 }
 
 impl BackEnd {
-    /// The word for it in documents.
+    /// Returns its name in documents.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -44,29 +46,30 @@ impl BackEnd {
     }
 }
 
-/// Which back end the operator wants.
+/// Back end that the operator requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Choice {
-    /// What suits the interface best.
+    /// The best one for the interface.
     Auto,
     /// [`BackEnd::Tap`].
     Tap,
     /// [`BackEnd::Packet`].
     Packet,
-    /// [`BackEnd::Xdp`]; where that cannot be had [`BackEnd::Packet`], with a warning.
+    /// [`BackEnd::Xdp`]; where that is not possible [`BackEnd::Packet`], with a warning.
     Xdp,
 }
 
 /// The interface of the host behind a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceSpec {
-    /// How frames are moved.
+    /// Method by which frames are moved.
     pub choice: Choice,
-    /// The interface belongs to the port: it is made with it and vanishes with it.
+    /// The interface belongs to the port: it is created and removed with it.
     pub own: bool,
     /// The interface's name.
     pub interface: String,
-    /// The network namespace that it is in: a name under `/run/netns`, or a path. Else the supervisor's.
+    /// The network namespace that it is in: a name under `/run/netns`, or a path. Else the
+    /// supervisor's.
     pub netns: Option<String>,
     /// Address and prefix length that an own interface gets.
     pub address: Option<(IpAddr, u8)>,
@@ -78,76 +81,83 @@ pub struct DeviceSpec {
     pub queues: u16,
 }
 
-/// What the switch dials for the port of a driver, instead of the path of a socket. No path is like it.
+/// Returns the address by which the switch dials the port of a driver, in place of the path of a
+/// socket. No path equals it.
 #[must_use]
 pub fn address(name: &str) -> String {
     format!("\0driver:{name}")
 }
 
-/// A driver that is wanted.
+/// A desired driver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DriverSpec {
-    /// The switch's port that it plugs into.
+    /// The switch's port that it connects to.
     pub port: PortId,
     /// That port's name.
     pub name: String,
-    /// What is behind it.
+    /// The device behind the port.
     pub device: DeviceSpec,
 }
 
-/// What a new driver process is told.
+/// Parameters of a new driver process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DriverStart {
     /// The port.
     pub port: PortId,
     /// The port's name, for logs.
     pub name: String,
-    /// How frames are moved.
+    /// Method by which frames are moved.
     pub back_end: BackEnd,
-    /// The system knows UDP segmentation offload at the interface.
+    /// The interface supports UDP segmentation offload.
     pub uso: bool,
-    /// Queue pairs; as many [`Tell::DriverQueue`](crate::supervision::Tell::DriverQueue) follow.
+    /// Queue pairs; as many
+    /// [`SupervisorEvent::DriverQueue`](crate::supervision::SupervisorEvent::DriverQueue) follow.
     pub queues: u16,
-    /// Of [`BackEnd::Xdp`]; the memory that the system knows follows the connection.
+    /// Parameters of [`BackEnd::Xdp`]; the umem follows the connection.
     pub xdp: Option<XdpStart>,
 }
 
-/// What a driver has to know of an interface with `AF_XDP` sockets.
+/// Properties of an interface with `AF_XDP` sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct XdpStart {
     /// Bytes of the longest frame that the interface sends, with the Ethernet header and a tag.
     pub longest: u32,
-    /// Frames may come whose TCP or UDP checksum is still to be completed, and nothing tells which.
+    /// Received frames may have a TCP or UDP checksum that is still to be completed, without a
+    /// mark.
     pub unfinished: bool,
 }
 
 /// Frames that a driver could not pass on, since its process started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Refused {
-    /// The interface did not take them (it is down, its queue is full, or they are too long for it), or the system could not
-    /// hand them over (packets to be cut in a way that virtio has no word for).
-    pub by_interface: u64,
+    /// The interface did not take them (it is down, its queue is full, or they are too long for
+    /// it), or the system could not pass them on (packets to be segmented in a way that virtio does
+    /// not have).
+    pub rejected_by_interface: u64,
     /// They were longer than a buffer.
-    pub too_long: u64,
+    pub oversized_frames: u64,
 }
 
-/// A driver, for `lasthop status`.
+/// State of a driver, for `lasthop status`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DriverState {
     /// The name of its port.
     pub name: String,
-    /// How it moves frames; none while the interface is not open.
+    /// Method by which it moves frames; none while the interface is not open.
     pub back_end: Option<BackEnd>,
-    /// The MAC address of the interface, while that is there. It comes with
-    /// [`Tell::InterfaceAddresses`](crate::supervision::Tell::InterfaceAddresses).
+    /// MAC address of the interface, while that exists. It comes with
+    /// [`SupervisorEvent::InterfaceAddresses`][addresses].
+    ///
+    /// [addresses]: crate::supervision::SupervisorEvent::InterfaceAddresses
     #[serde(skip)]
     pub mac: Option<[u8; 6]>,
     /// Its process, while there is one.
     pub pid: Option<u32>,
-    /// How often its process was started again.
+    /// Number of restarts of its process.
     pub restarts: u32,
     /// Frames lost at the interface, since the port exists.
     pub refused: Refused,
-    /// Why there is no process, or why the last one ended; beside a process, that the interface is another port's, too.
+    /// Reason why there is no process, or why the last one ended; beside a process, that the
+    /// interface is another port's, too.
     pub reason: Option<String>,
 }

@@ -1,32 +1,34 @@
-//! What the switch counts, beside what is in the shared memory of counters: since it started, or a queue was started.
+//! Counters of the switch outside the shared memory of counters: since it started, or a queue was
+//! started.
 
 use port::DropReason;
 use serde::{Deserialize, Serialize};
 
-/// What was counted of one queue since it was started.
+/// Counters of one queue since it was started.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct QueueCounts {
     /// Frames that it has carried; a segmentation-offload frame counts once.
     pub frames: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Frames that were dropped, by reason: of a queue from a guest those that came by it, of one to a guest those that were to go by it. Without
-    /// reasons of which there are none.
+    /// Dropped frames by reason: of a queue from a guest those that came by it, of one to a guest
+    /// those that were to leave by it. Only reasons with frames.
     pub drops: Vec<(DropReason, u64)>,
-    /// Notifications: kicks that were heard, of one from a guest; calls, of one to it.
+    /// Notifications: received kicks of a queue from a guest; calls of one to a guest.
     pub notifications: u64,
-    /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a guest.
+    /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a
+    /// guest.
     pub full_ns: u64,
 }
 
-/// What one of the threads that forward has done since the switch started.
+/// Work of a forwarding thread since the switch started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerFigures {
-    /// It helps others while its core idles.
+    /// Whether the thread is a helper.
     pub helps: bool,
-    /// What it did for frames, in ticks of the switch's counter: taking them, finding out where they go, delivering them.
+    /// Time for frames, in ticks of the switch's counter: receiving, matching, delivering.
     pub busy_ticks: u64,
-    /// Processor time of the thread: also that in which it looked for frames, and found none.
+    /// CPU time of the thread, polling without frames included.
     pub cpu_ns: u64,
 }
 
@@ -35,19 +37,19 @@ pub const WAIT_BOUNDS_US: [u64; 12] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 1_000_000,
 ];
 
-/// How long questions to control have waited for their answers.
+/// Histogram of the times until upcalls were answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
-    /// Questions that have waited up to each of [`WAIT_BOUNDS_US`], and not up to the one before.
+    /// Upcalls that waited up to each of [`WAIT_BOUNDS_US`], and not up to the one before.
     pub within: [u64; WAIT_BOUNDS_US.len()],
-    /// Those that have waited longer.
+    /// Upcalls that waited longer.
     pub longer: u64,
     /// Nanoseconds that all have waited together.
     pub total_ns: u64,
 }
 
 impl Waits {
-    /// Counts one.
+    /// Counts one upcall.
     pub fn note(&mut self, ns: u64) {
         let bound = WAIT_BOUNDS_US.iter().position(|us| ns <= us * 1000);
         match bound {
@@ -57,7 +59,7 @@ impl Waits {
         self.total_ns += ns;
     }
 
-    /// Adds what another worker of the same switch has.
+    /// Adds the counts of another worker of the same switch.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.within.iter_mut().zip(other.within) {
             *mine += theirs;

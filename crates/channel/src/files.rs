@@ -1,20 +1,21 @@
-//! Memory files that processes of ours share.
+//! Memory files shared by Lasthop's processes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// What keeps the length as it is, for good.
+/// Seals that fix the length permanently.
 const FIXED: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// A file of so many zero bytes, which nobody can make shorter or longer (`F_ADD_SEALS` in fcntl(2)): who maps one that another
-/// process cuts off dies of `SIGBUS`, and so does each of its successors.
+/// Creates a file of so many zero bytes, whose length is sealed (`F_ADD_SEALS` in fcntl(2)): a
+/// process that maps a file that another truncates dies of `SIGBUS`, and so does each of its
+/// successors.
 ///
 /// # Errors
-/// The system's refusal.
+/// The error of the system call.
 pub fn fixed(name: &str, size: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(name, flags)?;
@@ -23,10 +24,10 @@ pub fn fixed(name: &str, size: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Whether a file has the length for good that it has.
+/// Returns whether the length of a file is sealed.
 ///
 /// # Errors
-/// The system's refusal, as of a file that is not in memory.
+/// The error of the system call, as of a file that is not in memory.
 pub fn is_fixed(file: impl AsFd) -> io::Result<bool> {
     let kept = SealFlags::SHRINK | SealFlags::GROW;
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(kept))

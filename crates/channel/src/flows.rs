@@ -1,4 +1,4 @@
-//! Cached flows, as the switch tells of them.
+//! Cached flows, as the switch reports them.
 
 use policy::{Action, SegmentId};
 use port::PortId;
@@ -7,10 +7,11 @@ use wire::flow::{FlowKey, FlowMask};
 
 use crate::records::{key_from_words, mask_from_words};
 
-/// Keys in one [`Order::FindFlows`](crate::switching::Order::FindFlows) at most: frames wait while they are looked up.
+/// Most keys in one [`SwitchCommand::FindFlows`](crate::switching::SwitchCommand::FindFlows):
+/// frames wait during the lookup.
 pub const MAX_KEYS: usize = 16;
-/// Flows in one answer to [`Order::Flows`](crate::switching::Order::Flows) at most.
-pub const MAX_TOLD: usize = 1024;
+/// Most flows in one answer to [`SwitchCommand::Flows`](crate::switching::SwitchCommand::Flows).
+pub const MAX_DUMPED: usize = 1024;
 
 /// A cached flow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,44 +20,44 @@ pub struct CachedFlow {
     pub key: [u64; 8],
     /// The bits of a key that count.
     pub mask: [u64; 8],
-    /// What happens to its frames.
+    /// The action for its frames.
     pub action: Action,
-    /// Whom a flood leaves out, in ascending order.
+    /// Ports that a flood excludes, in ascending order.
     pub except: Vec<PortId>,
-    /// The segment in which that was decided.
+    /// The segment of the decision.
     pub segment: Option<SegmentId>,
     /// Frames so far.
     pub packets: u64,
     /// Frames within the last [`recent_ms`](Self::recent_ms).
     pub recent: u64,
-    /// Milliseconds since flows were counted last, or since this one was made if that is less.
+    /// Milliseconds since flows were counted last, or since this one was created if that is less.
     pub recent_ms: u32,
-    /// Milliseconds since the last frame; where there was none, since it was made.
+    /// Milliseconds since the last frame; without frames, since it was created.
     pub idle_ms: u32,
     /// Milliseconds since it was decided.
     pub age_ms: u32,
 }
 
 impl CachedFlow {
-    /// Its key.
+    /// Returns its key.
     #[must_use]
     pub fn flow_key(&self) -> FlowKey {
         key_from_words(&self.key)
     }
 
-    /// Its mask.
+    /// Returns its mask.
     #[must_use]
     pub fn flow_mask(&self) -> FlowMask {
         mask_from_words(&self.mask)
     }
 
-    /// Frames in a thousand seconds, of late.
+    /// Returns the recent frames in a thousand seconds.
     #[must_use]
     pub fn rate(&self) -> u64 {
         rate(self.recent, self.recent_ms)
     }
 
-    /// The same flow of another worker. What they disagree on is left as it is here.
+    /// Adds the same flow of another worker. Fields that differ stay as they are here.
     pub fn add(&mut self, other: &Self) {
         self.packets += other.packets;
         self.recent += other.recent;
@@ -66,27 +67,27 @@ impl CachedFlow {
     }
 }
 
-/// So many frames in so many milliseconds, in a thousand seconds.
+/// Returns a rate in frames per thousand seconds, from so many frames in so many milliseconds.
 #[must_use]
 pub fn rate(frames: u64, ms: u32) -> u64 {
     frames.saturating_mul(1_000_000) / u64::from(ms.max(1))
 }
 
-/// Which flows are wanted: the busiest.
+/// Selects the busiest flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FlowsWanted {
-    /// From or to this port alone.
+pub struct FlowDumpRequest {
+    /// Only flows from or to this port.
     pub port: Option<PortId>,
-    /// So many, [`MAX_TOLD`] at most.
+    /// Number of flows, [`MAX_DUMPED`] at most.
     pub limit: u16,
 }
 
-/// A flow that was asked for by a frame's key.
+/// A flow that was found by a frame's key.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FoundFlow {
-    /// Which of the keys, from 0 on.
+    /// Index of the key, from 0 on.
     pub question: u16,
-    /// Which worker has it: each has its own cache.
+    /// Worker that has it: each has its own cache.
     pub worker: u16,
     /// The flow.
     pub flow: CachedFlow,

@@ -1,49 +1,59 @@
-//! Versions of what one Lasthop leaves to the next: an upgrade goes from one to the other only if they agree on all of it.
+//! Versions of the formats that one Lasthop leaves to the next. An upgrade between two builds is
+//! possible only if both agree on all formats.
 //!
-//! Whoever changes what is named here gives it another number. A build writes the oldest version that it still can to one of
-//! whom it knows nothing, and the newest that both read to one that it has asked; so a new version can be had as soon as
-//! both know it, and the old one goes when nobody is left that needs it. What control and switch say to each other is not
-//! here: an upgrade replaces both together.
+//! Rules:
+//! * A change of an encoding gives its format the next number. Numbers begin at 10, which no build
+//!   before the first release wrote.
+//! * A build reads version N, its own, and version N-1. It writes N-1 to a build whose versions it
+//!   does not know, and the newest version that both read to a build that it has asked.
+//! * So a build with version N upgrades from a build with version N-1, and goes back to it. The
+//!   code for N-1 goes with version N+1.
+//! * For each version that is read, a sample is committed in `tests/samples` of the crate that has
+//!   the format, and a test reads it. The test fails when the encoding of today differs from the
+//!   sample of the newest version. `BLESS=1 cargo test --workspace sample` writes these samples;
+//!   before a release that is all that a change of an encoding needs, and after it the number in
+//!   the file's name changes, too.
+//!
+//! Messages between control and the switch are not listed here: an upgrade replaces both together.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One of the formats.
+/// Versions of one format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Format {
-    /// The version that is written to one of whom nothing is known.
+    /// The version that is written to a build whose versions are unknown.
     pub writes: u32,
-    /// All versions that are understood.
+    /// All versions that are read.
     pub reads: Vec<u32>,
 }
 
 /// Formats by name.
 pub type Formats = BTreeMap<String, Format>;
 
-/// The name of the record by which a supervisor takes the place of another.
+/// Name of the record by which a supervisor takes over from another.
 pub const SUPERVISOR: &str = "supervisor";
-/// Its versions. The second also says who is to blame for deaths of the switch, and has interfaces with
-/// `AF_XDP` sockets, and how guests are notified and what copies for them. The third says where sockets may be, and where
-/// front ends are.
-pub const SUPERVISOR_VERSIONS: [u32; 3] = [1, 2, 3];
+/// Its versions.
+pub const SUPERVISOR_VERSIONS: [u32; 1] = [10];
 
-/// Those of this build.
+/// Returns the formats of this build.
 #[must_use]
 pub fn formats() -> Formats {
     let all: [(&str, &[u32]); 6] = [
         (SUPERVISOR, &SUPERVISOR_VERSIONS),
-        // `supervision` and `driving`: a supervisor speaks with the processes that the one before it has started.
-        // 3: the switch dials by port alone, control says where to; `supervision::Ask::DialPath` is of 2.
-        ("supervision", &[2, 3]),
-        // `keeping::ConnectionRecord`, and the session's record in it.
+        // `supervision` and `driving`: a supervisor talks to processes that the one before it has
+        // started.
+        ("supervision", &[10]),
+        // `keeping::ConnectionRecord`, and the session's record in it
+        // (`virtio::vhost_user::RECORD_VERSION`).
         ("connection", &[crate::keeping::VERSION as u32]),
-        // The journal of packed queues, and the file of marks.
-        ("journal", &[1]),
-        // `control::engine::Saved`, in the state file. 2: ports have a weight.
-        ("state", &[2]),
-        // `port::counters`. 2: ticks, and fewer places for drops.
-        ("counters", &[2]),
+        // The journal of packed queues (`virtio::queue::JournalRegion`), and the crash record.
+        ("journal", &[10]),
+        // `control::engine::Saved`, in the state file.
+        ("state", &[10]),
+        // `port::counters`.
+        ("counters", &[10]),
     ];
     let format = |versions: &[u32]| Format {
         writes: versions[0],
@@ -53,10 +63,10 @@ pub fn formats() -> Formats {
     named.into_iter().collect()
 }
 
-/// Whether an upgrade from `old` to `new` can be done, and undone.
+/// Checks whether an upgrade from `old` to `new` is possible, and its rollback.
 ///
 /// # Errors
-/// What they do not agree on.
+/// The format on which they do not agree.
 pub fn agree(old: &Formats, new: &Formats) -> Result<(), String> {
     for name in old.keys().chain(new.keys()) {
         let (Some(before), Some(after)) = (old.get(name), new.get(name)) else {
@@ -74,7 +84,7 @@ pub fn agree(old: &Formats, new: &Formats) -> Result<(), String> {
     Ok(())
 }
 
-/// The newest version of a format that both read.
+/// Returns the newest version of a format that both read.
 #[must_use]
 pub fn newest(one: &Formats, other: &Formats, name: &str) -> Option<u32> {
     let (one, other) = (one.get(name)?, other.get(name)?);
@@ -100,7 +110,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_the_newest_that_both_read() {
-        let (new, old) = (formats(), with(SUPERVISOR, 1, &[1]));
+        let old = with(SUPERVISOR, 1, &[1]);
+        let new = with(SUPERVISOR, 1, &[1, 2, 3]);
         assert_eq!(agree(&old, &new), Ok(()), "the old one knows no other");
         assert_eq!(agree(&new, &old), Ok(()), "nor does it have to");
         assert_eq!(newest(&new, &old, SUPERVISOR), Some(1));

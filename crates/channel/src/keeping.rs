@@ -1,11 +1,13 @@
-//! What the supervisor keeps for the switch, so that guests outlive it.
+//! State of the switch that the supervisor stores, so that guests survive its death.
 //!
-//! For each open vhost-user connection the switch deposits descriptors under numbers ([`Ask::Keep`]) and a record that
-//! names them ([`Ask::KeepRecord`]). The supervisor understands none of it; it hands everything to the next switch.
-//! To the session's own descriptors, numbered from 0, come four of the connection.
+//! For each open vhost-user connection the switch stores descriptors under numbers
+//! ([`SupervisorRequest::StoreDescriptor`]) and a record that refers to them
+//! ([`SupervisorRequest::StoreSession`]). The supervisor does not interpret them; it passes them to
+//! the next switch. Beside the session's own descriptors, numbered from 0, there are four of the
+//! connection.
 //!
-//! [`Ask::Keep`]: crate::supervision::Ask::Keep
-//! [`Ask::KeepRecord`]: crate::supervision::Ask::KeepRecord
+//! [`SupervisorRequest::StoreDescriptor`]: crate::supervision::SupervisorRequest::StoreDescriptor
+//! [`SupervisorRequest::StoreSession`]: crate::supervision::SupervisorRequest::StoreSession
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,60 +19,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::switching::PortConfig;
 
-/// Bytes of one record at most.
+/// Most bytes of one record.
 pub const MAX_RECORD: usize = 96 << 10;
-/// Descriptors kept for one port at most: 509 memory regions, three for each of 256 queues, and the rest.
-pub const MAX_KEPT: usize = 1536;
+/// Most descriptors stored for one port: 509 memory regions, three for each of 256 queues, and the
+/// rest.
+pub const MAX_SAVED: usize = 1536;
 
 /// The connection's socket.
 pub const SOCKET: u64 = u64::MAX;
-/// The end of the answer pipe that is read.
+/// The end of the reply pipe that is read.
 pub const PIPE_FROM: u64 = u64::MAX - 1;
-/// The end of the answer pipe that is written.
+/// The end of the reply pipe that is written.
 pub const PIPE_TO: u64 = u64::MAX - 2;
-/// The memory in which packed queues say where they stand.
+/// The memory with the positions of packed queues.
 pub const JOURNAL: u64 = u64::MAX - 3;
 
 /// Version of [`ConnectionRecord`]'s encoding.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 10;
 
-/// A connection as bytes: what is beside its session.
+/// State of a connection beside its session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectionRecord {
-    /// The port as it was configured.
+    /// The port's configuration.
     pub port: PortConfig,
-    /// The virtio features that the front end was offered. What is offered to the next one may be something else.
+    /// The virtio features that the front end was offered. The next one may be offered others.
     pub offered: u64,
     /// The session's own record.
     pub session: Vec<u8>,
-    /// The message that was answered last: code and payload. Whether its answer has left, the pipe tells.
+    /// The last served message: code and payload. The pipe shows whether its reply was sent.
     pub answered: Option<(u32, Vec<u8>)>,
-    /// Part of a message has been taken from the socket and died with the process.
+    /// A part of a message was taken from the socket and lost with the process.
     pub torn: bool,
-    /// How often each queue was started, by index.
+    /// Number of starts of each queue, by index.
     pub starts: Vec<u32>,
-    /// Connections of this port so far.
+    /// Number of connections of this port so far.
     pub connections: u64,
 }
 
 impl ConnectionRecord {
-    /// As bytes, the version first.
+    /// Returns the record as bytes, the version first.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // Only a writer that runs full can fail here, and a vector grows.
         postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
     }
 
-    /// Out of bytes; nothing that it says is checked.
+    /// Parses a record; its contents are not checked.
     ///
     /// # Errors
-    /// Another version, or bytes that are no record.
+    /// Another version, or bytes that are not a record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         match bytes.split_first() {
             Some((&VERSION, rest)) => match postcard::take_from_bytes(rest) {
                 Ok((record, [])) => Ok(record),
-                Ok(_) => Err("a record with something behind it".into()),
-                Err(error) => Err(format!("a record that makes no sense: {error}")),
+                Ok(_) => Err("trailing bytes behind a record".into()),
+                Err(error) => Err(format!("malformed record: {error}")),
             },
             Some((version, _)) => Err(format!("a record of version {version}")),
             None => Err("an empty record".into()),
@@ -78,64 +81,65 @@ impl ConnectionRecord {
     }
 }
 
-/// Bytes of the file of marks, in which the switch says whom it serves; the supervisor reads them when the switch has
-/// died of itself. It is an array of `u64`:
+/// Bytes of the crash record, a file in which each thread of the switch writes the port that it
+/// serves; the supervisor reads it when the switch has died. It is an array of `u64`:
 ///
 /// ```text
-/// 0       the culprit: 0, or what the mark of the first thread said that noticed its own death
-/// 1       the mark of the session thread
-/// 2 + n   the mark of worker n
+/// 0       0, or the slot of the first thread that crashed
+/// 1       slot of the session thread
+/// 2 + n   slot of worker n
 /// ```
 ///
-/// The lower half of a mark is the number of the port that its thread serves, plus one, or 0 for nobody. The upper half
-/// counts: a mark that stays the same belongs to a thread that does not get on.
-pub const MARKS: u64 = 4096;
-/// The place of the culprit.
-const CULPRIT: usize = 0;
-/// Threads that have a mark.
-const THREADS: usize = MARKS as usize / 8 - 1;
-/// The culprit, where the thread that died served nobody.
-const NOBODY: u64 = u64::MAX;
-/// One more in the upper half of a mark.
-const ONCE: u64 = 1 << 32;
+/// The lower half of a slot is the number of the port that its thread serves, plus one, or 0 for
+/// none. The upper half counts: a slot that does not change belongs to a thread that makes no
+/// progress.
+pub const CRASH_RECORD_LEN: u64 = 4096;
+/// Index of the crashed thread's port.
+const CRASHED: usize = 0;
+/// Number of threads with a slot.
+const THREADS: usize = CRASH_RECORD_LEN as usize / 8 - 1;
+/// Value at [`CRASHED`] when the crashed thread served no port.
+const NO_PORT: u64 = u64::MAX;
+/// Increment of the upper half of a slot.
+const GENERATION: u64 = 1 << 32;
 
-/// The marks, in the process that makes them.
+/// The slots of all threads, in the process that writes them.
 #[derive(Clone, Debug)]
-pub struct Marks(Arc<Mapping>);
+pub struct ThreadSlots(Arc<Mapping>);
 
-impl Marks {
+impl ThreadSlots {
     /// Maps the file.
     ///
     /// # Errors
-    /// The system's refusal, as text.
+    /// The error of the system call, as text.
     pub fn map(fd: &OwnedFd) -> Result<Self, String> {
-        let mapping = Mapping::shared(fd, MARKS, 0).map_err(|e| e.to_string())?;
+        let mapping = Mapping::shared(fd, CRASH_RECORD_LEN, 0).map_err(|e| e.to_string())?;
         Ok(Self(Arc::new(mapping)))
     }
 
-    /// The mark of the thread of this number.
+    /// Returns the slot of the thread of this number.
     #[must_use]
-    pub fn of(&self, thread: usize) -> Mark {
-        Mark {
-            marks: Arc::clone(&self.0),
+    pub fn of(&self, thread: usize) -> ThreadSlot {
+        ThreadSlot {
+            slots: Arc::clone(&self.0),
             thread: thread.min(THREADS - 1),
         }
     }
 }
 
-/// One thread's mark.
+/// Slot of one thread.
 #[derive(Clone, Debug)]
-pub struct Mark {
-    marks: Arc<Mapping>,
+pub struct ThreadSlot {
+    slots: Arc<Mapping>,
     thread: usize,
 }
 
-impl Mark {
+impl ThreadSlot {
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
-        let words = self.marks.as_ptr().cast::<u64>();
-        // SAFETY: `at` is CULPRIT or 1 + `thread`, at most THREADS, so the word is inside the mapping, which is
-        // page-aligned and lives as long as `marks`.
+        let words = self.slots.as_ptr().cast::<u64>();
+        // SAFETY: `at` is CRASHED or 1 + `thread`, at most THREADS, so the word is inside the
+        // mapping, which is page-aligned and lives as long as `slots`.
         unsafe { AtomicU64::from_ptr(words.wrapping_add(at)) }
     }
 
@@ -146,72 +150,73 @@ impl Mark {
 
     #[inline]
     fn set(&self, port: u64) {
-        let count = (self.own().load(Ordering::Relaxed) & !(ONCE - 1)).wrapping_add(ONCE);
+        let count =
+            (self.own().load(Ordering::Relaxed) & !(GENERATION - 1)).wrapping_add(GENERATION);
         self.own().store(count | port, Ordering::Relaxed);
     }
 
-    /// From now on, this port is served.
+    /// Records that the thread serves this port.
     #[inline]
     pub fn serve(&self, port: PortId) {
         self.set(u64::from(port.0.wrapping_add(1)));
     }
 
-    /// From now on, nobody.
+    /// Records that the thread serves no port.
     #[inline]
     pub fn rest(&self) {
         self.set(0);
     }
 
-    /// Whom the thread serves.
+    /// Returns the port that the thread serves.
     #[must_use]
     pub fn served(&self) -> Option<PortId> {
         port_of(self.own().load(Ordering::Relaxed))
     }
 
-    /// The process dies of what this thread does: whom it serves is the culprit, or nobody. Only the first thread that
-    /// says so counts. It may be called in a signal handler.
-    pub fn confess(&self) {
-        let port = self.own().load(Ordering::Relaxed) & (ONCE - 1);
-        let culprit = if port == 0 { NOBODY } else { port };
+    /// Records that the process dies in this thread, with the port that the thread serves. Only the
+    /// first such thread counts. May be called in a signal handler.
+    pub fn record_crash(&self) {
+        let port = self.own().load(Ordering::Relaxed) & (GENERATION - 1);
+        let crashed = if port == 0 { NO_PORT } else { port };
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        // Somebody else has said so before: that one counts.
+        // Only the first record counts.
         let _ = self
-            .word(CULPRIT)
-            .compare_exchange(0, culprit, success, failure);
+            .word(CRASHED)
+            .compare_exchange(0, crashed, success, failure);
     }
 }
 
-/// Whom a mark names.
-fn port_of(mark: u64) -> Option<PortId> {
-    let number = (mark as u32).checked_sub(1)?;
+/// Returns the port of a slot.
+fn port_of(slot: u64) -> Option<PortId> {
+    let number = (slot as u32).checked_sub(1)?;
     Some(PortId(number))
 }
 
-/// The marks as they were at one moment.
+/// Values of all slots at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look([u64; 1 + THREADS]);
+pub struct SlotSnapshot([u64; 1 + THREADS]);
 
-impl Look {
-    /// Looks at the file of marks.
+impl SlotSnapshot {
+    /// Reads the crash record.
     ///
     /// # Errors
-    /// The system's refusal, or another file.
-    pub fn at(marks: impl AsFd) -> std::io::Result<Self> {
-        let mut bytes = vec![0; MARKS as usize];
-        let read = rustix::io::pread(&marks, &mut bytes[..], 0)?;
+    /// The error of the system call, or another file.
+    pub fn at(slots: impl AsFd) -> std::io::Result<Self> {
+        let mut bytes = vec![0; CRASH_RECORD_LEN as usize];
+        let read = rustix::io::pread(&slots, &mut bytes[..], 0)?;
         let (words, _) = bytes[..read].as_chunks();
         let words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let words = words.try_into();
         words
+            .try_into()
             .map(Self)
             .map_err(|_| std::io::ErrorKind::InvalidData.into())
     }
 
-    /// Ports whose threads have not got on since an earlier look: those of workers, or else that of the session thread,
-    /// which may have waited for a worker.
+    /// Returns the ports whose threads made no progress since an earlier snapshot: those of
+    /// workers, or else that of the session thread, which may have waited for a worker.
     #[must_use]
     pub fn stuck_since(&self, before: &Self) -> Vec<PortId> {
-        let both = self.0.iter().zip(&before.0).skip(1 + CULPRIT);
+        let both = self.0.iter().zip(&before.0).skip(1 + CRASHED);
         let stuck = both.map(|(now, before)| port_of(*now).filter(|_| now == before));
         let mut all: Vec<_> = stuck.collect();
         let workers = all.split_off(1);
@@ -222,38 +227,38 @@ impl Look {
         workers
     }
 
-    /// Whether the session thread has got on since an earlier look.
+    /// Returns whether the session thread made progress since an earlier snapshot.
     #[must_use]
-    pub fn session_gets_on_since(&self, before: &Self) -> bool {
-        self.0[1 + CULPRIT] != before.0[1 + CULPRIT]
+    pub fn session_progressed_since(&self, before: &Self) -> bool {
+        self.0[1 + CRASHED] != before.0[1 + CRASHED]
     }
 
-    /// The port of the thread that the process died of, or, when none has said so, those of all threads.
-    fn to_blame(&self) -> Vec<PortId> {
-        match self.0[CULPRIT] {
-            0 => self.0.iter().filter_map(|mark| port_of(*mark)).collect(),
-            NOBODY => Vec::new(),
-            culprit => port_of(culprit).into_iter().collect(),
+    /// Returns the port of the crashed thread, or, when none was recorded, those of all threads.
+    fn suspects(&self) -> Vec<PortId> {
+        match self.0[CRASHED] {
+            0 => self.0.iter().filter_map(|slot| port_of(*slot)).collect(),
+            NO_PORT => Vec::new(),
+            crashed => port_of(crashed).into_iter().collect(),
         }
     }
 }
 
-/// Ports that the dead switch was serving, as far as they are to blame: that of the thread that it died of, or, when none
-/// has said so, those of all threads. The marks are wiped.
+/// Returns the suspects of a switch that died: the port of the crashed thread, or, when none was
+/// recorded, those of all threads. The slots are cleared.
 ///
 /// # Errors
-/// The system's refusal.
-pub fn to_blame(marks: impl AsFd) -> std::io::Result<Vec<PortId>> {
-    let look = Look::at(&marks)?;
-    wipe(marks)?;
-    Ok(look.to_blame())
+/// The error of the system call.
+pub fn suspects(slots: impl AsFd) -> std::io::Result<Vec<PortId>> {
+    let look = SlotSnapshot::at(&slots)?;
+    wipe(slots)?;
+    Ok(look.suspects())
 }
 
-/// Wipes the marks of a switch that is gone.
+/// Clears the slots of a switch that is gone.
 ///
 /// # Errors
-/// The system's refusal.
-pub fn wipe(marks: impl AsFd) -> std::io::Result<()> {
-    rustix::io::pwrite(marks, &[0; MARKS as usize], 0)?;
+/// The error of the system call.
+pub fn wipe(slots: impl AsFd) -> std::io::Result<()> {
+    rustix::io::pwrite(slots, &[0; CRASH_RECORD_LEN as usize], 0)?;
     Ok(())
 }

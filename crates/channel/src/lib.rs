@@ -1,18 +1,18 @@
-//! What Lasthop's processes say to one another.
+//! Messages and shared memory between Lasthop's processes.
 //!
 //! ```text
-//! supervisor <-- supervision --> control      ask for sockets, tell of readiness; heart-beat
-//! supervisor <-- supervision --> switch       hand over links, dial for client ports, keep sessions; heart-beat
-//! supervisor <-- supervision --> driver       an interface and a connection to the switch; heart-beat
+//! supervisor <-- supervision --> control      sockets, readiness, heartbeat
+//! supervisor <-- supervision --> switch       links, client ports, saved sessions, heartbeat
+//! supervisor <-- supervision --> driver       interface, connection to the switch, heartbeat
 //! control    <--- switching ---> switch       ports, programs, state, stations in use
 //! control    <=== records ====== switch       upcalls, in a ring of shared memory
-//! control    ==== records =====> switch       answers, likewise
-//! control    <=== capture ====== switch       frames that somebody wants to see, in memory of their own
+//! control    ==== records =====> switch       decisions, likewise
+//! control    <=== capture ====== switch       captured frames, in memory of their own
 //! ```
 //!
-//! Messages travel over [`link::Link`], a pair of `SOCK_SEQPACKET` sockets, and may carry descriptors.
-//! [`state::StateFile`] keeps the wanted state over a restart of control. Guest memory and HTTP are not
-//! known here.
+//! Messages travel over [`link::Link`], a pair of `SOCK_SEQPACKET` sockets, and may carry
+//! descriptors. [`state::StateFile`] stores the desired state over a restart of control. This crate
+//! has no knowledge of guest memory and HTTP.
 
 pub mod capture;
 pub mod cores;
@@ -34,8 +34,10 @@ pub mod state;
 pub mod supervision;
 pub mod switching;
 
-/// The target of those lines of the log, of any process, that are events: what has happened, and who has asked for it.
+/// Target of the log lines, of any process, that are events: state changes with the requester.
 pub const AUDIT: &str = "lasthop::audit";
 
+#[cfg(test)]
+mod samples;
 #[cfg(test)]
 mod tests;

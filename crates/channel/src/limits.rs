@@ -1,17 +1,18 @@
-//! What a port may send and be sent, as control tells the switch.
+//! Rate limits of a port, from control to the switch.
 
 use serde::{Deserialize, Serialize};
 
-/// So many a second, and so many at once.
+/// Rate and burst.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Rate {
-    /// A second, in the long run; at least 1.
+    /// Per second, in the long run; at least 1.
     pub per_second: u64,
     /// At once, after a pause; at least 1.
     pub burst: u64,
 }
 
-/// Bounds of one direction; none where there is no bound. A segmentation-offload frame counts as the frames that it becomes.
+/// Limits of one direction; none where there is no limit. A segmentation-offload frame counts as
+/// the frames that it becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Limit {
     /// Frames.
@@ -20,23 +21,23 @@ pub struct Limit {
     pub bits: Option<Rate>,
 }
 
-/// All bounds of a port.
+/// All limits of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// What its guest sends: more waits in the guest's own queue.
+    /// Frames that its guest sends: excess frames wait in the guest's own queue.
     pub from_guest: Limit,
-    /// What its guest is sent: more is dropped.
+    /// Frames that its guest receives: excess frames are dropped.
     pub to_guest: Limit,
-    /// Broadcast frames that its guest sends: more are dropped.
+    /// Broadcast frames that its guest sends: excess frames are dropped.
     pub broadcast: Option<Rate>,
     /// Multicast frames, likewise.
     pub multicast: Option<Rate>,
-    /// Frames for a station that is not known, so that all get them; likewise.
+    /// Frames to an unknown destination, which are flooded; likewise.
     pub unknown_unicast: Option<Rate>,
 }
 
 impl Limits {
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()

@@ -1,4 +1,4 @@
-//! A message socket between two of our processes.
+//! A message socket between two of Lasthop's processes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,19 +15,19 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes of one message at most; a longer one cannot be sent.
+/// Most bytes of one message; a longer one cannot be sent.
 pub const MAX_MESSAGE: usize = 64 << 20;
-/// Descriptors with one message at most.
+/// Most descriptors with one message.
 pub const MAX_FDS: usize = 8;
 
-/// A longer message travels in a memory file.
+/// Most bytes of a datagram; a longer message travels in a memory file.
 const MAX_INLINE: usize = 128 * 1024;
 /// First byte of a datagram: the message follows.
 const INLINE: u8 = 0;
 /// First byte of a datagram: the message is in a memory file, the last of its descriptors.
 const IN_FILE: u8 = 1;
 
-/// What nobody can change any more.
+/// Seals of a file that can no longer change.
 const SEALED: SealFlags = SealFlags::WRITE
     .union(SealFlags::SHRINK)
     .union(SealFlags::GROW);
@@ -40,7 +40,7 @@ pub struct Link<Out, In> {
     types: PhantomData<fn(Out) -> In>,
 }
 
-/// What a receive brought.
+/// Result of a receive.
 #[derive(Debug)]
 pub enum Received<In> {
     /// A message with its descriptors.
@@ -51,10 +51,10 @@ pub enum Received<In> {
     Nothing,
 }
 
-/// Two connected ends, close-on-exec, as bare descriptors to hand to processes.
+/// Creates two connected ends, close-on-exec, as bare descriptors to pass to processes.
 ///
 /// # Errors
-/// The system's refusal.
+/// The error of the system call.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -77,10 +77,11 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         }
     }
 
-    /// Makes [`Link::recv`] return at once when there is nothing. [`Link::send`] still waits for room.
+    /// Makes [`Link::recv`] return at once when there is no message. [`Link::send`] still waits for
+    /// room.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn set_nonblocking(&self) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
     }
@@ -96,7 +97,8 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// Sends one message without waiting, to a peer that may never read.
     ///
     /// # Errors
-    /// The same, and [`io::ErrorKind::WouldBlock`] when there is no room. The link must be non-blocking.
+    /// As [`Link::send`], and [`io::ErrorKind::WouldBlock`] when there is no room. The link must be
+    /// non-blocking.
     pub fn send_at_once(&self, message: &Out, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_or(message, fds, || Err(Errno::AGAIN.into()))
     }
@@ -165,16 +167,17 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// Receives one message. Descriptors arrive close-on-exec.
     ///
     /// # Errors
-    /// The system's refusal, or a message that is not an `In`.
+    /// The error of the system call, or a message that is not an `In`.
     pub fn recv(&mut self) -> io::Result<Received<In>> {
         self.recv_within(|_| MAX_MESSAGE)
     }
 
-    /// The same from a peer that may want our memory to grow: one that begins with a byte is decoded if it is no longer than `most`
-    /// says for that byte. Even a short message may take much more memory than bytes.
+    /// Receives one message from a peer that may try to exhaust memory: a message that begins with
+    /// a byte is decoded only if it is no longer than `most` returns for that byte. Even a short
+    /// message may take much more memory than bytes.
     ///
     /// # Errors
-    /// The same, and a message that is longer.
+    /// As [`Link::recv`], and a message that is longer.
     pub fn recv_within(&mut self, most: impl Fn(u8) -> usize) -> io::Result<Received<In>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -219,10 +222,10 @@ fn to_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     sealed_file("lasthop-message", bytes).map(OwnedFd::from)
 }
 
-/// A memory file of these bytes, which nobody can change; read from its start.
+/// Creates a sealed memory file of these bytes; it is read from its start.
 ///
 /// # Errors
-/// The system's refusal.
+/// The error of the system call.
 pub fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create(name, flags)?);
@@ -232,8 +235,8 @@ pub fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a message that came in a file. It has to be a sealed memory file: a read of anything else may block, and what
-/// can still be written is not one message.
+/// Reads a message that came in a file. It has to be a sealed memory file: a read of any other may
+/// block, and a file that can still be written is not one message.
 fn from_file(fd: Option<OwnedFd>, most: impl Fn(u8) -> usize) -> io::Result<Vec<u8>> {
     let mut file = File::from(fd.ok_or(io::ErrorKind::InvalidData)?);
     if !rustix::fs::fcntl_get_seals(&file)?.contains(SEALED) {
@@ -252,7 +255,7 @@ fn from_file(fd: Option<OwnedFd>, most: impl Fn(u8) -> usize) -> io::Result<Vec<
     Ok(bytes)
 }
 
-/// A message, if it is no longer than those that begin like it may be.
+/// Returns a message, if it is no longer than the limit for its first byte.
 fn bounded(bytes: &[u8], most: impl Fn(u8) -> usize) -> io::Result<&[u8]> {
     match bytes.first() {
         Some(first) if bytes.len() <= most(*first) => Ok(bytes),
@@ -260,7 +263,7 @@ fn bounded(bytes: &[u8], most: impl Fn(u8) -> usize) -> io::Result<&[u8]> {
     }
 }
 
-/// A message and nothing behind it.
+/// Parses a message without trailing bytes.
 fn parse<In: DeserializeOwned>(bytes: &[u8]) -> io::Result<In> {
     match postcard::take_from_bytes(bytes).map_err(io::Error::other)? {
         (message, []) => Ok(message),

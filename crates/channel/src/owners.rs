@@ -1,16 +1,17 @@
-//! Whose listening sockets are, and who may connect to them.
+//! Owners of listening sockets, and users that may connect to them.
 //!
-//! Control says it as the operator does. Names are looked up by the supervisor, which may open files; the switch is told the number
-//! of the user whose processes may connect, which it reads of each connection.
+//! Control sends the operator's values. The supervisor, which may open files, looks up names; the
+//! switch gets the number of the user whose processes may connect, and compares it with each
+//! connection's.
 
 use serde::{Deserialize, Serialize};
 
-/// What is asked of a socket; what is not said is as the system makes it.
+/// Requested attributes of a socket; missing ones are the system's defaults.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SocketOwner {
-    /// The user whose it is, by name or number.
+    /// Owner, by name or number.
     pub user: Option<String>,
-    /// The group whose it is, by name or number.
+    /// Group, by name or number.
     pub group: Option<String>,
     /// Its permissions.
     pub mode: Option<u16>,
@@ -18,23 +19,23 @@ pub struct SocketOwner {
     pub peer_user: Option<String>,
 }
 
-/// What of it cannot be had.
+/// Attribute that is not possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SocketKey {
-    /// A socket of this path.
+    /// The path.
     Socket,
-    /// One of this user.
+    /// The owner.
     User,
-    /// One of this group.
+    /// The group.
     Group,
-    /// One with this mode.
+    /// The mode.
     Mode,
-    /// That only this user connects.
+    /// The only user that may connect.
     PeerUser,
 }
 
 impl SocketKey {
-    /// As the configuration and the API spell it.
+    /// Returns the key's name in the configuration and the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -47,13 +48,13 @@ impl SocketKey {
     }
 }
 
-/// Why there is no such socket; nothing has changed then, or nobody may connect.
+/// Reason why there is no such socket; then nothing has changed, or no process may connect.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NoSocket {
-    /// What of it cannot be had.
+    /// Attribute that is not possible.
     pub key: SocketKey,
-    /// What could be.
+    /// The possible values.
     pub expected: String,
-    /// What is there.
+    /// The present value.
     pub found: String,
 }

@@ -1,33 +1,35 @@
-//! Who is at the other end of a connection.
+//! Credentials of the process at the other end of a connection.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::process::{Pid, Uid};
 
-/// What the process at the other end was when it connected, or began to listen (`SO_PEERCRED`, unix(7)).
+/// Credentials of the process at the other end when it connected, or began to listen
+/// (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number; none where it is in a PID namespace that we cannot see.
+    /// Its process id; none where it is in a PID namespace that is not visible here.
     pub process: Option<Pid>,
     /// Its effective user.
     pub user: Uid,
 }
 
 impl Peer {
-    /// Asks the system.
+    /// Reads the credentials from the system.
     ///
     /// # Errors
-    /// When the socket is none of the Unix domain.
+    /// When the socket is not in the Unix domain.
     pub fn of(socket: &impl AsFd) -> io::Result<Self> {
-        // Not rustix's: that has no room for the process id 0 of processes that we cannot see.
+        // Not rustix's: that has no room for the process id 0 of processes that are not visible.
         let mut peer = libc::ucred {
             pid: 0,
             uid: u32::MAX,
             gid: u32::MAX,
         };
         let mut len = size_of_val(&peer) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `peer`, of which any will do, and how many to `len`.
+        // SAFETY: the kernel writes at most `len` bytes to `peer`, which may have any value, and
+        // their number to `len`.
         let failed = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -38,7 +40,7 @@ impl Peer {
             )
         };
         match failed {
-            // The kernel's word for nobody; a TCP socket, for one, answers with it.
+            // The kernel's value for no peer; a TCP socket, for one, returns it.
             0 if len as usize != size_of_val(&peer) || peer.uid == u32::MAX => {
                 Err(io::ErrorKind::InvalidData.into())
             }

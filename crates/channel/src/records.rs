@@ -6,10 +6,10 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 use wire::flow::{FlowKey, FlowMask};
 
-/// A frame without a flow, as control sees it: no payload, which stays parked in the switch.
+/// A frame without a flow, as control receives it: no payload, which stays pending in the switch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Upcall {
-    /// Names the parked frames; echoed in the answer.
+    /// Number of the pending frame; repeated in the answer.
     pub id: u64,
     /// [`FlowKey::words`] of the frame, exact.
     pub key: [u64; 8],
@@ -27,11 +27,11 @@ impl Upcall {
     }
 }
 
-/// What control wants with a flow.
+/// Decision of control about a flow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// Cache this decision, replacing one with the same key and mask, and execute it for the parked
-    /// frames.
+    /// Cache this decision, replacing one with the same key and mask, and execute it for the
+    /// pending frames.
     Install {
         /// The upcall that it answers, if any.
         upcall: Option<u64>,
@@ -41,64 +41,66 @@ pub enum Answer {
         mask: [u64; 8],
         /// The decision.
         action: Action,
-        /// The segment it was made in.
+        /// The segment of the decision.
         segment: Option<SegmentId>,
-        /// Control knows the source as a station of the ingress port: it wants to hear of the flow's use, see
-        /// [`Order::Stations`](crate::switching::Order::Stations).
+        /// Control knows the source as a station of the ingress port and needs reports of the
+        /// flow's use, see [`SwitchCommand::Stations`](crate::switching::SwitchCommand::Stations).
         learned: bool,
-        /// Whom a flood leaves out.
+        /// Ports that a flood excludes.
         except: Vec<PortId>,
-        /// The rules of access lists that decided, [`MAX_RULES`](crate::rules::MAX_RULES) at most: the flow's frames are counted for them.
+        /// The rules of access lists that decided, [`MAX_RULES`](crate::rules::MAX_RULES) at most:
+        /// the flow's frames are counted for them.
         rules: Vec<RuleId>,
-        /// The program by which it was decided. If another one runs by now, nothing is cached, and only this upcall is
-        /// answered.
+        /// Epoch of the program by which it was decided. If another one runs by now, nothing is
+        /// cached, and only this upcall is answered.
         epoch: u64,
     },
-    /// Execute once for the parked frames, cache nothing.
+    /// Execute once for the pending frames, cache nothing.
     Once {
         /// The upcall that it answers.
         upcall: u64,
         /// The decision.
         action: Action,
-        /// Whom a flood leaves out.
+        /// Ports that a flood excludes.
         except: Vec<PortId>,
         /// The rules that decided.
         rules: Vec<RuleId>,
-        /// Of the program by which it was decided: another one floods to others.
+        /// Epoch of the program by which it was decided: another one floods to other ports.
         epoch: u64,
     },
-    /// Give the sender of the parked frame this one, in the owner's place whom it asks for, and the frame to nobody.
+    /// Send this frame to the sender of the pending frame, in place of the owner of the requested
+    /// address, and drop the pending frame.
     Reply {
         /// The upcall that it answers.
         upcall: u64,
-        /// What the sender gets, untagged.
+        /// The frame for the sender, untagged.
         frame: Vec<u8>,
     },
-    /// Forget flows that were installed so far; those that are installed by later answers stay.
+    /// Remove flows that were installed so far; those of later answers stay.
     Forget(Stale),
 }
 
-/// Which flows are to be forgotten. Control keeps no list of flows: the switch finds them.
+/// Selects flows to remove. Control keeps no list of flows: the switch finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Stale {
-    /// Those from and to a station, among the flows that were decided in its segment.
+    /// Flows from and to a station, among those decided in its segment.
     Station {
         /// Its segment.
         segment: SegmentId,
         /// Its address.
         mac: [u8; 6],
     },
-    /// Those from and to a port.
+    /// Flows from and to a port.
     Port(PortId),
 }
 
-/// A key from its words.
+/// Builds a key from its words.
 #[must_use]
 pub fn key_from_words(words: &[u64; 8]) -> FlowKey {
     FlowKey::from_bytes(&words_to_bytes(words))
 }
 
-/// A mask from its words.
+/// Builds a mask from its words.
 #[must_use]
 pub fn mask_from_words(words: &[u64; 8]) -> FlowMask {
     FlowMask::from_bytes(&words_to_bytes(words))

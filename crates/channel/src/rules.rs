@@ -1,14 +1,15 @@
-//! What has come of the rules of access lists, as the switch tells of it.
+//! Counters of the rules of access lists, as the switch reports them.
 
 pub use policy::acl::RuleId;
 use serde::{Deserialize, Serialize};
 
-/// Rules that are said to have decided about one flow, at most: a flood asks the lists of all its receivers.
+/// Most rules that are recorded for one flow: a flood applies the lists of all its receivers.
 pub const MAX_RULES: usize = 64;
-/// Rules that are counted at a time: more than there can be in access lists.
+/// Most rules that are counted at a time: more than there can be in access lists.
 pub const MAX_COUNTED: usize = 1 << 17;
 
-/// What was counted for a rule since it was told last: frames about which it has decided, each once, however many receivers there are.
+/// Counters of a rule since its last report: frames that it has decided, each once, however many
+/// receivers there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RuleUse {
     /// The rule.
@@ -22,7 +23,7 @@ pub struct RuleUse {
 }
 
 impl RuleUse {
-    /// Of the same rule, by another worker.
+    /// Adds the counters of the same rule in another worker.
     pub fn add(&mut self, other: &Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;

@@ -5,8 +5,8 @@
 //! HALF       answer ring, control to switch
 //! ```
 //!
-//! The switch makes a new region for every control process and seals it against resizing; what a dead
-//! control left in the old one is of no interest, because the switch asks its open questions again.
+//! The switch creates a new region for every control process and seals it against resizing; the old
+//! region of a dead control is dropped, because the switch sends its unanswered upcalls again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,10 +43,10 @@ fn bell() -> io::Result<OwnedFd> {
 }
 
 impl Region {
-    /// A new region.
+    /// Creates a region.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn create() -> io::Result<Self> {
         Ok(Self {
             memory: files::fixed("lasthop-upcalls", 2 * HALF as u64)?,
@@ -55,10 +55,10 @@ impl Region {
         })
     }
 
-    /// Another set of descriptors for the same region.
+    /// Duplicates the descriptors of the region.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             memory: self.memory.try_clone()?,
@@ -69,25 +69,25 @@ impl Region {
 
     fn halves(&self) -> io::Result<(RingMemory, RingMemory)> {
         if !files::is_fixed(&self.memory)? {
-            return Err(io::Error::other("the upcall region could shrink under us"));
+            return Err(io::Error::other("the upcall region is not sealed"));
         }
         let mapping =
             Mapping::shared(&self.memory, 2 * HALF as u64, 0).map_err(io::Error::other)?;
         let mapping = Arc::new(mapping);
         let half = |at: usize| {
             let owner: Arc<Mapping> = Arc::clone(&mapping);
-            // SAFETY: the mapping is 2 * HALF bytes long, page-aligned, alive as long as `owner`, and
-            // sealed against shrinking; only ring ends touch it in this process.
+            // SAFETY: the mapping is 2 * HALF bytes long, page-aligned, alive as long as `owner`,
+            // and sealed against shrinking; only ring ends touch it in this process.
             unsafe { RingMemory::from_raw(mapping.as_ptr().wrapping_add(at), HALF, owner) }
                 .map_err(io::Error::other)
         };
         Ok((half(0)?, half(HALF)?))
     }
 
-    /// The switch's ends; formats both rings.
+    /// Returns the switch's ends; formats both rings.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn switch_ends(self) -> io::Result<(Sender, Receiver)> {
         let (upcalls, answers) = self.halves()?;
         ring::format(&answers, CAPACITY).map_err(io::Error::other)?;
@@ -103,10 +103,10 @@ impl Region {
         ))
     }
 
-    /// Control's ends of a region that the switch has formatted.
+    /// Returns control's ends of a region that the switch has formatted.
     ///
     /// # Errors
-    /// The region is not what it should be.
+    /// The region is malformed.
     pub fn control_ends(self) -> io::Result<(Sender, Receiver)> {
         let (upcalls, answers) = self.halves()?;
         Ok((
@@ -130,7 +130,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Appends one record. `false` when the ring is full or broken.
+    /// Appends one record. Returns `false` when the ring is full or broken.
     pub fn send<T: Serialize>(&mut self, record: &T) -> bool {
         let Ok(bytes) = postcard::to_allocvec(record) else {
             return false;
@@ -141,7 +141,7 @@ impl Sender {
     /// Wakes the other side when it sleeps; once after a series of [`Sender::send`].
     pub fn ring_bell(&mut self) {
         if self.ring.needs_doorbell() {
-            // A full eventfd counter means that it rings already.
+            // A full eventfd counter means that the doorbell is rung already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -164,10 +164,10 @@ impl Receiver {
         }
     }
 
-    /// The next record, or `None` when there is none.
+    /// Returns the next record, or `None` when there is none.
     ///
     /// # Errors
-    /// The other side broke the ring or sent something that is not a `T`; the ring is of no use any more.
+    /// The other side broke the ring or sent a record that is not a `T`; the ring is unusable then.
     pub fn recv<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         if !self.ring.pop(&mut self.buffer).map_err(io::Error::other)? {
             return Ok(None);
@@ -177,12 +177,12 @@ impl Receiver {
             .map_err(io::Error::other)
     }
 
-    /// Asks for the doorbell before sleeping on it; `false` when a record waits already.
+    /// Requests the doorbell before a sleep; `false` when a record waits already.
     pub fn prepare_sleep(&mut self) -> bool {
         self.ring.prepare_sleep()
     }
 
-    /// After sleeping: no doorbell is needed, and an old ring of it is forgotten.
+    /// Ends a sleep: no doorbell is needed, and an old ring of it is cleared.
     pub fn woke(&mut self) {
         self.ring.woke();
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);

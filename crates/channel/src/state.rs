@@ -1,17 +1,16 @@
-//! A memory file that keeps one document, and parts that it names, over the death of the process that writes them.
+//! A memory file that keeps one document, and parts that it refers to, over the death of the
+//! process that writes them.
 //!
 //! ```text
-//! 0      which slot is valid: 0 none; 1 or 2, or with FORMAT 3 or 4
+//! 0      which slot is valid: 0 none, 1 or 2
 //! 4096   slot 1: length (u64 LE), bytes
 //! 4096 + SLOT   slot 2: likewise
-//! PARTS         one half of the parts, and then the other: bytes; what of them means something, the document says
+//! PARTS         both halves of the parts; the document has the used ranges
 //! ```
 //!
-//! A writer fills the other slot and then flips the number with one 8-byte write, so a reader finds the
-//! old document or the new one, whenever the writer was killed. Parts are written first, where no part is that the
-//! old document names.
-//!
-//! Versions that know no parts refuse documents of this format; theirs are read as ones without parts.
+//! A writer fills the other slot and then flips the number with one 8-byte write, so a reader finds
+//! the old document or the new one, whenever the writer was killed. Parts are written first, to a
+//! range that the old document does not use.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,23 +22,21 @@ use crate::files;
 const SLOT: u64 = 64 << 20;
 const FIRST: u64 = 4096;
 const PARTS: u64 = FIRST + 2 * SLOT;
-/// Bytes of the parts that one document names, at most.
+/// Most bytes of the parts of one document.
 pub const PARTS_MAX: u64 = 64 << 20;
-/// What the number of a slot is more in this format.
-const FORMAT: u64 = 2;
 
-/// The file; the supervisor makes it and hands it to every control process.
+/// The file; the supervisor creates it and passes it to every control process.
 #[derive(Debug)]
 pub struct StateFile {
     fd: OwnedFd,
 }
 
-/// Bytes that a document names: where they begin within the parts, and how many they are.
+/// Range of bytes within the parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Part(u64, u64);
 
 impl Part {
-    /// How many bytes.
+    /// Returns the number of bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is a length in a file")]
     pub fn len(&self) -> u64 {
@@ -47,8 +44,8 @@ impl Part {
     }
 }
 
-/// Where the next part is written. Parts of one half follow each other; the other half has nothing of the last document, and the
-/// writer begins there anew when it has left much behind in this one.
+/// Position for the next part. Parts of one half follow each other; the other half has nothing of
+/// the last document, and the writer starts there anew when this half is mostly outdated.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     half: u64,
@@ -56,7 +53,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Behind these, which a document names.
+    /// Returns the position behind these parts of a document.
     #[must_use]
     pub fn behind(parts: impl IntoIterator<Item = Part>) -> Self {
         let end = |Part(at, len): Part| (at / PARTS_MAX, at % PARTS_MAX + len);
@@ -67,7 +64,7 @@ impl Place {
         }
     }
 
-    /// The beginning of the half where this one is not.
+    /// Returns the start of the other half.
     #[must_use]
     pub fn other_half(&self) -> Self {
         Self {
@@ -76,7 +73,7 @@ impl Place {
         }
     }
 
-    /// Bytes of this half that were written.
+    /// Returns the number of bytes of this half that were written.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used
@@ -84,28 +81,27 @@ impl Place {
 }
 
 impl StateFile {
-    /// An empty file.
+    /// Creates an empty file.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn create() -> io::Result<Self> {
         let fd = files::fixed("lasthop-state", PARTS + 2 * PARTS_MAX)?;
         Ok(Self { fd })
     }
 
-    /// A file that was handed over.
+    /// Takes over a file of the supervisor.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd }
     }
 
-    /// The slot that is valid; 0: none.
+    /// Returns the valid slot; 0: none.
     fn valid_slot(&self) -> io::Result<u64> {
         let mut number = [0; 8];
         self.read_at(0, &mut number)?;
         match u64::from_le_bytes(number) {
-            slot @ 0..=FORMAT => Ok(slot),
-            slot @ 3..=4 => Ok(slot - FORMAT),
+            slot @ 0..=2 => Ok(slot),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -121,7 +117,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// The document written last, or `None` before the first.
+    /// Returns the document written last, or `None` before the first.
     ///
     /// # Errors
     /// The file is not a state file.
@@ -142,10 +138,10 @@ impl StateFile {
         Ok(Some(bytes))
     }
 
-    /// Replaces the document. The parts that it names were written before.
+    /// Replaces the document. Its parts were written before.
     ///
     /// # Errors
-    /// It is too long (64 MiB), or the system's refusal; the old one stays.
+    /// It is too long (64 MiB), or the error of the system call; the old one stays.
     pub fn save(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > SLOT - 8 {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -154,13 +150,13 @@ impl StateFile {
         let start = slot_start(slot);
         self.write_at(start, &(bytes.len() as u64).to_le_bytes())?;
         self.write_at(start + 8, bytes)?;
-        self.write_at(0, &(slot + FORMAT).to_le_bytes())
+        self.write_at(0, &slot.to_le_bytes())
     }
 
     /// Reads a part.
     ///
     /// # Errors
-    /// There can be none like it, or the system's refusal.
+    /// Such a part is not possible, or the error of the system call.
     pub fn load_part(&self, part: Part) -> io::Result<Vec<u8>> {
         let Part(at, len) = part;
         let end = (at % PARTS_MAX).checked_add(len);
@@ -172,10 +168,10 @@ impl StateFile {
         Ok(bytes)
     }
 
-    /// Writes a part. It is lost unless a document is saved that names it.
+    /// Writes a part. It is lost unless a document that refers to it is saved.
     ///
     /// # Errors
-    /// This half is full ([`io::ErrorKind::FileTooLarge`]), or the system's refusal.
+    /// This half is full ([`io::ErrorKind::FileTooLarge`]), or the error of the system call.
     pub fn save_part(&self, place: &mut Place, bytes: &[u8]) -> io::Result<Part> {
         let (at, len) = (place.half * PARTS_MAX + place.used, bytes.len() as u64);
         if place.half > 1 || place.used + len > PARTS_MAX {

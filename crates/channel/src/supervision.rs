@@ -1,7 +1,31 @@
-//! Between the supervisor and the processes it started.
+//! Messages between the supervisor and the processes it started.
 //!
-//! The supervisor answers what needs a path in the file system: it binds and removes listening sockets and
-//! dials peers. Paths are relative to the runtime directory unless absolute.
+//! The supervisor handles requests that need a path in the file system: it binds and removes
+//! listening sockets and connects to peers. Paths are relative to the runtime directory unless
+//! absolute.
+//!
+//! An upgrade, as each pair of control and switch goes through it. The old pair:
+//!
+//! ```text
+//!              Freeze            Frozen             Quiesce
+//!   serving ----------> freezing -------> frozen -----------> quiescing
+//!      ^                                    |                     | Quiesced
+//!      |                                    |                     v
+//!      +------- Thaw (control), Resume (switch): failure ----- quiesced --> Stop
+//! ```
+//!
+//! The new pair is started between `Frozen` and `Quiesce`; its ports have no connections yet:
+//!
+//! ```text
+//!            Ready           SavedDescriptors, SavedSession
+//!   started -------> ready ---------------------------------> restoring
+//!                                                                 | TakeOver
+//!                                                                 v
+//!                                      serving <------------ taking over
+//!                                               Serving; Thaw (control)
+//! ```
+//!
+//! A failure after `TakeOver` ends both pairs; a new one starts as after a crash.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,208 +35,214 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreFacts;
 use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
-use crate::keeping::{MAX_KEPT, MAX_RECORD};
+use crate::keeping::{MAX_RECORD, MAX_SAVED};
 use crate::owners::{NoSocket, SocketOwner};
 
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
 
-/// What stands before the address of a TCP socket in the place of a path, which never has such a byte.
+/// Prefix of the address of a TCP socket in place of a path; a path never contains such a byte.
 const TCP: &str = "\0tcp:";
 
-/// In place of a socket's path in [`Ask::Listen`]: an address.
+/// Returns the text for a TCP address in place of a socket's path in [`SupervisorRequest::Listen`].
 #[must_use]
 pub fn tcp_path(address: SocketAddr) -> String {
     format!("{TCP}{address}")
 }
 
-/// The address, where a path stands for one.
+/// Returns the TCP address, where a path stands for one.
 #[must_use]
 pub fn tcp_address(path: &str) -> Option<SocketAddr> {
     path.strip_prefix(TCP)?.parse().ok()
 }
 
-/// Nanoseconds of the machine's monotonic clock: the same for all processes.
+/// Returns the nanoseconds of the machine's monotonic clock: the same for all processes.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// From control or the switch to the supervisor.
+/// Request of control, the switch or a driver to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Ask {
+pub enum SupervisorRequest {
     /// Control: everything configured is in place.
     Ready,
-    /// Control: bind and listen; answered with [`Tell::Listening`].
+    /// Control: bind and listen; answered with [`SupervisorEvent::Listening`].
     Listen {
         /// The socket's path, or [`tcp_path`].
         path: String,
     },
-    /// Control: close and remove a listening socket, which is closed everywhere else by then.
+    /// Control: close and remove a listening socket, whose other descriptors are closed by then.
     Unlisten {
         /// The socket's path.
         path: String,
     },
-    /// As [`Ask::Dial`], by a switch of a version that knew only this: it is heard while an upgrade replaces that one.
-    DialPath {
-        /// For which port.
-        port: PortId,
-        /// Where; of no effect unless that is what was registered for the port.
-        path: String,
-    },
-    /// Control: how the processes are; answered with [`Tell::Processes`].
+    /// Control: report the processes; answered with [`SupervisorEvent::Processes`].
     Processes,
-    /// Control: have these drivers and no others; answered with [`Tell::Drivers`].
+    /// Control: replace the set of drivers; answered with [`SupervisorEvent::Drivers`].
     Drivers(Vec<DriverSpec>),
-    /// Control: how the drivers are; answered with [`Tell::DriverStates`].
+    /// Control: report the drivers; answered with [`SupervisorEvent::DriverStates`].
     DriverStates,
-    /// Driver: the answer to [`Tell::Ping`], from all its threads.
+    /// Driver: the answer to [`SupervisorEvent::Ping`], from all its threads.
     Pong(Refused),
-    /// Driver: its last words.
+    /// Driver: the last message before it ends.
     DriverEnds {
-        /// Why.
+        /// The reason.
         reason: String,
         /// The interface must be opened anew.
         device_lost: bool,
     },
-    /// Switch: keep this descriptor for the port's session. Descriptor: it.
-    Keep {
-        /// Whose.
+    /// Switch: store the attached descriptor for the port's session.
+    StoreDescriptor {
+        /// The port.
         port: PortId,
         /// Its number within the session.
         number: u64,
     },
-    /// Switch: keep this record for the port's session, in place of the one before, and of the port's descriptors
-    /// only those that the record needs.
-    KeepRecord {
-        /// Whose.
+    /// Switch: store this record for the port's session, in place of the one before, and drop the
+    /// port's descriptors that the record does not need.
+    StoreSession {
+        /// The port.
         port: PortId,
-        /// Bytes that mean something to the switch alone.
+        /// The record, in an encoding that only the switch reads.
         record: Vec<u8>,
         /// The numbers of all descriptors that are still needed.
         numbers: Vec<u64>,
     },
-    /// Switch: the port's session is over, drop what was kept for it.
-    Forget {
-        /// Whose.
+    /// Switch: the port's session is over; drop its descriptors and record.
+    DropSession {
+        /// The port.
         port: PortId,
     },
-    /// Control: nobody changes anything by us any more, and what we know is in the state file; answers
-    /// [`Tell::Freeze`].
+    /// Control: the API is closed and the state is in the state file; answers
+    /// [`SupervisorEvent::Freeze`].
     Frozen,
-    /// Switch: no queue is served any more, and all that the next switch needs is deposited; answers [`Tell::Rest`].
-    Rested {
-        /// When the first queue was left, nanoseconds of the machine's monotonic clock.
+    /// Switch: no queue is served any more, and everything that the next switch needs is stored;
+    /// answers [`SupervisorEvent::Quiesce`].
+    Quiesced {
+        /// Time at which the first queue was released, nanoseconds of the machine's monotonic
+        /// clock.
         at_ns: u64,
     },
-    /// Switch: the connections of the one before go on; answers [`Tell::GoOn`].
-    GoesOn {
-        /// When all queues were served again, nanoseconds of the machine's monotonic clock.
+    /// Switch: the connections of the former switch continue; answers
+    /// [`SupervisorEvent::TakeOver`].
+    Serving {
+        /// Time at which all queues were served again, nanoseconds of the machine's monotonic
+        /// clock.
         at_ns: u64,
-        /// Connections that go on.
+        /// Number of connections that continue.
         connections: u32,
     },
-    /// Control and switch: the answer to [`Tell::Ping`].
-    Alive,
-    /// Control: how guests are to be looked at, and which threads; at its start and after every change.
+    /// Control and switch: the answer to [`SupervisorEvent::Ping`].
+    Heartbeat,
+    /// Control: the desired source of vCPU states, and the threads; at its start and after every
+    /// change.
     WatchGuests(GuestWatch),
-    /// Control: how guests are looked at; answered with [`Tell::WatchedGuests`].
+    /// Control: report the source of vCPU states; answered with [`SupervisorEvent::WatchedGuests`].
     WatchedGuests,
-    /// Switch: connect to the front end of this port, which is where control has said ([`Ask::Dials`]), or a driver
-    /// ([`Ask::Drivers`]); answered with [`Tell::Dialed`]. The switch cannot say where: who takes it over would connect to
-    /// whatever the supervisor may.
+    /// Switch: connect to the front end of this port, whose address control has sent
+    /// ([`SupervisorRequest::Dials`]), or to a driver ([`SupervisorRequest::Drivers`]); answered
+    /// with [`SupervisorEvent::Dialed`]. The switch cannot choose the address: an attacker in it
+    /// could connect to any socket that the supervisor may open.
     Dial {
-        /// For which port.
+        /// The port.
         port: PortId,
     },
-    /// Control: where the front ends of these ports are, and of no others; answered with [`Tell::Dials`].
+    /// Control: replace the addresses of the ports' front ends; answered with
+    /// [`SupervisorEvent::Dials`].
     Dials(Vec<(PortId, String)>),
-    /// Control: in which directories sockets may be; answered with [`Tell::SocketDirs`].
+    /// Control: report the directories that may contain sockets; answered with
+    /// [`SupervisorEvent::SocketDirs`].
     SocketDirs,
-    /// Control: as [`Ask::Listen`], for a port; what is asked of a socket that is there already is changed. Answered with
-    /// [`Tell::ListeningFor`].
+    /// Control: as [`SupervisorRequest::Listen`], for a port; the attributes of an existing socket
+    /// are changed. Answered with [`SupervisorEvent::ListeningFor`].
     ListenFor {
         /// The socket's path.
         path: String,
-        /// What is asked of it.
+        /// The requested attributes.
         owner: SocketOwner,
     },
-    /// Control: the MAC addresses of the drivers' interfaces; answered with [`Tell::InterfaceAddresses`].
+    /// Control: the MAC addresses of the drivers' interfaces; answered with
+    /// [`SupervisorEvent::InterfaceAddresses`].
     InterfaceAddresses,
-    /// Control: it ends because the switch is gone, without which it can do nothing. An exit status would come too late: whose
-    /// link is closed is killed.
-    Bereft,
-    /// Control: what the processes use; answered with [`Tell::ProcessUsage`].
+    /// Control: it ends because the switch is gone, without which it cannot work. An exit status
+    /// would come too late: a process whose link is closed is killed.
+    SwitchGone,
+    /// Control: report the resource usage of the processes; answered with
+    /// [`SupervisorEvent::ProcessUsage`].
     ProcessUsage,
-    /// Control: what happens of which only the supervisor knows; answered with one [`Tell::Events`], as soon as there is something.
+    /// Control: report the supervisor's events; answered with one [`SupervisorEvent::Events`], as
+    /// soon as there is an event.
     Events {
-        /// Those that came before were told to everybody. Without that they are said again: whoever had them has died of something.
+        /// The last events were delivered to all clients. Otherwise they are sent again: the former
+        /// control died with them.
         had: bool,
     },
 }
 
-/// Bytes of a message that says no more than a number.
-const MOST_OF_A_WORD: usize = 64;
-/// Bytes of a message with one path or reason.
-const MOST_OF_A_LINE: usize = 8 << 10;
-/// Bytes of a message about all ports.
-const MOST_OF_A_LIST: usize = 1 << 20;
-/// Bytes of a message with a record of [`MAX_RECORD`](crate::keeping::MAX_RECORD) bytes and
-/// [`MAX_KEPT`](crate::keeping::MAX_KEPT) numbers, each of ten bytes at most.
-const MOST_OF_A_RECORD: usize = MAX_RECORD + 10 * MAX_KEPT + MOST_OF_A_WORD;
+/// Most bytes of a message with no more than a number.
+const MAX_NUMBER: usize = 64;
+/// Most bytes of a message with one path or reason.
+const MAX_LINE: usize = 8 << 10;
+/// Most bytes of a message about all ports.
+const MAX_LIST: usize = 1 << 20;
+/// Most bytes of a message with a record of [`MAX_RECORD`] bytes and [`MAX_SAVED`] numbers, each of
+/// ten bytes at most.
+const MAX_SESSION: usize = MAX_RECORD + 10 * MAX_SAVED + MAX_NUMBER;
 
-impl Ask {
-    /// Bytes of a message that begins with this one, at most: the supervisor decodes nothing longer, whoever sends it. What a
-    /// message becomes in memory is bounded by that, too.
+impl SupervisorRequest {
+    /// Returns the most bytes of a message that begins with this one: the supervisor decodes no
+    /// longer message, from any process. That also bounds the memory of the decoded message.
     #[must_use]
     pub fn most_bytes(first: u8) -> usize {
         // The number of a variant, as postcard writes it.
         match first {
-            1..=3 | 8 | 21 => MOST_OF_A_LINE,
-            5 | 16 | 19 => MOST_OF_A_LIST,
-            10 => MOST_OF_A_RECORD,
-            _ => MOST_OF_A_WORD,
+            1..=2 | 7 | 20 => MAX_LINE,
+            4 | 15 | 18 => MAX_LIST,
+            9 => MAX_SESSION,
+            _ => MAX_NUMBER,
         }
     }
 }
 
-/// A directory in which sockets may be.
+/// A directory that may contain sockets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SocketDir {
     /// Its path, absolute.
     pub path: String,
-    /// Those below it, too.
+    /// Whether its subdirectories may, too.
     pub below: bool,
 }
 
 impl SocketDir {
-    /// Whether what is in a directory of this path, which leads nowhere else, is in it.
+    /// Returns whether entries of a directory of this path, which contains no link, are in it.
     #[must_use]
     pub fn has(&self, dir: &Path) -> bool {
-        match self.below {
-            true => dir.starts_with(&self.path),
-            false => dir == Path::new(&self.path),
+        if self.below {
+            dir.starts_with(&self.path)
+        } else {
+            dir == Path::new(&self.path)
         }
     }
 }
 
-/// By what the switch is to know what the processors of guests do.
+/// Requested source of vCPU states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum GuestStates {
-    /// A program in the kernel, else samples of `/proc`.
+    /// A BPF program, else samples of `/proc`.
     #[default]
     Auto,
-    /// Only the one.
+    /// Only the BPF program.
     Bpf,
-    /// Only the other.
+    /// Only samples.
     Proc,
-    /// By nothing.
+    /// None.
     Off,
 }
 
 impl GuestStates {
-    /// As it is spelt.
+    /// Returns its name in the configuration.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -224,97 +254,89 @@ impl GuestStates {
     }
 }
 
-/// How guests are to be looked at.
+/// Desired observation of guests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GuestWatch {
-    /// By what; the first that is said holds for as long as the supervisor lives.
+    /// The source; the first one holds for as long as the supervisor lives.
     pub by: GuestStates,
-    /// For ports of which it is known: the names of the threads that are processors (`sched::threads::matches`).
+    /// For ports with such a setting: the names of the vCPU threads (`sched::threads::matches`).
     pub threads: Vec<(PortId, String)>,
 }
 
-/// How guests are looked at.
+/// Present observation of guests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WatchedGuests {
     /// "bpf", "proc" or "off".
     pub by: String,
-    /// Why it is not "bpf".
+    /// Reason why it is not "bpf".
     pub reason: Option<String>,
-    /// Threads that are followed, by port.
+    /// Followed threads, by port.
     pub threads: Vec<(PortId, u32)>,
 }
 
-/// Whether the switch's workers may sleep.
+/// Sleep policy of the switch's workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Poll {
-    /// When that costs less than looking for frames.
+    /// Sleep when that costs less than polling.
     #[default]
     Adaptive,
-    /// Never, while a queue runs.
+    /// Poll always, while a queue runs.
     Always,
 }
 
-/// What copies long frames.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum CopyEngine {
-    /// The worker that forwards them.
-    #[default]
-    Cpu,
-    /// A thread beside the workers.
-    Thread,
-}
-
-/// When guests hear of frames, as long as they run: rules of the Hyper-Switch (4.3.3).
+/// Interrupt coalescing for running guests: rules of the Hyper-Switch (4.3.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Batching {
-    /// Between two notifications, microseconds.
+pub struct Coalescing {
+    /// Least time between two notifications, microseconds.
     pub period_us: u32,
-    /// Buffers that do not wait.
+    /// Number of buffers that are notified at once.
     pub threshold: u32,
 }
 
-/// Whether idle cores help the workers, and how.
+/// Parameters of the helper threads on idle cores.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Offload {
-    /// They do.
+pub struct HelpersConfig {
+    /// Whether there are helpers.
     pub enabled: bool,
-    /// Load of a batch, in frames (and for long ones their bytes), from which on a queue pair counts as one with a backlog.
-    pub mark: u16,
-    /// How long a helper looks at a queue pair without frames before it gives it back, microseconds.
+    /// Load of a batch, in frames (and for long ones their bytes), from which on a queue pair
+    /// counts as one with a backlog.
+    pub backlog: u16,
+    /// Time for which a helper polls a queue pair without frames before it returns it,
+    /// microseconds.
     pub hysteresis_us: u16,
-    /// Cores with a helper; none: all that the switch may use.
+    /// Cores with a helper; none: all cores that the switch may use.
     pub cores: Vec<u16>,
 }
 
-impl Default for Offload {
+impl Default for HelpersConfig {
     fn default() -> Self {
         Self {
             enabled: false,
-            mark: 32,
+            backlog: 32,
             hysteresis_us: 5,
             cores: Vec::new(),
         }
     }
 }
 
-/// What the switch is told of the configuration; it holds for as long as the process lives.
+/// Configuration of the switch process; it holds for as long as the process lives.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SwitchSettings {
-    /// Whether workers may sleep.
+    /// Sleep policy of the workers.
     pub poll: Poll,
-    /// Workers to start, 1 to 64; `None`: one for each core that the process may use, at most eight.
+    /// Workers to start, 1 to 64; `None`: one for each core that the process may use, at most
+    /// eight.
     pub workers: Option<u16>,
-    /// Whether guests that run are notified less often.
-    pub batching: Option<Batching>,
-    /// What copies long frames.
-    pub copy_engine: CopyEngine,
-    /// Whether idle cores help them.
-    pub offload: Offload,
-    /// The host's cores, which the switch cannot look up.
+    /// Interrupt coalescing, if enabled.
+    pub coalescing: Option<Coalescing>,
+    /// Parameters of the helper threads.
+    pub helpers: HelpersConfig,
+    /// The host's cores, which the switch cannot read.
     pub cores: Vec<CoreFacts>,
-    /// There was a switch before this one: counters go on.
+    /// There was a switch before this one: counters continue.
     pub successor: bool,
-    /// It runs still. What it has kept comes with [`Tell::GoOn`]; until then no port takes or makes a connection.
+    /// The former switch still runs. Its saved sessions come with [`SupervisorEvent::TakeOver`];
+    /// until then no port takes or makes a connection.
     pub waits: bool,
 }
 
@@ -325,133 +347,140 @@ pub struct ProcessInfo {
     pub name: String,
     /// Its process id.
     pub pid: u32,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u32,
     /// Milliseconds since its last start.
     pub uptime_ms: u64,
 }
 
-/// What a process uses of the machine.
+/// Resource usage of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcessUsage {
     /// Its process id.
     pub pid: u32,
-    /// Processor time of all its threads since it started, milliseconds.
+    /// CPU time of all its threads since it started, milliseconds.
     pub cpu_ms: u64,
-    /// Memory that it has in RAM, in bytes, shared memory (like that of guests) included.
+    /// Resident memory in bytes, shared memory (like that of guests) included.
     pub resident_bytes: u64,
-    /// Of that, what is backed by no file and shared with nobody, in bytes.
+    /// Resident memory in bytes that is backed by no file and not shared.
     pub anonymous_bytes: u64,
 }
 
-/// From the supervisor to control or the switch.
+/// Event or answer of the supervisor to control, the switch or a driver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Tell {
-    /// Control's first message. Descriptors: the link to the switch, the API's listening socket, the
-    /// state file, the counters.
+pub enum SupervisorEvent {
+    /// Control's first message. Descriptors: the link to the switch, the API's listening socket,
+    /// the state file, the counters.
     StartControl {
         /// The runtime directory, absolute.
         runtime_dir: String,
-        /// As after [`Tell::Freeze`]: another control serves the API still.
+        /// As after [`SupervisorEvent::Freeze`]: another control still serves the API.
         frozen: bool,
     },
-    /// The switch's first message. Descriptors: the counters, and the marks by which it says whom it serves (see
-    /// [`crate::keeping::MARKS`]). What was kept follows, and then [`Tell::ControlLink`].
+    /// The switch's first message. Descriptors: the counters, and the crash record (see
+    /// [`crate::keeping::CRASH_RECORD_LEN`]). The saved sessions follow, and then
+    /// [`SupervisorEvent::ControlLink`].
     StartSwitch(SwitchSettings),
-    /// Switch: descriptors that the one before had kept for a port's session. Descriptors: as many.
-    Kept {
-        /// Whose.
+    /// Switch: saved descriptors of a port's session. Descriptors: as many.
+    SavedDescriptors {
+        /// The port.
         port: PortId,
         /// Their numbers.
         numbers: Vec<u64>,
     },
-    /// Switch: the record that the one before had kept for a port's session, after its descriptors.
-    KeptRecord {
-        /// Whose.
+    /// Switch: the saved record of a port's session, after its descriptors.
+    SavedSession {
+        /// The port.
         port: PortId,
-        /// As it was given.
+        /// The record as it was stored.
         record: Vec<u8>,
-        /// The session is to be ended: the switch has died of serving it again and again.
-        condemned: bool,
+        /// The session is to be ended: the switch has crashed repeatedly while it served the port.
+        quarantined: bool,
     },
     /// Switch: a new control process. Descriptor: the link to it.
     ControlLink,
-    /// Control: the answer to [`Ask::Listen`]; with the socket, or a reason.
+    /// Control: the answer to [`SupervisorRequest::Listen`]; with the socket, or a reason.
     Listening {
-        /// The path asked for.
+        /// The requested path.
         path: String,
-        /// Why there is no socket.
+        /// The error, if there is no socket.
         error: Option<String>,
     },
-    /// Switch: the answer to [`Ask::Dial`]; with the connection, or a reason.
+    /// Switch: the answer to [`SupervisorRequest::Dial`]; with the connection, or a reason.
     Dialed {
-        /// For which port.
+        /// The port.
         port: PortId,
-        /// The path that is registered for it; empty where none is.
+        /// The registered path; empty where there is none.
         path: String,
-        /// Why there is no connection.
+        /// The error, if there is no connection.
         error: Option<String>,
     },
-    /// Control: the answer to [`Ask::Processes`].
+    /// Control: the answer to [`SupervisorRequest::Processes`].
     Processes(Vec<ProcessInfo>),
-    /// End now.
+    /// End the process.
     Stop,
-    /// Control: the answer to [`Ask::Drivers`].
+    /// Control: the answer to [`SupervisorRequest::Drivers`].
     Drivers {
-        /// The first interface that cannot be had, and why; by the name of its port.
+        /// The first interface that is not available, with the reason; by the name of its port.
         error: Option<(String, String)>,
     },
-    /// Control: the answer to [`Ask::DriverStates`].
+    /// Control: the answer to [`SupervisorRequest::DriverStates`].
     DriverStates(Vec<DriverState>),
     /// A driver's first message. Descriptor: the connection to the switch.
     StartDriver(DriverStart),
     /// Driver: a queue of its interface. Descriptor: the queue.
     DriverQueue,
-    /// Say that all threads are alive: a driver with [`Ask::Pong`], the others with [`Ask::Alive`].
+    /// Confirm that all threads are alive: a driver with [`SupervisorRequest::Pong`], the others
+    /// with [`SupervisorRequest::Heartbeat`].
     Ping,
-    /// Control: serve the API no more, save what is known, and go on answering the switch. Answered with
-    /// [`Ask::Frozen`].
+    /// Control: close the API, save the state, and continue to answer upcalls. Answered with
+    /// [`SupervisorRequest::Frozen`].
     Freeze,
-    /// Control: serve the API, and save.
+    /// Control: open the API, and save again.
     Thaw,
-    /// Switch: serve no queue and hear nobody but the supervisor. Answered with [`Ask::Rested`].
-    Rest,
-    /// Switch: go on after [`Tell::Rest`].
-    Unrest,
-    /// Switch: all was said that the one before has kept, and it serves nobody any more. Answered with [`Ask::GoesOn`].
-    GoOn,
-    /// Switch: where the states of guests' processors are kept. Descriptors: the memory (`sched::View`), and
-    /// where the kernel keeps it the ring of bells (`sched::Bells`).
+    /// Switch: release all queues and handle only messages of the supervisor. Answered with
+    /// [`SupervisorRequest::Quiesced`].
+    Quiesce,
+    /// Switch: serve the queues again after [`SupervisorEvent::Quiesce`].
+    Resume,
+    /// Switch: all saved sessions were sent, and the former switch has released its queues.
+    /// Answered with [`SupervisorRequest::Serving`].
+    TakeOver,
+    /// Switch: the memory with the vCPU states. Descriptors: the memory (`sched::View`), and with
+    /// BPF the ring of block events (`sched::BlockEvents`).
     GuestStates,
-    /// Switch: which of them are those of a port's guest, in place of what was said before.
+    /// Switch: the slots of a port's vCPUs, in place of the former ones.
     GuestThreads {
-        /// Whose.
+        /// The port.
         port: PortId,
         /// Their slots.
         slots: Vec<u16>,
     },
-    /// Control: the answer to [`Ask::WatchedGuests`].
+    /// Control: the answer to [`SupervisorRequest::WatchedGuests`].
     WatchedGuests(WatchedGuests),
-    /// Control: the answer to [`Ask::Dials`].
+    /// Control: the answer to [`SupervisorRequest::Dials`].
     Dials {
-        /// Why all is as it was.
+        /// The error; then nothing has changed.
         error: Option<String>,
     },
-    /// Control: the answer to [`Ask::SocketDirs`].
+    /// Control: the answer to [`SupervisorRequest::SocketDirs`].
     SocketDirs(Vec<SocketDir>),
-    /// Control: the answer to [`Ask::ListenFor`]; with the socket, or a reason.
+    /// Control: the answer to [`SupervisorRequest::ListenFor`]; with the socket, or a reason.
     ListeningFor {
-        /// The path asked for.
+        /// The requested path.
         path: String,
-        /// The number of the only user whose processes may connect, if there is but one; or why there is no such socket.
+        /// The number of the only user whose processes may connect, if it is restricted; or the
+        /// reason why there is no such socket.
         outcome: Result<Option<u32>, NoSocket>,
     },
-    /// Control: the answer to [`Ask::InterfaceAddresses`], by the names of ports; without those whose interface is gone.
+    /// Control: the answer to [`SupervisorRequest::InterfaceAddresses`], by the names of ports;
+    /// without those whose interface is gone.
     InterfaceAddresses(Vec<(String, [u8; 6])>),
-    /// Control: the answer to [`Ask::ProcessUsage`]; without processes that do not run.
+    /// Control: the answer to [`SupervisorRequest::ProcessUsage`]; without processes that do not
+    /// run.
     ProcessUsage(Vec<ProcessUsage>),
-    /// Control: what has happened, the oldest first: events of the API as JSON, without ids. Once each time that it asks
-    /// ([`Ask::Events`]): those who do not, do not know it.
+    /// Control: the supervisor's events, the oldest first: events of the API as JSON, without ids.
+    /// Sent once per request ([`SupervisorRequest::Events`]).
     Events(Vec<String>),
 }
 
@@ -459,24 +488,24 @@ pub enum Tell {
 mod tests {
     use super::*;
 
-    fn longest() -> Vec<(Ask, usize)> {
+    fn longest() -> Vec<(SupervisorRequest, usize)> {
         let port = PortId(1023);
-        let path = || "x".repeat(MOST_OF_A_LINE - 16);
+        let path = || "x".repeat(MAX_LINE - 16);
         let number = u64::MAX;
         let refused = Refused {
-            by_interface: number,
-            too_long: number,
+            rejected_by_interface: number,
+            oversized_frames: number,
         };
-        let record = Ask::KeepRecord {
+        let record = SupervisorRequest::StoreSession {
             port,
             record: vec![7; MAX_RECORD],
-            numbers: vec![number; MAX_KEPT],
+            numbers: vec![number; MAX_SAVED],
         };
-        let goes_on = Ask::GoesOn {
+        let goes_on = SupervisorRequest::Serving {
             at_ns: number,
             connections: u32::MAX,
         };
-        let reason = Ask::DriverEnds {
+        let reason = SupervisorRequest::DriverEnds {
             reason: path(),
             device_lost: true,
         };
@@ -486,8 +515,8 @@ mod tests {
             threads: (0..1024).map(|n| (PortId(n), "z".repeat(64))).collect(),
         };
         let name = || Some("u".repeat(256));
-        let listen_for = Ask::ListenFor {
-            path: "x".repeat(MOST_OF_A_LINE - 1024),
+        let listen_for = SupervisorRequest::ListenFor {
+            path: "x".repeat(MAX_LINE - 1024),
             owner: SocketOwner {
                 user: name(),
                 group: name(),
@@ -495,34 +524,33 @@ mod tests {
                 peer_user: name(),
             },
         };
-        let (word, line, list) = (MOST_OF_A_WORD, MOST_OF_A_LINE, MOST_OF_A_LIST);
+        let (word, line, list) = (MAX_NUMBER, MAX_LINE, MAX_LIST);
         vec![
-            (Ask::Ready, word),
-            (Ask::Listen { path: path() }, line),
-            (Ask::Unlisten { path: path() }, line),
-            (Ask::DialPath { port, path: path() }, line),
-            (Ask::Processes, word),
-            (Ask::Drivers(Vec::new()), list),
-            (Ask::DriverStates, word),
-            (Ask::Pong(refused), word),
+            (SupervisorRequest::Ready, word),
+            (SupervisorRequest::Listen { path: path() }, line),
+            (SupervisorRequest::Unlisten { path: path() }, line),
+            (SupervisorRequest::Processes, word),
+            (SupervisorRequest::Drivers(Vec::new()), list),
+            (SupervisorRequest::DriverStates, word),
+            (SupervisorRequest::Pong(refused), word),
             (reason, line),
-            (Ask::Keep { port, number }, word),
-            (record, MOST_OF_A_RECORD),
-            (Ask::Forget { port }, word),
-            (Ask::Frozen, word),
-            (Ask::Rested { at_ns: number }, word),
+            (SupervisorRequest::StoreDescriptor { port, number }, word),
+            (record, MAX_SESSION),
+            (SupervisorRequest::DropSession { port }, word),
+            (SupervisorRequest::Frozen, word),
+            (SupervisorRequest::Quiesced { at_ns: number }, word),
             (goes_on, word),
-            (Ask::Alive, word),
-            (Ask::WatchGuests(watch), list),
-            (Ask::WatchedGuests, word),
-            (Ask::Dial { port }, word),
-            (Ask::Dials(dials), list),
-            (Ask::SocketDirs, word),
+            (SupervisorRequest::Heartbeat, word),
+            (SupervisorRequest::WatchGuests(watch), list),
+            (SupervisorRequest::WatchedGuests, word),
+            (SupervisorRequest::Dial { port }, word),
+            (SupervisorRequest::Dials(dials), list),
+            (SupervisorRequest::SocketDirs, word),
             (listen_for, line),
-            (Ask::InterfaceAddresses, word),
-            (Ask::Bereft, word),
-            (Ask::ProcessUsage, word),
-            (Ask::Events { had: true }, word),
+            (SupervisorRequest::InterfaceAddresses, word),
+            (SupervisorRequest::SwitchGone, word),
+            (SupervisorRequest::ProcessUsage, word),
+            (SupervisorRequest::Events { had: true }, word),
         ]
     }
 
@@ -531,7 +559,7 @@ mod tests {
         for (number, (ask, most)) in longest().into_iter().enumerate() {
             let bytes = postcard::to_allocvec(&ask).unwrap();
             assert_eq!(usize::from(bytes[0]), number, "its place is its number");
-            assert_eq!(Ask::most_bytes(bytes[0]), most, "{number}");
+            assert_eq!(SupervisorRequest::most_bytes(bytes[0]), most, "{number}");
             assert!(bytes.len() <= most, "{number}: {}", bytes.len());
         }
     }

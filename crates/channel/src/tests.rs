@@ -9,9 +9,12 @@ use super::*;
 use crate::link::{Link, Received};
 use crate::records::{Answer, Stale, Upcall};
 use crate::state::{PARTS_MAX, Part, Place, StateFile};
-use crate::supervision::{Ask, Tell};
+use crate::supervision::{SupervisorEvent, SupervisorRequest};
 
-fn links() -> (Link<Ask, Tell>, Link<Tell, Ask>) {
+fn links() -> (
+    Link<SupervisorRequest, SupervisorEvent>,
+    Link<SupervisorEvent, SupervisorRequest>,
+) {
     let (a, b) = link::pair().unwrap();
     (Link::new(a), Link::new(b))
 }
@@ -19,13 +22,13 @@ fn links() -> (Link<Ask, Tell>, Link<Tell, Ask>) {
 #[test]
 fn messages_keep_their_borders_and_descriptors() {
     let (child, mut parent) = links();
-    let listen = Ask::Listen { path: "a".into() };
-    child.send(&Ask::Ready, &[]).unwrap();
+    let listen = SupervisorRequest::Listen { path: "a".into() };
+    child.send(&SupervisorRequest::Ready, &[]).unwrap();
     child.send(&listen, &[std::io::stderr().as_fd()]).unwrap();
     let Received::Message(first, fds) = parent.recv().unwrap() else {
         panic!("no message");
     };
-    assert_eq!((first, fds.len()), (Ask::Ready, 0));
+    assert_eq!((first, fds.len()), (SupervisorRequest::Ready, 0));
     let Received::Message(second, fds) = parent.recv().unwrap() else {
         panic!("no message");
     };
@@ -39,7 +42,7 @@ fn messages_keep_their_borders_and_descriptors() {
 #[test]
 fn a_message_that_is_none_is_an_error() {
     let (a, b) = link::pair().unwrap();
-    let mut parent: Link<Tell, Ask> = Link::new(b);
+    let mut parent: Link<SupervisorEvent, SupervisorRequest> = Link::new(b);
     rustix::net::send(&a, &[0xff; 40], rustix::net::SendFlags::empty()).unwrap();
     assert!(parent.recv().is_err());
     parent.set_nonblocking().unwrap();
@@ -61,10 +64,10 @@ fn a_long_message_travels_in_a_file() {
     let (child, mut parent) = links();
     let path = "x".repeat(1 << 20);
     child
-        .send(&Ask::Listen { path: path.clone() }, &[])
+        .send(&SupervisorRequest::Listen { path: path.clone() }, &[])
         .unwrap();
     match parent.recv().unwrap() {
-        Received::Message(Ask::Listen { path: came }, fds) => {
+        Received::Message(SupervisorRequest::Listen { path: came }, fds) => {
             assert!(came == path && fds.is_empty());
         }
         other => panic!("{other:?}"),
@@ -74,12 +77,12 @@ fn a_long_message_travels_in_a_file() {
 #[test]
 fn a_file_that_could_block_or_change_is_no_message() {
     let (a, b) = link::pair().unwrap();
-    let mut parent: Link<Tell, Ask> = Link::new(b);
+    let mut parent: Link<SupervisorEvent, SupervisorRequest> = Link::new(b);
     // A read of it would never return.
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     send_file(&a, event.as_fd());
     assert!(parent.recv().is_err());
-    // As `Ask::Ready` is, but not sealed.
+    // As `SupervisorRequest::Ready` is, but not sealed.
     let memory = rustix::fs::memfd_create("m", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::io::write(&memory, &[0]).unwrap();
     send_file(&a, memory.as_fd());
@@ -92,7 +95,7 @@ fn a_file_that_could_block_or_change_is_no_message() {
     send_file(&a, memory.as_fd());
     let ready = parent.recv().unwrap();
     assert!(
-        matches!(ready, Received::Message(Ask::Ready, _)),
+        matches!(ready, Received::Message(SupervisorRequest::Ready, _)),
         "{ready:?}"
     );
 }
@@ -102,24 +105,32 @@ fn what_is_longer_than_its_kind_may_be_is_not_decoded() {
     let (child, mut parent) = links();
     // Numbers of one byte each take eight in memory; the second travels in a file.
     for numbers in [120 << 10, 8 << 20] {
-        let ask = Ask::KeepRecord {
+        let ask = SupervisorRequest::StoreSession {
             port: port::PortId(1),
             record: Vec::new(),
             numbers: vec![0; numbers],
         };
         child.send(&ask, &[]).unwrap();
-        assert!(parent.recv_within(Ask::most_bytes).is_err(), "{numbers}");
+        assert!(
+            parent.recv_within(SupervisorRequest::most_bytes).is_err(),
+            "{numbers}"
+        );
     }
     let path = "x".repeat(100);
-    child.send(&Ask::Listen { path }, &[]).unwrap();
-    let heard = parent.recv_within(Ask::most_bytes).unwrap();
-    assert!(matches!(heard, Received::Message(Ask::Listen { .. }, _)));
+    child
+        .send(&SupervisorRequest::Listen { path }, &[])
+        .unwrap();
+    let heard = parent.recv_within(SupervisorRequest::most_bytes).unwrap();
+    assert!(matches!(
+        heard,
+        Received::Message(SupervisorRequest::Listen { .. }, _)
+    ));
 }
 
 #[test]
 fn a_message_with_something_behind_it_is_none() {
     let (a, b) = link::pair().unwrap();
-    let mut parent: Link<Tell, Ask> = Link::new(b);
+    let mut parent: Link<SupervisorEvent, SupervisorRequest> = Link::new(b);
     for (bytes, good) in [(&[0, 0][..], true), (&[0, 0, 0], false)] {
         rustix::net::send(&a, bytes, SendFlags::empty()).unwrap();
         assert_eq!(parent.recv().is_ok(), good, "{bytes:?}");
@@ -129,9 +140,9 @@ fn a_message_with_something_behind_it_is_none() {
 #[test]
 fn a_message_without_room_is_not_sent_and_nobody_waits() {
     let (a, b) = link::pair().unwrap();
-    let child: Link<Ask, Tell> = Link::new(a);
-    let mut parent: Link<Tell, Ask> = Link::new(b);
-    let ask = |n: u64| Ask::Keep {
+    let child: Link<SupervisorRequest, SupervisorEvent> = Link::new(a);
+    let mut parent: Link<SupervisorEvent, SupervisorRequest> = Link::new(b);
+    let ask = |n: u64| SupervisorRequest::StoreDescriptor {
         port: port::PortId(1),
         number: n,
     };
@@ -155,39 +166,41 @@ fn a_message_without_room_is_not_sent_and_nobody_waits() {
     assert!(room(0), "room again");
     drop(parent);
     let sent = child.send_at_once(&ask(0), &fds);
-    let gone = sent.expect_err("nobody there");
+    let gone = sent.expect_err("no peer");
     assert_ne!(gone.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]
 fn threads_that_do_not_get_on_are_told_from_busy_ones() {
-    let file = rustix::fs::memfd_create("marks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&file, keeping::MARKS).unwrap();
-    let marks = keeping::Marks::map(&file).unwrap();
-    let [session, one, two] = [0, 1, 2].map(|thread| marks.of(thread));
+    let file = rustix::fs::memfd_create("slots", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, keeping::CRASH_RECORD_LEN).unwrap();
+    let slots = keeping::ThreadSlots::map(&file).unwrap();
+    let [session, one, two] = [0, 1, 2].map(|thread| slots.of(thread));
     let [a, b, c] = [1, 2, 3].map(port::PortId);
     session.serve(a);
     one.serve(b);
     two.serve(c);
-    let before = keeping::Look::at(&file).unwrap();
+    let before = keeping::SlotSnapshot::at(&file).unwrap();
     assert_eq!(
-        keeping::Look::at(&file).unwrap().stuck_since(&before),
+        keeping::SlotSnapshot::at(&file)
+            .unwrap()
+            .stuck_since(&before),
         [b, c],
         "the session thread may wait for a worker"
     );
     two.serve(c);
-    let now = keeping::Look::at(&file).unwrap();
+    let now = keeping::SlotSnapshot::at(&file).unwrap();
     assert_eq!(now.stuck_since(&before), [b], "the same port, again");
     one.rest();
-    let now = keeping::Look::at(&file).unwrap();
+    let now = keeping::SlotSnapshot::at(&file).unwrap();
     assert_eq!(now.stuck_since(&before), [a]);
     session.rest();
-    let now = keeping::Look::at(&file).unwrap();
+    let now = keeping::SlotSnapshot::at(&file).unwrap();
     assert_eq!(now.stuck_since(&before), []);
-    let again = keeping::Look::at(&file).unwrap();
-    assert_eq!(again.stuck_since(&now), [c], "and so it goes on");
-    assert_eq!(keeping::to_blame(&file).unwrap(), [c]);
-    assert_eq!(keeping::to_blame(&file).unwrap(), [], "wiped");
+    let again = keeping::SlotSnapshot::at(&file).unwrap();
+    assert_eq!(again.stuck_since(&now), [c], "and still");
+    assert_eq!(keeping::suspects(&file).unwrap(), [c]);
+    assert_eq!(keeping::suspects(&file).unwrap(), [], "wiped");
 }
 
 #[test]

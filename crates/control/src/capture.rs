@@ -1,13 +1,14 @@
-//! Captures: frames that the switch copies for a client, as a pcapng file that has no end until somebody says so.
+//! Captures: frames that the switch copies for a client, as an endless pcapng file, until client or
+//! operator end it.
 //!
 //! ```text
-//! switch ==ring==> pieces of a file ==> the client's connection
+//! switch ==ring==> chunks of a file ==> the client's connection
 //! ```
 //!
-//! Nobody waits for a client: where it does not read, no piece is made, the ring fills, and then the switch counts what it
-//! cannot copy.
+//! A slow client delays nothing but its file: the ring fills up, and then the switch counts the
+//! frames that it cannot copy.
 
 mod file;
 pub mod pcapng;
 
-pub use file::{Feed, Pieces, Place, Places};
+pub use file::{CaptureBody, CaptureSlot, CaptureSlots, CaptureSource};

@@ -1,16 +1,17 @@
-//! What the API server asks of the engine: one message a request, the answer over a channel of its own.
+//! Commands of the API server to the engine: one message for a request, the reply over a channel of
+//! its own.
 //!
-//! The engine owns all state and is one task; it takes a [`Command`] after the other from its receiver and
-//! never waits for a client.
+//! The engine owns all state and is one task; it receives one [`Command`] after the other and never
+//! waits for a client.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    Asker, CaptureQuery, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument, FlowsFilter,
-    PortStatus, PortsDocument, Problem, ProblemKind, Progress, StatsDocument, StatusDocument, Step,
-    TraceDocument, TraceRequest, WantedState,
+    CaptureQuery, DesiredState, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument,
+    FlowsFilter, PortStatus, PortsDocument, Problem, ProblemKind, Progress, Requester,
+    StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -18,62 +19,62 @@ use tokio::time::timeout;
 use channel::capture::Reader;
 use channel::peer::Peer;
 
-use crate::capture::Places;
+use crate::capture::CaptureSlots;
+use crate::desired::{Change, Difference, changed, version};
 use crate::engine::{Basis, Plan};
 use crate::events::{self, Events};
 use crate::metrics::Facts;
 use crate::rule_counts::Counted;
-use crate::wanted::{Change, Difference, changed, version};
 
-/// How long a client waits for the engine.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time, 10 s, within which the engine has to reply.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a change is planned anew because another one was faster.
-const PLANS: usize = 16;
+/// Most attempts to plan a change when other changes are made meanwhile.
+const MAX_PLANS: usize = 16;
 
-/// What came of a command.
+/// Result of a command.
 pub type Answer<T> = Result<T, Problem>;
 
-/// Where the engine puts its answer. Sending fails when the client is gone, which is not an error.
+/// Channel for the engine's reply. Sending fails when the client is gone, which is not an error.
 pub type Reply<T> = oneshot::Sender<Answer<T>>;
 
-/// A change that a client asks for.
+/// A change that a client requests.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Which.
+    /// The change.
     pub change: Change,
-    /// On what condition.
+    /// Its condition.
     pub condition: Condition,
 }
 
 impl Request {
-    /// What is wanted after it, where `state` is wanted before; checked and normalised.
+    /// Returns the desired state after the change of `state`; checked and normalised.
     ///
     /// # Errors
-    /// 412 when the condition does not hold, and what [`crate::wanted::changed`] says.
-    pub fn against(&self, state: &WantedState, runtime_dir: &Path) -> Answer<WantedState> {
+    /// 412 when the condition does not hold, and those of [`crate::desired::changed`].
+    pub fn apply_to(&self, state: &DesiredState, runtime_dir: &Path) -> Answer<DesiredState> {
         self.condition.check(&version(state))?;
         changed(state, &self.change, runtime_dir)
     }
 }
 
-/// Which versions of the wanted state a client means to change (`If-Match`, RFC 9110, 13.1.1).
+/// Versions of the desired state that a change may start from (`If-Match`, RFC 9110, 13.1.1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
-    /// Whatever it is by now.
+    /// Any version.
     #[default]
     Any,
-    /// One of these ([`crate::wanted::version`]); without any, none.
+    /// One of these versions ([`crate::desired::version`]); an empty list matches none.
     OneOf(Vec<String>),
 }
 
 impl Condition {
-    /// 412 unless it holds.
+    /// Returns a 412 unless the condition holds.
     fn check(&self, version: &str) -> Result<(), Problem> {
         match self {
             Self::OneOf(versions) if !versions.iter().any(|v| v == version) => {
                 let detail = format!(
-                    "what is wanted has changed: its ETag is \"{version}\", which is not the one of If-Match"
+                    "the desired state has changed: its ETag \"{version}\" is not in If-Match"
                 );
                 Err(Problem::new(ProblemKind::Outdated, detail))
             }
@@ -82,88 +83,90 @@ impl Condition {
     }
 }
 
-/// What is wanted.
+/// The desired state, and the effects of a change of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
-    /// All of it; or what would be, where a change was only looked at.
-    pub state: WantedState,
-    /// The version of what is wanted.
+pub struct Desired {
+    /// The state; after a preview, the state that the change would lead to.
+    pub state: DesiredState,
+    /// Version of the desired state in effect.
     pub version: String,
     /// The port that a change was about, if there is one.
     pub port: Option<PortStatus>,
-    /// What a change has altered, or would, where the client asks for that.
+    /// Differences that a change makes, where the client requests them.
     pub changes: Option<Vec<Step>>,
 }
 
-/// What came of a planned change. It brings back all that is not needed any more: to let go of many rules takes time that the engine
-/// has not.
+/// Result of a planned change. It returns everything that is not needed any more to the requester:
+/// freeing many rules would take the engine too long.
 #[derive(Debug)]
 pub struct Changed {
-    /// What is wanted now; `None` where something else has changed since it was planned, and nothing was done.
-    pub wanted: Option<Wanted>,
-    /// How everything was before, or is.
+    /// The new desired state; `None` if another change was made since the planning, and nothing was
+    /// done.
+    pub desired: Option<Desired>,
+    /// The state before the change, or the current one.
     pub basis: Basis,
-    /// What was ordered.
+    /// The request and its plan.
     pub planned: Box<(Request, Plan)>,
 }
 
-/// A capture that has begun.
+/// A started capture.
 #[derive(Debug)]
-pub struct Begun {
-    /// Its number.
+pub struct StartedCapture {
+    /// Number of the capture.
     pub number: u32,
-    /// Where its frames come.
+    /// Reader of its frames.
     pub reader: Reader,
-    /// When nobody has this any more, the capture ends.
+    /// Keeps the capture alive: it ends when the last clone is dropped.
     pub held: Arc<()>,
 }
 
-/// A question or an order to the engine.
+/// A command to the engine.
 #[derive(Debug)]
 pub enum Command {
-    /// What is everything doing?
+    /// Returns the status of processes, switch, segments and ports.
     Status(Reply<StatusDocument>),
-    /// What are the ports doing?
+    /// Returns the status of the ports.
     Ports(Reply<PortsDocument>),
-    /// What are metrics made of?
+    /// Returns the data of the metrics page.
     Metrics(Reply<Facts>),
-    /// What is wanted?
-    Wanted(Reply<Wanted>),
-    /// What does a change start from?
+    /// Returns the desired state.
+    Desired(Reply<Desired>),
+    /// Returns the basis for planning a change.
     Basis(Reply<Basis>),
-    /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it.
+    /// Applies a planned change; see [`crate::desired::changed`] for its errors.
     Change(Box<(Request, Plan)>, Reply<Changed>),
-    /// How much traffic, how many drops?
+    /// Returns traffic and drops.
     Stats(Reply<StatsDocument>),
-    /// What was learned?
+    /// Returns the forwarding database.
     Fdb(FdbFilter, Reply<FdbDocument>),
-    /// Forget what was learned.
+    /// Flushes learned FDB entries.
     FlushFdb(FdbFilter, Reply<FdbFlushed>),
-    /// Forget the cached flows, of the port of this name or all.
+    /// Purges the cached flows, of the port of this name or all.
     PurgeFlows(Option<String>, Reply<()>),
-    /// What would become of these frames?
+    /// Traces frames.
     Trace(TraceRequest, Reply<TraceDocument>),
-    /// Which flows are the busiest?
+    /// Returns the busiest flows.
     Flows(FlowsFilter, Reply<FlowsDocument>),
-    /// What was counted for rules?
+    /// Returns the counters of rules.
     RuleCounts(Reply<Counted>),
-    /// Copy the frames of the port of this name.
-    Capture(String, Box<CaptureQuery>, Reply<Begun>),
-    /// End the capture of this number.
+    /// Starts to capture the frames of the port of this name.
+    Capture(String, Box<CaptureQuery>, Reply<StartedCapture>),
+    /// Ends the capture of this number.
     EndCapture(u32, Reply<()>),
 }
 
-/// The engine, as everyone else sees it. Clones speak to the same engine.
+/// Handle of the engine for other threads. Clones refer to the same engine.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     commands: mpsc::Sender<Command>,
-    places: Places,
+    capture_slots: CaptureSlots,
     events: Events,
-    /// On whose behalf it is spoken to.
+    /// The process that the commands come from, if it is known.
     peer: Option<Peer>,
 }
 
-/// A handle, and the commands that come through it; at most `depth` of them wait. What is done is told to those who watch `events`.
+/// Returns a handle, and the receiver of its commands; at most `depth` of them are queued. Changes
+/// are published to `events`.
 ///
 /// # Panics
 /// When `depth` is 0.
@@ -171,7 +174,7 @@ pub fn engine_channel(depth: usize, events: Events) -> (EngineHandle, mpsc::Rece
     let (commands, receiver) = mpsc::channel(depth);
     let handle = EngineHandle {
         commands,
-        places: Places::default(),
+        capture_slots: CaptureSlots::default(),
         events,
         peer: None,
     };
@@ -179,19 +182,19 @@ pub fn engine_channel(depth: usize, events: Events) -> (EngineHandle, mpsc::Rece
 }
 
 impl EngineHandle {
-    /// Room for captures.
+    /// Returns the slots for captures.
     #[must_use]
-    pub fn places(&self) -> &Places {
-        &self.places
+    pub fn capture_slots(&self) -> &CaptureSlots {
+        &self.capture_slots
     }
 
-    /// What has happened.
+    /// Returns the events.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// The same engine, which is told that this process asks.
+    /// Returns a handle of the same engine for a process.
     #[must_use]
     pub fn on_behalf_of(&self, peer: Option<Peer>) -> Self {
         Self {
@@ -200,197 +203,200 @@ impl EngineHandle {
         }
     }
 
-    fn by(&self) -> Option<Asker> {
-        self.peer.map(events::asker)
+    fn requester(&self) -> Option<Requester> {
+        self.peer.map(events::requester)
     }
 
-    /// Asks [`Command::Capture`], and tells those who watch.
+    /// Sends [`Command::Capture`], and publishes the event.
     ///
     /// # Errors
     /// As [`EngineHandle::status`]; and 404 without such a port.
-    pub async fn capture(&self, port: String, query: CaptureQuery) -> Answer<Begun> {
+    pub async fn capture(&self, port: String, query: CaptureQuery) -> Answer<StartedCapture> {
         let (name, filter) = (port.clone(), query.filter.clone());
         let query = Box::new(query);
-        let begun = self
-            .ask(|reply| Command::Capture(port, query, reply))
+        let started = self
+            .call(|reply| Command::Capture(port, query, reply))
             .await?;
-        self.tell_capture(begun.number, &name, &filter, Progress::Begun);
-        Ok(begun)
+        self.emit_capture(started.number, &name, &filter, Progress::Started);
+        Ok(started)
     }
 
-    /// Nothing is copied any more for a capture.
+    /// Ends a capture whose client needs no more frames, and publishes the event.
     pub fn capture_ended(&self, number: u32, port: &str, filter: &str) {
-        self.forget_capture(number);
-        self.tell_capture(number, port, filter, Progress::Done);
+        self.end_capture_nowait(number);
+        self.emit_capture(number, port, filter, Progress::Done);
     }
 
-    fn tell_capture(&self, number: u32, port: &str, filter: &str, progress: Progress) {
+    fn emit_capture(&self, number: u32, port: &str, filter: &str, progress: Progress) {
         let what = EventKind::Capture {
-            by: self.by(),
+            by: self.requester(),
             port: port.to_owned(),
             number,
-            filter: events::text(filter),
+            filter: events::printable(filter),
             progress,
         };
-        self.events.tell(what, 0);
+        self.events.emit(what, 0);
     }
 
-    /// Orders [`Command::EndCapture`].
+    /// Sends [`Command::EndCapture`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`]; and 404 without such a capture.
     pub async fn end_capture(&self, id: u32) -> Answer<()> {
-        self.ask(|reply| Command::EndCapture(id, reply)).await
+        self.call(|reply| Command::EndCapture(id, reply)).await
     }
 
-    /// The same where nobody waits for what comes of it.
-    fn forget_capture(&self, id: u32) {
+    /// Sends [`Command::EndCapture`] without waiting.
+    fn end_capture_nowait(&self, id: u32) {
         let (reply, _) = oneshot::channel();
-        // An engine that is gone has no captures; one that is busy sees that nobody holds this one.
+        // An engine that is gone has no captures; a busy one finds that the capture is not held any
+        // more.
         let _ = self.commands.try_send(Command::EndCapture(id, reply));
     }
 
-    /// Asks [`Command::Status`].
+    /// Sends [`Command::Status`].
     ///
     /// # Errors
-    /// The engine's problem, or 503 when it is gone, busy or silent; so with all of these.
+    /// The engine's problem, or 503 when it is gone, busy or does not reply; the same for all
+    /// commands.
     pub async fn status(&self) -> Answer<StatusDocument> {
-        self.ask(Command::Status).await
+        self.call(Command::Status).await
     }
 
-    /// Asks [`Command::Ports`].
+    /// Sends [`Command::Ports`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
     pub async fn ports(&self) -> Answer<PortsDocument> {
-        self.ask(Command::Ports).await
+        self.call(Command::Ports).await
     }
 
-    /// Asks [`Command::Metrics`].
+    /// Sends [`Command::Metrics`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
     pub async fn metrics(&self) -> Answer<Facts> {
-        self.ask(Command::Metrics).await
+        self.call(Command::Metrics).await
     }
 
-    /// Asks [`Command::Wanted`].
+    /// Sends [`Command::Desired`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn wanted(&self) -> Answer<Wanted> {
-        self.ask(Command::Wanted).await
+    pub async fn desired(&self) -> Answer<Desired> {
+        self.call(Command::Desired).await
     }
 
-    /// Orders [`Command::Change`], and tells those who watch what was done: what was wanted before, and what is.
+    /// Sends [`Command::Change`], and publishes the events; returns the desired state before and
+    /// after.
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn change(&self, request: Request) -> Answer<(WantedState, Wanted)> {
-        let plan = Plan::new(&self.ask(Command::Basis).await?, &request)?;
+    pub async fn change(&self, request: Request) -> Answer<(DesiredState, Desired)> {
+        let plan = Plan::new(&self.call(Command::Basis).await?, &request)?;
         let mut planned = Box::new((request, plan));
-        for _ in 0..PLANS {
-            let changed = self.ask(|reply| Command::Change(planned, reply)).await?;
-            if let Some(wanted) = changed.wanted {
-                let before = changed.basis.wanted().clone();
-                let told = Difference::to_tell(&before, &wanted.state);
-                self.events.tell_difference(self.peer, told);
-                return Ok((before, wanted));
+        for _ in 0..MAX_PLANS {
+            let changed = self.call(|reply| Command::Change(planned, reply)).await?;
+            if let Some(desired) = changed.desired {
+                let before = changed.basis.desired().clone();
+                let difference = Difference::to_report(&before, &desired.state);
+                self.events.emit_difference(self.peer, difference);
+                return Ok((before, desired));
             }
             planned = changed.planned;
-            planned.1 = planned.1.anew(changed.basis, &planned.0)?;
+            planned.1 = planned.1.replan(changed.basis, &planned.0)?;
         }
-        let detail = "others change what is wanted all the time; try again";
+        let detail = "too many concurrent changes; try again";
         Err(Problem::unavailable(detail))
     }
 
-    /// What is wanted, and what would be after a change.
+    /// Returns the desired state, and the one that a change would lead to.
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn look_at(&self, request: &Request) -> Answer<(WantedState, Wanted)> {
-        let basis = self.ask(Command::Basis).await?;
+    pub async fn preview(&self, request: &Request) -> Answer<(DesiredState, Desired)> {
+        let basis = self.call(Command::Basis).await?;
         let plan = Plan::new(&basis, request)?;
-        let wanted = Wanted {
+        let desired = Desired {
             state: plan.after().clone(),
-            version: version(basis.wanted()),
+            version: version(basis.desired()),
             port: None,
             changes: None,
         };
-        Ok((basis.wanted().clone(), wanted))
+        Ok((basis.desired().clone(), desired))
     }
 
-    /// Asks [`Command::Stats`].
+    /// Sends [`Command::Stats`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
     pub async fn stats(&self) -> Answer<StatsDocument> {
-        self.ask(Command::Stats).await
+        self.call(Command::Stats).await
     }
 
-    /// Asks [`Command::Fdb`].
+    /// Sends [`Command::Fdb`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
     pub async fn fdb(&self, filter: FdbFilter) -> Answer<FdbDocument> {
-        self.ask(|reply| Command::Fdb(filter, reply)).await
+        self.call(|reply| Command::Fdb(filter, reply)).await
     }
 
-    /// Orders [`Command::FlushFdb`].
+    /// Sends [`Command::FlushFdb`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`]; and 404 without such a port or segment.
     pub async fn flush_fdb(&self, filter: FdbFilter) -> Answer<FdbFlushed> {
         let FdbFilter { segment, port } = filter.clone();
-        let flushed = self.ask(|reply| Command::FlushFdb(filter, reply)).await?;
-        let what = EventKind::Flushed {
-            by: self.by(),
+        let flushed = self.call(|reply| Command::FlushFdb(filter, reply)).await?;
+        let what = EventKind::FdbFlushed {
+            by: self.requester(),
             segment,
             port,
             count: flushed.flushed,
         };
-        self.events.tell(what, 0);
+        self.events.emit(what, 0);
         Ok(flushed)
     }
 
-    /// Orders [`Command::PurgeFlows`].
+    /// Sends [`Command::PurgeFlows`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`]; and 404 without such a port.
     pub async fn purge_flows(&self, port: Option<String>) -> Answer<()> {
         let name = port.clone();
-        self.ask(|reply| Command::PurgeFlows(port, reply)).await?;
-        let (by, port) = (self.by(), name);
-        self.events.tell(EventKind::Purged { by, port }, 0);
+        self.call(|reply| Command::PurgeFlows(port, reply)).await?;
+        let (by, port) = (self.requester(), name);
+        self.events.emit(EventKind::FlowsPurged { by, port }, 0);
         Ok(())
     }
 
-    /// Asks [`Command::Trace`].
+    /// Sends [`Command::Trace`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
     pub async fn trace(&self, request: TraceRequest) -> Answer<TraceDocument> {
-        self.ask(|reply| Command::Trace(request, reply)).await
+        self.call(|reply| Command::Trace(request, reply)).await
     }
 
-    /// Asks [`Command::Flows`].
+    /// Sends [`Command::Flows`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
     pub async fn flows(&self, filter: FlowsFilter) -> Answer<FlowsDocument> {
-        self.ask(|reply| Command::Flows(filter, reply)).await
+        self.call(|reply| Command::Flows(filter, reply)).await
     }
 
-    /// Asks [`Command::RuleCounts`].
+    /// Sends [`Command::RuleCounts`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
     pub async fn rule_counts(&self) -> Answer<Counted> {
-        self.ask(Command::RuleCounts).await
+        self.call(Command::RuleCounts).await
     }
 
-    /// Sends one command and waits for its answer, both within [`PATIENCE`].
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Answer<T> {
+    /// Sends one command and waits for its reply, both within [`ENGINE_TIMEOUT`].
+    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
         let exchange = async {
             let gone = || Problem::unavailable("control is shutting down");
@@ -398,10 +404,10 @@ impl EngineHandle {
             self.commands.send(command).await.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
         };
-        let silent = |_| {
-            let seconds = PATIENCE.as_secs();
-            Problem::unavailable(format!("control did not answer within {seconds} s"))
+        let timed_out = |_| {
+            let seconds = ENGINE_TIMEOUT.as_secs();
+            Problem::unavailable(format!("no reply from control within {seconds} s"))
         };
-        timeout(PATIENCE, exchange).await.map_err(silent)?
+        timeout(ENGINE_TIMEOUT, exchange).await.map_err(timed_out)?
     }
 }

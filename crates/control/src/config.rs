@@ -1,8 +1,10 @@
-//! The configuration file: TOML to a wanted state, every error with its place, and back ([`export`]).
+//! The configuration file: reads TOML into a desired state, with the place of every error, and
+//! writes one ([`export`]).
 //!
-//! Reading goes in three steps: TOML's syntax, the shape of the document (keys and types), and what must
-//! hold for any wanted state ([`wanted::check`]). The second step notes where each value stands, so that an
-//! error of the third has its line too. Later versions add keys and never change the meaning of one.
+//! Reading has three steps: TOML's syntax, the schema (keys and types), and the checks of any
+//! desired state ([`desired::check`]). The second step records the offset of each value, so that
+//! errors of the third have a line, too. Later versions add keys and never change the meaning of
+//! one.
 
 mod document;
 #[cfg(test)]
@@ -13,30 +15,30 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use api::v1::WantedState;
+use api::v1::DesiredState;
 
-use crate::wanted::{self, Invalid};
+use crate::desired::{self, Invalid};
 use document::{Fault, Lines};
 pub use write::export;
 
-/// What is wrong with a configuration file.
+/// An error in a configuration file.
 ///
-/// Displayed as `FILE:LINE:COLUMN: KEY: expected …, found …`; place and key are left out where there is none.
+/// Displayed as `FILE:LINE:COLUMN: KEY: expected …, found …`. Place and key may be absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file, as the operator named it.
+    /// The file, as named by the operator.
     pub file: PathBuf,
-    /// The line and the character in it, counted from 1; none when the file cannot be read at all.
+    /// The line and the character in it, counted from 1; `None` if the file cannot be read.
     pub place: Option<(usize, usize)>,
     /// The key with its table, like `port.queues`; empty for an error of TOML's syntax.
     pub key: String,
-    /// What may be there; empty where `found` says it all.
+    /// The expected value; empty if `found` is the whole message.
     pub expected: String,
-    /// What is there.
+    /// The value found.
     pub found: String,
 }
 
-/// One line without control characters, whatever the file has: it goes to terminals and logs.
+/// One line without control characters: the text is written to terminals and logs.
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", printable(&self.file.to_string_lossy()))?;
@@ -46,16 +48,19 @@ impl fmt::Display for ConfigError {
         if !self.key.is_empty() {
             write!(f, " {}:", printable(&self.key))?;
         }
-        let said = wanted::said(&self.expected, &self.found);
-        write!(f, " {}", printable(&said))
+        let message = desired::message(&self.expected, &self.found);
+        write!(f, " {}", printable(&message))
     }
 }
 
-/// A text with its control characters escaped.
+/// Escapes the control characters of a text.
 fn printable(text: &str) -> String {
-    let each = text.chars().map(|c| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
+    let each = text.chars().map(|c| {
+        if c.is_control() {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
     });
     each.collect()
 }
@@ -64,19 +69,19 @@ impl std::error::Error for ConfigError {}
 
 /// Reads a configuration file.
 ///
-/// The result is checked and normalised ([`wanted::normalise`]). `runtime_dir` is where relative socket
-/// paths start, for the check of their length.
+/// The result is checked and normalised ([`desired::normalise`]). Relative socket paths start at
+/// `runtime_dir`, which matters for the check of their length.
 ///
 /// # Errors
-/// The first thing that is wrong with the file; nothing was changed then.
-pub fn load(file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError> {
+/// The first error in the file.
+pub fn load(file: &Path, runtime_dir: &Path) -> Result<DesiredState, ConfigError> {
     parse(&text_of(std::fs::read(file), file)?, file, runtime_dir)
 }
 
-/// The text that was read, or not, of what errors call `file`; for [`parse`].
+/// Returns the text of a file that was read, for [`parse`]; errors name it `file`.
 ///
 /// # Errors
-/// It could not be read, or is no UTF-8.
+/// The file could not be read, or is not UTF-8.
 pub fn text_of(bytes: io::Result<Vec<u8>>, file: &Path) -> Result<String, ConfigError> {
     let bytes = bytes.map_err(|error| ConfigError {
         file: file.to_owned(),
@@ -98,7 +103,8 @@ pub fn text_of(bytes: io::Result<Vec<u8>>, file: &Path) -> Result<String, Config
     })
 }
 
-/// The error for something of a port that cannot be had, with its line; `port` is the port's place in the file.
+/// Returns the error for a resource of a port that is not available, with its line; `port` is the
+/// port's index in the file.
 #[must_use]
 pub fn port_error(
     file: &Path,
@@ -108,24 +114,24 @@ pub fn port_error(
     found: &str,
 ) -> ConfigError {
     let invalid = Invalid {
-        place: wanted::Place::Port(port),
+        place: desired::Place::Port(port),
         key,
         item: None,
         expected: expected.to_owned(),
         found: found.to_owned(),
-        why: wanted::Why::Taken,
+        why: desired::Why::Taken,
     };
     error_in(file, &invalid)
 }
 
-/// The error for something in a file that is right by itself, with its line.
+/// Returns an error of a value in a valid file, with its line.
 #[must_use]
 pub fn error_in(file: &Path, invalid: &Invalid) -> ConfigError {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     error_in_text(&text, file, invalid)
 }
 
-/// The same, of a file with this text.
+/// Returns an error of a value in a valid file with this text.
 #[must_use]
 pub fn error_in_text(text: &str, file: &Path, invalid: &Invalid) -> ConfigError {
     let lines = document::read(text).ok().map(|(_, lines)| lines);
@@ -139,27 +145,27 @@ pub fn error_in_text(text: &str, file: &Path, invalid: &Invalid) -> ConfigError 
     }
 }
 
-/// Reads the text of a configuration file; `file` is what errors call it. See [`load`].
+/// Reads the text of a configuration file, which errors name `file`. See [`load`].
 ///
 /// # Errors
-/// The first thing that is wrong with the text.
-pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError> {
-    let blame = |fault: Fault| ConfigError {
+/// The first error in the text.
+pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<DesiredState, ConfigError> {
+    let error = |fault: Fault| ConfigError {
         file: file.to_owned(),
         place: Some(place_of(text, fault.offset)),
         key: fault.key,
         expected: fault.expected,
         found: fault.found,
     };
-    let (mut state, lines) = document::read(text).map_err(blame)?;
-    let checked = wanted::check(&state, runtime_dir);
-    let checked = checked.and_then(|()| wanted::check_access(&state).map(drop));
-    checked.map_err(|invalid| blame(placed(&invalid, &lines)))?;
-    wanted::normalise(&mut state);
+    let (mut state, lines) = document::read(text).map_err(error)?;
+    let checked = desired::check(&state, runtime_dir);
+    let checked = checked.and_then(|()| desired::check_access(&state).map(drop));
+    checked.map_err(|invalid| error(placed(&invalid, &lines)))?;
+    desired::normalise(&mut state);
     Ok(state)
 }
 
-/// An error of the wanted state with its place in the file.
+/// Returns an error of the desired state with its place in the file.
 fn placed(invalid: &Invalid, lines: &Lines) -> Fault {
     Fault {
         offset: lines.find(invalid.place, invalid.key, invalid.item),
@@ -169,7 +175,7 @@ fn placed(invalid: &Invalid, lines: &Lines) -> Fault {
     }
 }
 
-/// Line and character, counted from 1, of a byte offset.
+/// Returns the line and the character, counted from 1, of a byte offset.
 fn place_of(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();

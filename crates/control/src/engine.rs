@@ -1,40 +1,42 @@
-//! The engine: one task that owns the wanted state and the forwarding database. It keeps no flows.
+//! The engine: one task that owns the desired state and the forwarding database. The flow cache is
+//! the switch's.
 //!
 //! ```text
-//!  API commands --+                    +--> orders to the switch (ports, programs)
-//!  upcalls -------+--> Engine::turn ---+--> answers to upcalls, stale flows
-//!  reports -------+                    +--> the state file
+//!  API commands --+                    +--> commands to the switch (ports, programs)
+//!  upcalls -------+--> Engine::serve ---+--> decisions of upcalls, stale flows
+//!  switch events -+                    +--> the state file
 //!  a clock tick --+
 //! ```
 //!
-//! A first start and a restart are the same: load the state file, adopt what the switch has, change what
-//! differs from the wanted state, publish the program, say ready. See [`Engine::start`].
+//! A first start and a restart are the same: load the state file, adopt the ports of the switch,
+//! change what differs from the desired state, publish the program, report ready. See
+//! [`Engine::start`].
 
 mod access;
-mod answers;
+mod api_gate;
 mod captures;
 mod change;
 mod documents;
-mod doors;
 mod events;
-mod forgetting;
-mod guards;
+mod flush;
 mod guests;
-mod inquiries;
 mod log;
 mod metrics;
 mod mirrors;
+mod neighbour_proxy;
 mod numbers;
 mod peers;
 mod plan;
-mod questions;
-mod reports;
+mod port_security;
+mod queries;
 mod rule_counts;
 mod saved;
 mod sockets;
 mod start;
+mod switch_events;
 #[cfg(test)]
 mod tests;
+mod upcall_queue;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -50,7 +52,7 @@ use channel::owners::SocketOwner;
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared;
 use channel::state::StateFile;
-use channel::supervision::{Ask, Tell};
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::switching::{PortConfig, PortPhase, StationUse};
 use policy::{Lookup, Program};
 use port::counters::Counters;
@@ -62,53 +64,57 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
 use crate::command::{Command, engine_channel};
+use crate::desired::Reach;
 use crate::events::Events;
 use crate::learning::{Effect, Fdb, Limits};
-use crate::wanted::Reach;
 
 use access::Access;
-use answers::Owners;
+use api_gate::ApiGate;
 use captures::Captures;
-use doors::Doors;
-use inquiries::Inquiries;
 use log::AccessLog;
-use metrics::MetricsDoor;
-use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
+use metrics::MetricsSocket;
+use neighbour_proxy::Owners;
+use peers::{PEER_TIMEOUT, SupervisorPeer, SwitchPeer};
 pub use plan::{Basis, Plan};
-use questions::Questions;
-use rule_counts::{RuleQuestions, deciding};
+use queries::Queries;
+use rule_counts::{RuleCountRequests, deciding};
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
+use upcall_queue::UpcallQueue;
 
-/// Events, and lines of the log, about what one port's guest does: as many lines as the switch has about it.
+/// Events and log lines that one port's guest can cause, per interval: the same limit as that of
+/// the switch.
 const PORT_EVENTS: (u32, Duration) = (30, Duration::from_secs(30));
-/// Between two looks at ages, and two saves of what was learned.
+/// Interval, 1 s, between two passes over the ages of entries, and between two saves of learned
+/// entries.
 const TICK: Duration = Duration::from_secs(1);
-/// Ticks between two questions which stations are in use.
+/// Ticks between two requests for the FDB entries in use.
 const TICKS_PER_REPORT: u64 = 5;
 /// Ticks between two checks of all flows.
 const TICKS_PER_CHECK: u64 = 60;
-/// Upcalls answered in a row, before the API has its turn.
+/// Upcalls handled in a row before the API has its turn.
 const UPCALLS_PER_TURN: usize = 256;
-/// Until the switch has taken some answers out of a full ring.
-const ROOM: Duration = Duration::from_millis(1);
-/// Between two saves because stations have moved: guests that claim addresses without end cost no more than that.
-const SAVE_PAUSE: Duration = Duration::from_millis(100);
-/// API requests that may wait.
-const COMMANDS: usize = 64;
+/// Interval, 1 ms, after which sending to a full ring is tried again.
+const SEND_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Shortest interval, 100 ms, between two saves because of MAC moves: guests that claim
+/// addresses in a loop cost no more than that.
+const SAVE_INTERVAL: Duration = Duration::from_millis(100);
+/// API requests that may be queued.
+const MAX_COMMANDS: usize = 64;
 
-/// The time since a fixed moment; tests bring their own.
+/// Clock: returns the time since a fixed moment. Tests pass their own.
 type Clock = Box<dyn Fn() -> Duration>;
 
-/// Time on the machine's monotonic clock: the same for this process and the one before it.
+/// Returns the time of the machine's monotonic clock: the same for this process and the one before
+/// it.
 fn monotonic() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// See the module.
+/// The engine; see the module documentation.
 pub struct Engine {
-    /// Where sockets may be.
+    /// Directories in which sockets may be.
     reach: Reach,
     clock: Clock,
     supervisor: SupervisorPeer,
@@ -116,112 +122,115 @@ pub struct Engine {
     counters: Counters,
     file: StateFile,
     saved: Saved,
-    /// What the switch has.
+    /// Ports of the switch.
     ports: BTreeMap<PortId, PortConfig>,
-    /// Those with a guest or a driver, and how far that is.
+    /// Ports with a guest or a driver, and their phases.
     connected: BTreeMap<PortId, PortPhase>,
     owners: Owners,
-    /// The only users whose processes may connect to them, where there is one.
+    /// Users that alone may connect, by port; a port without an entry has no such restriction.
     peers: BTreeMap<PortId, u32>,
-    /// What the supervisor has made sockets, by their paths; and that number.
+    /// Listening sockets of the supervisor by path: the owner, and the user that alone may connect.
     sockets: BTreeMap<String, (SocketOwner, Option<u32>)>,
-    /// Of those of them that have any.
+    /// Rate limits of the ports that have any.
     limits: BTreeMap<PortId, limits::Limits>,
-    /// Mirrors that the switch has.
+    /// Mirrors of the switch.
     mirrors: Vec<Mirror>,
     program: Program,
     fdb: Fdb,
     upcalls: shared::Receiver,
-    questions: Questions,
+    upcall_queue: UpcallQueue,
     answers: shared::Sender,
     /// Answers for which the ring had no room, in order.
     backlog: VecDeque<Answer>,
     upcall_count: u64,
     ticks: u64,
-    /// The question for stations in use that has no answer yet, and when it was asked.
-    asked: Option<(u64, Duration)>,
-    /// When the last one was asked that has its answer.
-    heard: Duration,
-    /// The state file has a station where it is no more. Who would start from that sends its frames to nobody, and
-    /// its flows may be gone, too.
+    /// Number and time of the open request for FDB entries in use.
+    stations_request: Option<(u64, Duration)>,
+    /// Time of the last such request that was completed.
+    last_stations_request: Duration,
+    /// An FDB entry has moved since the state file was written. A control that started from that
+    /// file would send its frames to the wrong port, and the flows that say otherwise may be gone,
+    /// too.
     unsaved_move: bool,
-    /// The state file has not what is bound by now. Until it has, no answer is sent: one may let by what is only right with it.
-    unsaved_bound: bool,
+    /// A binding is not in the state file yet. Answers wait until it is: one of them may allow
+    /// frames that only this binding makes valid.
+    unsaved_bindings: bool,
     saved_at: Duration,
     access: Access,
-    /// What was compiled for the change under way.
-    ahead: Option<Access>,
+    /// Access lists compiled for the change under way.
+    precompiled: Option<Access>,
     access_log: AccessLog,
     events: Events,
-    /// Events about each port that its guest can cause.
-    ports_told: BTreeMap<PortId, EventLimiter>,
-    /// How far ports are of which that is to be told.
-    phases_untold: BTreeMap<PortId, (PortPhase, Option<String>)>,
-    doors: Doors,
+    /// Limiters of the events that each port's guest can cause.
+    event_limiters: BTreeMap<PortId, EventLimiter>,
+    /// Phases of ports whose events are held back by a limiter.
+    pending_phases: BTreeMap<PortId, (PortPhase, Option<String>)>,
+    api_gate: ApiGate,
     captures: Captures,
-    /// Where metrics are served.
-    metrics: Option<MetricsDoor>,
-    inquiries: Inquiries,
-    rule_questions: RuleQuestions,
-    /// Another control changes and saves what is wanted; see `doors`.
+    /// Socket on which metrics are served.
+    metrics: Option<MetricsSocket>,
+    queries: Queries,
+    rule_count_requests: RuleCountRequests,
+    /// Another control changes and saves the desired state; see `api_gate`.
     frozen: bool,
 }
 
-/// Runs control until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once everything
-/// is set up, before a client is heard.
+/// Runs control until the supervisor stops it or is gone. `link` is the supervision link. `close`
+/// is called once everything is set up, before the first client is served.
 ///
 /// # Errors
-/// What keeps it from starting, or the loss of the switch.
+/// A failed start, or the loss of the switch.
 pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (mut engine, api) = Engine::start(Link::new(link))?;
-    let (handle, commands) = engine_channel(COMMANDS, engine.events.clone());
-    let (doors, porter) = doors::hang(!engine.frozen);
-    engine.doors = doors;
+    let (handle, commands) = engine_channel(MAX_COMMANDS, engine.events.clone());
+    let (api_gate, api_starter) = api_gate::install(!engine.frozen);
+    engine.api_gate = api_gate;
     let metrics = engine.metrics.as_ref();
     engine
-        .doors
-        .serve_metrics(metrics.map(|door| Arc::clone(&door.socket)));
-    let at_work = porter.start(api, handle)?;
+        .api_gate
+        .serve_metrics(metrics.map(|metrics| Arc::clone(&metrics.socket)));
+    let api_thread = api_starter.start(api, handle)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         close()?;
-        at_work.begin();
+        api_thread.begin();
         engine.supervisor.ready()?;
-        engine.supervisor.ask_for_events(false)?;
+        engine.supervisor.request_events(false)?;
         let served = engine.serve(commands).await;
         if served
             .as_ref()
             .is_err_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
         {
-            engine.supervisor.bereft();
+            engine.supervisor.report_switch_gone();
         }
         served
     })
 }
 
 impl Engine {
-    /// Takes over: the state file's wanted state, the switch's ports and stations. Returns the API's socket.
+    /// Takes over the state file's desired state, and the switch's ports and FDB entries. Returns
+    /// the API's socket.
     ///
     /// # Errors
-    /// A peer that is gone or makes no sense, or a wanted port that cannot be made.
-    pub fn start(link: Link<Ask, Tell>) -> io::Result<(Self, OwnedFd)> {
-        Self::start_with(link, Box::new(monotonic), PATIENCE)
+    /// A peer that is gone or sends a malformed message, or a desired port that cannot be created.
+    pub fn start(link: Link<SupervisorRequest, SupervisorEvent>) -> io::Result<(Self, OwnedFd)> {
+        Self::start_with(link, Box::new(monotonic), PEER_TIMEOUT)
     }
 
     fn start_with(
-        mut link: Link<Ask, Tell>,
+        mut link: Link<SupervisorRequest, SupervisorEvent>,
         clock: Clock,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<(Self, OwnedFd)> {
         let start = receive_start(&mut link)?;
         let file = StateFile::from_fd(start.state);
         let saved = Saved::load(&file)?;
-        let mut switch = SwitchPeer::new(start.switch, patience)?;
+        let mut switch = SwitchPeer::new(start.switch, timeout)?;
         let adopted = adopt(&mut switch)?;
         let (answers, upcalls) = adopted.region.control_ends()?;
-        let mut supervisor = SupervisorPeer::new(link, patience)?;
+        let mut supervisor = SupervisorPeer::new(link, timeout)?;
         supervisor.start_frozen(start.frozen);
         let reach = Reach::new(&start.runtime_dir, supervisor.socket_dirs()?);
         let mut engine = Self {
@@ -240,35 +249,35 @@ impl Engine {
             program: Program::default(),
             fdb: Fdb::new(Limits::default()),
             upcalls,
-            questions: Questions::default(),
+            upcall_queue: UpcallQueue::default(),
             answers,
             backlog: VecDeque::new(),
             upcall_count: 0,
             ticks: 0,
-            asked: None,
-            heard: clock(),
+            stations_request: None,
+            last_stations_request: clock(),
             unsaved_move: false,
-            unsaved_bound: false,
+            unsaved_bindings: false,
             saved_at: Duration::ZERO,
             clock,
             saved,
             access: Access::default(),
-            ahead: None,
+            precompiled: None,
             access_log: AccessLog::default(),
             events: Events::default(),
-            ports_told: BTreeMap::new(),
-            phases_untold: BTreeMap::new(),
-            doors: Doors::default(),
+            event_limiters: BTreeMap::new(),
+            pending_phases: BTreeMap::new(),
+            api_gate: ApiGate::default(),
             captures: Captures::default(),
             metrics: None,
-            inquiries: Inquiries::default(),
-            rule_questions: RuleQuestions::default(),
+            queries: Queries::default(),
+            rule_count_requests: RuleCountRequests::default(),
             frozen: start.frozen,
         };
         engine.adopt_program(adopted.epoch);
-        engine.adopt_bound(&adopted.stations, adopted.epoch == 0)?;
+        engine.adopt_bindings(&adopted.stations, adopted.epoch == 0)?;
         engine.adopt_pins();
-        engine.adopt_rule_counts();
+        engine.restore_rule_counts();
         engine.adopt_learned(&adopted.stations);
         engine.reconcile().map_err(io::Error::other)?;
         engine.check_flows()?;
@@ -280,7 +289,7 @@ impl Engine {
         (self.clock)()
     }
 
-    /// Learns again what was known before the restart: first what was saved, then what flows tell.
+    /// Restores the FDB after a restart: first the saved entries, then those that flows show.
     fn adopt_learned(&mut self, uses: &[StationUse]) {
         let now = self.now();
         for station in std::mem::take(&mut self.saved.stations) {
@@ -292,7 +301,7 @@ impl Engine {
             let seen = now.saturating_sub(Duration::from_millis((*idle_ms).into()));
             let mac = MacAddr(station.mac);
             self.fdb.adopt(seen, station.segment, mac, station.port);
-            self.forget_pretender(station);
+            self.invalidate_barred(station);
         }
     }
 
@@ -302,29 +311,29 @@ impl Engine {
         let supervisor = watch(&self.supervisor)?;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut closed = self.doors.closed();
+        let mut gate_changes = self.api_gate.changes();
         loop {
-            // Upcalls never end when a guest wants it so: everything else has its turn after each lot.
-            let busy = self.answer_upcalls()? || !self.upcalls.prepare_sleep();
-            self.hear_switch()?;
+            // A guest can cause upcalls without end: everything else has its turn after each batch.
+            let busy = self.handle_upcalls()? || !self.upcalls.prepare_sleep();
+            self.handle_switch_events()?;
             tokio::select! {
                 biased;
-                told = supervisor.readable() => {
-                    let mut told = told?;
-                    self.supervisor.hear();
-                    told.clear_ready();
-                    self.tell_supervisors_events()?;
+                event = supervisor.readable() => {
+                    let mut event = event?;
+                    self.supervisor.handle_events();
+                    event.clear_ready();
+                    self.publish_supervisor_events()?;
                 }
                 _ = ticks.tick() => self.tick()?,
                 report = switch.readable() => {
                     let mut report = report?;
-                    self.hear_switch()?;
+                    self.handle_switch_events()?;
                     report.clear_ready();
                 }
-                // Where there are no doors, there is nothing to wait for.
-                Ok(()) = closed.changed() => {}
+                // An engine without an API gate has nothing to wait for here.
+                Ok(()) = gate_changes.changed() => {}
                 command = commands.recv() => match command {
-                    Some(command) => self.follow(command),
+                    Some(command) => self.execute(command),
                     None => return Ok(()),
                 },
                 bell = upcalls.readable(), if !busy => {
@@ -332,12 +341,12 @@ impl Engine {
                     bell?.clear_ready();
                 }
                 () = tokio::task::yield_now(), if busy => {}
-                // Nothing tells when the switch has made room in the ring.
-                () = sleep(ROOM), if !self.backlog.is_empty() => {}
-                () = sleep(SAVE_PAUSE), if self.unsaved_move => {}
+                // The switch does not notify when it has made room in the ring.
+                () = sleep(SEND_RETRY_INTERVAL), if !self.backlog.is_empty() => {}
+                () = sleep(SAVE_INTERVAL), if self.unsaved_move => {}
             }
             self.upcalls.woke();
-            if self.supervisor.wants_stop() {
+            if self.supervisor.is_stopping() {
                 return Ok(());
             }
             self.freeze_or_thaw()?;
@@ -345,12 +354,12 @@ impl Engine {
         }
     }
 
-    /// Decides about one upcall and learns from it.
+    /// Decides one upcall and learns from it.
     fn decide(&mut self, upcall: &Upcall) {
         self.upcall_count += 1;
         let now = self.now();
         let key = self.key_of(upcall);
-        let Some((decision, alone)) = self.judge(upcall, &key, now) else {
+        let Some((decision, alone)) = self.decide_and_learn(upcall, &key, now) else {
             return;
         };
         self.log_access(now, &key, &decision);
@@ -387,7 +396,7 @@ impl Engine {
         });
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn apply_effects(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Invalidate { segment, mac } => {
@@ -401,11 +410,11 @@ impl Engine {
                     to,
                 } => {
                     self.unsaved_move = true;
-                    self.tell_moved((segment, mac), from, to);
+                    self.emit_mac_moved((segment, mac), from, to);
                 }
                 Effect::Barred {
                     segment, mac, port, ..
-                } => self.tell_claimed((segment, mac), port),
+                } => self.emit_mac_spoofed((segment, mac), port),
                 Effect::Learned { .. } | Effect::Forgotten { .. } | Effect::Refused { .. } => {
                     tracing::debug!(?effect);
                 }
@@ -417,15 +426,15 @@ impl Engine {
         self.ports.get(&id).map_or("?", |p| p.name.as_str())
     }
 
-    /// Sends an answer now, or in its turn when the ring is full.
+    /// Sends an answer, or queues it when the ring is full.
     fn send(&mut self, answer: Answer) {
-        if self.unsaved_bound || !self.backlog.is_empty() || !self.answers.send(&answer) {
+        if self.unsaved_bindings || !self.backlog.is_empty() || !self.answers.send(&answer) {
             self.backlog.push_back(answer);
         }
     }
 
     fn send_backlog(&mut self) {
-        if self.unsaved_bound {
+        if self.unsaved_bindings {
             return;
         }
         while let Some(answer) = self.backlog.front() {
@@ -439,16 +448,16 @@ impl Engine {
     fn tick(&mut self) -> io::Result<()> {
         self.ticks += 1;
         let effects = self.fdb.expire(self.now());
-        self.carry_out(effects);
+        self.apply_effects(effects);
         if self.ticks.is_multiple_of(TICKS_PER_REPORT) {
-            if self.asked.is_none() {
-                self.ask_for_stations()?;
+            if self.stations_request.is_none() {
+                self.request_stations()?;
             }
-            self.count_rules()?;
+            self.request_rule_counts()?;
         }
-        self.end_unwanted_captures()?;
-        self.tell_phases();
-        self.tell_supervisors_events()?;
+        self.end_orphaned_captures()?;
+        self.emit_pending_phases();
+        self.publish_supervisor_events()?;
         if self.ticks.is_multiple_of(TICKS_PER_CHECK) {
             self.check_flows()?;
         }
@@ -456,21 +465,22 @@ impl Engine {
         self.save()
     }
 
-    /// Writes the state file where a station has moved since, unless that was done just now; and always where something was
-    /// bound. A guest has that done four times a connection at most, and what many bind in one lot is written once.
+    /// Writes the state file after a MAC move, at most once per [`SAVE_INTERVAL`], and always after
+    /// a new binding. A guest causes at most four bindings a connection, and those of one batch of
+    /// upcalls are written together.
     fn save_moves(&mut self) -> io::Result<()> {
-        let is_due = self.unsaved_move && self.now() >= self.saved_at + SAVE_PAUSE;
-        if is_due || self.unsaved_bound {
+        let is_due = self.unsaved_move && self.now() >= self.saved_at + SAVE_INTERVAL;
+        if is_due || self.unsaved_bindings {
             self.save()?;
         }
-        if self.unsaved_bound {
-            self.unsaved_bound = false;
+        if self.unsaved_bindings {
+            self.unsaved_bindings = false;
             self.send_backlog();
         }
         Ok(())
     }
 
-    /// Writes the state file, if that is ours now.
+    /// Writes the state file, unless another control writes it.
     fn save(&mut self) -> io::Result<()> {
         if self.frozen {
             return Ok(());
@@ -489,19 +499,20 @@ impl Engine {
         self.saved.store(&self.file)
     }
 
-    fn follow(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         if self.frozen && !matches!(command, Command::EndCapture(..)) {
-            // Of a connection that outlived the closing of the doors: its client is told that nobody answers.
+            // A connection that outlived the closing of the gate: its client gets the error that
+            // control is shutting down.
             return;
         }
-        // A client that has gone away does not want its answer.
+        // Sending fails when the client is gone; nothing is to be done then.
         match command {
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Ports(reply) => drop(reply.send(self.port_list())),
             Command::Metrics(reply) => drop(reply.send(self.facts())),
-            Command::Wanted(reply) => drop(reply.send(Ok(self.wanted()))),
+            Command::Desired(reply) => drop(reply.send(Ok(self.desired()))),
             Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
-            Command::Change(planned, reply) => drop(reply.send(self.follow_plan(planned))),
+            Command::Change(planned, reply) => drop(reply.send(self.execute_plan(planned))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(self.fdb_document(&filter))),
             Command::FlushFdb(filter, reply) => drop(reply.send(self.flush_fdb(&filter))),
@@ -509,8 +520,8 @@ impl Engine {
                 drop(reply.send(self.purge_flows(port.as_deref())));
             }
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),
-            Command::RuleCounts(reply) => self.ask_for_rule_counts(reply),
-            Command::Flows(filter, reply) => self.ask_for_flows(&filter, reply),
+            Command::RuleCounts(reply) => self.queue_rule_counts(reply),
+            Command::Flows(filter, reply) => self.queue_flow_dump(&filter, reply),
             Command::Capture(port, query, reply) => {
                 drop(reply.send(self.capture(&port, &query)));
             }
@@ -520,7 +531,7 @@ impl Engine {
     }
 }
 
-/// Waits for a descriptor to become readable.
+/// Returns a descriptor that the runtime can wait for until it is readable.
 #[expect(
     deprecated,
     reason = "the successor is unsafe for the sake of borrowed descriptors; this one is owned"

@@ -1,39 +1,42 @@
-//! Events: what has happened, for those who watch, and as lines of the log.
+//! Events: state changes, for the event stream and as log lines.
 //!
 //! ```text
-//! engine ------+                           +--> GET /v1/events, each client with a place of its own
+//! engine ------+                           +--> GET /v1/events, a position for each client
 //! API server --+--> Events: the last ones -+
 //! supervisor --+    and a line of the log
 //! ```
 //!
-//! Nothing is kept for a client but where it is: one that is slow, or was away, finds that the oldest are gone, and is told how many.
+//! The position is all that is kept for a client: a slow or absent one finds that the oldest events
+//! are gone, and gets their number.
 
-mod feed;
 mod ring;
-mod words;
+mod stream;
+mod text;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::v1::{Action, Asker, Event, EventKind, EventLevel, FieldChange, Problem, Step, Subject};
+use api::v1::{
+    Action, Event, EventKind, EventLevel, FieldChange, Problem, Requester, Step, Subject,
+};
 use channel::AUDIT;
 use channel::peer::Peer;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-pub use feed::{Feed, Start};
 use ring::Ring;
-pub use words::{asked_by, words};
+pub use stream::{EventStream, Start};
+pub use text::{message, requester_text};
 
-use crate::wanted::Difference;
+use crate::desired::Difference;
 
-/// Clients at once.
-pub const CLIENTS: usize = 16;
-/// Bytes of the fields of a change that are told, as JSON.
+/// Most clients at once.
+pub const MAX_CLIENTS: usize = 16;
+/// Most bytes of the fields of a change in an event, as JSON.
 const FIELDS_MAX: usize = 8192;
-/// Characters of a text whose length others choose.
+/// Most characters of a text of foreign origin.
 const TEXT_MAX: usize = 512;
 
-/// The last events, and who waits for the next. Clones are of the same.
+/// The last events, and the clients that wait for the next. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Events(Arc<Shared>);
 
@@ -41,20 +44,20 @@ pub struct Events(Arc<Shared>);
 struct Shared {
     ring: Mutex<Ring>,
     head: watch::Sender<Head>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
-/// What those who wait look at.
+/// The position that waiting clients watch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
-    /// The number of the last event.
+    /// Number of the last event.
     last: u64,
-    /// How often all clients were ended.
+    /// Number of times that all streams were ended.
     round: u64,
 }
 
 impl Default for Events {
-    /// None yet. The numbers of others, made before, are told from those of this one.
+    /// Creates an empty ring. Its epoch distinguishes its numbers from those of earlier rings.
     fn default() -> Self {
         let (seconds, nanoseconds) = now();
         Self::of_epoch(seconds * 1_000_000 + nanoseconds / 1000)
@@ -66,111 +69,113 @@ impl Events {
         Self(Arc::new(Shared {
             ring: Mutex::new(Ring::new(epoch)),
             head: watch::Sender::default(),
-            places: Arc::new(Semaphore::new(CLIENTS)),
+            slots: Arc::new(Semaphore::new(MAX_CLIENTS)),
         }))
     }
 
-    /// Tells those who watch, and the log. `left_out`: how many like it were not told before.
-    pub fn tell(&self, what: EventKind, left_out: u64) {
-        self.adopt(told(what, left_out));
+    /// Publishes an event and writes its log line. `suppressed`: number of similar events that were
+    /// not published before.
+    pub fn emit(&self, what: EventKind, suppressed: u64) {
+        self.publish(logged(what, suppressed));
     }
 
-    /// Tells those who watch what the log knows already.
-    pub fn adopt(&self, event: Event) {
+    /// Publishes an event that is in the log already.
+    pub fn publish(&self, event: Event) {
         let last = self.ring().push(event);
-        // Two threads may come here in another order than they got their numbers.
+        // Two threads may get here in another order than they got their numbers.
         self.0
             .head
             .send_modify(|head| head.last = head.last.max(last));
     }
 
-    /// Tells what somebody has changed.
-    pub(crate) fn tell_difference(
+    /// Publishes the differences that a change has made.
+    pub(crate) fn emit_difference(
         &self,
         by: Option<Peer>,
         (difference, more_rules): (Difference, u64),
     ) {
-        let by = by.map(asker);
+        let by = by.map(requester);
         if more_rules > 0 {
-            self.tell(many_rules_changed(by, more_rules), 0);
+            self.emit(many_rules_changed(by, more_rules), 0);
         }
         for step in difference.changes {
-            self.tell(change(by, step), 0);
+            self.emit(change(by, step), 0);
         }
     }
 
-    /// Ends the streams of all clients. They come back.
+    /// Ends the streams of all clients, which reconnect.
     pub fn end_clients(&self) {
         self.0.head.send_modify(|head| head.round += 1);
     }
 
-    /// A place for one client more.
+    /// Takes the slot of one client.
     ///
     /// # Errors
-    /// 503 when there is none.
-    pub fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        let place = Arc::clone(&self.0.places).try_acquire_owned();
-        place.map_err(|_| {
-            let detail = format!("there are {CLIENTS} clients that watch events already");
+    /// 503 when all are taken.
+    pub fn slot(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let slot = Arc::clone(&self.0.slots).try_acquire_owned();
+        slot.map_err(|_| {
+            let detail = format!("{MAX_CLIENTS} clients watch events already");
             Problem::unavailable(detail)
         })
     }
 
-    /// All that are kept.
+    /// Returns all events that are kept.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> Vec<Event> {
         self.ring().kept()
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Whoever has died of something else has left it whole.
+        // The ring is consistent even if a thread panicked with the lock.
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An event of now, of which the log has its line. It gets its number when it is told to those who watch.
-pub fn told(what: EventKind, left_out: u64) -> Event {
-    let event = untold(what, left_out);
-    let text = words(&event.what);
+/// Returns an event of the current time and writes its log line. Its number is assigned by
+/// [`Events::publish`].
+pub fn logged(what: EventKind, suppressed: u64) -> Event {
+    let event = unlogged(what, suppressed);
+    let text = message(&event.what);
     let by = event.what.by();
     let (uid, pid) = (by.map(|by| by.uid), by.and_then(|by| by.pid));
-    let left_out = Some(left_out).filter(|count| *count > 0);
+    let suppressed = Some(suppressed).filter(|count| *count > 0);
     match event.level {
-        EventLevel::Info => tracing::info!(target: AUDIT, uid, pid, left_out, "{text}"),
-        EventLevel::Warn => tracing::warn!(target: AUDIT, uid, pid, left_out, "{text}"),
-        EventLevel::Error => tracing::error!(target: AUDIT, uid, pid, left_out, "{text}"),
+        EventLevel::Info => tracing::info!(target: AUDIT, uid, pid, suppressed, "{text}"),
+        EventLevel::Warn => tracing::warn!(target: AUDIT, uid, pid, suppressed, "{text}"),
+        EventLevel::Error => tracing::error!(target: AUDIT, uid, pid, suppressed, "{text}"),
     }
     event
 }
 
-/// The same of what somebody else has logged.
-pub fn untold(what: EventKind, left_out: u64) -> Event {
+/// Returns an event of the current time, which is in the log already.
+pub fn unlogged(what: EventKind, suppressed: u64) -> Event {
     Event {
         id: String::new(),
-        time: words::time(now()),
+        time: text::time(now()),
         level: what.level(),
-        left_out,
+        suppressed,
         what,
     }
 }
 
-/// A text whose length and characters others choose, as far as it is told: no control characters, and not too long.
-pub fn text(text: &str) -> String {
+/// Returns a text of foreign origin without control characters, and truncated.
+pub fn printable(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(TEXT_MAX).map(visible).collect()
 }
 
-/// Who has asked.
-pub fn asker(peer: Peer) -> Asker {
+/// Returns the requester of a peer.
+pub fn requester(peer: Peer) -> Requester {
     let pid = peer.process.map(|pid| pid.as_raw_nonzero().get());
-    Asker {
+    Requester {
         uid: peer.user.as_raw(),
         pid: pid.and_then(|pid| u32::try_from(pid).ok()),
     }
 }
 
-/// So many that they are not told one by one.
-fn many_rules_changed(by: Option<Asker>, more_rules: u64) -> EventKind {
+/// Returns the event of a change with too many rules to list them.
+fn many_rules_changed(by: Option<Requester>, more_rules: u64) -> EventKind {
     EventKind::Change {
         by,
         action: Action::Change,
@@ -183,7 +188,7 @@ fn many_rules_changed(by: Option<Asker>, more_rules: u64) -> EventKind {
     }
 }
 
-fn change(by: Option<Asker>, step: Step) -> EventKind {
+fn change(by: Option<Requester>, step: Step) -> EventKind {
     let mut room = FIELDS_MAX;
     let all = step.fields.len();
     let mut fits = |field: &FieldChange| {
@@ -206,7 +211,7 @@ fn change(by: Option<Asker>, step: Step) -> EventKind {
     }
 }
 
-/// Seconds since 1970, and nanoseconds.
+/// Returns seconds since 1970, and nanoseconds.
 fn now() -> (u64, u64) {
     let now = clock_gettime(ClockId::Realtime);
     (now.tv_sec as u64, now.tv_nsec as u64)

@@ -1,36 +1,37 @@
-//! The forwarding database: behind which port a station is, learned from the frames it sends.
+//! The forwarding database (FDB): the port of each MAC address, learned from source addresses.
 //!
-//! A value without I/O and without a clock: every call brings `now`, the time since an arbitrary
-//! fixed moment, and returns [`Effect`]s for the caller to carry out (drop cached flows, log, count).
+//! It does no I/O and has no clock: every call passes `now`, the time since an arbitrary fixed
+//! moment, and returns [`Effect`]s for the caller (invalidate cached flows, log, count).
 //!
-//! # Whose MAC is it?
+//! # Moves and false claims
 //!
-//! A guest may move, and then its address speaks from another port while the old port is silent. A
-//! guest may also claim its neighbour's address, and then both ports speak. So a claim is believed
-//! at once and taken back when the other port is heard:
+//! A guest may move: its address then appears at another port while the old port is silent. A guest
+//! may also spoof its neighbour's address: then both ports send. So an address moves at once, and
+//! moves back when the old port sends again:
 //!
 //! ```text
-//!              B speaks                        A silent for move_window
+//!              B sends                         A silent for move_window
 //!   held by A -----------> held by B, in doubt ------------------------> held by B
 //!      ^                        |
-//!      |   A speaks within move_window
+//!      |   A sends within move_window
 //!      +------------------------+   and B is barred from the address: 30 s, then 60 s, ... 10 min
 //! ```
 //!
-//! Of two ports that both speak, the one with the older claim keeps the address. Claims are
-//! remembered for `age` after they were lost, so a guest that took the address of an idle neighbour
-//! loses it when the neighbour wakes up, and cannot have the neighbour barred. While a port is
-//! barred its frames with that source are dropped and teach nothing. Bars end with the entry: when
-//! the holder has aged out or its port is gone, there is nobody left to protect.
+//! Of two ports that both send, the one with the older claim keeps the address. Claims are
+//! remembered for `age` after they were lost: a guest that took the address of an idle neighbour
+//! loses it when the neighbour sends again, and cannot get the neighbour barred. While a port is
+//! barred, its frames with that source are dropped and not learned. Bars end with the entry:
+//! without a holder there is nothing to protect.
 //!
-//! Not covered: an address that its owner has not used for `age` belongs to whoever speaks first.
-//! Where that matters it is pinned ([`Fdb::pin`]), as those are that guards list: then no other port may use it as a source.
+//! Not covered: an address that its owner has not used for `age` goes to the first port that uses
+//! it. Addresses that port security lists are pinned ([`Fdb::pin`]): no other port may use them as
+//! a source.
 
 mod effect;
 mod entry;
-mod foresee;
 mod limits;
 mod pins;
+mod preview;
 #[cfg(test)]
 mod tests;
 
@@ -43,24 +44,24 @@ use wire::MacAddr;
 
 pub use effect::{Counters, Effect, Refusal};
 use entry::{Entry, Verdict};
-pub use foresee::Hearing;
 pub use limits::Limits;
+pub use preview::LearnPreview;
 
-/// A station's address, within its segment.
+/// A MAC address in its segment.
 type Key = (SegmentId, MacAddr);
 
-/// One line of `lasthop fdb list`.
+/// An FDB entry, as a line of `lasthop fdb list`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Station {
     /// Its segment.
     pub segment: SegmentId,
-    /// Its address.
+    /// The address.
     pub mac: MacAddr,
-    /// The port behind which it is.
+    /// Its port.
     pub port: PortId,
-    /// Time since it was last heard; zero for a pinned one.
+    /// Time since the last frame from it; zero for a pinned entry.
     pub age: Duration,
-    /// Pinned by the operator: not learned, does not age or move.
+    /// Whether it is pinned: static, it does not age or move.
     pub pinned: bool,
 }
 
@@ -69,19 +70,19 @@ pub struct Station {
 pub struct Fdb {
     limits: Limits,
     entries: HashMap<Key, Entry>,
-    /// Those that are pinned.
+    /// Pinned entries.
     pinned: BTreeSet<Key>,
     /// Learned entries by port; pinned ones do not count.
     learned: HashMap<PortId, usize>,
     /// Learned entries in total.
     total: usize,
-    /// Number of the next claim: an order that has no ties.
+    /// Number of the next claim; claims are totally ordered.
     next_claim: u64,
     counters: Counters,
 }
 
 impl Fdb {
-    /// An empty database.
+    /// Returns an empty database.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -90,8 +91,9 @@ impl Fdb {
         }
     }
 
-    /// A frame of `mac` came in by `port`: the `learn` of a decision, or an announcement (RARP,
-    /// gratuitous ARP). If the result is not empty, decide again before installing a flow.
+    /// Learns the source of a frame: the `learn` of a decision, or an announcement (RARP,
+    /// gratuitous ARP). If the result is not empty, the caller has to decide again before it
+    /// installs a flow.
     pub fn learn(
         &mut self,
         now: Duration,
@@ -107,7 +109,7 @@ impl Fdb {
             return effects;
         };
         let holder = entry.port();
-        match entry.hear(now, port, &self.limits, &mut self.next_claim) {
+        match entry.observe(now, port, &self.limits, &mut self.next_claim) {
             Verdict::Known => {}
             Verdict::Refused(why) => self.refuse(key, port, why, &mut effects),
             Verdict::Moved => self.moved(key, holder, port, &mut effects),
@@ -123,16 +125,16 @@ impl Fdb {
         effects
     }
 
-    /// A cached flow of `mac` from `port` was used at time `seen`: keeps the entry young. Old news
-    /// of a port that no longer holds the address is ignored, as its flows are being invalidated.
+    /// Refreshes an entry whose cached flow was used at time `seen`. A late report about a port
+    /// that no longer holds the address is ignored: its flows are being invalidated.
     pub fn refresh(&mut self, seen: Duration, segment: SegmentId, mac: MacAddr, port: PortId) {
         if let Some(entry) = self.entries.get_mut(&(segment, mac)) {
             entry.refresh(seen, port);
         }
     }
 
-    /// Takes over what a predecessor had learned, from a flow that the switch still has: the
-    /// latest use wins and nobody is judged. For use after a restart, before the first `learn`.
+    /// Restores an entry after a restart, from a flow that the switch still has, before the first
+    /// `learn`. The latest use wins, and no port is barred.
     pub fn adopt(&mut self, seen: Duration, segment: SegmentId, mac: MacAddr, port: PortId) {
         let key = (segment, mac);
         match self.entries.get(&key) {
@@ -147,7 +149,7 @@ impl Fdb {
         }
     }
 
-    /// Forgets what is too old and lifts the bars that have ended. Cost: one pass over all entries.
+    /// Removes aged entries and lifts bars that have ended. Cost: one pass over all entries.
     pub fn expire(&mut self, now: Duration) -> Vec<Effect> {
         let mut effects = Vec::new();
         let (before, limits) = (self.entries.len(), self.limits);
@@ -161,24 +163,16 @@ impl Fdb {
         effects
     }
 
-    /// When [`Fdb::expire`] will have something to do, if ever. Cost: one pass over all entries.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Duration> {
-        self.entries
-            .values()
-            .filter_map(|entry| entry.next_expiry(&self.limits))
-            .min()
-    }
-
-    /// The port is gone: forgets its stations, pins, claims and bars.
+    /// Removes the entries, pins, claims and bars of a port.
     pub fn forget_port(&mut self, port: PortId) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.forget_where(|_, entry| entry.port() == port, &mut effects);
-        self.forget_claims_where(port, |_| true, &mut effects);
+        self.forget_claims(port, &mut effects);
         effects
     }
 
-    /// Forgets learned stations: those of a segment, of a port, or all. Pinned ones stay. How many there were.
+    /// Removes learned entries: those of a segment, of a port, or all. Pinned ones stay. Returns
+    /// their number.
     pub fn flush(
         &mut self,
         segment: Option<SegmentId>,
@@ -195,31 +189,13 @@ impl Fdb {
         (before - self.entries.len(), effects)
     }
 
-    /// The segment is gone.
-    pub fn forget_segment(&mut self, segment: SegmentId) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        self.forget_where(|key, _| key.0 == segment, &mut effects);
-        effects
-    }
-
-    /// The port has left the segment.
-    pub fn forget_member(&mut self, segment: SegmentId, port: PortId) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        self.forget_where(
-            |key, entry| key.0 == segment && entry.port() == port,
-            &mut effects,
-        );
-        self.forget_claims_where(port, |key| key.0 == segment, &mut effects);
-        effects
-    }
-
-    /// What [`policy::decide`] asks, as of `now`.
+    /// Returns the database as of `now`, for [`policy::decide`].
     #[must_use]
     pub fn at(&self, now: Duration) -> View<'_> {
         View { fdb: self, now }
     }
 
-    /// All stations, sorted by segment and address.
+    /// Returns all entries, sorted by segment and address.
     #[must_use]
     pub fn list(&self, now: Duration) -> Vec<Station> {
         let fresh = self
@@ -239,13 +215,13 @@ impl Fdb {
         all
     }
 
-    /// Addresses learned at a port; pinned ones do not count.
+    /// Returns the number of addresses learned at a port; pinned ones do not count.
     #[must_use]
     pub fn learned_at(&self, port: PortId) -> usize {
         self.learned.get(&port).copied().unwrap_or(0)
     }
 
-    /// What has happened so far.
+    /// Counters of the database.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -266,8 +242,8 @@ impl Fdb {
             mac: key.1,
             port,
         });
-        // Until now frames to it were flooded; and those from it had a source that nobody had learned, if they have a
-        // flow.
+        // Flows of frames to it flood, and flows of frames from it have an unknown source: both are
+        // outdated.
         effects.push(invalidate(key));
     }
 
@@ -277,7 +253,8 @@ impl Fdb {
         self.entries.insert(key, entry);
     }
 
-    /// Why nothing new can be learned at a port, if so; where an old entry of a port gives way to it.
+    /// Returns why no new address can be learned at a port, if so; an old entry of the port
+    /// `gives_way` is replaced.
     fn no_room_for(&self, port: PortId, gives_way: Option<PortId>) -> Option<Refusal> {
         let own = usize::from(gives_way == Some(port));
         if self.learned_at(port) - own >= self.limits.per_port {
@@ -342,13 +319,8 @@ impl Fdb {
         }
     }
 
-    fn forget_claims_where(
-        &mut self,
-        port: PortId,
-        which: impl Fn(&Key) -> bool,
-        effects: &mut Vec<Effect>,
-    ) {
-        for (&key, entry) in self.entries.iter_mut().filter(|(key, _)| which(key)) {
+    fn forget_claims(&mut self, port: PortId, effects: &mut Vec<Effect>) {
+        for (&key, entry) in &mut self.entries {
             if entry.forget_claims_of(port) {
                 effects.push(invalidate(key));
             }
@@ -392,7 +364,7 @@ fn invalidate((segment, mac): Key) -> Effect {
     Effect::Invalidate { segment, mac }
 }
 
-/// The database as of one moment.
+/// The database at a point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     fdb: &'a Fdb,

@@ -1,14 +1,14 @@
-//! Control: wanted state, learning, upcalls, and the API server.
+//! Control: desired state, learning, upcalls, and the API server.
 //!
-//! * [`config`] reads the configuration file into a wanted state.
-//! * [`wanted`] checks a wanted state, and changes it.
-//! * [`learning`] is the forwarding database: which station is behind which port.
-//! * [`engine`] owns all state, answers upcalls, and makes the switch have what is wanted.
-//! * [`capture`] makes files of the frames that the switch copies for a client.
-//! * [`events`] tells what has happened to those who watch, and to the log.
-//! * [`metrics`] writes what is known for Prometheus.
-//! * [`rule_counts`] has what was counted for the rules of access lists.
-//! * [`command`] is how the API server asks the engine; [`server`] is the API server.
+//! * [`config`] reads the configuration file into a desired state.
+//! * [`desired`] checks and changes a desired state.
+//! * [`learning`] is the forwarding database: the port of each MAC address.
+//! * [`engine`] owns all state, decides upcalls, and makes the switch match the desired state.
+//! * [`capture`] makes pcapng files of the frames that the switch copies.
+//! * [`events`] publishes state changes to clients and the log.
+//! * [`metrics`] makes the metrics page for Prometheus.
+//! * [`rule_counts`] has the counters of the rules of access lists.
+//! * [`command`] has the commands of the API server to the engine; [`server`] is the API server.
 //!
 //! Control decides and never touches a guest's memory.
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@
 pub mod capture;
 pub mod command;
 pub mod config;
+pub mod desired;
 pub mod engine;
 pub mod events;
 pub mod learning;
@@ -24,4 +25,3 @@ mod objects;
 pub mod rule_counts;
 pub mod server;
 mod trace;
-pub mod wanted;

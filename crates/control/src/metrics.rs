@@ -1,7 +1,8 @@
-//! Metrics as Prometheus reads them: its text format 0.0.4, or OpenMetrics 1.0 for those who ask for that.
+//! Metrics for Prometheus: its text format 0.0.4, or OpenMetrics 1.0 for clients that accept it.
 //!
-//! Nothing is counted here: it is what the switch, the supervisor and control know anyway. Names follow Prometheus's conventions: base units,
-//! `_total` for what only grows until a process starts anew.
+//! Nothing is counted here: the values come from the switch, the supervisor and control. Names
+//! follow Prometheus's conventions: base units, and `_total` for counters, which grow until their
+//! process restarts.
 
 mod families;
 mod limits;
@@ -16,37 +17,37 @@ use crate::rule_counts::Counted;
 
 pub use text::Format;
 
-/// What metrics are made of.
+/// Values for all metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Processes, ports, segments.
     pub status: StatusDocument,
     /// Figures of the switch as a whole.
     pub figures: SwitchFigures,
-    /// What its threads have done that forward.
+    /// CPU time of the switch's workers and helpers.
     pub workers: Vec<WorkerFigures>,
     /// Ports, in the order of the status.
     pub ports: Vec<PortFacts>,
     /// Ticks of the switch's counter in a second, once they are known.
     pub ticks_per_second: Option<u64>,
-    /// Stations that were learned.
+    /// Number of learned MAC addresses.
     pub stations: u64,
-    /// What mirrors have copied.
+    /// Counters of mirrors.
     pub mirrors: Vec<MirrorStats>,
-    /// What was counted for rules when the switch was asked last.
+    /// Counters of rules, of the last query to the switch.
     pub rules: Counted,
 }
 
-/// What is counted at a port.
+/// Counters and state of a port.
 #[derive(Clone, Debug, Default)]
 pub struct PortFacts {
     /// Its counters.
     pub counts: PortCounts,
-    /// As the switch sees it, if it does.
+    /// Its state in the switch, if the switch has the port.
     pub state: Option<PortState>,
 }
 
-/// The page.
+/// Returns the page.
 #[must_use]
 pub fn page(facts: &Facts, format: Format) -> String {
     let mut page = text::Page::new(format);

@@ -1,5 +1,5 @@
-//! JSON in which objects are objects. What serde derives for a structure also takes an array of its fields in their order, so
-//! that `[]` would stand for a document in which nothing is said; nobody means that.
+//! Deserialises JSON in which structures are objects. The code that serde derives for a structure
+//! also accepts an array of its fields, so that `[]` would be an empty document.
 
 mod words;
 
@@ -11,12 +11,12 @@ use serde::de::{
 };
 use serde_path_to_error::Error as Misfit;
 
-pub(crate) use words::{problem, told, unreadable};
+pub(crate) use words::{explain, problem, syntax_error};
 
-/// Reads a document from what `input` reads.
+/// Reads a document from `input`.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The first error and its path.
 pub(crate) fn read<'de, T, D>(input: D) -> Result<T, Misfit<D::Error>>
 where
     T: DeserializeOwned,
@@ -25,7 +25,7 @@ where
     serde_path_to_error::deserialize(Objects(input))
 }
 
-/// The same, faster, without the place of what is wrong.
+/// Reads a document faster; an error has no path.
 pub(crate) fn read_quickly<'de, T, D>(input: D) -> Result<T, D::Error>
 where
     T: DeserializeOwned,
@@ -34,7 +34,7 @@ where
     T::deserialize(Objects(input))
 }
 
-/// The types of integers in serde's errors, and what they are to whoever wrote the document.
+/// The types of integers in serde's errors, and their descriptions.
 pub(crate) const INTEGERS: [(&str, &str); 6] = [
     ("u8", "an integer from 0 to 255"),
     ("u16", "an integer from 0 to 65535"),
@@ -44,10 +44,10 @@ pub(crate) const INTEGERS: [(&str, &str); 6] = [
     ("i64", "an integer"),
 ];
 
-/// Around what reads, or is read into: all that comes from within has it around it, too.
+/// Wraps a deserializer or a visitor, and everything nested in it.
 struct Objects<T>(T);
 
-/// Around what is read from an object.
+/// Wraps the visitor of a structure: accepts objects only.
 struct Fields<V>(V);
 
 macro_rules! pass_on {
@@ -62,10 +62,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
     type Error = D::Error;
 
     pass_on! {
-        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
-        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64
-        deserialize_char deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_option
-        deserialize_unit deserialize_seq deserialize_map deserialize_identifier deserialize_ignored_any
+        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32
+        deserialize_i64 deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32
+        deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
+        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_option
+        deserialize_unit deserialize_seq deserialize_map deserialize_identifier
+        deserialize_ignored_any
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -179,7 +181,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Objects<V> {
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
-        // Ours are words: there is nothing in them.
+        // Our enumerations are words without contents.
         self.0.visit_enum(variant)
     }
 }
@@ -240,12 +242,12 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Objects<S> {
 
 #[cfg(test)]
 mod tests {
-    use api::v1::{AccessModel, PortPatch, PortSpec, SegmentSpec, WantedState};
+    use api::v1::{AccessModel, DesiredState, PortPatch, PortSpec, SegmentSpec};
     use serde_json::{Value, json};
 
     use super::*;
 
-    /// What is wrong with a document, and where.
+    /// Returns the field and the detail of the error in a document.
     fn wrong<T: DeserializeOwned + fmt::Debug>(document: Value) -> (String, String) {
         let text = document.to_string();
         let error = read::<T, _>(document).unwrap_err();
@@ -261,21 +263,21 @@ mod tests {
             let text = "expected an object, found an array";
             (field.to_owned(), text.to_owned())
         };
-        assert_eq!(wrong::<WantedState>(json!([])), object(""));
-        assert_eq!(wrong::<WantedState>(json!([["host"]])), object(""));
+        assert_eq!(wrong::<DesiredState>(json!([])), object(""));
+        assert_eq!(wrong::<DesiredState>(json!([["host"]])), object(""));
         assert_eq!(wrong::<SegmentSpec>(json!(["blue", 7])), object(""));
         assert_eq!(wrong::<PortPatch>(json!([null, null])), object(""));
         assert_eq!(wrong::<AccessModel>(json!([])), object(""));
         assert_eq!(
-            wrong::<WantedState>(json!({"switch": ["x"]})),
+            wrong::<DesiredState>(json!({"switch": ["x"]})),
             object("switch")
         );
         assert_eq!(
-            wrong::<WantedState>(json!({"segments": [["x"]]})),
+            wrong::<DesiredState>(json!({"segments": [["x"]]})),
             object("segments[0]")
         );
-        let guard = json!({"name": "vm1", "kind": "tap", "guard": ["any"]});
-        assert_eq!(wrong::<PortSpec>(guard), object("guard"));
+        let guard = json!({"name": "vm1", "kind": "tap", "port_security": ["any"]});
+        assert_eq!(wrong::<PortSpec>(guard), object("port_security"));
         let log = json!({"lists": [{"name": "l", "direction": "to-guest", "rules": [
             {"name": "r", "action": "drop", "log": [5]}
         ]}]});
@@ -285,20 +287,20 @@ mod tests {
     #[test]
     fn what_is_right_is_read_as_without() {
         let document = json!({
-            "switch": {"name": "h", "workers": "auto", "offload": {"enabled": true, "cores": [1]}},
+            "switch": {"name": "h", "workers": "auto", "helpers": {"enabled": true, "cores": [1]}},
             "segments": [{"name": "blue", "vlan": 7}],
             "ports": [{
                 "name": "vm1", "kind": "vhost-user", "socket": "vm1.sock", "trunk": ["blue"],
-                "guard": {"macs": ["52:54:00:00:00:01"], "addresses": "any"},
+                "port_security": {"macs": ["52:54:00:00:00:01"], "addresses": "any"},
                 "limits": {"from_guest": {"packets_per_second": 100}}
             }],
             "access": {"lists": [{"name": "l", "direction": "to-guest", "ports": ["vm1"], "rules": [
                 {"name": "r", "action": "drop", "protocol": "tcp", "destination_ports": [80, "90-99"], "log": {"per_second": 5}}
             ]}]}
         });
-        let plain: WantedState = serde_json::from_value(document.clone()).unwrap();
-        assert_eq!(read::<WantedState, _>(&document).unwrap(), plain);
-        assert_eq!(read_quickly::<WantedState, _>(document).unwrap(), plain);
+        let plain: DesiredState = serde_json::from_value(document.clone()).unwrap();
+        assert_eq!(read::<DesiredState, _>(&document).unwrap(), plain);
+        assert_eq!(read_quickly::<DesiredState, _>(document).unwrap(), plain);
     }
 
     #[test]
@@ -320,7 +322,8 @@ mod tests {
         let text = "expected \"server\" or \"client\", found \"serve`r\"";
         assert_eq!(said(json!({"role": "serve`r"})), about("role", text));
         let said = |document| wrong::<SegmentSpec>(document);
-        let text = "expected one of the keys name, vlan, neighbour_suppression, found the unknown key \"vlans\"";
+        let text = "expected one of the keys name, vlan, neighbour_suppression, found the unknown \
+                    key \"vlans\"";
         let sent = json!({"name": "blue", "vlans": 7});
         assert_eq!(said(sent), about("vlans", text));
         let text =
@@ -331,7 +334,7 @@ mod tests {
         let rule = wrong::<api::v1::RuleSpec>(json!({"name": "r", "action": "drop", "vlan": "x"}));
         assert_eq!(rule, about("vlan", "expected an integer, found \"x\""));
         let text = "expected the key, found no such key";
-        let within = wrong::<WantedState>(json!({"access": {"lists": [{"name": "l"}]}}));
+        let within = wrong::<DesiredState>(json!({"access": {"lists": [{"name": "l"}]}}));
         assert_eq!(within, about("access.lists[0].direction", text));
     }
 

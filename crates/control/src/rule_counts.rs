@@ -1,7 +1,7 @@
-//! What was counted for the rules of access lists.
+//! Counters of the rules of access lists.
 //!
-//! The switch counts frames at flows and tells what is new since it told that last; the sums are here, and those of the rules that
-//! were hit last are in the state file.
+//! The switch counts frames per flow and sends differences; the sums are here, and those of the
+//! rules that were hit last are in the state file.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,32 +15,33 @@ use channel::rules::{MAX_COUNTED, RuleUse};
 use policy::acl::RuleId;
 use serde::{Deserialize, Serialize};
 
-/// Rules whose counts outlive control.
+/// Most rules whose counters are in the state file.
 const SAVED: usize = 4096;
 
-/// What was counted for one rule.
+/// Counters of one rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Frames.
+    /// Number of frames.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of the frames.
     pub bytes: u64,
-    /// When the last of them was, on the machine's monotonic clock.
+    /// Time of the last frame, on the machine's monotonic clock.
     pub last: Duration,
 }
 
-/// What was counted, by rule.
+/// Counters by rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(HashMap<RuleId, Count>);
 
 impl Counts {
-    /// As it was [saved](Self::latest).
+    /// Restores counters from [`latest`](Self::latest).
     #[must_use]
     pub fn saved(counts: &[(RuleId, Count)]) -> Self {
         Self(counts.iter().copied().collect())
     }
 
-    /// Adds what is new. Beyond [`MAX_COUNTED`] rules, which there never are, others are not counted.
+    /// Adds differences. Beyond [`MAX_COUNTED`] rules, more than there can be, further rules are
+    /// not counted.
     pub fn add(&mut self, uses: &[RuleUse], now: Duration) {
         for uses in uses {
             if self.0.len() >= MAX_COUNTED && !self.0.contains_key(&uses.rule) {
@@ -54,7 +55,7 @@ impl Counts {
         }
     }
 
-    /// Forgets rules that are in none of the lists, if there can be any.
+    /// Removes the counters of rules that are in none of the lists, if there can be any.
     pub fn forget_others(&mut self, access: &AccessModel) {
         let rules = access.lists.iter().map(|list| list.rules.len()).sum();
         if self.0.len() > rules {
@@ -63,7 +64,7 @@ impl Counts {
         }
     }
 
-    /// Those of the rules that were hit last, as they are saved.
+    /// Returns the counters of the rules that were hit last, for the state file.
     #[must_use]
     pub fn latest(&self) -> Vec<(RuleId, Count)> {
         let mut all: Vec<_> = self.0.iter().map(|(rule, count)| (*rule, *count)).collect();
@@ -79,7 +80,7 @@ impl Counts {
     }
 }
 
-/// All rules of some lists, with their lists.
+/// Returns all rules of some lists, with their lists.
 fn rules_of<'a>(
     lists: impl IntoIterator<Item = &'a AccessListSpec>,
 ) -> impl Iterator<Item = (RuleId, &'a AccessListSpec, &'a str)> {
@@ -89,19 +90,19 @@ fn rules_of<'a>(
     })
 }
 
-/// What was counted, and the lists whose rules that is for.
+/// A snapshot of the counters, with the access lists.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
-    /// The lists.
+    /// The access lists.
     pub access: Arc<AccessModel>,
-    /// By rule. Whoever asks shares it: it is long where many rules are used.
+    /// Counters by rule, shared with the engine: they are long where many rules are used.
     pub counts: Arc<Counts>,
-    /// When it was counted.
+    /// Time of the snapshot.
     pub now: Duration,
 }
 
 impl Counted {
-    /// What clients get.
+    /// Returns the document for clients.
     ///
     /// # Errors
     /// 404 when there is no such list.
@@ -162,7 +163,7 @@ impl Counted {
         all
     }
 
-    /// List, rule and count of the rules with the most packets, by their names.
+    /// Returns list, rule and counters of the rules with the most packets, sorted by name.
     pub fn busiest(&self, limit: usize) -> impl Iterator<Item = (&str, &str, Count)> {
         let all = self.busiest_of(&self.access.lists, limit).into_iter();
         let by_name: BTreeMap<_, _> = all.map(|(_, list, rule, c)| ((list, rule), c)).collect();
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    fn told(document: &AccessCounts) -> Vec<(&str, &str, u64, Option<u64>)> {
+    fn rows(document: &AccessCounts) -> Vec<(&str, &str, u64, Option<u64>)> {
         let lists = document.lists.iter();
         let rules = lists.flat_map(|list| list.rules.iter().map(move |rule| (list, rule)));
         rules
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_added_and_the_last_hit_is_the_latest() {
+    fn differences_are_added_and_the_last_hit_is_the_latest() {
         let document = counted().document(&CountsFilter::default()).unwrap();
         let expected = [
             ("in", "a", 7, Some(0)),
@@ -240,7 +241,7 @@ mod tests {
             ("out", "a", 0, None),
             ("out", "b", 6, Some(70)),
         ];
-        assert_eq!(told(&document), expected);
+        assert_eq!(rows(&document), expected);
         assert_eq!(document.lists[0].rules[0].bytes, 700);
     }
 
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(document.lists.len(), 1);
         let document = counted.document(&filter(None, Some(2))).unwrap();
         let expected = [("in", "a", 7, Some(0)), ("out", "b", 6, Some(70))];
-        assert_eq!(told(&document), expected);
+        assert_eq!(rows(&document), expected);
         let problem = counted.document(&filter(Some("none"), None)).unwrap_err();
         assert_eq!(
             (problem.status, problem.field.as_deref()),

@@ -3,9 +3,9 @@
 //! | method and path | body | answer |
 //! |---|---|---|
 //! | `GET /v1/status` | | 200 `StatusDocument` |
-//! | `GET /v1/state` | | 200 `WantedState` |
-//! | `PUT /v1/state?dry_run=true` | `WantedState` | 200 `WantedState` |
-//! | `PATCH /v1/state?dry_run=true` | merge patch (RFC 7396) | 200 `WantedState` |
+//! | `GET /v1/state` | | 200 `DesiredState` |
+//! | `PUT /v1/state?dry_run=true` | `DesiredState` | 200 `DesiredState` |
+//! | `PATCH /v1/state?dry_run=true` | merge patch (RFC 7396) | 200 `DesiredState` |
 //! | `GET /v1/warnings` | | 200 `WarningsDocument` |
 //! | `GET /v1/switch` | | 200 `SwitchSpec` |
 //! | `PATCH /v1/switch?dry_run=true` | merge patch | 200 `SwitchSpec` |
@@ -36,13 +36,13 @@
 //! | `PUT /v1/access/groups/{name}?dry_run=true` | `Group` | 200 `Group` |
 //! | `DELETE /v1/access/groups/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/mirrors` | | 200 `MirrorsDocument` |
-//! | `POST /v1/mirrors?dry_run=true` | `MirrorSpec` | 201 `MirrorSpec`, 200 where it is only looked at |
+//! | `POST /v1/mirrors?dry_run=true` | `MirrorSpec` | 201 `MirrorSpec`, 200 for a dry run |
 //! | `GET /v1/mirrors/{name}` | | 200 `MirrorSpec` |
 //! | `PUT /v1/mirrors/{name}?dry_run=true` | `MirrorSpec` | 200 `MirrorSpec` |
 //! | `DELETE /v1/mirrors/{name}?dry_run=true` | | 204 |
-//! | `GET /v1/ports/{name}/capture?filter=F` | | 200 a pcapng file without end, see [`crate::capture`] |
+//! | `GET /v1/ports/{name}/capture?filter=F` | | 200 an endless pcapng file, see [`crate::capture`] |
 //! | `DELETE /v1/captures/{number}` | | 204 |
-//! | `GET /v1/events?port=P&kind=K&last=N&follow=true` | | 200 server-sent events without end, each an `Event`, see [`crate::events`] |
+//! | `GET /v1/events?port=P&kind=K&last=N&follow=true` | | 200 endless server-sent events, each an `Event`, see [`crate::events`] |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
@@ -56,16 +56,18 @@
 //! | `GET /metrics` | | 200 text for Prometheus, see [`crate::metrics`] |
 //! | `GET /v1/openapi.json` | | 200 all this as an OpenAPI document, see `openapi` |
 //!
-//! Every change may be only looked at (`dry_run=true`); with `changes=true` it is answered with 200 and a `ChangesDocument`, and so is one of
-//! a port, a segment, an access list or a part of one that is only looked at.
+//! `dry_run=true` returns the result of a change without making it. With `changes=true` the
+//! response is 200 with a `ChangesDocument`; so it is for the dry run of a change of a port, a
+//! segment, or a part of the access lists.
 //!
-//! Answers to changes, and to questions what is wanted, have an `ETag`: that of everything that is wanted. Every change may
-//! come with `If-Match` (RFC 9110, 13.1.1), and is then only done if nothing else is wanted by now. A change is done as a
-//! whole or not at all.
+//! Responses to changes, and those with the desired state or a part of it, have an `ETag`: that of
+//! the whole desired state. Every change may have an `If-Match` (RFC 9110, 13.1.1), and is then
+//! only made if the desired state still has that tag. A change is made as a whole or not at all.
 //!
-//! Every other answer is a `Problem` (RFC 9457): 400 and 422 for requests, 404, 405, 408, 409, 412, 413, 415, and
-//! 503 when the engine does not answer. The server holds no state: it asks the engine for everything.
-//! It runs in a thread of its own, beside the engine's. Who may connect is decided by the socket's directory and mode.
+//! Every other response is a `Problem` (RFC 9457): 400 and 422 for requests, 404, 405, 408, 409,
+//! 412, 413, 415, and 503 when the engine does not reply. The server has no state: each request
+//! becomes a command to the engine. It runs in a thread of its own, beside the engine's. The
+//! socket's directory and mode decide who may connect.
 
 mod access;
 mod captures;
@@ -96,26 +98,26 @@ pub use connections::Listener;
 use handlers as h;
 pub use openapi::document as openapi_document;
 
-/// The most bytes that the body of a request about one thing may have.
+/// Most bytes of the body of a request about one object.
 const BODY_MAX: usize = 64 * 1024;
-/// The same of one about everything, or all access lists: 1024 ports with every field, as many segments, and 100 000 rules
-/// of 300 bytes each.
+/// Most bytes of the body of a request about the desired state or all access lists: 1024 ports with
+/// every field, as many segments, and 100 000 rules of 300 bytes each.
 const STATE_MAX: usize = 32 * 1024 * 1024;
 
-/// How long the end waits for requests that are under way.
-pub const GRACE: Duration = Duration::from_secs(1);
+/// Time, 1 s, for which the shutdown waits for requests under way.
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Makes an already bound and listening socket fit for [`serve`]. Call it inside the runtime.
+/// Prepares a bound and listening unix socket for [`serve`]. Call it inside the runtime.
 ///
 /// # Errors
-/// When the descriptor is no such socket.
+/// The descriptor is no such socket.
 pub fn listener(socket: OwnedFd) -> io::Result<Listener> {
     let listener = std::os::unix::net::UnixListener::from(socket);
     listener.set_nonblocking(true)?;
     Ok(Listener::Unix(UnixListener::from_std(listener)?))
 }
 
-/// The same for a socket with a path or an address.
+/// Prepares a bound and listening unix or TCP socket for [`serve`].
 ///
 /// # Errors
 /// As [`listener`].
@@ -128,13 +130,13 @@ pub fn any_listener(socket: OwnedFd) -> io::Result<Listener> {
     Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
-/// Serves the API until `shutdown` is over. Requests that are under way are answered first, but a client
-/// that stalls does not hold the end up for more than [`GRACE`].
+/// Serves the API until `shutdown` completes. Requests under way are completed first, but a stalled
+/// client does not delay the end by more than [`SHUTDOWN_TIMEOUT`].
 pub async fn serve(listener: Listener, engine: EngineHandle, shutdown: impl Future<Output = ()>) {
-    connections::serve(listener, router(engine), shutdown, GRACE).await;
+    connections::serve(listener, router(engine), shutdown, SHUTDOWN_TIMEOUT).await;
 }
 
-/// The same for metrics alone.
+/// Serves metrics only, otherwise like [`serve`].
 pub async fn serve_metrics(
     listener: Listener,
     engine: EngineHandle,
@@ -145,12 +147,12 @@ pub async fn serve_metrics(
         .fallback(h::unknown_path)
         .method_not_allowed_fallback(h::unknown_method)
         .with_state(engine);
-    connections::serve(listener, router, shutdown, GRACE).await;
+    connections::serve(listener, router, shutdown, SHUTDOWN_TIMEOUT).await;
 }
 
-/// Paths with documents that may be long.
+/// Returns the routes whose documents may be long.
 fn large() -> Router<EngineHandle> {
-    let state = get(h::wanted).put(h::put_state).patch(h::patch_state);
+    let state = get(h::desired).put(h::put_state).patch(h::patch_state);
     let access = get(access::show).put(access::put).patch(access::patch);
     let list = get(access::show_list).put(access::put_list);
     Router::new()
@@ -160,7 +162,7 @@ fn large() -> Router<EngineHandle> {
         .layer(DefaultBodyLimit::max(STATE_MAX))
 }
 
-/// The table of this module's documentation.
+/// Returns the routes of the table in this module's documentation.
 pub fn router(engine: EngineHandle) -> Router {
     let switch = get(h::switch).patch(h::patch_switch);
     let segment = get(h::show_segment).patch(h::set_segment);

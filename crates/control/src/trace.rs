@@ -1,6 +1,7 @@
-//! Decisions and flows for people: from what [`policy::explain`] tells, and what the switch has cached, to the API's documents.
+//! Traces and flows as documents of the API: from the steps of [`policy::explain`] and the cached
+//! flows of the switch.
 //!
-//! Everything here is a pure function; [`crate::engine`] asks for what it needs.
+//! This module has pure functions only; [`crate::engine`] collects their input.
 
 pub(crate) mod beside;
 pub(crate) mod flow;
@@ -15,7 +16,7 @@ use port::PortId;
 
 pub(crate) use words::time;
 
-/// Names of what has numbers.
+/// Names of ports and segments by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     ports: HashMap<PortId, String>,
@@ -23,7 +24,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// From the numbers by name.
+    /// Makes the maps from those of numbers by name.
     pub(crate) fn new(
         ports: &BTreeMap<String, PortId>,
         segments: &BTreeMap<String, SegmentId>,
@@ -35,13 +36,13 @@ impl Names {
         }
     }
 
-    /// What has no name any more has its number.
+    /// Returns the name of a port, or its number if it was removed.
     pub(crate) fn port(&self, id: PortId) -> String {
         let number = || format!("port {}", id.0);
         self.ports.get(&id).cloned().unwrap_or_else(number)
     }
 
-    /// Likewise.
+    /// Returns the name of a segment, or its number if it was removed.
     pub(crate) fn segment(&self, id: SegmentId) -> String {
         let number = || format!("segment {}", id.0);
         self.segments.get(&id).cloned().unwrap_or_else(number)

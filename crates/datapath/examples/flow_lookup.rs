@@ -1,12 +1,12 @@
-//! What a lookup in the flow cache costs, by number of flows: nanoseconds with a batch prepared beforehand,
-//! and one by one.
+//! Benchmark of flow cache lookups, by number of flows: nanoseconds per lookup, in batches and one
+//! by one.
 //!
 //! ```sh
 //! cargo run --release -p lasthop-datapath --example flow_lookup
 //! ```
 //!
-//! `in turn` asks for the flows in the order in which they were installed, `random` for any of them. With four
-//! masks, each flow belongs to one of them, and each has a flow even where only one is asked for.
+//! `in turn` looks the flows up in the order of their installation, `random` in random order. With
+//! four masks, each flow has one of them, and all four have flows even if only one is looked up.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use port::PortId;
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-/// Keys that are looked up together, as the switch does.
+/// Keys that are looked up together, as in the switch.
 const BATCH: usize = 64;
 const FLOWS: [usize; 5] = [1, 1024, 65_536, 262_144, 1_000_000];
 /// Lookups in a round.
-const ASKED: usize = 1 << 16;
+const LOOKUPS: usize = 1 << 16;
 /// Time for one figure.
 const WINDOW: Duration = Duration::from_millis(300);
 
@@ -30,7 +30,7 @@ fn mix(n: u64) -> u64 {
     (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ n >> 32
 }
 
-/// The key of flow `n`: each port has a sixteenth of them.
+/// Returns the key of flow `n`: each port has a sixteenth of them.
 fn key(n: u64) -> FlowKey {
     FlowKey::default()
         .with_in_port(n as u32 % 16)
@@ -38,7 +38,7 @@ fn key(n: u64) -> FlowKey {
         .with_dmac(MacAddr::from_u64(0x0200_0100_0000))
 }
 
-/// The masks of a table; the first is what control uses.
+/// Returns the masks of a table; the first is the one that control uses.
 fn masks(count: usize) -> Vec<FlowMask> {
     let ethernet = FlowMask::NONE
         .with_in_port()
@@ -95,23 +95,23 @@ fn one_by_one(table: &mut FlowTable, asked: &[u32], now: u64) {
     }
 }
 
-/// The median of the rounds of a window, in nanoseconds for each key.
+/// Returns the median of the rounds of a window, in nanoseconds per key.
 fn nanoseconds(mut round: impl FnMut(usize, u64)) -> f64 {
     let mut rounds = Vec::new();
     let start = Instant::now();
     while start.elapsed() < WINDOW || rounds.len() < 5 {
         let begun = Instant::now();
         round(rounds.len(), 2 + rounds.len() as u64);
-        rounds.push(begun.elapsed().as_nanos() as f64 / ASKED as f64);
+        rounds.push(begun.elapsed().as_nanos() as f64 / LOOKUPS as f64);
     }
     rounds.sort_by(f64::total_cmp);
     rounds[rounds.len() / 2]
 }
 
-/// The flows of several rounds.
-fn asked(flows: usize, random: bool) -> Vec<u32> {
+/// Returns the flow numbers of several rounds.
+fn flows_of_rounds(flows: usize, random: bool) -> Vec<u32> {
     let nth = |n: u64| if random { mix(n) } else { n } % flows as u64;
-    let all = (0..16 * ASKED as u64).map(|n| nth(n) as u32);
+    let all = (0..16 * LOOKUPS as u64).map(|n| nth(n) as u32);
     all.collect()
 }
 
@@ -119,8 +119,8 @@ fn row(flows: usize, masks: &[FlowMask]) -> [f64; 4] {
     let mut table = table(flows, masks);
     let mut figures = [0.0; 4];
     for (at, random) in [false, true].into_iter().enumerate() {
-        let all = asked(flows, random);
-        let round = |n: usize| &all[n % 16 * ASKED..][..ASKED];
+        let all = flows_of_rounds(flows, random);
+        let round = |n: usize| &all[n % 16 * LOOKUPS..][..LOOKUPS];
         figures[2 * at] = nanoseconds(|n, now| batched(&mut table, round(n), now));
         figures[2 * at + 1] = nanoseconds(|n, now| one_by_one(&mut table, round(n), now));
     }
@@ -132,11 +132,11 @@ fn main() {
         "| flows | masks | in turn, batch | in turn, single | random, batch | random, single |"
     );
     println!("|---|---|---|---|---|---|");
-    // For a profile of one row: `flow_lookup FLOWS MASKS`.
-    let wanted: Vec<usize> = std::env::args().skip(1).flat_map(|a| a.parse()).collect();
+    // Profiles one row: `flow_lookup FLOWS MASKS`.
+    let desired: Vec<usize> = std::env::args().skip(1).flat_map(|a| a.parse()).collect();
     for count in [1, 3, 4] {
         for flows in FLOWS {
-            if wanted.len() == 2 && wanted != [flows, count] {
+            if desired.len() == 2 && desired != [flows, count] {
                 continue;
             }
             let figures = row(flows, &masks(count)).map(|ns| format!("{ns:.1}"));

@@ -1,16 +1,16 @@
-//! One port's vhost-user side: its socket, the connection that is open, the session on it.
+//! One port's vhost-user side: its socket, the open connection, and the session on it.
 
 mod backend;
-mod bare;
-mod bounds;
-mod left;
+mod event_limits;
+mod missing_memory;
 mod offer;
 mod open;
 mod pause;
 mod peer;
-mod revive;
+mod queue_snapshots;
+mod rejected;
+mod restore;
 mod status;
-mod turned_away;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,75 +21,77 @@ use channel::switching::{PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
 use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};
 
-use crate::keeper::Keeper;
+use crate::session_store::PortSessionStore;
 use crate::watchdog::Doorbells;
 use crate::workers::Workers;
-use backend::{Positions, ToWorkers};
-use bare::BareDriver;
-use bounds::Bounds;
-pub use left::LeftBehind;
+use backend::{Positions, WorkerBackend};
+use event_limits::EventLimits;
+use missing_memory::MissingMemory;
 use offer::offer;
-use open::{Around, Open, deposit};
+use open::{Context, Open, store_descriptors};
 use pause::Pauses;
-use peer::Strangers;
-pub use revive::KeptConnection;
-use turned_away::TurnedAway;
+use peer::PeerCheck;
+pub use queue_snapshots::QueueSnapshots;
+use rejected::RejectedConnections;
+pub use restore::SavedConnection;
 
-/// Between two attempts to dial.
-const REDIAL: Duration = Duration::from_millis(200);
-/// Between two connections. A driver that died has a successor at once, but who hangs up again and again is not dialed
-/// without end.
-const RECONNECT: Duration = Duration::from_millis(20);
+/// Interval between two attempts to dial, milliseconds.
+const REDIAL_INTERVAL: Duration = Duration::from_millis(200);
+/// Least interval between two connections, milliseconds. A driver that crashed is restarted at
+/// once, but a front end that disconnects repeatedly is not dialled without end.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Of a front end that leaves when it has seen what is offered: QEMU does so when its driver uses a feature that the port
-/// offered before.
-const DISLIKED: &str = "the front end left without choosing features: its guest may use one that the port does not offer \
-     any more (mtu, queues)";
+/// The reason of a front end that disconnects after reading the offered features: QEMU does so when
+/// its driver uses a feature that the port offered before.
+const NO_FEATURES_CHOSEN: &str = "the front end left without choosing features: \
+     its guest may use one that the port no longer offers (mtu, queues)";
 
-const BLOCKS: &str = "the front end has its event descriptors block whoever writes to them";
+const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blocking";
 
-/// See the module.
+/// The vhost-user side of a port.
 #[derive(Debug)]
 pub struct Attachment {
     config: PortConfig,
-    /// Only of a server port.
+    /// The listening socket; only of a server port.
     listener: Option<OwnedFd>,
     open: Option<Open>,
-    /// A connection of the switch before this one, until it is time to go on with it.
-    kept: Option<KeptConnection>,
-    keeper: Keeper,
-    left: LeftBehind,
-    /// When to dial next; only of a client port that is not connected.
+    /// A connection of the previous switch process, until it is restored.
+    saved: Option<SavedConnection>,
+    store: PortSessionStore,
+    snapshots: QueueSnapshots,
+    /// Time of the next dial; only of a client port that is not connected.
     dial_at: Option<Instant>,
-    /// When the last connection was made.
+    /// Time of the last connection.
     attached: Instant,
-    /// Why the last connection ended, or what was refused to the one that is open.
+    /// The reason for which the last connection ended, or for which the open one was refused
+    /// something.
     reason: Option<String>,
-    /// Why the connection before this one ended, until this one serves its guest, is refused something, or is over.
-    earlier: Option<String>,
+    /// The reason for which the connection before the open one ended, until the open one serves its
+    /// guest, is refused something, or ends.
+    previous_reason: Option<String>,
     connections: u64,
-    turned_away: TurnedAway,
-    strangers: Strangers,
-    /// Messages and queues that were refused in connections that are over.
-    refusals: u64,
-    /// After connections that did harm.
+    rejected: RejectedConnections,
+    peer_check: PeerCheck,
+    /// Messages and queues that were refused in earlier connections.
+    refused_messages: u64,
+    /// Pauses after connections that did harm.
     pauses: Pauses,
-    /// After those that ended before features were chosen, or by breaking a rule.
-    fruitless: Pauses,
-    bounds: Bounds,
-    /// Reported last.
+    /// Pauses after connections that ended before features were chosen, or by breaking a rule.
+    failure_pauses: Pauses,
+    event_limits: EventLimits,
+    /// The phase that was reported last.
     phase: PortPhase,
 }
 
 impl Attachment {
-    /// A port without a connection, or with the one that the switch before this one has left.
+    /// Creates a port without a connection, or with a saved one of the previous switch process.
     #[must_use]
     pub fn new(
         config: PortConfig,
         listener: Option<OwnedFd>,
-        keeper: Keeper,
-        left: LeftBehind,
-        kept: Option<KeptConnection>,
+        store: PortSessionStore,
+        snapshots: QueueSnapshots,
+        saved: Option<SavedConnection>,
     ) -> Self {
         let client = config.role == Role::Client;
         Self {
@@ -102,346 +104,357 @@ impl Attachment {
             listener,
             open: None,
             attached: Instant::now(),
-            dial_at: (client && kept.is_none()).then(Instant::now),
-            kept,
-            keeper,
-            left,
+            dial_at: (client && saved.is_none()).then(Instant::now),
+            saved,
+            store,
+            snapshots,
             reason: None,
-            earlier: None,
+            previous_reason: None,
             connections: 0,
-            turned_away: TurnedAway::default(),
-            strangers: Strangers::default(),
-            refusals: 0,
-            pauses: Pauses::after_harm(),
-            fruitless: Pauses::after_nothing(),
-            bounds: Bounds::default(),
+            rejected: RejectedConnections::default(),
+            peer_check: PeerCheck::default(),
+            refused_messages: 0,
+            pauses: Pauses::after_fault(),
+            failure_pauses: Pauses::after_failure(),
+            event_limits: EventLimits::default(),
         }
     }
 
-    /// Gives a port without a connection the one that the switch before this one has left.
-    pub fn hand(&mut self, kept: KeptConnection) {
-        self.kept = Some(kept);
+    /// Sets the saved connection of a port without a connection.
+    pub fn set_saved(&mut self, saved: SavedConnection) {
+        self.saved = Some(saved);
         self.dial_at = None;
     }
 
-    /// The port's configuration.
+    /// Returns the port's configuration.
     #[must_use]
     pub fn config(&self) -> &PortConfig {
         &self.config
     }
 
-    /// The listening socket.
+    /// Returns the listening socket.
     #[must_use]
     pub fn listener(&self) -> Option<BorrowedFd<'_>> {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
-    /// The open connection's socket, and whether a reply waits for room.
+    /// Returns the open connection's socket, and whether a reply waits for room in it.
     #[must_use]
     pub fn socket(&self) -> Option<(BorrowedFd<'_>, bool)> {
         let open = self.open.as_ref()?;
         Some((open.connection.as_fd(), open.connection.wants_write()))
     }
 
-    /// Changes what can change under a running guest; the guest is told.
+    /// Changes the MTU under a running guest, and notifies the guest.
     pub fn set_mtu(&mut self, mtu: Option<u16>, workers: &Workers) {
         self.config.mtu = mtu;
         if let Some(open) = &mut self.open {
             open.session.set_mtu(mtu.unwrap_or(1500));
         }
         workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));
-        self.keep_record(workers);
+        self.store_session(workers);
     }
 
-    /// Changes how much of the workers' time the port gets, compared with others.
+    /// Sets the port's weight: its part of the worker time under load.
     pub fn set_weight(&mut self, weight: u16, workers: &Workers) {
         self.config.weight = weight;
         let id = self.config.id;
         workers.each(move |w| w.set_weight(id, weight));
-        self.keep_record(workers);
+        self.store_session(workers);
     }
 
-    /// Deposits the connection as it is now.
-    fn keep_record(&mut self, workers: &Workers) {
-        let mut around = Around {
+    /// Saves the present session with the supervisor.
+    fn store_session(&mut self, workers: &Workers) {
+        let mut context = Context {
             workers,
             config: &self.config,
-            keeper: &mut self.keeper,
+            store: &mut self.store,
             connections: self.connections,
-            bounds: &self.bounds,
+            event_limits: &self.event_limits,
         };
         if let Some(open) = &self.open {
-            open.record(&mut around);
+            open.record(&mut context);
         }
     }
 
-    /// Takes a connection from the listening socket. A second front end is turned away: a port has one
-    /// guest. So is one of another user than `peer`, if that is said, before anything of it is read, and one that has hung up: whoever
-    /// has come after many of those does not have to wait for them.
+    /// Accepts a connection at the listening socket. A second connection is rejected: a port has
+    /// one guest. So is one of a user other than `peer`, if one is given, before any of its bytes
+    /// are read, and one that is closed already, so that later ones need not wait for it.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// A system error.
     pub fn accept(&mut self, peer: Option<u32>, workers: &Workers) -> io::Result<()> {
         let Some(listener) = &self.listener else {
             return Ok(());
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::accept_with(listener, flags)?;
-        let second = self.open.is_some() || self.kept.is_some();
-        let stranger = self.strangers.look(&socket, peer)?;
-        if second || stranger.is_some() {
-            self.turned_away.once_more(second);
+        let second = self.open.is_some() || self.saved.is_some();
+        let rejection = self.peer_check.check(&socket, peer)?;
+        if second || rejection.is_some() {
+            self.rejected.record(second);
             if !second {
-                self.reason = self.strangers.words();
+                self.reason = self.peer_check.reason();
             }
-            if let Some(left_out) = self.bounds.line_of_turned_away(stranger.is_some()) {
+            if let Some(suppressed) = self.event_limits.rejection_log_line(rejection.is_some()) {
                 let port = &self.config.name;
-                let why = stranger.unwrap_or("a second connection");
-                let user = self.strangers.last();
-                tracing::warn!(port, user, left_out, "turned away: {why}");
+                let why = rejection.unwrap_or("second connection");
+                let user = self.peer_check.last_rejected();
+                tracing::warn!(port, user, suppressed, "connection rejected: {why}");
             }
             return Ok(());
         }
         if peer::has_hung_up(&socket)? {
-            self.turned_away.once_more(false);
+            self.rejected.record(false);
             return Ok(());
         }
         self.attach(socket, workers)
     }
 
-    /// Whether the front end that is connected is of another user than `peer`.
+    /// Returns whether the connected front end belongs to a user other than `peer`.
     #[must_use]
-    pub fn serves_stranger(&self, peer: u32) -> bool {
+    pub fn has_other_user(&self, peer: u32) -> bool {
         let open = self.open.as_ref();
         open.is_some_and(|open| peer::user_of(&open.connection).ok() != Some(peer))
     }
 
-    /// Takes a connection that was dialed.
+    /// Opens a session on a new connection.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// A system error.
     pub fn attach(&mut self, socket: OwnedFd, workers: &Workers) -> io::Result<()> {
         let pipe = AnswerPipe::new()?;
-        deposit(&socket, &pipe, &mut self.keeper);
+        store_descriptors(&socket, &pipe, &mut self.store);
         let mut session = Session::new(offer(&self.config));
-        session.recall(self.left.all());
+        session.restore_snapshots(self.snapshots.all());
         self.open = Some(Open {
             connection: Connection::with_pipe(socket, pipe)?,
             session,
             positions: Positions::new(self.config.queues),
             doorbells: Doorbells::default(),
-            chose: false,
-            bare: BareDriver::default(),
+            features_chosen: false,
+            missing_memory: MissingMemory::default(),
             answered: None,
             torn: false,
         });
         self.attached = Instant::now();
         let reason = self.reason.take();
-        self.earlier = reason.filter(|reason| reason != DISLIKED);
+        self.previous_reason = reason.filter(|reason| reason != NO_FEATURES_CHOSEN);
         self.dial_at = None;
         self.connections += 1;
-        self.keep_record(workers);
-        if let Some(left_out) = self.bounds.line() {
+        self.store_session(workers);
+        if let Some(suppressed) = self.event_limits.log_line() {
             let port = &self.config.name;
-            tracing::info!(target: AUDIT, port, left_out, "a front end connected");
+            tracing::info!(target: AUDIT, port, suppressed, "front end connected");
         }
         Ok(())
     }
 
-    /// Nobody listens at the other end yet.
+    /// Notes a failed dial, and schedules the next one.
     pub fn dial_failed(&mut self, reason: String) {
         self.reason = Some(reason);
-        self.dial_at = Some(Instant::now() + REDIAL);
+        self.dial_at = Some(Instant::now() + REDIAL_INTERVAL);
     }
 
-    /// When to dial, for a client port without a connection.
+    /// Returns the time of the next dial, for a client port without a connection.
     #[must_use]
     pub fn dial_at(&self) -> Option<Instant> {
         self.dial_at
     }
 
-    /// An attempt to dial is under way.
+    /// Notes that a dial request was sent.
     pub fn dialing(&mut self) {
         self.dial_at = None;
     }
 
-    /// Whether the result of a dial is waited for.
+    /// Returns whether the result of a dial is pending.
     #[must_use]
     pub fn is_dialing(&self) -> bool {
-        let idle = self.open.is_none() && self.kept.is_none();
+        let idle = self.open.is_none() && self.saved.is_none();
         self.config.role == Role::Client && idle && self.dial_at.is_none()
     }
 
-    /// Serves what the front end sent.
+    /// Handles messages of the front end.
     ///
     /// # Errors
-    /// It broke a rule or left: the connection is to be closed.
-    pub fn pump(&mut self, workers: &Workers) -> Result<(), Fault> {
+    /// The front end broke a rule or disconnected: the connection is to be closed.
+    pub fn serve(&mut self, workers: &Workers) -> Result<(), Fault> {
         let Some(open) = &mut self.open else {
             return Ok(());
         };
-        let mut around = Around {
+        let mut context = Context {
             workers,
             config: &self.config,
-            keeper: &mut self.keeper,
+            store: &mut self.store,
             connections: self.connections,
-            bounds: &self.bounds,
+            event_limits: &self.event_limits,
         };
-        open.pump(&mut around)?;
+        open.serve(&mut context)?;
         let info = open.session.info();
         if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
             self.reason = info.last_refusal;
-            self.earlier = None;
+            self.previous_reason = None;
         }
         Ok(())
     }
 
-    /// Whether the VMM took memory away that it shares by this connection.
+    /// Returns whether the VMM took memory away that it shares by this connection.
     #[must_use]
     pub fn memory_is_lost(&self) -> bool {
         let open = self.open.as_ref();
         open.is_some_and(|open| open.session.memory_is_lost())
     }
 
-    /// Whether the front end held a thread up that wrote to its event descriptors: it is to be disconnected.
+    /// Returns whether a thread blocked when it wrote to the front end's event descriptors: the
+    /// front end is to be disconnected.
     #[must_use]
-    pub fn blocks(&self) -> bool {
+    pub fn has_blocked(&self) -> bool {
         let open = self.open.as_ref();
         open.is_some_and(|open| open.doorbells.have_blocked())
     }
 
-    /// A queue broke a rule: it is stopped, the session goes on.
+    /// Stops a queue that broke a rule; the session continues.
     pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
-        if let Some(left_out) = self.bounds.line() {
-            let port = &self.config.name;
-            tracing::warn!(target: AUDIT, port, queue = index, left_out, "stopped: {reason}");
+        if let Some(suppressed) = self.event_limits.log_line() {
+            let (port, queue) = (&self.config.name, index);
+            tracing::warn!(target: AUDIT, port, queue, suppressed, "queue stopped: {reason}");
         }
         // A connection that has ended has a reason of its own.
         if let Some(open) = &mut self.open {
-            let mut backend = ToWorkers {
+            let mut backend = WorkerBackend {
                 workers,
                 config: &self.config,
-                keeper: &mut self.keeper,
+                store: &mut self.store,
                 positions: &mut open.positions,
                 doorbells: &open.doorbells,
-                bounds: &self.bounds,
+                event_limits: &self.event_limits,
             };
             open.session.queue_failed(index, reason, &mut backend);
         }
-        self.keep_record(workers);
+        self.store_session(workers);
     }
 
-    /// When the log is to say that the VMM shares no memory.
+    /// Returns the time at which to warn that the VMM shares no memory.
     #[must_use]
-    pub fn to_say_at(&self) -> Option<Instant> {
-        self.open.as_ref().and_then(|open| open.bare.due_to_say())
+    pub fn warning_at(&self) -> Option<Instant> {
+        self.open
+            .as_ref()
+            .and_then(|open| open.missing_memory.warn_at())
     }
 
-    /// Says so, if it is time.
-    pub fn say_due(&mut self, now: Instant) {
-        let Some(open) = self.open.as_mut().filter(|open| open.bare.is(now)) else {
+    /// Logs that warning, if it is due.
+    pub fn warn_if_due(&mut self, now: Instant) {
+        let Some(open) = self
+            .open
+            .as_mut()
+            .filter(|open| open.missing_memory.is_overdue(now))
+        else {
             return;
         };
-        if open.bare.due_to_say().is_some() {
-            open.bare.say();
-            if let Some(left_out) = self.bounds.line() {
+        if open.missing_memory.warn_at().is_some() {
+            open.missing_memory.mark_warned();
+            if let Some(suppressed) = self.event_limits.log_line() {
                 let port = &self.config.name;
-                tracing::warn!(port, left_out, "{}", bare::WORDS);
+                tracing::warn!(port, suppressed, "{}", missing_memory::REASON);
             }
         }
     }
 
-    /// Ends a connection whose front end holds threads up. The port takes the next one after a pause.
-    pub fn disconnect_who_blocks(&mut self, workers: &Workers) {
-        self.disconnect(BLOCKS, workers);
+    /// Ends a connection whose front end blocks threads. The port accepts the next one after a
+    /// pause.
+    pub fn disconnect_blocking(&mut self, workers: &Workers) {
+        self.disconnect(BLOCKING_EVENTFD, workers);
         self.pause();
     }
 
-    /// Ends the connection for a reason of ours.
+    /// Ends the connection for a reason of the switch.
     pub fn disconnect(&mut self, reason: &str, workers: &Workers) {
-        if let Some(left_out) = self.bounds.line() {
+        if let Some(suppressed) = self.event_limits.log_line() {
             let port = &self.config.name;
-            tracing::warn!(target: AUDIT, port, left_out, "disconnected: {reason}");
+            tracing::warn!(target: AUDIT, port, suppressed, "disconnected: {reason}");
         }
         self.close(None, workers);
         self.reason = Some(reason.to_owned());
     }
 
-    /// Has the port take no connection for a while.
+    /// Starts a pause, in which the port accepts no connection.
     fn pause(&mut self) {
         self.pauses.begin(self.attached, Instant::now());
         self.dial_later();
     }
 
-    /// When the port takes connections again, where it takes none now.
+    /// Returns the end of the present pause.
     #[must_use]
     pub fn paused_until(&self) -> Option<Instant> {
-        let all = [&self.pauses, &self.fruitless, self.turned_away.pauses()];
+        let all = [&self.pauses, &self.failure_pauses, self.rejected.pauses()];
         all.into_iter().filter_map(Pauses::until).max()
     }
 
-    /// Takes connections again, if it is time. Whether it is.
+    /// Ends a pause that is over. Returns whether the port accepts connections again.
     pub fn end_pause(&mut self, now: Instant) -> bool {
-        let others = self.turned_away.pauses_mut();
-        let all = [&mut self.pauses, &mut self.fruitless, others];
+        let others = self.rejected.pauses_mut();
+        let all = [&mut self.pauses, &mut self.failure_pauses, others];
         let over = all.map(|pauses| pauses.is_over(now));
         over.contains(&true) && self.paused_until().is_none()
     }
 
     /// Ends the connection, if there is one; the port waits for the next.
     pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
-        if let Some(kept) = self.kept.take() {
-            kept.end();
-            self.keeper.forget();
+        if let Some(saved) = self.saved.take() {
+            saved.end();
+            self.store.drop_session();
         }
-        self.reason = self.lasting_fault();
+        self.reason = self.persistent_fault();
         let Some(mut open) = self.open.take() else {
             return;
         };
-        self.earlier = None;
-        self.turned_away.room_again();
-        let mut backend = ToWorkers {
+        self.previous_reason = None;
+        self.rejected.connection_ended();
+        let mut backend = WorkerBackend {
             workers,
             config: &self.config,
-            keeper: &mut self.keeper,
+            store: &mut self.store,
             positions: &mut open.positions,
             doorbells: &open.doorbells,
-            bounds: &self.bounds,
+            event_limits: &self.event_limits,
         };
-        self.refusals += open.session.info().refusals;
-        let disliked = !open.chose && open.answered.is_some();
+        self.refused_messages += open.session.info().refused_messages;
+        let no_features_chosen = !open.features_chosen && open.answered.is_some();
         let broke_rule = fault.as_ref().is_some_and(|fault| !fault.is_close());
-        if !open.chose || broke_rule {
-            self.fruitless.begin_again(Instant::now());
+        if !open.features_chosen || broke_rule {
+            self.failure_pauses.begin_again(Instant::now());
         }
-        self.left
-            .add(self.config.id, open.session.leave(&mut backend));
+        self.snapshots
+            .add(self.config.id, open.session.detach(&mut backend));
         open.connection.end();
-        self.keeper.forget();
+        self.store.drop_session();
         let (id, mtu) = (self.config.id, self.config.mtu);
         workers.on_port(id, move |guest| guest.set_mtu(mtu));
-        workers.each(move |w| w.switch.guest_left(id));
+        workers.each(move |w| w.switch.guest_disconnected(id));
         if let Some(fault) = fault {
-            self.left_with(&fault, disliked);
+            self.note_disconnect(&fault, no_features_chosen);
         }
         self.dial_later();
     }
 
-    /// Notes why a connection is over that its front end has ended, or that broke a rule; it may have disliked what is offered.
-    fn left_with(&mut self, fault: &Fault, disliked: bool) {
+    /// Notes the reason of a connection's end: a disconnect, a broken rule, or a disconnect without
+    /// chosen features.
+    fn note_disconnect(&mut self, fault: &Fault, no_features_chosen: bool) {
         let reason = if !fault.is_close() {
             Some(fault.to_string())
-        } else if disliked {
-            Some(DISLIKED.to_owned())
+        } else if no_features_chosen {
+            Some(NO_FEATURES_CHOSEN.to_owned())
         } else {
             None
         };
-        if let Some(left_out) = self.bounds.line() {
+        if let Some(suppressed) = self.event_limits.log_line() {
             let port = &self.config.name;
             match &reason {
-                None => tracing::info!(target: AUDIT, port, left_out, "the front end disconnected"),
+                None => {
+                    tracing::info!(target: AUDIT, port, suppressed, "front end disconnected")
+                }
                 Some(reason) => {
-                    tracing::warn!(target: AUDIT, port, left_out, "disconnected: {reason}");
+                    tracing::warn!(target: AUDIT, port, suppressed, "disconnected: {reason}");
                 }
             }
         }
@@ -450,7 +463,7 @@ impl Attachment {
 
     fn dial_later(&mut self) {
         if self.config.role == Role::Client {
-            let soon = self.attached + RECONNECT;
+            let soon = self.attached + RECONNECT_INTERVAL;
             self.dial_at = Some(self.paused_until().map_or(soon, |until| soon.max(until)));
         }
     }

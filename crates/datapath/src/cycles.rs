@@ -1,39 +1,42 @@
-//! What batches cost, in ticks of the processor's own counter: read in a few instructions, twice a batch.
+//! The cost of batches, in ticks of the processor's counter: read in a few instructions, twice a
+//! batch.
 //!
 //! ```text
 //! begin        take, match              deliver, publish, give back
 //!   |----------------------------|-------------------------------------|----------- next batch
 //!              switching                         copying
 //! ```
-//! The counter goes on while another thread has the core. A batch that seems to cost many times what batches cost
-//! lately did not: it was interrupted, and who was served then is not to blame. So bills are bounded.
+//! The counter runs while another thread has the core. A batch that seems to cost many times the
+//! recent average was interrupted, and the served port must not pay for that. So bills are bounded.
 
 use std::time::Instant;
 
 use port::BATCH;
 use port::counters::Ticks;
 
-/// A bill is at most so many times what batches of its size cost lately.
+/// Largest bill, in multiples of the recent cost of batches of its size.
 const OUTLIER: u64 = 16;
-/// Load that every batch is taken to have besides its frames': it has costs of its own.
-const LOAD_OF_A_BATCH: u64 = BATCH as u64 / 4;
-/// Part that the latest batch has in the average: 1 / 64.
-const SHARE: u64 = 64;
-/// Averages are kept in so many parts of a tick.
+/// Load that stands for the fixed costs of a batch.
+const LOAD_PER_BATCH: u64 = BATCH as u64 / 4;
+/// Divisor of the latest batch's part in the average: 1 / 64.
+const WEIGHT: u64 = 64;
+/// Parts of a tick in which averages are kept.
 const PARTS: u64 = 256;
 
-/// The counter: it grows at a constant rate, whatever the core does. The time stamp counter, the virtual count of
+/// Reads the counter, which grows at a constant rate: the time stamp counter, the virtual count of
 /// aarch64, or else nanoseconds of the system's clock.
 #[inline]
 #[must_use]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: every x86-64 processor has the instruction, and no process of Lasthop has it taken away.
+    // SAFETY: every x86-64 processor has the instruction, and no process of Lasthop has it taken
+    // away.
     return unsafe { std::arch::x86_64::_rdtsc() };
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     {
         let count: u64;
-        // SAFETY: Linux lets every process read this register (arm64/booting.rst), and reading changes nothing.
+        // SAFETY: Linux lets every process read this register (arm64/booting.rst), and reading
+        // changes nothing.
         unsafe {
             std::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack));
         }
@@ -46,17 +49,17 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// How fast the counter is, measured against the system's clock.
+/// The rate of the counter, measured against the system's clock.
 #[derive(Debug)]
-pub struct Gauge {
+pub struct TickRate {
     from: (Instant, u64),
 }
 
-/// Less than this is too short to measure with, seconds.
-const SHORT: f64 = 0.01;
+/// Shortest time for a measurement, seconds.
+const MIN_SECONDS: f64 = 0.01;
 
-impl Gauge {
-    /// Starts to measure.
+impl TickRate {
+    /// Starts a measurement.
     #[must_use]
     pub fn start() -> Self {
         Self {
@@ -64,29 +67,29 @@ impl Gauge {
         }
     }
 
-    /// Ticks in a second, once enough time has gone by; `now` was read a moment ago.
+    /// Returns the ticks per second, once enough time has passed; `now` was read a moment ago.
     #[must_use]
     pub fn ticks_per_second(&self, now: Instant) -> Option<u64> {
         let (then, count) = self.from;
         let seconds = now.saturating_duration_since(then).as_secs_f64();
-        (seconds >= SHORT).then(|| (ticks().saturating_sub(count) as f64 / seconds) as u64)
+        (seconds >= MIN_SECONDS).then(|| (ticks().saturating_sub(count) as f64 / seconds) as u64)
     }
 }
 
-/// Writes a switch's bills.
+/// The accounting of a switch.
 #[derive(Debug)]
 pub struct Meter {
     clock: fn() -> u64,
-    /// When it was read last.
+    /// The last reading.
     last: u64,
-    /// Ticks for a load of 1 lately, in [`PARTS`]; 0: not known yet.
+    /// Recent ticks for a load of 1, in [`PARTS`]; 0: not known yet.
     rate: u64,
-    /// Of all bills so far.
+    /// The sum of all bills so far.
     total: u64,
 }
 
 impl Meter {
-    /// One that reads this counter.
+    /// Creates a meter that reads this counter.
     #[must_use]
     pub fn reading(clock: fn() -> u64) -> Self {
         Self {
@@ -97,13 +100,13 @@ impl Meter {
         }
     }
 
-    /// What was done since the last batch is nobody's.
+    /// Starts a lap: the time since the last batch is charged to no port.
     #[inline]
     pub fn begin(&mut self) {
         self.last = (self.clock)();
     }
 
-    /// Ticks since the last reading.
+    /// Returns the ticks since the last reading.
     #[inline]
     pub fn lap(&mut self) -> u64 {
         let now = (self.clock)();
@@ -112,43 +115,44 @@ impl Meter {
         lap
     }
 
-    /// Ticks since the last reading, which are billed as they are.
+    /// Returns the ticks since the last reading, and bills all of them.
     pub fn lap_of_all(&mut self) -> u64 {
         let lap = self.lap();
         self.total += lap;
         lap
     }
 
-    /// What all bills so far come to, in ticks.
+    /// Returns the sum of all bills so far, in ticks.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// What a batch of this load costs that was measured to cost `ticks`.
+    /// Returns the bill of a batch of this load with a measured cost of `ticks`.
     #[inline]
     pub fn bill(&mut self, ticks: Ticks, load: u64) -> Ticks {
         let load = load.max(1);
         let total = ticks.switching + ticks.copying;
         let most = match self.rate {
             0 => u64::MAX,
-            rate => (rate * (load + LOAD_OF_A_BATCH) * OUTLIER / PARTS).max(1),
+            rate => (rate * (load + LOAD_PER_BATCH) * OUTLIER / PARTS).max(1),
         };
         let billed = total.min(most);
         self.total += billed;
         let latest = billed.saturating_mul(PARTS) / load;
         self.rate = match self.rate {
             0 => latest,
-            rate => rate - rate / SHARE + latest / SHARE,
+            rate => rate - rate / WEIGHT + latest / WEIGHT,
         };
-        match billed == total {
-            true => ticks,
-            false => scaled(ticks, total, billed),
+        if billed == total {
+            ticks
+        } else {
+            scaled(ticks, total, billed)
         }
     }
 }
 
-/// A bill cut down from `total` to `billed`.
+/// Returns a bill that is reduced from `total` to `billed`.
 #[cold]
 fn scaled(ticks: Ticks, total: u64, billed: u64) -> Ticks {
     let copying = u128::from(ticks.copying) * u128::from(billed) / u128::from(total);
@@ -172,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_counter_grows_as_fast_as_time() {
-        let gauge = Gauge::start();
+        let gauge = TickRate::start();
         let before = ticks();
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(ticks() > before);
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_interrupted_is_not_billed_for_it() {
+    fn an_interruption_is_not_billed() {
         let mut meter = meter();
         for _ in 0..100 {
             assert_eq!(meter.bill(bill(3000, 3400), 64), bill(3000, 3400));
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_costs_more_for_long_is_billed_for_all_of_it() {
+    fn a_lasting_higher_cost_is_billed_in_full() {
         let mut meter = meter();
         meter.bill(bill(100, 0), 64);
         let last = (0..2000).map(|_| meter.bill(bill(400_000, 0), 64)).last();

@@ -1,100 +1,95 @@
-//! The ports of a switch, and how one frame gets from one of them to others.
+//! Ports of a switch and the delivery of frames between them.
 
+mod accounting;
+mod drops;
 mod flood;
 mod limited;
-mod lost;
-mod paying;
 mod spread;
 mod tags;
-mod watched;
+mod tapped;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use memory::engine::Copier;
 use policy::{Action, Program};
 use port::counters::{Counters, Traffic};
 use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId};
 use wire::vlan::{HeaderBuf, VlanTci};
 
-use crate::flow_table::LeftOutLists;
+use crate::flow_batch::ActionBatch;
+use crate::flow_table::ExcludeSets;
 use crate::limits::PortLimits;
 use crate::offload::{self, Fitter};
-use crate::refuse::Told;
-use crate::runs::Run;
+use crate::reject::RejectBudget;
 use crate::switch::BYTES_PER_LOAD;
-use crate::watch::Watch;
+use crate::tap::Taps;
 
-pub(crate) use lost::NO_PAIR;
+pub(crate) use drops::NO_PAIR;
 use spread::spread;
 use tags::{link_header, shifted, strip_tag};
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
 const TAG: u16 = 4;
-/// Receivers that a batch's cost is split between at most. More come of a batch that other workers hold up again and
-/// again.
-const MAX_PAYERS: usize = 1024;
+/// Number of receivers between which the cost of a batch is split at most. A batch has more only if
+/// its flushes were interleaved with waits for other workers' queue locks.
+const MAX_RECEIVERS: usize = 1024;
 
-/// A port with what one batch did to it.
+/// Port with its state of the batch in progress.
 #[derive(Debug)]
 pub(crate) struct Slot<P> {
     pub(crate) port: P,
     delivered: Traffic,
-    /// Queue pairs that wait for a flush, one bit each.
+    /// Queue pairs that need a flush, one bit each.
     unflushed: u64,
-    /// Frames of the batch that will come.
+    /// Frames of the batch that are announced by [`Fabric::expect`].
     expected: usize,
-    /// Frames were dropped untried, see [`Port::is_masked`].
+    /// Whether frames were dropped without a delivery attempt, see [`Port::is_masked`].
     masked: bool,
-    /// Of rejected frames.
-    pub(crate) told: Told,
+    /// Budget of replies to rejected frames.
+    pub(crate) rejects: RejectBudget,
     pub(crate) limits: Option<Arc<PortLimits>>,
-    /// Those frames are limited that it is sent.
+    /// Whether frames to this port are rate limited.
     limited: bool,
 }
 
-/// Who got frames, and how much work that was.
+/// Receiver of frames and the work of their delivery.
 #[derive(Clone, Copy, Debug)]
-struct Payer {
+struct Receiver {
     port: PortId,
     load: u64,
 }
 
-/// Everything but the frames' source, so that both can be borrowed at once.
+/// State of the switch without the batch, so that both can be borrowed at once.
 #[derive(Debug)]
 pub(crate) struct Fabric<P> {
-    /// By port id.
+    /// Slots by port id.
     pub(crate) slots: Vec<Option<Slot<P>>>,
-    /// Ports with something to flush.
+    /// Ports with queue pairs to flush.
     touched: Vec<PortId>,
-    /// The queue pair that the frames in hand came by.
+    /// Queue pair from which the current frames were taken.
     pub(crate) serving: u16,
-    /// Nanoseconds of the machine's monotonic clock, of the batch that is served.
+    /// Time of the current batch, nanoseconds of the monotonic clock.
     pub(crate) now: u64,
-    /// Receivers of the last batches, as far as somebody is to ask: as many as there is room for.
+    /// Receivers of the last batches, up to the reserved capacity; see `Switch::next_served`.
     pub(crate) served: Vec<(PortId, u16)>,
-    /// Receivers that are to be notified later, and when.
-    pub(crate) late: Vec<(PortId, u16, u64)>,
-    /// A receiver of this batch with one queue is masked, or limited.
+    /// Receivers with a deferred notification, and its due time.
+    pub(crate) deferred: Vec<(PortId, u16, u64)>,
+    /// Whether a receiver of this batch with one queue is masked or rate limited.
     any_special: bool,
-    /// Of what was flushed and is not paid for yet.
-    payers: Vec<Payer>,
-    /// Ports with something that waits for copies.
-    unsettled: Vec<PortId>,
-    /// What copies long frames, where it is not the processor: for ports that are to be added.
-    pub(crate) copier: Option<Copier>,
+    /// Receivers that were flushed and are not charged yet.
+    uncharged: Vec<Receiver>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
-    /// Who looks on, if anybody does.
-    pub(crate) watch: Option<Box<Watch>>,
-    /// Why the frame in hand was lost before it came to a receiver.
-    lost_at_sender: Option<DropReason>,
+    /// Captures and mirrors, if there are any.
+    pub(crate) taps: Option<Box<Taps>>,
+    /// Reason for which the current frame was dropped before it reached a receiver.
+    dropped_at_sender: Option<DropReason>,
     pub(crate) fitter: Fitter,
 }
 
-/// A frame in hand: private headers, payload still at its sender.
-pub(crate) struct InHand<'a> {
+/// Frame on its way to receivers: private headers, payload in its sender's memory.
+pub(crate) struct FrameInTransit<'a> {
     pub(crate) headers: &'a mut HeaderBuf,
     pub(crate) payload: &'a Payload<'a>,
     pub(crate) offload: Offload,
@@ -102,7 +97,7 @@ pub(crate) struct InHand<'a> {
 }
 
 impl<P: Port> Fabric<P> {
-    /// Without ports and with a program that forwards nothing.
+    /// Returns a fabric without ports, with a program that forwards nothing.
     pub(crate) fn new(counters: Counters) -> Self {
         Self {
             slots: Vec::new(),
@@ -110,26 +105,24 @@ impl<P: Port> Fabric<P> {
             serving: NO_PAIR,
             now: 0,
             served: Vec::new(),
-            late: Vec::with_capacity(64),
+            deferred: Vec::with_capacity(64),
             any_special: false,
-            payers: Vec::with_capacity(64),
-            unsettled: Vec::new(),
-            copier: None,
+            uncharged: Vec::with_capacity(64),
             program: Program::default(),
             counters,
-            watch: None,
-            lost_at_sender: None,
+            taps: None,
+            dropped_at_sender: None,
             fitter: Fitter::default(),
         }
     }
 
-    /// Puts a port in its place, with its counters at zero.
+    /// Adds a port with its counters at zero.
     pub(crate) fn add_port(&mut self, id: PortId, port: P) {
         self.counters.clear(id);
         self.take_over_port(id, port);
     }
 
-    /// Adds a port whose counters go on.
+    /// Adds a port and keeps its counters.
     pub(crate) fn take_over_port(&mut self, id: PortId, port: P) {
         let index = id.0 as usize;
         if self.slots.len() <= index {
@@ -141,32 +134,32 @@ impl<P: Port> Fabric<P> {
             unflushed: 0,
             expected: 0,
             masked: false,
-            told: Told::default(),
+            rejects: RejectBudget::default(),
             limits: None,
             limited: false,
         });
     }
 
-    /// The port, if there is one of this number.
+    /// Returns the slot of a port.
     #[inline]
     pub(crate) fn slot(&mut self, id: PortId) -> Option<&mut Slot<P>> {
         self.slots.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Tells the receivers of a batch what is coming.
-    pub(crate) fn expect(&mut self, runs: &[Run]) {
+    /// Announces the frames of a batch to their receivers.
+    pub(crate) fn expect(&mut self, groups: &[ActionBatch]) {
         let mut any_limited = false;
-        for run in runs {
-            if let Action::Unicast { port, .. } = run.action
+        for group in groups {
+            if let Action::Unicast { port, .. } = group.action
                 && let Some(slot) = self.slot(port)
                 && slot.port.pairs() == 1
             {
-                slot.expected += run.frames.len();
+                slot.expected += group.frames.len();
                 any_limited |= slot.limited;
-                self.touch(port, 0);
+                self.lock_pair(port, 0);
             }
         }
-        // Also of a receiver that is not touched any more: others had to be waited for.
+        // Includes receivers that were flushed already while another queue lock was awaited.
         self.any_special = any_limited;
         for id in &self.touched {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
@@ -177,79 +170,81 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Does to all frames of a batch what their flows say.
-    pub(crate) fn execute_runs(
+    /// Executes the actions of all frames of a batch.
+    pub(crate) fn forward(
         &mut self,
-        runs: &[Run],
+        groups: &[ActionBatch],
         batch: &mut Batch,
         from: PortId,
-        left_out: &LeftOutLists,
+        excluded: &ExcludeSets,
     ) {
-        match self.watch.is_some() {
-            true => self.execute_runs_seen(runs, batch, from, left_out),
-            false => self.execute_runs_unseen(runs, batch, from, left_out),
+        if self.taps.is_some() {
+            self.forward_tapped(groups, batch, from, excluded)
+        } else {
+            self.forward_untapped(groups, batch, from, excluded)
         }
     }
 
-    /// The same where nobody looks on. Not inlined: with one place that takes this way, all of it is inlined here.
+    /// Executes the actions of all frames without taps. Not inlined: with one call site, the
+    /// compiler inlines the whole path here.
     #[inline(never)]
-    fn execute_runs_unseen(
+    fn forward_untapped(
         &mut self,
-        runs: &[Run],
+        groups: &[ActionBatch],
         batch: &mut Batch,
         from: PortId,
-        left_out: &LeftOutLists,
+        excluded: &ExcludeSets,
     ) {
-        for run in runs {
-            if self.any_special && self.execute_special(run, batch, from, left_out) {
+        for group in groups {
+            if self.any_special && self.forward_special(group, batch, from, excluded) {
                 continue;
             }
-            let mut frames = run.frames.clone();
-            let ready = self.retag(run, batch);
-            frames.start += self.pass_on(run.action, frames.start..ready, batch);
+            let mut frames = group.frames.clone();
+            let ready = self.retag(group, batch);
+            frames.start += self.deliver_unchanged(group.action, frames.start..ready, batch);
             if !frames.is_empty() {
-                self.execute_rest((run.action, left_out), frames, ready, batch, from);
+                self.forward_rest((group.action, excluded), frames, ready, batch, from);
             }
         }
     }
 
-    /// Does what a flow says to frames of which the first cannot be passed on as it is, and to no other of a batch. Not inlined:
-    /// so those that can be do not pay for it.
+    /// Executes the action of frames of which the first needs more than
+    /// [`Fabric::deliver_unchanged`]. Not inlined: the common frames do not pay for it.
     #[inline(never)]
-    fn execute_rest(
+    fn forward_rest(
         &mut self,
-        what: (Action, &LeftOutLists),
+        what: (Action, &ExcludeSets),
         mut frames: Range<usize>,
         ready: usize,
         batch: &mut Batch,
         from: PortId,
     ) {
         while let Some(index) = frames.next() {
-            self.execute_one(what, index, batch, from);
-            frames.start += self.pass_on(what.0, frames.start..ready, batch);
+            self.forward_one(what, index, batch, from);
+            frames.start += self.deliver_unchanged(what.0, frames.start..ready, batch);
         }
     }
 
-    /// Gives frames for a receiver with one queue the tags that they go out with, in one go and once, however often
-    /// that receiver is full. Returns the index of the first one that was left as it is.
-    fn retag(&mut self, run: &Run, batch: &mut Batch) -> usize {
-        let frames = run.frames.clone();
-        let Action::Unicast { port: to, tag } = run.action else {
+    /// Sets the egress tags of frames for a receiver with one queue, once per batch, even if the
+    /// receiver is full. Returns the index of the first frame that was left unchanged.
+    fn retag(&mut self, group: &ActionBatch, batch: &mut Batch) -> usize {
+        let frames = group.frames.clone();
+        let Action::Unicast { port: to, tag } = group.action else {
             return frames.start;
         };
         if self.slot(to).is_none_or(|slot| slot.port.pairs() != 1) {
             return frames.start;
         }
-        if run.tagged || tag.is_some() {
+        if group.tagged || tag.is_some() {
             return frames.start + batch.retag(frames, tag);
         }
         frames.end
     }
 
-    /// Delivers frames that need no change to a receiver with one queue: almost every frame. Returns how many it
-    /// did, up to the first one that is not of this kind.
+    /// Delivers frames that need no change to a receiver with one queue, the most common case.
+    /// Returns their number, up to the first frame that does not qualify.
     #[inline]
-    fn pass_on(&mut self, action: Action, frames: Range<usize>, batch: &Batch) -> usize {
+    fn deliver_unchanged(&mut self, action: Action, frames: Range<usize>, batch: &Batch) -> usize {
         let Action::Unicast { port: to, tag } = action else {
             return 0;
         };
@@ -266,10 +261,10 @@ impl<P: Port> Fabric<P> {
         done.packets as usize
     }
 
-    /// Gets hold of a receiver's queue pair, until the flush. Who waits for another worker holds nothing: what was
-    /// delivered so far is flushed before.
+    /// Locks a receiver's queue pair until the flush. Before it waits for another worker it flushes
+    /// and unlocks everything that it has locked.
     #[inline]
-    fn touch(&mut self, to: PortId, pair: u16) {
+    fn lock_pair(&mut self, to: PortId, pair: u16) {
         let Some(slot) = self.slot(to) else {
             return;
         };
@@ -288,51 +283,61 @@ impl<P: Port> Fabric<P> {
         slot.unflushed |= 1 << pair;
     }
 
-    /// Does to a frame what its flow says.
+    /// Executes the action of a frame.
     #[inline(never)]
-    pub(crate) fn execute(&mut self, action: Action, frame: InHand<'_>, left_out: &LeftOutLists) {
-        self.execute_here(action, frame, left_out);
+    pub(crate) fn execute(
+        &mut self,
+        action: Action,
+        frame: FrameInTransit<'_>,
+        excluded: &ExcludeSets,
+    ) {
+        self.execute_inline(action, frame, excluded);
     }
 
-    /// The same in the place that calls it: for the one through which almost all frames go that cannot be dealt with together.
+    /// Executes the action of a frame. Inlined in its most frequent caller.
     #[inline(always)]
-    fn execute_here(&mut self, action: Action, mut frame: InHand<'_>, left_out: &LeftOutLists) {
+    fn execute_inline(
+        &mut self,
+        action: Action,
+        mut frame: FrameInTransit<'_>,
+        excluded: &ExcludeSets,
+    ) {
         let priority = strip_tag(frame.headers, &mut frame.offload);
         match action {
             Action::Unicast { port, tag } => self.deliver(port, tag, priority, frame),
             Action::Flood {
                 segment,
-                left_out: which,
-            } => self.flood(segment, left_out.get(which.0), priority, frame),
+                excluded: which,
+            } => self.flood(segment, excluded.get(which.0), priority, frame),
             Action::Drop(reason) => {
-                self.count_lost(frame.from, reason, 1);
+                self.count_drop(frame.from, reason, 1);
                 if reason == DropReason::AclRejected {
-                    self.refuse(priority, &frame);
+                    self.reject(priority, &frame);
                 }
             }
         }
     }
 
-    /// Delivers an untagged frame to one port, with the tag that the port wants.
+    /// Delivers an untagged frame to one port, with the egress tag of the port.
     pub(crate) fn deliver(
         &mut self,
         to: PortId,
         tag: Option<u16>,
         priority: VlanTci,
-        frame: InHand<'_>,
+        frame: FrameInTransit<'_>,
     ) {
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
-            self.lose_at_receiver(to, DropReason::ReceiverDown, &frame);
+            self.drop_at_receiver(to, DropReason::ReceiverDown, &frame);
             return;
         };
-        // A second tag that went out first would move the frame to that tag's segment.
+        // A second tag that became the outer one would move the frame to another segment.
         if tag.is_none() && frame.headers.vlan().is_some() {
-            self.lose_at_sender(frame.from, DropReason::VlanNotAllowed);
+            self.drop_at_sender(frame.from, DropReason::VlanNotAllowed);
             return;
         }
         let pairs = slot.port.pairs();
         if pairs == 0 {
-            self.lose_at_receiver(to, DropReason::ReceiverDown, &frame);
+            self.drop_at_receiver(to, DropReason::ReceiverDown, &frame);
             return;
         }
         let pair = if pairs == 1 {
@@ -340,19 +345,19 @@ impl<P: Port> Fabric<P> {
         } else {
             (spread(frame.headers.as_slice(), frame.payload.len()) % u64::from(pairs)) as u16
         };
-        self.touch(to, pair);
+        self.lock_pair(to, pair);
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
             return;
         };
         if slot.port.is_masked(pair) {
             slot.masked = true;
             slot.port.note_dropped(pair, DropReason::ReceiverFull, 1);
-            self.lose_at_receiver(to, DropReason::ReceiverFull, &frame);
+            self.drop_at_receiver(to, DropReason::ReceiverFull, &frame);
             return;
         }
-        if slot.limited && !slot.may_get(frame.cost(), self.now) {
+        if slot.limited && !slot.admits(frame.cost(), self.now) {
             slot.port.note_dropped(pair, DropReason::RateLimited, 1);
-            self.lose_at_receiver(to, DropReason::RateLimited, &frame);
+            self.drop_at_receiver(to, DropReason::RateLimited, &frame);
             return;
         }
         let mut offload = frame.offload;
@@ -389,40 +394,15 @@ impl<P: Port> Fabric<P> {
                 reason
             })
         };
-        if self.watch.is_some() {
-            self.show_out(to, &out, lost);
+        if self.taps.is_some() {
+            self.emit_out(to, &out, lost);
         }
         if tag.is_some() {
             frame.headers.pop_vlan();
         }
     }
 
-    /// Notes whether something of a sender waits for copies.
-    #[inline]
-    pub(crate) fn note_unsettled(&mut self, id: PortId) {
-        if self.slot(id).is_some_and(|slot| !slot.port.is_settled()) {
-            note(&mut self.unsettled, id);
-        }
-    }
-
-    /// Whether nothing waits for copies.
-    #[inline]
-    pub(crate) fn is_settled(&self) -> bool {
-        self.unsettled.is_empty()
-    }
-
-    /// Lets everybody have what was copied meanwhile. Nothing is held then.
-    #[cold]
-    pub(crate) fn settle(&mut self) {
-        let (slots, late, now) = (&mut self.slots, &mut self.late, self.now);
-        self.unsettled.retain(|id| {
-            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
-            let mut note = |pair, due| late.push((*id, pair, due));
-            slot.is_some_and(|slot| !slot.port.settle(now, &mut note))
-        });
-    }
-
-    /// Publishes to every receiver that was touched.
+    /// Publishes the buffers of all receivers with queue pairs to flush.
     pub(crate) fn flush(&mut self) {
         while let Some(id) = self.touched.pop() {
             let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
@@ -432,14 +412,11 @@ impl<P: Port> Fabric<P> {
                 let pair = slot.unflushed.trailing_zeros() as u16;
                 slot.unflushed &= slot.unflushed - 1;
                 if let Some(due) = slot.port.flush(pair, self.now) {
-                    self.late.push((id, pair, due));
+                    self.deferred.push((id, pair, due));
                 }
                 if self.served.len() < self.served.capacity() {
                     self.served.push((id, pair));
                 }
-            }
-            if !slot.port.is_settled() {
-                note(&mut self.unsettled, id);
             }
             slot.expected = 0;
             if std::mem::take(&mut slot.masked) {
@@ -450,17 +427,10 @@ impl<P: Port> Fabric<P> {
                 continue;
             }
             self.counters.add_to(id, Traffic { packets, bytes });
-            if self.payers.len() < MAX_PAYERS {
+            if self.uncharged.len() < MAX_RECEIVERS {
                 let load = packets + bytes / BYTES_PER_LOAD;
-                self.payers.push(Payer { port: id, load });
+                self.uncharged.push(Receiver { port: id, load });
             }
         }
-    }
-}
-
-#[cold]
-fn note(unsettled: &mut Vec<PortId>, id: PortId) {
-    if !unsettled.contains(&id) {
-        unsettled.push(id);
     }
 }

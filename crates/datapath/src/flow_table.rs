@@ -1,26 +1,27 @@
-//! The flow cache: decisions of control, found again by the fields that they looked at.
+//! Flow cache: decisions of control, indexed by the fields that they depend on.
 //!
 //! ```text
 //!   exact    whole key -> slot       only while there is more than one mask
 //!   index    masked key -> slot      sets of 16 tags, one cache line each; grows a set at a time
-//!   flows    by slot: masked key, action, use; one cache line each, one beside the other
-//!   stations lists of the flows from a station, and to it; for forgetting them
+//!   flows    by slot: masked key, action, use; one cache line each, contiguous
+//!   stations lists of the flows from a station and to it, for their removal
 //! ```
 //!
-//! The masked level is a tuple space search: the masks are asked in the order in which they came (a new one
-//! takes the place of one that has no flows left), and the first with a matching flow decides. While there is
-//! one mask, as with the decisions of today, it is asked at once; with more, the exact-match level says which
-//! flow the last frame of this key had.
+//! The masked level is a tuple space search: the masks are searched in the order in which they were
+//! added (a new one replaces one that has no flows left), and the first with a matching flow
+//! decides. While there is one mask, it is searched at once; with more, the exact-match level
+//! returns the flow of the last frame with this key.
 //!
-//! Memory is fixed and reserved at the start, and taken as flows come. Who sprays random headers evicts its
-//! own share only: each ingress port with flows has the same share of the table. It may have more while
-//! nobody else wants the room. A port loses flows to others only while it has more than its share, and the
-//! least recently used of a set goes first. (By chance, once in a million times while the table is full, a set
-//! has no room and none of such flows: then a port below its share displaces the oldest.)
+//! Memory is fixed and reserved at the start, and touched as flows are added. A guest that sprays
+//! random headers evicts flows of its own share only: all ingress ports with flows have the same
+//! share of the table. A port may exceed it while others leave room. A port loses flows to others
+//! only while it exceeds its share, and the least recently used of a set is evicted first. (By
+//! chance, once in a million times while the table is full, a set has no room and none of such
+//! flows: then a port below its share evicts the oldest.)
 //!
-//! Lookups come in three steps, so that a batch of frames waits for memory once and not frame by frame:
-//! [`FlowTable::prepare`] for all of them, [`FlowTable::approach`] for all, [`FlowTable::lookup_prepared`]
-//! for each. [`FlowTable::lookup`] is all three in one.
+//! A lookup has three steps, so that the cache misses of a batch overlap: [`FlowTable::prepare`]
+//! for all frames, [`FlowTable::approach`] for all, [`FlowTable::lookup_prepared`] for each.
+//! [`FlowTable::lookup`] is all three in one.
 
 mod cache;
 mod effort;
@@ -32,7 +33,7 @@ mod lists;
 mod records;
 mod rules;
 mod stations;
-mod told;
+mod top_flows;
 mod upkeep;
 mod used;
 
@@ -40,40 +41,40 @@ use policy::{Action, PortId, SegmentId};
 use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash, PlainMask};
 
 pub(crate) use effort::{CHANGE, SEEK};
-pub use effort::{Effort, PIECE};
+pub use effort::{Effort, FLOWS_PER_PART};
 use exact::{Exact, Found};
 use flows::{Flow, Flows, MaybeSegment, NONE, Ruled};
 use index::Index;
 use lists::Lists;
 use rules::RuleCounts;
 use stations::Stations;
-pub use told::Busiest;
+pub use top_flows::TopFlows;
 pub use upkeep::Progress;
 
-/// Ports that floods leave out.
-pub(crate) type LeftOutLists = Lists<PortId>;
+/// Ports excluded from floods.
+pub(crate) type ExcludeSets = Lists<PortId>;
 
 /// Flows in the largest table.
 pub const MAX_FLOWS: usize = index::MAX_SLOTS;
 /// Different masks at most.
 const MAX_TUPLES: usize = 128;
-// Those of the rules that were before may have flows for a while.
+// Masks of former rules may keep flows for a while.
 const _: () = assert!(MAX_TUPLES > 3 * policy::acl::MAX_MASKS && MAX_TUPLES <= u8::MAX as usize);
-/// Sets in which a flow that may go is looked for when the table is full.
+/// Sets that are searched for a flow to evict when the table is full.
 const SETS_TO_SEARCH: usize = 64;
 
-/// Where a decision comes from, as control tells it.
+/// Origin of a decision, as control sends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Origin {
-    /// The segment that it was made in.
+    /// Segment of the decision.
     pub segment: Option<SegmentId>,
-    /// Control has learned the source, and wants to hear of its use.
+    /// Whether control has learned the source and requires reports of its use.
     pub learned: bool,
-    /// The number of the list of rules that decided, see [`FlowTable::hold_rules`].
+    /// Number of the list of rules that decided, see [`FlowTable::intern_rules`].
     pub rules: u16,
 }
 
-/// The flows of one mask.
+/// Flows of one mask.
 #[derive(Debug)]
 struct Tuple {
     hash: MaskedHash,
@@ -86,13 +87,14 @@ impl Tuple {
     }
 }
 
-/// A lookup that has begun, good until the next installation; a later one costs time and nothing else.
+/// Lookup in progress. It is valid until the next installation; a later use costs time, no more.
 ///
-/// Two words, which travel in registers: stored in more pieces and loaded whole, they would make the core wait.
+/// Two words, which are passed in registers: stored in smaller parts and loaded whole, they would
+/// stall the core.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     hash: u64,
-    /// The table's `installations`, and below them the slot where the flow probably is, or [`NONE`].
+    /// The table's `installations`, and below them the slot of the likely flow, or [`NONE`].
     place: u64,
 }
 
@@ -104,34 +106,35 @@ impl Probe {
     }
 }
 
-/// See the module.
+/// Flow cache of one switch; see the module.
 #[derive(Debug)]
 pub struct FlowTable {
     tuples: Vec<Tuple>,
     index: Index,
     flows: Flows,
     stations: Stations,
-    pub(crate) left_out: LeftOutLists,
+    pub(crate) excluded: ExcludeSets,
     pub(crate) rules: RuleCounts,
-    /// There while there is more than one tuple.
+    /// Present while there is more than one tuple.
     exact: Option<Exact>,
-    /// The hash of the level that is asked first: of the only mask, or of what all masks count.
+    /// Hash of the level that is searched first: of the only mask, or of the union of all masks.
     first: MaskedHash,
     seed: u64,
-    /// Modulo 2^32.
+    /// Installations so far, modulo 2^32.
     installations: u32,
-    /// Some flow depends on more than Ethernet headers.
+    /// Whether a flow depends on more than Ethernet headers.
     deep: bool,
-    /// What plain packets must have in common to be one lookup.
+    /// Bits in which plain packets of one flow batch agree.
     plain: PlainMask,
-    /// Where the next sweep begins.
+    /// Position of the next expiry sweep.
     sweep: u32,
-    /// When the flows' packets were counted last.
+    /// Time at which the flows' packets were counted last.
     counted: Option<u32>,
 }
 
 impl FlowTable {
-    /// A table for `flows` flows, [`MAX_FLOWS`] at most. `seed` keys the hash: guests choose the keys.
+    /// Returns a table for `flows` flows, [`MAX_FLOWS`] at most. `seed` keys the hash: guests
+    /// choose the keys.
     #[must_use]
     pub fn new(flows: usize, seed: u64) -> Self {
         let flows = flows.clamp(1, MAX_FLOWS);
@@ -140,7 +143,7 @@ impl FlowTable {
             index: Index::new(flows),
             flows: Flows::new(flows),
             stations: Stations::new(flows, seed),
-            left_out: LeftOutLists::default(),
+            excluded: ExcludeSets::default(),
             rules: RuleCounts::default(),
             exact: None,
             first: MaskedHash::new(&FlowMask::NONE, seed),
@@ -153,33 +156,35 @@ impl FlowTable {
         }
     }
 
-    /// Cached flows.
+    /// Returns the number of flows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.flows.len()
     }
 
-    /// Whether no flow is cached.
+    /// Returns whether there is no flow.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.flows.len() == 0
     }
 
-    /// Whether any flow looks at more of a frame than its Ethernet header, so that keys need the rest.
+    /// Returns whether any flow depends on more of a frame than its Ethernet header, so that keys
+    /// need the rest.
     #[inline]
     #[must_use]
     pub fn looks_above_ethernet(&self) -> bool {
         self.deep
     }
 
-    /// Which bits of a plain packet any flow looks at: those that agree there are decided in the same way.
+    /// Returns the bits of a plain packet on which any flow depends: packets that agree in them
+    /// have the same decision.
     #[inline]
     pub(crate) fn plain_mask(&self) -> &PlainMask {
         &self.plain
     }
 
-    /// First step of a lookup: hashes the key and fetches the place where the level that is asked first has
-    /// it. The key holds at least what the masks look at; see [`FlowTable::looks_above_ethernet`].
+    /// Hashes the key and prefetches its set: first step of a lookup. The key has at least the
+    /// fields of the masks; see [`FlowTable::looks_above_ethernet`].
     #[inline]
     #[must_use]
     pub fn prepare(&self, key: &FlowKey) -> Probe {
@@ -191,7 +196,7 @@ impl FlowTable {
         Probe::new(hash, self.installations, NONE)
     }
 
-    /// Second step: looks at what the first one fetched, and fetches the flow. May be left out.
+    /// Reads the prefetched set and prefetches the flow: second step of a lookup, optional.
     #[inline]
     #[must_use]
     pub fn approach(&self, key: &FlowKey, probe: Probe) -> Probe {
@@ -209,7 +214,8 @@ impl FlowTable {
         Probe::new(probe.hash, (probe.place >> 32) as u32, slot)
     }
 
-    /// Last step: the decision for so many frames with the key, noting their use. The probe is of this key.
+    /// Returns the decision for so many frames with the key, and notes their use: last step of a
+    /// lookup. The probe is of this key.
     #[inline]
     pub fn lookup_prepared(
         &mut self,
@@ -221,7 +227,7 @@ impl FlowTable {
         Some(self.use_flow(key, probe, frames, now)?.action)
     }
 
-    /// The same where [rules are counted](Self::counts_rules): notes the frames' bytes, too.
+    /// Does the same where [rules are counted](Self::counts_rules), and adds the frames' bytes.
     #[inline]
     pub(crate) fn lookup_counting_bytes(
         &mut self,
@@ -253,7 +259,7 @@ impl FlowTable {
         Some(flow)
     }
 
-    /// The decision for a frame's key, noting its use.
+    /// Returns the decision for a frame's key, and notes its use.
     #[inline]
     pub fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
         let probe = self.prepare(key);
@@ -261,8 +267,8 @@ impl FlowTable {
         self.lookup_prepared(key, probe, 1, now)
     }
 
-    /// Whether there is a flow in the slot whose mask and masked key the key has.
-    // Always: for each frame; with more callers the compiler would keep it apart.
+    /// Returns whether the slot has a flow that matches the key.
+    // Always inlined: runs for each frame, and with several callers it would become a call.
     #[inline(always)]
     fn matches(&self, slot: u32, key: &FlowKey) -> bool {
         let Some(flow) = self.flows.get(slot) else {
@@ -278,7 +284,7 @@ impl FlowTable {
             && (!tuple.hash.is_long() || self.flows.has_high(slot, key, mask))
     }
 
-    /// Asks the masks in turn, and tells the exact-match level.
+    /// Searches all masks, and updates the exact-match level.
     #[inline(never)]
     fn search(&mut self, key: &FlowKey) -> Option<u32> {
         let tuples = 0..self.tuples.len();
@@ -287,12 +293,12 @@ impl FlowTable {
             .find_map(|at| Some((at, self.find(at, key)?)))?;
         if let Some(exact) = &mut self.exact {
             let long = self.tuples[at].hash.is_long();
-            exact.remember(self.first.hash(key), key.in_port(), Found { slot, long });
+            exact.insert(self.first.hash(key), key.in_port(), Found { slot, long });
         }
         Some(slot)
     }
 
-    /// A tuple's flow for a key.
+    /// Returns a tuple's flow for a key.
     fn find(&self, at: usize, key: &FlowKey) -> Option<u32> {
         let tuple = &self.tuples[at];
         if tuple.flows == 0 {
@@ -305,8 +311,8 @@ impl FlowTable {
         })
     }
 
-    /// Caches a decision, replacing one with the same mask and masked key. `false` when there are too many
-    /// different masks, or when the only room for it is another port's by right.
+    /// Caches a decision, and replaces one with the same mask and masked key. Returns `false` when
+    /// there are too many masks, or when the only room belongs to another port's share.
     pub fn install(
         &mut self,
         key: &FlowKey,
@@ -343,17 +349,17 @@ impl FlowTable {
         true
     }
 
-    /// Gives a flow another decision.
+    /// Changes the decision of a flow.
     fn change(&mut self, slot: u32, action: Action, origin: Origin, now: u64) {
         self.count_for_rules(slot);
         let Some(mut flow) = self.flows.get(slot).cloned() else {
             return;
         };
         self.stations.remove(slot, &flow);
-        self.left_out.hold_more(action.left_out().0);
-        self.left_out.release(flow.action.left_out().0);
-        self.rules.lists.hold_more(origin.rules);
-        self.rules.lists.release(flow.ruled.rules());
+        self.excluded.incref(action.excluded().0);
+        self.excluded.decref(flow.action.excluded().0);
+        self.rules.lists.incref(origin.rules);
+        self.rules.lists.decref(flow.ruled.rules());
         (flow.action, flow.used) = (action, now as u32);
         (flow.segment, flow.learned) = (origin.segment.into(), origin.learned);
         flow.ruled = Ruled::by(origin.rules);
@@ -366,8 +372,8 @@ impl FlowTable {
         let tuple = &mut self.tuples[usize::from(flow.tuple)];
         tuple.flows += 1;
         let first = tuple.flows == 1;
-        self.left_out.hold_more(flow.action.left_out().0);
-        self.rules.lists.hold_more(flow.ruled.rules());
+        self.excluded.incref(flow.action.excluded().0);
+        self.rules.lists.incref(flow.ruled.rules());
         let high = tuple.hash.is_long().then_some(key.words());
         let every_port = tuple.mask().with_in_port() != *tuple.mask();
         let hash = flow.hash;
@@ -380,14 +386,14 @@ impl FlowTable {
         index.insert(hash, slot, flows.len(), hash_of);
         self.installations = self.installations.wrapping_add(1);
         if first {
-            self.look_at_what_flows_do();
+            self.update_used_masks();
         }
         if let Some(exact) = &mut self.exact {
-            exact.outdate((!every_port).then_some(key.in_port()));
+            exact.invalidate((!every_port).then_some(key.in_port()));
         }
     }
 
-    /// The number of a mask's tuple. A new mask takes the place of one without flows, if there is one.
+    /// Returns the index of a mask's tuple. A new mask replaces one without flows, if there is one.
     fn tuple_for(&mut self, mask: &FlowMask) -> Option<usize> {
         if let Some(at) = self.tuples.iter().position(|t| t.mask() == mask) {
             return Some(at);
@@ -397,7 +403,7 @@ impl FlowTable {
         if at == MAX_TUPLES {
             return None;
         }
-        // Each mask has its own hash: flows of two are found in different sets.
+        // Each mask has its own hash, so that flows of two masks are in different sets.
         let seed = self.seed.wrapping_add(1 + at as u64);
         let tuple = Tuple {
             hash: MaskedHash::new(mask, seed),
@@ -421,12 +427,12 @@ impl FlowTable {
         self.first = MaskedHash::new(&all, self.seed);
         let flows = self.flows.capacity();
         let exact = self.exact.get_or_insert_with(|| Exact::new(flows));
-        exact.outdate(None);
-        // A probe of the old masks has another hash.
+        exact.invalidate(None);
+        // Probes of the old masks have another hash.
         self.installations = self.installations.wrapping_add(1);
     }
 
-    /// Makes room for a port's flow, at the cost of another one if need be.
+    /// Makes room for a port's flow, by evicting another one if necessary.
     fn make_room(&mut self, hash: u64, in_port: u32, now: u64) -> bool {
         let sets = if self.index.is_full_at(hash) {
             1
@@ -442,9 +448,9 @@ impl FlowTable {
         true
     }
 
-    /// The flow that goes, the least recently used in the first set that has one which may be taken: of ports
-    /// that have more than their share and more than this one; else of the port's own; else, for a port below
-    /// its share, of all.
+    /// Returns the flow to evict, the least recently used in the first set that has a candidate: of
+    /// ports above their share that have more than this one; else of the port itself; else, for a
+    /// port below its share, of any port.
     fn victim(&self, hash: u64, sets: usize, in_port: u32, now: u64) -> Option<u32> {
         let (mine, share) = (self.flows.count_from(in_port), self.flows.fair_share());
         let oldest = |may_go: &dyn Fn(u32) -> bool| {
@@ -473,18 +479,18 @@ impl FlowTable {
         let tuple = &mut self.tuples[usize::from(flow.tuple)];
         tuple.flows -= 1;
         let last = tuple.flows == 0;
-        self.left_out.release(flow.action.left_out().0);
-        self.rules.lists.release(flow.ruled.rules());
+        self.excluded.decref(flow.action.excluded().0);
+        self.rules.lists.decref(flow.ruled.rules());
         self.stations.remove(slot, flow);
         self.index.remove(flow.hash, slot);
         self.flows.remove(slot);
         if last {
-            self.look_at_what_flows_do();
+            self.update_used_masks();
         }
     }
 
-    /// Finds out what flows look at, when a mask has its first flow or has lost its last.
-    fn look_at_what_flows_do(&mut self) {
+    /// Updates the masks in use, when a mask got its first flow or lost its last.
+    fn update_used_masks(&mut self) {
         let used = self.tuples.iter().filter(|tuple| tuple.flows > 0);
         let all = used.fold(FlowMask::NONE, |all, tuple| all.union(tuple.mask()));
         self.deep = !FlowMask::ETHERNET.covers(&all);

@@ -1,7 +1,7 @@
-//! A guest's port: virtio queues behind the [`Port`] trait.
+//! Guest port: virtio queues behind the [`Port`] trait.
 //!
-//! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Their frames start with a header of 12
-//! bytes, or 10 (5.1.6; [`net::len`]); see [`header`] for what a sender may say in it.
+//! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Their frames start
+//! with a header of 12 bytes, or 10 (5.1.6; [`net::len`]); see [`header`] for its valid contents.
 
 mod congestion;
 mod counts;
@@ -12,14 +12,12 @@ mod notify;
 mod receive;
 mod send;
 mod vcpus;
-mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use channel::figures::QueueCounts;
-use memory::engine::{Copier, Engines};
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
 use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Pieces, Port};
@@ -32,53 +30,48 @@ use self::counts::Drops;
 pub use self::fault::GuestFault;
 use self::kicks::Kicks;
 use self::vcpus::activity;
-use self::waiting::Waiting;
-use crate::batching::{Nanos, Record, Rules, Vcpus};
-use crate::lane::Lane;
+use crate::coalescing::{Nanos, Rules, TrialRecord, Vcpus};
+use crate::queue_lock::QueueLock;
 use crate::watchdog::Doorbells;
 
-/// Pieces of memory for whose list there is room at first.
-const PIECES: usize = 256;
+/// Capacity of a segment list at first.
+const SEGMENTS: usize = 256;
 
-/// A queue that runs.
+/// Running queue.
 #[derive(Debug)]
 pub struct GuestQueue {
     queue: Queue,
     /// Bytes of the header in front of every frame: 12, or 10.
     header: u32,
-    /// Readable when the guest has made buffers available.
+    /// Eventfd that is readable when the guest has made buffers available.
     kick: OwnedFd,
-    /// Written to notify the guest; without it the guest polls.
+    /// Eventfd that notifies the guest; without it the guest polls.
     call: Option<OwnedFd>,
     doorbells: Doorbells,
     enabled: bool,
     segments: Vec<Segment>,
-    /// From the guest: leased. To the guest: taken ahead; the first `spent` are used already.
+    /// From the guest: leased chains. To the guest: chains taken ahead; the first `spent` are used.
     chains: Vec<Chain>,
     spent: usize,
     fault: Option<GuestFault>,
     reported: bool,
     kicks: Kicks,
-    /// A buffer was ever taken.
+    /// Whether a buffer was ever taken.
     used: bool,
-    /// To the guest: when it was notified of frames last.
+    /// To the guest: time of the last notification of frames.
     notified: Option<Nanos>,
-    /// To the guest: it is to be notified of frames later.
-    late: bool,
-    /// Whether that pays.
-    puts_off: Record,
+    /// To the guest: whether a notification is deferred.
+    deferred: bool,
+    /// Benefit of recent deferrals.
+    deferral: TrialRecord,
     congestion: Congestion,
     counts: QueueCounts,
-    /// The engines that copy to or from it, if any do.
-    engines: Option<Arc<Engines>>,
-    waiting: Waiting,
-    /// A frame to the guest is there when the processor has copied it, and nothing more is to be done: no engine, no
-    /// dirty log.
-    at_once: bool,
+    /// Whether written memory is marked in a dirty log.
+    logged: bool,
 }
 
 impl GuestQueue {
-    /// A queue of a driver that took `features`, with its descriptors for notifications.
+    /// Returns a queue of a driver that negotiated `features`, with its eventfds.
     #[must_use]
     pub fn new(
         queue: Queue,
@@ -87,7 +80,7 @@ impl GuestQueue {
         call: Option<OwnedFd>,
         enabled: bool,
     ) -> Self {
-        let at_once = queue.memory().log().is_none();
+        let logged = queue.memory().log().is_some();
         Self {
             queue,
             header: net::len(features) as u32,
@@ -95,7 +88,7 @@ impl GuestQueue {
             call,
             doorbells: Doorbells::default(),
             enabled,
-            segments: Vec::with_capacity(PIECES),
+            segments: Vec::with_capacity(SEGMENTS),
             chains: Vec::with_capacity(BATCH),
             spent: 0,
             fault: None,
@@ -103,35 +96,30 @@ impl GuestQueue {
             kicks: Kicks::since(Instant::now()),
             used: false,
             notified: None,
-            late: false,
-            puts_off: Record::default(),
+            deferred: false,
+            deferral: TrialRecord::default(),
             congestion: Congestion::default(),
             counts: QueueCounts::default(),
-            engines: None,
-            waiting: Waiting::default(),
-            at_once,
+            logged,
         }
     }
 
-    /// Gets ready to be served; `to_guest`: it takes frames to the guest.
+    /// Starts service; `to_guest`: the queue takes frames to the guest.
     pub fn begin(&mut self, to_guest: bool) {
         if to_guest {
-            // Nobody waits for receive buffers: a frame without one is dropped. Spares the guest the exits.
+            // No worker waits for receive buffers: a frame without one is dropped. Suppressed kicks
+            // spare the guest the exits.
             self.queue.set_kicks(false);
         }
         self.kicks = Kicks::since(Instant::now());
-        // Whoever served this queue before may have ended between its last buffers and the notification.
+        // A former switch process may have ended between the last used buffer and its notification.
         self.notify();
     }
 
-    /// Ends its service. Its position, with which the guest's next back end goes on.
+    /// Ends service. Returns the queue's position, at which the next back end continues.
     pub fn end(&mut self) -> u32 {
         self.give_back();
-        if !self.waiting.is_empty() {
-            self.drain();
-            self.publish_and_notify();
-        }
-        if std::mem::take(&mut self.late) && self.queue.needs_notify() {
+        if std::mem::take(&mut self.deferred) && self.queue.needs_notify() {
             self.notify();
         }
         self.queue.position()
@@ -141,15 +129,22 @@ impl GuestQueue {
         self.enabled && self.fault.is_none()
     }
 
-    /// Whether a buffer waits or was ever there.
+    /// Returns whether a buffer is available or was ever taken.
     fn shows_buffers(&mut self) -> bool {
         self.used || self.fault.is_some() || self.queue.has_available()
     }
 
-    /// See [`Port::is_masked`].
+    /// Returns whether the queue is masked, see [`Port::is_masked`].
     fn is_masked(&mut self) -> bool {
         let queue = &self.queue;
         self.congestion.masks(|| queue.has_available())
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        if let Err(fault) = self.queue.set_memory(Arc::clone(memory)) {
+            self.fault = Some(fault.into());
+        }
+        self.logged = memory.log().is_some();
     }
 
     fn stop(&mut self, fault: GuestFault) -> DropReason {
@@ -158,31 +153,27 @@ impl GuestQueue {
     }
 }
 
-/// See the module.
+/// Port of a guest; see the module.
 #[derive(Debug)]
 pub struct GuestPort {
-    /// By vhost-user index.
-    queues: Vec<Option<Lane<GuestQueue>>>,
+    /// Queues by vhost-user index.
+    queues: Vec<Option<QueueLock<GuestQueue>>>,
     features: Features,
     accepts: Accepts,
-    /// A frame may be spread over several receive buffers.
+    /// Whether a frame may use several receive buffers.
     merge: bool,
     mtu: u32,
-    /// Queue pairs whose to-guest queue is usable, counted from the first.
+    /// Queue pairs with a usable to-guest queue, counted from the first.
     usable_pairs: u16,
     rules: Rules,
-    /// Sees what the guest does, where that can be seen.
+    /// Source of vCPU states, if there is one.
     vcpus: Option<Arc<dyn Vcpus>>,
-    /// This worker's way to have frames copied, where it has one.
-    copier: Option<Copier>,
-    /// Queues with something that waited for copies when this worker last used them.
-    unsettled: Vec<usize>,
-    /// What this worker has dropped of each queue.
+    /// Drops of this worker, by queue.
     drops: Drops,
 }
 
 impl GuestPort {
-    /// A port without queues. `mtu` bounds the IP packets that go to the guest, in bytes.
+    /// Returns a port without queues. `mtu` bounds the IP packets that go to the guest, in bytes.
     #[must_use]
     pub fn new(mtu: Option<u16>) -> Self {
         Self {
@@ -194,22 +185,18 @@ impl GuestPort {
             usable_pairs: 0,
             rules: Rules::OFF,
             vcpus: None,
-            copier: None,
-            unsettled: Vec::new(),
             drops: Drops::default(),
         }
     }
 
-    /// Another MTU from now on.
+    /// Sets the MTU.
     pub fn set_mtu(&mut self, mtu: Option<u16>) {
         self.mtu = u32::from(mtu.unwrap_or(u16::MAX));
     }
 
-    /// Puts a queue into service, for every worker that gets a lane to it; `features` are the negotiated ones.
-    pub fn start(&mut self, index: u16, mut queue: Lane<GuestQueue>, features: Features) {
-        if let Some(copier) = &self.copier {
-            queue.with(|queue| queue.set_engines(copier.engines()));
-        }
+    /// Starts a queue, on each worker with a lock handle of its own; `features` are the negotiated
+    /// ones.
+    pub fn start(&mut self, index: u16, queue: QueueLock<GuestQueue>, features: Features) {
         let index = usize::from(index);
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
@@ -222,29 +209,30 @@ impl GuestPort {
         self.count_pairs();
     }
 
-    /// Takes a queue out of service here. What the last worker that had it gets is the queue's own.
-    pub fn stop(&mut self, index: u16) -> Option<Lane<GuestQueue>> {
+    /// Removes a queue from this worker. The last handle owns the queue.
+    pub fn stop(&mut self, index: u16) -> Option<QueueLock<GuestQueue>> {
         let queue = self.queues.get_mut(usize::from(index))?.take();
         self.count_pairs();
         queue
     }
 
-    /// Enables or disables a running queue. Other workers have to [`GuestPort::count_pairs`] then.
+    /// Enables or disables a running queue. Other workers have to call [`GuestPort::count_pairs`]
+    /// then.
     pub fn enable(&mut self, index: u16, on: bool) {
         self.with_queue(index, |queue| queue.enabled = on);
         self.count_pairs();
     }
 
-    /// Changes how the guest is notified.
+    /// Sets the eventfd that notifies the guest.
     pub fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
         self.with_queue(index, |queue| {
             queue.call = call;
-            // What was written to the former descriptor may have come too late for the front end to see.
+            // The front end may have missed a write to the former descriptor.
             queue.notify();
         });
     }
 
-    /// A new snapshot of guest memory for all running queues. Other workers have to
+    /// Sets a new snapshot of guest memory for all running queues. Other workers have to call
     /// [`GuestPort::count_pairs`] then.
     pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         for queue in self.queues.iter_mut().flatten() {
@@ -253,23 +241,24 @@ impl GuestPort {
         self.count_pairs();
     }
 
-    /// Ends all leases as if there had been none: what was taken will be taken again. Nobody looks at the batch any more.
-    pub(crate) fn put_back(&mut self, pair: u16) {
-        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
-            if let Some(queue) = lane.held() {
+    /// Ends all leases and leaves the buffers available: they will be taken again. The batch must
+    /// not be used any more.
+    pub(crate) fn untake_leased(&mut self, pair: u16) {
+        if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
+            if let Some(queue) = lock.get() {
                 queue.untake_leases();
             }
-            lane.let_go();
+            lock.unlock();
         }
     }
 
-    /// Does something with the descriptor that a running queue's kicks come by.
+    /// Calls `job` with the kick descriptor of a running queue.
     pub fn with_kick<R>(&mut self, index: u16, job: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         self.with_queue(index, |queue| job(queue.kick.as_fd()))
     }
 
-    /// The guest has kicked `pair`. One that does so without ever having shown a buffer, to send or to
-    /// receive, writes to memory that is not ours: it is not shared.
+    /// Notes a kick of `pair`. A guest that kicks without ever having made a buffer available, to
+    /// send or to receive, writes to other memory than the mapped one: its memory is not shared.
     pub fn note_kick(&mut self, pair: u16) {
         let [to, from] = [2 * pair, 2 * pair + 1];
         let silent = |queue: &mut GuestQueue| !queue.shows_buffers();
@@ -284,8 +273,8 @@ impl GuestPort {
         }
     }
 
-    /// Whether the VMM took guest memory away under a queue. All queues of a port have the same memory: `None` if
-    /// other workers are busy with all of them.
+    /// Returns whether the VMM removed guest memory from a queue. All queues of a port have the
+    /// same memory: `None` if other workers have locked all of them.
     pub fn lost_memory(&mut self) -> Option<bool> {
         let mut queues = self.queues.iter_mut().flatten().peekable();
         if queues.peek().is_none() {
@@ -294,8 +283,8 @@ impl GuestPort {
         queues.find_map(|queue| queue.try_with(|queue| queue.queue.memory().is_lost()))
     }
 
-    /// The next queue whose guest broke a rule, and how; once for each. Queues that another worker is busy with
-    /// are left out.
+    /// Returns the next queue with a new fault. Each fault is returned once. Queues that another
+    /// worker has locked are skipped.
     pub fn take_fault(&mut self) -> Option<(u16, GuestFault)> {
         let mut queues = self.queues.iter_mut().enumerate();
         let found = queues.find_map(|(at, queue)| {
@@ -311,7 +300,7 @@ impl GuestPort {
         found
     }
 
-    /// The queue to the guest of a pair that is held, if it can be used.
+    /// Returns the usable to-guest queue of a locked pair.
     #[inline(always)]
     fn receiver(&mut self, pair: u16) -> Option<&mut GuestQueue> {
         receiver(self.queues.get_mut(to_guest(pair))?.as_mut()?)
@@ -322,10 +311,10 @@ impl GuestPort {
         Some(queue.with(job))
     }
 
-    /// Looks which pairs frames can go to; to be called on every worker when a queue changed.
+    /// Counts the pairs that can receive frames; to be called on every worker when a queue changed.
     pub fn count_pairs(&mut self) {
         let queues = self.queues.iter_mut().step_by(2);
-        let usable = |queue: &mut Option<Lane<GuestQueue>>| {
+        let usable = |queue: &mut Option<QueueLock<GuestQueue>>| {
             queue
                 .as_mut()
                 .is_some_and(|queue| queue.with(|queue| queue.usable()))
@@ -334,10 +323,10 @@ impl GuestPort {
     }
 }
 
-/// The queue, if it is held and can be used.
+/// Returns the queue if it is locked and usable.
 #[inline(always)]
-fn receiver(lane: &mut Lane<GuestQueue>) -> Option<&mut GuestQueue> {
-    lane.held().filter(|queue| queue.usable())
+fn receiver(lock: &mut QueueLock<GuestQueue>) -> Option<&mut GuestQueue> {
+    lock.get().filter(|queue| queue.usable())
 }
 
 fn from_guest(pair: u16) -> usize {
@@ -363,12 +352,9 @@ impl Port for GuestPort {
 
     fn take(&mut self, pair: u16, batch: &mut Batch) {
         let features = self.features;
-        if let Some(copier) = &self.copier {
-            copier.begin_lease();
-        }
-        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
-            lane.hold();
-            if let Some(queue) = lane.held() {
+        if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
+            lock.lock();
+            if let Some(queue) = lock.get() {
                 queue.lease(features, batch);
                 queue.count_leased(batch);
             }
@@ -376,38 +362,21 @@ impl Port for GuestPort {
     }
 
     fn release(&mut self, pair: u16) {
-        let copies = self.copier.as_ref().map(Copier::end_lease);
-        let index = from_guest(pair);
-        if let Some(Some(lane)) = self.queues.get_mut(index) {
-            match (lane.held(), copies) {
-                (Some(queue), None) => queue.end_leases(),
-                (Some(queue), Some(copies)) => {
-                    queue.end_leases_after(copies);
-                    waiting::note(&mut self.unsettled, index, queue);
-                }
-                (None, _) => {}
+        if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
+            if let Some(queue) = lock.get() {
+                queue.end_leases();
             }
-            lane.let_go();
+            lock.unlock();
         }
-    }
-
-    #[inline]
-    fn is_settled(&self) -> bool {
-        self.unsettled.is_empty()
-    }
-
-    fn settle(&mut self, now: Nanos, late: &mut dyn FnMut(u16, Nanos)) -> bool {
-        self.settle_queues(now, late);
-        self.is_settled()
     }
 
     fn hold(&mut self, pair: u16, wait: bool) -> bool {
         match self.queues.get_mut(to_guest(pair)) {
-            Some(Some(lane)) if wait => {
-                lane.hold();
+            Some(Some(lock)) if wait => {
+                lock.lock();
                 true
             }
-            Some(Some(lane)) => lane.try_hold(),
+            Some(Some(lock)) => lock.try_lock(),
             _ => true,
         }
     }
@@ -433,50 +402,49 @@ impl Port for GuestPort {
     #[inline(always)]
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
         match self.receiver(pair) {
-            Some(queue) if queue.at_once => {
+            Some(queue) if !queue.logged => {
                 queue.fill_each(frames.map(|frame| (header::PLAIN, frame)))
             }
-            // A copy, so that only this path has it in memory.
-            Some(queue) => queue.fill_small(frames.clone()),
-            None => Traffic::default(),
+            _ => Traffic::default(),
         }
     }
 
     #[inline(always)]
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         let merge = self.merge;
-        let lane = self.queues.get_mut(to_guest(pair)).and_then(Option::as_mut);
-        match lane.and_then(receiver) {
-            Some(queue) => queue.fill(frame, merge, self.copier.as_ref()),
+        let lock = self.queues.get_mut(to_guest(pair)).and_then(Option::as_mut);
+        match lock.and_then(receiver) {
+            Some(queue) => queue.fill(frame, merge),
             None => Err(DropReason::ReceiverDown),
         }
     }
 
     fn flush(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
-        let lane = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
         let mut due = None;
-        if let Some(queue) = lane.held() {
+        if let Some(queue) = lock.get() {
             queue.give_back();
             queue.congestion.end_batch(now);
             let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
             due = queue.publish_and_notify_by(self.rules, now, activity);
-            if self.copier.is_some() {
-                waiting::note(&mut self.unsettled, to_guest(pair), queue);
-            }
         }
-        lane.let_go();
+        lock.unlock();
         due
     }
 
     fn notify(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
-        let lane = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
         let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
-        let notify = |queue: &mut GuestQueue| match queue.late {
-            true => queue.notify_by(self.rules, now, activity),
-            false => None,
+        let notify = |queue: &mut GuestQueue| {
+            if queue.deferred {
+                queue.notify_by(self.rules, now, activity)
+            } else {
+                None
+            }
         };
-        // Who has the queue now will flush it, and then finds that it is due.
-        lane.try_with(notify).unwrap_or(Some(now))
+        // The worker that has locked the queue will flush it, and then sends the notification if it
+        // is due.
+        lock.try_with(notify).unwrap_or(Some(now))
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {

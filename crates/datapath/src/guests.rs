@@ -1,61 +1,63 @@
-//! What is known of guests' processors: where the supervisor has their states kept, and which are whose.
+//! vCPU states of guests: the memory in which the supervisor keeps them, and the slots of each
+//! port.
 //!
-//! Each worker has a copy of the list, and all map the same memory. Asking is a load for each processor, without a system call.
-//! What is said is a hint that may be out of date; where nothing is known, nothing is said.
+//! Each worker has a copy of the list, and all map the same memory. A query is a load for each
+//! vCPU, without a system call. States are hints that may be out of date; unknown ones are left
+//! out.
 
 use std::sync::Arc;
 
 use port::PortId;
 use port::counters::MAX_PORTS;
-use sched::{Activity as State, Bells, Method, Slot, Vcpu, View};
+use sched::{Activity as State, BlockEvents, Method, Slot, Vcpu, View};
 
-use crate::batching::{Activity, Processor, Vcpus};
+use crate::coalescing::{Activity, Processor, Vcpus};
 
-/// States, and bells where the kernel keeps them.
+/// The states of vCPUs, and block events where the kernel reports them.
 #[derive(Debug)]
 pub struct States {
-    /// What they do.
+    /// The states.
     pub view: View,
-    /// By which it is heard that they sleep.
-    pub bells: Option<Bells>,
+    /// The ring of block events.
+    pub block_events: Option<BlockEvents>,
 }
 
-/// See the module.
+/// The vCPU states of all guests.
 #[derive(Clone, Debug, Default)]
 pub struct Guests {
     states: Option<Arc<States>>,
-    /// Places of processors, by port.
+    /// Slots of vCPUs, by port.
     slots: Vec<Arc<[Slot]>>,
 }
 
 impl Guests {
-    /// The states are here from now on; whose they are is said anew.
+    /// Sets the memory of states; the slots have to be set again.
     pub fn set_states(&mut self, states: Arc<States>) {
         self.states = Some(states);
         self.slots.clear();
     }
 
-    /// Where it is heard that processors sleep.
+    /// Returns the ring of block events.
     #[must_use]
-    pub fn bells(&self) -> Option<&Bells> {
-        self.states.as_deref()?.bells.as_ref()
+    pub fn block_events(&self) -> Option<&BlockEvents> {
+        self.states.as_deref()?.block_events.as_ref()
     }
 
-    /// The processors of a port's guest, if the kernel says at once what they do.
+    /// Returns the vCPUs of a port's guest, if the kernel reports their states at once.
     #[must_use]
     pub fn of(&self, port: PortId) -> Option<Arc<dyn Vcpus>> {
         let states = self.states.as_ref()?;
         let slots = self.slots.get(port.0 as usize)?;
-        let known = self.exact().is_some() && !slots.is_empty();
-        known.then(|| {
-            Arc::new(Processors {
+        let is_exact = self.exact().is_some() && !slots.is_empty();
+        is_exact.then(|| {
+            Arc::new(GuestVcpus {
                 states: Arc::clone(states),
                 slots: Arc::clone(slots),
             }) as Arc<dyn Vcpus>
         })
     }
 
-    /// The places of a port's processors, in place of those that were said before.
+    /// Sets the slots of a port's vCPUs.
     pub fn set_slots(&mut self, port: PortId, slots: Arc<[Slot]>) {
         let at = port.0 as usize;
         if at >= MAX_PORTS {
@@ -67,27 +69,27 @@ impl Guests {
         self.slots[at] = slots;
     }
 
-    /// The memory of states; `None` where they are not kept.
+    /// Returns the memory of states, if there is one.
     #[inline]
     #[must_use]
     pub fn view(&self) -> Option<&View> {
         self.states.as_deref().map(|states| &states.view)
     }
 
-    /// The same where the kernel says at once what happens: what was sampled is too old to go by.
+    /// Returns the memory of states, where the kernel reports changes at once: samples are too old.
     #[must_use]
     pub fn exact(&self) -> Option<&View> {
         self.view().filter(|view| view.method() == Method::Kernel)
     }
 
-    /// What the processors of all guests do, as far as it is known.
+    /// Returns the known vCPU states of all guests.
     pub fn all_vcpus(&self) -> impl Iterator<Item = Vcpu> {
         let view = self.view();
         let slots = self.slots.iter().flat_map(|slots| slots.iter());
         slots.filter_map(move |slot| view?.state(*slot))
     }
 
-    /// What the processors of a port's guest do, as far as it is known: none where it is not.
+    /// Returns the known vCPU states of a port's guest.
     #[inline]
     pub fn vcpus(&self, port: PortId) -> impl Iterator<Item = Vcpu> {
         let slots = self.slots.get(port.0 as usize);
@@ -97,25 +99,27 @@ impl Guests {
     }
 }
 
-/// The processors of one guest.
+/// The vCPUs of one guest.
 #[derive(Debug)]
-struct Processors {
+struct GuestVcpus {
     states: Arc<States>,
     slots: Arc<[Slot]>,
 }
 
-impl Processors {
-    /// Those that may serve a queue pair: where there are as many as pairs, guests give each its own; else it may be any.
+impl GuestVcpus {
+    /// Returns the vCPUs that may serve a queue pair: its own one where there are as many as pairs,
+    /// as guests assign them; else any.
     fn of_pair(&self, pair: u16, pairs: u16) -> &[Slot] {
         let pair = usize::from(pair);
-        match self.slots.len() == usize::from(pairs) && pair < self.slots.len() {
-            true => &self.slots[pair..=pair],
-            false => &self.slots,
+        if self.slots.len() == usize::from(pairs) && pair < self.slots.len() {
+            &self.slots[pair..=pair]
+        } else {
+            &self.slots
         }
     }
 }
 
-impl Vcpus for Processors {
+impl Vcpus for GuestVcpus {
     fn activity(&self, pair: u16, pairs: u16) -> Activity {
         let mut all = Activity::Running;
         for slot in self.of_pair(pair, pairs) {
@@ -140,10 +144,10 @@ impl Vcpus for Processors {
     }
 
     fn listen(&self, pair: u16, pairs: u16) -> bool {
-        let Some(bells) = &self.states.bells else {
+        let Some(block_events) = &self.states.block_events else {
             return false;
         };
-        bells.listen(self.of_pair(pair, pairs));
+        block_events.subscribe(self.of_pair(pair, pairs));
         true
     }
 }
@@ -154,7 +158,7 @@ mod tests {
     use sched::{Activity, Table};
 
     #[test]
-    fn processors_are_told_apart_by_their_ports() {
+    fn vcpus_belong_to_their_ports() {
         let mut table = Table::in_memory().unwrap();
         let slots: Vec<Slot> = (1..4).map(|n| table.follow(n).unwrap()).collect();
         let state = |core| Vcpu {
@@ -168,8 +172,13 @@ mod tests {
         let (a, b) = (PortId(0), PortId(7));
         let mut guests = Guests::default();
         guests.set_slots(a, slots[..2].into());
-        assert_eq!(guests.vcpus(a).count(), 0, "nobody keeps states");
-        let states = |view| Arc::new(States { view, bells: None });
+        assert_eq!(guests.vcpus(a).count(), 0, "there are no states");
+        let states = |view| {
+            Arc::new(States {
+                view,
+                block_events: None,
+            })
+        };
         guests.set_states(states(View::map(table.reader()).unwrap()));
         assert_eq!(guests.vcpus(a).count(), 0, "they were of another memory");
         guests.set_slots(a, slots[..2].into());
@@ -178,7 +187,7 @@ mod tests {
         assert!(guests.vcpus(a).eq([state(0), state(1)]));
         assert!(guests.vcpus(b).eq([state(2)]));
         assert_eq!(guests.vcpus(PortId(3)).count(), 0);
-        table.leave(1);
+        table.unfollow(1);
         assert!(guests.vcpus(a).eq([state(1)]), "it has ended");
         guests.set_slots(b, Arc::default());
         assert_eq!(guests.vcpus(b).count(), 0);
@@ -186,13 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_runs_while_none_of_its_processors_sleeps_that_may_matter() {
-        use crate::batching::Activity::{Blocked, Running, Unknown};
+    fn a_guest_runs_while_no_vcpu_of_the_queue_sleeps() {
+        use crate::coalescing::Activity::{Blocked, Running, Unknown};
         let mut table = Table::in_memory().unwrap();
         let slots: Vec<Slot> = (1..3).map(|n| table.follow(n).unwrap()).collect();
         let view = View::map(table.reader()).unwrap();
-        let processors = Processors {
-            states: Arc::new(States { view, bells: None }),
+        let vcpus_of_guest = GuestVcpus {
+            states: Arc::new(States {
+                view,
+                block_events: None,
+            }),
             slots: slots.clone().into(),
         };
         let set = |n: usize, activity| {
@@ -206,20 +218,20 @@ mod tests {
                 },
             );
         };
-        assert_eq!(processors.activity(0, 1), Unknown);
+        assert_eq!(vcpus_of_guest.activity(0, 1), Unknown);
         set(0, Activity::Running);
-        assert_eq!(processors.activity(0, 1), Unknown);
+        assert_eq!(vcpus_of_guest.activity(0, 1), Unknown);
         set(1, Activity::Runnable);
-        assert_eq!(processors.activity(0, 1), Running);
+        assert_eq!(vcpus_of_guest.activity(0, 1), Running);
         set(1, Activity::Blocked);
-        assert_eq!(processors.activity(0, 1), Blocked);
+        assert_eq!(vcpus_of_guest.activity(0, 1), Blocked);
         assert_eq!(
-            [0, 1].map(|pair| processors.activity(pair, 2)),
+            [0, 1].map(|pair| vcpus_of_guest.activity(pair, 2)),
             [Running, Blocked],
-            "a processor for each pair"
+            "a vCPU for each pair"
         );
-        assert!(!processors.listen(0, 1), "there is no bell");
-        let processor = |pair, pairs| processors.processor(pair, pairs);
+        assert!(!vcpus_of_guest.listen(0, 1), "there is no bell");
+        let processor = |pair, pairs| vcpus_of_guest.processor(pair, pairs);
         let is = |asleep| Some(Processor { core: 0, asleep });
         assert_eq!(
             [processor(0, 2), processor(1, 2)],

@@ -1,22 +1,22 @@
-//! Idle cores help: what is pending at a busy worker is done by threads of the lowest priority on cores that have nothing
-//! else to do.
+//! Helpers on idle cores: threads of the lowest priority that forward frames of busy workers on
+//! cores that have nothing else to do.
 //!
 //! ```text
-//! topology  which cores share a cache (read where paths can be opened)
-//! choice    which of them is to help (no clock, no threads)
-//! desk      where queue pairs are lent to a helper and come back
-//! boost     a helper that others wait for runs with ordinary priority
-//! system    the kernel's scheduler
-//! helper    a helper as others see it, and when it is asked
-//! seen      what cores do, as the kernel says
-//! worth     whose frames are worth it
+//! topology     cores and the caches that they share (read where paths can be opened)
+//! choice       the core that helps for a receiver (no clock, no threads)
+//! handoff      the slots by which queue pairs are assigned to a helper and taken back
+//! boost        ordinary priority for a helper that others wait for
+//! system       the kernel's scheduler
+//! helper       a helper as other threads see it, and its backoff
+//! core_states  the state of each core, as the kernel reports it
+//! worth        the frames that are worth a helper
 //! ```
 
 pub(crate) mod boost;
 pub mod choice;
-pub(crate) mod desk;
+pub(crate) mod core_states;
+pub(crate) mod handoff;
 pub mod helper;
-pub(crate) mod seen;
 mod sync;
 pub(crate) mod system;
 #[cfg(test)]

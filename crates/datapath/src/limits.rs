@@ -1,14 +1,16 @@
-//! What a port may send and be sent.
+//! Rate limits and storm control of a port.
 //!
 //! ```text
-//! from the guest   a batch gets what there is (grant); frames that it is too small for stay in the guest's ring; what was not used
-//!                  is given back (settle), and the pair waits until there is enough for the first of them
-//! to the guest     frame by frame (admits); more is dropped
-//! for many         frames that are flooded, frame by frame (admits_flood); more is dropped
+//! from the guest  a batch gets the available tokens (grant); frames beyond them stay in the
+//!                 guest's ring; unused tokens are returned (settle), and the pair waits until
+//!                 there are enough for its next frame
+//! to the guest    frame by frame (admits); excess frames are dropped
+//! flooded         frame by frame (admits_flood); excess frames are dropped
 //! ```
 //!
-//! All workers that serve a port share its buckets, so a limit is the port's as a whole. Between a grant and its settlement what is not
-//! used is missing to others, for about a microsecond; who finds nothing then looks again soon.
+//! All workers that serve a port share its buckets, so a limit applies to the port as a whole.
+//! Between grant and settlement unused tokens are missing to other workers, for about a
+//! microsecond; a worker that finds none retries soon.
 
 mod bucket;
 mod sync;
@@ -23,11 +25,11 @@ use wire::MacAddr;
 
 use bucket::{Bucket, Grant, Nanos};
 
-/// Who has to wait waits at least for so long, so that there is something to do then; or half as long as the bucket takes to
-/// fill, so that nothing is lost meanwhile.
-const PAUSE: Nanos = 500_000;
+/// Minimum wait of a sender, nanoseconds, so that there is a batch to send then; or half of the
+/// time in which the bucket fills, so that no tokens are lost.
+const MIN_WAIT: Nanos = 500_000;
 
-/// The buckets of one direction.
+/// Buckets of one direction.
 #[derive(Debug)]
 struct Limiter {
     packets: Option<Bucket>,
@@ -43,7 +45,7 @@ impl Limiter {
         (limit != Limit::default()).then_some(limiter)
     }
 
-    /// All that may be used now; `None` if that is nothing.
+    /// Takes all available tokens; `None` if there are none.
     fn grant(&self, now: Nanos) -> Option<Budget> {
         let share = |bucket: &Option<Bucket>| match bucket {
             None => Share::ENDLESS,
@@ -65,7 +67,7 @@ impl Limiter {
         None
     }
 
-    /// Gives back what was not used of a grant, or takes what was used beyond it.
+    /// Returns the unused tokens of a grant, or takes those used beyond it.
     fn settle(&self, budget: &Budget) {
         let shares = [(&self.packets, budget.packets), (&self.bits, budget.bits)];
         for (bucket, share) in shares {
@@ -75,14 +77,14 @@ impl Limiter {
         }
     }
 
-    /// When to look again for so much.
+    /// Returns the time at which there are enough tokens for this cost.
     fn ready_at(&self, cost: Cost, now: Nanos) -> Nanos {
         let buckets = [(&self.packets, cost.packets), (&self.bits, cost.bits)];
         let each = buckets.into_iter().filter_map(|(bucket, need)| {
             let bucket = bucket.as_ref()?;
             Some((bucket.ready_at(need), bucket.fills_in()))
         });
-        let (ready, pause) = each.fold((0, PAUSE), |(ready, pause), (at, fills_in)| {
+        let (ready, pause) = each.fold((0, MIN_WAIT), |(ready, pause), (at, fills_in)| {
             (at.max(ready), pause.min(fills_in / 2))
         });
         ready.max(now + pause)
@@ -116,7 +118,7 @@ pub struct PortLimits {
 }
 
 impl PortLimits {
-    /// Full buckets; `None` where nothing is limited.
+    /// Returns full buckets; `None` if no limit is set.
     #[must_use]
     pub fn new(limits: Limits) -> Option<Arc<Self>> {
         let bucket = |rate: Option<Rate>| rate.map(Bucket::new);
@@ -131,26 +133,27 @@ impl PortLimits {
         (!limits.is_nothing()).then(|| Arc::new(made()))
     }
 
-    /// What is limited.
+    /// Returns the limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Whether what its guest sends is limited.
-    pub(crate) fn holds_back(&self) -> bool {
+    /// Returns whether the from-guest direction is limited.
+    pub(crate) fn limits_from_guest(&self) -> bool {
         self.from_guest.is_some()
     }
 
-    /// Whether what its guest is sent is limited.
-    pub(crate) fn drops(&self) -> bool {
+    /// Returns whether the to-guest direction is limited.
+    pub(crate) fn limits_to_guest(&self) -> bool {
         self.to_guest.is_some()
     }
 
-    /// What its guest may send now, to be given to [`PortLimits::settle`]; `None` if that is not limited.
+    /// Returns the budget of a batch, to be passed to [`PortLimits::settle`]; `None` without a
+    /// limit.
     ///
     /// # Errors
-    /// Nothing; the time at which to look again.
+    /// The time at which to retry, when there are no tokens.
     pub(crate) fn grant(&self, now: Nanos) -> Result<Option<Budget>, Nanos> {
         let Some(limiter) = &self.from_guest else {
             return Ok(None);
@@ -165,20 +168,21 @@ impl PortLimits {
         }
     }
 
-    /// What was granted was used so far. The time at which to look again, if there was not enough for a frame.
+    /// Settles a budget. Returns the time at which to retry, if it was too small for a frame.
     pub(crate) fn settle(&self, budget: &Budget, now: Nanos) -> Option<Nanos> {
         let limiter = self.from_guest.as_ref()?;
         limiter.settle(budget);
         budget.short.map(|cost| limiter.ready_at(cost, now))
     }
 
-    /// Whether its guest may be sent a frame now; then that is paid for.
+    /// Takes the tokens of a frame to the guest. Returns `false` if there are not enough.
     pub(crate) fn admits(&self, cost: Cost, now: Nanos) -> bool {
         let limiter = self.to_guest.as_ref();
         limiter.is_none_or(|limiter| limiter.admits(cost, now))
     }
 
-    /// Whether a frame of its guest for this address, which is flooded, may be; then that is paid for.
+    /// Takes the tokens of a flooded frame to this address. Returns `false` if there are not
+    /// enough.
     pub(crate) fn admits_flood(&self, to: MacAddr, cost: Cost, now: Nanos) -> bool {
         let bucket = match to {
             MacAddr::BROADCAST => &self.broadcast,

@@ -1,62 +1,63 @@
-//! Mirrors: frames that also go to another port. Whose they are is said here; [`crate::watch`] sees them, and the fabric delivers them.
+//! Mirrors: copies of frames to another port. This module selects the frames, [`crate::tap`] sees
+//! them, and the fabric delivers the copies.
 
 use channel::capture::Way;
-use channel::mirrors::Mirror as Order;
+use channel::mirrors::Mirror as MirrorConfig;
 use policy::{Ingress, Program, SegmentId};
 use port::{DropReason, PortId};
 use wire::Parsed;
 use wire::expression::{ExpressionError, Filter};
 
-/// One mirror. All workers share it.
+/// One mirror, shared by all workers.
 #[derive(Clone, Debug)]
 pub struct Mirror {
-    order: Order,
+    config: MirrorConfig,
     filter: Filter,
 }
 
-/// A copy that is to be made.
+/// Copy to be made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copied {
-    /// Where it goes.
+pub(crate) struct MirrorCopy {
+    /// Destination.
     pub(crate) to: PortId,
-    /// The number of the mirror.
+    /// Number of the mirror.
     pub(crate) mirror: u8,
 }
 
-/// A frame as a mirror sees it.
+/// Frame as a mirror sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passing<'a> {
+pub(crate) struct MirroredFrame<'a> {
     pub(crate) port: PortId,
     pub(crate) way: Way,
     pub(crate) lost: Option<DropReason>,
-    /// Of a frame that was sent, if it is in one.
+    /// Segment of a frame that was sent, if it has one.
     pub(crate) segment: Option<SegmentId>,
     pub(crate) parsed: &'a Parsed,
     pub(crate) len: u32,
 }
 
 impl Mirror {
-    /// What control has ordered.
+    /// Returns the mirror of this configuration.
     ///
     /// # Errors
-    /// The filter's, where it makes no sense.
-    pub fn new(mut order: Order) -> Result<Self, ExpressionError> {
-        order.sort();
-        let filter = Filter::parse(&order.filter)?;
-        Ok(Self { order, filter })
+    /// The filter cannot be parsed.
+    pub fn new(mut config: MirrorConfig) -> Result<Self, ExpressionError> {
+        config.sort();
+        let filter = Filter::parse(&config.filter)?;
+        Ok(Self { config, filter })
     }
 
-    /// A copy that it makes.
-    pub(crate) fn copy(&self) -> Copied {
-        Copied {
-            to: self.order.to,
-            mirror: self.order.number,
+    /// Returns the copy that it makes.
+    pub(crate) fn copy(&self) -> MirrorCopy {
+        MirrorCopy {
+            to: self.config.to,
+            mirror: self.config.number,
         }
     }
 
-    /// Whether it may be about frames of this port that go this way.
-    pub(crate) fn is_of(&self, port: PortId, way: Way, program: &Program) -> bool {
-        let has = |segment: &SegmentId| self.order.is_of_segment(*segment);
+    /// Returns whether the mirror can apply to frames of this port in this direction.
+    pub(crate) fn covers(&self, port: PortId, way: Way, program: &Program) -> bool {
+        let has = |segment: &SegmentId| self.config.is_of_segment(*segment);
         let in_segment = || match program.ingress(port) {
             Ingress::Closed | Ingress::Down => false,
             Ingress::Access(segment) => has(segment),
@@ -64,15 +65,16 @@ impl Mirror {
                 native.as_ref().is_some_and(has) || tagged.iter().any(|one| has(&one.segment))
             }
         };
-        self.order.names(port, way)
-            || self.order.is_of_sender(port, way) && (self.order.everything || in_segment())
+        self.config.names(port, way)
+            || self.config.is_of_sender(port, way) && (self.config.everything || in_segment())
     }
 
-    /// Whether a frame is to be copied. What was not delivered to a receiver is not; what was sent is, whatever became of it.
-    pub(crate) fn wants(&self, frame: &Passing<'_>) -> bool {
-        let Passing { port, way, .. } = *frame;
+    /// Returns whether a frame is to be copied: one that was sent, even if it was dropped later;
+    /// one that was delivered.
+    pub(crate) fn matches(&self, frame: &MirroredFrame<'_>) -> bool {
+        let MirroredFrame { port, way, .. } = *frame;
         (way == Way::In || frame.lost.is_none())
-            && self.order.means(port, way, frame.segment)
+            && self.config.means(port, way, frame.segment)
             && self.filter.matches(frame.parsed, frame.len)
     }
 }

@@ -1,27 +1,28 @@
-//! Making work that a sender left undone fit its receiver.
+//! Software checksums and segmentation (GSO) for receivers without the offload.
 //!
-//! A frame with a partial checksum or a large segment crosses as it is to a receiver that takes it. For
-//! any other receiver the checksum is completed, or the frame is cut into segments with their own
-//! checksums, here. What a sender claims about its frame is checked against the frame's own headers first.
+//! A frame with a partial checksum or a large segment is delivered unchanged to a receiver that
+//! accepts it. For any other receiver the checksum is completed, or the frame is cut into segments
+//! with their own checksums. The offload that a sender requests is first checked against the
+//! frame's own headers.
 
 use memory::Segment;
 use port::counters::Traffic;
 use port::{DropReason, Gso, Offload, Outgoing, PartialChecksum, Payload, Port};
 use wire::checksum::{Sum, complete_partial};
-use wire::conduct::looked_at;
+use wire::frame_class::parsed_extent;
 use wire::packet::{L3, Parsed};
 use wire::segment::{GsoError, GsoKind, MAX_SEGMENTS, Segmenter};
 use wire::vlan::{CAP, HEADROOM};
 
-/// Bytes summed at a time: guest memory is copied out before it is looked at.
+/// Bytes summed at a time: guest memory is copied out before it is read.
 const SUM_CHUNK: usize = 2048;
 
-/// What became of one frame for one receiver.
+/// Result of the delivery of one frame to one receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Delivered {
     /// Frames put into the receiver's buffers.
     pub traffic: Traffic,
-    /// Frames that were not, and why.
+    /// Frames that were dropped, and the reason.
     pub lost: Option<(DropReason, u64)>,
 }
 
@@ -51,11 +52,13 @@ impl Delivered {
     }
 }
 
-/// Checks what a sender left undone against the frame's own headers, and completes the description.
-/// CVE-2024-11614: the checksum field lies within the frame. To complete it changes nothing that a decision rests on.
+/// Checks an offload against the frame's own headers, and completes its description.
+/// CVE-2024-11614: the checksum field must lie within the frame. Completing the checksum must not
+/// change bytes that a decision depends on.
 ///
 /// # Errors
-/// [`DropReason::BadOffload`] when they disagree, [`DropReason::TooManySegments`] where too much work is asked for.
+/// [`DropReason::BadOffload`] when they disagree, [`DropReason::TooManySegments`] when the frame
+/// would be cut into too many segments.
 pub fn check(
     headers: &[u8],
     len: u32,
@@ -70,7 +73,8 @@ pub fn check(
     };
     let end = u32::from(checksum.start) + u32::from(checksum.offset) + 2;
     let own = is_own(checksum, parsed);
-    // Within the private headers: there it can be completed, and tags cannot shift it out of 16 bits.
+    // The field must be within the private headers: there it can be completed, and tags cannot
+    // shift it out of 16 bits.
     if end > len.min(headers.len() as u32) || !(own || is_inner(checksum, parsed)) {
         return Err(DropReason::BadOffload);
     }
@@ -90,15 +94,16 @@ pub fn check(
     Ok(())
 }
 
-/// Whether a checksum is that of the frame's own transport header.
+/// Returns whether the checksum is that of the frame's own transport header.
 fn is_own(checksum: PartialChecksum, parsed: &Parsed) -> bool {
     let field = checksum.start.checked_add(checksum.offset);
     field.is_some() && parsed.l4_offset == Some(checksum.start) && parsed.checksum_offset() == field
 }
 
-/// Whether a checksum is one of what the frame carries, as guests leave it undone in tunnels: it is of nothing that was decided about.
+/// Returns whether the checksum is one of an encapsulated packet, as guests leave it in tunnels: no
+/// decision depends on it.
 fn is_inner(checksum: PartialChecksum, parsed: &Parsed) -> bool {
-    looked_at(parsed).is_some_and(|end| checksum.start >= end)
+    parsed_extent(parsed).is_some_and(|end| checksum.start >= end)
 }
 
 fn segmenter<'a>(
@@ -111,7 +116,7 @@ fn segmenter<'a>(
     Segmenter::new(&headers[..header_len], payload, gso.size, gso.kind, gso.ecn)
 }
 
-/// The drop that a frame is which cannot be cut.
+/// Returns the drop reason of a frame that cannot be segmented.
 fn reason_of(error: GsoError) -> DropReason {
     match error {
         GsoError::TooManySegments => DropReason::TooManySegments,
@@ -119,7 +124,7 @@ fn reason_of(error: GsoError) -> DropReason {
     }
 }
 
-/// The length that counts against an MTU: of the frame, or of the longest of its segments.
+/// Returns the length that counts against an MTU: of the frame, or of the longest of its segments.
 fn link_len(frame: &Outgoing<'_>) -> u32 {
     match frame.offload.gso {
         Some(gso) => frame
@@ -129,23 +134,24 @@ fn link_len(frame: &Outgoing<'_>) -> u32 {
     }
 }
 
-/// Whether `port` takes the frame in the form that it has: within its MTU, and with the work that is left.
-/// `link_header` is the length of the Ethernet header with tags, which does not count against the MTU.
+/// Returns whether `port` accepts the frame as it is: its length and its offload. `link_header` is
+/// the length of the Ethernet header with tags, which does not count against the MTU.
 #[inline]
 pub fn fits<P: Port>(port: &P, frame: &Outgoing<'_>, link_header: u32) -> bool {
     link_len(frame) <= port.mtu() + link_header && port.accepts().takes(&frame.offload)
 }
 
-/// Room for what is made of a frame on its way; reused.
+/// Reusable buffers for segmentation.
 #[derive(Debug)]
 pub struct Fitter {
     segments: Vec<Segment>,
     headers: [u8; HEADROOM + CAP],
-    /// Of the parts of the frame in hand, as far as it was cut for one of its receivers already. Headers are each receiver's own.
+    /// Payload checksums of the current frame's segments, if it was cut for a receiver already.
+    /// Headers are per receiver.
     sums: Vec<Sum>,
-    /// The frame in hand is for several receivers.
+    /// Whether the current frame has several receivers.
     keeps_sums: bool,
-    /// Parts of frames that were read to sum them up, so far.
+    /// Segments whose payload was summed so far.
     #[cfg(test)]
     pub(crate) summed: usize,
 }
@@ -164,16 +170,16 @@ impl Default for Fitter {
 }
 
 impl Fitter {
-    /// The frames that are delivered from now on are one and the same, to several receivers: its payload is summed up once. `false`: they are not
-    /// any more.
+    /// Starts or ends the delivery of one frame to several receivers: the checksums of its payload
+    /// are computed once.
     #[cold]
     pub fn keep_sums(&mut self, on: bool) {
         self.sums.clear();
         self.keeps_sums = on;
     }
 
-    /// Delivers `frame`, which [`check`] passed, in the form that `port` takes; see [`fits`] for the frames
-    /// that need none of this.
+    /// Delivers `frame`, which passed [`check`], in the form that `port` accepts; see [`fits`] for
+    /// the frames that need no conversion.
     #[inline(never)]
     pub fn deliver<P: Port>(
         &mut self,
@@ -263,7 +269,7 @@ impl Fitter {
                     delivered.traffic.bytes += u64::from(out.len());
                 }
                 Err(reason) => {
-                    // Who has no buffer for this one is not asked for the rest.
+                    // A receiver without a buffer for this segment is not tried with the rest.
                     let is_over =
                         matches!(reason, DropReason::ReceiverFull | DropReason::ReceiverDown);
                     let frames = if is_over {
@@ -283,7 +289,7 @@ impl Fitter {
     }
 }
 
-/// `first` and then `rest` as one payload over the segments in `arena`.
+/// Returns `first` and `rest` as one payload over the segments in `arena`.
 fn join<'a>(first: &'a [u8], rest: &Payload<'a>, arena: &'a mut Vec<Segment>) -> Payload<'a> {
     arena.clear();
     let first_len = first.len() as u32;
@@ -307,7 +313,7 @@ fn join<'a>(first: &'a [u8], rest: &Payload<'a>, arena: &'a mut Vec<Segment>) ->
     unsafe { Payload::new(arena, 0, first_len + rest.len() - left) }
 }
 
-/// The sum of a payload's bytes, from a private copy of each chunk.
+/// Returns the sum of a payload's bytes, from a private copy of each chunk.
 fn sum_of(payload: &Payload<'_>) -> Sum {
     let mut sum = Sum::new();
     let mut chunk = [0; SUM_CHUNK];

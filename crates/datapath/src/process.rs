@@ -1,16 +1,16 @@
-//! The switch process: the thread that speaks with supervisor, control and front ends.
+//! The switch process: the session thread, which serves supervisor, control and front ends.
 //!
-//! One `epoll` waits for all of them. Whatever changes a queue goes to the worker as a message.
+//! One `epoll` set waits for all of them. Every change of a queue goes to its worker as a message.
 
 mod captures;
 mod connections;
-mod errands;
 mod flows;
 mod hand_over;
-mod kept;
-mod life;
+mod liveness;
 mod mirrors;
 mod ports;
+mod saved_connections;
+mod sweeps;
 mod token;
 
 use std::collections::BTreeMap;
@@ -18,100 +18,99 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::keeping::Marks;
+use channel::keeping::ThreadSlots;
 use channel::link::{Link, Received};
 use channel::mirrors::Mirror;
 use channel::shared;
-use channel::supervision::{Ask, CopyEngine, Tell};
-use channel::switching::{Order, PortConfig, Report, Request};
-use memory::engine::Engines;
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::switching::{PortConfig, Request, SwitchCommand, SwitchEvent};
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::attach::{Attachment, LeftBehind};
-use crate::batching::Rules;
-use crate::culprit;
+use crate::attach::{Attachment, QueueSnapshots};
+use crate::coalescing::Rules;
+use crate::crash_record;
 use crate::guest::GuestPort;
-use crate::keeper::Deposits;
+use crate::session_store::SessionStore;
 use crate::worker::{Help, Notice, Notices};
 use crate::workers::Workers;
 use captures::Captures;
 use connections::unwatch;
-use errands::{OpenErrands, Progress};
-use kept::KeptConnections;
-use life::Life;
+use liveness::Liveness;
+use saved_connections::SavedConnections;
+use sweeps::{PendingSweeps, Progress};
 use token::Token;
 
-// Each port has a part of what all may map.
+// The memory quota of the process is divided by the number of ports.
 const _: () = assert!(memory::PORTS == port::counters::MAX_PORTS as u64);
 
-/// Between two looks at the workers' loads.
-const BALANCE: Duration = Duration::from_secs(1);
-/// Orders of control that are followed in a row.
-const ORDERS: usize = 64;
+/// Interval between two checks of the workers' loads, seconds.
+const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// Commands of control that are executed in a row.
+const COMMANDS_PER_TURN: usize = 64;
 
-type SupervisorLink = Link<Ask, Tell>;
-type ControlLink = Link<Report, Request>;
+type SupervisorLink = Link<SupervisorRequest, SupervisorEvent>;
+type ControlLink = Link<SwitchEvent, Request>;
 
-/// See the module.
+/// The state of the session thread.
 struct Process {
     epoll: OwnedFd,
     supervisor: SupervisorLink,
     control: Option<ControlLink>,
     notices: Notices,
     workers: Workers,
-    /// When the workers' loads were looked at last.
+    /// Time of the last check of the workers' loads.
     balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
-    /// The only users who may connect to ports, where there is one; said before the port comes.
+    /// The only user who may connect to a port, where one is configured. Control sends it before
+    /// the port.
     peers: BTreeMap<PortId, u32>,
-    errands: OpenErrands,
+    sweeps: PendingSweeps,
     captures: Captures,
     mirrors: Vec<Mirror>,
-    deposits: Deposits,
-    left: LeftBehind,
-    /// What the switch before this one has left, until control has said what is wanted.
-    kept: KeptConnections,
-    /// When guests are notified.
+    store: SessionStore,
+    snapshots: QueueSnapshots,
+    /// Connections of the previous switch process, until control has added its ports.
+    saved: SavedConnections,
+    /// Interrupt coalescing of guests.
     rules: Rules,
-    /// The supervisor's question whether all threads are alive.
-    life: Life,
+    /// The supervisor's liveness probe that is under way.
+    liveness: Liveness,
     stop: bool,
-    /// The next switch takes over: nobody is served.
-    resting: bool,
+    /// The next switch process takes over: no queue is served.
+    quiesced: bool,
 }
 
-/// Runs the switch until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once all
-/// threads run, before a front end is heard.
+/// Runs the switch until the supervisor ends it or exits. `link` is the supervision link. `close`
+/// is called when all threads run, before the first message of a front end is read.
 ///
 /// # Errors
-/// What keeps the process from starting or from waiting for events.
+/// A malformed start message, or a system error at start or in `epoll_wait`.
 pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let mut supervisor = SupervisorLink::new(link);
-    let Received::Message(Tell::StartSwitch(settings), fds) = supervisor.recv()? else {
-        return Err(io::Error::other("the supervisor did not say how to start"));
+    let Received::Message(SupervisorEvent::StartSwitch(settings), fds) = supervisor.recv()? else {
+        return Err(io::Error::other(
+            "the first message of the supervisor is not StartSwitch",
+        ));
     };
-    let [counters, marks] = <[OwnedFd; 2]>::try_from(fds)
-        .map_err(|_| io::Error::other("the supervisor sent no counters and marks"))?;
+    let [counters, slots] = <[OwnedFd; 2]>::try_from(fds)
+        .map_err(|_| io::Error::other("StartSwitch without counters and thread slots"))?;
     let counters = Counters::map(&counters).map_err(io::Error::other)?;
-    let marks = Marks::map(&marks).map_err(io::Error::other)?;
+    let slots = ThreadSlots::map(&slots).map_err(io::Error::other)?;
     supervisor.set_nonblocking()?;
-    culprit::name_on_death()?;
+    crash_record::install_handlers()?;
     memory::survive_truncation()?;
-    let help = Help::new(settings.offload, settings.cores);
+    let help = Help::new(settings.helpers, settings.cores);
     let seed = random_seed()?;
     let (workers, notices) =
         Workers::start_with(settings.workers, settings.poll, &counters, seed, help)?;
-    workers.set_marks(&marks);
-    culprit::set_own(marks.of(0));
-    if settings.copy_engine == CopyEngine::Thread {
-        workers.copy_by(&Engines::thread(workers.count(), random_seed()?));
-    }
-    // Each answers once it runs.
+    workers.set_thread_slots(&slots);
+    crash_record::set_thread_slot(slots.of(0));
+    // Each worker replies when it runs.
     workers.each(|_| ());
-    let deposits = Deposits::new(supervisor.as_fd().try_clone_to_owned()?);
+    let store = SessionStore::new(supervisor.as_fd().try_clone_to_owned()?);
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -130,21 +129,22 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         balanced: Instant::now(),
         ports: BTreeMap::new(),
         peers: BTreeMap::new(),
-        errands: OpenErrands::default(),
+        sweeps: PendingSweeps::default(),
         captures: Captures::default(),
         mirrors: Vec::new(),
-        deposits,
-        left: LeftBehind::default(),
-        rules: Rules::of(settings.batching),
-        kept: KeptConnections::new(settings.successor, settings.waits),
-        life: Life::default(),
+        store,
+        snapshots: QueueSnapshots::default(),
+        rules: Rules::of(settings.coalescing),
+        saved: SavedConnections::new(settings.successor, settings.waits),
+        liveness: Liveness::default(),
         stop: false,
-        resting: false,
+        quiesced: false,
     };
     while !process.stop {
-        match process.resting {
-            true => process.wait_for_supervisor()?,
-            false => process.turn()?,
+        if process.quiesced {
+            process.wait_for_supervisor()?
+        } else {
+            process.run_once()?
         }
     }
     process.close_all();
@@ -158,18 +158,18 @@ fn random_seed() -> io::Result<u64> {
 }
 
 impl Process {
-    fn turn(&mut self) -> io::Result<()> {
+    fn run_once(&mut self) -> io::Result<()> {
         self.pauses_due();
         self.warnings_due();
         self.dial_due();
         self.balance_due();
-        self.go_on_due();
+        self.restore_due();
         let next = [
             self.next_pause_end(),
             self.next_warning(),
             self.next_dial(),
             self.next_balance(),
-            self.next_to_go_on(),
+            self.next_restore(),
         ];
         let timeout = next.into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -190,49 +190,49 @@ impl Process {
         };
         for event in &events[..count] {
             match Token::decode(event.data) {
-                Token::Supervisor => self.hear_supervisor()?,
-                Token::Control => self.hear_control(),
-                Token::Notices => self.hear_worker(),
+                Token::Supervisor => self.handle_supervisor()?,
+                Token::Control => self.handle_control(),
+                Token::Notices => self.handle_notices(),
                 Token::Listener(id) => self.accept(id),
-                Token::Connection(id) => self.pump(id),
+                Token::Connection(id) => self.serve_connection(id),
             }
         }
         Ok(())
     }
 
-    fn hear_supervisor(&mut self) -> io::Result<()> {
+    fn handle_supervisor(&mut self) -> io::Result<()> {
         loop {
             match self.supervisor.recv()? {
                 Received::Nothing => return Ok(()),
-                Received::Closed | Received::Message(Tell::Stop, _) => {
+                Received::Closed | Received::Message(SupervisorEvent::Stop, _) => {
                     self.stop = true;
                     return Ok(());
                 }
-                Received::Message(Tell::ControlLink, mut fds) => {
+                Received::Message(SupervisorEvent::ControlLink, mut fds) => {
                     if let Some(fd) = fds.pop() {
                         self.set_control(fd)?;
                     }
                 }
-                Received::Message(Tell::Dialed { port, path, error }, mut fds) => {
+                Received::Message(SupervisorEvent::Dialed { port, path, error }, mut fds) => {
                     self.dialed(port, &path, fds.pop(), error);
                 }
-                Received::Message(Tell::Kept { port, numbers }, fds) => {
-                    self.kept.add_files(port, numbers, fds);
+                Received::Message(SupervisorEvent::SavedDescriptors { port, numbers }, fds) => {
+                    self.saved.add_files(port, numbers, fds);
                 }
                 Received::Message(
-                    Tell::KeptRecord {
+                    SupervisorEvent::SavedSession {
                         port,
                         record,
-                        condemned,
+                        quarantined,
                     },
                     _,
-                ) => self.kept.add_record(port, &record, condemned),
-                Received::Message(Tell::Rest, _) => self.rest()?,
-                Received::Message(Tell::Unrest, _) => self.unrest(),
-                Received::Message(Tell::GoOn, _) => self.take_over()?,
-                Received::Message(Tell::Ping, _) => self.ask_for_life(),
-                Received::Message(Tell::GuestStates, fds) => self.workers.watch(fds),
-                Received::Message(Tell::GuestThreads { port, slots }, _) => {
+                ) => self.saved.add_record(port, &record, quarantined),
+                Received::Message(SupervisorEvent::Quiesce, _) => self.quiesce()?,
+                Received::Message(SupervisorEvent::Resume, _) => self.resume(),
+                Received::Message(SupervisorEvent::TakeOver, _) => self.take_over()?,
+                Received::Message(SupervisorEvent::Ping, _) => self.probe(),
+                Received::Message(SupervisorEvent::GuestStates, fds) => self.workers.watch(fds),
+                Received::Message(SupervisorEvent::GuestThreads { port, slots }, _) => {
                     self.workers.set_guest_threads(port, &slots);
                 }
                 Received::Message(..) => {}
@@ -252,27 +252,29 @@ impl Process {
     fn drop_control(&mut self) {
         if let Some(link) = self.control.take() {
             let _ = epoll::delete(&self.epoll, &link);
-            self.errands.control_is_gone();
+            self.sweeps.control_disconnected();
             self.end_captures(None);
             self.workers.first(|w| w.drop_control());
         }
     }
 
-    /// Sends a report; a control that is gone will ask again when it is back.
-    fn report(&mut self, report: &Report, fds: &[BorrowedFd<'_>]) {
+    /// Sends an event to control. A failed control process requests the state again after its
+    /// restart.
+    fn report(&mut self, report: &SwitchEvent, fds: &[BorrowedFd<'_>]) {
         let failed = match &self.control {
             Some(link) => link.send(report, fds).err(),
             None => return,
         };
         if let Some(error) = failed {
-            tracing::warn!("control does not listen: {error}");
+            tracing::warn!("sending to control failed: {error}");
             self.drop_control();
         }
     }
 
-    /// Follows what control wants, some of it in a row: others have their turn then.
-    fn hear_control(&mut self) {
-        for _ in 0..ORDERS {
+    /// Executes commands of control, a bounded number in a row, so that other descriptors are
+    /// served.
+    fn handle_control(&mut self) {
+        for _ in 0..COMMANDS_PER_TURN {
             let Some(link) = &mut self.control else {
                 return;
             };
@@ -280,76 +282,78 @@ impl Process {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Message(request, fds)) => {
                     let number = request.number;
-                    match self.follow(number, request.order, fds) {
+                    match self.execute(number, request.order, fds) {
                         Ok(Progress::Done) => self.done(number, None),
-                        Ok(Progress::Begun) => {}
+                        Ok(Progress::Started) => {}
                         Err(error) => self.done(number, Some(error)),
                     }
                 }
                 Ok(Received::Closed) => return self.drop_control(),
                 Err(error) => {
-                    tracing::error!("control makes no sense: {error}");
+                    tracing::error!("malformed message from control: {error}");
                     return self.drop_control();
                 }
             }
         }
     }
 
-    /// Tells control that an order is done.
+    /// Reports to control that a command is done.
     fn done(&mut self, number: u64, error: Option<String>) {
-        self.report(&Report::Done { number, error }, &[]);
+        self.report(&SwitchEvent::Done { number, error }, &[]);
     }
 
-    fn follow(
+    fn execute(
         &mut self,
         number: u64,
-        order: Order,
+        order: SwitchCommand,
         mut fds: Vec<OwnedFd>,
     ) -> Result<Progress, String> {
         match order {
-            Order::Adopt => {
+            SwitchCommand::Adopt => {
                 self.adopt().map_err(|e| e.to_string())?;
-                return Ok(self.find_stations(number, u32::MAX));
+                return Ok(self.sweep_stations(number, u32::MAX));
             }
-            Order::RemovePort(id) => {
+            SwitchCommand::RemovePort(id) => {
                 self.remove_port(id)?;
-                return Ok(self.take_out(number, id));
+                return Ok(self.remove_from_workers(number, id));
             }
-            Order::CountRules => return Ok(self.count_rules(number)),
-            Order::Stations { within_ms } => return Ok(self.find_stations(number, within_ms)),
-            Order::Check(stations, bound) => {
+            SwitchCommand::CountRules => return Ok(self.count_rules(number)),
+            SwitchCommand::Stations { within_ms } => {
+                return Ok(self.sweep_stations(number, within_ms));
+            }
+            SwitchCommand::Check(stations, bound) => {
                 return Ok(self.check_flows(number, &stations, &bound));
             }
-            Order::Program { program, outdated } => {
+            SwitchCommand::Program { program, outdated } => {
                 return Ok(self.change_program(number, program, outdated));
             }
-            Order::AddPort(config) => self.add_port(config, fds.pop())?,
-            Order::SetPort(config) => {
+            SwitchCommand::AddPort(config) => self.add_port(config, fds.pop())?,
+            SwitchCommand::SetPort(config) => {
                 let port = self.ports.get_mut(&config.id).ok_or("no such port")?;
                 if port.config().mtu != config.mtu {
                     port.set_mtu(config.mtu, &self.workers);
                 }
                 port.set_weight(config.weight, &self.workers);
             }
-            Order::SetLimits(id, limits) => self.set_limits(id, limits)?,
-            Order::SetPeer(id, user) => self.set_peer(id, user)?,
-            Order::SetMirrors(mirrors) => self.set_mirrors(mirrors)?,
-            Order::PortStates => self.report_ports(),
-            Order::FindFlows(keys) => self.find_flows(keys)?,
-            Order::Flows(wanted) => return Ok(self.busiest_flows(number, wanted)),
-            Order::Capture(order) => self.capture(&order)?,
-            Order::EndCapture(id) => self.end_capture(id),
+            SwitchCommand::SetLimits(id, limits) => self.set_limits(id, limits)?,
+            SwitchCommand::SetPeer(id, user) => self.set_peer(id, user)?,
+            SwitchCommand::SetMirrors(mirrors) => self.set_mirrors(mirrors)?,
+            SwitchCommand::PortStates => self.report_ports(),
+            SwitchCommand::FindFlows(keys) => self.find_flows(keys)?,
+            SwitchCommand::Flows(desired) => return Ok(self.dump_top_flows(number, desired)),
+            SwitchCommand::Capture(order) => self.capture(&order)?,
+            SwitchCommand::EndCapture(id) => self.end_capture(id),
         }
         Ok(Progress::Done)
     }
 
-    /// Hands the state over to a new control process, and opens its rings.
+    /// Sends the state to a new control process and opens its rings.
     fn adopt(&mut self) -> io::Result<()> {
         let region = shared::Region::create()?;
         let copy = region.try_clone()?;
         let (upcalls, answers) = region.switch_ends()?;
         let epoch = self.workers.first(|w| w.switch.program().epoch());
-        let adopted = Report::Adopted {
+        let adopted = SwitchEvent::Adopted {
             epoch,
             ports: self.ports.values().map(|p| p.config().clone()).collect(),
             limits: self.limits(),
@@ -364,7 +368,7 @@ impl Process {
         self.report(&adopted, &fds);
         self.workers
             .first(move |w| w.set_control(upcalls, answers))?;
-        self.workers.each(|w| w.ask_again());
+        self.workers.each(|w| w.resend_upcalls());
         Ok(())
     }
 
@@ -375,12 +379,12 @@ impl Process {
             port.state(counts.unwrap_or(&BTreeMap::new()))
         };
         let states = self.ports.values().map(state).collect();
-        self.report(&Report::PortStates(states, figures, workers), &[]);
+        self.report(&SwitchEvent::PortStates(states, figures, workers), &[]);
     }
 
     fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {
         let id = config.id;
-        let taken = self.ports.contains_key(&id) || self.errands.is_leaving(id);
+        let taken = self.ports.contains_key(&id) || self.sweeps.is_leaving(id);
         if id.0 as usize >= port::counters::MAX_PORTS || taken {
             return Err(format!("port number {} cannot be used", id.0));
         }
@@ -388,24 +392,24 @@ impl Process {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
         }
         let (mtu, weight) = (config.mtu, config.weight);
-        let known = self.kept.is_taking_over();
+        let known = self.saved.is_taking_over();
         let rules = self.rules;
         self.workers.each(move |w| {
             w.set_weight(id, weight);
             let rules = if w.helps() { Rules::OFF } else { rules };
-            let copier = w.switch.fabric.copier.clone();
-            let port = GuestPort::new(mtu).with_rules(rules).copying_by(copier);
-            match known {
-                true => w.switch.take_over_port(id, port),
-                false => w.switch.add_port(id, port),
+            let port = GuestPort::new(mtu).with_rules(rules);
+            if known {
+                w.switch.take_over_port(id, port)
+            } else {
+                w.switch.add_port(id, port)
             }
             w.watch_guest(id);
         });
-        let kept = self.kept.claim(&config);
-        let keeper = self.deposits.of(id);
-        let left = self.left.clone();
-        let port = Attachment::new(config, listener, keeper, left, kept);
-        if !self.kept.waits() && !port.is_to_revive() {
+        let saved = self.saved.claim(&config);
+        let port_store = self.store.for_port(id);
+        let snapshots = self.snapshots.clone();
+        let port = Attachment::new(config, listener, port_store, snapshots, saved);
+        if !self.saved.waits() && !port.awaits_restore() {
             self.watch_listener(id, &port)?;
         }
         self.ports.insert(id, port);
@@ -421,38 +425,39 @@ impl Process {
             let _ = epoll::delete(&self.epoll, listener);
         }
         self.end_captures(Some(id));
-        let _served = culprit::serve(Some(id));
+        let _served = crash_record::serve(Some(id));
         port.close(None, &self.workers);
         Ok(())
     }
 
-    fn hear_worker(&mut self) {
+    fn handle_notices(&mut self) {
         self.notices.woke();
         while let Some(notice) = self.notices.next() {
             match notice {
                 Notice::QueueFault(id, queue, fault) => {
-                    let _served = culprit::serve(Some(id));
+                    let _served = crash_record::serve(Some(id));
                     if let Some(port) = self.ports.get_mut(&id) {
                         port.queue_failed(queue, &fault.to_string(), &self.workers);
                     }
-                    self.part_with_who_blocks(id);
+                    self.disconnect_blocking(id);
                     self.report_phase(id);
                 }
                 Notice::MemoryLost(id) => {
-                    let _served = culprit::serve(Some(id));
-                    // Every worker that finds out says so, and the next connection is another one.
+                    let _served = crash_record::serve(Some(id));
+                    // Every worker that notices reports it. By then the port may have a new
+                    // connection.
                     let port = self.ports.get_mut(&id);
                     if let Some(port) = port.filter(|port| port.memory_is_lost()) {
                         unwatch(&self.epoll, port);
                         port.disconnect(
-                            "guest memory was taken away (its file was cut off)",
+                            "guest memory was taken away (its file was truncated)",
                             &self.workers,
                         );
                     }
                     self.report_phase(id);
                 }
-                Notice::Finished(errand) => self.errand_finished(errand),
-                Notice::Alive => self.worker_lives(),
+                Notice::Finished(finished) => self.sweep_finished(finished),
+                Notice::ProbeAck => self.worker_acked(),
             }
         }
     }
@@ -463,7 +468,7 @@ impl Process {
         };
         if let Some(phase) = port.phase_change() {
             let reason = port.reason();
-            let report = Report::Phase {
+            let report = SwitchEvent::Phase {
                 port: id,
                 phase,
                 reason,
@@ -472,9 +477,9 @@ impl Process {
         }
     }
 
-    /// When the load is to be looked at; `None` where there is nothing to balance.
+    /// The time of the next load check; `None` where there is nothing to balance.
     fn next_balance(&self) -> Option<Instant> {
-        (self.workers.count() > 1 && self.ports.len() > 1).then(|| self.balanced + BALANCE)
+        (self.workers.count() > 1 && self.ports.len() > 1).then(|| self.balanced + BALANCE_INTERVAL)
     }
 
     fn balance_due(&mut self) {
@@ -486,8 +491,8 @@ impl Process {
     }
 
     fn close_all(&mut self) {
-        if self.resting {
-            // They are the next switch's.
+        if self.quiesced {
+            // The connections belong to the next switch process.
             return;
         }
         for port in self.ports.values_mut() {

@@ -1,26 +1,26 @@
-//! The switch itself: ports, flow cache and program, without threads, sockets or time of its own.
+//! Switch of one worker: ports, flow cache and program, without threads, sockets or a clock.
 //!
 //! One call of [`Switch::serve`] moves one batch, in this order:
 //!
 //! ```text
 //! take      lease up to 64 frames from one from-guest queue
-//! match     parse each header snapshot as far as any flow looks, check what the sender left undone, look the
-//!           key up in the flow cache; frames without a flow are parked, control is asked
-//! expect    tell each receiver how many frames come, so that its buffers are on their way here
-//! deliver   copy to the receivers' buffers, once, in the form they take
+//! match     parse each header snapshot as far as any flow looks, check offloads, look the key up
+//!           in the flow cache; frames without a flow become pending, an upcall goes to control
+//! expect    announce the number of frames to each receiver, so that it prefetches its buffers
+//! deliver   copy to the receivers' buffers, once, in the form that they accept
 //! flush     publish to all receivers of the batch, notify them
-//! release   give the sender its buffers back
+//! release   return the buffers to the sender
 //! ```
 
-mod billing;
+mod accounting;
+pub(crate) mod chunk;
+mod classify;
+mod flow_batches;
 mod guests;
-mod holding;
-pub(crate) mod piece;
 mod reply;
-mod screen;
-mod trains;
-mod waiting;
-mod watching;
+mod taps;
+mod throttle;
+mod upcalls;
 
 use channel::records::Upcall;
 use channel::switching::{StationUse, SwitchFigures};
@@ -30,100 +30,101 @@ use port::{BATCH, Batch, DropReason, Offload, Payload, Port, PortId};
 use wire::flow::FlowKey;
 use wire::vlan::HeaderBuf;
 
-use crate::culprit;
+use crate::apply::WorkQueue;
+use crate::crash_record;
 use crate::cycles::{self, Meter};
-use crate::fabric::{Fabric, InHand, NO_PAIR};
-use crate::flow_table::{CHANGE, Effort, FlowTable, MAX_FLOWS, PIECE, Progress};
-use crate::follow::ToDo;
-use crate::parking::{Parked, ParkedFrame, Parking};
-use crate::runs::{Run, Train};
-use holding::Holding;
+use crate::fabric::{Fabric, FrameInTransit, NO_PAIR};
+use crate::flow_batch::{ActionBatch, FlowBatch};
+use crate::flow_table::{CHANGE, Effort, FLOWS_PER_PART, FlowTable, MAX_FLOWS, Progress};
+use crate::pending_upcalls::{Admission, PendingFrame, PendingUpcalls};
+use throttle::Throttle;
 
-/// Flows that the cache holds.
+/// Flows in the cache at most.
 pub const FLOWS: usize = MAX_FLOWS;
 
-/// A flow that was not used for so long goes, milliseconds.
+/// Idle timeout of a flow, milliseconds.
 const FLOW_IDLE_MS: u32 = 120_000;
-/// Flows that are looked at in one sweep, so that none holds up frames.
+/// Flows that one sweep visits, so that frames do not wait for it.
 const FLOWS_PER_SWEEP: usize = 1024;
-/// Milliseconds between two sweeps, however often somebody looks.
+/// Interval between two sweeps, milliseconds.
 const SWEEP_MS: u64 = 16;
 
-/// Above an upcall's own number is that of the switch that asks.
-const ASKER_SHIFT: u32 = 56;
-/// Bytes that cost about as much to copy as a frame costs otherwise.
+/// Position of the switch's number in an upcall id.
+const SWITCH_SHIFT: u32 = 56;
+/// Bytes whose copy costs about as much as the rest of the work for a frame.
 pub(crate) const BYTES_PER_LOAD: u64 = 512;
 
-/// Where upcalls go; the ring to control, or a test's list.
+/// Destination of upcalls: the ring to control, or a test's list.
 pub trait UpcallSink {
-    /// Sends one; `false` when there is no room or nobody there. It is asked again later.
+    /// Sends an upcall. Returns `false` when the ring is full or control is gone; the switch
+    /// retries.
     fn send(&mut self, upcall: &Upcall) -> bool;
 }
 
-/// See the module.
+/// Switch of one worker; see the module.
 #[derive(Debug)]
 pub struct Switch<P> {
     pub(crate) fabric: Fabric<P>,
     pub(crate) flows: FlowTable,
-    pub(crate) parking: Parking,
-    pub(crate) to_do: ToDo,
+    pub(crate) pending: PendingUpcalls,
+    pub(crate) work_queue: WorkQueue,
     batch: Batch,
-    trains: Vec<Train>,
-    runs: Vec<Run>,
-    /// Places of those frames of the batch in hand that are refused before they have a flow.
-    refused: Vec<(usize, DropReason)>,
+    flow_batches: Vec<FlowBatch>,
+    action_batches: Vec<ActionBatch>,
+    /// Frames of the current batch that are dropped before the flow lookup, by index.
+    malformed: Vec<(usize, DropReason)>,
     figures: SwitchFigures,
     load: u64,
     meter: Meter,
-    /// What the last batch cost, ticks.
+    /// Cycles of the last batch, ticks.
     cost: u64,
     frames: usize,
-    /// When the last sweep was.
+    /// Time of the last sweep, milliseconds.
     swept: u64,
-    /// Until then, a port for whose frames without a flow there is no room waits; 0: it does not.
-    patient_until: u64,
-    /// Who has to wait; see [`Switch::paused_until`].
-    holding: Holding,
+    /// End of the backpressure, milliseconds; 0: none. See [`Switch::enable_backpressure`].
+    backpressure_until: u64,
+    /// Senders that have to wait; see [`Switch::take_pause`].
+    throttle: Throttle,
 }
 
 impl<P: Port> Switch<P> {
-    /// A switch without ports. `seed` keys the flow cache's hash.
+    /// Returns a switch without ports. `seed` keys the flow cache's hash.
     #[must_use]
     pub fn new(counters: Counters, seed: u64) -> Self {
         Self {
             fabric: Fabric::new(counters),
             flows: FlowTable::new(FLOWS, seed),
-            parking: Parking::default(),
-            to_do: ToDo::default(),
+            pending: PendingUpcalls::default(),
+            work_queue: WorkQueue::default(),
             batch: Batch::new(),
-            trains: Vec::with_capacity(BATCH),
-            runs: Vec::with_capacity(BATCH),
-            refused: Vec::with_capacity(BATCH),
+            flow_batches: Vec::with_capacity(BATCH),
+            action_batches: Vec::with_capacity(BATCH),
+            malformed: Vec::with_capacity(BATCH),
             figures: SwitchFigures::default(),
             load: 0,
             meter: Meter::reading(cycles::ticks),
             cost: 0,
             frames: 0,
             swept: 0,
-            patient_until: 0,
-            holding: Holding::default(),
+            backpressure_until: 0,
+            throttle: Throttle::default(),
         }
     }
 
-    /// As [`Switch::new`], one of several: its questions are told from theirs by `number`, see
-    /// [`Switch::asker`].
+    /// Returns a switch like [`Switch::new`] whose upcall ids contain `number`, see
+    /// [`Switch::switch_of`].
     #[must_use]
     pub fn numbered(counters: Counters, seed: u64, number: u8) -> Self {
         Self {
-            parking: Parking::numbered_from(u64::from(number) << ASKER_SHIFT),
+            pending: PendingUpcalls::numbered_from(u64::from(number) << SWITCH_SHIFT),
             ..Self::new(counters, seed)
         }
     }
 
-    /// The number of the switch that asked this question.
+    /// Returns the number of the switch that sent this upcall.
     #[must_use]
-    pub fn asker(upcall: u64) -> usize {
-        (upcall >> ASKER_SHIFT) as usize
+    pub fn switch_of(upcall: u64) -> usize {
+        (upcall >> SWITCH_SHIFT) as usize
     }
 
     /// Adds a port under a new id, with its counters at zero.
@@ -131,39 +132,39 @@ impl<P: Port> Switch<P> {
         self.fabric.add_port(id, port);
     }
 
-    /// Adds a port that a switch before this one had; its counters go on.
+    /// Adds a port that a former switch process had, and keeps its counters.
     pub fn take_over_port(&mut self, id: PortId, port: P) {
         self.fabric.take_over_port(id, port);
     }
 
-    /// Takes a port out, with every frame of it that waits, and begins to forget the flows from and to it:
-    /// [`Switch::go_on`] until that is done.
+    /// Removes a port with its pending frames and begins to remove the flows from and to it;
+    /// [`Switch::continue_work`] completes that.
     pub fn remove_port(&mut self, id: PortId, now: u64) -> Option<P> {
         self.forget_flows_of(id, now);
         let slot = self.fabric.slots.get_mut(id.0 as usize)?.take()?;
-        self.parking.forget_port(id);
+        self.pending.forget_port(id);
         self.remove_taps_of(id);
         Some(slot.port)
     }
 
-    /// A port, to change it.
+    /// Returns a port.
     pub fn port_mut(&mut self, id: PortId) -> Option<&mut P> {
         Some(&mut self.fabric.slot(id)?.port)
     }
 
-    /// Replaces the program. Cached flows stay: control removes those that it changed its mind about.
+    /// Replaces the program. Cached flows stay: control removes the outdated ones.
     pub fn set_program(&mut self, program: Program) {
         self.fabric.program = program;
     }
 
-    /// The running program.
+    /// Returns the current program.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.fabric.program
     }
 
-    /// A piece of [`FlowTable::stations_in_use`]. On the way flows expire that nobody uses: where no frames come,
-    /// nothing else looks.
+    /// Runs a part of [`FlowTable::stations_in_use`]. It expires idle flows, too: without frames
+    /// nothing else does.
     pub(crate) fn stations_in_use(
         &mut self,
         at: usize,
@@ -172,12 +173,12 @@ impl<P: Port> Switch<P> {
         effort: &mut Effort,
         each: impl FnMut(StationUse),
     ) -> Progress {
-        let expired = self.flows.expire_some(now, FLOW_IDLE_MS, PIECE);
+        let expired = self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_PART);
         effort.charge(expired * CHANGE);
         self.flows.stations_in_use(at, now, within_ms, effort, each)
     }
 
-    /// A piece of [`FlowTable::check`].
+    /// Runs a part of [`FlowTable::check`].
     pub(crate) fn check_flows(
         &mut self,
         at: usize,
@@ -187,45 +188,40 @@ impl<P: Port> Switch<P> {
         self.flows.check(at, &self.fabric.program, known, effort)
     }
 
-    /// Whether something is left of control's answers or of an errand, or waits for copies, for [`Switch::go_on`].
+    /// Returns whether [`Switch::continue_work`] has answers or sweeps left.
     #[must_use]
-    pub fn has_to_do(&self) -> bool {
-        !self.to_do.is_empty() || !self.fabric.is_settled()
+    pub fn has_work(&self) -> bool {
+        !self.work_queue.is_empty()
     }
 
-    /// Figures of the whole switch.
+    /// Returns the counters of this switch.
     #[must_use]
     pub fn figures(&self) -> SwitchFigures {
         SwitchFigures {
             flows: self.flows.len() as u64,
-            parked: self.parking.len() as u64,
-            upcalls: self.figures.upcalls + self.parking.questions,
+            pending: self.pending.len() as u64,
+            upcalls: self.figures.upcalls + self.pending.upcalls_sent,
             ..self.figures
         }
     }
 
-    /// Whether frames wait for control.
+    /// Returns whether frames wait for control.
     #[must_use]
-    pub fn has_parked(&self) -> bool {
-        !self.parking.is_empty()
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
-    /// Whether frames of a port's queue pair wait for control.
+    /// Returns whether frames of a port's queue pair wait for control.
     #[must_use]
-    pub fn has_parked_of(&self, id: PortId, pair: u16) -> bool {
-        self.parking.has(id, pair)
+    pub fn has_pending_of(&self, id: PortId, pair: u16) -> bool {
+        self.pending.has(id, pair)
     }
 
-    /// Moves one batch from a port's queue pair. `false` when nothing waited there. `now` is in
+    /// Moves one batch from a port's queue pair. Returns `false` when no frame waited. `now` is in
     /// milliseconds.
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
-        if self.holding.any && self.has_to_wait(id, now) {
+        if self.throttle.active && self.must_wait(id, now) {
             return false;
-        }
-        if !self.fabric.is_settled() {
-            self.fabric.settle();
-            // Copies of earlier batches: not this sender's.
-            self.begin_batches();
         }
         self.batch.clear();
         let Some(slot) = self.fabric.slot(id) else {
@@ -236,7 +232,7 @@ impl<P: Port> Switch<P> {
         if untouched {
             slot.port.release(pair);
         }
-        if self.holding.any {
+        if self.throttle.active {
             self.settle_limits(id);
         }
         if untouched {
@@ -245,11 +241,11 @@ impl<P: Port> Switch<P> {
         self.fabric.serving = pair;
         self.count_taken(id);
         self.decide(id, now, upcalls);
-        self.carry_out(id, pair);
+        self.execute_batch(id, pair);
         true
     }
 
-    /// Counts what was taken from a port.
+    /// Counts the frames taken from a port.
     #[inline]
     fn count_taken(&mut self, id: PortId) {
         let taken = self.batch.taken();
@@ -257,29 +253,28 @@ impl<P: Port> Switch<P> {
         self.frames = taken.packets as usize;
         self.fabric.counters.add_from(id, taken);
         for (reason, frames) in self.batch.drops() {
-            self.fabric.count_lost(id, reason, frames);
+            self.fabric.count_drop(id, reason, frames);
         }
     }
 
-    /// Does what was decided with the batch, gives its sender the buffers back, and bills.
+    /// Executes the decided actions, returns the sender's buffers, and charges the cycles.
     #[inline(never)]
-    fn carry_out(&mut self, id: PortId, pair: u16) {
+    fn execute_batch(&mut self, id: PortId, pair: u16) {
         let switching = self.meter.lap();
-        self.fabric.expect(&self.runs);
-        let left_out = &self.flows.left_out;
+        self.fabric.expect(&self.action_batches);
+        let excluded = &self.flows.excluded;
         self.fabric
-            .execute_runs(&self.runs, &mut self.batch, id, left_out);
+            .forward(&self.action_batches, &mut self.batch, id, excluded);
         self.fabric.flush();
         self.batch.clear();
         if let Some(slot) = self.fabric.slot(id) {
             slot.port.release(pair);
         }
-        self.fabric.note_unsettled(id);
         let copying = self.meter.lap();
-        self.pay(id, Ticks { switching, copying });
+        self.charge_batch(id, Ticks { switching, copying });
     }
 
-    /// Switches a frame of our own as if `from` had sent it.
+    /// Forwards a frame of the switch's own as if `from` had sent it.
     pub fn inject(&mut self, from: PortId, frame: &[u8], now: u64, upcalls: &mut dyn UpcallSink) {
         self.batch.clear();
         self.fabric.serving = NO_PAIR;
@@ -295,60 +290,64 @@ impl<P: Port> Switch<P> {
                 .push(0..1, 0, frame.len() as u32, Offload::default())
         };
         self.decide(from, now, upcalls);
-        let left_out = &self.flows.left_out;
+        let excluded = &self.flows.excluded;
         self.fabric
-            .execute_runs(&self.runs, &mut self.batch, from, left_out);
+            .forward(&self.action_batches, &mut self.batch, from, excluded);
         self.fabric.flush();
-        self.fabric.pay(0);
+        self.fabric.charge_receivers(0);
         self.batch.clear();
     }
 
-    /// Finds out what is to be done with each frame of the batch. The flows of all trains are looked up side by
-    /// side, so that their memory is waited for once.
+    /// Decides the action of each frame of the batch. All flow batches are looked up side by side,
+    /// so that their cache misses overlap.
     fn decide(&mut self, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
-        self.line_up(from);
-        self.lose_refused(from);
+        self.build_flow_batches(from);
+        self.drop_malformed(from);
         let mut at = 0;
         while let Some(unknown) = self.find_all(at, now) {
-            let frames = self.trains[unknown].frames.clone();
+            let frames = self.flow_batches[unknown].frames.clone();
             self.figures.misses += frames.len() as u64;
-            frames.for_each(|index| self.ask(index, from, now, upcalls));
+            frames.for_each(|index| self.send_upcall(index, from, now, upcalls));
             at = unknown + 1;
         }
     }
 
-    /// Adds what is to be done with the trains from `at` on to the runs, up to the first one without a flow, whose place is
-    /// returned.
+    /// Appends the actions of the flow batches from `at` on, up to the first one without a flow.
+    /// Returns its index.
     #[inline]
     fn find_all(&mut self, at: usize, now: u64) -> Option<usize> {
-        match self.flows.counts_rules() {
-            true => self.find_flows::<true>(at, now),
-            false => self.find_flows::<false>(at, now),
+        if self.flows.counts_rules() {
+            self.find_flows::<true>(at, now)
+        } else {
+            self.find_flows::<false>(at, now)
         }
     }
 
-    /// The same. `BYTES`: those of each flow are counted. Not inlined: with one place that looks flows up, that is inlined here.
+    /// Does the lookups of [`Switch::find_all`]. `BYTES`: the bytes of each flow are counted. Not
+    /// inlined: with one lookup site, the lookup is inlined here.
     #[inline(never)]
     fn find_flows<const BYTES: bool>(&mut self, at: usize, now: u64) -> Option<usize> {
-        for (index, train) in self.trains.iter().enumerate().skip(at) {
-            let frames = train.frames.clone();
+        for (index, flow_batch) in self.flow_batches.iter().enumerate().skip(at) {
+            let frames = flow_batch.frames.clone();
             let count = frames.len() as u64;
             let found = if BYTES {
                 let used = (count, self.batch.bytes(frames.clone()));
                 self.flows
-                    .lookup_counting_bytes(&train.key, train.probe, used, now)
+                    .lookup_counting_bytes(&flow_batch.key, flow_batch.probe, used, now)
             } else {
                 self.flows
-                    .lookup_prepared(&train.key, train.probe, count, now)
+                    .lookup_prepared(&flow_batch.key, flow_batch.probe, count, now)
             };
             let Some(action) = found else {
                 return Some(index);
             };
             self.figures.hits += count;
-            let tagged = train.key.vlan().is_some();
-            match self.runs.last_mut() {
-                Some(run) if run.goes_on(action, tagged, &frames) => run.frames.end = frames.end,
-                _ => self.runs.push(Run {
+            let tagged = flow_batch.key.vlan().is_some();
+            match self.action_batches.last_mut() {
+                Some(last) if last.continues(action, tagged, &frames) => {
+                    last.frames.end = frames.end
+                }
+                _ => self.action_batches.push(ActionBatch {
                     action,
                     tagged,
                     frames,
@@ -358,51 +357,52 @@ impl<P: Port> Switch<P> {
         None
     }
 
-    /// Counts and shows the frames that were wrong when they were lined up, once it is sure that they will not be taken again.
+    /// Counts and emits the malformed frames. Called once the batch is certain not to be taken
+    /// again.
     #[inline]
-    fn lose_refused(&mut self, from: PortId) {
-        if !self.refused.is_empty() {
-            self.lose_some_refused(from);
+    fn drop_malformed(&mut self, from: PortId) {
+        if !self.malformed.is_empty() {
+            self.drop_some_malformed(from);
         }
     }
 
     #[cold]
-    fn lose_some_refused(&mut self, from: PortId) {
-        for at in 0..self.refused.len() {
-            let (index, reason) = self.refused[at];
-            self.fabric.count_lost(from, reason, 1);
-            self.show_lost(index, from, reason);
+    fn drop_some_malformed(&mut self, from: PortId) {
+        for at in 0..self.malformed.len() {
+            let (index, reason) = self.malformed[at];
+            self.fabric.count_drop(from, reason, 1);
+            self.emit_drop(index, from, reason);
         }
-        self.refused.clear();
+        self.malformed.clear();
     }
 
-    /// Parks a frame and asks control about it.
+    /// Adds a frame to the pending ones and sends its upcall.
     #[cold]
-    fn ask(&mut self, index: usize, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
+    fn send_upcall(&mut self, index: usize, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
         self.batch.deepen(index);
         let (headers, payload, offload) = self.batch.split(index);
         let len = headers.as_slice().len() + payload.len() as usize;
-        let number = self.parking.number();
+        let number = self.pending.number();
         let key = self.fabric.exact_key(from, headers.as_slice(), len, number);
-        self.parking.clock = self.fabric.now;
+        self.pending.clock = self.fabric.now;
         let pair = self.fabric.serving;
-        let parked = self.parking.park(&key, len, now, || {
+        let admission = self.pending.add(&key, len, now, || {
             let mut rest = Vec::new();
             payload.append_to(&mut rest);
-            ParkedFrame {
+            PendingFrame {
                 pair,
                 headers: HeaderBuf::copy_of(headers.as_slice()),
                 payload: rest,
                 offload: *offload,
             }
         });
-        match parked {
-            Parked::Behind => {}
-            Parked::Full => {
-                self.fabric.count_lost(from, DropReason::UpcallFull, 1);
-                self.show_lost(index, from, DropReason::UpcallFull);
+        match admission {
+            Admission::Queued => {}
+            Admission::Full => {
+                self.fabric.count_drop(from, DropReason::UpcallFull, 1);
+                self.emit_drop(index, from, DropReason::UpcallFull);
             }
-            Parked::Ask(id) => {
+            Admission::Upcall(id) => {
                 let sent = upcalls.send(&Upcall {
                     id,
                     key: *key.words(),
@@ -410,21 +410,21 @@ impl<P: Port> Switch<P> {
                     headers: headers.as_slice().to_vec(),
                 });
                 if !sent {
-                    self.parking.ask_later(id);
+                    self.pending.retry(id);
                 }
             }
         }
     }
 
-    pub(crate) fn execute_parked(
+    pub(crate) fn execute_pending(
         &mut self,
         action: Action,
-        frames: impl IntoIterator<Item = (FlowKey, ParkedFrame)>,
+        frames: impl IntoIterator<Item = (FlowKey, PendingFrame)>,
     ) {
         self.meter.begin();
         for (key, mut frame) in frames {
             let from = PortId(key.in_port());
-            let _served = culprit::serve(Some(from));
+            let _served = crash_record::serve(Some(from));
             self.fabric.serving = frame.pair;
             let segments = [memory::Segment {
                 ptr: frame.payload.as_mut_ptr(),
@@ -432,22 +432,22 @@ impl<P: Port> Switch<P> {
                 gpa: 0,
             }];
             let len = frame.payload.len() as u32;
-            // SAFETY: the segment is the frame's own buffer, which lives to the end of this turn of the
-            // loop and is not touched otherwise.
+            // SAFETY: the segment is the frame's own buffer, which lives to the end of this
+            // iteration and is not accessed otherwise.
             let payload = unsafe { Payload::new(&segments, 0, len) };
-            self.fabric.execute_seen(
+            self.fabric.execute_tapped(
                 action,
-                InHand {
+                FrameInTransit {
                     headers: &mut frame.headers,
                     payload: &payload,
                     offload: frame.offload,
                     from,
                 },
-                &self.flows.left_out,
+                &self.flows.excluded,
             );
         }
         self.fabric.flush();
         let copying = self.meter.lap_of_all();
-        self.fabric.pay(copying);
+        self.fabric.charge_receivers(copying);
     }
 }

@@ -1,21 +1,21 @@
-//! What needs neither threads nor sockets.
+//! Tests without threads and sockets.
 
 mod access;
 mod batches;
 mod bench;
 mod changes;
+mod chunks;
 mod explosion;
 mod flow_table;
-mod guards;
 mod header;
 mod limits;
 mod mirrors;
 mod offload;
-mod parking;
-mod pieces;
+mod pending_upcalls;
+mod port_security;
 mod segments;
 mod switching;
+mod taps;
 mod threats;
-mod told;
+mod top_flows;
 mod upkeep;
-mod watching;

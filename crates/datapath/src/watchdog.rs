@@ -1,13 +1,14 @@
-//! Ringing a front end's eventfd without being held up by it.
+//! Ringing a front end's eventfd without being blocked by it.
 //!
-//! An eventfd whose counter is full makes a writer wait unless `O_NONBLOCK` is set, and that flag belongs to
-//! the open file, which the VMM shares: it can clear the flag, fill the counter, and a plain write would never
-//! return. (The kernel offers no way around it: a write with `RWF_NOWAIT` is refused by eventfds.) So each thread that rings
-//! has a watchdog: a second thread that looks at its beat every [`TICK`] and interrupts a write that has not moved since
-//! the last look. An idle thread's watchdog sleeps too.
+//! An eventfd whose counter is full blocks a writer unless `O_NONBLOCK` is set. That flag belongs
+//! to the open file, which the VMM shares: it can clear the flag and fill the counter, and a plain
+//! write would never return. (The kernel offers no alternative: eventfds refuse a write with
+//! `RWF_NOWAIT`.) So each thread that rings has a watchdog: a second thread that reads its beat
+//! every `CHECK_INTERVAL` and interrupts a write that has not ended since the last check. An idle
+//! thread's watchdog sleeps too.
 //!
-//! That is done once a connection and thread: see [`Doorbells`]. The connection ends then, and the port takes the next one
-//! after a pause (see [`crate::attach`]).
+//! That happens once for each connection and thread: see [`Doorbells`]. Then the connection is
+//! closed, and the port accepts the next one after a pause (see [`crate::attach`]).
 
 use std::cell::RefCell;
 use std::io;
@@ -20,24 +21,25 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-/// How long a front end can hold a thread up, at most twice this.
-const TICK: Duration = Duration::from_millis(2);
-/// Quiet ticks after which the watchdog sleeps until the next ring.
-const QUIET_TICKS: u32 = 100;
+/// Interval between two checks, milliseconds. A front end can block a thread for at most twice this
+/// time.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
+/// Checks without a write after which the watchdog sleeps until the next one.
+const IDLE_CHECKS: u32 = 100;
 
-/// The front end holds its own notification up.
+/// The error of a write that the front end made block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocked;
 
-/// The event descriptors of one connection, as all that ring them see them. Clones are the same ones.
+/// The event descriptors of one connection. Clones share the state.
 ///
-/// Once a write to one of them had to be interrupted, none of them is written any more: the front end could have each
-/// of them wait, and the connection is about to end.
+/// After an interrupted write none of them is written any more: the front end could make each of
+/// them block, and the connection is about to end.
 #[derive(Clone, Debug, Default)]
 pub struct Doorbells(Arc<AtomicBool>);
 
 impl Doorbells {
-    /// As [`ring`], unless one of them has blocked before.
+    /// Rings as [`ring`] does, unless one of them has blocked before.
     ///
     /// # Errors
     /// [`Blocked`] when the write had to be interrupted, now or before.
@@ -52,14 +54,14 @@ impl Doorbells {
         rung
     }
 
-    /// Whether a write to one of them had to be interrupted.
+    /// Returns whether a write to one of them had to be interrupted.
     #[must_use]
     pub fn have_blocked(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// What a thread and its watchdog share.
+/// The state that a thread and its watchdog share.
 #[derive(Debug, Default)]
 struct Beat {
     /// Odd while a write is under way.
@@ -70,14 +72,14 @@ struct Beat {
     done: AtomicBool,
 }
 
-/// A thread's side: ends the watchdog with the thread.
-struct Guarded {
+/// The thread's side: ends the watchdog with the thread.
+struct Watched {
     beat: Arc<Beat>,
     watchdog: Thread,
     _handle: JoinHandle<()>,
 }
 
-impl Drop for Guarded {
+impl Drop for Watched {
     fn drop(&mut self) {
         self.beat.done.store(true, Ordering::SeqCst);
         self.watchdog.unpark();
@@ -85,16 +87,16 @@ impl Drop for Guarded {
 }
 
 thread_local! {
-    static GUARDED: RefCell<Option<Guarded>> = const { RefCell::new(None) };
+    static WATCHED: RefCell<Option<Watched>> = const { RefCell::new(None) };
 }
 
-/// Gives the calling thread a watchdog, for as long as it lives.
+/// Starts a watchdog for the calling thread, for as long as the thread lives.
 ///
-/// It has started when this returns: nothing is left to be set up for it.
+/// The watchdog runs when this returns.
 ///
 /// # Errors
-/// The system's refusal of a signal handler or a thread.
-pub fn guard_this_thread() -> io::Result<()> {
+/// A system error of the signal handler or the thread.
+pub fn watch_this_thread() -> io::Result<()> {
     install_handler()?;
     let beat = Arc::new(Beat::default());
     let watched = Arc::clone(&beat);
@@ -108,8 +110,8 @@ pub fn guard_this_thread() -> io::Result<()> {
             watch(&watched, thread);
         })?;
     started.wait();
-    GUARDED.with_borrow_mut(|guarded| {
-        *guarded = Some(Guarded {
+    WATCHED.with_borrow_mut(|watched| {
+        *watched = Some(Watched {
             beat,
             watchdog: handle.thread().clone(),
             _handle: handle,
@@ -118,22 +120,21 @@ pub fn guard_this_thread() -> io::Result<()> {
     Ok(())
 }
 
-/// Adds one to an eventfd. A counter that is full rings already; a descriptor that cannot be written is its
-/// owner's loss.
+/// Adds one to an eventfd. A full counter wakes its reader already; other errors are ignored.
 ///
 /// # Errors
 /// [`Blocked`] when the write had to be interrupted.
 pub fn ring(event: &OwnedFd) -> Result<(), Blocked> {
-    GUARDED.with_borrow(|guarded| {
-        if let Some(guarded) = guarded {
-            guarded.beat.count.fetch_add(1, Ordering::SeqCst);
-            if guarded.beat.sleeping.load(Ordering::SeqCst) {
-                guarded.watchdog.unpark();
+    WATCHED.with_borrow(|watched| {
+        if let Some(watched) = watched {
+            watched.beat.count.fetch_add(1, Ordering::SeqCst);
+            if watched.beat.sleeping.load(Ordering::SeqCst) {
+                watched.watchdog.unpark();
             }
         }
         let written = rustix::io::write(event, &1u64.to_ne_bytes());
-        if let Some(guarded) = guarded {
-            guarded.beat.count.fetch_add(1, Ordering::SeqCst);
+        if let Some(watched) = watched {
+            watched.beat.count.fetch_add(1, Ordering::SeqCst);
         }
         match written {
             Err(Errno::INTR) => Err(Blocked),
@@ -143,27 +144,27 @@ pub fn ring(event: &OwnedFd) -> Result<(), Blocked> {
 }
 
 fn watch(beat: &Beat, thread: Pid) {
-    let (mut last, mut quiet) = (0, 0);
+    let (mut last, mut idle) = (0, 0);
     while !beat.done.load(Ordering::SeqCst) {
-        std::thread::sleep(TICK);
+        std::thread::sleep(CHECK_INTERVAL);
         let count = beat.count.load(Ordering::SeqCst);
         if count != last {
-            (last, quiet) = (count, 0);
+            (last, idle) = (count, 0);
         } else if count % 2 == 1 {
             interrupt(thread);
         } else {
-            quiet += 1;
+            idle += 1;
         }
-        if quiet > QUIET_TICKS {
+        if idle > IDLE_CHECKS {
             sleep_until_rung(beat, last);
-            quiet = 0;
+            idle = 0;
         }
     }
 }
 
 fn sleep_until_rung(beat: &Beat, last: u64) {
     beat.sleeping.store(true, Ordering::SeqCst);
-    // A ring after the store sees it and wakes us; one before it has moved the count.
+    // A ring after the store sees it and wakes this thread; one before it has changed the count.
     while beat.count.load(Ordering::SeqCst) == last && !beat.done.load(Ordering::SeqCst) {
         std::thread::park();
     }
@@ -182,11 +183,11 @@ fn interrupt(thread: Pid) {
     }
 }
 
-/// A handler that does nothing, so that the signal only interrupts.
+/// Installs an empty handler, so that the signal only interrupts.
 fn install_handler() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: the action is zeroed, which is a valid value, before its fields are set; without SA_RESTART
-    // system calls return EINTR.
+    // SAFETY: the action is zeroed, which is a valid value, before its fields are set; without
+    // SA_RESTART system calls return EINTR.
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
@@ -209,11 +210,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_eventfd_that_blocks_is_given_up() {
+    fn a_write_that_blocks_is_interrupted() {
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         let rung = std::thread::spawn(move || {
-            guard_this_thread().unwrap();
+            watch_this_thread().unwrap();
             let first = ring(&event);
             rustix::io::read(&event, &mut [0; 8]).unwrap();
             (first, ring(&event), event)

@@ -1,33 +1,34 @@
-//! The thread that serves queues: one, or several side by side (see `workers`).
+//! A thread that serves queues: one, or several side by side (see `workers`).
 //!
 //! ```text
-//! loop:  inbox      run what the session thread asks for
-//!        answers    follow control's decisions
-//!        serve      one batch from each active queue pair whose turn it is, for some rounds
+//! loop:  inbox      run the jobs of the session thread
+//!        answers    execute control's decisions
+//!        serve      one batch of each active queue pair whose turn it is, for some rounds
 //!        upcalls    ring control's bell once
-//!        tick       now and then: time-outs, faults, open questions
-//!        wait       look for kicks; sleep when no pair is active
+//!        tick       now and then: time-outs, faults, open upcalls
+//!        wait       check for kicks; sleep when no pair is active
 //! ```
 //!
-//! A queue pair is *active* from a kick until others were busy for a while without it, or until the worker
-//! sleeps; then its guest is asked to kick again. [`Patience`] says when to sleep. Idle ports cost nothing.
+//! A queue pair is *active* from a kick until others were busy for a while without it, or until the
+//! worker sleeps; then its guest's kicks are enabled again. [`AdaptivePoll`] decides when to sleep.
+//! Idle ports cost nothing.
 //!
-//! Others ask by message only: [`WorkerHandle::call`] runs a closure between two passes and returns its
-//! result, so whoever asks to stop a queue knows that it is stopped.
+//! Other threads send jobs: [`WorkerHandle::call`] runs a closure between two passes and returns
+//! its result. So a queue is stopped when the call that stops it returns.
 
 mod active;
+mod affinity;
 mod answers;
+mod assignments;
 mod fair;
 mod handle;
-mod held;
 mod helping;
-mod lending;
 mod paused;
 mod rings;
 mod round;
-mod seat;
 mod sleep;
 mod start;
+mod suppressed_kicks;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,73 +43,75 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
-use crate::cycles::Gauge;
+use crate::cycles::TickRate;
 use crate::guest::GuestPort;
 use crate::guests::{Guests, States};
-use crate::poll::{Next, Patience};
+use crate::poll::{AdaptivePoll, Next};
 use crate::switch::Switch;
 use active::ActivePairs;
-use fair::Fair;
+use affinity::CpuAffinity;
+use assignments::Assignments;
+use fair::FairQueue;
 use handle::{Job, ring};
 pub use handle::{Notice, Notices, WorkerHandle};
-use held::HeldPairs;
 pub use helping::Help;
-use lending::Lending;
 use paused::PausedPairs;
 use rings::ControlRings;
-use seat::Seat;
 pub(crate) use start::spawn_all;
+use suppressed_kicks::SuppressedKicks;
 
-/// Between two ticks while frames flow or wait.
-const TICK: Duration = Duration::from_millis(20);
-/// Between two rounds of open questions, and how old they are at least.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Rounds between two looks at the kicks of other queues, while some have frames.
-const ROUNDS_PER_LOOK: u32 = 16;
+/// Interval between two ticks while frames flow or are pending, milliseconds.
+const TICK_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval between two resends of open upcalls, and their least age, milliseconds.
+const RESEND_INTERVAL: Duration = Duration::from_millis(100);
+/// Rounds of a pass, after which kicks of other queues are checked.
+const ROUNDS_PER_PASS: u32 = 16;
 
-/// The shortest frame on a real link, bytes without checksum (IEEE 802.3).
+/// Bytes of the shortest frame on a real link, without checksum (IEEE 802.3).
 const ETHERNET_MIN: usize = 60;
 
-/// Looks that found nothing before the core is offered to others: a guest's processor may share it.
-const LOOKS_PER_YIELD: u32 = 16;
-/// Time after which kicks are looked for, however few the rounds were.
-const LOOK_AFTER: Duration = Duration::from_micros(200);
-/// The same while a pair is served that is not active: its kick waits for that, beside others that flood.
-const LOOK_AFTER_FOR_SLEEPERS: Duration = Duration::from_micros(40);
-/// The same when the last round found nothing: answers and jobs are looked for then, too.
-const LOOK_AFTER_NOTHING: Duration = Duration::from_micros(10);
-/// Of so many sleeps one is measured: a system call before it and one after it.
+/// Empty polls before a `sched_yield`: a guest's vCPU may share the core.
+const POLLS_PER_YIELD: u32 = 16;
+/// Longest time between two checks for kicks, microseconds.
+const MAX_PASS: Duration = Duration::from_micros(200);
+/// Longest time between two checks for kicks while a served pair is inactive, microseconds: beside
+/// pairs that flood, its kick waits for this time.
+const MAX_PASS_WITH_INACTIVE: Duration = Duration::from_micros(40);
+/// Longest time between two checks for kicks when the last round found no frame, microseconds:
+/// answers and jobs are checked then, too.
+const MAX_EMPTY_PASS: Duration = Duration::from_micros(10);
+/// Sleeps for each measured one, which costs two more system calls.
 const SLEEPS_PER_MEASUREMENT: u32 = 16;
 
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
-const TOKEN_BELLS: u64 = u64::MAX - 2;
+const TOKEN_BLOCK_EVENTS: u64 = u64::MAX - 2;
 
-/// See the module.
+/// The state of a worker thread.
 pub struct Worker {
-    /// The ports and tables.
+    /// Ports, flow cache and tables.
     pub switch: Switch<GuestPort>,
-    /// What is known of guests' processors.
+    /// The vCPU states of guests.
     pub guests: Guests,
     control: ControlRings,
-    /// Its place among all workers.
+    /// Its index among all workers.
     number: usize,
-    /// All workers, where there are several.
+    /// Handles of all workers, where there are several.
     all: Vec<WorkerHandle>,
-    /// What was done for which pair, where there are several workers.
+    /// Load of each pair, where there are several workers.
     loads: BTreeMap<(PortId, u16), u64>,
     active: ActivePairs,
-    held: HeldPairs,
+    suppressed: SuppressedKicks,
     paused: PausedPairs,
-    /// Pairs that are served, active or not.
+    /// The number of pairs that are served, active or not.
     pairs: usize,
-    fair: Fair,
-    gauge: Gauge,
-    lending: Lending,
-    patience: Patience,
-    /// The same for control's answers.
-    for_answers: Patience,
-    seat: Seat,
+    fair: FairQueue,
+    tick_rate: TickRate,
+    assignments: Assignments,
+    poll: AdaptivePoll,
+    /// Adaptive polling for control's answers.
+    answer_poll: AdaptivePoll,
+    affinity: CpuAffinity,
     /// Passes since the last sleep.
     awake: u32,
     sleeps: u32,
@@ -120,8 +123,8 @@ pub struct Worker {
     started: Instant,
     /// Since the worker started.
     last_tick: Duration,
-    last_ask: Instant,
-    /// As of the last look.
+    last_resend: Instant,
+    /// Lost mappings at the last check.
     lost_mappings: usize,
 }
 
@@ -134,16 +137,17 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Worker {
-    /// Milliseconds since the worker started.
+    /// Returns the milliseconds since the worker started.
     #[must_use]
     pub fn now(&self) -> u64 {
         millis(self.started.elapsed())
     }
 
-    /// Connects a new control process. The first worker does it for all; then each can [`Worker::ask_again`].
+    /// Connects a new control process. The first worker does it for all; then each worker can
+    /// [`Worker::resend_upcalls`].
     ///
     /// # Errors
-    /// The answers' bell cannot be waited for.
+    /// The answers' bell cannot be added to the epoll set.
     pub fn set_control(
         &mut self,
         upcalls: shared::Sender,
@@ -157,35 +161,36 @@ impl Worker {
         Ok(())
     }
 
-    /// The states of guests' processors are known from now on.
+    /// Sets the memory with the vCPU states of guests.
     pub fn watch_guests(&mut self, states: Arc<States>) {
-        // A ring from before is closed with the last worker's states, and leaves the epoll set with that.
+        // The previous ring is closed with the last worker's states, and leaves the epoll set with
+        // that.
         self.guests.set_states(states);
         self.switch.remember_served();
-        let token = EventData::new_u64(TOKEN_BELLS);
+        let token = EventData::new_u64(TOKEN_BLOCK_EVENTS);
         let flags = EventFlags::IN | EventFlags::ET;
-        if let Some(bells) = self.guests.bells()
-            && let Err(error) = epoll::add(&self.epoll, bells, token, flags)
+        if let Some(block_events) = self.guests.block_events()
+            && let Err(error) = epoll::add(&self.epoll, block_events, token, flags)
         {
-            tracing::warn!("guests that fall asleep are not heard: {error}");
+            tracing::warn!("no block events of vCPUs: {error}");
         }
     }
 
-    /// From now on, a port's guest is notified by what its processors do, as far as that is known.
+    /// Coalesces the notifications of a port's guest by its vCPU states, as far as they are known.
     pub fn watch_guest(&mut self, port: PortId) {
         let vcpus = self.guests.of(port);
         if let Some(guest) = self.switch.port_mut(port) {
-            guest.watch(vcpus);
+            guest.set_vcpus(vcpus);
         }
     }
 
-    /// Asks control everything that is open.
-    pub fn ask_again(&mut self) {
-        self.switch.ask_again(&mut self.control);
+    /// Sends all open upcalls again.
+    pub fn resend_upcalls(&mut self) {
+        self.switch.retry_upcalls(&mut self.control);
         self.control.ring_bell();
     }
 
-    /// Control is gone; questions wait for the next one.
+    /// Disconnects control. Upcalls stay open for the next control process.
     pub fn drop_control(&mut self) {
         if let Some(answers) = self.control.answers.take() {
             let _ = epoll::delete(&self.epoll, &answers);
@@ -193,10 +198,10 @@ impl Worker {
         *self.control.upcalls() = None;
     }
 
-    /// Serves a port's queue pair from now on, alone.
+    /// Starts to serve a port's queue pair, of which this worker is the only server.
     ///
     /// # Errors
-    /// Its kicks cannot be waited for.
+    /// Its kick descriptor cannot be added to the epoll set.
     pub fn serve_pair(&mut self, port: PortId, pair: u16) -> Result<(), String> {
         let token = EventData::new_u64(u64::from(port.0) << 32 | u64::from(pair));
         // Edge-triggered: the counter need not be read, and a burst of kicks is one event.
@@ -206,9 +211,9 @@ impl Worker {
             && let Some(Err(error)) =
                 guest.with_kick(2 * pair + 1, |kick| epoll::add(epoll, kick, token, flags))
         {
-            return Err(format!("the kick descriptor cannot be waited for: {error}"));
+            return Err(format!("watching the kick descriptor failed: {error}"));
         }
-        if self.may_give_away() {
+        if self.may_move_pairs() {
             self.loads.insert((port, pair), 0);
         }
         self.pairs += 1;
@@ -216,12 +221,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether there are others that may be home to a pair, as helpers are not.
-    fn may_give_away(&self) -> bool {
-        self.all.len() > 1 + self.lending.helpers()
+    /// Returns whether another worker can be the home of a pair. Helpers cannot.
+    fn may_move_pairs(&self) -> bool {
+        self.all.len() > 1 + self.assignments.helpers()
     }
 
-    /// Serves a port's queue pair no more.
+    /// Stops serving a port's queue pair.
     pub fn leave_pair(&mut self, port: PortId, pair: u16) {
         self.take_back_pair(port, pair);
         let epoll = &self.epoll;
@@ -230,14 +235,15 @@ impl Worker {
         }
         self.pairs = self.pairs.saturating_sub(1);
         self.active.remove(port, pair);
-        self.held.forget((port, pair));
+        self.suppressed.forget((port, pair));
         self.paused.remove((port, pair));
         self.loads.remove(&(port, pair));
     }
 
-    /// What was done for which pair since the last call: frames, and for long ones their bytes.
+    /// Returns the load of each pair since the last call: frames, plus a part for the bytes of long
+    /// ones.
     pub fn take_loads(&mut self) -> Vec<((PortId, u16), u64)> {
-        // Entries stay, so that counting allocates nothing on the way of frames.
+        // Entries stay, so that counting allocates nothing in the data path.
         let loads = self.loads.iter_mut();
         loads
             .map(|(pair, load)| (*pair, std::mem::take(load)))
@@ -245,8 +251,8 @@ impl Worker {
             .collect()
     }
 
-    /// Broadcasts in a guest's name that it is here now (`VHOST_USER_SEND_RARP`): a reverse ARP request,
-    /// switched as if the guest had sent it.
+    /// Announces a guest (`VHOST_USER_SEND_RARP`): sends a reverse ARP request as if from the
+    /// guest.
     pub fn announce(&mut self, port: PortId, mac: [u8; 6]) {
         let frame = PacketBuilder::new(MacAddr(mac), MacAddr::BROADCAST)
             .rarp_announce()
@@ -256,39 +262,39 @@ impl Worker {
         self.switch.inject(port, &frame, now, &mut self.control);
     }
 
-    /// Tells the session thread that this worker gets on.
-    pub fn say_alive(&mut self) {
-        let _ = self.notices.send(Notice::Alive);
+    /// Acknowledges a liveness probe.
+    pub fn ack_probe(&mut self) {
+        let _ = self.notices.send(Notice::ProbeAck);
         ring(&self.notices_bell);
     }
 
-    /// Looks at a pair from now on without being asked. Not at one that a helper has, or that has to wait.
+    /// Makes a pair active and disables its kicks, unless a helper serves it or it is paused.
     fn activate(&mut self, port: PortId, pair: u16) {
         let known = (port, pair);
-        let elsewhere = self.lending.has(known) || self.paused.has(known);
+        let elsewhere = self.assignments.has(known) || self.paused.has(known);
         let new = !elsewhere && self.active.add(port, pair);
         if new && let Some(guest) = self.switch.port_mut(port) {
             guest.arm(pair, false);
         }
     }
 
-    /// One turn of the loop. `false` when everybody who could ask for something is gone.
-    fn pass(&mut self) -> bool {
+    /// Runs one pass of the loop. Returns `false` when all handles are dropped.
+    fn run_pass(&mut self) -> bool {
         if !self.run_jobs() {
             return false;
         }
         self.follow_answers();
-        self.switch.ask_more(&mut self.control);
-        self.look_at_held();
-        self.look_at_paused();
-        // It is read once a round, and what comes behind the last one goes by that.
+        self.switch.send_unsent_upcalls(&mut self.control);
+        self.check_suppressed();
+        self.check_paused();
+        // The clock is read once a round; the steps after the last round use that value.
         let now = self.serve();
-        let late = self.notify_late(now);
+        let deferred = self.flush_deferred(now);
         self.control.ring_bell();
-        if now.saturating_sub(self.last_tick) >= TICK {
+        if now.saturating_sub(self.last_tick) >= TICK_INTERVAL {
             self.tick(now);
         }
-        self.wait(late, now);
+        self.wait(deferred, now);
         true
     }
 
@@ -302,39 +308,41 @@ impl Worker {
         }
     }
 
-    /// Serves the active pairs until it is time to look for kicks, or to sleep; the clock as it was read last.
+    /// Serves the active pairs until kicks are due to be checked, or until the worker is to sleep.
+    /// Returns the last reading of the clock.
     fn serve(&mut self) -> Duration {
         let began = self.started.elapsed();
         let (mut now, mut rounds, mut empty) = (began, 0, 0u32);
         loop {
             let found = self.serve_active(now);
             if found {
-                self.patience.found_frames(now);
+                self.poll.found_frames(now);
                 rounds += 1;
-            } else if self.active.is_empty() || self.patience.found_nothing(now) == Next::Sleep {
+            } else if self.active.is_empty() || self.poll.found_nothing(now) == Next::Sleep {
                 self.take_back_all();
-                if !self.patience.is_endless() {
-                    self.ask_for_kicks(now);
+                if !self.poll.never_sleeps() {
+                    self.deactivate_idle(now);
                 }
                 return now;
             } else {
-                // Who writes the rings keeps their lines meanwhile, and gets the core if it waits for that.
+                // A pause keeps the cache lines of the rings with their writer; a yield gives the
+                // core to a writer that waits for it.
                 empty += 1;
-                if empty.is_multiple_of(LOOKS_PER_YIELD) {
+                if empty.is_multiple_of(POLLS_PER_YIELD) {
                     std::thread::yield_now();
                 } else {
                     std::hint::spin_loop();
                 }
             }
             now = self.started.elapsed();
-            let limit = match found {
-                true if self.active.len() + self.lending.count() < self.pairs => {
-                    LOOK_AFTER_FOR_SLEEPERS
-                }
-                true => LOOK_AFTER,
-                false => LOOK_AFTER_NOTHING,
+            let limit = if !found {
+                MAX_EMPTY_PASS
+            } else if self.active.len() + self.assignments.count() < self.pairs {
+                MAX_PASS_WITH_INACTIVE
+            } else {
+                MAX_PASS
             };
-            if rounds == ROUNDS_PER_LOOK || now - began > limit {
+            if rounds == ROUNDS_PER_PASS || now - began > limit {
                 return now;
             }
         }
@@ -342,31 +350,31 @@ impl Worker {
 
     fn tick(&mut self, now: Duration) {
         self.last_tick = now;
-        if let Some(ticks) = self.gauge.ticks_per_second(self.started + now) {
+        if let Some(ticks) = self.tick_rate.ticks_per_second(self.started + now) {
             self.fair.set_ticks_per_second(ticks);
             self.switch.set_ticks_per_second(ticks);
         }
         self.switch.expire(millis(now));
         for (port, queue, fault) in self.switch.take_faults() {
-            self.tell(Notice::QueueFault(port, queue, fault));
+            self.send_notice(Notice::QueueFault(port, queue, fault));
         }
-        self.look_for_lost_memory();
-        if self.switch.has_parked() && self.last_ask.elapsed() >= ASK_AGAIN {
-            self.last_ask = Instant::now();
-            let overdue = ASK_AGAIN.as_millis() as u64;
+        self.check_lost_memory();
+        if self.switch.has_pending() && self.last_resend.elapsed() >= RESEND_INTERVAL {
+            self.last_resend = Instant::now();
+            let overdue = RESEND_INTERVAL.as_millis() as u64;
             self.switch
-                .ask_overdue(overdue, millis(now), &mut self.control);
+                .retry_overdue_upcalls(overdue, millis(now), &mut self.control);
             self.control.ring_bell();
         }
     }
 
-    /// Tells the session thread something.
-    fn tell(&self, notice: Notice) {
+    /// Sends a notice to the session thread.
+    fn send_notice(&self, notice: Notice) {
         let _ = self.notices.send(notice);
         ring(&self.notices_bell);
     }
 
-    fn look_for_lost_memory(&mut self) {
+    fn check_lost_memory(&mut self) {
         let lost = memory::lost_mappings();
         if self.lost_mappings == lost {
             return;
@@ -376,7 +384,7 @@ impl Worker {
             self.lost_mappings = lost;
         }
         for port in ports {
-            self.tell(Notice::MemoryLost(port));
+            self.send_notice(Notice::MemoryLost(port));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! All workers, as the session thread sees them.
+//! All workers, as the session thread uses them.
 //!
-//! Each worker has its own switch (tables, batch, parked frames) with every port in it; what they share is the
-//! ports' queues, one at a time (see `lane`). The pair of queues that a guest sends by and is kicked for has one
-//! worker as its *home*, which alone serves it. Homes are given to the worker with the fewest pairs, and
-//! [`Workers::balance`] moves them when the load is uneven.
+//! Each worker has its own switch (tables, batch, pending frames) with every port in it; workers
+//! share the ports' queues, one at a time (see `queue_lock`). The queue pair by which a guest sends
+//! has one worker as its *home*, the only one that serves it. A new pair gets the worker with the
+//! fewest pairs as its home, and [`Workers::balance`] moves pairs when the load is uneven.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,43 +11,43 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use channel::keeping::Marks;
+use channel::keeping::ThreadSlots;
 use channel::supervision::Poll;
-use memory::engine::{Copier, Engines};
 use port::PortId;
 use port::counters::Counters;
-use sched::{Bells, Slot, View};
+use sched::{BlockEvents, Slot, View};
 use virtio::features::Features;
 
 use crate::guest::{GuestPort, GuestQueue};
 use crate::guests::States;
 use crate::idle::helper::Helpers;
-use crate::lane::Lane;
+use crate::queue_lock::QueueLock;
 use crate::switch::Switch;
 use crate::worker::{self, Help, Notices, Worker, WorkerHandle};
 
-/// Most workers that are started when nobody says how many: forwarding is rarely worth more cores.
+/// Largest automatic number of workers: forwarding is rarely worth more cores.
 const AUTO_MAX: u16 = 8;
-/// Load of a worker, in frames between two looks, below which nothing is moved: it has time to spare.
-const BUSY: u64 = 100_000;
+/// Load of a worker, in frames between two checks, below which no pair is moved: the worker has
+/// time to spare.
+const MIN_LOAD: u64 = 100_000;
 
 /// A queue pair of a port.
 pub type Pair = (PortId, u16);
 
-/// See the module.
+/// The handles of all workers, and the home of each pair.
 #[derive(Debug)]
 pub struct Workers {
-    /// Those that are home to pairs, then helpers.
+    /// Workers that are home to pairs, then helpers.
     handles: Vec<WorkerHandle>,
-    homes_among: usize,
+    home_count: usize,
     helpers: Arc<Helpers>,
     homes: RefCell<BTreeMap<Pair, usize>>,
-    /// Nobody serves any pair now.
-    resting: Cell<bool>,
+    /// No pair is served now.
+    quiesced: Cell<bool>,
 }
 
-/// How many workers there are when nobody says how many: one for each core that this process may use, at most eight. A quota of
-/// its control group is seen only where paths can be opened.
+/// Returns the number of workers without a configured one: one for each core that this process may
+/// use, at most eight. A quota of its control group is visible only where paths can be opened.
 #[must_use]
 pub fn automatic() -> u16 {
     let cores = std::thread::available_parallelism().ok();
@@ -56,10 +56,10 @@ pub fn automatic() -> u16 {
 }
 
 impl Workers {
-    /// Starts so many workers; `None`: as [`automatic`] says.
+    /// Starts so many workers; `None`: as many as [`automatic`] returns.
     ///
     /// # Errors
-    /// The system's refusal of a descriptor or a thread.
+    /// A system error of a descriptor or a thread.
     pub fn start(
         count: Option<u16>,
         poll: Poll,
@@ -69,10 +69,10 @@ impl Workers {
         Self::start_with(count, poll, counters, seed, Help::none())
     }
 
-    /// The same with helpers on idle cores.
+    /// Starts workers with helpers on idle cores.
     ///
     /// # Errors
-    /// As [`Workers::start`]. A helper that cannot be had is logged.
+    /// The errors of [`Workers::start`]. A helper that cannot start is logged.
     pub fn start_with(
         count: Option<u16>,
         poll: Poll,
@@ -86,55 +86,48 @@ impl Workers {
         let (handles, helpers, notices) = spawned;
         let workers = Self {
             handles,
-            homes_among: count,
+            home_count: count,
             helpers,
             homes: RefCell::default(),
-            resting: Cell::new(false),
+            quiesced: Cell::new(false),
         };
         Ok((workers, notices))
     }
 
-    /// Has long frames to and from all ports that are added from now on copied by an engine, once.
-    pub fn copy_by(&self, engines: &Arc<Engines>) {
+    /// Gives each worker its slot for crash attribution. The session thread has the first slot.
+    pub fn set_thread_slots(&self, slots: &ThreadSlots) {
         for (number, worker) in self.handles.iter().enumerate() {
-            let copier = Copier::new(engines, number);
-            worker.call(move |w| w.switch.fabric.copier = Some(copier));
+            worker.set_thread_slot(slots.of(number + 1));
         }
     }
 
-    /// Has each worker mark whom it serves. The session thread has the first mark.
-    pub fn set_marks(&self, marks: &Marks) {
-        for (number, worker) in self.handles.iter().enumerate() {
-            worker.set_mark(marks.of(number + 1));
-        }
-    }
-
-    /// Has each worker say [`Notice::Alive`](crate::worker::Notice::Alive), without waiting for it.
-    pub fn ask_for_life(&self) {
+    /// Requests a [`Notice::ProbeAck`](crate::worker::Notice::ProbeAck) of each worker, and returns
+    /// at once.
+    pub fn probe(&self) {
         for worker in &self.handles {
-            worker.post(Worker::say_alive);
+            worker.post(Worker::ack_probe);
         }
     }
 
-    /// How many there are that are home to pairs.
+    /// Returns the number of workers that are home to pairs.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.homes_among
+        self.home_count
     }
 
-    /// How many there are with helpers.
+    /// Returns the number of workers and helpers.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.handles.len()
     }
 
-    /// How many helpers there are, and the frames that they have served.
+    /// Returns the number of helpers, and the frames that they have forwarded.
     #[must_use]
     pub fn help(&self) -> (u16, u64) {
         (self.helpers.list.len() as u16, self.helpers.frames())
     }
 
-    /// Runs a job on one worker between two passes.
+    /// Runs a job on the first worker between two passes.
     pub fn first<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Worker) -> R + Send + 'static,
@@ -154,7 +147,8 @@ impl Workers {
         self.handles[number].call(job)
     }
 
-    /// Runs a job on each worker between two passes, one after the other; the results in their order.
+    /// Runs a job on each worker between two passes, one after the other; returns the results in
+    /// order.
     pub fn each<R: Send + 'static>(
         &self,
         job: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
@@ -163,26 +157,26 @@ impl Workers {
         calls.map(|worker| worker.call(job.clone())).collect()
     }
 
-    /// Has a job run on each worker between two passes, without waiting for it.
+    /// Queues a job for each worker and returns at once.
     pub fn post_each(&self, job: impl Fn(&mut Worker) + Clone + Send + 'static) {
         for worker in &self.handles {
             worker.post(job.clone());
         }
     }
 
-    /// The states of guests' processors are in this memory from now on, and behind it the ring of their bells, if there is one;
-    /// see [`Guests`](crate::guests::Guests).
+    /// Sets the memory with the vCPU states of guests, and the ring of block events, if there is
+    /// one; see [`Guests`](crate::guests::Guests).
     pub fn watch(&self, fds: Vec<OwnedFd>) {
         match states(fds) {
             Ok(states) => {
                 let states = Arc::new(states);
                 self.post_each(move |w| w.watch_guests(Arc::clone(&states)));
             }
-            Err(error) => tracing::warn!("guests' processors are not watched: {error}"),
+            Err(error) => tracing::warn!("no vCPU states: {error}"),
         }
     }
 
-    /// Which of them are those of a port's guest.
+    /// Sets the vCPUs of a port's guest.
     pub fn set_guest_threads(&self, port: PortId, slots: &[u16]) {
         let slots: Arc<[Slot]> = slots.iter().map(|slot| Slot(*slot)).collect();
         self.post_each(move |w| {
@@ -191,7 +185,7 @@ impl Workers {
         });
     }
 
-    /// Changes a port's queues, on one worker; the others look at them again.
+    /// Changes a port's queues on the first worker; the others count its pairs again.
     pub fn on_port(&self, port: PortId, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
         self.first(move |w| w.switch.port_mut(port).map(job));
         self.each(move |w| w.switch.port_mut(port).map(GuestPort::count_pairs));
@@ -200,7 +194,7 @@ impl Workers {
     /// Puts a port's queue into service.
     ///
     /// # Errors
-    /// There is no such port, or its kicks cannot be waited for.
+    /// There is no such port, or watching its kick descriptor failed.
     pub fn start_queue(
         &self,
         port: PortId,
@@ -209,14 +203,14 @@ impl Workers {
         features: Features,
     ) -> Result<(), String> {
         let to_guest = index.is_multiple_of(2);
-        let lane = Lane::new(queue);
-        let mut first = lane.share();
+        let queue = QueueLock::new(queue);
+        let mut first = queue.share();
         self.first(move |_| first.with(|queue| queue.begin(to_guest)));
         for worker in &self.handles {
-            let lane = lane.share();
+            let queue = queue.share();
             let added = worker.call(move |w| {
                 let guest = w.switch.port_mut(port)?;
-                guest.start(index, lane, features);
+                guest.start(index, queue, features);
                 Some(())
             });
             added.ok_or("the port is gone")?;
@@ -224,9 +218,9 @@ impl Workers {
         if to_guest {
             return Ok(());
         }
-        let home = self.emptiest();
+        let home = self.with_fewest_pairs();
         let pair = index / 2;
-        let served = self.have_served((port, pair), home);
+        let served = self.serve_at((port, pair), home);
         if served.is_err() {
             self.stop_queue(port, index);
         } else {
@@ -235,7 +229,7 @@ impl Workers {
         served
     }
 
-    /// Takes a port's queue out of service; its position.
+    /// Takes a port's queue out of service; returns its position.
     pub fn stop_queue(&self, port: PortId, index: u16) -> Option<u32> {
         let pair = index / 2;
         if !index.is_multiple_of(2)
@@ -243,20 +237,20 @@ impl Workers {
         {
             self.handles[home].call(move |w| w.leave_pair(port, pair));
         }
-        let lanes = self.each(move |w| w.switch.port_mut(port)?.stop(index));
-        let last = lanes.into_iter().flatten().next_back();
-        last.map(|mut lane| lane.with(GuestQueue::end))
+        let queues = self.each(move |w| w.switch.port_mut(port)?.stop(index));
+        let last = queues.into_iter().flatten().next_back();
+        last.map(|mut queue| queue.with(GuestQueue::end))
     }
 
-    /// The worker that is home to the fewest pairs.
-    fn emptiest(&self) -> usize {
+    /// Returns the worker that is home to the fewest pairs.
+    fn with_fewest_pairs(&self) -> usize {
         let homes = self.homes.borrow();
         let pairs_of = |worker: &usize| homes.values().filter(|home| *home == worker).count();
         (0..self.count()).min_by_key(pairs_of).unwrap_or(0)
     }
 
-    /// Moves a pair from the worker with the most to do to the one with the least, if that makes them more
-    /// equal. To be called at equal intervals.
+    /// Moves a pair from the worker with the most to do to the one with the least, if that makes
+    /// them more equal. To be called at equal intervals.
     pub fn balance(&self) {
         let loads = self.each(Worker::take_loads);
         let loads = &loads[..self.count()];
@@ -268,8 +262,9 @@ impl Workers {
         }
     }
 
-    /// Gives a pair another home. Between the two nobody serves it, and what its guest sends waits. `false`: it stays, because frames of
-    /// it wait for control at its home, and later ones would overtake them by flows that the other worker knows already.
+    /// Moves a pair to another home. Meanwhile no worker serves it, and the guest's frames wait in
+    /// its rings. Returns `false` if the pair stays, because frames of it are pending at its home:
+    /// later frames would overtake them by flows that the other worker has cached.
     ///
     /// # Panics
     /// When there is no such worker.
@@ -279,7 +274,7 @@ impl Workers {
             return false;
         };
         let left = self.on(from, move |w| {
-            let may_leave = !w.switch.has_parked_of(port, number);
+            let may_leave = !w.switch.has_pending_of(port, number);
             if may_leave {
                 w.leave_pair(port, number);
             }
@@ -289,30 +284,31 @@ impl Workers {
             return false;
         }
         self.homes.borrow_mut().insert(pair, to);
-        if let Err(error) = self.have_served(pair, to) {
+        if let Err(error) = self.serve_at(pair, to) {
             tracing::error!("a queue pair of port {} is not served: {error}", port.0);
         }
         true
     }
 
-    fn have_served(&self, (port, pair): Pair, home: usize) -> Result<(), String> {
-        match self.resting.get() {
-            true => Ok(()),
-            false => self.on(home, move |w| w.serve_pair(port, pair)),
+    fn serve_at(&self, (port, pair): Pair, home: usize) -> Result<(), String> {
+        if self.quiesced.get() {
+            Ok(())
+        } else {
+            self.on(home, move |w| w.serve_pair(port, pair))
         }
     }
 
-    /// From now on until [`Workers::unrest`], no pair is served, and pairs that are started wait. What a batch was
-    /// about is done when this returns; what waits for control can still be answered.
-    pub fn rest(&self) {
-        if !self.resting.replace(true) {
+    /// Stops serving all pairs until [`Workers::resume`]; pairs that are started meanwhile wait.
+    /// All batches are complete when this returns; pending frames can still be decided.
+    pub fn quiesce(&self) {
+        if !self.quiesced.replace(true) {
             self.at_homes(Worker::leave_pair);
         }
     }
 
-    /// Serves all pairs, whether their guests kick or not.
-    pub fn unrest(&self) {
-        if self.resting.replace(false) {
+    /// Serves all pairs again, whether their guests kick or not.
+    pub fn resume(&self) {
+        if self.quiesced.replace(false) {
             self.at_homes(|worker, port, pair| {
                 if let Err(error) = worker.serve_pair(port, pair) {
                     tracing::error!("a queue pair of port {} is not served: {error}", port.0);
@@ -321,7 +317,7 @@ impl Workers {
         }
     }
 
-    /// Does something with each pair, on its home.
+    /// Runs a job for each pair on its home.
     fn at_homes(&self, job: impl Fn(&mut Worker, PortId, u16) + Copy + Send + 'static) {
         let mut pairs = vec![Vec::new(); self.count()];
         for (pair, home) in &*self.homes.borrow() {
@@ -339,14 +335,16 @@ impl Workers {
 fn states(fds: Vec<OwnedFd>) -> io::Result<States> {
     let mut fds = fds.into_iter();
     let memory = fds.next().ok_or(io::ErrorKind::InvalidData)?;
-    let bells = fds.next().map(|ring| Bells::map(memory.as_fd(), ring));
+    let block_events = fds
+        .next()
+        .map(|ring| BlockEvents::map(memory.as_fd(), ring));
     Ok(States {
         view: View::map(memory.as_fd())?,
-        bells: bells.transpose()?,
+        block_events: block_events.transpose()?,
     })
 }
 
-/// A pair that gets another home.
+/// A pair and its new home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Move {
     pair: Pair,
@@ -354,13 +352,13 @@ struct Move {
     to: usize,
 }
 
-/// What to move, by what each worker has done for which pair since the last look.
+/// Chooses the pair to move, by the load of each pair since the last check.
 fn plan(loads: &[Vec<(Pair, u64)>]) -> Option<Move> {
     let total = |worker: &usize| loads[*worker].iter().map(|(_, load)| load).sum::<u64>();
     let from = (0..loads.len()).max_by_key(total)?;
     let to = (0..loads.len()).min_by_key(total)?;
     let gap = total(&from) - total(&to);
-    if total(&from) < BUSY || gap < total(&from) / 4 {
+    if total(&from) < MIN_LOAD || gap < total(&from) / 4 {
         return None;
     }
     let left = |load: u64| gap.abs_diff(2 * load);
@@ -399,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_moves_where_it_would_help_nobody() {
+    fn nothing_moves_without_a_gain() {
         for still in [
             loads(&[&[1_000_000], &[]]),
             loads(&[&[600_000], &[500_000]]),

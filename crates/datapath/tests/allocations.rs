@@ -1,16 +1,16 @@
-//! The steady path allocates nothing: neither for a frame nor for a batch.
+//! Allocation test: with warm caches neither a frame nor a batch allocates.
 //!
-//! The global allocator of this binary counts what the measured thread allocates while it is asked to.
+//! The global allocator of this binary counts the allocations of the measured thread.
 
-mod near;
+mod common;
 
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::cell::Cell;
 
 use channel::records::Answer;
+use common::{NoUpcalls, guest};
 use datapath::guest::GuestPort;
 use datapath::switch::Switch;
-use near::{NoUpcalls, guest};
 use policy::{Action, Model, PortMode, Program, Segment, SegmentId};
 use port::PortId;
 use port::counters::Counters;
@@ -36,8 +36,8 @@ fn count() {
     });
 }
 
-// SAFETY: every call goes to the system's allocator with the caller's own arguments; counting touches
-// thread-local cells without destructors, which allocate nothing.
+// SAFETY: every call goes to the system's allocator with the caller's own arguments; counting
+// touches thread-local cells without destructors, which allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, block: Block) -> *mut u8 {
         count();
@@ -60,7 +60,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What `act` allocates on this thread.
+/// Returns the number of allocations of `act` on this thread.
 fn allocations(act: impl FnOnce()) -> u64 {
     ALLOCATIONS.set(0);
     COUNTS.set(true);
@@ -69,7 +69,7 @@ fn allocations(act: impl FnOnce()) -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Three guests; guest 0 sends.
+/// Returns three guests; guest 0 sends.
 fn scene(base: u64, receiver: u64) -> (Switch<GuestPort>, Vec<NetPair>) {
     let mut switch = Switch::new(Counters::heap(), 3);
     let mut nics = Vec::new();
@@ -145,7 +145,7 @@ fn nothing_is_allocated_for_a_frame() {
             tag: Some(7),
         },
         Action::flood(SegmentId(2)),
-        Action::Drop(port::DropReason::MacClaim),
+        Action::Drop(port::DropReason::SpoofedSource),
     ];
     for base in [0, RING_PACKED, IN_ORDER] {
         for receiver in [0, GUEST_CSUM, GUEST_OFFLOADS] {

@@ -1,12 +1,12 @@
-//! A receiver that stops reading costs its senders its own frames and nothing else: not a buffer, not a batch, and
-//! not the time to look for buffers again and again.
+//! A receiver that stops reading costs its senders only the frames to it: no buffers, no batches,
+//! and no repeated search for buffers.
 
-mod near;
+mod common;
 
 use channel::records::Answer;
+use common::{NoUpcalls, guest};
 use datapath::guest::GuestPort;
 use datapath::switch::Switch;
-use near::{NoUpcalls, guest};
 use policy::Action;
 use port::counters::Counters;
 use port::{DropReason, PortId};
@@ -29,7 +29,7 @@ struct Scene {
     live: NetPair,
 }
 
-/// A frame to the station with this number.
+/// Returns a frame to the station with this number.
 fn frame(to: u8, n: usize) -> Vec<u8> {
     let mut frame = vec![n as u8; 100];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, 9]);
@@ -69,7 +69,7 @@ impl Scene {
                 },
                 0,
             );
-            switch.go_on(0);
+            switch.continue_work(0);
         }
         Self {
             switch,
@@ -80,8 +80,8 @@ impl Scene {
         }
     }
 
-    /// Sends a batch of which every `nth` frame is for the dead receiver, if there is one in the batch; the live one
-    /// takes what it gets. How many it got.
+    /// Sends a batch of which every `nth` frame is for the dead receiver; the live one takes its
+    /// frames. Returns the number of frames that the live one got.
     fn batch(&mut self, nth: usize) -> usize {
         for n in 0..BATCH {
             let to = if n % nth == 0 { DEAD } else { LIVE };
@@ -109,7 +109,7 @@ impl Scene {
     }
 }
 
-/// Takes what came, and offers the buffers again.
+/// Takes the frames that arrived, and offers the buffers again. Returns their number.
 fn received(nic: &mut NetPair) -> usize {
     let mut count = 0;
     while nic.receive().expect("a correct device").is_some() {
@@ -120,11 +120,11 @@ fn received(nic: &mut NetPair) -> usize {
 }
 
 #[test]
-fn who_stops_reading_is_masked_and_comes_back() {
+fn a_receiver_that_stops_reading_is_masked_until_it_reads() {
     for layout in [0, RING_PACKED] {
         let mut scene = Scene::new(VERSION_1 | MRG_RXBUF | INDIRECT_DESC | layout);
         let for_dead = BATCH / 2;
-        // As long as there are buffers, frames arrive, and then each is dropped by name.
+        // Frames arrive while there are buffers, and then each is dropped and counted.
         let full = usize::from(BUFFERS) / for_dead;
         for _ in 0..full {
             assert_eq!(scene.batch(2), BATCH / 2);
@@ -139,10 +139,11 @@ fn who_stops_reading_is_masked_and_comes_back() {
             );
         }
         assert_eq!(scene.dropped(), (batches * for_dead) as u64);
-        // After a few batches it is not tried any more.
+        // After a few batches it is masked.
         let masked = scene.masked();
         assert!((40..50).contains(&masked), "{masked}");
-        // It reads again: what it had is there, in order, and the next batch arrives whole.
+        // It reads again: the earlier frames are there, in order, and the next batch arrives
+        // completely.
         assert_eq!(received(&mut scene.dead), usize::from(BUFFERS));
         scene.batch(2);
         assert_eq!(received(&mut scene.dead), for_dead);

@@ -7,9 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use channel::keeping::{MARKS, Marks, to_blame};
+use channel::keeping::{CRASH_RECORD_LEN, ThreadSlots, suspects};
 use channel::supervision::Poll;
-use datapath::culprit;
+use datapath::crash_record;
 use datapath::workers::Workers;
 use port::PortId;
 use port::counters::Counters;
@@ -21,7 +21,7 @@ const LIVES: PortId = PortId(700);
 
 fn marks_file() -> OwnedFd {
     let file = rustix::fs::memfd_create("marks", rustix::fs::MemfdFlags::empty()).unwrap();
-    rustix::fs::ftruncate(&file, MARKS).unwrap();
+    rustix::fs::ftruncate(&file, CRASH_RECORD_LEN).unwrap();
     file
 }
 
@@ -30,12 +30,12 @@ fn die(how: &str) {
     let number = std::env::var(FILE).unwrap().parse().unwrap();
     // SAFETY: the test has left this descriptor to this process, and nobody else here takes it.
     let file = unsafe { OwnedFd::from_raw_fd(number) };
-    let marks = Marks::map(&file).unwrap();
-    culprit::name_on_death().unwrap();
+    let marks = ThreadSlots::map(&file).unwrap();
+    crash_record::install_handlers().unwrap();
     let other = marks.of(1);
     let busy = std::thread::spawn(move || {
-        culprit::set_own(other);
-        let _served = culprit::serve(Some(LIVES));
+        crash_record::set_thread_slot(other);
+        let _served = crash_record::serve(Some(LIVES));
         loop {
             std::thread::sleep(Duration::from_secs(60));
         }
@@ -43,8 +43,8 @@ fn die(how: &str) {
     while marks.of(1).served().is_none() {
         std::thread::yield_now();
     }
-    culprit::set_own(marks.of(0));
-    let served = culprit::serve(Some(DIES));
+    crash_record::set_thread_slot(marks.of(0));
+    let served = crash_record::serve(Some(DIES));
     match how {
         "abort" => std::process::abort(),
         "panic" => panic!("as it is wanted"),
@@ -70,7 +70,7 @@ fn ports_after(how: &str, kill: Option<i32>) -> (ExitStatus, Vec<PortId>) {
         .spawn()
         .unwrap();
     if let Some(signal) = kill {
-        let marks = Marks::map(&file).unwrap();
+        let marks = ThreadSlots::map(&file).unwrap();
         while marks.of(0).served().is_none() {
             assert_eq!(child.try_wait().unwrap(), None);
             std::thread::sleep(Duration::from_millis(1));
@@ -79,7 +79,7 @@ fn ports_after(how: &str, kill: Option<i32>) -> (ExitStatus, Vec<PortId>) {
         assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
     }
     let status = child.wait().unwrap();
-    (status, to_blame(&file).unwrap())
+    (status, suspects(&file).unwrap())
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn a_job_serves_whom_its_caller_serves() {
     rustix::fs::ftruncate(&file, port::counters::SIZE).unwrap();
     let counters = Counters::map(&file).unwrap();
     let (workers, _notices) = Workers::start(Some(2), Poll::Adaptive, &counters, 1).unwrap();
-    let marks = Marks::map(&marks_file()).unwrap();
-    workers.set_marks(&marks);
-    culprit::set_own(marks.of(0));
-    let served = culprit::serve(Some(DIES));
-    assert_eq!(workers.each(|_| culprit::served()), [Some(DIES); 2]);
+    let marks = ThreadSlots::map(&marks_file()).unwrap();
+    workers.set_thread_slots(&marks);
+    crash_record::set_thread_slot(marks.of(0));
+    let served = crash_record::serve(Some(DIES));
+    assert_eq!(workers.each(|_| crash_record::served()), [Some(DIES); 2]);
     drop(served);
-    assert_eq!(workers.each(|_| culprit::served()), [None; 2]);
+    assert_eq!(workers.each(|_| crash_record::served()), [None; 2]);
 }
 
 #[test]

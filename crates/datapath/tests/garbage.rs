@@ -1,13 +1,13 @@
-//! A guest that writes anything anywhere: its rings, descriptors and headers are random, and change between
-//! any two steps of the switch. Whatever happens, the switch does not panic, what it delivers is bounded by
-//! what it took, and two guests that behave keep their traffic.
+//! A malicious guest whose rings, descriptors and headers are random and change between any two
+//! steps of the switch. The switch does not panic, it delivers no more than it took, and the
+//! traffic of two other guests continues.
 
-mod near;
+mod common;
 
 use channel::records::Answer;
+use common::{NoUpcalls, guest};
 use datapath::guest::{GuestFault, GuestPort, GuestQueue};
 use datapath::switch::Switch;
-use near::{NoUpcalls, guest};
 use policy::Action;
 use port::counters::Counters;
 use port::{Batch, Port, PortId};
@@ -25,16 +25,16 @@ const SIZE: u16 = 16;
 const MEMORY: u64 = 1 << 20;
 const BASE: u64 = 0x10_0000;
 
-/// What the guest does between two steps.
+/// Action of the guest between two steps.
 #[derive(Clone, Debug)]
 enum Poke {
-    /// A chain of these descriptors: place, length, flags.
+    /// Chain of these descriptors: address, length, flags.
     Chain(Vec<(u32, u32, u8)>),
-    /// A frame with a random header in front.
+    /// Frame with a random header.
     Frame([u8; 12], usize),
-    /// Bytes somewhere in an area of a queue: which queue, which area, where, what.
+    /// Bytes in an area of a queue: queue, area, offset, value.
     Ring(bool, u8, u16, u64),
-    /// Bytes anywhere.
+    /// Bytes anywhere in memory.
     Memory(u32, u64),
 }
 
@@ -44,7 +44,8 @@ fn a_poke() -> impl Strategy<Value = Poke> {
     prop_oneof![
         3 => prop::collection::vec(desc, 1..5).prop_map(Poke::Chain),
         3 => (any::<[u8; 12]>(), 0..2000usize).prop_map(|(h, n)| Poke::Frame(h, n)),
-        3 => (any::<bool>(), 0..3u8, 0..260u16, any::<u64>()).prop_map(|(q, a, o, v)| Poke::Ring(q, a, o, v)),
+        3 => (any::<bool>(), 0..3u8, 0..260u16, any::<u64>())
+            .prop_map(|(q, a, o, v)| Poke::Ring(q, a, o, v)),
         1 => (0..MEMORY as u32 - 8, any::<u64>()).prop_map(|(at, v)| Poke::Memory(at, v)),
     ]
 }
@@ -54,7 +55,7 @@ fn poke(ram: &GuestRam, nic: &mut NetPair, poke: &Poke) {
         Poke::Chain(descs) => {
             let last = descs.len() - 1;
             let raw = |(i, (at, len, bits)): (usize, &(u32, u32, u8))| {
-                // Mostly sound flags, so that more than the first check is reached.
+                // Mostly valid flags, so that more than the first check is reached.
                 let next = (i < last) != (bits & 0x70 == 0x70);
                 let mut flags = if next { DESC_NEXT } else { 0 };
                 flags |= if bits & 7 == 7 { DESC_WRITE } else { 0 };
@@ -150,7 +151,8 @@ fn run(mut evil: NetOptions, pokes: &[Poke]) {
     let mut arrived = 0;
     for (n, p) in pokes.iter().enumerate() {
         poke(&ram, &mut evil, p);
-        // The evil guest sends to one neighbour and gets from the other; the two talk in between.
+        // The malicious guest sends to one neighbour and receives from the other; the two exchange
+        // frames in between.
         send_to(&mut switch, EVIL, GOOD[n % 2]);
         switch.serve(EVIL, 0, 0, &mut NoUpcalls);
         while good[n % 2].receive().expect("a correct device").is_some() {
@@ -187,10 +189,17 @@ fn run(mut evil: NetOptions, pokes: &[Poke]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn garbage_harms_only_its_own_queue(layout in 0..4u8, pokes in prop::collection::vec(a_poke(), 1..80)) {
+    fn garbage_harms_only_its_own_queue(
+        layout in 0..4u8,
+        pokes in prop::collection::vec(a_poke(), 1..80),
+    ) {
         let evil = match layout {
             0 => options(RING_PACKED),
             1 => options(0),

@@ -1,6 +1,6 @@
-//! Every interleaving of a home, a helper and others, by loom.
+//! Every interleaving of a home worker, a helper and other threads, by loom.
 //!
-//! The two files are the switch's own, with loom's atomics in the place of the real ones.
+//! The two modules are the switch's own, with loom's atomics in place of the real ones.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use loom::thread;
 use port::PortId;
 
 use idle::boost::{Boost, Scheduling};
-use idle::desk::{Desk, Next, Reason};
+use idle::handoff::{HandoffSlots, Next, Reason};
 
 #[path = "../src/idle"]
 mod idle {
@@ -22,15 +22,15 @@ mod idle {
     }
 
     pub(crate) mod boost;
-    pub(crate) mod desk;
+    pub(crate) mod handoff;
 }
 
 const PORT: PortId = PortId(7);
 
-/// A queue pair that only its owner may touch; loom reports who does at the same time.
+/// A queue pair that only its owner may touch; loom reports simultaneous accesses.
 struct Pair(UnsafeCell<u32>);
 
-// SAFETY: that nobody else has it is what these tests are about.
+// SAFETY: these tests prove that one thread at a time has it.
 unsafe impl Sync for Pair {}
 // SAFETY: as above.
 unsafe impl Send for Pair {}
@@ -49,85 +49,86 @@ fn model(threads: usize, run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// Home lends, works on, and takes back; the helper does two pieces at most. Nobody has the pair at the same time, and what each
-/// did is seen by the other.
+/// Home assigns a pair, continues, and takes it back; the helper does at most two chunks. No two
+/// threads have the pair at the same time, and each sees the other's writes.
 #[test]
 fn a_pair_is_served_by_one_at_a_time() {
     for last in [Next::Keep, Next::Back(Reason::Quiet)] {
         model(2, move || {
-            let desk = Arc::new(Desk::new());
+            let handoff = Arc::new(HandoffSlots::new());
             let pair = Arc::new(Pair(UnsafeCell::new(0)));
             pair.serve();
-            desk.lend(PORT, 3).expect("room");
+            handoff.assign(PORT, 3).expect("room");
             let helper = {
-                let (desk, pair) = (Arc::clone(&desk), Arc::clone(&pair));
+                let (handoff, pair) = (Arc::clone(&handoff), Arc::clone(&pair));
                 thread::spawn(move || {
-                    let mut pieces = 0;
+                    let mut chunks = 0;
                     for next in [Next::Keep, last] {
-                        if desk.claim(0) == Some((PORT, 3)) {
+                        if handoff.claim(0) == Some((PORT, 3)) {
                             pair.serve();
-                            desk.done(0, next);
-                            pieces += 1;
+                            handoff.done(0, next);
+                            chunks += 1;
                         }
                     }
-                    pieces
+                    chunks
                 })
             };
-            while desk.take_back(0).is_none() {
+            while handoff.take_back(0).is_none() {
                 thread::yield_now();
             }
             pair.serve();
-            let pieces = helper.join().expect("no panic");
+            let chunks = helper.join().expect("no panic");
             // SAFETY: the helper has ended.
             let count = pair.0.with(|count| unsafe { *count });
-            assert_eq!(count, pieces + 2);
-            assert!(!desk.in_piece() && desk.claim(0).is_none());
+            assert_eq!(count, chunks + 2);
+            assert!(!handoff.in_chunk() && handoff.claim(0).is_none());
         });
     }
 }
 
-/// Two homes lend to one helper: each gets a slot of its own.
+/// Two homes assign to one helper: each gets a slot of its own.
 #[test]
 fn two_homes_get_two_slots() {
     model(2, || {
-        let desk = Arc::new(Desk::new());
-        let other = Arc::clone(&desk);
-        let there = thread::spawn(move || other.lend(PORT, 1).expect("room").0);
-        let here = desk.lend(PORT, 2).expect("room").0;
+        let handoff = Arc::new(HandoffSlots::new());
+        let other = Arc::clone(&handoff);
+        let there = thread::spawn(move || other.assign(PORT, 1).expect("room").0);
+        let here = handoff.assign(PORT, 2).expect("room").0;
         assert_ne!(here, there.join().expect("no panic"));
     });
 }
 
-/// A helper that goes to sleep while something is lent wakes up for it: a lost wake-up is a deadlock, which loom reports.
+/// A helper that is about to sleep wakes up for an assignment: a lost wake-up is a deadlock, which
+/// loom reports.
 #[test]
-fn no_loan_is_slept_through() {
+fn no_assignment_is_slept_through() {
     model(2, || {
-        let desk = Arc::new(Desk::new());
+        let handoff = Arc::new(HandoffSlots::new());
         let bell = Arc::new(Notify::new());
         let helper = {
-            let (desk, bell) = (Arc::clone(&desk), Arc::clone(&bell));
+            let (handoff, bell) = (Arc::clone(&handoff), Arc::clone(&bell));
             thread::spawn(move || {
-                while desk.claim(0).is_none() {
-                    if desk.prepare_sleep() {
+                while handoff.claim(0).is_none() {
+                    if handoff.prepare_sleep() {
                         bell.wait();
-                        desk.woke();
+                        handoff.woke();
                     }
                 }
-                desk.done(0, Next::Back(Reason::Quiet));
+                handoff.done(0, Next::Back(Reason::Quiet));
             })
         };
-        if desk.lend(PORT, 0).expect("room").1 {
+        if handoff.assign(PORT, 0).expect("room").1 {
             bell.notify();
         }
         helper.join().expect("no panic");
-        assert_eq!(desk.take_back(0), Some(Reason::Quiet));
+        assert_eq!(handoff.take_back(0), Some(Reason::Quiet));
     });
 }
 
-/// What the system was told last.
+/// The last calls of the scheduler.
 struct Policy {
     lowest: AtomicBool,
-    /// What the thread was asked for, and has not done.
+    /// Requests to the thread that it has not handled.
     open: AtomicUsize,
 }
 
@@ -143,43 +144,43 @@ impl Scheduling for Arc<Policy> {
     fn move_to(&self, _: Option<u16>) {}
 }
 
-/// Does what was asked for, then settles, as the thread does.
-fn do_and_settle(policy: &Policy, boost: &Boost<Arc<Policy>>) {
+/// Handles requests, then lowers the priority, as the thread does.
+fn do_and_lower(policy: &Policy, boost: &Boost<Arc<Policy>>) {
     loop {
         policy.open.swap(0, Ordering::SeqCst);
-        if boost.settle() {
+        if boost.lower() {
             return;
         }
     }
 }
 
-/// Somebody asks for something while the thread settles. When the call is over, the thread has done it or is an ordinary one; and it
-/// settles in the end.
+/// A request comes while the thread lowers its priority. When the call returns, the thread has
+/// handled the request or has the ordinary priority; in the end it has the lowest one.
 #[test]
-fn who_asks_is_heard_with_ordinary_priority() {
+fn a_request_is_handled_with_ordinary_priority() {
     model(2, || {
         let policy = Arc::new(Policy {
             lowest: AtomicBool::new(false),
             open: AtomicUsize::new(0),
         });
         let boost = Arc::new(Boost::new(Arc::clone(&policy)));
-        let asker = {
+        let requester = {
             let (boost, policy) = (Arc::clone(&boost), Arc::clone(&policy));
             thread::spawn(move || {
                 policy.open.fetch_add(1, Ordering::SeqCst);
                 boost.raise(None);
-                // In this order: what is open after the look was open at the look.
+                // In this order: a request that is open after the first load was open at it.
                 let lowest = policy.lowest.load(Ordering::SeqCst);
                 let open = policy.open.load(Ordering::SeqCst) != 0;
                 assert!(!(lowest && open), "it waits with the lowest priority");
             })
         };
-        do_and_settle(&policy, &boost);
-        asker.join().expect("no panic");
+        do_and_lower(&policy, &boost);
+        requester.join().expect("no panic");
         if boost.is_raised() {
-            do_and_settle(&policy, &boost);
+            do_and_lower(&policy, &boost);
         }
         assert_eq!(policy.open.load(Ordering::SeqCst), 0);
-        assert!(policy.lowest.load(Ordering::SeqCst), "it has settled");
+        assert!(policy.lowest.load(Ordering::SeqCst), "it is lowered");
     });
 }

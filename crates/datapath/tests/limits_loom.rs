@@ -1,6 +1,6 @@
 //! Every interleaving of workers that share a port's bucket, by loom.
 //!
-//! The bucket is the switch's own, with loom's atomics in the place of the real ones.
+//! The bucket is the switch's own, with loom's atomics.
 
 use channel::limits::Rate;
 use loom::sync::Arc;
@@ -32,7 +32,7 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// Two workers take at the same moment: together never more than there is.
+/// Two workers take at the same time: together never more than there is.
 #[test]
 fn no_token_is_taken_twice() {
     model(|| {
@@ -40,9 +40,12 @@ fn no_token_is_taken_twice() {
         let takers: Vec<_> = [4, 7]
             .map(|tokens| {
                 let bucket = Arc::clone(&bucket);
-                thread::spawn(move || match bucket.take(tokens, SECOND) {
-                    true => tokens,
-                    false => 0,
+                thread::spawn(move || {
+                    if bucket.take(tokens, SECOND) {
+                        tokens
+                    } else {
+                        0
+                    }
                 })
             })
             .into();
@@ -52,9 +55,10 @@ fn no_token_is_taken_twice() {
     });
 }
 
-/// One takes all and gives some back while another takes what it can: what is given back is there again, once.
+/// One worker takes all and returns some while another takes: returned tokens are available again,
+/// once.
 #[test]
-fn what_is_given_back_is_there_once() {
+fn returned_tokens_are_available_once() {
     model(|| {
         let bucket = Arc::new(Bucket::new(RATE));
         let other = Arc::clone(&bucket);

@@ -1,13 +1,14 @@
-//! Offloads between guests that negotiated different sets: every legal set of a sender against every legal
-//! set of a receiver, with frames of random sizes over split and packed rings, merged and big buffers, and
-//! buffers in pieces. What arrives is compared with an independent idea of what a NIC would have sent.
+//! Offloads between guests with different features: every legal set of a sender with every legal
+//! set of a receiver, with frames of random sizes over split and packed rings, merged and big
+//! buffers, and buffers in several segments. Arriving frames are compared with an independent model
+//! of a NIC.
 
-mod near;
+mod common;
 
 use channel::records::Answer;
+use common::{NoUpcalls, guest};
 use datapath::guest::GuestPort;
 use datapath::switch::Switch;
-use near::{NoUpcalls, guest};
 use policy::Action;
 use port::counters::{Counters, PortCounts};
 use port::{DropReason, PortId};
@@ -31,7 +32,7 @@ const RECEIVER: u32 = 100;
 const SENDERS: usize = 3;
 const RECEIVERS: usize = 7;
 
-/// All subsets of `bits` that `legal` allows.
+/// Returns all subsets of `bits` that `legal` allows.
 fn subsets(bits: &[u64], legal: impl Fn(u64) -> bool) -> Vec<u64> {
     let of = |n: usize| {
         let chosen = bits.iter().enumerate().filter(|(i, _)| n >> i & 1 == 1);
@@ -40,14 +41,15 @@ fn subsets(bits: &[u64], legal: impl Fn(u64) -> bool) -> Vec<u64> {
     (0..1 << bits.len()).map(of).filter(|s| legal(*s)).collect()
 }
 
-/// What a sender may have (virtio 1.3 section 5.1.3.1): segmentation needs CSUM, ECN needs TSO.
+/// Returns the feature sets of senders (virtio 1.3 section 5.1.3.1): segmentation needs CSUM, ECN
+/// needs TSO.
 fn sender_sets() -> Vec<u64> {
     subsets(&[CSUM, HOST_TSO4, HOST_TSO6, HOST_ECN, HOST_USO], |s| {
         (s & CSUM != 0 || s == 0) && (s & HOST_ECN == 0 || s & (HOST_TSO4 | HOST_TSO6) != 0)
     })
 }
 
-/// What a receiver may have, likewise.
+/// Returns the feature sets of receivers.
 fn receiver_sets() -> Vec<u64> {
     let bits = [
         GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, GUEST_ECN, GUEST_USO4, GUEST_USO6,
@@ -83,7 +85,8 @@ fn a_sample() -> impl Strategy<Value = Sample> {
         })
 }
 
-/// Senders: split with direct pieces, packed with an indirect table, legacy with the short header apart.
+/// Returns the senders: split with direct segments, packed with an indirect table, legacy with a
+/// separate short header.
 fn senders(set: u64, sample: &Sample) -> [NetOptions; SENDERS] {
     let base = VERSION_1 | MRG_RXBUF | set;
     let split = NetOptions::new(base, 128);
@@ -105,7 +108,8 @@ fn senders(set: u64, sample: &Sample) -> [NetOptions; SENDERS] {
     ]
 }
 
-/// Receivers: split and packed, merged and big buffers, in one piece and in several; legacy ones.
+/// Returns the receivers: split and packed, merged and big buffers, in one segment and in several;
+/// legacy ones.
 fn receivers(set: u64, sample: &Sample) -> [NetOptions; RECEIVERS] {
     let base = VERSION_1 | set;
     let packed = base | RING_PACKED | INDIRECT_DESC;
@@ -132,7 +136,8 @@ fn receivers(set: u64, sample: &Sample) -> [NetOptions; RECEIVERS] {
     ]
 }
 
-/// A frame to send, what its sender must have negotiated, and what a receiver needs to take it whole.
+/// Frame to send, the features that its sender must have negotiated, and those that a receiver
+/// needs to take it unchanged.
 struct Sent {
     frame: Vec<u8>,
     header: NetHeader,
@@ -149,14 +154,14 @@ fn sent((frame, header): (Vec<u8>, NetHeader), host: u64, guest: u64) -> Sent {
     }
 }
 
-/// A TCP super-frame with CWR set, and the bit that says so.
+/// Returns a TCP TSO frame with CWR set, and the header with the ECN bit.
 fn with_ecn((mut frame, mut header): (Vec<u8>, NetHeader)) -> (Vec<u8>, NetHeader) {
     frame[usize::from(header.csum_start) + 13] |= 0x80;
     header.gso_type |= GSO_ECN;
     (frame, header)
 }
 
-/// One frame of each kind.
+/// Returns one frame of each kind.
 fn frames(sample: &Sample) -> Vec<Sent> {
     let (v4, v6) = (Flow::v4(1, 2), Flow::v6(1, 2));
     let tagged = v4.tagged(0);
@@ -203,12 +208,12 @@ fn frames(sample: &Sample) -> Vec<Sent> {
             tcp4,
             to4,
         ),
-        // The issue's own: 64 KiB.
+        // Length of the reported issue: 64 KiB.
         sent(tcp_super(&v4, seq, &[0x64; 65_495], 1460), tcp4, to4),
     ]
 }
 
-/// A super-frame carries something.
+/// Returns non-empty payload.
 fn some(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.is_empty() {
         bytes.push(1);
@@ -243,14 +248,14 @@ impl World {
             },
             0,
         );
-        assert!(self.switch.go_on(0), "it is cached");
+        assert!(self.switch.continue_work(0), "it is cached");
     }
 
     fn counts(&self, port: u32) -> PortCounts {
         self.counters.read(PortId(port))
     }
 
-    /// Sends one frame and serves it. Whether it was taken as legal.
+    /// Sends one frame and serves it. Returns whether it was accepted as legal.
     fn send(&mut self, from: u32, nic: &mut NetPair, sent: &Sent) -> bool {
         let before = self.counts(from);
         assert!(
@@ -274,7 +279,7 @@ impl World {
     }
 }
 
-/// What virtio 1.3 section 5.1.6.4.1 lets the device say to a driver with these features.
+/// Checks a header against virtio 1.3 section 5.1.6.4.1, for a driver with these features.
 fn check_header(got: &Received, features: u64) -> Result<(), String> {
     let needs = match got.header.gso_type & !GSO_ECN {
         GSO_NONE => 0,
@@ -301,7 +306,7 @@ fn check_header(got: &Received, features: u64) -> Result<(), String> {
     verify_partial(&got.frame, &got.header).map_err(|e| e.to_string())
 }
 
-/// Without the tag, which an access port loses.
+/// Returns the frame without its tag, as an access port delivers it.
 fn untagged(sent: &Sent) -> (Vec<u8>, NetHeader) {
     let (frame, tag) = testkit::packets::vlan_stripped(&sent.frame);
     let mut header = sent.header;
@@ -312,8 +317,9 @@ fn untagged(sent: &Sent) -> (Vec<u8>, NetHeader) {
     (frame, header)
 }
 
-/// Whether these are the same bytes, but perhaps for the form of one checksum that is zero: 0x0000 and 0xffff are both
-/// right (RFC 1071), but for UDP, where zero means that there is none and `verify_checksums` knows.
+/// Returns whether the bytes are equal, except for the form of one checksum that is zero: 0x0000
+/// and 0xffff are both correct (RFC 1071), except for UDP, where zero means that there is none,
+/// which `verify_checksums` checks.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differing: Vec<(u8, u8)> = a
         .iter()
@@ -374,7 +380,7 @@ fn check_arrival(sent: &Sent, receiver: u64, arrived: &[Received]) -> Result<(),
     Ok(())
 }
 
-/// All pairs with one sample; the layouts take turns, so that each pair meets all of them in its frames.
+/// Runs all pairs with one sample; the layouts alternate, so that each pair uses all of them.
 fn all_pairs(sample: &Sample) -> Result<(), String> {
     let counters = Counters::heap();
     let mut world = World {

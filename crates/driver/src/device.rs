@@ -1,7 +1,8 @@
 //! Opening the interface behind a port: the part that needs rights, done by the supervisor.
 //!
-//! The supervisor keeps what it opened and gives a copy to each driver process. So an own interface, its addresses and
-//! the connections of the host over it outlive a driver that dies, and a driver needs no right at all.
+//! The supervisor keeps what it opened and gives a copy to each driver process. So an own
+//! interface, its addresses and the connections of the host over it outlive a driver that dies, and
+//! a driver needs no right at all.
 
 mod address;
 mod claim;
@@ -39,7 +40,7 @@ pub struct Device {
     claim: Option<Claim>,
 }
 
-/// What a driver process gets of an interface. Nothing of it is needed here any more.
+/// Descriptors and parameters for a driver process; they are not needed here any more.
 #[derive(Debug)]
 pub struct Handover {
     /// How frames are moved.
@@ -48,11 +49,11 @@ pub struct Handover {
     pub uso: bool,
     /// One descriptor for each queue pair.
     pub queues: Vec<OwnedFd>,
-    /// What goes with `AF_XDP` sockets: their memory, and what is to be known of the interface.
+    /// Umem and parameters of `AF_XDP` sockets.
     pub xdp: Option<(OwnedFd, XdpStart)>,
 }
 
-/// What an open interface consists of, for a supervisor that takes the place of another.
+/// Parts of an open interface, for a supervisor that replaces another.
 #[derive(Debug)]
 pub struct Parts<Fd> {
     /// Its name.
@@ -67,13 +68,13 @@ pub struct Parts<Fd> {
     pub queues: Vec<Fd>,
     /// A socket in the interface's network namespace.
     pub control: Fd,
-    /// What it has besides with `AF_XDP` sockets.
+    /// Further parts of an interface with `AF_XDP` sockets.
     pub xdp: Option<XdpParts<Fd>>,
 }
 
 /// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
 pub(crate) const BACKLOG: u64 = 8 << 20;
-/// The MTU of an interface that nobody gave another.
+/// MTU of Ethernet interfaces by default.
 const ETHERNET_MTU: u16 = 1500;
 
 /// Why an interface cannot be had, in words for the operator.
@@ -99,7 +100,7 @@ impl OpenError {
     }
 }
 
-/// What was done when the system refused.
+/// Adds the failed operation to an error of the system.
 pub(crate) fn context<T>(
     result: Result<T, impl Into<io::Error>>,
     what: impl FnOnce() -> String,
@@ -108,7 +109,8 @@ pub(crate) fn context<T>(
         let error: io::Error = error.into();
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                " (this needs root, or CAP_NET_ADMIN and CAP_NET_RAW; in another namespace CAP_SYS_ADMIN)"
+                " (this needs root, or CAP_NET_ADMIN and CAP_NET_RAW; in another namespace \
+                 CAP_SYS_ADMIN)"
             }
             _ => "",
         };
@@ -157,8 +159,8 @@ impl Device {
     /// `AF_XDP`, or what is there instead.
     fn open_xdp(spec: &DeviceSpec, control: Control, copy: bool) -> Result<Self, OpenError> {
         let interface = &spec.interface;
-        // One that is not there is not there for a packet socket either, which says so. One that is off is bound to no
-        // socket of this kind, so what it can do is seen when it is on.
+        // A missing interface is reported when the packet socket is opened. One that is down is
+        // bound to no socket of this kind, so its features are checked when it is up.
         if !control.is_up(interface).unwrap_or(false) {
             let mut device = packet::open(spec, control)?;
             device.provisional = true;
@@ -177,7 +179,7 @@ impl Device {
         }
     }
 
-    /// Whether a driver can work with it now.
+    /// Returns whether a driver can work with it now.
     ///
     /// # Errors
     /// Why not; [`NotReady::Gone`] when it has to be opened anew.
@@ -194,8 +196,8 @@ impl Device {
         }
     }
 
-    /// Whether a process that got it before works with what is not so any more: `AF_XDP` sockets take frames of any length,
-    /// so their process has to know the MTU, and has no way to ask for it.
+    /// Returns whether a process works with outdated parameters: `AF_XDP` sockets take frames of
+    /// any length, so their process has to know the MTU, and cannot read it.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         let xdp = self.xdp.as_ref();
@@ -227,14 +229,15 @@ impl Device {
         self.control.mac(&self.interface).ok()
     }
 
-    /// Looks whether the interface is another port's, too, of this Lasthop or of another; `true` when that has changed.
-    pub fn look_for_others(&mut self) -> bool {
+    /// Looks whether the interface is another port's, too, of this Lasthop or of another; `true`
+    /// when that has changed.
+    pub fn check_sharing(&mut self) -> bool {
         let claim = self.claim.as_mut();
         claim.is_some_and(|claim| claim.was_shared() != claim.is_shared())
     }
 
-    /// That the interface was another port's, too, when it was looked at last, and what comes of it. Of two ports with one interface,
-    /// the one that has opened it later knows.
+    /// Returns a warning if the interface belonged to another port, too, at the last check, with
+    /// the effect. Of two ports with one interface, the one that has opened it later detects it.
     #[must_use]
     pub fn shared(&self) -> Option<String> {
         self.claim.as_ref().filter(|claim| claim.was_shared())?;
@@ -247,7 +250,8 @@ impl Device {
         };
         let interface = &self.interface;
         Some(format!(
-            "interface {interface} is another port's, too, most likely of another Lasthop: {outcome}"
+            "interface {interface} is in use by another port, most likely of another Lasthop: \
+             {outcome}"
         ))
     }
 
@@ -257,7 +261,7 @@ impl Device {
         self.back_end
     }
 
-    /// What a new driver process needs. There is none beside it.
+    /// Returns the parts for a new driver process. There is none beside it.
     ///
     /// # Errors
     /// The system's refusal: the interface has to be opened anew.
@@ -282,7 +286,7 @@ impl Device {
         })
     }
 
-    /// What it consists of, but for `AF_XDP` sockets and their memory, which are a process's alone.
+    /// Returns its parts, but for `AF_XDP` sockets and their memory, which belong to one process.
     #[must_use]
     pub fn parts(&self) -> Parts<BorrowedFd<'_>> {
         Parts {
@@ -326,7 +330,7 @@ pub enum NotReady {
     Down(String),
 }
 
-/// What is to be tried.
+/// Back ends to try.
 enum Way {
     Tap,
     Packet,
@@ -347,8 +351,8 @@ fn choose(spec: &DeviceSpec, control: &Control) -> Result<Way, OpenError> {
             let driver = context(driver, || format!("interface {name}"))?;
             match driver.as_deref() {
                 Some("tun") => Way::Tap,
-                // With copies a packet socket is as fast, and knows offloads. XDP takes the interface from the host,
-                // which is not for us to do where it has an address.
+                // With copies a packet socket is as fast, and knows offloads. XDP takes the
+                // interface from the host, which is not for us to do where it has an address.
                 _ if control.has_address(name) => Way::Packet,
                 _ => Way::Xdp { copy: false },
             }
@@ -361,10 +365,11 @@ fn netns_path(netns: &str) -> PathBuf {
     Path::new("/run/netns").join(netns)
 }
 
-/// What kind of file system the files of namespaces are in (`NSFS_MAGIC` of `linux/magic.h`).
+/// Type of the file system of namespace files (`NSFS_MAGIC` of `linux/magic.h`).
 const NSFS: u64 = 0x6e73_6673;
 
-/// The path is the operator's and may lead to anything, so opening it must not wait for somebody else.
+/// Opens the file of a network namespace. The path is the operator's and may lead to any file, so
+/// opening it must not block.
 fn namespace_file(netns: &str) -> Result<OwnedFd, OpenError> {
     let path = netns_path(netns);
     let what = || format!("network namespace {}", path.display());
@@ -377,8 +382,8 @@ fn namespace_file(netns: &str) -> Result<OwnedFd, OpenError> {
     Ok(file)
 }
 
-/// Does something in a network namespace, in a thread of its own because that stays there. Where we are in it already, no right is
-/// needed for that.
+/// Does something in a network namespace, in a thread of its own because that stays there. Where we
+/// are in it already, no right is needed for that.
 fn in_namespace<T: Send>(
     namespace: BorrowedFd<'_>,
     what: impl FnOnce() -> Result<T, OpenError> + Send,
@@ -398,7 +403,7 @@ fn in_namespace<T: Send>(
     })
 }
 
-/// Whether a network namespace is this thread's.
+/// Returns whether a network namespace is this thread's.
 fn is_own(namespace: BorrowedFd<'_>) -> bool {
     let own = rustix::fs::stat("/proc/thread-self/ns/net");
     let same = own.and_then(|own| {

@@ -1,9 +1,9 @@
-//! Frames between buffers of the shared memory and the interface. The system copies each once, from or to the buffer
-//! itself; with `AF_XDP` in zero-copy not even that.
+//! Frames between buffers of the shared memory and the interface. The system copies each once, from
+//! or to the buffer itself; with `AF_XDP` in zero-copy not even that.
 //!
-//! A buffer starts with [`HEADROOM`] bytes for a VLAN tag, then comes the virtio header (virtio 1.3, 5.1.6), then the
-//! frame. What the switch writes is passed to the system as it is: the system checks it, as it does for every program
-//! with such a socket.
+//! A buffer starts with [`HEADROOM`] bytes for a VLAN tag, then comes the virtio header (virtio
+//! 1.3, 5.1.6), then the frame. Bytes written by the switch are passed to the system unchanged: the
+//! system checks them, as it does for every program with such a socket.
 
 mod packet;
 mod tap;
@@ -35,14 +35,15 @@ pub(crate) const HEADER: u32 = net::LEN as u32;
 /// Most bytes of a received frame.
 const ROOM: usize = (BUFFER - HEADROOM - HEADER) as usize;
 
-/// What came into a buffer: its header and frame are `len` bytes from `start`.
+/// A buffer with a received frame: its header and frame are `len` bytes from `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) start: u32,
     pub(crate) len: u32,
 }
 
-/// A frame for the switch: `len` bytes from `start` of buffer `id`; of length 0 if it is lost and counted.
+/// A frame for the switch: `len` bytes from `start` of buffer `id`; of length 0 if it is lost and
+/// counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
     pub(crate) id: u16,
@@ -63,9 +64,9 @@ pub(crate) struct Outgoing {
 pub(crate) enum Stop {
     /// All frames were moved.
     Done,
-    /// There is nothing more to receive, or no room to send, for now: the system has said so, and will say when that changes.
+    /// There is nothing more to receive, or no room to send, for now: the system will notify.
     Wait,
-    /// The system has no memory to receive with. It says nothing when that changes.
+    /// The system has no memory to receive with, and will not notify.
     Retry,
 }
 
@@ -98,11 +99,11 @@ impl Interface {
         }
     }
 
-    /// Receives at most [`BATCH`] frames for a queue, into `free` buffers; what came is appended to `arrived`. The last
-    /// free buffer is used first.
+    /// Receives at most [`BATCH`] frames for a queue, into `free` buffers; received frames are
+    /// appended to `arrived`. The last free buffer is used first.
     ///
     /// # Errors
-    /// The interface is gone ([`is_lost`]), or the system says what it should not.
+    /// The interface is gone ([`is_lost`]), or the system returns an unexpected error.
     pub(crate) fn receive(
         &mut self,
         queue: &Queue,
@@ -134,8 +135,9 @@ impl Interface {
         Ok(stop)
     }
 
-    /// Receives frames, one into each of at most [`BATCH`] `buffers` of `BUFFER` bytes; what came is appended to
-    /// `received`, in the order of the buffers, with length 0 for a frame that is lost and counted.
+    /// Receives frames, one into each of at most [`BATCH`] `buffers` of `BUFFER` bytes; what came
+    /// is appended to `received`, in the order of the buffers, with length 0 for a frame that is
+    /// lost and counted.
     fn receive_into(
         &mut self,
         buffers: &[*mut u8],
@@ -150,8 +152,9 @@ impl Interface {
         stop.or_else(|error| after(error, refused))
     }
 
-    /// Sends frames in order; returns how many are dealt with: sent, or refused by the interface and counted. The numbers
-    /// of buffers that are free again are appended to `back`; with `AF_XDP` they may be those of frames before these.
+    /// Sends frames in order; returns how many are dealt with: sent, or refused by the interface
+    /// and counted. The numbers of buffers that are free again are appended to `back`; with
+    /// `AF_XDP` they may be those of frames before these.
     ///
     /// # Errors
     /// The interface is gone.
@@ -188,7 +191,7 @@ impl Interface {
                 Err(Errno::AGAIN) => return Ok((done, Stop::Wait)),
                 Err(error) if is_gone(error) => return Err(error.into()),
                 Err(_) => {
-                    refused.by_interface += 1;
+                    refused.rejected_by_interface += 1;
                     done += 1;
                 }
             }
@@ -196,7 +199,8 @@ impl Interface {
         Ok((done, Stop::Done))
     }
 
-    /// Whether the return of buffers by the switch is worth being woken for, with so many free ones.
+    /// Returns whether the return of buffers by the switch is worth being woken for, with so many
+    /// free ones.
     pub(crate) fn is_short(&self, free: usize) -> bool {
         match self {
             Self::Tap(_) | Self::Packet(_) => free == 0,
@@ -204,17 +208,17 @@ impl Interface {
         }
     }
 
-    /// Whether frames may gather while its worker pauses. That is for TAP devices, where each frame is a system call and can wake
-    /// somebody; a burst into a socket may be more than the interface has room for.
-    pub(crate) fn may_gather(&self) -> bool {
+    /// Returns whether receive moderation is useful: for TAP devices, where each frame is a system
+    /// call and may cause a wake-up; a burst into a socket may exceed the room of the interface.
+    pub(crate) fn benefits_from_moderation(&self) -> bool {
         matches!(self, Self::Tap(_))
     }
 
-    /// How long its worker may sleep; for ever where nothing is said.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    /// Returns the limit of its worker's sleep; `None`: unlimited.
+    pub(crate) fn sleep_limit(&self) -> Option<Duration> {
         match self {
             Self::Tap(_) | Self::Packet(_) => None,
-            Self::Xdp(xdp) => xdp.patience(),
+            Self::Xdp(xdp) => xdp.sleep_limit(),
         }
     }
 }
@@ -229,31 +233,32 @@ impl AsFd for Interface {
     }
 }
 
-/// How receiving goes on after an error.
+/// Returns how to continue receiving after an error.
 fn after(error: Errno, refused: &mut Refused) -> io::Result<Stop> {
     match error {
         Errno::AGAIN => Ok(Stop::Wait),
         Errno::INTR => Ok(Stop::Done),
         Errno::NOMEM | Errno::NOBUFS => Ok(Stop::Retry),
-        // One frame that the system could not say with a virtio header, and has thrown away. Others wait behind it.
+        // One frame that the system could not describe with a virtio header, and has dropped.
+        // Others wait behind it.
         Errno::INVAL => {
-            refused.by_interface += 1;
+            refused.rejected_by_interface += 1;
             Ok(Stop::Done)
         }
-        // Nobody knows whether there was a frame, and asking again could go on for ever.
+        // It is unknown whether there was a frame, and a retry could loop.
         error => Err(error.into()),
     }
 }
 
-/// Whether it is one of those after which only a new descriptor helps.
+/// Returns whether it is one of those after which only a new descriptor helps.
 pub(crate) fn is_lost(error: &io::Error) -> bool {
     let number = error.raw_os_error();
     number.is_some_and(|number| is_gone(Errno::from_raw_os_error(number)))
 }
 
-/// Errors after which only a new descriptor helps: the interface was removed (`EBADFD` of a TAP device, `ENXIO` and
-/// `ENODEV` of a socket), or a socket has none because it was switched off (`ENETDOWN`). What is no descriptor of
-/// an interface at all is none either.
+/// Errors after which only a new descriptor helps: the interface was removed (`EBADFD` of a TAP
+/// device, `ENXIO` and `ENODEV` of a socket), or a socket has none because it was switched off
+/// (`ENETDOWN`). What is no descriptor of an interface at all is none either.
 fn is_gone(error: Errno) -> bool {
     matches!(
         error,

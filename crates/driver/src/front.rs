@@ -1,8 +1,8 @@
-//! The vhost-user front end (vhost-user specification, QEMU `docs/interop/vhost-user.rst`): how a driver sets its
-//! queues up with the switch. To the switch it is one more guest.
+//! The vhost-user front end (vhost-user specification, QEMU `docs/interop/vhost-user.rst`): sets a
+//! driver's queues up with the switch. To the switch it is one more guest.
 //!
-//! Messages that have no answer of their own are sent with the wish for an acknowledgement, and the acknowledgements of
-//! many read together: few turns to the switch and back.
+//! Messages without a reply of their own are sent with `NEED_REPLY`, and the acknowledgements of
+//! many are read together: few round trips.
 
 #[cfg(test)]
 mod tests;
@@ -45,7 +45,7 @@ pub(crate) struct Ring {
 #[derive(Debug)]
 pub(crate) struct Front {
     socket: UnixStream,
-    /// When the set-up must be over.
+    /// Deadline of the set-up.
     until: Instant,
     /// Messages whose acknowledgement was not read yet.
     unanswered: Vec<u32>,
@@ -70,15 +70,15 @@ impl Front {
         })
     }
 
-    /// Agrees on `wanted`, all of it, and on as many queue pairs.
+    /// Agrees on `desired`, all of it, and on as many queue pairs.
     ///
     /// # Errors
     /// The switch lacks something, or the conversation fails.
-    pub(crate) fn negotiate(&mut self, wanted: Features, pairs: u16) -> io::Result<()> {
+    pub(crate) fn negotiate(&mut self, desired: Features, pairs: u16) -> io::Result<()> {
         let offered = self.ask(code::GET_FEATURES)?;
-        let wanted = wanted.bits() | PROTOCOL_FEATURES;
-        if wanted & !offered != 0 {
-            let missing = wanted & !offered;
+        let desired = desired.bits() | PROTOCOL_FEATURES;
+        if desired & !offered != 0 {
+            let missing = desired & !offered;
             return Err(bad(format!(
                 "the switch does not offer features {missing:#x}"
             )));
@@ -97,8 +97,8 @@ impl Front {
                 "the switch has {most} queue pairs, not {pairs}"
             )));
         }
-        self.tell(code::SET_OWNER, &[], None)?;
-        self.tell(code::SET_FEATURES, &wanted.to_ne_bytes(), None)
+        self.notify(code::SET_OWNER, &[], None)?;
+        self.notify(code::SET_FEATURES, &desired.to_ne_bytes(), None)
     }
 
     /// Hands the memory over. Addresses in it, the driver's own ones too, are offsets.
@@ -110,7 +110,7 @@ impl Front {
         let head = [1u32, 0].map(u32::to_ne_bytes).concat();
         let fields = [0, region.size(), 0, 0].map(u64::to_ne_bytes).concat();
         let body = [head, fields].concat();
-        self.tell(code::SET_MEM_TABLE, &body, Some(region.file()?))
+        self.notify(code::SET_MEM_TABLE, &body, Some(region.file()?))
     }
 
     /// Sets queue `index` up and switches it on.
@@ -122,19 +122,19 @@ impl Front {
         let state = |value: u32| [index, value].map(u32::to_ne_bytes).concat();
         let place = ring.place;
         let size = u32::from(place.shape.entries);
-        self.tell(code::SET_VRING_NUM, &state(size), None)?;
-        self.tell(code::SET_VRING_BASE, &state(0), None)?;
+        self.notify(code::SET_VRING_NUM, &state(size), None)?;
+        self.notify(code::SET_VRING_BASE, &state(0), None)?;
         let addresses = [place.descriptors, place.used, place.available, 0];
         let body = [state(0), addresses.map(u64::to_ne_bytes).concat()].concat();
-        self.tell(code::SET_VRING_ADDR, &body, None)?;
+        self.notify(code::SET_VRING_ADDR, &body, None)?;
         let number = u64::from(index).to_ne_bytes();
-        self.tell(code::SET_VRING_CALL, &number, Some(ring.call.as_fd()))?;
-        self.tell(code::SET_VRING_KICK, &number, Some(ring.kick.as_fd()))?;
-        self.tell(code::SET_VRING_ENABLE, &state(1), None)
+        self.notify(code::SET_VRING_CALL, &number, Some(ring.call.as_fd()))?;
+        self.notify(code::SET_VRING_KICK, &number, Some(ring.kick.as_fd()))?;
+        self.notify(code::SET_VRING_ENABLE, &state(1), None)
     }
 
-    /// Has queue `index` stopped: what the switch had for it is in it when this returns, and nothing comes after. It is not
-    /// waited for after `until`.
+    /// Stops queue `index`: when this returns, the switch has published all it had for the queue,
+    /// and nothing follows. Waits until `until` at most.
     ///
     /// # Errors
     /// As all messages.
@@ -164,7 +164,7 @@ impl Front {
         self.answer(code)
     }
 
-    fn tell(&mut self, code: u32, body: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn notify(&mut self, code: u32, body: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         // The switch reads nothing while its answers find no room: they must be read now and then.
         if self.unanswered.len() == IN_FLIGHT {
             self.settle()?;
@@ -174,7 +174,7 @@ impl Front {
         Ok(())
     }
 
-    /// Every answer that we ask for is one number.
+    /// Every reply that is requested is one number.
     fn answer(&mut self, code: u32) -> io::Result<u64> {
         let mut bytes = [0; HEADER_LEN + 8];
         self.read(&mut bytes)?;
@@ -201,7 +201,7 @@ impl Front {
         Ok(())
     }
 
-    /// If the socket was not ready: waits until it may be.
+    /// Waits until the socket may be ready, if it was not.
     fn wait_after(&self, error: io::Error, flags: PollFlags) -> io::Result<()> {
         match error.kind() {
             io::ErrorKind::Interrupted => return Ok(()),

@@ -9,25 +9,27 @@ use std::time::{Duration, Instant};
 
 use channel::driving::{self, DriverStart, Refused};
 use channel::link::{Link, Received};
-use channel::supervision::{Ask, Tell};
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use virtio::features::Features;
 
-use crate::closing;
 use crate::frames::{Interface, Xdp};
 use crate::front::Front;
 use crate::region::Region;
-use crate::worker::{Beat, Pace, Worker, WorkerError, ring};
+use crate::restrictions;
+use crate::worker::{Phase, Worker, WorkerError, WorkerStatus, ring};
 use crate::xdp::SHAPE;
 
-/// How long an end in good order may take: the port has no driver meanwhile. What is not done by then is lost.
-const LAST: Duration = Duration::from_millis(50);
-/// By how much a pause may be longer than was asked for, in nanoseconds.
+/// Limit of draining at the end: the port has no driver meanwhile. Frames that are left then are
+/// lost.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
+/// Timer slack, in nanoseconds: how much longer a pause may be.
 const TIMER_SLACK: u64 = 1000;
 
-/// What the switch must offer. Frames cross whole in both directions: who needs them cut does so, at the last moment.
-/// `AF_XDP` knows no offloads; only a checksum may still have to be completed.
-fn wanted(start: &DriverStart) -> Features {
+/// Returns the features that the switch must offer. Frames cross whole in both directions: they are
+/// segmented as late as possible. `AF_XDP` has no offloads; only a checksum may still have to be
+/// completed.
+fn desired(start: &DriverStart) -> Features {
     let mut features = Features::VERSION_1 | Features::RING_EVENT_IDX | Features::NET_CSUM;
     features.set(Features::NET_MQ, start.queues > 1);
     if start.xdp.is_some() {
@@ -45,83 +47,62 @@ fn wanted(start: &DriverStart) -> Features {
     features
 }
 
-/// Runs a driver until the supervisor or the switch ends it, or something is wrong. `link` is the supervision link.
+/// Runs a driver until the supervisor or the switch ends it, or an error occurs. `link` is the
+/// supervision link.
 ///
 /// # Errors
-/// Why it could not start or go on; the supervisor is told too.
+/// The reason for which it could not start or continue; it is reported to the supervisor too.
 pub fn run(link: OwnedFd) -> io::Result<()> {
-    run_as(link, Confinement::Process)
-}
-
-/// The same as a thread of a process that keeps its rights.
-///
-/// # Errors
-/// As [`run`].
-#[cfg(feature = "inside")]
-pub fn run_inside(link: OwnedFd) -> io::Result<()> {
-    run_as(link, Confinement::None)
-}
-
-/// What is given up before the first frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Confinement {
-    /// All that a process can do without.
-    Process,
-    #[cfg(feature = "inside")]
-    None,
-}
-
-fn run_as(link: OwnedFd, confinement: Confinement) -> io::Result<()> {
     let mut link = Link::new(link);
-    let Some(given) = receive_start(&mut link)? else {
+    let Some(setup) = receive_start(&mut link)? else {
         return Ok(());
     };
-    let ended = drive(&mut link, given, confinement);
+    let ended = drive(&mut link, setup);
     if let Err(ending) = &ended {
-        let words = Ask::DriverEnds {
+        let request = SupervisorRequest::DriverEnds {
             reason: ending.to_string(),
-            device_lost: matches!(ending, Ending::Worker(error) if error.device_lost()),
+            device_lost: matches!(ending, DriverError::Worker(error) if error.device_lost()),
         };
-        // Who does not hear it sees it.
-        let _ = link.send(&words, &[]);
+        // If this fails, the supervisor detects the exit.
+        let _ = link.send(&request, &[]);
     }
     ended.map_err(io::Error::other)
 }
 
-/// Why a driver ends by itself.
+/// Reason for which a driver ends by itself.
 #[derive(Debug, thiserror::Error)]
-enum Ending {
+enum DriverError {
     #[error(transparent)]
     Worker(WorkerError),
-    #[error("the sandbox cannot be had: {0}")]
+    #[error("the cannot enter the sandbox: {0}")]
     Sandbox(io::Error),
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-/// What the supervisor gives.
-struct Given {
+/// Descriptors and parameters from the supervisor.
+struct Setup {
     start: DriverStart,
-    /// The connection to it.
+    /// The connection to the switch.
     switch: OwnedFd,
-    /// Of the interface.
+    /// Queues of the interface.
     queues: Vec<OwnedFd>,
-    /// That the system knows as the umem of the queues; only with `start.xdp`.
+    /// The umem of the queues; only with `start.xdp`.
     memory: Option<OwnedFd>,
 }
 
-/// What the supervisor says first; nothing when it has no use for us any more.
-fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Given>> {
-    let bad = || io::Error::other("the supervisor did not say how to start");
+/// Receives the parameters; `None` if the supervisor stops the driver before.
+fn receive_start(link: &mut Link<SupervisorRequest, SupervisorEvent>) -> io::Result<Option<Setup>> {
+    let bad = || io::Error::other("the supervisor sent no start parameters");
     let (start, fds) = match link.recv()? {
-        Received::Message(Tell::StartDriver(start), fds) => (start, fds),
-        Received::Closed | Received::Message(Tell::Stop, _) => return Ok(None),
+        Received::Message(SupervisorEvent::StartDriver(start), fds) => (start, fds),
+        Received::Closed | Received::Message(SupervisorEvent::Stop, _) => return Ok(None),
         _ => return Err(bad()),
     };
     let mut queues = Vec::new();
     for _ in 0..start.queues {
         match link.recv()? {
-            Received::Message(Tell::DriverQueue, fds) => queues.extend(fds),
+            Received::Message(SupervisorEvent::DriverQueue, fds) => queues.extend(fds),
             _ => return Err(bad()),
         }
     }
@@ -132,7 +113,7 @@ fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Given>> {
             if queues.len() == usize::from(start.queues)
                 && memory.is_some() == start.xdp.is_some() =>
         {
-            Ok(Some(Given {
+            Ok(Some(Setup {
                 start,
                 switch,
                 queues,
@@ -143,64 +124,65 @@ fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Given>> {
     }
 }
 
-/// The threads that move frames, as the main thread has them.
-struct Crew {
-    beats: Vec<Arc<Beat>>,
+/// The threads that move frames, as the main thread sees them.
+struct WorkerPool {
+    workers: Vec<Arc<WorkerStatus>>,
     starts: Vec<Sender<()>>,
-    /// Readable when a thread has ended, or got further on the way to its end.
-    over: OwnedFd,
-    why: Arc<Mutex<Option<WorkerError>>>,
+    /// Readable when a thread has ended, or has reached its requested phase.
+    changed: OwnedFd,
+    error: Arc<Mutex<Option<WorkerError>>>,
 }
 
-impl Crew {
-    /// Starts a thread for each worker, and returns when they all wait for their start: the start of a thread needs
-    /// system calls that are not on the list.
-    fn muster(workers: Vec<Worker>) -> io::Result<Self> {
+impl WorkerPool {
+    /// Starts a thread for each worker, and returns when they all wait for their start: the start
+    /// of a thread needs system calls that the filter forbids.
+    fn spawn(workers: Vec<Worker>) -> io::Result<Self> {
         let all_here = Arc::new(Barrier::new(workers.len() + 1));
-        let over = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let mut crew = Self {
-            beats: workers.iter().map(Worker::beat).collect(),
+        let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let mut pool = Self {
+            workers: workers.iter().map(Worker::status).collect(),
             starts: Vec::new(),
-            over,
-            why: Arc::default(),
+            changed,
+            error: Arc::default(),
         };
         for worker in workers {
             let (start, started) = channel();
-            crew.starts.push(start);
-            let over = crew.over.try_clone()?;
-            let (why, here) = (crew.why.clone(), all_here.clone());
+            pool.starts.push(start);
+            let changed = pool.changed.try_clone()?;
+            let (error, here) = (pool.error.clone(), all_here.clone());
             let thread = std::thread::Builder::new().name("pair".to_owned());
             thread.spawn(move || {
-                // The system rounds pauses up by 50 us, else. Without it they are longer.
+                // The system's default slack of 50 us would make pauses longer.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
                 here.wait();
-                work(worker, &started, &why, &over);
+                work(worker, &started, &error, &changed);
             })?;
         }
         all_here.wait();
-        Ok(crew)
+        Ok(pool)
     }
 
     fn start(&self) {
         for start in &self.starts {
-            // One that is not there any more has said why.
+            // A worker that has ended has reported its error.
             let _ = start.send(());
         }
     }
 
-    /// Tells all how far they are to get, and waits for them, but not after `until`.
-    fn advance(&self, pace: Pace, until: Instant) -> io::Result<()> {
-        self.beats.iter().for_each(|beat| beat.want(pace));
-        while !self.beats.iter().all(|beat| beat.has_reached(pace)) {
+    /// Requests a phase of all workers, and waits until they have reached it, until `until` at
+    /// most.
+    fn advance(&self, phase: Phase, until: Instant) -> io::Result<()> {
+        self.workers.iter().for_each(|status| status.request(phase));
+        while !self.workers.iter().all(|status| status.has_reached(phase)) {
             let left = until.saturating_duration_since(Instant::now());
             let left = Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),
             };
-            let mut over = [PollFd::new(&self.over, PollFlags::IN)];
-            match rustix::event::poll(&mut over, Some(&left)) {
+            let mut changed = [PollFd::new(&self.changed, PollFlags::IN)];
+            match rustix::event::poll(&mut changed, Some(&left)) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => drop(rustix::io::read(&self.over, &mut [0; 8])),
+                Ok(_) => drop(rustix::io::read(&self.changed, &mut [0; 8])),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -210,30 +192,35 @@ impl Crew {
 
     fn refused(&self) -> Refused {
         let mut sum = Refused::default();
-        for beat in &self.beats {
-            let refused = beat.refused();
-            sum.by_interface += refused.by_interface;
-            sum.too_long += refused.too_long;
+        for status in &self.workers {
+            let refused = status.refused();
+            sum.rejected_by_interface += refused.rejected_by_interface;
+            sum.oversized_frames += refused.oversized_frames;
         }
         sum
     }
 }
 
-fn work(worker: Worker, started: &Receiver<()>, why: &Mutex<Option<WorkerError>>, over: &OwnedFd) {
+fn work(
+    worker: Worker,
+    started: &Receiver<()>,
+    first_error: &Mutex<Option<WorkerError>>,
+    changed: &OwnedFd,
+) {
     if started.recv().is_err() {
         return;
     }
-    let tell = || drop(ring(over));
-    if let Err(error) = worker.run(tell)
-        && let Ok(mut why) = why.lock()
+    let notify = || drop(ring(changed));
+    if let Err(error) = worker.run(notify)
+        && let Ok(mut first) = first_error.lock()
     {
-        // The first one's reason counts.
-        why.get_or_insert(error);
+        // The first error counts.
+        first.get_or_insert(error);
     }
-    tell();
+    notify();
 }
 
-/// The interface's queues, and the memory that is shared with the switch.
+/// Returns the interface's queues, and the memory that is shared with the switch.
 fn set_up(
     start: &DriverStart,
     queues: Vec<OwnedFd>,
@@ -254,79 +241,87 @@ fn set_up(
     Ok((region, interfaces))
 }
 
-fn drive(link: &mut Link<Ask, Tell>, given: Given, confinement: Confinement) -> Result<(), Ending> {
-    let start = &given.start;
+fn drive(
+    link: &mut Link<SupervisorRequest, SupervisorEvent>,
+    setup: Setup,
+) -> Result<(), DriverError> {
+    let start = &setup.start;
     link.set_nonblocking()?;
-    let mut front = Front::new(given.switch, Instant::now() + driving::SET_UP)?;
-    let (region, interfaces) = set_up(start, given.queues, given.memory)?;
+    let mut front = Front::new(setup.switch, Instant::now() + driving::SETUP_TIMEOUT)?;
+    let (region, interfaces) = set_up(start, setup.queues, setup.memory)?;
     let workers = (0..).zip(interfaces);
     let workers = workers.map(|(pair, interface)| Worker::new(&region, pair, interface));
     let workers = workers.collect::<io::Result<Vec<Worker>>>()?;
     let rings = workers.iter().map(Worker::rings);
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
 
-    let confined = confinement == Confinement::Process;
-    if confined {
-        sandbox::drop_rights(sandbox::Process::Driver(start.port.0)).map_err(Ending::Sandbox)?;
-    }
-    let crew = Crew::muster(workers)?;
-    if confined {
-        closing::close(region.size(), start.queues, start.back_end).map_err(Ending::Sandbox)?;
-    }
+    sandbox::drop_rights(sandbox::Process::Driver(start.port.0)).map_err(DriverError::Sandbox)?;
+    let pool = WorkerPool::spawn(workers)?;
+    restrictions::apply(region.size(), start.queues, start.back_end)
+        .map_err(DriverError::Sandbox)?;
 
-    front.negotiate(wanted(start), start.queues)?;
+    front.negotiate(desired(start), start.queues)?;
     front.share(&region)?;
     for (index, ring) in (0..).zip(rings.iter().flatten()) {
         front.start(index, ring)?;
     }
     front.settle()?;
     drop(rings);
-    crew.start();
+    pool.start();
     let (port, back_end) = (&start.name, start.back_end.as_str());
-    tracing::info!(port, back_end, queues = start.queues, "driver runs");
-    if serve(link, &front, &crew)? {
-        let ended = end_in_order(&mut front, &crew);
+    tracing::info!(port, back_end, queues = start.queues, "driver started");
+    if serve(link, &front, &pool)? {
+        let ended = drain(&mut front, &pool);
         if let Err(error) = ended {
-            tracing::info!(port, "the last frames are lost: {error}");
+            tracing::info!(port, "frames lost at shutdown: {error}");
         }
     }
     Ok(())
 }
 
-/// Passes on what is here, in both directions; frames of the interface that were not taken stay in it.
-fn end_in_order(front: &mut Front, crew: &Crew) -> io::Result<()> {
-    let until = Instant::now() + LAST;
-    crew.advance(Pace::Empty, until)?;
-    for pair in (0..).take(crew.beats.len()) {
+/// Drains both directions; frames that were not received stay in the interface.
+fn drain(front: &mut Front, pool: &WorkerPool) -> io::Result<()> {
+    let until = Instant::now() + DRAIN_TIMEOUT;
+    pool.advance(Phase::Drained, until)?;
+    for pair in (0..).take(pool.workers.len()) {
         front.stop(2 * pair, until)?;
     }
-    crew.advance(Pace::Over, until)
+    pool.advance(Phase::Stopped, until)
 }
 
-/// Answers pings until the connection, the supervisor or a thread ends; `true` if that is because we are told to end.
-fn serve(link: &mut Link<Ask, Tell>, front: &Front, crew: &Crew) -> Result<bool, Ending> {
+/// Replies to pings until the connection, the supervisor or a thread ends; `true` if the supervisor
+/// requests the end.
+fn serve(
+    link: &mut Link<SupervisorRequest, SupervisorEvent>,
+    front: &Front,
+    pool: &WorkerPool,
+) -> Result<bool, DriverError> {
     loop {
-        let [spoken, closed, over] = wait(link, front, crew)?;
-        if over && let Some(why) = crew.why.lock().ok().and_then(|mut why| why.take()) {
-            return Err(Ending::Worker(why));
+        let [spoken, closed, changed] = wait(link, front, pool)?;
+        if changed && let Some(error) = pool.error.lock().ok().and_then(|mut error| error.take()) {
+            return Err(DriverError::Worker(error));
         }
-        // The switch says nothing after the set-up: it has closed the connection, or is not ours.
+        // The switch sends nothing after the set-up: it has closed the connection, or is not ours.
         if closed {
             return Ok(false);
         }
         if spoken {
-            match hear(link, crew)? {
-                Heard::Nothing => {}
-                Heard::Stop => return Ok(true),
-                Heard::Gone => return Ok(false),
+            match handle_messages(link, pool)? {
+                LinkEvent::Nothing => {}
+                LinkEvent::Stop => return Ok(true),
+                LinkEvent::Gone => return Ok(false),
             }
         }
     }
 }
 
-/// Which of supervisor, switch and threads have something to say.
-fn wait(link: &Link<Ask, Tell>, front: &Front, crew: &Crew) -> io::Result<[bool; 3]> {
-    let mut fds = [link.as_fd(), front.as_fd(), crew.over.as_fd()]
+/// Waits for supervisor, switch or threads; returns which of them are ready.
+fn wait(
+    link: &Link<SupervisorRequest, SupervisorEvent>,
+    front: &Front,
+    pool: &WorkerPool,
+) -> io::Result<[bool; 3]> {
+    let mut fds = [link.as_fd(), front.as_fd(), pool.changed.as_fd()]
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match rustix::event::poll(&mut fds, None) {
         Ok(_) => Ok(fds.map(|fd| !fd.revents().is_empty())),
@@ -335,32 +330,39 @@ fn wait(link: &Link<Ask, Tell>, front: &Front, crew: &Crew) -> io::Result<[bool;
     }
 }
 
-/// What the supervisor has to say of our end.
-enum Heard {
+/// Events of the supervision link.
+enum LinkEvent {
     Nothing,
-    /// We are to end.
+    /// The driver is to end.
     Stop,
     Gone,
 }
 
-/// Takes what the supervisor says.
-fn hear(link: &mut Link<Ask, Tell>, crew: &Crew) -> io::Result<Heard> {
+/// Handles the supervisor's messages.
+fn handle_messages(
+    link: &mut Link<SupervisorRequest, SupervisorEvent>,
+    pool: &WorkerPool,
+) -> io::Result<LinkEvent> {
     loop {
         match link.recv()? {
-            Received::Message(Tell::Ping, _) => answer_ping(link, crew)?,
-            Received::Nothing => return Ok(Heard::Nothing),
-            Received::Closed => return Ok(Heard::Gone),
-            Received::Message(Tell::Stop, _) => return Ok(Heard::Stop),
+            Received::Message(SupervisorEvent::Ping, _) => reply_to_ping(link, pool)?,
+            Received::Nothing => return Ok(LinkEvent::Nothing),
+            Received::Closed => return Ok(LinkEvent::Gone),
+            Received::Message(SupervisorEvent::Stop, _) => return Ok(LinkEvent::Stop),
             Received::Message(..) => {}
         }
     }
 }
 
-/// Answers if every thread has turned since the last ping; a thread that hangs keeps us silent.
-fn answer_ping(link: &Link<Ask, Tell>, crew: &Crew) -> io::Result<()> {
-    if crew.beats.iter().all(|beat| beat.is_alive()) {
-        link.send(&Ask::Pong(crew.refused()), &[])?;
-        crew.beats.iter().for_each(|beat| beat.ask());
+/// Replies if every thread has run since the last ping; a thread that hangs keeps the driver
+/// silent.
+fn reply_to_ping(
+    link: &Link<SupervisorRequest, SupervisorEvent>,
+    pool: &WorkerPool,
+) -> io::Result<()> {
+    if pool.workers.iter().all(|status| status.is_alive()) {
+        link.send(&SupervisorRequest::Pong(pool.refused()), &[])?;
+        pool.workers.iter().for_each(|status| status.ping());
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
-//! Driver side of a split virtqueue (virtio 1.3, section 2.7) whose every frame takes one descriptor.
+//! Driver side of a split virtqueue (virtio 1.3, section 2.7) whose every frame takes one
+//! descriptor.
 //!
-//! Descriptor `n` always speaks of buffer `n`, so that lending a buffer writes one descriptor and one slot of the
-//! available ring, and what comes back is named by a number that is easily checked. `VIRTIO_F_IN_ORDER` would let
-//! the switch leave out used elements, and with them the lengths of received frames; it is not asked for.
+//! Descriptor `n` always refers to buffer `n`, so that submitting a buffer writes one descriptor
+//! and one slot of the available ring, and a used buffer is named by a number that is easily
+//! checked. `VIRTIO_F_IN_ORDER` would let the switch leave out used elements, and with them the
+//! lengths of received frames; it is not requested.
 //!
-//! The used ring belongs to the switch, which is trusted no more here than a guest is there: its index and every
-//! element are fetched once and checked, and what breaks a rule ends the driver.
+//! The used ring belongs to the switch, which is trusted no more here than a guest is there: its
+//! index and every element are fetched once and checked, and a violation ends the driver.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -18,18 +20,18 @@ use crate::region::{QueuePlace, Region};
 /// The buffer is for the device to write (virtio 1.3, 2.7.5).
 const DESC_WRITE: u64 = 2;
 
-/// What the other side did wrong.
+/// Protocol violation of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("the switch returned {ahead} buffers, {lent} were lent")]
-    Ahead { ahead: u16, lent: u16 },
+    #[error("the switch returned {ahead} buffers, {submitted} were submitted")]
+    Ahead { ahead: u16, submitted: u16 },
     #[error("the switch returned buffer {0}, which it did not have")]
     NotLent(u32),
     #[error("the switch wrote {written} bytes to a buffer of {room}")]
     TooLong { written: u32, room: u32 },
 }
 
-/// Who writes the buffers of a queue.
+/// Direction of a queue: which side writes its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The switch: frames for the interface.
@@ -52,8 +54,8 @@ pub(crate) struct Queue {
     region: Arc<Region>,
     place: QueuePlace,
     direction: Direction,
-    /// For each buffer the bytes that were lent; 0 while it is here.
-    lent: Box<[u32]>,
+    /// Submitted bytes of each buffer; 0 while the driver owns it.
+    submitted: Box<[u32]>,
     lent_count: u16,
     /// Next slot of the available ring.
     available: u16,
@@ -73,7 +75,7 @@ impl Queue {
             place,
             region,
             direction,
-            lent: vec![0; usize::from(place.shape.entries)].into(),
+            submitted: vec![0; usize::from(place.shape.entries)].into(),
             lent_count: 0,
             available: 0,
             kicked: 0,
@@ -82,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// Where its parts are.
+    /// Returns the place of its parts.
     pub(crate) fn place(&self) -> QueuePlace {
         self.place
     }
@@ -98,16 +100,18 @@ impl Queue {
         u64::from(index % self.place.shape.entries)
     }
 
-    /// Lends `len` bytes of a buffer, from byte `start` of it on. The switch sees it after
-    /// [`Queue::publish`].
+    /// Makes `len` bytes of a buffer available, from byte `start` of it on. The switch sees it
+    /// after [`Queue::publish`].
     ///
     /// # Panics
-    /// When the buffer is lent already, or the bytes are none of its.
-    pub(crate) fn lend(&mut self, id: u16, start: u32, len: u32) {
+    /// When the buffer is available already, or the bytes are not within it.
+    pub(crate) fn submit(&mut self, id: u16, start: u32, len: u32) {
         let room = self.place.shape.buffer;
-        let lent = &mut self.lent[usize::from(id)];
-        assert!(*lent == 0 && len > 0 && start.checked_add(len).is_some_and(|end| end <= room));
-        *lent = len;
+        let submitted = &mut self.submitted[usize::from(id)];
+        assert!(
+            *submitted == 0 && len > 0 && start.checked_add(len).is_some_and(|end| end <= room)
+        );
+        *submitted = len;
         self.lent_count += 1;
         let descriptor = self.place.descriptors + 16 * u64::from(id);
         let address = self.place.buffer(id) + u64::from(start);
@@ -127,15 +131,15 @@ impl Queue {
         self.available = self.available.wrapping_add(1);
     }
 
-    /// Makes what was lent visible. `true` when the switch wants a kick for it.
+    /// Publishes the submitted buffers. `true` when the switch requests a kick.
     pub(crate) fn publish(&mut self) -> bool {
         if self.kicked == self.available {
             return false;
         }
         let index = self.region.u16(self.place.available + 2);
         index.store(self.available.to_le(), Ordering::Release);
-        // The index must be out before the event is read (virtio 1.3, 2.7.10): the switch does it the other way
-        // round before it sleeps.
+        // The index must be out before the event is read (virtio 1.3, 2.7.10): the switch does it
+        // the other way round before it sleeps.
         fence(Ordering::SeqCst);
         let event = self.place.used + 4 + 8 * u64::from(self.place.shape.entries);
         let event = u16::from_le(self.region.u16(event).load(Ordering::Relaxed));
@@ -157,25 +161,27 @@ impl Queue {
         let element = self.place.used + 4 + 8 * self.slot(self.used);
         let id = u32::from_le(self.region.u32(element).load(Ordering::Relaxed));
         let written = u32::from_le(self.region.u32(element + 4).load(Ordering::Relaxed));
-        let lent = usize::try_from(id)
+        let submitted = usize::try_from(id)
             .ok()
-            .and_then(|id| self.lent.get_mut(id));
-        let lent = lent.filter(|lent| **lent > 0).ok_or(Fault::NotLent(id))?;
+            .and_then(|id| self.submitted.get_mut(id));
+        let submitted = submitted
+            .filter(|submitted| **submitted > 0)
+            .ok_or(Fault::NotLent(id))?;
         let len = match self.direction {
             Direction::ToSwitch => 0,
-            Direction::FromSwitch if written <= *lent => written,
+            Direction::FromSwitch if written <= *submitted => written,
             Direction::FromSwitch => {
-                let room = *lent;
+                let room = *submitted;
                 return Err(Fault::TooLong { written, room });
             }
         };
-        *lent = 0;
+        *submitted = 0;
         self.lent_count -= 1;
         self.used = self.used.wrapping_add(1);
         Ok(Some(Used { id: id as u16, len }))
     }
 
-    /// Whether all buffers are here.
+    /// Returns whether all buffers are here.
     pub(crate) fn is_empty(&self) -> bool {
         self.lent_count == 0
     }
@@ -185,15 +191,15 @@ impl Queue {
         let index = self.region.u16(self.place.used + 2).load(Ordering::Acquire);
         let ahead = u16::from_le(index).wrapping_sub(self.used);
         if ahead > self.lent_count {
-            let lent = self.lent_count;
-            return Err(Fault::Ahead { ahead, lent });
+            let submitted = self.lent_count;
+            return Err(Fault::Ahead { ahead, submitted });
         }
         self.used_seen = self.used.wrapping_add(ahead);
         Ok(())
     }
 
-    /// Asks for a call when the next buffer comes back; with `VIRTIO_F_EVENT_IDX` that is one call. `true` when a
-    /// buffer is there already: then there may be none.
+    /// Requests a notification when the next buffer comes back; with `VIRTIO_F_EVENT_IDX` that is
+    /// one notification. `true` when a buffer is there already: then there may be none.
     ///
     /// # Errors
     /// As [`Queue::take`].
@@ -217,7 +223,8 @@ impl Queue {
     }
 }
 
-/// Whether an index that went from `old` to `new` passed `event` (virtio 1.3, 2.7.10, `vring_need_event`).
+/// Returns whether an index that went from `old` to `new` passed `event` (virtio 1.3, 2.7.10,
+/// `vring_need_event`).
 fn passes(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

@@ -1,4 +1,5 @@
-//! The memory that a driver shares with the switch: rings and buffers of all its queues, in one sealed file.
+//! The memory that a driver shares with the switch: rings and buffers of all its queues, in one
+//! sealed file.
 //!
 //! ```text
 //!   0                    rings of queue 0: descriptors, available ring, used ring
@@ -8,9 +9,9 @@
 //!   ...                  buffers of queue 1
 //! ```
 //!
-//! An address in a descriptor is an offset in this file. Buffer `n` of a queue is what its descriptor `n`
-//! speaks of, for ever. How many there are and how long is the region's [`Shape`], from which `R` follows, in whole
-//! pages. Nobody else sees the file, so its layout needs no version.
+//! An address in a descriptor is an offset in this file. Descriptor `n` of a queue always refers to
+//! buffer `n`. Their number and length is the region's [`Shape`], from which `R` follows, in whole
+//! pages. The file is private to driver and switch, so its layout needs no version.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,8 +22,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 /// Entries of each queue, one for each frame, where frames are read and written by system calls.
 pub(crate) const QUEUE_SIZE: u16 = 256;
-/// Bytes of one buffer there: the longest frame that an interface hands out whole (65535 bytes of IP packet), its
-/// Ethernet header with a tag, and the virtio header, in whole pages.
+/// Bytes of one buffer there: the longest frame that an interface hands out whole (65535 bytes of
+/// IP packet), its Ethernet header with a tag, and the virtio header, in whole pages.
 pub(crate) const BUFFER: u32 = 17 * 4096;
 
 /// How many buffers a queue has, and how long they are.
@@ -41,12 +42,13 @@ impl Shape {
         buffer: BUFFER,
     };
 
-    /// Where the available ring lies behind the descriptors of 16 bytes.
+    /// Returns the offset of the available ring behind the descriptors of 16 bytes.
     const fn available(self) -> u64 {
         16 * self.entries as u64
     }
 
-    /// Where the used ring lies: on a cache line of its own, because the other side writes it.
+    /// Returns the offset of the used ring: on a cache line of its own, because the other side
+    /// writes it.
     const fn used(self) -> u64 {
         let end = self.available() + 6 + 2 * self.entries as u64;
         end.next_multiple_of(64)
@@ -108,7 +110,7 @@ pub(crate) struct Region {
     shape: Shape,
 }
 
-/// A file for a region, all zero, which nobody can make shorter or longer.
+/// Returns a file for a region, all zero, sealed against changes of its size.
 ///
 /// # Errors
 /// The system's refusal.
@@ -130,7 +132,7 @@ impl Region {
         Self::over(file(Shape::LONG, pairs)?, Shape::LONG, pairs)
     }
 
-    /// The same in a file of [`file`].
+    /// Returns a region in a file of [`file()`].
     ///
     /// # Errors
     /// The system's refusal, or the file is shorter.
@@ -144,7 +146,7 @@ impl Region {
         })
     }
 
-    /// The same on the heap, for tests.
+    /// Returns a region on the heap, for tests.
     #[cfg(test)]
     pub(crate) fn heap(pairs: u16) -> Self {
         Self::heap_of(Shape::LONG, pairs)
@@ -171,7 +173,8 @@ impl Region {
         self.mapping.len() as u64
     }
 
-    /// Where the parts of a queue are; queues are counted as in vhost-user: 0 to, 1 from the driver's first pair.
+    /// Returns the place of a queue's parts; queues are numbered as in vhost-user: 0 to, 1 from the
+    /// driver's first pair.
     pub(crate) fn place(&self, queue: u16) -> QueuePlace {
         let queue = u64::from(queue);
         assert!(queue < self.queues, "no such queue");
@@ -204,8 +207,8 @@ impl Region {
     }
 
     pub(crate) fn u16(&self, offset: u64) -> &AtomicU16 {
-        // SAFETY: `aligned` checked bounds and alignment (the mapping starts at a page), the memory lives as long
-        // as `self`, and everyone here reaches ring memory through atomics only.
+        // SAFETY: `aligned` checked bounds and alignment (the mapping starts at a page), the memory
+        // lives as long as `self`, and everyone here reaches ring memory through atomics only.
         unsafe { AtomicU16::from_ptr(self.aligned(offset, 2).cast()) }
     }
 

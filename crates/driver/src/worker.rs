@@ -1,21 +1,24 @@
-//! One queue pair of a driver: a thread that moves frames between its interface queue and the switch.
+//! One queue pair of a driver: a thread that moves frames between its interface queue and the
+//! switch.
 //!
 //! ```text
-//! loop:  in      interface -> free buffers -> lent to the switch, at most a batch; one kick
-//!        out     buffers from the switch -> interface, at most a batch; lent again; one kick
-//!        pause   when neither moved anything, of a TAP device once after many frames: let more gather
-//!        sleep   when neither moved anything: ask for calls, look once more, wait
+//! loop:  in      interface -> free buffers -> submitted to the switch, at most a batch; one kick
+//!        out     buffers from the switch -> interface, at most a batch; submitted again; one kick
+//!        pause   when neither moved anything, of a TAP device once after many frames: moderation
+//!        sleep   when neither moved anything: request kicks, check once more, wait
 //! ```
 //!
-//! Nothing polls. Wake-ups are edges (`EPOLLET`), which costs no reading of event descriptors: a worker only sleeps
-//! after it has emptied what it sleeps on. Where a side takes no more, the other is not asked for more: frames of the
-//! switch wait in its queue (it drops by name when that is full), frames of the interface in the interface.
+//! There is no polling. Wake-ups are edges (`EPOLLET`), which saves reads of event descriptors: a
+//! worker only sleeps after it has emptied what it sleeps on. If one side takes no more, the other
+//! is not read: frames of the switch wait in its queue (whose overflow it counts as drops), frames
+//! of the interface in the interface.
 //!
-//! A worker that is told to end takes no more frames of the interface, which keeps them for the next driver, and goes on until the
-//! switch has taken all that were lent to it ([`Pace::Empty`]); then, once the switch delivers nothing more, until the
-//! interface has all that came ([`Pace::Over`]).
+//! A worker that is to end takes no more frames of the interface, which keeps them for the next
+//! driver, and continues until the switch has taken all submitted frames ([`Phase::Drained`]);
+//! then, once the switch delivers nothing more, until the interface has taken all the rest
+//! ([`Phase::Stopped`]).
 
-mod gathering;
+mod moderation;
 #[cfg(test)]
 mod tests;
 
@@ -33,12 +36,12 @@ use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop, 
 use crate::front::Ring;
 use crate::queue::{Direction, Fault, Queue, Used};
 use crate::region::Region;
-use gathering::{Gathering, PAUSE};
+use moderation::{Moderation, PAUSE};
 
-/// When the system is asked again that had no memory.
-const RETRY: Duration = Duration::from_millis(1);
+/// Interval of retries when the system had no memory.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a worker ended.
+/// Reason for which a worker ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerError {
     #[error("the interface is lost: {0}")]
@@ -55,9 +58,10 @@ pub(crate) enum WorkerError {
 
 impl WorkerError {
     fn of_interface(error: io::Error) -> Self {
-        match is_lost(&error) {
-            true => Self::Lost(error),
-            false => Self::Interface(error),
+        if is_lost(&error) {
+            Self::Lost(error)
+        } else {
+            Self::Interface(error)
         }
     }
 
@@ -67,97 +71,98 @@ impl WorkerError {
     }
 }
 
-/// How far a worker is to get, or has got, on the way to its end.
+/// Phase of a worker on the way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
-pub(crate) enum Pace {
+pub(crate) enum Phase {
     /// Moves frames.
-    On,
-    /// Has no frame of the interface, and takes none.
-    Empty,
-    /// Has no frame at all.
-    Over,
+    Running,
+    /// Owns no frame of the interface, and takes none.
+    Drained,
+    /// Owns no frame at all.
+    Stopped,
 }
 
-impl Pace {
+impl Phase {
     fn of(number: u8) -> Self {
         match number {
-            0 => Self::On,
-            1 => Self::Empty,
-            _ => Self::Over,
+            0 => Self::Running,
+            1 => Self::Drained,
+            _ => Self::Stopped,
         }
     }
 }
 
-/// What the main thread sees of a worker, and the worker of the main thread.
+/// State shared by a worker and the main thread.
 #[derive(Debug)]
-pub(crate) struct Beat {
-    /// Numbers of [`Pace`]: how far it is to get, and how far it is.
-    wanted: AtomicU8,
+pub(crate) struct WorkerStatus {
+    /// Values of [`Phase`]: requested and reached.
+    requested: AtomicU8,
     reached: AtomicU8,
     /// Written to wake the worker.
     wake: OwnedFd,
-    asked: AtomicU64,
-    answered: AtomicU64,
-    by_interface: AtomicU64,
-    too_long: AtomicU64,
+    pings: AtomicU64,
+    pongs: AtomicU64,
+    rejected_by_interface: AtomicU64,
+    oversized_frames: AtomicU64,
 }
 
-impl Beat {
+impl WorkerStatus {
     fn new() -> io::Result<Self> {
         Ok(Self {
-            wanted: AtomicU8::new(Pace::On as u8),
-            reached: AtomicU8::new(Pace::On as u8),
+            requested: AtomicU8::new(Phase::Running as u8),
+            reached: AtomicU8::new(Phase::Running as u8),
             wake: event()?,
-            asked: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-            by_interface: AtomicU64::new(0),
-            too_long: AtomicU64::new(0),
+            pings: AtomicU64::new(0),
+            pongs: AtomicU64::new(0),
+            rejected_by_interface: AtomicU64::new(0),
+            oversized_frames: AtomicU64::new(0),
         })
     }
 
-    /// Asks the worker for a sign of life.
-    pub(crate) fn ask(&self) {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        // Full only if the worker has not turned for ages, and then that is what shows.
+    /// Requests a sign of life.
+    pub(crate) fn ping(&self) {
+        self.pings.fetch_add(1, Ordering::Relaxed);
+        // Full only if the worker has not run for long, which is detected then.
         let _ = ring(&self.wake);
     }
 
-    /// Tells the worker to get so far.
-    pub(crate) fn want(&self, pace: Pace) {
-        // With what the switch has said of its queues before.
-        self.wanted.store(pace as u8, Ordering::Release);
+    /// Requests a phase.
+    pub(crate) fn request(&self, phase: Phase) {
+        // Ordered after all earlier requests of the switch.
+        self.requested.store(phase as u8, Ordering::Release);
         let _ = ring(&self.wake);
     }
 
-    /// Whether it has got so far.
-    pub(crate) fn has_reached(&self, pace: Pace) -> bool {
-        Pace::of(self.reached.load(Ordering::Acquire)) >= pace
+    /// Returns whether the worker has reached the phase.
+    pub(crate) fn has_reached(&self, phase: Phase) -> bool {
+        Phase::of(self.reached.load(Ordering::Acquire)) >= phase
     }
 
-    /// Whether it has given one since it was asked last.
+    /// Returns whether the worker has replied since the last ping.
     pub(crate) fn is_alive(&self) -> bool {
-        self.answered.load(Ordering::Relaxed) == self.asked.load(Ordering::Relaxed)
+        self.pongs.load(Ordering::Relaxed) == self.pings.load(Ordering::Relaxed)
     }
 
-    /// Frames that it could not pass on.
+    /// Returns the counts of frames that it could not pass on.
     pub(crate) fn refused(&self) -> Refused {
         Refused {
-            by_interface: self.by_interface.load(Ordering::Relaxed),
-            too_long: self.too_long.load(Ordering::Relaxed),
+            rejected_by_interface: self.rejected_by_interface.load(Ordering::Relaxed),
+            oversized_frames: self.oversized_frames.load(Ordering::Relaxed),
         }
     }
 
-    fn answer(&self, refused: Refused) {
-        let asked = self.asked.load(Ordering::Relaxed);
-        self.answered.store(asked, Ordering::Relaxed);
-        self.by_interface
-            .store(refused.by_interface, Ordering::Relaxed);
-        self.too_long.store(refused.too_long, Ordering::Relaxed);
+    fn pong(&self, refused: Refused) {
+        let pings = self.pings.load(Ordering::Relaxed);
+        self.pongs.store(pings, Ordering::Relaxed);
+        self.rejected_by_interface
+            .store(refused.rejected_by_interface, Ordering::Relaxed);
+        self.oversized_frames
+            .store(refused.oversized_frames, Ordering::Relaxed);
     }
 }
 
-/// A queue with the descriptors that tell of it.
+/// A queue with its event descriptors.
 #[derive(Debug)]
 struct Side {
     queue: Queue,
@@ -190,26 +195,26 @@ impl Side {
     }
 }
 
-/// See the module.
+/// A worker: see the module.
 #[derive(Debug)]
 pub(crate) struct Worker {
     interface: Interface,
     epoll: OwnedFd,
-    beat: Arc<Beat>,
+    status: Arc<WorkerStatus>,
     refused: Refused,
     /// Frames for the interface.
     from_switch: Side,
     /// Frames of the interface.
     to_switch: Side,
-    /// Buffers of `to_switch` that nobody uses; the last one used is warm.
+    /// Buffers of `to_switch` that the driver owns; the last one used is warm.
     free: Vec<u16>,
     /// Frames that came from the switch and wait for the interface, oldest first.
     waiting: Vec<Used>,
-    /// The interface takes no more: it says when it does.
+    /// The interface takes no more, until its notification.
     blocked: bool,
-    /// The system had no memory for what the interface has.
+    /// The system had no memory for received frames.
     short: bool,
-    gathering: Gathering,
+    moderation: Moderation,
     /// Kept for their memory.
     arrived: Vec<Arrived>,
     outgoing: Vec<Outgoing>,
@@ -217,23 +222,24 @@ pub(crate) struct Worker {
     scratch: Scratch,
 }
 
-// SAFETY: the pointers in `outgoing` point into the region, which the queues keep alive and which may be
-// used from any thread.
+// SAFETY: the pointers in `outgoing` point into the region, which the queues keep alive and which
+// may be used from any thread.
 unsafe impl Send for Worker {}
 
 impl Worker {
-    /// The worker of queue pair `pair`; its buffers for frames of the switch are lent already.
+    /// Returns the worker of queue pair `pair`; its buffers for frames of the switch are submitted
+    /// already.
     ///
     /// # Errors
     /// The system's refusal.
     pub(crate) fn new(region: &Arc<Region>, pair: u16, interface: Interface) -> io::Result<Self> {
         let from_switch = Side::new(region, 2 * pair, Direction::FromSwitch)?;
         let to_switch = Side::new(region, 2 * pair + 1, Direction::ToSwitch)?;
-        let beat = Arc::new(Beat::new()?);
+        let status = Arc::new(WorkerStatus::new()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let none = epoll::EventData::new_u64(0);
-        for fd in [&from_switch.call, &to_switch.call, &beat.wake] {
+        for fd in [&from_switch.call, &to_switch.call, &status.wake] {
             epoll::add(&epoll, fd, none, edges)?;
         }
         epoll::add(&epoll, &interface, none, edges)?;
@@ -241,7 +247,7 @@ impl Worker {
         let mut worker = Self {
             interface,
             epoll,
-            beat,
+            status,
             refused: Refused::default(),
             from_switch,
             to_switch,
@@ -249,21 +255,21 @@ impl Worker {
             waiting: Vec::with_capacity(BATCH),
             blocked: false,
             short: false,
-            gathering: Gathering::default(),
+            moderation: Moderation::default(),
             arrived: Vec::with_capacity(BATCH),
             outgoing: Vec::with_capacity(BATCH),
             back: Vec::with_capacity(shape.entries.into()),
             scratch: Scratch::default(),
         };
         for id in 0..shape.entries {
-            worker.from_switch.queue.lend(id, 0, shape.buffer);
+            worker.from_switch.queue.submit(id, 0, shape.buffer);
         }
         worker.from_switch.publish()?;
         worker.to_switch.queue.disarm();
         Ok(worker)
     }
 
-    /// Its queues, from the switch and to it.
+    /// Returns its queues, from the switch and to it.
     ///
     /// # Errors
     /// The system's refusal.
@@ -271,57 +277,65 @@ impl Worker {
         Ok([self.from_switch.ring()?, self.to_switch.ring()?])
     }
 
-    pub(crate) fn beat(&self) -> Arc<Beat> {
-        self.beat.clone()
+    pub(crate) fn status(&self) -> Arc<WorkerStatus> {
+        self.status.clone()
     }
 
-    /// Moves frames until it has ended as it was told to. `tell` says how far it is by then.
+    /// Moves frames until the requested end. `notify` is called when it has reached another phase.
     ///
     /// # Errors
-    /// Something is wrong.
-    pub(crate) fn run(mut self, tell: impl Fn()) -> Result<(), WorkerError> {
-        while !self.beat.has_reached(Pace::Over) {
+    /// A failure of the interface, the switch or the system.
+    pub(crate) fn run(mut self, notify: impl Fn()) -> Result<(), WorkerError> {
+        while !self.status.has_reached(Phase::Stopped) {
             if self.turn()? {
-                tell();
+                notify();
             }
         }
         Ok(())
     }
 
-    /// `true` when it has got further on the way to its end.
+    /// Returns `true` when it has reached the requested phase.
     fn turn(&mut self) -> Result<bool, WorkerError> {
-        self.beat.answer(self.refused);
-        let wanted = Pace::of(self.beat.wanted.load(Ordering::Acquire));
-        let received = match wanted {
-            Pace::On => self.receive()?,
+        self.status.pong(self.refused);
+        let requested = Phase::of(self.status.requested.load(Ordering::Acquire));
+        let received = match requested {
+            Phase::Running => self.receive()?,
             _ => self.take_back()?,
         };
         let sent = self.send()?;
         if received || sent {
             return Ok(false);
         }
-        if wanted != Pace::On && !self.beat.has_reached(wanted) && self.has_got(wanted) {
-            self.beat.reached.store(wanted as u8, Ordering::Release);
+        if requested != Phase::Running
+            && !self.status.has_reached(requested)
+            && self.satisfies(requested)
+        {
+            self.status
+                .reached
+                .store(requested as u8, Ordering::Release);
             return Ok(true);
         }
-        if self.gathering.rest() && self.interface.may_gather() && wanted == Pace::On {
+        if self.moderation.end_burst()
+            && self.interface.benefits_from_moderation()
+            && requested == Phase::Running
+        {
             std::thread::sleep(PAUSE);
-        } else if !self.prepare_sleep(wanted)? {
+        } else if !self.prepare_sleep(requested)? {
             self.sleep()?;
         }
         Ok(false)
     }
 
-    /// Whether it has, after a turn in which nothing has moved.
-    fn has_got(&self, wanted: Pace) -> bool {
-        match wanted {
-            Pace::On => true,
-            Pace::Empty => self.to_switch.queue.is_empty(),
-            Pace::Over => self.waiting.is_empty(),
+    /// Returns whether the phase is reached, after a turn in which nothing has moved.
+    fn satisfies(&self, requested: Phase) -> bool {
+        match requested {
+            Phase::Running => true,
+            Phase::Drained => self.to_switch.queue.is_empty(),
+            Phase::Stopped => self.waiting.is_empty(),
         }
     }
 
-    /// Buffers that the switch has done with. `true` when there were some.
+    /// Takes used buffers back. `true` when there were some.
     fn take_back(&mut self) -> Result<bool, WorkerError> {
         let before = self.free.len();
         while let Some(used) = self.to_switch.queue.take()? {
@@ -330,7 +344,7 @@ impl Worker {
         Ok(self.free.len() > before)
     }
 
-    /// From the interface to the switch. `true` when there may be more.
+    /// Moves frames from the interface to the switch. `true` when there may be more.
     fn receive(&mut self) -> Result<bool, WorkerError> {
         self.take_back()?;
         self.arrived.clear();
@@ -347,25 +361,26 @@ impl Worker {
             .map_err(WorkerError::of_interface)?;
         for frame in &self.arrived {
             match frame.len {
-                // It goes to the other end, out of the way of those that follow.
+                // It is reused last, out of the way of those that follow.
                 0 => self.free.insert(0, frame.id),
-                len => queue.lend(frame.id, frame.start, len),
+                len => queue.submit(frame.id, frame.start, len),
             }
         }
         self.to_switch.publish()?;
-        self.gathering.moved(self.arrived.len(), 0);
+        self.moderation.moved(self.arrived.len(), 0);
         self.short = stop == Stop::Retry;
         Ok(stop == Stop::Done)
     }
 
-    /// From the switch to the interface. `true` when there may be more.
+    /// Moves frames from the switch to the interface. `true` when there may be more.
     fn send(&mut self) -> Result<bool, WorkerError> {
         let room = BATCH - self.waiting.len();
         for _ in 0..room {
             let Some(used) = self.from_switch.queue.take()? else {
                 break;
             };
-            // A frame that is too short for Ethernet is for the interface to refuse; one without its header is none.
+            // A frame that is too short for Ethernet is refused by the interface; one without its
+            // header is a violation.
             if used.len <= HEADER {
                 return Err(WorkerError::Short(used.len));
             }
@@ -385,17 +400,18 @@ impl Worker {
         let sent = interface.send(&self.outgoing, &mut self.back, &mut self.refused);
         let (done, stop) = sent.map_err(WorkerError::of_interface)?;
         self.waiting.drain(..done);
-        self.gathering.moved(0, done);
+        self.moderation.moved(0, done);
         let room = queue.place().shape.buffer;
         for id in &self.back {
-            queue.lend(*id, 0, room);
+            queue.submit(*id, 0, room);
         }
         self.from_switch.publish()?;
         self.set_blocked(stop == Stop::Wait)?;
         Ok(any && stop == Stop::Done)
     }
 
-    /// Hears of room in the interface only while that is wanted: a socket tells of every frame that has left.
+    /// Enables notification of room in the interface only while frames wait: a socket reports every
+    /// frame that has left.
     fn set_blocked(&mut self, blocked: bool) -> io::Result<()> {
         if std::mem::replace(&mut self.blocked, blocked) == blocked {
             return Ok(());
@@ -406,12 +422,12 @@ impl Worker {
         Ok(epoll::modify(&self.epoll, &self.interface, none, flags)?)
     }
 
-    /// Asks for calls. `true` when there is something to do already.
-    fn prepare_sleep(&mut self, wanted: Pace) -> Result<bool, WorkerError> {
+    /// Requests kicks. `true` when there is work already.
+    fn prepare_sleep(&mut self, requested: Phase) -> Result<bool, WorkerError> {
         // While the interface takes nothing, more frames of the switch are of no use.
         let frames = !self.blocked && self.from_switch.queue.arm()?;
-        // Buffers that come back are only waited for when there are none, or few, or all of them are to.
-        let waits = wanted != Pace::On || self.interface.is_short(self.free.len());
+        // Used buffers are only waited for when there are none, or few, or all of them must return.
+        let waits = requested != Phase::Running || self.interface.is_short(self.free.len());
         let buffers = waits && self.to_switch.queue.arm()?;
         Ok(frames || buffers)
     }
@@ -421,12 +437,12 @@ impl Worker {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         }; 4];
-        let retry = self.short.then_some(RETRY);
-        let patience = self.interface.patience().or(retry).map(|time| Timespec {
+        let retry = self.short.then_some(RETRY_INTERVAL);
+        let sleep_limit = self.interface.sleep_limit().or(retry).map(|time| Timespec {
             tv_sec: 0,
             tv_nsec: time.subsec_nanos().into(),
         });
-        match epoll::wait(&self.epoll, &mut events[..], patience.as_ref()) {
+        match epoll::wait(&self.epoll, &mut events[..], sleep_limit.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(io::Error::from(error).into()),
         }
@@ -437,7 +453,7 @@ fn event() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// Adds one to an event descriptor. One that is full has been rung already.
+/// Adds one to an event descriptor. A full one is readable already.
 pub(crate) fn ring(event: &OwnedFd) -> io::Result<()> {
     match rustix::io::write(event, &1u64.to_ne_bytes()) {
         Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),

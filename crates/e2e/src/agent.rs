@@ -1,4 +1,5 @@
-//! The host's end of the agent in `scripts/guest-init`: commands go in, output and exit status come out.
+//! The host's end of the agent in `scripts/guest-init`: commands go in, output and exit status come
+//! out.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use crate::wait::within;
 
-/// What a command left behind.
+/// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The exit status.
@@ -26,7 +27,8 @@ struct State {
     waiting: HashMap<u64, Sender<Answer>>,
 }
 
-/// A connection to a guest's agent. It survives a reset of the guest; commands that ran then are lost.
+/// A connection to a guest's agent. It survives a reset of the guest; commands that ran then are
+/// lost.
 pub struct Agent {
     writer: UnixStream,
     state: Arc<Mutex<State>>,
@@ -83,7 +85,8 @@ impl Agent {
 }
 
 impl Job {
-    /// Waits for the command's end. None when the guest was reset or killed meanwhile. Panics after `limit`.
+    /// Waits for the command's end. None when the guest was reset or killed meanwhile. Panics after
+    /// `limit`.
     pub fn outcome(self, limit: Duration) -> Option<Answer> {
         match self.answer.recv_timeout(limit) {
             Ok(answer) => Some(answer),

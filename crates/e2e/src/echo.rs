@@ -1,5 +1,5 @@
-//! A station that pings a guest and answers its pings, on a thread of its own: numbered, checked traffic both ways with a
-//! guest in which nothing needs to run but its kernel.
+//! A station that pings a guest and answers its pings, on a thread of its own: numbered, checked
+//! traffic both ways with a guest in which nothing needs to run but its kernel.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ pub struct Gap {
     pub lasted: Duration,
 }
 
-/// What the station saw.
+/// Observations of the station.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// When each request was sent, and whether it was answered.
+    /// Send times of requests, and whether each was answered.
     sent: Vec<(Instant, bool)>,
-    /// When the guest was heard last: an answer, or a request of its own.
-    heard: Option<Instant>,
-    /// The longest time in which it was not heard, between two times in which it was.
+    /// Time of the guest's last frame: a reply, or a request of its own.
+    last_received: Option<Instant>,
+    /// The longest time without a frame of the guest, between two frames.
     pub silence: Duration,
     /// The answers: damaged, doubled and reordered ones are in here.
     pub answers: SequenceChecker,
@@ -58,7 +58,7 @@ impl Report {
         self.sent.len()
     }
 
-    /// Whether the guest was there at the end.
+    /// Returns whether the guest was there at the end.
     pub fn answered_last(&self) -> bool {
         self.sent.last().is_some_and(|(_, answered)| *answered)
     }
@@ -74,12 +74,12 @@ impl Report {
 
     /// An answer or a request of the guest's own came.
     fn notice(&mut self, now: Instant) {
-        if let Some(before) = self.heard.replace(now) {
+        if let Some(before) = self.last_received.replace(now) {
             self.silence = self.silence.max(now - before);
         }
     }
 
-    /// Where answers are missing.
+    /// Returns the gaps in the replies.
     pub fn gaps(&self) -> Vec<Gap> {
         let mut gaps: Vec<Gap> = Vec::new();
         for (at, (when, answered)) in self.sent.iter().enumerate() {
@@ -207,7 +207,8 @@ impl Running {
         }
     }
 
-    /// Says where the station is to a guest that asks for it (RFC 826: sender at 22 and 28, target at 38).
+    /// Says where the station is to a guest that asks for it (RFC 826: sender at 22 and 28, target
+    /// at 38).
     fn answer_arp(&mut self, frame: &[u8]) {
         let std::net::IpAddr::V4(ours) = self.flow.src else {
             return;
@@ -262,7 +263,7 @@ mod tests {
             (report.requests(), report.answered_last())
         };
         assert_eq!(report(2), (4, true));
-        assert_eq!(report(4), (5, false), "nobody answered any more");
+        assert_eq!(report(4), (5, false), "no more replies");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Linux guests in QEMU: Debian's cloud kernel, busybox, iperf3, and an agent that runs commands.
 //!
-//! The command line follows what is known to work: `vectors=0` because QEMU 7.2 crashes with vhost-user and
-//! MSI-X under emulation, `no_timer_check` because guests hang at boot now and then without it.
+//! The command line follows what is known to work: `vectors=0` because QEMU 7.2 crashes with
+//! vhost-user and MSI-X under emulation, `no_timer_check` because guests hang at boot now and then
+//! without it.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ pub fn two_guests(lasthop: &Lasthop) -> (Guest, Guest) {
     (one.ready(), two.ready())
 }
 
-/// What the guest's network card is plugged into.
+/// Back end of the guest's network card.
 #[derive(Debug, Clone)]
 enum Plug {
     /// A vhost-user socket; `listen` when QEMU listens and the switch dials.
@@ -58,7 +59,7 @@ pub struct GuestSpec {
     arrival: Option<PathBuf>,
 }
 
-/// What a guest's memory is made of.
+/// Backing of a guest's memory.
 #[derive(Clone, Copy, Debug)]
 enum Memory {
     Shared,
@@ -92,7 +93,8 @@ impl GuestSpec {
         }
     }
 
-    /// A guest whose QEMU dials the switch's listening `socket`, and dials again after a disconnect.
+    /// A guest whose QEMU dials the switch's listening `socket`, and dials again after a
+    /// disconnect.
     pub fn dialing(name: &str, socket: PathBuf) -> GuestSpec {
         GuestSpec::new(
             name,
@@ -114,7 +116,8 @@ impl GuestSpec {
         )
     }
 
-    /// A guest that is connected to another one without a switch. The listening one must be started first.
+    /// A guest that is connected to another one without a switch. The listening one must be started
+    /// first.
     pub fn back_to_back(name: &str, socket: PathBuf, listen: bool) -> GuestSpec {
         GuestSpec::new(name, Plug::BackToBack { socket, listen })
     }
@@ -147,7 +150,8 @@ impl GuestSpec {
         self.device_option("mq=on")
     }
 
-    /// Memory that QEMU keeps to itself, although it hands a file over: nothing that the guest writes is seen.
+    /// Memory that QEMU keeps to itself, although it hands a file over: nothing that the guest
+    /// writes is seen.
     pub fn private_memory(mut self) -> GuestSpec {
         self.memory = Memory::Private;
         self
@@ -159,8 +163,8 @@ impl GuestSpec {
         self
     }
 
-    /// The same guest at another socket, on the same side of it, not started but awaited: from the QEMU in which it
-    /// runs now ([`Guest::migrate`]).
+    /// Returns the same guest at another socket, on the same side of it, as a migration target: its
+    /// source is the QEMU in which it runs now ([`Guest::migrate`]).
     pub fn arriving(mut self, there: PathBuf, migration: &Path) -> GuestSpec {
         let (Plug::VhostUser { socket, .. } | Plug::BackToBack { socket, .. }) = &mut self.plug;
         *socket = there;
@@ -364,7 +368,8 @@ fn accept(listener: &UnixListener, process: &mut Process) -> UnixStream {
     stream
 }
 
-/// The control connection. QEMU speaks only once it runs: where it waits for the switch, that is later.
+/// The control connection. QEMU speaks only once it runs: where it waits for the switch, that is
+/// later.
 enum QmpLater {
     Stream(UnixStream),
     Ready(Qmp),
@@ -419,9 +424,10 @@ impl Guest {
         self.wait_boot(boots + 1);
     }
 
-    /// Reboots the guest from inside, as a distribution does that takes the network down first, and waits until
-    /// it is up again. Without that, Linux 6.1 hangs now and then under load: its shutdown marks the device as
-    /// broken, and `start_xmit` waits for ever for buffers that a broken queue never gives back.
+    /// Reboots the guest from inside, as a distribution does that takes the network down first, and
+    /// waits until it is up again. Without that, Linux 6.1 hangs now and then under load: its
+    /// shutdown marks the device as broken, and `start_xmit` waits without end for buffers that a
+    /// broken queue never returns.
     pub fn reboot(&mut self) {
         let boots = self.agent.boots();
         drop(self.start("ip link set eth0 down; reboot -f"));
@@ -445,7 +451,7 @@ impl Guest {
         self.control("stop", json!({}));
     }
 
-    /// Lets a paused guest go on.
+    /// Resumes a paused guest.
     pub fn resume(&mut self) {
         self.control("cont", json!({}));
     }
@@ -463,7 +469,7 @@ impl Guest {
             .expect("QEMU ends on SIGTERM")
     }
 
-    /// What QEMU itself has printed: its complaints about the back end, among others.
+    /// Returns the output of QEMU itself: its errors about the back end, among others.
     pub fn qemu_output(&self) -> String {
         self.process.output()
     }

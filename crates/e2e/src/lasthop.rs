@@ -23,7 +23,7 @@ const START: Duration = Duration::from_secs(15);
 /// How long a port may take to get into a state that the test waits for.
 const STATE: Duration = Duration::from_secs(15);
 
-/// What an allocator may keep for itself.
+/// Tolerance for an allocator, in KiB.
 const SLACK_KIB: u64 = 1024;
 
 /// A configuration with two ports for guests, and nothing else.
@@ -48,7 +48,7 @@ pub struct Lasthop {
     folder: TempDir,
 }
 
-/// What one of Lasthop's processes holds.
+/// Resources of one of Lasthop's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footprint {
     /// The process: `lasthop`, `lasthop-control`, `lasthop-switch`.
@@ -77,8 +77,8 @@ impl Lasthop {
         Lasthop { process, folder }
     }
 
-    /// `kill -9` of the supervisor, with which all other processes end, and a start from the configuration as an
-    /// operator does it.
+    /// `kill -9` of the supervisor, with which all other processes end, and a start from the
+    /// configuration as an operator does it.
     pub fn start_again(&mut self) {
         let children = proc::descendants(self.process.pid());
         self.process.kill();
@@ -89,13 +89,15 @@ impl Lasthop {
         self.process = run(self.folder.path());
     }
 
-    /// Runs `lasthop run` with a configuration that it must refuse, and gives exit status and complaint.
+    /// Runs `lasthop run` with a configuration that it must refuse, and gives exit status and
+    /// complaint.
     pub fn refused(config: &str) -> (i32, String) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Lasthop::refused_in(folder.path(), config)
     }
 
-    /// The same in a folder of the caller's; the file is `lasthop.toml` there, the runtime directory `run`.
+    /// Runs a refused configuration in a folder of the caller's; the file is `lasthop.toml` there,
+    /// the runtime directory `run`.
     pub fn refused_in(folder: &Path, config: &str) -> (i32, String) {
         fs::write(folder.join(CONFIGURATION), config).expect("the configuration can be written");
         fs::create_dir_all(folder.join(RUNTIME)).expect("a runtime directory");
@@ -122,7 +124,7 @@ impl Lasthop {
         self.folder().join(name)
     }
 
-    /// What Lasthop has logged.
+    /// Returns Lasthop's log.
     pub fn log(&self) -> String {
         self.process.output()
     }
@@ -153,33 +155,34 @@ impl Lasthop {
             .unwrap_or_else(|error| panic!("lasthop {args:?}: {error}: {text}"))
     }
 
-    /// The same of a Lasthop whose processes may be dying: null when it says that it cannot answer.
+    /// Returns the status of a Lasthop whose processes may be dying: null when the command fails.
     fn try_status(&self) -> Value {
         let output = self.cli(&["status", "--json"]);
-        match output.status.success() {
-            true => serde_json::from_slice(&output.stdout).expect("a JSON document"),
-            false => Value::Null,
+        if output.status.success() {
+            serde_json::from_slice(&output.stdout).expect("a JSON document")
+        } else {
+            Value::Null
         }
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         Stats::read(&self.json(&["stats"]))
     }
 
-    /// The counters, without the command line, which takes longer to start than to answer: for a test that asks a
-    /// thousand times.
+    /// Returns the counters, without the command line, which takes longer to start than to answer:
+    /// for a test that reads them a thousand times.
     pub fn quick_stats(&self) -> Stats {
         let body = self.get("/v1/stats");
         Stats::read(&serde_json::from_str(&body).expect("statistics are JSON"))
     }
 
-    /// What collectors of metrics get.
+    /// Returns the metrics as a collector gets them.
     pub fn metrics(&self) -> Metrics {
         Metrics::read(&self.get("/metrics")).expect("a page by the rules")
     }
 
-    /// What the API has at a path.
+    /// Returns the body at a path of the API.
     fn get(&self, path: &str) -> String {
         let ask = format!("GET {path} HTTP/1.1\r\nhost: lasthop\r\nconnection: close\r\n\r\n");
         let mut stream = UnixStream::connect(self.socket("api.sock")).expect("the API listens");
@@ -192,7 +195,7 @@ impl Lasthop {
         body.to_owned()
     }
 
-    /// A port's part of `status`.
+    /// Returns a port's part of `status`.
     pub fn port(&self, name: &str) -> Value {
         let status = self.json(&["status"]);
         port_in(&status, name).unwrap_or_else(|| panic!("no port {name} in {status}"))
@@ -254,8 +257,8 @@ impl Lasthop {
         });
     }
 
-    /// What each process holds, supervisor first, once that has been the same for a while: what was just done may still be cleaned up
-    /// after.
+    /// Returns the resources of each process, supervisor first, once they have been the same for a
+    /// while: cleanup may still be in progress.
     pub fn footprint(&self) -> Vec<Footprint> {
         let counts = |all: &[Footprint]| -> Vec<_> {
             let all = all.iter();
@@ -266,9 +269,10 @@ impl Lasthop {
         eventually("all processes hold the same for a while", START, || {
             std::thread::sleep(Duration::from_millis(50));
             let now = self.footprint_now();
-            same = match counts(&now) == counts(&last) {
-                true => same + 1,
-                false => 0,
+            same = if counts(&now) == counts(&last) {
+                same + 1
+            } else {
+                0
             };
             last = now;
             (same == 5).then_some(())
@@ -297,8 +301,8 @@ impl Lasthop {
             .collect()
     }
 
-    /// Ends Lasthop as an operator does: it must exit with 0, within seconds, and leave no socket and no
-    /// process behind.
+    /// Ends Lasthop as an operator does: it must exit with 0, within seconds, and leave no socket
+    /// and no process behind.
     pub fn stop(mut self) {
         let children = proc::descendants(self.process.pid());
         let dialed = self.dialed();
@@ -324,7 +328,7 @@ impl Drop for Lasthop {
     }
 }
 
-/// What a folder of a Lasthop holds.
+/// Name of the configuration file in a folder of a Lasthop.
 const CONFIGURATION: &str = "lasthop.toml";
 const RUNTIME: &str = "run";
 
@@ -354,7 +358,8 @@ fn footprint(pid: u32, name: String) -> Footprint {
     }
 }
 
-/// Panics unless each process holds what it held before, but for what an allocator may keep for itself.
+/// Panics unless each process holds what it held before, but for what an allocator may keep for
+/// itself.
 pub fn same_footprint(what: &str, before: &[Footprint], after: &[Footprint]) {
     assert_eq!(
         before.len(),

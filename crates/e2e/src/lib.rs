@@ -1,8 +1,8 @@
 //! End-to-end harness: a running Lasthop, QEMU guests, testpmd.
 //!
-//! Everything started here dies with the test: each process gets a parent-death signal and its own process
-//! group, and is killed when its guard is dropped. On a failed test the guards print the end of each
-//! process's log. Only network namespaces ([`netns`]) need root.
+//! Everything started here dies with the test: each process gets a parent-death signal and its own
+//! process group, and is killed when its handle is dropped. On a failed test the handles print the
+//! end of each process's log. Only network namespaces ([`netns`]) need root.
 //!
 //! The harness panics where a test would have to: it is test code, and its callers are `#[test]`s.
 
@@ -31,21 +31,21 @@ use std::time::Instant;
 
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// The machine, taken by one test of a file at a time: guests under emulation share two cores badly, and the
-/// times that tests check mean nothing then.
+/// The machine, taken by one test of a file at a time: guests under emulation share two cores
+/// badly, and the times that tests check mean nothing then.
 pub struct Turn {
     started: Instant,
     _machine: MutexGuard<'static, ()>,
 }
 
-/// Whether whoever runs the tests wants all that they can do (`LASTHOP_LONG=1`).
-pub fn leaves_nothing_out() -> bool {
+/// Returns whether all tests must run, without omissions (`LASTHOP_LONG=1`).
+pub fn is_complete_run() -> bool {
     std::env::var_os("LASTHOP_LONG").is_some_and(|value| value == "1")
 }
 
-/// Whether tests that take long are to run too. If not, says so.
+/// Returns whether tests that take long are to run too. If not, says so.
 pub fn is_long() -> bool {
-    let long = leaves_nothing_out();
+    let long = is_complete_run();
     if !long {
         eprintln!("skipped: it takes long, and runs with LASTHOP_LONG=1");
     }
@@ -62,8 +62,8 @@ pub fn turn() -> Turn {
 }
 
 impl Turn {
-    /// Says what the test does next, with the time since it began: the last such line before a failure is the
-    /// step that failed.
+    /// Says what the test does next, with the time since it began: the last such line before a
+    /// failure is the step that failed.
     pub fn step(&self, what: &str) {
         eprintln!("{:6.1} s  {what}", self.started.elapsed().as_secs_f64());
     }

@@ -1,7 +1,8 @@
-//! A libvirtd of a test's own, with domains, directories and users that nobody else sees.
+//! A libvirtd of a test's own, with private domains, directories and users.
 //!
-//! It lives in namespaces of its own: what it finds in `/etc/libvirt`, `/var/lib/libvirt` and the like is the test's, and a libvirtd
-//! that runs already is not touched. All domains end with the process namespace, and so when the guard is dropped.
+//! It lives in namespaces of its own: its `/etc/libvirt`, `/var/lib/libvirt` and similar are the
+//! test's, and a running libvirtd is not touched. All domains end with the process namespace, and
+//! so when the handle is dropped.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use crate::agent::Agent;
 use crate::process::{Process, print_end};
 use crate::wait::{eventually, within};
-use crate::{leaves_nothing_out, paths, proc};
+use crate::{is_complete_run, paths, proc};
 
 /// How long libvirtd may take to answer.
 const START: Duration = Duration::from_secs(60);
@@ -24,10 +25,11 @@ const COMMAND: Duration = Duration::from_secs(60);
 /// How long a guest may take to come up.
 const BOOT: Duration = Duration::from_secs(60);
 
-/// Where Debian has it (packages `libvirt-daemon-system` and `libvirt-clients`).
+/// Paths of Debian (packages `libvirt-daemon-system` and `libvirt-clients`).
 const PROGRAMS: [&str; 2] = ["/usr/sbin/libvirtd", "/usr/bin/virsh"];
 
-/// Directories of libvirt that get a double, with the owner and the mode that the package has given them.
+/// Directories of libvirt that get a double, with the owner and the mode that the package has given
+/// them.
 const DIRECTORIES: [&str; 7] = [
     "/etc/libvirt",
     "/var/lib/libvirt",
@@ -48,11 +50,13 @@ const NAMESPACES: [&str; 6] = [
     "--mount-proc",
 ];
 
-/// Process 1 of the namespaces; `$1` is the folder with the doubles. It collects the VMMs that have ended, which libvirtd has
-/// no interest in. `/run` has what would reach the machine's services, and control groups would stay behind.
+/// Process 1 of the namespaces; `$1` is the folder with the doubles. It collects the VMMs that have
+/// ended, which libvirtd has no interest in. `/run` has what would reach the machine's services,
+/// and control groups would stay behind.
 const INIT: &str = r#"
     set -e
-    for path in etc/passwd etc/group etc/libvirt var/lib/libvirt var/cache/libvirt var/log/libvirt; do
+    for path in etc/passwd etc/group etc/libvirt \
+        var/lib/libvirt var/cache/libvirt var/log/libvirt; do
         mount --bind "$1/$path" "/$path"
     done
     mount -t tmpfs -o mode=755 tmpfs /run
@@ -68,12 +72,12 @@ pub struct Libvirt {
 }
 
 impl Libvirt {
-    /// Whether libvirt is installed, and we may start it. If not, says so: the test is to be skipped. Panics where it is not
-    /// installed and nothing may be left out.
+    /// Returns whether libvirt is installed, and we may start it. If not, says so: the test is to
+    /// be skipped. Panics where it is not installed and nothing may be left out.
     pub fn allowed() -> bool {
         if !PROGRAMS.iter().all(|program| Path::new(program).exists()) {
             let why = "no libvirt here: `make setup LIBVIRT=1` installs it";
-            assert!(!leaves_nothing_out(), "{why}");
+            assert!(!is_complete_run(), "{why}");
             eprintln!("skipped: {why}");
             return false;
         }
@@ -93,7 +97,8 @@ impl Libvirt {
         false
     }
 
-    /// Starts it for a machine that has the group `lasthop` and the users that these commands (`useradd ... NAME`) make.
+    /// Starts it for a machine that has the group `lasthop` and the users that these commands
+    /// (`useradd ... NAME`) make.
     pub fn start(useradd: &[String]) -> Libvirt {
         let folder = tempfile::Builder::new()
             .prefix("lasthop-libvirt-")
@@ -171,7 +176,7 @@ impl Libvirt {
         Process::start("virsh", "virsh", &args, &log)
     }
 
-    /// A place for a domain's files: it may be anybody's.
+    /// Creates a place for a domain's files: any user may use it.
     pub fn place(&self, name: &str) -> Place {
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).expect("a folder in ours");
@@ -199,7 +204,7 @@ impl Libvirt {
         agent
     }
 
-    /// What a domain's QEMU has printed.
+    /// Returns the output of a domain's QEMU.
     pub fn qemu_output(&self, domain: &str) -> String {
         let log = format!("/var/log/libvirt/qemu/{domain}.log");
         let log = fs::read(below(self.folder.path(), &log)).unwrap_or_default();
@@ -237,7 +242,8 @@ impl Drop for Libvirt {
     }
 }
 
-/// Where a domain finds its kernel (`vmlinux`, `guest.gz`), writes its console (`console`) and dials for the agent (`agent`).
+/// Directory where a domain finds its kernel (`vmlinux`, `guest.gz`), writes its console
+/// (`console`) and connects to the agent (`agent`).
 pub struct Place {
     folder: PathBuf,
     agent: UnixListener,

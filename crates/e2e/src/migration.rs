@@ -1,7 +1,7 @@
 //! Live migration of a guest from one QEMU to another on the same host.
 //!
-//! QEMU 7.2 loses writes of guests under emulation now and then, also without any vhost-user device: a guest that is to
-//! survive its move must not write much meanwhile.
+//! QEMU 7.2 loses writes of guests under emulation now and then, also without any vhost-user
+//! device: a guest that is to survive its move must not write much meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const SLOW: u64 = 1 << 20;
 /// QEMU's own default.
 const FAST: u64 = 128 << 20;
 
-/// What QEMU reports of a migration that is over.
+/// QEMU's report of a completed migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migrated {
     /// How long the guest stood still.
@@ -48,8 +48,9 @@ impl Guest {
         assert_eq!(status["status"], "inmigrate", "{status}");
     }
 
-    /// Begins to send the guest to the QEMU that waits at `socket`, so slowly that it does not end before
-    /// [`Guest::let_go`]; returns when that is under way, and what is written to its memory is logged.
+    /// Begins to send the guest to the QEMU that waits at `socket`, so slowly that it does not end
+    /// before [`Guest::let_go`]; returns when that is under way, and what is written to its memory
+    /// is logged.
     pub fn migrate(&mut self, socket: &Path) {
         self.most_bytes_per_second(SLOW);
         let uri = format!("unix:{}", socket.display());
@@ -84,7 +85,7 @@ impl Guest {
         })
     }
 
-    /// Gives the migration up; the guest goes on here.
+    /// Cancels the migration; the guest continues here.
     pub fn cancel_migration(&mut self) {
         self.control("migrate_cancel", json!({}));
         eventually("a migration to be given up", LIMIT, || {

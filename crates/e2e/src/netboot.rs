@@ -1,7 +1,8 @@
-//! Machines that boot over their network card with what firmware brings, and the server that they boot from.
+//! Machines that boot over their network card with what firmware brings, and the server that they
+//! boot from.
 //!
-//! What they boot is a program that works out a digest of itself, says it on a debug port, and ends. So a test
-//! knows that every byte came, and that it was run.
+//! What they boot is a program that works out a digest of itself, says it on a debug port, and
+//! ends. So a test knows that every byte came, and that it was run.
 
 mod image;
 
@@ -18,7 +19,7 @@ use crate::wait::eventually;
 
 pub use image::{Image, efi, multiboot};
 
-/// Where Debian has EDK2 for QEMU (package `ovmf`).
+/// Path of EDK2 for QEMU in Debian (package `ovmf`).
 const EDK2: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const EDK2_VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 /// How long firmware may take from power-on to the end of what it boots.
@@ -30,7 +31,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves the files of `folder` on `interface` to clients at 10.9.0.100 to 10.9.0.150, which are told to boot `file`.
+    /// Serves the files of `folder` on `interface` to clients at 10.9.0.100 to 10.9.0.150, which
+    /// are to boot `file`.
     pub fn start(netns: &Netns, interface: &str, folder: &Path, file: &str) -> Server {
         let netns = format!("--net={}", netns.path().display());
         let (root, leases) = (folder.display(), folder.join("leases"));
@@ -40,9 +42,12 @@ impl Server {
             format!("--dhcp-boot={file}"),
             format!("--dhcp-leasefile={}", leases.display()),
         ];
-        // As root, because the folder is ours alone; no question whether an address is free, which takes seconds.
-        let fixed = "dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --user=root --port=0 --bind-dynamic \
-             --log-facility=- --log-dhcp --no-ping --dhcp-authoritative --enable-tftp --dhcp-range=10.9.0.100,10.9.0.150,1h";
+        // As root, because the folder is ours alone; no question whether an address is free, which
+        // takes seconds.
+        let fixed = "dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --user=root \
+            --port=0 --bind-dynamic \
+             --log-facility=- --log-dhcp --no-ping --dhcp-authoritative --enable-tftp \
+             --dhcp-range=10.9.0.100,10.9.0.150,1h";
         let fixed = fixed.split_whitespace().map(str::to_owned);
         let args: Vec<String> = [netns].into_iter().chain(fixed).chain(more).collect();
         let log = folder.join("dnsmasq.log");
@@ -53,7 +58,7 @@ impl Server {
         Server { process }
     }
 
-    /// Whether a file was sent to its end: its last block was acknowledged.
+    /// Returns whether a file was sent to its end: its last block was acknowledged.
     pub fn has_sent(&self, file: &str) -> bool {
         let log = self.process.output();
         log.lines().any(|line| {
@@ -62,13 +67,13 @@ impl Server {
         })
     }
 
-    /// What the server has logged.
+    /// Returns the server's log.
     pub fn log(&self) -> String {
         self.process.output()
     }
 }
 
-/// What a machine starts with.
+/// Firmware of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Firmware {
     /// SeaBIOS, and iPXE from the card's ROM (package `ipxe-qemu`), as QEMU has them by default.
@@ -84,8 +89,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts QEMU with a network card at the switch's listening `socket`; `card` is what is said of it beyond QEMU's
-    /// defaults, as `,disable-legacy=on`.
+    /// Starts QEMU with a network card at the switch's listening `socket`; `card` is what is said
+    /// of it beyond QEMU's defaults, as `,disable-legacy=on`.
     pub fn start(firmware: Firmware, socket: &Path, card: &str) -> Machine {
         let folder = tempfile::Builder::new()
             .prefix("lasthop-firmware-")

@@ -17,18 +17,18 @@ use crate::wait::{eventually, within};
 pub struct Sniffer(OwnedFd);
 
 impl Sniffer {
-    /// So many frames that `wanted` accepts; fewer if they do not come within `limit`.
+    /// So many frames that `desired` accepts; fewer if they do not come within `limit`.
     pub fn frames(
         &self,
         count: usize,
         limit: Duration,
-        wanted: impl Fn(&[u8]) -> bool,
+        desired: impl Fn(&[u8]) -> bool,
     ) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = Vec::new();
         let _ = within(limit, || {
             let mut frame = vec![0; 1 << 16];
             while let Ok((len, _)) = net::recv(&self.0, &mut frame[..], RecvFlags::DONTWAIT) {
-                if wanted(&frame[..len]) {
+                if desired(&frame[..len]) {
                     all.push(frame[..len].to_vec());
                 }
             }
@@ -47,7 +47,8 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Whether this machine lets us make namespaces and TAP devices. If not, says so: the test is to be skipped.
+    /// Returns whether this machine lets us make namespaces and TAP devices. If not, says so: the
+    /// test is to be skipped.
     pub fn allowed() -> bool {
         let tun = std::fs::File::options()
             .read(true)
@@ -128,7 +129,7 @@ impl Netns {
         connected.unwrap_or_else(|error| panic!("{address}: {error}"))
     }
 
-    /// Sees every frame that comes or goes by an interface here from now on.
+    /// Captures all frames of an interface here.
     pub fn sniff(&self) -> Sniffer {
         // `ETH_P_ALL` of `linux/if_ether.h`, as it is on the wire.
         let everything = u32::from(3u16.to_be()).try_into().ok();

@@ -1,4 +1,5 @@
-//! Numbered frames between two fake guests: every one that does not arrive is noticed, at host speed.
+//! Numbered frames between two fake guests: every one that does not arrive is noticed, at host
+//! speed.
 
 use std::time::{Duration, Instant};
 

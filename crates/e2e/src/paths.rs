@@ -1,4 +1,4 @@
-//! Where things are: the repository, the guest image, Lasthop's binaries.
+//! Paths: the repository, the guest image, Lasthop's binaries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,8 +41,8 @@ pub fn accelerator() -> &'static str {
     })
 }
 
-/// One of Lasthop's binaries. They come from `LASTHOP_BIN` when that is set, else from the release build, which
-/// is brought up to date first: a test must not run yesterday's switch.
+/// One of Lasthop's binaries. They come from `LASTHOP_BIN` when that is set, else from the release
+/// build, which is brought up to date first: a test must not run yesterday's switch.
 pub fn binary(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| match std::env::var_os("LASTHOP_BIN") {
@@ -53,7 +53,8 @@ pub fn binary(name: &str) -> PathBuf {
 }
 
 fn build() -> PathBuf {
-    // Through make: cargo by itself would choose other features, and build much of it a second time.
+    // Through make: cargo by itself would choose other features, and build much of it a second
+    // time.
     let mut make = Command::new("make");
     make.args(["--silent", "build"])
         .env("CARGO_TERM_QUIET", "true")

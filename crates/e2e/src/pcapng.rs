@@ -1,5 +1,5 @@
-//! Reads pcapng files of one section with one interface (draft-ietf-opsawg-pcapng), and believes nothing: what is not as the
-//! draft says fails the test.
+//! Reads pcapng files of one section with one interface (draft-ietf-opsawg-pcapng), and believes
+//! nothing: what is not as the draft says fails the test.
 
 /// Which way a frame went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Packet {
     pub dropped: Option<String>,
 }
 
-/// What a statistics block says.
+/// Contents of a statistics block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// `isb_ifrecv`.

@@ -1,4 +1,4 @@
-//! What `/proc` says about processes: children, open descriptors, memory.
+//! Children, open descriptors and memory of processes, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;

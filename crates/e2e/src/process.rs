@@ -48,7 +48,7 @@ impl Process {
         self.child.id()
     }
 
-    /// What the process has printed so far.
+    /// Returns the output of the process so far.
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
@@ -76,20 +76,20 @@ impl Process {
         within(limit, || self.ended())
     }
 
-    /// Waits until the process has printed a line that `wanted` accepts. Panics when it ends first, or after
-    /// `limit`.
+    /// Waits until the process has printed a line that `desired` accepts. Panics when it ends
+    /// first, or after `limit`.
     pub fn printed(
         &mut self,
         what: &str,
         limit: Duration,
-        wanted: impl Fn(&str) -> bool,
+        desired: impl Fn(&str) -> bool,
     ) -> String {
         let found = within(limit, || {
             let ended = self.ended();
             let line = self
                 .output()
                 .lines()
-                .find(|line| wanted(line))
+                .find(|line| desired(line))
                 .map(str::to_owned);
             match (line, ended) {
                 (Some(line), _) => Some(Ok(line)),
@@ -120,7 +120,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let group = Pid::from_child(&self.child);
-        // An error means that nobody is left to kill, which is what is wanted.
+        // An error means that all processes of the group have ended.
         let _ = kill_process_group(group, Signal::KILL);
         let _ = self.child.wait();
         if std::thread::panicking() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Counters by name: `vm1.from_guest.packets`, `vm1.drops.runt`, `drops.runt`. Counters at zero are left out.
+/// Counters by name: `vm1.from_guest.packets`, `vm1.drops.runt`, `drops.runt`. Counters at zero are
+/// left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stats(BTreeMap<String, u64>);
 
@@ -18,6 +19,9 @@ impl Stats {
                 for unit in ["packets", "bytes"] {
                     stats.add(format!("{name}.{direction}.{unit}"), &port[direction][unit]);
                 }
+            }
+            if let Some(replies) = port.get("neighbour_replies") {
+                stats.add(format!("{name}.neighbour_replies"), replies);
             }
             stats.add_drops(&format!("{name}.drops"), &port["drops"]);
         }
@@ -55,7 +59,16 @@ impl Stats {
         self.get(&format!("{port}.to_guest.packets"))
     }
 
-    /// What moved since an earlier reading.
+    /// The sum of one counter over all ports.
+    pub fn sum(&self, counter: &str) -> u64 {
+        let of_ports = self
+            .0
+            .iter()
+            .filter(|(name, _)| name.ends_with(&format!(".{counter}")));
+        of_ports.map(|(_, count)| count).sum()
+    }
+
+    /// The counters that moved since an earlier reading.
     pub fn since(&self, before: &Stats) -> Stats {
         let moved = self
             .0

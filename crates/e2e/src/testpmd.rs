@@ -1,5 +1,5 @@
-//! DPDK's testpmd with two `net_virtio_user` ports: an independent virtio driver and vhost-user front end that
-//! bounces frames between two of the switch's ports.
+//! DPDK's testpmd with two `net_virtio_user` ports: an independent virtio driver and vhost-user
+//! front end that bounces frames between two of the switch's ports.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::wait::eventually;
 
 /// The addresses of testpmd's two ports.
 pub const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
-/// The most bytes of a frame in one of testpmd's buffers: longer ones are chains on the way out and merged
-/// buffers on the way in.
+/// The most bytes of a frame in one of testpmd's buffers: longer ones are chains on the way out and
+/// merged buffers on the way in.
 const SEGMENT: u32 = 1800;
 /// How long testpmd may take for anything that it prints.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ pub struct TestpmdSpec {
     pub packed: bool,
 }
 
-/// What testpmd counted at its two ports.
+/// testpmd's counts at its two ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Frames sent by each port.
@@ -46,7 +46,8 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts testpmd and waits until both ports are up. When it listens, the switch must be dialing.
+    /// Starts testpmd and waits until both ports are up. When it listens, the switch must be
+    /// dialing.
     pub fn start(spec: &TestpmdSpec) -> Testpmd {
         let folder = tempfile::Builder::new()
             .prefix("lasthop-pmd-")
@@ -72,8 +73,8 @@ impl Testpmd {
         testpmd
     }
 
-    /// Sends `bursts` times 32 frames of `size` bytes from each port and lets them bounce for a time, each
-    /// frame that arrives being sent back. Gives the counts of this run.
+    /// Sends `bursts` times 32 frames of `size` bytes from each port and lets them bounce for a
+    /// time, each frame that arrives being sent back. Gives the counts of this run.
     pub fn bounce(&mut self, size: u32, bursts: u32, time: Duration) -> Counts {
         self.process.tell("clear port stats all");
         self.process
@@ -105,7 +106,7 @@ impl Testpmd {
         self.process.tell("quit");
         assert!(
             self.process.end(ANSWER).is_some(),
-            "testpmd ends when told to"
+            "testpmd ends when it is stopped"
         );
     }
 
@@ -131,7 +132,7 @@ fn last_number(output: &str, port: usize, key: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no {key} of port {port} from testpmd"))
 }
 
-/// A frame of `size` bytes as testpmd wants it told: the sizes of its buffers, with commas.
+/// Returns the parameter for frames of `size` bytes: the sizes of its buffers, with commas.
 fn segments(size: u32, most: u32) -> String {
     let count = size.div_ceil(most);
     let mut sizes = vec![most.to_string(); usize::try_from(count - 1).expect("few segments")];
@@ -157,7 +158,8 @@ fn arguments(spec: &TestpmdSpec, folder: &Path) -> Vec<String> {
     }
     // A buffer starts with 128 bytes of headroom; multi-segment sending is offload 0x8000.
     // Enough buffers for every slot of both rings of both ports to hold a frame of six.
-    let own = "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=24576 --max-pkt-len=9018 --enable-scatter \
+    let own = "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=24576 --max-pkt-len=9018 \
+        --enable-scatter \
                --tx-offloads=0x8000";
     args.extend(own.split_whitespace().map(str::to_owned));
     args.push(format!("--mbuf-size={}", SEGMENT + 384));

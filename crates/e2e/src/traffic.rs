@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::agent::Job;
 use crate::guest::Guest;
 
-/// What a ping counted.
+/// Counts of a ping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ping {
     /// Requests sent.
@@ -39,14 +39,16 @@ impl Ping {
     }
 }
 
-/// Whether one host answers another: a few tries, because the first may be spent on learning.
+/// Returns whether one host answers another: a few tries, because the first may be spent on
+/// learning.
 pub fn reachable(guest: &mut Guest, address: &str) -> bool {
     guest.status(&format!(
         "ping -c 1 -W 2 {address} || ping -c 1 -W 2 {address}"
     )) == 0
 }
 
-/// Two requests in the background that nobody may answer, one after the other, each with two seconds for its answer.
+/// Two requests in the background that may remain unanswered, one after the other, each with two
+/// seconds for its reply.
 pub struct Silence {
     job: Job,
 }
@@ -59,7 +61,8 @@ impl Silence {
         }
     }
 
-    /// Waits for the end; whether nobody answered. Panics when the guest goes away, or cannot ping.
+    /// Waits for the end; returns whether there was no reply. Panics when the guest goes away, or
+    /// cannot ping.
     pub fn wait(self) -> bool {
         let answer = self.job.outcome(Duration::from_secs(90));
         let answer = answer.expect("the guest stays");
@@ -69,7 +72,7 @@ impl Silence {
     }
 }
 
-/// Whether one host gets no answer from another.
+/// Returns whether one host gets no answer from another.
 pub fn unreachable(guest: &mut Guest, address: &str) -> bool {
     Silence::start(guest, address).wait()
 }
@@ -101,13 +104,16 @@ pub fn ping(guest: &mut Guest, address: &str, count: u32) -> Ping {
 /// Starts iperf3's server in a guest; it serves one client after the other until the guest ends.
 pub fn serve_iperf(guest: &mut Guest) {
     guest.run("iperf3 -s -D");
-    guest.run("for i in 1 2 3 4 5 6 7 8 9 10; do netstat -ltn | grep -q :5201 && exit; sleep 0.2; done; exit 1");
+    guest.run(
+        "for i in 1 2 3 4 5 6 7 8 9 10; do netstat -ltn | grep -q :5201 && exit; sleep 0.2; \
+        done; exit 1",
+    );
 }
 
-/// What an iperf3 client reported.
+/// Report of an iperf3 client.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Iperf {
-    /// What arrived, in bits a second.
+    /// Received bits per second.
     pub bits_per_second: f64,
     /// Bytes that arrived.
     pub bytes: u64,
@@ -148,7 +154,7 @@ impl IperfRun {
         }
     }
 
-    /// Gives the run up: whatever it reports is not wanted.
+    /// Ends the run without its report.
     pub fn abandon(self) {}
 }
 

@@ -11,14 +11,15 @@ use crate::lasthop::Lasthop;
 use crate::netns::Netns;
 
 /// How long anything may take.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a checked TCP transfer in each direction.
 pub const LOAD: usize = 32 << 20;
 
 /// A `[[port]]` of kind `tap` in a namespace.
 pub fn tap(name: &str, netns: &Path, address: &str, more: &str) -> String {
     format!(
-        "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nnetns = \"{}\"\naddress = \"{address}\"\n{more}\n",
+        "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nnetns = \"{}\"\naddress = \"{address}\"\n\
+         {more}\n",
         netns.display()
     )
 }
@@ -26,7 +27,8 @@ pub fn tap(name: &str, netns: &Path, address: &str, more: &str) -> String {
 /// A `[[port]]` of kind `uplink` in a namespace, over `up0`.
 pub fn uplink(netns: &Path, more: &str) -> String {
     format!(
-        "[[port]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\nnetns = \"{}\"\n{more}\n",
+        "[[port]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\nnetns = \"{}\"\n\
+         {more}\n",
         netns.display()
     )
 }
@@ -53,7 +55,7 @@ fn send_load(mut stream: TcpStream, size: usize) {
         .shutdown(std::net::Shutdown::Write)
         .expect("an open connection");
     // Until the other end has checked it all.
-    stream.set_read_timeout(Some(SOON)).expect("a time-out");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     let mut verdict = [0];
     stream
         .read_exact(&mut verdict)
@@ -62,7 +64,7 @@ fn send_load(mut stream: TcpStream, size: usize) {
 
 fn check_load(listener: &TcpListener, size: usize) {
     let (mut stream, _) = listener.accept().expect("a connection");
-    stream.set_read_timeout(Some(SOON)).expect("a time-out");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     let mut got = vec![0; 1 << 20];
     let mut at = 0;
     loop {
@@ -113,7 +115,7 @@ pub fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
         let mut got = [0; 4];
         while let Ok((4, back)) = to.recv_from(&mut got) {
             let _ = to.send_to(&got, back);
-            // One that came late must not take the place of the next for ever.
+            // A late reply must not be taken for the next one.
             let mut answer = [0; 4];
             loop {
                 match from.recv_from(&mut answer) {
@@ -128,7 +130,10 @@ pub fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
                 }
             }
         }
-        assert!(start.elapsed() < SOON, "no answer after {count} questions");
+        assert!(
+            start.elapsed() < TIMEOUT,
+            "no answer after {count} questions"
+        );
     }
     unreachable!("the loop has no end")
 }

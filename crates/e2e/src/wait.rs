@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Asks `probe` every 10 ms until it has an answer. Panics after `limit`, saying `what` did not happen.
+/// Asks `probe` every 10 ms until it has an answer. Panics after `limit`, saying `what` did not
+/// happen.
 pub fn eventually<T>(what: &str, limit: Duration, probe: impl FnMut() -> Option<T>) -> T {
     within(limit, probe).unwrap_or_else(|| panic!("not within {limit:?}: {what}"))
 }

@@ -33,7 +33,7 @@ kind = "vhost-user"
 socket = "vm3.sock"
 "#;
 
-/// Nobody gets anything but ARP, and `vm2` pings from one address and a web server's port.
+/// Only ARP is allowed, and `vm2` gets pings from one address and a web server's port.
 const CLOSED: &str = r#"
 [[address_set]]
 name = "friends"
@@ -111,8 +111,8 @@ fn guests_reach_whom_the_lists_say() {
     assert_eq!(denied(&lasthop), 0);
 
     turn.step("lists, while they talk");
-    let told = apply(&lasthop, &file, &format!("{PORTS}{CLOSED}"));
-    assert!(told.contains("+ rule web-in/http"), "{told}");
+    let output = apply(&lasthop, &file, &format!("{PORTS}{CLOSED}"));
+    assert!(output.contains("+ rule web-in/http"), "{output}");
     for again in 0..2 {
         let forth = Silence::start(&mut one, "10.0.0.2");
         let back = Silence::start(&mut two, "10.0.0.1");
@@ -145,13 +145,14 @@ fn guests_reach_whom_the_lists_say() {
     two.run("iperf3 -s -D -p 80; iperf3 -s -D -p 81");
     // What comes back is not allowed yet: there is no connection tracking.
     assert!(!connects(&mut one, 80));
-    let answers = "[[acl.rule]]\nname = \"web-answers\"\naction = \"allow\"\nprotocol = \"tcp\"\nsource_ports = [80, 81]\n";
+    let answers = "[[acl.rule]]\nname = \"web-answers\"\naction = \"allow\"\nprotocol = \"tcp\"\n\
+        source_ports = [80, 81]\n";
     let open = CLOSED.replace(
         "\n[[acl]]\nname = \"web-in\"",
         &format!("\n{answers}\n[[acl]]\nname = \"web-in\""),
     );
-    let told = apply(&lasthop, &file, &format!("{PORTS}{open}"));
-    assert_eq!(told.lines().count(), 2, "one rule: {told}");
+    let output = apply(&lasthop, &file, &format!("{PORTS}{open}"));
+    assert_eq!(output.lines().count(), 2, "one rule: {output}");
     assert!(connects(&mut one, 80));
     assert!(!connects(&mut one, 81));
 
@@ -188,7 +189,7 @@ fn guests_reach_whom_the_lists_say() {
 /// Bytes of a ping's frame: Ethernet, IPv4, ICMP, and 56 bytes of data.
 const PING_BYTES: u64 = 14 + 20 + 8 + 56;
 
-/// What was counted for a rule.
+/// Counts of a rule.
 #[derive(Debug)]
 struct Counted {
     packets: u64,
@@ -216,7 +217,7 @@ fn connects(guest: &mut Guest, port: u16) -> bool {
     guest.status(&format!("iperf3 -c 10.0.0.2 -p {port} {options}")) == 0
 }
 
-/// What nobody's packets match.
+/// Returns rules that no packet matches.
 fn many_rules(count: usize) -> String {
     let mut text =
         "[[acl]]\nname = \"many\"\ndirection = \"to-guest\"\nsegments = [\"default\"]\n".to_owned();
@@ -224,7 +225,8 @@ fn many_rules(count: usize) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "[[acl.rule]]\nname = \"r{n}\"\naction = \"drop\"\nsource = [\"172.{}.{}.0/24\"]\nprotocol = \"tcp\"\ndestination_ports = [{}]",
+            "[[acl.rule]]\nname = \"r{n}\"\naction = \"drop\"\nsource = [\"172.{}.{}.0/24\"]\n\
+             protocol = \"tcp\"\ndestination_ports = [{}]",
             16 + n / 4096 % 16,
             n / 16 % 256,
             1 + n % 16
@@ -234,7 +236,7 @@ fn many_rules(count: usize) -> String {
 }
 
 #[test]
-fn who_is_rejected_hears_of_it_and_the_log_tells_of_whom() {
+fn a_rejected_sender_gets_an_answer_and_the_log_names_it() {
     let turn = turn();
     let lists = r#"
 [[acl]]
@@ -260,8 +262,8 @@ protocol = "icmp"
     let (one, two) = (boot("vm1", "10.0.0.1/24"), boot("vm2", "10.0.0.2/24"));
     let (mut one, two) = (one.ready(), two.ready());
     for again in 0..2 {
-        let told = one.run("ping -c 1 -W 5 10.0.0.2 2>&1; iperf3 -c 10.0.0.2 2>&1; true");
-        assert!(told.contains("Connection refused"), "{again}: {told}");
+        let output = one.run("ping -c 1 -W 5 10.0.0.2 2>&1; iperf3 -c 10.0.0.2 2>&1; true");
+        assert!(output.contains("Connection refused"), "{again}: {output}");
     }
     let counts = lasthop.stats();
     assert!(counts.get("vm1.drops.acl-rejected") >= 4, "{counts:?}");
@@ -291,7 +293,8 @@ fn lists_change_under_traffic_and_nothing_allowed_is_lost() {
     let _c = connect("vm3.sock", 3);
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
-    let only_udp = "[[acl_default]]\nsegment = \"default\"\nto_guest = \"deny\"\n[[acl]]\nname = \"udp\"\ndirection = \"to-guest\"\nports = [\"vm2\"]\n\
+    let only_udp = "[[acl_default]]\nsegment = \"default\"\nto_guest = \"deny\"\n[[acl]]\n\
+        name = \"udp\"\ndirection = \"to-guest\"\nports = [\"vm2\"]\n\
         [[acl.rule]]\nname = \"udp\"\naction = \"allow\"\nprotocol = \"udp\"\n";
     let (few, many) = (many_rules(20), many_rules(2000));
     let lists = [
@@ -313,8 +316,8 @@ fn lists_change_under_traffic_and_nothing_allowed_is_lost() {
                     collect(&mut b, &mut checker);
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                let told = apply.join().expect("it is applied");
-                assert!(told.ends_with(" applied\n"), "{told}");
+                let output = apply.join().expect("it is applied");
+                assert!(output.ends_with(" applied\n"), "{output}");
             });
         }
     }
@@ -330,13 +333,14 @@ fn lists_change_under_traffic_and_nothing_allowed_is_lost() {
 fn a_denied_scan_of_all_ports_costs_a_handful_of_flows() {
     let turn = turn();
     let list = "[[acl]]\nname = \"in\"\ndirection = \"to-guest\"\nports = [\"vm2\"]\n\
-        [[acl.rule]]\nname = \"open\"\naction = \"allow\"\nprotocol = \"udp\"\ndestination_ports = [53, 123]\n\
+        [[acl.rule]]\nname = \"open\"\naction = \"allow\"\nprotocol = \"udp\"\n\
+        destination_ports = [53, 123]\n\
         [[acl.rule]]\nname = \"rest\"\naction = \"drop\"\nprotocol = \"udp\"\n";
     // What is for a DHCP client would be dropped before.
     let socket = "socket = \"vm1.sock\"";
     let ports = PORTS.replace(
         socket,
-        &format!("{socket}\nguard = {{ dhcp_server = true }}"),
+        &format!("{socket}\nport_security = {{ dhcp_server = true }}"),
     );
     let lasthop = Lasthop::start(&format!("{ports}{list}"));
     let connect = |name: &str, number| {
@@ -402,7 +406,8 @@ fn what_is_wrong_is_said_with_its_line_and_changes_nothing() {
     for (text, complaint) in [
         (
             rule("action = \"drop\"\nprotocol = \"tcp\"\ndestination_ports = [80]"),
-            "acl.rule.action: acl \"web-in\", rule \"new\": acl \"web-in\", rule \"http\" matches the same",
+            "acl.rule.action: acl \"web-in\", rule \"new\": acl \"web-in\", rule \"http\" matches \
+             the same",
         ),
         (
             rule("action = \"allow-stateful\""),
@@ -422,17 +427,18 @@ fn what_is_wrong_is_said_with_its_line_and_changes_nothing() {
         ),
         (
             format!(
-                "{PORTS}{CLOSED}[[group]]\nname = \"other\"\nports = [\"vm2\"]\n[[acl]]\nname = \"other-in\"\ndirection = \"to-guest\"\ngroups = [\"other\"]\n\
+                "{PORTS}{CLOSED}[[group]]\nname = \"other\"\nports = [\"vm2\"]\n[[acl]]\n\
+                 name = \"other-in\"\ndirection = \"to-guest\"\ngroups = [\"other\"]\n\
                  [[acl.rule]]\nname = \"no\"\naction = \"drop\"\nprotocol = \"tcp\"\n"
             ),
             "port \"vm2\" is in another group, too",
         ),
     ] {
         let output = lasthop.cli(&["apply", &write(&file, &text)]);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(complaint), "{complaint}: {told}");
-        assert!(told.contains("new.toml:"), "{told}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(complaint), "{complaint}: {errors}");
+        assert!(errors.contains("new.toml:"), "{errors}");
     }
     turn.step("a rule that is never reached is a warning");
     let text = rule(
@@ -440,10 +446,10 @@ fn what_is_wrong_is_said_with_its_line_and_changes_nothing() {
 protocol = \"tcp\"\ndestination_ports = [80]\nsource = [\"10.0.0.1\"]",
     );
     let output = lasthop.cli(&["apply", &write(&file, &text)]);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
     let warning = "warning: acl \"web-in\", rule \"new\" is never reached: \"http\" comes first\n";
-    assert_eq!(told, warning);
+    assert_eq!(errors, warning);
     assert_eq!(
         lasthop.ok(&["reload"]).lines().last(),
         Some("1 change applied")

@@ -1,5 +1,5 @@
-//! What operators do to ports in use: forgetting what was learned and decided loses nothing; through a port that is
-//! administratively down nothing goes, and who is connected stays so.
+//! Operator's changes to ports in use: flushing learned addresses and cached flows loses nothing; a
+//! port that is administratively down passes nothing, and its guest stays connected.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
     assert_eq!(ping(&mut vm1, "10.0.0.2", 10).lost(), 0);
     assert_eq!(ping(&mut vm2, "10.0.0.1", 10).lost(), 0);
     assert_eq!(lasthop.port("vm2")["admin_state"], "up");
-    // A new switch counts from nothing, and nobody connected to it anew.
+    // A new switch counts from zero, and no guest has connected to it anew.
     assert!(connections(&lasthop).as_u64() <= before.as_u64());
     lasthop.stop();
 }

@@ -1,4 +1,5 @@
-//! Clients of the API that stall, flood and send garbage take nothing from guests, and only so much memory.
+//! Clients of the API that stall, flood and send garbage take nothing from guests, and only so much
+//! memory.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -25,7 +26,7 @@ kind = "vhost-user"
 socket = "vm2.sock"
 "#;
 
-/// What control may take for all clients together.
+/// Memory limit of control for all clients together, in KiB.
 const MEMORY_KIB: u64 = 16 << 10;
 
 fn connect(lasthop: &Lasthop) -> UnixStream {

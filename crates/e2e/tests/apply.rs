@@ -1,4 +1,4 @@
-//! A file is applied under traffic: whoever it does not concern loses no frame and no connection.
+//! A file is applied under traffic: unchanged ports lose no frame and no connection.
 
 use std::fs;
 
@@ -107,10 +107,10 @@ fn who_is_not_concerned_loses_nothing() {
                     collect(&mut b, &mut checker);
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                let told = apply.join().expect("it is applied");
+                let output = apply.join().expect("it is applied");
                 assert!(
-                    told.ends_with(" applied\n") && !told.contains("vm1"),
-                    "{told}"
+                    output.ends_with(" applied\n") && !output.contains("vm1"),
+                    "{output}"
                 );
             });
             assert_eq!(lasthop.ok(&["apply", &file_name]), "nothing to change\n");
@@ -168,9 +168,9 @@ fn refuse_bad_ones(lasthop: &Lasthop, file: &std::path::Path, good: &str) {
     ] {
         fs::write(file, &bad).expect("the file can be written");
         let output = lasthop.cli(&["apply", &file.display().to_string()]);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(complaint), "{complaint}: {told}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(complaint), "{complaint}: {errors}");
     }
     fs::remove_file(precious).expect("the file is as it was");
     assert_eq!(names(&lasthop.json(&["port", "list"])), names(&before));

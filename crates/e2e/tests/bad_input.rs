@@ -1,4 +1,4 @@
-//! What is wrong is refused with a message that says what and where; nothing else changes.
+//! Invalid input is refused with a message and its place; nothing else changes.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -30,7 +30,8 @@ socket = "vm1.sock"
 segment = "blue"
 "#;
 
-/// Each wrong configuration: what is put in place of what, the line that the complaint must name, and words of it.
+/// Each wrong configuration: what is put in place of what, the line that the complaint must name,
+/// and words of it.
 const WRONG: [(&str, &str, u32, &[&str]); 10] = [
     ("[switch]", "[swich]", 2, &["swich"]),
     ("name = \"blue\"", "name = 7", 6, &["name", "characters"]),
@@ -68,7 +69,8 @@ const WRONG: [(&str, &str, u32, &[&str]); 10] = [
     ),
     (
         "segment = \"blue\"",
-        "segment = \"blue\"\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm2.sock\"",
+        "segment = \"blue\"\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\n\
+         socket = \"vm2.sock\"",
         15,
         &["vm1", "name"],
     ),
@@ -107,7 +109,7 @@ fn sockets_that_cannot_be_are_refused() {
         "{complaint}"
     );
 
-    turn.step("a path on which somebody listens");
+    turn.step("a path with a listening socket");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("taken.sock");
     let _holder = UnixListener::bind(&path).expect("a socket of our own");
@@ -115,7 +117,7 @@ fn sockets_that_cannot_be_are_refused() {
         Lasthop::refused(&GOOD.replace("vm1.sock", &path.display().to_string()));
     assert_eq!(status, 2, "{complaint}");
     assert!(complaint.contains("taken.sock"), "{complaint}");
-    assert!(path.exists(), "somebody else's socket was removed");
+    assert!(path.exists(), "a foreign socket was removed");
 
     turn.step("a configuration file that is not there");
     let output = std::process::Command::new(e2e::paths::binary("lasthop"))
@@ -184,7 +186,7 @@ fn commands_that_cannot_be_are_refused_and_change_nothing() {
         assert_eq!(status, Some(2), "{complaint}");
         assert!(complaint.contains(word), "no {word:?} in: {complaint}");
     }
-    assert!(!lasthop.cli(&["port", "remove", "nobody"]).status.success());
+    assert!(!lasthop.cli(&["port", "remove", "missing"]).status.success());
     assert_eq!(lasthop.json(&["port", "list"]), before);
     lasthop.stop();
 }
@@ -281,11 +283,11 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
         .expect("the switch reads");
     assert!(
         front.closes_within(limit),
-        "the switch goes on without memory"
+        "the switch continues without memory"
     );
     lasthop.wait_reason("vm1", "share=on");
     drop(front);
-    turn.step("a guest of a QEMU that was told nothing about memory");
+    turn.step("a guest of a QEMU without shared memory");
     let mut bare = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
         .memory_without_file()
         .start()
@@ -295,8 +297,8 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
         "shares no memory: QEMU needs -object memory-backend-memfd",
     );
     assert_eq!(port["state"], "connected", "{port}");
-    let told = lasthop.log();
-    assert_eq!(told.matches("shares no memory").count(), 1, "{told}");
+    let output = lasthop.log();
+    assert_eq!(output.matches("shares no memory").count(), 1, "{output}");
     turn.step("another switch says so, too");
     lasthop.kill_switch();
     eventually("it is said again", Duration::from_secs(10), || {
@@ -324,10 +326,10 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     let before = lasthop.log().len();
     guest.quit();
     assert_eq!(lasthop.wait_port("vm1", "waiting")["reason"], Value::Null);
-    let told = lasthop.log().split_off(before);
+    let output = lasthop.log().split_off(before);
     assert!(
-        told.contains("the front end disconnected") && !told.contains("WARN"),
-        "{told}"
+        output.contains("front end disconnected") && !output.contains("WARN"),
+        "{output}"
     );
     lasthop.stop();
 }

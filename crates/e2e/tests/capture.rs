@@ -1,5 +1,5 @@
-//! Captures of a port, as an operator makes them: the file has all that went through the port and can be read however the
-//! capture ends, and nobody else notices.
+//! Captures of a port, as an operator makes them: the file has all frames of the port and can be
+//! read however the capture ends, and traffic is not disturbed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ kind = "vhost-user"
 socket = "vm2.sock"
 "#;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Two guests who know each other.
 fn guests(lasthop: &Lasthop) -> (FakeGuest, FakeGuest) {
@@ -61,7 +61,7 @@ impl Capture {
         Self::start_after("", lasthop, args)
     }
 
-    /// The same in a shell that does something before.
+    /// Starts a capture in a shell with a command before it.
     fn start_after(before: &str, lasthop: &Lasthop, args: &[&str]) -> Capture {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("file");
@@ -82,7 +82,7 @@ impl Capture {
         let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
         let log = folder.path().join("log");
         let process = Process::start("capture", "sh", &all, &log);
-        eventually("the file to begin", PATIENCE, || {
+        eventually("the file to begin", TIMEOUT, || {
             fs::metadata(&file)
                 .is_ok_and(|file| file.len() > 0)
                 .then_some(())
@@ -96,7 +96,7 @@ impl Capture {
 
     /// Waits for the end; the exit status, what it said, and the file.
     fn end(mut self) -> (i32, String, pcapng::Section) {
-        let status = self.process.end(PATIENCE).expect("a capture ends");
+        let status = self.process.end(TIMEOUT).expect("a capture ends");
         let section = pcapng::read(&fs::read(&self.file).expect("a file"));
         (status.code().unwrap_or(-1), self.process.output(), section)
     }
@@ -116,13 +116,13 @@ fn frame(a: u8, b: u8, n: u16) -> Vec<u8> {
     udp(&Flow::v4(a, b).ports(1000 + n, 53), &[n as u8; 200])
 }
 
-/// Has guests exchange frames `0..count` both ways, and waits until all have come.
+/// Exchanges frames `0..count` both ways, and waits until all have arrived.
 fn talk(a: &mut FakeGuest, b: &mut FakeGuest, count: u16) {
     for n in 0..count {
         a.send(&frame(1, 2, n)).expect("room");
         b.send(&frame(2, 1, n)).expect("room");
         for guest in [&mut *a, &mut *b] {
-            let got = guest.recv(PATIENCE).expect("a correct device");
+            let got = guest.recv(TIMEOUT).expect("a correct device");
             assert!(got.is_some(), "frame {n} came");
         }
     }
@@ -204,7 +204,7 @@ fn pings_of_real_guests_are_complete_and_a_pipe_gets_them_too() {
         .spawn()
         .expect("the command line runs");
     turn.step("ping");
-    eventually("the second capture", PATIENCE, || {
+    eventually("the second capture", TIMEOUT, || {
         lasthop.log().matches(" has begun").nth(1).map(drop)
     });
     assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
@@ -254,7 +254,7 @@ fn what_is_dropped_is_seen_and_a_tiny_ring_costs_the_guests_nothing() {
     for _ in 0..50 {
         (0..40).for_each(|_| stream.send(&mut a, 1000));
         assert!(
-            settle(&mut b, &mut checker, &stream, PATIENCE),
+            settle(&mut b, &mut checker, &stream, TIMEOUT),
             "{checker:?}"
         );
     }
@@ -301,7 +301,7 @@ fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
         capture.process.signal(Signal::KILL);
         talk(&mut a, &mut b, 2);
     }
-    eventually("all to end", PATIENCE, || {
+    eventually("all to end", TIMEOUT, || {
         let ended = lasthop.log().matches(" has ended").count();
         (ended >= 13).then_some(())
     });
@@ -329,7 +329,7 @@ fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
         turn.step(&format!("kill -9 of {name}"));
         let capture = Capture::start(&lasthop, &["vm1"]);
         talk(&mut a, &mut b, 5);
-        eventually("frames to come", PATIENCE, || {
+        eventually("frames to come", TIMEOUT, || {
             let file = fs::read(&capture.file).expect("a file");
             (pcapng::read(&file).packets.len() == 10).then_some(())
         });
@@ -399,7 +399,7 @@ fn what_cannot_be_is_said_and_nothing_is_left() {
     fs::remove_file(&file).expect("it is ours");
     let (code, said) = refused(&["vm1", "-w", name]);
     assert_eq!(code, 1, "{said}");
-    assert!(said.contains("there are 8 captures already"), "{said}");
+    assert!(said.contains("8 captures are open already"), "{said}");
     // The others, and all else that the API has, are served.
     lasthop.ok(&["status"]);
     for capture in open {

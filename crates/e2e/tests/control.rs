@@ -1,4 +1,5 @@
-//! Control dies under traffic: flows that exist lose nothing, and new ones work again in less than half a second.
+//! Control dies under traffic: flows that exist lose nothing, and new ones work again in less than
+//! half a second.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ name = "host1"
 name = "vm1"
 kind = "vhost-user"
 socket = "vm1.sock"
-guard = { macs = "any" }
+port_security = { macs = "any" }
 
 [[port]]
 name = "vm2"
@@ -77,14 +78,15 @@ fn control_may_die() {
     assert!(moved.sent("vm1") >= 300, "counters were reset: {moved:?}");
     assert!(moved.drops().is_empty(), "dropped: {:?}", moved.drops());
 
-    turn.step("a destination that nobody asked for before");
+    turn.step("an unknown destination");
     vm2.run("ip address add 10.0.0.22/24 dev eth0");
     assert_eq!(ping(&mut vm1, "10.0.0.22", 20).lost(), 0);
     lasthop.stop();
     turn.step("done");
 }
 
-/// One frame every half a millisecond on a flow that exists, and a new flow every ten, while control is killed.
+/// One frame every half a millisecond on a flow that exists, and a new flow every ten, while
+/// control is killed.
 #[test]
 fn flows_that_exist_lose_nothing_and_new_ones_work_again_soon() {
     let turn = turn();

@@ -62,7 +62,8 @@ impl World {
         }
     }
 
-    /// Lets vm3 send TCP to vm2 while vm1 pings vm2, does something to vm3, and checks that vm1 lost nothing.
+    /// Lets vm3 send TCP to vm2 while vm1 pings vm2, does something to vm3, and checks that vm1
+    /// lost nothing.
     fn unnoticed(&mut self, turn: &Turn, what: &str, disturb: impl FnOnce(&mut World)) {
         turn.step(what);
         assert!(reachable(&mut self.vm3, "10.0.0.2"), "before: {what}");
@@ -120,7 +121,7 @@ fn others_notice_nothing() {
     );
     same_footprint("after all that", &before, &world.lasthop.footprint());
 
-    turn.step("a guest that stands still: the others go on");
+    turn.step("a guest that is paused: the others continue");
     world.vm3.pause();
     assert_eq!(ping(&mut world.vm1, "10.0.0.2", 100).lost(), 0);
     world.vm3.resume();

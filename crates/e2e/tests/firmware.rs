@@ -1,5 +1,5 @@
-//! Guests whose drivers are legacy virtio, as firmware's and old systems' are: they boot over the network, talk and survive
-//! what modern ones survive.
+//! Guests whose drivers are legacy virtio, as firmware's and old systems' are: they boot over the
+//! network, talk and survive what modern ones survive.
 //!
 //! The variants that take long run with `LASTHOP_LONG=1`.
 
@@ -26,7 +26,8 @@ fn load() -> Vec<u8> {
     (0..LOAD).map(pattern).collect()
 }
 
-/// A machine boots a program from a server behind a TAP port, whose first file is `file`. `legacy`: as its driver says.
+/// A machine boots a program from a server behind a TAP port, whose first file is `file`. `legacy`:
+/// as its driver says.
 fn boots(turn: &Turn, firmware: Firmware, card: &str, legacy: bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let netns = Netns::new("servers", folder.path());
@@ -60,7 +61,8 @@ fn boots(turn: &Turn, firmware: Firmware, card: &str, legacy: bool) {
     lasthop.stop();
 }
 
-/// What it boots, and the file that its DHCP server names: iPXE has a script fetch the image.
+/// Returns the image to boot, and the file that its DHCP server names: iPXE has a script fetch the
+/// image.
 fn files(firmware: Firmware, folder: &Path) -> (Image, &'static str) {
     let write = |name: &str, bytes: &[u8]| {
         std::fs::write(folder.join(name), bytes).expect("a folder of ours");

@@ -1,5 +1,5 @@
-//! The guest image by itself: two guests connected back to back, without a switch. When this fails, nothing
-//! that the other end-to-end tests say means anything.
+//! The guest image by itself: two guests connected back to back, without a switch. When this fails,
+//! nothing that the other end-to-end tests say means anything.
 
 use std::time::{Duration, Instant};
 

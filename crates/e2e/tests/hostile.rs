@@ -1,5 +1,5 @@
-//! Every known trick of a hostile VMM, briefly: Lasthop's processes live, keep nothing, lose none of the
-//! others' frames, and have room for who comes.
+//! Every known trick of a hostile VMM, briefly: Lasthop's processes live, keep nothing, lose none
+//! of the others' frames, and have room for who comes.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Guests come and go fifty times, in order and not, and ports with them: no memory, descriptor, mapping or
-//! thread is left behind, and two other guests lose no frame meanwhile.
+//! Guests come and go fifty times, in order and not, and ports with them: no memory, descriptor,
+//! mapping or thread is left behind, and two other guests lose no frame meanwhile.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The README's libvirt example: two domains, each with a user of its own, talk, survive the death of the switch, and cannot
-//! take each other's port.
+//! The libvirt example of docs/user/guests.md: two domains, each with a user of its own, talk,
+//! survive the death of the switch, and cannot take each other's port.
 //!
-//! Users, port and domain are taken from the README. What must differ here is put in their place: another name, paths, the
-//! guest image instead of a disk, and emulation where KVM does not work.
+//! Users, port and domain are taken from that page. What must differ here is put in their place:
+//! another name, paths, the guest image instead of a disk, and emulation where KVM does not work.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -16,9 +16,11 @@ use e2e::process::Process;
 use e2e::wait::eventually;
 use e2e::{paths, proc, turn};
 
+/// The page with the example.
+const PAGE: &str = "docs/user/guests.md";
 /// Domains, their users and their ports.
 const NAMES: [&str; 2] = ["vm1", "vm2"];
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The example, in pieces.
 struct Example {
@@ -30,9 +32,9 @@ struct Example {
 
 impl Example {
     fn read() -> Example {
-        let readme = fs::read_to_string(paths::root().join("README.md")).expect("a README");
-        let (_, section) = readme.split_once("\n### libvirt\n").expect("a section");
-        let (section, _) = section.split_once("\n### ").expect("another one");
+        let page = fs::read_to_string(paths::root().join(PAGE)).expect("a page");
+        let (_, section) = page.split_once("\n## libvirt\n").expect("a section");
+        let (section, _) = section.split_once("\n## ").expect("another one");
         let blocks = |language: &str| -> Vec<String> {
             let start = format!("```{language}\n");
             let blocks = section.split(&start).skip(1);
@@ -41,12 +43,12 @@ impl Example {
         };
         let one = |language: &str| {
             let blocks = blocks(language);
-            assert_eq!(blocks.len(), 1, "README.md, libvirt: {language}");
+            assert_eq!(blocks.len(), 1, "{PAGE}, libvirt: {language}");
             blocks.concat()
         };
         let (useradd, port) = (one("sh"), one("toml"));
         let Ok([domain, emulated]) = <[String; 2]>::try_from(blocks("xml")) else {
-            panic!("README.md, libvirt: a domain, and what differs under emulation")
+            panic!("{PAGE}, libvirt: a domain, and what differs under emulation")
         };
         Example {
             useradd,
@@ -91,7 +93,7 @@ impl Example {
         self.emulate(domain)
     }
 
-    /// The domain as the README says it must be where there is no KVM.
+    /// The domain as it must be on a host without KVM.
     fn emulate(&self, domain: String) -> String {
         if paths::accelerator() == "kvm" {
             return domain;
@@ -109,10 +111,10 @@ impl Example {
     }
 }
 
-/// Other things in the place of what the README has once.
+/// Other text in the place of text that the page has once.
 fn swap(text: &str, what: &[(&str, String)]) -> String {
     what.iter().fold(text.to_owned(), |text, (what, by)| {
-        assert_eq!(text.matches(what).count(), 1, "README.md: {what} in {text}");
+        assert_eq!(text.matches(what).count(), 1, "{PAGE}: {what} in {text}");
         text.replace(what, by)
     })
 }
@@ -129,7 +131,8 @@ fn serial_ports(place: &Place) -> String {
 fn kernel(number: u8, place: &Place) -> String {
     format!(
         "<kernel>{}</kernel><initrd>{}</initrd>
-         <cmdline>console=ttyS0 quiet no_timer_check tsc=reliable panic=-1 ipv6.disable=1 lasthop.ip=10.0.0.{number}/24</cmdline>",
+         <cmdline>console=ttyS0 quiet no_timer_check tsc=reliable panic=-1 ipv6.disable=1 \
+         lasthop.ip=10.0.0.{number}/24</cmdline>",
         place.path("vmlinux"),
         place.path("guest.gz")
     )
@@ -159,7 +162,7 @@ fn remove(libvirt: &Libvirt, name: &str) {
 
 fn talk(guest: &mut Agent, address: &str) {
     let said = guest.start(&format!("ping -q -c 20 -i 0.05 -W 5 {address}"));
-    let said = said.wait(SOON);
+    let said = said.wait(TIMEOUT);
     assert!(said.contains(" 0% packet loss"), "{said}");
 }
 
@@ -209,7 +212,7 @@ fn the_readmes_domains_talk_and_keep_their_ports() {
     let before = lasthop.pid("lasthop-control").expect("control runs");
     lasthop.kill_switch();
     lasthop.wait_control(before);
-    steady.wait(SOON);
+    steady.wait(TIMEOUT);
     talk(&mut vm1, "10.0.0.2");
     talk(&mut vm2, "10.0.0.1");
     assert_eq!(users.map(vmm), vmms, "the VMMs are still the same");
@@ -223,15 +226,18 @@ fn the_readmes_domains_talk_and_keep_their_ports() {
     let xml = example.domain("thief", "vm2", 3, &sockets[0], &place);
     define(&libvirt, "thief", &xml, &place);
     let thief = Thief::start(&libvirt);
-    eventually("the thief has no rights", SOON, || {
+    eventually("the thief has no rights", TIMEOUT, || {
         let said = libvirt.qemu_output("thief");
         said.contains("Permission denied").then_some(())
     });
-    assert_eq!(turned_away(&lasthop), 0);
-    turn.step("and is turned away where the mode lets it by");
+    assert_eq!(rejected_connections(&lasthop), 0);
+    turn.step("and is rejected where the mode allows it");
     lasthop.ok(&["port", "set", "vm1", "--mode", "0666"]);
-    lasthop.wait_reason("vm1", &format!("user {} was turned away", users[1]));
-    assert!(turned_away(&lasthop) > 0);
+    lasthop.wait_reason(
+        "vm1",
+        &format!("rejected a connection of user {}", users[1]),
+    );
+    assert!(rejected_connections(&lasthop) > 0);
     let shown = lasthop.ok(&["port", "show", "vm1"]);
     let stranger = format!("the last other user {}", users[1]);
     assert!(shown.contains(&stranger), "{shown}");
@@ -254,14 +260,14 @@ fn the_readmes_domains_talk_and_keep_their_ports() {
     turn.step("done");
 }
 
-/// How often somebody was turned away from `vm1`.
-fn turned_away(lasthop: &Lasthop) -> u64 {
+/// Returns the number of rejected connections of `vm1`.
+fn rejected_connections(lasthop: &Lasthop) -> u64 {
     let port = lasthop.port("vm1");
-    let times = port["front_ends"]["turned_away"].as_u64();
+    let times = port["front_ends"]["rejected_connections"].as_u64();
     times.unwrap_or_else(|| panic!("{port}"))
 }
 
-/// A domain that does not get its port: `virsh start` waits for its QEMU, which dials for ever.
+/// A domain that does not get its port: `virsh start` waits for its QEMU, which keeps connecting.
 struct Thief {
     virsh: Process,
 }
@@ -274,7 +280,10 @@ impl Thief {
 
     fn end(mut self, libvirt: &Libvirt) {
         remove(libvirt, "thief");
-        let status = self.virsh.end(SOON).expect("virsh has nothing to wait for");
+        let status = self
+            .virsh
+            .end(TIMEOUT)
+            .expect("virsh has nothing to wait for");
         assert!(
             !status.success(),
             "it never started: {}",

@@ -1,4 +1,5 @@
-//! Limits of a port: what is sent waits in the guest, what is received is dropped, storms are, and changes take effect at once.
+//! Limits of a port: what is sent waits in the guest, what is received is dropped, storms are, and
+//! changes take effect at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +17,13 @@ use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, tcp_super, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn config(limits: &str) -> String {
     let port = |name: &str, more: &str| {
         format!(
-            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\nguard = {{ macs = \"any\" }}\n{more}\n"
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n\
+             port_security = {{ macs = \"any\" }}\n{more}\n"
         )
     };
     let ports = [
@@ -109,14 +111,14 @@ impl Most {
 /// Frames on their way, so that no receiver runs out of buffers.
 const WINDOW: u64 = 100;
 
-/// Sends so many frames; whoever they are for reads them meanwhile.
+/// Sends so many frames; their receiver reads them meanwhile.
 fn pump(
     (from, to): (&mut FakeGuest, &mut FakeGuest),
     stream: &mut Stream,
     checker: &mut SequenceChecker,
     frames: usize,
 ) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     for _ in 0..frames {
         stream.send(from, 64);
         while stream.sent() > checker.next_of(stream.id()) + WINDOW {
@@ -126,7 +128,7 @@ fn pump(
     }
 }
 
-/// The same without waiting for those that get lost.
+/// Sends without waiting for frames that get lost.
 fn spray(
     (from, to): (&mut FakeGuest, &mut FakeGuest),
     stream: &mut Stream,
@@ -168,7 +170,7 @@ fn what_a_guest_sends_waits_and_nothing_is_lost() {
         1000,
     );
     assert!(
-        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        settle(&mut world.b, &mut checker, &stream, TIMEOUT),
         "{} lost",
         checker.lost()
     );
@@ -192,7 +194,7 @@ fn what_a_guest_sends_waits_and_nothing_is_lost() {
     pump((&mut world.a, &mut world.b), &mut stream, &mut checker, 90);
     pump((&mut world.c, &mut world.b), &mut other, &mut checker, 2000);
     assert!(
-        settle(&mut world.b, &mut checker, &other, PATIENCE),
+        settle(&mut world.b, &mut checker, &other, TIMEOUT),
         "{} lost",
         checker.lost()
     );
@@ -200,7 +202,7 @@ fn what_a_guest_sends_waits_and_nothing_is_lost() {
         .turn
         .step(&format!("2000 frames in {:?}", began.elapsed()));
     assert!(
-        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        settle(&mut world.b, &mut checker, &stream, TIMEOUT),
         "{} lost",
         checker.lost()
     );
@@ -218,7 +220,7 @@ fn what_a_guest_sends_waits_and_nothing_is_lost() {
     }
     let sent = |world: &World| world.lasthop.stats().sent("vm1");
     let all = before.sent("vm1") + stream.sent() + 20;
-    eventually("all are taken", PATIENCE, || {
+    eventually("all are taken", TIMEOUT, || {
         (sent(&world) == all).then_some(())
     });
     most.holds(20 * 20);
@@ -235,7 +237,7 @@ fn what_a_guest_sends_waits_and_nothing_is_lost() {
         5000,
     );
     assert!(
-        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        settle(&mut world.b, &mut checker, &stream, TIMEOUT),
         "{} lost",
         checker.lost()
     );
@@ -262,7 +264,7 @@ fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
         &mut checker,
         5000,
     );
-    let moved = eventually("all are switched", PATIENCE, || {
+    let moved = eventually("all are switched", TIMEOUT, || {
         let moved = world.lasthop.stats().since(&before);
         (moved.sent("vm2") == 5000).then_some(moved)
     });
@@ -281,7 +283,7 @@ fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
         3000,
     );
     assert!(
-        settle(&mut world.c, &mut checker, &stream, PATIENCE),
+        settle(&mut world.c, &mut checker, &stream, TIMEOUT),
         "{} lost",
         checker.lost()
     );
@@ -291,7 +293,7 @@ fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
         .step("control and switch are killed: the limit stays");
     world.lasthop.kill_control();
     world.lasthop.kill_switch();
-    eventually("frames flow", PATIENCE, || {
+    eventually("frames flow", TIMEOUT, || {
         world.b.send(&udp(&Flow::v4(2, 3), b"again")).ok()?;
         world.c.recv(Duration::from_millis(50)).ok()?
     });
@@ -304,7 +306,7 @@ fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
         &mut checker,
         3000,
     );
-    eventually("all are switched", PATIENCE, || {
+    eventually("all are switched", TIMEOUT, || {
         (world.lasthop.stats().since(&before).sent("vm2") >= 3000).then_some(())
     });
     let moved = world.lasthop.stats().since(&before);
@@ -357,16 +359,16 @@ fn a_limit_that_cannot_be_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn a_storm_is_dropped_and_the_rest_goes_on() {
+fn a_storm_is_dropped_and_other_traffic_continues() {
     let limits = "[port.limits]\n\
         broadcast = { packets_per_second = 10, packets_burst = 20 }\n\
         unknown_unicast = { packets_per_second = 10, packets_burst = 5 }";
     let mut world = World::start(limits);
-    let nobody = [2, 0xff, 0, 0, 0, 1];
+    let unknown = [2, 0xff, 0, 0, 0, 1];
     let group = [0x33, 0x33, 0, 0, 0, 9];
     for (what, to, burst) in [
         ("broadcast", BROADCAST, Some(20)),
-        ("a station that nobody knows", nobody, Some(5)),
+        ("an unknown station", unknown, Some(5)),
         ("a group, which is not limited", group, None),
     ] {
         world.turn.step(&format!("500 frames for {what}"));
@@ -384,14 +386,14 @@ fn a_storm_is_dropped_and_the_rest_goes_on() {
                     guest.recv_all().expect("the device keeps the rules");
                 }
                 let sent = n + 1;
-                eventually("they are taken", PATIENCE, || {
+                eventually("they are taken", TIMEOUT, || {
                     (world.lasthop.stats().since(&before).sent("vm1") >= sent).then_some(())
                 });
             }
         }
-        let moved = eventually("all are done with", PATIENCE, || {
+        let moved = eventually("all are done with", TIMEOUT, || {
             let moved = world.lasthop.stats().since(&before);
-            let done = moved.received("vm2") + moved.get("vm1.drops.storm");
+            let done = moved.received("vm2") + moved.get("vm1.drops.storm-control");
             (done >= 500 && moved.received("vm2") == moved.received("vm3")).then_some(moved)
         });
         match most {
@@ -404,13 +406,13 @@ fn a_storm_is_dropped_and_the_rest_goes_on() {
             }
             None => assert_eq!(moved.received("vm2"), 500, "{moved:?}"),
         }
-        let dropped = moved.get("vm1.drops.storm");
+        let dropped = moved.get("vm1.drops.storm-control");
         assert_eq!(moved.received("vm2") + dropped, 500, "{moved:?}");
         for guest in [&mut world.b, &mut world.c] {
             guest.recv_all().expect("the device keeps the rules");
         }
     }
-    world.turn.step("what is for somebody goes on");
+    world.turn.step("known unicast continues");
     let mut checker = SequenceChecker::default();
     let mut stream = Stream::new(2, Flow::v4(1, 2));
     pump(
@@ -420,7 +422,7 @@ fn a_storm_is_dropped_and_the_rest_goes_on() {
         1000,
     );
     assert!(
-        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        settle(&mut world.b, &mut checker, &stream, TIMEOUT),
         "{} lost",
         checker.lost()
     );
@@ -428,7 +430,7 @@ fn a_storm_is_dropped_and_the_rest_goes_on() {
 }
 
 #[test]
-fn tcp_goes_on_under_a_limit_that_changes() {
+fn tcp_continues_under_a_limit_that_changes() {
     let turn = turn();
     let lasthop = Lasthop::start(&config(
         "[port.limits]\nfrom_guest = { bits_per_second = \"20M\" }",
@@ -455,7 +457,7 @@ fn tcp_goes_on_under_a_limit_that_changes() {
             bytes += run.bytes;
             let rate = run.bits_per_second / 1e6;
             turn.step(&format!("{megabits} Mbit/s: {rate:.1}"));
-            assert!(most.began.elapsed() < 3 * PATIENCE, "{run:?}");
+            assert!(most.began.elapsed() < 3 * TIMEOUT, "{run:?}");
         }
         let moved = lasthop.stats().since(&before);
         most.holds(moved.get("vm1.from_guest.bytes") * 8);
@@ -478,7 +480,7 @@ fn first_frames(world: &mut World, stations: std::ops::Range<u32>) -> Vec<Durati
             let frame = ethernet(mac(2), [2, 0x77, 0, a, b, c], 0x88b5, &n.to_be_bytes());
             let began = Instant::now();
             world.c.send(&frame).expect("the guest can send");
-            let end = began + PATIENCE;
+            let end = began + TIMEOUT;
             loop {
                 let left = end.saturating_duration_since(Instant::now());
                 let got = world.b.recv(left).expect("the device keeps the rules");
@@ -493,7 +495,8 @@ fn first_frames(world: &mut World, stations: std::ops::Range<u32>) -> Vec<Durati
     times
 }
 
-/// A guest that sprays addresses as fast as it can does not keep another's new flows from being set up.
+/// A guest that sprays addresses as fast as it can does not keep another's new flows from being set
+/// up.
 #[test]
 fn new_flows_do_not_wait_for_those_of_a_guest_that_sprays() {
     let mut world = World::start("");
@@ -514,7 +517,7 @@ fn new_flows_do_not_wait_for_those_of_a_guest_that_sprays() {
         while !ended.load(Ordering::Relaxed) {
             n += 1;
             let [a, b, c, d] = n.to_be_bytes();
-            // To itself: nobody's queue is filled, only control is asked.
+            // To itself: no queue is filled, and there is only an upcall.
             let frame = ethernet(
                 [2, 0x66, a, b, c, d],
                 [2, 0x66, a, b, c, d],
@@ -543,7 +546,8 @@ fn new_flows_do_not_wait_for_those_of_a_guest_that_sprays() {
     world.lasthop.stop();
 }
 
-/// A limit of a port with an interface behind it, tried from the host's side: the namespace's own address is 10.0.0.`own`, and the guest's 10.0.0.1.
+/// A limit of a port with an interface behind it, tried from the host's side: the namespace's own
+/// address is 10.0.0.`own`, and the guest's 10.0.0.1.
 fn an_interface_is_limited(
     world: &mut World,
     port: &str,
@@ -558,7 +562,7 @@ fn an_interface_is_limited(
     socket.set_broadcast(true).expect("a socket's option");
     socket.set_nonblocking(true).expect("a socket's option");
     // What is sent for the first time asks control, and may not come.
-    eventually("the guest is heard, and hears", PATIENCE, || {
+    eventually("the guest sends and receives", TIMEOUT, || {
         let _ = socket.send_to(b"hello", "10.0.0.1:7");
         let there = world.a.recv_all().expect("a correct device");
         let flow = Flow::v4(1, own).ports(7, 7000);
@@ -579,14 +583,14 @@ fn an_interface_is_limited(
         }
     }
     let reason = format!("{port}.drops.rate-limited");
-    let moved = eventually("all are done with", PATIENCE, || {
+    let moved = eventually("all are done with", TIMEOUT, || {
         let moved = world.lasthop.stats().since(&before);
         let done = moved.received(port) + moved.get(&reason);
         (done >= 2000).then_some(moved)
     });
     most.holds(moved.received(port));
     assert!(moved.get(&reason) > 0, "{moved:?}");
-    eventually("what was delivered is there", PATIENCE, || {
+    eventually("what was delivered is there", TIMEOUT, || {
         while socket.recv(&mut [0; 64]).is_ok() {
             got += 1;
         }
@@ -599,7 +603,7 @@ fn an_interface_is_limited(
     limit("from-guest:packets=500,packets-burst=64");
     let (before, most) = (world.lasthop.stats(), Most::from_now(500, 64));
     let mut tried = 0;
-    eventually("much more was sent than may be", PATIENCE, || {
+    eventually("much more was sent than may be", TIMEOUT, || {
         for _ in 0..500 {
             // It may have no room.
             tried += u32::from(socket.send_to(b"x", "10.0.0.1:7").is_ok());
@@ -616,7 +620,7 @@ fn an_interface_is_limited(
     limit("from-guest:none");
 
     world.turn.step(&format!("{port}: a storm"));
-    eventually("nothing waits any more", PATIENCE, || {
+    eventually("nothing waits any more", TIMEOUT, || {
         let before = world.lasthop.stats();
         std::thread::sleep(Duration::from_millis(50));
         world.a.recv_all().expect("a correct device");
@@ -626,13 +630,13 @@ fn an_interface_is_limited(
     let (before, most) = (world.lasthop.stats(), Most::from_now(10, 20));
     for _ in 0..200 {
         let sent = || socket.send_to(b"x", "10.0.0.255:7").ok();
-        eventually("room", PATIENCE, sent);
+        eventually("room", TIMEOUT, sent);
         world.a.recv_all().expect("a correct device");
     }
-    let moved = eventually("all are done with", PATIENCE, || {
+    let moved = eventually("all are done with", TIMEOUT, || {
         world.a.recv_all().expect("a correct device");
         let moved = world.lasthop.stats().since(&before);
-        let dropped = moved.get(&format!("{port}.drops.storm"));
+        let dropped = moved.get(&format!("{port}.drops.storm-control"));
         (moved.received("vm1") + dropped >= 200).then_some(moved)
     });
     most.holds(moved.received("vm1"));
@@ -681,7 +685,7 @@ fn ports_with_interfaces_are_limited_like_others() {
 fn known(from: &mut FakeGuest, pair: usize, frame: &[u8], to: &mut FakeGuest) {
     from.send_on(pair, frame, &NetHeader::default())
         .expect("room");
-    eventually("a first frame comes", PATIENCE, || {
+    eventually("a first frame comes", TIMEOUT, || {
         let came = to.recv_all().expect("a correct device");
         (!came.is_empty()).then_some(())
     });
@@ -710,7 +714,7 @@ fn a_limit_is_that_of_all_queues_and_workers_together() {
         got += world.b.recv_all().expect("a correct device").len();
     }
     most.holds(world.lasthop.stats().since(&before).sent("vm1"));
-    eventually("all come", PATIENCE, || {
+    eventually("all come", TIMEOUT, || {
         got += world.b.recv_all().expect("a correct device").len();
         (got == 2000).then_some(())
     });
@@ -721,7 +725,7 @@ fn a_limit_is_that_of_all_queues_and_workers_together() {
         (2000, 0),
         "{moved:?}"
     );
-    // Kicks of both queues were heard: each pair has sent its half.
+    // Kicks of both queues were handled: each pair has sent its half.
     let metrics = world.lasthop.metrics();
     for queue in ["1", "3"] {
         let frames = format!("lasthop_queue_frames_total{{port=\"vm1\",queue=\"{queue}\"}}");
@@ -731,7 +735,8 @@ fn a_limit_is_that_of_all_queues_and_workers_together() {
     world
         .turn
         .step("what two guests send to it, which are served by two workers");
-    // Each worker has a flow cache of its own, and at most 256 frames wait for its first answer: those flows are known before.
+    // Each worker has a flow cache of its own, and at most 256 frames wait for its first answer:
+    // those flows are known before.
     for (from, guest) in [(2, &mut world.b), (3, &mut world.c)] {
         for pair in 0..2 {
             known(guest, pair, &frame(from, 1, 0), &mut world.a);
@@ -751,7 +756,7 @@ fn a_limit_is_that_of_all_queues_and_workers_together() {
             .expect("room");
         world.a.recv_all().expect("a correct device");
     }
-    let moved = eventually("all are done with", PATIENCE, || {
+    let moved = eventually("all are done with", TIMEOUT, || {
         world.a.recv_all().expect("a correct device");
         let moved = world.lasthop.stats().since(&before);
         let lost: u64 = ["rate-limited", "receiver-full"]

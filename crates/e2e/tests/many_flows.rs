@@ -1,5 +1,5 @@
-//! A million flows through a real control and a real switch: all of them are cached, control remembers stations
-//! alone, and moves, restarts and removals take effect as with few.
+//! A million flows through a real control and a real switch: all of them are cached, control
+//! remembers stations alone, and moves, restarts and removals take effect as with few.
 
 use std::time::{Duration, Instant};
 
@@ -19,19 +19,19 @@ workers = 1
 name = "vm1"
 kind = "vhost-user"
 socket = "vm1.sock"
-guard = { macs = "any" }
+port_security = { macs = "any" }
 
 [[port]]
 name = "vm2"
 kind = "vhost-user"
 socket = "vm2.sock"
-guard = { macs = "any" }
+port_security = { macs = "any" }
 
 [[port]]
 name = "vm3"
 kind = "vhost-user"
 socket = "vm3.sock"
-guard = { macs = "any" }
+port_security = { macs = "any" }
 "#;
 
 /// Stations behind each of the first two ports; each of one port speaks to each of the other.
@@ -41,9 +41,9 @@ const FLOWS: u32 = STATIONS * STATIONS;
 const WINDOW: u32 = 200;
 /// Frames that may have lost their flow to another when the table is nearly full.
 const UNLUCKY: u64 = 1000;
-/// What control may need for stations, and an allocator for itself.
+/// Memory of control for FDB entries, and an allocator's tolerance, in KiB.
 const CONTROL_KIB: u64 = 8 << 10;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Station `n` behind the port with this number.
 fn mac(port: u8, n: u32) -> [u8; 6] {
@@ -98,7 +98,7 @@ impl World {
             self.a.send(&frame(mac(1, n), BROADCAST)).expect("room");
             self.b.send(&frame(mac(2, n), BROADCAST)).expect("room");
             if n % WINDOW == 0 || n + 1 == STATIONS {
-                eventually("all to hear of all", PATIENCE, || {
+                eventually("all to receive from all", TIMEOUT, || {
                     self.c.recv_all().expect("a correct device");
                     self.a.recv_all().expect("a correct device");
                     self.b.recv_all().expect("a correct device");
@@ -140,7 +140,7 @@ impl World {
 }
 
 fn receive(guest: &mut FakeGuest, got: &mut Vec<u8>, count: u32) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut left = count;
     while left > 0 {
         match guest.pairs[0].try_recv_into(got).expect("a correct device") {
@@ -188,7 +188,7 @@ fn a_million_flows_are_cached_and_control_does_not_feel_them() {
     world.c.send(&frame(moving, BROADCAST)).expect("room");
     let to_it = frame(mac(1, 500), moving);
     world.c.recv_all().expect("a correct device");
-    eventually("frames to arrive where it is now", PATIENCE, || {
+    eventually("frames to arrive where it is now", TIMEOUT, || {
         world.a.send(&to_it).expect("room");
         world.b.recv_all().expect("a correct device");
         let got = world.c.recv(Duration::from_millis(5));

@@ -1,4 +1,5 @@
-//! Live migration between two QEMUs, each at a port of its own with the same address, under checked traffic both ways.
+//! Live migration between two QEMUs, each at a port of its own with the same address, under checked
+//! traffic both ways.
 //!
 //! ```text
 //!   station --- peer     here, there, farther --- one guest after the other
@@ -95,7 +96,7 @@ impl World {
         }
     }
 
-    /// Where a QEMU waits for the guest.
+    /// Returns the path where a QEMU waits for the guest.
     fn way_to(&self, port: &str) -> PathBuf {
         self.lasthop.socket(&format!("{port}.migration"))
     }
@@ -116,7 +117,7 @@ impl World {
             dst_mac: MAC,
             ..Flow::v4(1, 2)
         };
-        Echo::start(self.station.take().expect("nobody talks yet"), flow)
+        Echo::start(self.station.take().expect("the station is idle"), flow)
     }
 
     fn quiet(&mut self, echo: Echo) -> Report {
@@ -187,7 +188,7 @@ fn guests_move(turn: Turn, kind: Kind) {
     world.guest.cancel_migration();
     std::thread::sleep(Duration::from_millis(200));
     let report = world.quiet(echo);
-    assert_eq!(report.gaps(), [], "nobody stood still");
+    assert_eq!(report.gaps(), [], "no guest stopped");
     assert_eq!(world.learned_at(), "here");
     drop(waiting);
     world.lasthop.wait_port("there", "waiting");
@@ -248,13 +249,14 @@ fn a_legacy_guest_moves_too() {
     }
 }
 
-/// A VMM that logs while the switch dies: the successor goes on with the log, and nothing that was written is missing.
+/// A VMM that logs while the switch dies: the successor continues the log, and no written page is
+/// missing.
 #[test]
-fn the_dirty_log_goes_on_in_the_next_switch() {
+fn the_dirty_log_continues_in_the_next_switch() {
     let turn = turn();
     // These guests have other addresses.
     let mac = "mac = \"52:54:00:00:00:77\"";
-    let lasthop = Lasthop::start(&CONFIG.replace(mac, "guard = { macs = \"any\" }"));
+    let lasthop = Lasthop::start(&CONFIG.replace(mac, "port_security = { macs = \"any\" }"));
     for packed in [false, true] {
         turn.step("two fake guests, one of them to be moved");
         let connect = |name: &str, number| {
@@ -270,7 +272,8 @@ fn the_dirty_log_goes_on_in_the_next_switch() {
         for kill in 1..=3 {
             turn.step(&format!("kill -9 of the switch, time {kill}"));
             let control = lasthop.pid("lasthop-control").expect("control runs");
-            // More than the rings hold: every buffer that the death left half written is written again.
+            // More than the rings hold: every buffer that the death left half written is written
+            // again.
             for count in 0..1500 {
                 if count == 500 {
                     lasthop.kill_switch();

@@ -1,5 +1,5 @@
-//! Mirrors, as an operator makes them: a probe gets copies of what they mean, in their order, and nobody else notices; also after control
-//! and switch were killed.
+//! Mirrors, as an operator makes them: a probe gets the selected copies in order, and traffic is
+//! not disturbed; also after control and switch were killed.
 
 use std::fs;
 use std::process::Output;
@@ -15,14 +15,15 @@ use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// vm1 and vm2 in one segment, vm3 and vm4 in another, and the probe in one of its own.
 fn config(mirrors: &str) -> String {
     let segment = |name: &str| format!("[[segment]]\nname = \"{name}\"\n");
     let port = |(name, segment): (&str, &str)| {
         format!(
-            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\nsegment = \"{segment}\"\n"
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n\
+             segment = \"{segment}\"\n"
         )
     };
     let ports = [
@@ -54,13 +55,14 @@ fn frame(a: u8, b: u8, n: u16) -> Vec<u8> {
     udp(&Flow::v4(a, b).ports(1000 + n, 53), &[n as u8; 200])
 }
 
-/// What has come by now, and within a while if that is nothing.
+/// Returns the frames that have arrived, waiting a while for the first.
 fn bytes(guest: &mut FakeGuest, count: usize) -> Vec<Vec<u8>> {
-    let all = guest.recv_count(count, PATIENCE).expect("a correct device");
+    let all = guest.recv_count(count, TIMEOUT).expect("a correct device");
     all.into_iter().map(|got| got.frame).collect()
 }
 
-/// What has come of frames of ours, and within a while if that is none: the kernel behind an interface in the segment speaks by itself, too.
+/// Returns the test's frames that have arrived, waiting a while for the first: the kernel behind an
+/// interface in the segment sends frames of its own.
 fn ours(guest: &mut FakeGuest) -> Vec<Vec<u8>> {
     loop {
         let all = bytes(guest, 1);
@@ -72,7 +74,7 @@ fn ours(guest: &mut FakeGuest) -> Vec<Vec<u8>> {
     }
 }
 
-/// Has two guests send frame `n` to each other, one after the other; both frames.
+/// Sends frame `n` between two guests, both ways; returns both frames.
 fn exchange([a, b]: [&mut FakeGuest; 2], [one, other]: [u8; 2], n: u16) -> [Vec<u8>; 2] {
     let there = frame(one, other, n);
     let back = frame(other, one, n);
@@ -84,12 +86,12 @@ fn exchange([a, b]: [&mut FakeGuest; 2], [one, other]: [u8; 2], n: u16) -> [Vec<
 }
 
 impl World {
-    /// Everybody knows everybody else in the segment, and nobody looks on.
+    /// All guests of a segment are known, and there is no mirror.
     fn start() -> World {
         Self::start_with(&config(""), 1)
     }
 
-    /// The same with another configuration, and guests that use so many queue pairs.
+    /// Starts with another configuration, and guests that use so many queue pairs.
     fn start_with(config: &str, pairs: u16) -> World {
         let lasthop = Lasthop::start(config);
         let connect = |name: &str, number| {
@@ -125,7 +127,8 @@ impl World {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Has the guests of a segment exchange frames `0..count` both ways, one after the other; what each has got.
+    /// Exchanges frames `0..count` between the guests of a segment, one after the other; checks the
+    /// received ones.
     fn talk(&mut self, which: u8, count: u16) {
         let (one, other, guests) = match which {
             0 => (1, 2, &mut self.blue),
@@ -144,7 +147,8 @@ impl World {
         self.got_nothing();
     }
 
-    /// Nothing else has come. Copies are made before the frames' receivers are told of them, or right after: never long behind.
+    /// Checks that nothing else has arrived. Copies are made before the frames' receivers are
+    /// notified, or right after: never long behind.
     fn got_nothing(&mut self) {
         let all = self.probe.recv_all().expect("a correct device");
         assert!(all.is_empty(), "{all:?}");
@@ -171,14 +175,15 @@ fn a_probe_gets_what_the_mirrors_mean_as_long_as_there_are_any() {
     assert_eq!((moved.received("probe"), moved.drops().len()), (40, 0));
 
     turn.step("one way, with a filter");
-    let what = "ports = [\"vm1\", \"vm3\"]\ndirection = \"out\"\nfilter = \"dst host 10.0.0.1 and src port 1003\"";
+    let what = "ports = [\"vm1\", \"vm3\"]\ndirection = \"out\"\n\
+        filter = \"dst host 10.0.0.1 and src port 1003\"";
     let shown = world.apply(&mirror("m1", what));
     assert!(shown.contains("~ mirror m1"), "{shown}");
-    let wanted = Flow::v4(2, 1).ports(1003, 53);
-    let wanted = udp(&wanted, &[3; 200]);
+    let desired = Flow::v4(2, 1).ports(1003, 53);
+    let desired = udp(&desired, &[3; 200]);
     world.talk(0, 5);
     world.talk(1, 5);
-    world.got(&[wanted]);
+    world.got(&[desired]);
 
     turn.step("a segment: each frame once, also those for all");
     world.apply(&mirror("m1", "segments = [\"red\"]"));
@@ -219,7 +224,7 @@ fn mirrors_stay_when_control_and_switch_are_killed() {
     for kill in [Lasthop::kill_control, Lasthop::kill_switch] {
         turn.step("kill, and see the same");
         kill(&world.lasthop);
-        eventually("frames flow and are copied", PATIENCE, || {
+        eventually("frames flow and are copied", TIMEOUT, || {
             let pause = Duration::from_millis(50);
             world.blue[0].send(&frame(1, 2, 99)).ok()?;
             world.blue[1].recv(pause).ok()??;
@@ -253,7 +258,7 @@ fn a_full_probe_takes_nothing_from_those_that_are_mirrored() {
     for _ in 0..100 {
         (0..50).for_each(|_| stream.send(a, 64));
         assert!(
-            settle(b, &mut checker, &stream, PATIENCE),
+            settle(b, &mut checker, &stream, TIMEOUT),
             "{} lost",
             checker.lost()
         );
@@ -310,7 +315,8 @@ fn a_mirror_that_cannot_be_is_refused_and_nothing_changes() {
         (mirror("m2", "from = \"vm1\""), "unknown field"),
         (
             mirror("m2", "ports = [\"vm2\"]").replace("probe", "vm1"),
-            "mirror.ports: expected ports that get no copies, found \"vm1\", which gets the copies of mirror \"m2\"",
+            "mirror.ports: expected ports that get no copies, found \"vm1\", which gets the copies \
+             of mirror \"m2\"",
         ),
     ] {
         let output = world.try_apply(&(good.clone() + &wrong));
@@ -336,8 +342,8 @@ fn a_mirror_that_cannot_be_is_refused_and_nothing_changes() {
 }
 
 impl World {
-    /// Has vm1 and vm2 talk while something is done, and five times more when it is: what both have sent, and how much of that before
-    /// it was done; and what the probe has got.
+    /// Exchanges frames of vm1 and vm2 during an action and five times after it; returns all sent
+    /// frames, the number before the end of the action, and the probe's frames.
     fn talk_during(
         &mut self,
         act: impl FnOnce(&Lasthop) + Send,
@@ -354,9 +360,10 @@ impl World {
             let mut rounds = 0..u16::MAX - 1000;
             let mut left = 5;
             while left > 0 {
-                match act.is_finished() {
-                    false => before = sent.len() + 2,
-                    true => left -= 1,
+                if act.is_finished() {
+                    left -= 1
+                } else {
+                    before = sent.len() + 2
                 }
                 let n = rounds.next().expect("it does not take that long");
                 sent.extend(exchange([&mut *a, &mut *b], [1, 2], n));
@@ -381,7 +388,7 @@ fn commands_add_and_remove_mirrors_while_traffic_flows() {
     let (sent, at, mut got) = world.talk_during(add);
     let after = sent.len() - at;
     assert_eq!(after, 10, "five rounds");
-    eventually("the copies are there", PATIENCE, || {
+    eventually("the copies are there", TIMEOUT, || {
         let copies = world.probe.recv_all().expect("a correct device");
         got.extend(copies.into_iter().map(|copy| copy.frame));
         (got.last() == sent.last()).then_some(())
@@ -490,20 +497,21 @@ fn commands_add_and_remove_mirrors_while_traffic_flows() {
     world.lasthop.stop();
 }
 
-/// Whether these are some of `all`, in their order.
+/// Returns whether these are some of `all`, in their order.
 fn is_part_of(some: &[Vec<u8>], all: &[Vec<u8>]) -> bool {
     let mut all = all.iter();
     some.iter().all(|one| all.any(|other| other == one))
 }
 
-/// Whether a frame is one of [`frame`]: what else a host's kernel sends by itself is of other kinds.
+/// Returns whether a frame is one of [`frame`]: what else a host's kernel sends by itself is of
+/// other kinds.
 fn is_ours(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 0]) && frame.get(36..38) == Some(&53u16.to_be_bytes())
 }
 
 /// A probe behind an interface has got these and nothing else.
 fn saw(sniffer: &Sniffer, expected: &[Vec<u8>]) {
-    let mut got = sniffer.frames(expected.len(), PATIENCE, is_ours);
+    let mut got = sniffer.frames(expected.len(), TIMEOUT, is_ours);
     got.extend(sniffer.frames(1, Duration::from_millis(100), is_ours));
     assert_eq!(got, expected);
 }
@@ -569,7 +577,7 @@ fn probes_and_mirrored_ports_may_be_interfaces_of_the_host() {
     for n in 0..10u8 {
         socket.send_to(&[n; 100], "10.0.0.1:53").expect("a way");
         let ours = |guest: &mut FakeGuest| {
-            eventually("it comes", PATIENCE, || {
+            eventually("it comes", TIMEOUT, || {
                 let all = guest.recv_all().expect("a correct device");
                 all.into_iter()
                     .map(|got| got.frame)
@@ -593,7 +601,8 @@ fn every_queue_is_mirrored_and_an_upgrade_changes_nothing() {
     for round in 0..3 {
         turn.step("frames by both queue pairs of each guest");
         let (mut sent, mut got) = (Vec::new(), Vec::new());
-        // The flows that a new switch does not have are there, or a frame of theirs may be behind the next one.
+        // The flows that a new switch does not have are there, or a frame of theirs may be behind
+        // the next one.
         let [a, b] = &mut world.blue;
         introduce(a, b, Flow::v4(1, 2));
         world.probe.recv_all().expect("a correct device");

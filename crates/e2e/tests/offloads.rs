@@ -1,5 +1,5 @@
-//! Guests with different offloads, queue layouts and socket roles talk: nothing is lost, and what was offloaded
-//! by the sender arrives right at a receiver that cannot take it.
+//! Guests with different offloads, queue layouts and socket roles talk: nothing is lost, and what
+//! was offloaded by the sender arrives right at a receiver that cannot take it.
 
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;

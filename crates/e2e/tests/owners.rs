@@ -12,7 +12,7 @@ use e2e::turn;
 use e2e::wait::eventually;
 use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid};
 
-const SOON: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The two users.
 const ONE: u32 = 60_001;
@@ -47,43 +47,45 @@ fn dial(user: u32, socket: PathBuf) -> io::Result<UnixStream> {
 }
 
 /// It is closed before anything was said.
-fn is_turned_away(mut stream: UnixStream) -> bool {
-    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+fn is_rejected(mut stream: UnixStream) -> bool {
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     matches!(stream.read(&mut [0]), Ok(0))
 }
 
-fn turned_away(lasthop: &Lasthop, port: &str) -> (u64, Option<u64>) {
+fn rejected_connections(lasthop: &Lasthop, port: &str) -> (u64, Option<u64>) {
     let front_ends = lasthop.port(port)["front_ends"].clone();
-    let times = front_ends["turned_away"].as_u64().expect("a count");
-    (times, front_ends["last_stranger"].as_u64())
+    let times = front_ends["rejected_connections"]
+        .as_u64()
+        .expect("a count");
+    (times, front_ends["last_rejected_uid"].as_u64())
 }
 
-/// The port is its user's, and nobody else's.
+/// Checks that the port's socket belongs to this user only.
 fn is_of(lasthop: &Lasthop, port: &str, user: u32, other: u32) {
     let socket = || lasthop.socket(&format!("{port}.sock"));
     let error = dial(other, socket()).expect_err("the socket is another's");
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{port}");
-    strangers_are_turned_away(lasthop, port, 0);
+    other_users_are_rejected(lasthop, port, 0);
     let vmm = dial(user, socket()).expect("its own user's");
     lasthop.wait_port(port, "connected");
     drop(vmm);
     lasthop.wait_port(port, "waiting");
 }
 
-/// Who may open the socket may not be connected.
-fn strangers_are_turned_away(lasthop: &Lasthop, port: &str, stranger: u32) {
-    let (before, _) = turned_away(lasthop, port);
+/// Checks that permission to open the socket does not suffice for a connection.
+fn other_users_are_rejected(lasthop: &Lasthop, port: &str, other: u32) {
+    let (before, _) = rejected_connections(lasthop, port);
     let socket = lasthop.socket(&format!("{port}.sock"));
-    let stream = dial(stranger, socket).expect("the mode lets it by");
-    assert!(is_turned_away(stream), "{port}");
+    let stream = dial(other, socket).expect("the mode lets it by");
+    assert!(is_rejected(stream), "{port}");
     assert_eq!(
-        turned_away(lasthop, port),
-        (before + 1, Some(stranger.into()))
+        rejected_connections(lasthop, port),
+        (before + 1, Some(other.into()))
     );
-    lasthop.wait_reason(port, &format!("user {stranger} was turned away"));
+    lasthop.wait_reason(port, &format!("rejected a connection of user {other}"));
     let shown = lasthop.ok(&["port", "show", port]);
     assert!(
-        shown.contains(&format!("the last other user {stranger}")),
+        shown.contains(&format!("last rejected uid {other}")),
         "{shown}"
     );
 }
@@ -102,7 +104,7 @@ fn no_vmm_takes_the_port_of_another_users() {
     let all = |one, two| {
         is_of(&lasthop, "one", one, two);
         is_of(&lasthop, "two", two, one);
-        strangers_are_turned_away(&lasthop, "open", TWO);
+        other_users_are_rejected(&lasthop, "open", TWO);
     };
     turn.step("as it was started");
     all(ONE, TWO);
@@ -128,7 +130,7 @@ fn no_vmm_takes_the_port_of_another_users() {
     let before = lasthop.pid("lasthop-control").expect("control runs");
     lasthop.kill_switch();
     lasthop.wait_control(before);
-    eventually("ports", SOON, || {
+    eventually("ports", TIMEOUT, || {
         (lasthop.port("one")["state"] == "waiting").then_some(())
     });
     all(TWO, ONE);
@@ -155,7 +157,7 @@ fn no_vmm_takes_the_port_of_another_users() {
 }
 
 #[test]
-fn who_is_nobody_is_refused_with_the_place() {
+fn an_unknown_user_is_refused_with_the_place() {
     let (status, said) = Lasthop::refused(&config().replace("\"60002\"", "\"no-such-user\""));
     assert_eq!(status, 2, "{said}");
     assert!(

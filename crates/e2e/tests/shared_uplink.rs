@@ -1,14 +1,15 @@
-//! Two Lasthops with one interface of the host: the one that comes later says so for as long as it is true, and nobody else does.
+//! Two Lasthops with one interface of the host: the later one warns as long as both have it, and
+//! only that one.
 
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::process::send as signal;
 use e2e::turn;
-use e2e::uplinks::{SOON, driver_pid, uplink, wire};
+use e2e::uplinks::{TIMEOUT, driver_pid, uplink, wire};
 use e2e::wait::eventually;
 use rustix::process::Signal;
 
-const WARNING: &str = "interface up0 is another port's, too, most likely of another Lasthop: ";
+const WARNING: &str = "interface up0 is in use by another port, most likely of another Lasthop: ";
 
 fn start(netns: &Netns, driver: &str) -> Lasthop {
     let lasthop = Lasthop::start(&uplink(&netns.path(), &format!("driver = \"{driver}\"")));
@@ -16,7 +17,7 @@ fn start(netns: &Netns, driver: &str) -> Lasthop {
     lasthop
 }
 
-/// What the port of an uplink says beside a driver that runs.
+/// Returns the reason at the port of an uplink whose driver runs.
 fn reason(lasthop: &Lasthop) -> Option<String> {
     let port = lasthop.wait_port("uplink", "up");
     let reason = &port["driver_process"]["reason"];
@@ -26,14 +27,15 @@ fn reason(lasthop: &Lasthop) -> Option<String> {
 fn kill_driver(lasthop: &Lasthop) {
     let killed = driver_pid(lasthop, "uplink").expect("a driver");
     signal(killed, Signal::KILL);
-    eventually("another driver", SOON, || {
+    eventually("another driver", TIMEOUT, || {
         let pid = driver_pid(lasthop, "uplink")?;
         (pid != killed).then_some(())
     });
     lasthop.wait_port("uplink", "up");
 }
 
-/// A first with a packet socket, and a second with this driver, which then tells what comes of it.
+/// Starts a first with a packet socket, and a second with this driver, which then reports the
+/// effect.
 fn the_second_is_warned(driver: &str, outcome: &str) {
     if !Netns::allowed() {
         return;
@@ -63,12 +65,12 @@ fn the_second_is_warned(driver: &str, outcome: &str) {
     }
     // Who upgrades parts with its claim for a moment, so that it may be the other's by now.
     let sharing = || [&first, &second].map(reason).iter().flatten().count();
-    eventually("one that knows", SOON, || (sharing() == 1).then_some(()));
+    eventually("one that knows", TIMEOUT, || (sharing() == 1).then_some(()));
     assert_eq!((reason(&elsewhere), warned(&elsewhere)), (None, 0));
 
     turn.step("the first is gone");
     first.stop();
-    eventually("an interface of one", SOON, || {
+    eventually("an interface of one", TIMEOUT, || {
         reason(&second).is_none().then_some(())
     });
 

@@ -1,5 +1,5 @@
-//! DPDK's testpmd bounces frames between two ports: split and packed, server and client role, 64 to 9000 bytes.
-//! Every frame that the switch took from one guest it gave to the other.
+//! DPDK's testpmd bounces frames between two ports: split and packed, server and client role, 64 to
+//! 9000 bytes. Every frame that the switch took from one guest it gave to the other.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ const SIZES: [u32; 7] = [64, 65, 128, 512, 1518, 4000, 9000];
 fn config(role: &str) -> String {
     let port = |name: &str| {
         format!(
-            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\nrole = \"{role}\"\n"
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n\
+             role = \"{role}\"\n"
         )
     };
     format!(
@@ -54,7 +55,7 @@ fn warm_up(lasthop: &Lasthop, testpmd: &mut Testpmd) {
     assert!(MACS.iter().all(|mac| fdb.contains(mac)), "{fdb}");
 }
 
-/// Has frames go to and fro until more than a few have; on a busy machine that takes longer.
+/// Bounces frames until more than a few have passed; on a busy machine that takes longer.
 fn bounce(turn: &Turn, lasthop: &Lasthop, testpmd: &mut Testpmd, size: u32) {
     let enough = [600, 3000, 12_000].into_iter().any(|millis| {
         let sent = bounce_for(turn, lasthop, testpmd, size, Duration::from_millis(millis));

@@ -1,4 +1,4 @@
-//! Asking why: what is told of a frame is what becomes of it, and asking changes nothing.
+//! Traces: the predicted action of a frame is the real one, and a trace changes nothing.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -61,7 +61,7 @@ fn trace(lasthop: &Lasthop, port: &str, frame: &str) -> Value {
 /// Frames of a trace's flow in all workers.
 fn packets(trace: &Value) -> u64 {
     let flows = trace["flows"].as_array().expect("a list of flows");
-    let packets = |told: &Value| told["flow"]["packets"].as_u64().expect("a number");
+    let packets = |output: &Value| output["flow"]["packets"].as_u64().expect("a number");
     flows.iter().map(packets).sum()
 }
 
@@ -71,7 +71,7 @@ fn receivers(trace: &Value) -> Vec<String> {
     list.iter().map(name).collect()
 }
 
-/// What a command says that is refused: its exit status and its standard error.
+/// Returns exit status and standard error of a refused command.
 fn refused(lasthop: &Lasthop, args: &[&str]) -> (Option<i32>, String) {
     let output = lasthop.cli(&[&["trace"], args].concat());
     let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -103,7 +103,7 @@ fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_told_is_what_happens() {
+fn predictions_are_right() {
     let turn = turn();
     let lasthop = Lasthop::start(CONFIG);
     let (mut a, mut b) = two_guests(&lasthop);
@@ -115,8 +115,8 @@ fn what_is_told_is_what_happens() {
     let first = trace(&lasthop, "vm1", frame);
     assert_eq!(receivers(&first), ["vm2"], "{first}");
     let addresses = "ether 02:1a:57:00:00:01 > 02:1a:57:00:00:02";
-    let told = first["frame"].as_str().expect("words");
-    assert_eq!(told, format!("{addresses} {frame}, 42 bytes"));
+    let output = first["frame"].as_str().expect("words");
+    assert_eq!(output, format!("{addresses} {frame}, 42 bytes"));
     assert_ne!(first["flows"][0], Value::Null, "{first}");
     for _ in 0..20 {
         let again = trace(&lasthop, "vm1", frame);
@@ -135,18 +135,22 @@ fn what_is_told_is_what_happens() {
     assert!(text.contains("\nresult   to vm2\n"), "{text}");
     assert!(text.contains("\nflow     cached by worker "), "{text}");
 
-    turn.step("nobody, several, the sender itself, no segment, and a tag");
+    turn.step("drop, flood, the sender itself, no segment, and a tag");
     let unknown = "ether 02:1a:57:00:00:01 > 02:1a:57:00:00:09 type 0x88b5";
-    let told = trace(&lasthop, "vm1", unknown);
-    assert_eq!(told["outcome"]["action"], "flood");
-    assert_eq!(receivers(&told), ["vm2", "trunk"]);
+    let output = trace(&lasthop, "vm1", unknown);
+    assert_eq!(output["outcome"]["action"], "flood");
+    assert_eq!(receivers(&output), ["vm2", "trunk"]);
     let states = [
-        &told["outcome"]["receivers"][0]["state"],
-        &told["outcome"]["receivers"][1]["state"],
+        &output["outcome"]["receivers"][0]["state"],
+        &output["outcome"]["receivers"][1]["state"],
     ];
     assert_eq!(states, ["up", "waiting"]);
-    assert_eq!(told["outcome"]["receivers"][1]["vlan"], 10);
-    assert_eq!(told["flows"].as_array().map(Vec::len), Some(0), "{told}");
+    assert_eq!(output["outcome"]["receivers"][1]["vlan"], 10);
+    assert_eq!(
+        output["flows"].as_array().map(Vec::len),
+        Some(0),
+        "{output}"
+    );
     let itself = trace(&lasthop, "vm2", "icmp 10.0.0.2 > 10.0.0.2");
     assert_eq!(itself["outcome"]["reason"], "reflection", "{itself}");
     let foreign = trace(&lasthop, "vm1", &format!("vlan 20 {frame}"));
@@ -157,7 +161,7 @@ fn what_is_told_is_what_happens() {
     let other = trace(&lasthop, "trunk", &other);
     assert_eq!(receivers(&other), ["vm3"], "stations are of one segment");
 
-    turn.step("what is told becomes so");
+    turn.step("the prediction becomes true");
     let reflected = || lasthop.stats().drops().get("reflection").copied();
     let was = reflected();
     b.send(&udp(&Flow::v4(2, 2), b"me")).expect("room");
@@ -169,10 +173,10 @@ fn what_is_told_is_what_happens() {
         .recv(Duration::from_secs(5))
         .expect("the device keeps the rules");
     assert!(flooded.is_some(), "vm2 is one of those who get it");
-    let told = trace(&lasthop, "vm1", unknown);
+    let output = trace(&lasthop, "vm1", unknown);
     assert_eq!(
-        told["flows"][0]["flow"]["action"], "flooded in lan",
-        "{told}"
+        output["flows"][0]["flow"]["action"], "flooded in lan",
+        "{output}"
     );
     assert_eq!(
         lasthop.ok(&["fdb", "list"]).lines().count(),
@@ -212,11 +216,11 @@ fn what_is_told_is_what_happens() {
     );
     let (code, text) = refused(&lasthop, &["--port", "vm3", "icmp 10.0.0.1 > 10.0.0.2"]);
     assert_eq!(code, Some(2));
-    assert!(text.contains("no station is known behind vm3"), "{text}");
+    assert!(text.contains("no MAC address is learned on vm3"), "{text}");
     let (code, text) = refused(&lasthop, &["--port", "vm1", "--pcap", "/dev/null"]);
     assert_eq!(
         (code, text.as_str()),
-        (Some(2), "lasthop: /dev/null: it is neither pcap nor pcapng")
+        (Some(2), "lasthop: /dev/null: neither pcap nor pcapng")
     );
     let deep = "(".repeat(5000);
     assert_eq!(refused(&lasthop, &["--port", "vm1", &deep]).0, Some(2));
@@ -258,16 +262,13 @@ fn the_busiest_flows_come_first() {
     );
     let text = lasthop.ok(&["flows", "--port", "vm1"]);
     turn.step(&format!("as an operator reads it:\n{text}"));
-    assert_eq!(
-        lasthop.ok(&["flows", "--port", "vm3"]),
-        "no flows are cached\n"
-    );
+    assert_eq!(lasthop.ok(&["flows", "--port", "vm3"]), "no cached flows\n");
     drop((a, b));
     lasthop.stop();
     turn.step("done");
 }
 
-/// Asks without a break until it is told to end; how many answers came.
+/// Requests traces without a break until the end; returns the number of replies.
 fn flood(lasthop: &Lasthop, end: &AtomicBool, answers: &AtomicU64) {
     let body = r#"{"port": "vm1", "expression": "icmp 10.0.0.1 > 10.0.0.2"}"#;
     let length = body.len();
@@ -292,7 +293,7 @@ fn guests_do_not_notice_those_who_ask() {
     let turn = turn();
     // One of them has many addresses.
     let socket = "socket = \"vm1.sock\"";
-    let any = format!("{socket}\nguard = {{ macs = \"any\" }}");
+    let any = format!("{socket}\nport_security = {{ macs = \"any\" }}");
     let lasthop = Lasthop::start(&CONFIG.replace(socket, &any));
     let (mut a, mut b) = two_guests(&lasthop);
     let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
@@ -307,7 +308,8 @@ fn guests_do_not_notice_those_who_ask() {
             steady.send(&mut a, 100);
             collect(&mut b, &mut checker);
             if round.is_multiple_of(100) {
-                // A new station each time: its first frame is decided by who also answers questions.
+                // A new station each time: its first frame is decided by who also answers
+                // questions.
                 let stranger = [2, 9, 0, 0, (round / 100) as u8, 1];
                 a.send(&ethernet(mac(2), stranger, 0x88b5, b"new"))
                     .expect("room");
@@ -350,7 +352,7 @@ ether_type = "ipv4"
 "#;
 
 #[test]
-fn the_rule_that_decides_is_told_with_its_list() {
+fn a_trace_names_the_deciding_rule_and_its_list() {
     let turn = turn();
     let lasthop = Lasthop::start(&format!("{CONFIG}{LISTS}"));
     let (mut a, _b) = two_guests(&lasthop);
@@ -380,12 +382,12 @@ fn the_rule_that_decides_is_told_with_its_list() {
     eventually("the drop is counted", Duration::from_secs(5), counted);
     let text = lasthop.ok(&["trace", "--port", "vm1", frame]);
     turn.step(&format!("as an operator reads it:\n{text}"));
-    let told = "policy   to vm2: dropped by rule rest of list vm2-in (asked: vm2-in)";
-    assert!(text.lines().any(|line| line == told), "{text}");
+    let output = "policy   to vm2: dropped by rule rest of list vm2-in (lists: vm2-in)";
+    assert!(text.lines().any(|line| line == output), "{text}");
     assert!(text.contains(": dropped: acl-denied\n"), "the flow: {text}");
     assert!(!text.contains("NOT"), "{text}");
 
-    turn.step("a flood that leaves somebody out");
+    turn.step("a flood with an excluded port");
     let flood = "ether 02:1a:57:00:00:01 > ff:ff:ff:ff:ff:ff udp 10.0.0.1:1 > 10.0.0.255:9";
     assert_eq!(receivers(&trace(&lasthop, "vm1", flood)), ["trunk"]);
     drop((a, _b));
@@ -407,7 +409,7 @@ filter = "dst port 2002"
 "#;
 
 #[test]
-fn limits_and_mirrors_that_a_frame_meets_are_told() {
+fn a_trace_names_limits_and_mirrors() {
     let turn = turn();
     let limits = "socket = \"vm2.sock\"\nlimits = { to_guest = { packets_per_second = 100000 } }";
     let config = CONFIG.replace("socket = \"vm2.sock\"", limits);
@@ -415,14 +417,14 @@ fn limits_and_mirrors_that_a_frame_meets_are_told() {
     let mut probe = guest(&lasthop, "vm3", 3);
     let (mut a, mut b) = two_guests(&lasthop);
     for (port, copies) in [(2002, 3), (99, 2)] {
-        let told = trace(
+        let output = trace(
             &lasthop,
             "vm1",
             &format!("udp 10.0.0.1:1001 > 10.0.0.2:{port}"),
         );
-        let mirrors = told["mirrors"].as_array().expect("mirrors");
-        assert_eq!(mirrors.len(), copies, "{told}");
-        assert_eq!(told["limits"][0]["limit"], "to_guest", "{told}");
+        let mirrors = output["mirrors"].as_array().expect("mirrors");
+        assert_eq!(mirrors.len(), copies, "{output}");
+        assert_eq!(output["limits"][0]["limit"], "to_guest", "{output}");
         turn.step("so many copies come");
         probe.recv_all().expect("the device keeps the rules");
         let frame = udp(&Flow::v4(1, 2).ports(1001, port), b"x");
@@ -453,20 +455,20 @@ fn limits_and_mirrors_that_a_frame_meets_are_told() {
         "mirror   m1 copies it to vm3, as it is delivered to vm2",
         "mirror   m2 copies it to vm3, as vm1 sends it",
     ] {
-        assert!(text.lines().any(|told| told == line), "{line}: {text}");
+        assert!(text.lines().any(|output| output == line), "{line}: {text}");
     }
     drop((a, b, probe));
     lasthop.stop();
     turn.step("done");
 }
 
-/// A process that runs beside the test, whose output goes to a file: nobody has to read it for it to get on.
+/// Starts a process beside the test, whose output goes to a file, so that it never blocks.
 fn start(lasthop: &Lasthop, program: impl AsRef<Path>, args: &[String]) -> Process {
     let log = lasthop.folder().join("next.log");
     Process::start("trace", program, args, &log)
 }
 
-/// `lasthop trace` of what vm1 sends from now on.
+/// Starts `lasthop trace` of the next frames of vm1.
 fn next(lasthop: &Lasthop, args: &[&str]) -> Process {
     let runtime = lasthop.folder().display().to_string();
     let args = [&["--runtime-dir", &runtime, "trace", "--port", "vm1"], args].concat();
@@ -474,7 +476,8 @@ fn next(lasthop: &Lasthop, args: &[&str]) -> Process {
     start(lasthop, e2e::paths::binary("lasthop"), &args)
 }
 
-/// Has a guest send frames, again and again, until a process has ended; what that has printed. Whether the switch copies already is not known.
+/// Sends frames of a guest again and again until a process has ended; returns its output. When the
+/// switch begins to copy is unknown.
 fn send_until_end(guest: &mut FakeGuest, frames: &[&[u8]], mut process: Process) -> String {
     let ended = eventually("the end", Duration::from_secs(30), || {
         for frame in frames {
@@ -493,7 +496,7 @@ fn results(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_next_frames_of_a_port_are_told() {
+fn a_trace_shows_the_next_frames_of_a_port() {
     let turn = turn();
     let lasthop = Lasthop::start(CONFIG);
     let (mut a, b) = two_guests(&lasthop);
@@ -542,7 +545,7 @@ fn the_next_frames_of_a_port_are_told() {
     let ended = process.end(Duration::from_secs(15)).expect("it ends");
     let said = process.output();
     assert_eq!(ended.code(), Some(1), "{said}");
-    let broken = "no frames came\nlasthop: the capture of them broke off after 0 frames\n";
+    let broken = "no frames captured\nlasthop: the capture broke off after 0 frames\n";
     assert_eq!(said, broken);
 
     turn.step("what is wrong");

@@ -1,6 +1,7 @@
 //! `lasthop upgrade` under traffic of real guests, and of the host over each kind of driver.
 //!
-//! Binaries that differ are in `crates/lasthop/tests/upgrade.rs`; here they are the same, so that none has to be built.
+//! Binaries that differ are in `crates/lasthop/tests/upgrade.rs`; here they are the same, so that
+//! none has to be built.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,11 +52,11 @@ fn virtual_machines_do_not_notice() {
     assert_eq!(steady.lost(), 0, "{steady:?}");
     assert!(stream.bytes > 5_000_000, "{stream:?}");
 
-    turn.step("nobody has noticed");
+    turn.step("no guest has noticed");
     assert_eq!([link_changes(&mut vm1), link_changes(&mut vm2)], links);
     let log = lasthop.log();
     assert!(!log.contains("disconnected"), "{log}");
-    assert_eq!(log.matches("a front end connected").count(), 2, "{log}");
+    assert_eq!(log.matches("front end connected").count(), 2, "{log}");
     let moved = lasthop.stats().since(&before);
     assert!(moved.sent("vm1") >= 350, "counters were reset: {moved:?}");
     assert_eq!(ping(&mut vm1, "10.0.0.2", 50).lost(), 0);
@@ -63,8 +64,8 @@ fn virtual_machines_do_not_notice() {
     turn.step("done");
 }
 
-/// Upgrades while connections cross a TAP port and an uplink with this kind of driver: every driver is another process
-/// each time, and the XDP program, if there is one, stays.
+/// Upgrades while connections cross a TAP port and an uplink with this kind of driver: every driver
+/// is another process each time, and the XDP program, if there is one, stays.
 fn drivers_are_replaced(driver: &str, back_end: &str) {
     if !Netns::allowed() {
         return;

@@ -1,6 +1,8 @@
-//! Ports with a driver process: TAP ports that the host takes part with, and uplinks over any interface.
+//! Ports with a driver process: TAP ports that the host takes part with, and uplinks over any
+//! interface.
 //!
-//! Everything is in network namespaces of the test's own; where they cannot be had, a test says so and ends.
+//! Everything is in network namespaces of the test's own; where they cannot be had, a test says so
+//! and ends.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +14,7 @@ use e2e::numbered::{Stream, introduce, settle};
 use e2e::process::{Process, send as signal};
 use e2e::traffic::{iperf, ping, reachable};
 use e2e::uplinks::{
-    LOAD, SOON, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
+    LOAD, TIMEOUT, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
 };
 use e2e::wait::eventually;
 use e2e::{Turn, turn};
@@ -21,7 +23,7 @@ use tempfile::TempDir;
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::{FakeGuest, GuestConfig};
 
-/// What a test has for itself.
+/// Environment of a test.
 struct World {
     turn: Turn,
     folder: TempDir,
@@ -33,7 +35,8 @@ impl World {
     }
 }
 
-/// The machine, a folder, and so many network namespaces; none where they cannot be had, and the test is to end.
+/// The machine, a folder, and so many network namespaces; none where they cannot be had, and the
+/// test is to end.
 fn world<const N: usize>() -> Option<(World, [Netns; N])> {
     if !Netns::allowed() {
         return None;
@@ -62,7 +65,7 @@ fn refuses(lasthop: &Lasthop, command: &str, words: &str) {
 fn spin_until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < SOON, "it does not happen");
+        assert!(start.elapsed() < TIMEOUT, "it does not happen");
         std::thread::yield_now();
     }
 }
@@ -192,7 +195,8 @@ fn a_packet_uplink_leads_to_the_wire() {
     lasthop.stop();
 }
 
-/// One of two hosts: a TAP port in segment blue and one in the default segment, and a trunk to the other host.
+/// One of two hosts: a TAP port in segment blue and one in the default segment, and a trunk to the
+/// other host.
 fn host_with_trunk(
     blue: &Netns,
     plain: &Netns,
@@ -234,7 +238,7 @@ fn a_trunk_uplink_carries_tags() {
         sent < LOAD as u64 / 1448,
         "super-frames cross whole: {moved:?}"
     );
-    world.step("nobody is in both");
+    world.step("frames for neither");
     plain.ip("address add 10.2.0.7/24 dev plain0");
     let stranger = plain.udp("10.2.0.7:0");
     let asked = far_blue.udp("10.2.0.9:0");
@@ -299,8 +303,8 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
         let died = Instant::now();
         signal(old, how);
         if how == Signal::SEGV {
-            // The first one ends in the runtime's handler, which lets the instruction try again: a real fault comes
-            // again, one from outside does not.
+            // The first one ends in the runtime's handler, which lets the instruction try again: a
+            // real fault comes again, one from outside does not.
             spin_until(|| {
                 let caught = u64::from_str_radix(&proc_status(old, "SigCgt"), 16).unwrap_or(0);
                 caught & 1 << 10 == 0
@@ -328,12 +332,12 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
             "{port} after {how:?}: {questions} questions, {:.1} ms until the answer",
             died.elapsed().as_secs_f64() * 1e3
         ));
-        eventually("a new driver", SOON, || {
+        eventually("a new driver", TIMEOUT, || {
             driver_pid(&lasthop, port).filter(|new| *new != old)
         });
         let after = lasthop.port(port)["driver_process"]["restarts"].as_u64();
         assert_eq!(after, Some(restarts + 1));
-        let clean = settle(&mut b, &mut checker, &stream, SOON);
+        let clean = settle(&mut b, &mut checker, &stream, TIMEOUT);
         let stats = lasthop.stats();
         assert!(clean, "of {} frames: {checker:?}, {stats:?}", stream.sent());
     }
@@ -376,9 +380,9 @@ fn ports_with_drivers_come_and_go() {
     world.step("it goes");
     lasthop.ok(&["port", "remove", "t1"]);
     assert!(!b.ip("link show").contains("t1"));
-    world.step("somebody removes the interface: it is made again");
+    world.step("the interface is removed: it is made again");
     a.ip("link delete t0");
-    eventually("t0 is back", SOON, || {
+    eventually("t0 is back", TIMEOUT, || {
         a.ip("address show").contains("10.1.0.1/24").then_some(())
     });
     lasthop.wait_port("t0", "up");
@@ -521,7 +525,8 @@ fn sockets_of_an_interface_that_is_down_are_kept() {
     lasthop.stop();
 }
 
-/// A message of 64 KiB at most with this many bytes, which tells where a byte is missing.
+/// Returns a message of at most 64 KiB with this many bytes, in which a missing byte can be
+/// located.
 fn message(size: usize) -> Vec<u8> {
     (0..size).map(pattern).collect()
 }
@@ -560,10 +565,8 @@ fn a_guest_without_offloads_talks_with_the_host() {
             "neigh replace 10.0.0.{number} lladdr {its_mac} dev t0"
         ));
         let socket = netns.udp(&format!("10.0.0.9:{}", flow.dst_port));
-        socket.set_read_timeout(Some(SOON)).expect("a time-out");
-        world.step(
-            "guest to host, the checksum for somebody else to complete where that was agreed",
-        );
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+        world.step("guest to host, the checksum left to the receiver where that was agreed");
         let sent = message(1000);
         if offloads == 0 {
             guest
@@ -580,7 +583,7 @@ fn a_guest_without_offloads_talks_with_the_host() {
         socket.send_to(&sent, from).expect("a neighbour");
         let answer = loop {
             let received = guest
-                .recv(SOON)
+                .recv(TIMEOUT)
                 .expect("an honest device")
                 .expect("an answer");
             // The namespace has things of its own to say.
@@ -609,12 +612,12 @@ fn what_the_interface_refuses_is_counted() {
         a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
             .expect("room");
     }
-    let show = eventually("three are refused", SOON, || {
+    let show = eventually("three are refused", TIMEOUT, || {
         let driver = &lasthop.port("uplink")["driver_process"];
-        (driver["refused_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
+        (driver["rejected_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
     });
     for line in [
-        "3 by the interface, 0 too long",
+        "3 by the interface, 0 oversized",
         "up0",
         "back end     packet",
         "driver       auto",
@@ -627,7 +630,7 @@ fn what_the_interface_refuses_is_counted() {
 
 /// Waits until so many queue pairs of a port run. It is up with the first queue already.
 fn pairs_run(lasthop: &Lasthop, port: &str, pairs: u64) {
-    eventually("all queue pairs run", SOON, || {
+    eventually("all queue pairs run", TIMEOUT, || {
         (lasthop.port(port)["queue_pairs"] == pairs).then_some(())
     });
 }
@@ -638,12 +641,12 @@ fn turn_mtu(lasthop: &Lasthop, a: &mut FakeGuest) {
     let before = lasthop.stats();
     a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
         .expect("room");
-    eventually("it is dropped by name", SOON, || {
+    eventually("it is dropped by name", TIMEOUT, || {
         let moved = lasthop.stats().since(&before);
         (moved.get("uplink.drops.exceeds-mtu") == 1).then_some(())
     });
     assert_eq!(
-        lasthop.port("uplink")["driver_process"]["refused_by_interface"],
+        lasthop.port("uplink")["driver_process"]["rejected_by_interface"],
         3
     );
     assert_eq!(lasthop.port("uplink")["driver_process"]["restarts"], 0);
@@ -683,10 +686,10 @@ fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() 
     world.step("the switch is killed");
     let before = lasthop.pid("lasthop-switch").expect("a switch");
     signal(before, Signal::KILL);
-    eventually("a new switch", SOON, || {
+    eventually("a new switch", TIMEOUT, || {
         lasthop.pid("lasthop-switch").filter(|pid| *pid != before)
     });
-    eventually("control answers", SOON, || {
+    eventually("control answers", TIMEOUT, || {
         lasthop.cli(&["status"]).status.success().then_some(())
     });
     for port in ["t0", "t1"] {
@@ -741,7 +744,7 @@ fn as_many_queues_as_a_port_may_have() {
 }
 
 #[test]
-fn a_tap_device_of_somebody_else_is_an_uplink() {
+fn a_foreign_tap_device_is_an_uplink() {
     let Some((_world, [host, near])) = world() else {
         return;
     };
@@ -774,7 +777,8 @@ fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
     let first = tap("first0", &host.path(), "10.1.0.1/24", "");
     let at = |kind: &str, interface: &str, more: &str| {
         format!(
-            "{first}[[port]]\nname = \"p\"\nkind = \"{kind}\"\nnetns = \"{path}\"\ninterface = \"{interface}\"\n{more}\n"
+            "{first}[[port]]\nname = \"p\"\nkind = \"{kind}\"\nnetns = \"{path}\"\n\
+             interface = \"{interface}\"\n{more}\n"
         )
     };
     let line = first.lines().count() + 5;
@@ -813,7 +817,9 @@ fn serve_iperf(netns: &Netns, folder: &Path, name: &str) -> Process {
     let net = format!("--net={}", netns.path().display());
     let args = [&net, "iperf3", "-s", "--forceflush"].map(str::to_owned);
     let mut server = Process::start(name, "nsenter", &args, &folder.join(format!("{name}.log")));
-    server.printed("its port", SOON, |line| line.contains("listening on 5201"));
+    server.printed("its port", TIMEOUT, |line| {
+        line.contains("listening on 5201")
+    });
     server
 }
 

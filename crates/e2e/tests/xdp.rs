@@ -1,13 +1,14 @@
 //! Uplinks with `AF_XDP` sockets, over veth pairs, which have XDP in copy mode.
 //!
-//! Everything is in network namespaces of the test's own; where they cannot be had, a test says so and ends.
+//! Everything is in network namespaces of the test's own; where they cannot be had, a test says so
+//! and ends.
 
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::netns::Netns;
 use e2e::process::send as signal;
 use e2e::turn;
 use e2e::uplinks::{
-    LOAD, SOON, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
+    LOAD, TIMEOUT, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
 };
 use e2e::wait::eventually;
 use rustix::process::Signal;
@@ -86,7 +87,7 @@ fn an_xdp_uplink_leads_to_the_wire() {
     let (near, far) = (world.near.udp("10.1.0.1:0"), world.far.udp("10.1.0.9:0"));
     ask(&near, &far);
     for (from, to) in [(&near, &far), (&far, &near)] {
-        to.set_read_timeout(Some(SOON)).expect("a time-out");
+        to.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
         let sent: Vec<u8> = (0..20_000).map(pattern).collect();
         from.send_to(&sent, to.local_addr().expect("bound"))
             .expect("a way");
@@ -104,9 +105,9 @@ fn an_xdp_uplink_leads_to_the_wire() {
     let driver = &lasthop.port("uplink")["driver_process"];
     assert_eq!(driver["restarts"], 0);
     // Under load a veth pair may be full for a moment, and says so; TCP has sent that again.
-    let refused = driver["refused_by_interface"].as_u64();
+    let refused = driver["rejected_by_interface"].as_u64();
     assert!(refused.is_some_and(|frames| frames <= 64), "{refused:?}");
-    assert_eq!(driver["too_long"], 0);
+    assert_eq!(driver["oversized_frames"], 0);
     turn.step("the interface goes back to the host");
     let shown = || world.host.ip("-d link show up0");
     assert!(shown().contains("prog/xdp"), "{}", shown());
@@ -133,7 +134,7 @@ fn every_queue_of_the_interface_has_a_socket() {
     lasthop.stop();
     turn.step("fewer");
     let lasthop = world.lasthop(&format!("{XDP}\nqueues = 4"), COPY);
-    eventually("two queue pairs run", SOON, || {
+    eventually("two queue pairs run", TIMEOUT, || {
         (lasthop.port("uplink")["queue_pairs"] == 2).then_some(())
     });
     // Each connection keeps to one queue; both see some.
@@ -194,7 +195,7 @@ fn a_driver_that_dies_is_replaced() {
     for (count, how) in (1..).zip([Signal::KILL, Signal::STOP, Signal::KILL]) {
         let old = driver_pid(&lasthop, "uplink").expect("a driver");
         signal(old, how);
-        eventually("a new driver", SOON, || {
+        eventually("a new driver", TIMEOUT, || {
             driver_pid(&lasthop, "uplink").filter(|new| *new != old)
         });
         let questions = ask(&near, &far);
@@ -210,7 +211,7 @@ fn a_driver_that_dies_is_replaced() {
         for _ in 0..3 {
             let old = driver_pid(&lasthop, "uplink").expect("a driver");
             signal(old, Signal::KILL);
-            eventually("a new driver", SOON, || {
+            eventually("a new driver", TIMEOUT, || {
                 driver_pid(&lasthop, "uplink").filter(|new| *new != old)
             });
             ask(&near, &far);
@@ -239,12 +240,12 @@ fn a_longer_mtu_counts_without_anybody_s_help() {
     ] {
         namespace.ip(&format!("link set {interface} mtu 3000"));
     }
-    eventually("a driver that knows it", SOON, || {
+    eventually("a driver that knows it", TIMEOUT, || {
         driver_pid(&lasthop, "uplink").filter(|new| *new != old)
     });
     turn.step("a packet that is longer than the MTU before");
     ask(&near, &far);
-    far.set_read_timeout(Some(SOON)).expect("a time-out");
+    far.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     let sent: Vec<u8> = (0..2900).map(pattern).collect();
     near.send_to(&sent, far.local_addr().expect("bound"))
         .expect("a way");
@@ -253,7 +254,7 @@ fn a_longer_mtu_counts_without_anybody_s_help() {
     assert!(got[..len] == sent, "{len} bytes");
     let driver = &lasthop.wait_port("uplink", "up")["driver_process"];
     assert_eq!(driver["restarts"], 1);
-    assert_eq!(driver["refused_by_interface"], 0);
+    assert_eq!(driver["rejected_by_interface"], 0);
     lasthop.stop();
 }
 
@@ -262,13 +263,13 @@ fn what_makes_xdp_impossible_is_named_and_packet_used() {
     let Some(world) = world() else { return };
     let turn = turn();
     world.wire();
-    turn.step("somebody else has sockets on it");
+    turn.step("its queues already have sockets");
     let first = world.lasthop(XDP, COPY);
     let second = world.config(XDP).replace("\"t0\"", "\"t1\"");
     let second = Lasthop::start(&second);
     let status = second.wait_port("uplink", "up");
     assert_eq!(status["driver_process"]["back_end"], "packet", "{status}");
-    let complaint = "no driver \"xdp\": somebody else has AF_XDP sockets on it";
+    let complaint = "no driver \"xdp\": the queue already has an AF_XDP socket of another process";
     assert!(second.log().contains(complaint), "{}", second.log());
     first.stop();
     second.stop();

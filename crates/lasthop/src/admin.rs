@@ -1,71 +1,71 @@
-//! What `lasthop upgrade`, `lasthop reload` and a running supervisor say to each other: lines of JSON over `DIR/supervisor.sock`.
+//! Protocol between `lasthop upgrade`, `lasthop reload` and a running supervisor: lines of JSON
+//! over `DIR/supervisor.sock`.
 //!
-//! It does not go through control, which an upgrade replaces, and which must not be able to have the supervisor start
-//! anything. The two may be of different versions: fields that are not known are ignored, and new ones have a default.
+//! It does not use control, which an upgrade replaces, and which must not be able to start
+//! programs. The two sides may be of different versions: unknown fields are ignored, and new ones
+//! have a default.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The socket's name in the runtime directory.
-pub(crate) const SOCKET: &str = control::wanted::ADMIN_SOCKET;
-/// Bytes of a request at most.
+/// Name of the socket in the runtime directory.
+pub(crate) const SOCKET: &str = control::desired::ADMIN_SOCKET;
+/// Maximum size of a request in bytes.
 pub(crate) const REQUEST_MAX: usize = 8192;
 
-/// The one line that a client sends.
+/// Request: the one line that a client sends.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Request {
-    /// Replace every process by one of another version.
+    /// Replaces every process by one of another version.
     Upgrade {
-        /// The directory of its binaries; by default that from which this Lasthop was started.
-        #[serde(default)]
+        /// Directory of the binaries; by default the directory of the running ones.
         to: Option<PathBuf>,
     },
-    /// Say with which file Lasthop was started.
+    /// Returns the configuration file of the start.
     Configuration,
 }
 
-/// What it gets: the end of it is the last line.
+/// Answer; the last line ends the exchange.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// What is being done.
+    /// Step that was done.
     Doing(String),
-    /// It is done.
+    /// The upgrade is done.
     Upgraded(Report),
-    /// It cannot be done now, or not for this client; nothing was touched.
+    /// The request is refused, and nothing was changed.
     Refused(String),
-    /// It failed, and everything is as it was.
+    /// The upgrade failed, and everything is as before.
     RolledBack(String),
-    /// The file, as an absolute path.
+    /// Configuration file as an absolute path.
     Configuration(PathBuf),
 }
 
-/// What an upgrade has done.
+/// Result of an upgrade.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// The version before.
+    /// Version before the upgrade.
     pub(crate) from: String,
-    /// The version now.
+    /// Version after the upgrade.
     pub(crate) to: String,
-    /// The time between the old switch's leaving its queues and the new one's serving all of them, milliseconds.
+    /// Time from when the old switch left its first queue until the new one served all of them, in
+    /// milliseconds.
     pub(crate) gap_ms: f64,
-    /// Connections that the new switch went on with.
+    /// Number of connections that the new switch took over.
     pub(crate) connections: u32,
-    /// Drivers that were replaced, and for how long each port had none.
-    #[serde(default)]
+    /// Replaced drivers, with the time for which each port had none.
     pub(crate) drivers: Vec<DriverGap>,
-    /// Why the others are of the version before.
-    #[serde(default)]
+    /// Reason why the other drivers are of the version before.
     pub(crate) drivers_stay: Option<String>,
 }
 
-/// A driver that was replaced.
+/// Replaced driver.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct DriverGap {
-    /// Its port.
+    /// Name of its port.
     pub(crate) port: String,
-    /// The time from when the old one was told to stop until the new one answered, milliseconds.
+    /// Time from the stop of the old process until the first reply of the new one, in milliseconds.
     pub(crate) gap_ms: f64,
 }

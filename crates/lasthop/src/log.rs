@@ -1,37 +1,53 @@
-//! The log of every process.
+//! Log of all processes.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
 
 use tracing::field::Field;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{self, Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Log lines go to standard error; `LASTHOP_LOG` chooses them (`debug`, `datapath=trace`, ...).
+/// Starts logging to standard error; `LASTHOP_LOG` filters the lines (`debug`, `datapath=trace`,
+/// ...).
 pub(crate) fn start() {
-    let filter = EnvFilter::try_from_env("LASTHOP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = filter(std::env::var("LASTHOP_LOG").ok().as_deref());
     let log = tracing_subscriber::fmt()
         .fmt_fields(fields())
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     if is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()) {
         let line = Format::default().without_time().with_level(false);
-        log.event_format(Journal(line)).init();
+        log.event_format(Journal(line)).finish().with(filter).init();
     } else {
-        log.init();
+        log.finish().with(filter).init();
     }
 }
 
-/// The most characters of a value.
-const MOST: usize = 4096;
+/// Returns the filter of `LASTHOP_LOG`: level "info" where it is not set or cannot be parsed,
+/// "error" where it is empty.
+fn filter(text: Option<&str>) -> Targets {
+    let info = || Targets::new().with_default(LevelFilter::INFO);
+    let Some(text) = text else { return info() };
+    let directives: Vec<_> = text.split(',').filter(|part| !part.is_empty()).collect();
+    if directives.is_empty() {
+        Targets::new().with_default(LevelFilter::ERROR)
+    } else {
+        directives.join(",").parse().unwrap_or_else(|_| info())
+    }
+}
 
-/// Values as they are written elsewhere, but each in one line, of bounded length, and without what would move things on a terminal: guests,
-/// VMMs and clients of the API choose parts of them.
+/// Maximum number of characters of a value.
+const MAX_VALUE_CHARS: usize = 4096;
+
+/// Returns a formatter that writes each value in one line, of bounded length and without control
+/// characters: guests, VMMs and clients of the API choose parts of them.
 fn fields() -> impl for<'a> FormatFields<'a> + 'static {
     let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let value = printable(&format!("{value:?}"));
@@ -43,14 +59,15 @@ fn fields() -> impl for<'a> FormatFields<'a> + 'static {
     format::debug_fn(write).delimited(" ")
 }
 
-/// The beginning of a text, with its control characters escaped.
+/// Returns the beginning of a text, with its control characters escaped.
 fn printable(text: &str) -> String {
     let mut chars = text.chars();
     let mut plain = String::new();
-    for c in chars.by_ref().take(MOST) {
-        match c.is_control() {
-            true => plain.extend(c.escape_default()),
-            false => plain.push(c),
+    for c in chars.by_ref().take(MAX_VALUE_CHARS) {
+        if c.is_control() {
+            plain.extend(c.escape_default())
+        } else {
+            plain.push(c)
         }
     }
     if chars.next().is_some() {
@@ -59,8 +76,8 @@ fn printable(text: &str) -> String {
     plain
 }
 
-/// Whether standard error leads to the journal: `JOURNAL_STREAM` names device and inode of that stream, and is inherited by those
-/// who have another one (systemd.exec(5)).
+/// Returns whether standard error leads to the journal: `JOURNAL_STREAM` has device and inode of
+/// that stream, but is also inherited by processes with another standard error (systemd.exec(5)).
 fn is_journal(stream: Option<&str>) -> bool {
     let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else {
         return false;
@@ -69,7 +86,8 @@ fn is_journal(stream: Option<&str>) -> bool {
         .is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
 }
 
-/// For the journal, which knows the time, and takes the priority from the line's beginning (sd-daemon(3)).
+/// Format for the journal, which has its own time stamps, and takes the priority from the line's
+/// beginning (sd-daemon(3)).
 struct Journal(Format<Full, ()>);
 
 impl<S, N> FormatEvent<S, N> for Journal
@@ -101,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// What the log has of a line.
+    /// Returns the log output.
     fn logged(write: impl FnOnce()) -> String {
         let kept = Arc::new(tempfile::tempfile().unwrap());
         let log = tracing_subscriber::fmt()
@@ -117,7 +135,23 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_said_is_one_line_of_bounded_length() {
+    fn the_environment_selects_lines() {
+        let enabled = |text, target, level| filter(text).would_enable(target, &level);
+        assert!(enabled(None, "control::engine", Level::INFO));
+        assert!(!enabled(None, "control::engine", Level::DEBUG));
+        assert!(enabled(Some(""), "control", Level::ERROR));
+        assert!(!enabled(Some(""), "control", Level::WARN));
+        let some = Some("WARN,,control::engine=debug,");
+        assert!(enabled(some, "control::engine::api_gate", Level::DEBUG));
+        assert!(enabled(some, "datapath", Level::WARN));
+        assert!(!enabled(some, "control::api", Level::INFO));
+        assert!(enabled(Some("datapath=loud"), "control", Level::INFO));
+        assert!(!enabled(Some("off"), "control", Level::ERROR));
+        assert!(!enabled(Some("datapath=debug"), "control", Level::ERROR));
+    }
+
+    #[test]
+    fn every_record_is_one_line_of_bounded_length() {
         let evil = "a\nERROR b\r\x1b[31mc\u{9b}2J\u{7f}\0";
         let line = logged(|| tracing::info!(port = %evil, path = ?evil, "{evil}"));
         assert_eq!(
@@ -132,7 +166,7 @@ mod tests {
         );
         let line =
             logged(|| tracing::warn!(reason = %"x".repeat(1 << 20), "{}", "y".repeat(1 << 20)));
-        assert!(line.len() < 3 * MOST, "{}", line.len());
+        assert!(line.len() < 3 * MAX_VALUE_CHARS, "{}", line.len());
         assert!(line.ends_with("…\n") && line.contains("y… reason=xx"));
         let line = logged(|| tracing::info!(frames = 3, "ünïcode 'stays'"));
         assert!(line.ends_with("ünïcode 'stays' frames=3\n"), "{line}");

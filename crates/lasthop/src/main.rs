@@ -1,4 +1,4 @@
-//! The binary `lasthop`: the command line, and with `run` the supervisor.
+//! Binary `lasthop`: the command line, and with `run` the supervisor.
 
 mod admin;
 mod cli;

@@ -1,4 +1,4 @@
-//! What the mains of control, switch and drivers share.
+//! Common main function of control, switch and drivers.
 
 #[path = "log.rs"]
 mod log;
@@ -14,27 +14,29 @@ use channel::supervision::LINK_FD;
 use sandbox::Process;
 use self_check::SelfCheck;
 
-/// Runs a process that the supervisor started. `process`: whose rights are dropped before anything is heard on the link, which
-/// brings all that the process needs; nobody's for a driver, which drops them itself once it has its memory.
+/// Runs a process that the supervisor started. `process` selects the rights that are dropped before
+/// the first message on the link is read. A driver has none there: it drops its rights after it has
+/// its memory.
 pub(crate) fn main(
     name: &str,
     process: Option<Process>,
     run: impl FnOnce(OwnedFd) -> io::Result<()>,
 ) -> ExitCode {
     log::start();
-    // It was started from an open file, which has no name of its own. Without one it works too.
+    // A process that was started from an open file has no useful name. A failure is harmless.
     let _ = CString::new(name).map(|name| rustix::thread::set_name(&name));
     let drop_rights = || process.map_or(Ok(()), sandbox::drop_rights);
     let checked = std::env::args()
         .nth(1)
         .is_some_and(|a| a == self_check::ARGUMENT);
-    let done = match checked {
-        true => drop_rights().and_then(|()| SelfCheck::own().print()),
-        false => supervision_link().and_then(|link| drop_rights().and_then(|()| run(link))),
+    let done = if checked {
+        drop_rights().and_then(|()| SelfCheck::own().print())
+    } else {
+        supervision_link().and_then(|link| drop_rights().and_then(|()| run(link)))
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // A peer is gone, which the supervisor knows and has said.
+        // The peer is gone; the supervisor has logged that.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             tracing::info!("{name}: {error}");
             ExitCode::FAILURE
@@ -46,7 +48,7 @@ pub(crate) fn main(
     }
 }
 
-/// The link that the supervisor left for us.
+/// Returns the link that the supervisor opened.
 fn supervision_link() -> io::Result<OwnedFd> {
     let number = std::env::var(LINK_FD).ok().and_then(|n| n.parse().ok());
     let Some(number @ 3..) = number else {
@@ -54,8 +56,8 @@ fn supervision_link() -> io::Result<OwnedFd> {
             "this is started by `lasthop run`, not by hand",
         ));
     };
-    // SAFETY: the supervisor opened this descriptor for this process alone, and this is called once; a
-    // number that is none is found by the next call.
+    // SAFETY: the supervisor opened this descriptor for this process alone, and this is called
+    // once; the next call fails for a number that is no descriptor.
     let link = unsafe { OwnedFd::from_raw_fd(number) };
     rustix::io::fcntl_setfd(&link, rustix::io::FdFlags::CLOEXEC)?;
     Ok(link)

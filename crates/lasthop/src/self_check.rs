@@ -1,25 +1,26 @@
-//! What a binary says of itself when it is asked whether it could take over.
+//! Self-check: a new binary reports its version and formats before an upgrade.
 
 use std::io::{self, Write};
 
 use channel::formats::Formats;
 use serde::{Deserialize, Serialize};
 
-/// The argument of control, switch and driver that asks; of `lasthop` it is a command.
-#[allow(dead_code, reason = "each binary asks, or is asked")]
+/// Argument that starts the self-check of control, switch and driver; `lasthop` has a command for
+/// it.
+#[allow(dead_code, reason = "each binary uses one side")]
 pub(crate) const ARGUMENT: &str = "--self-check";
 
-/// The answer: one line of JSON on standard output, from where the process would do its work.
+/// Report: one line of JSON on standard output, after the process has dropped its rights.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SelfCheck {
-    /// The version of the package.
+    /// Version of the package.
     pub(crate) version: String,
-    /// The formats that it shares with the version before it.
+    /// Versioned formats that it shares with other versions.
     pub(crate) formats: Formats,
 }
 
 impl SelfCheck {
-    /// Of this build.
+    /// Returns the report of this build.
     pub(crate) fn own() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -27,10 +28,10 @@ impl SelfCheck {
         }
     }
 
-    /// Says it.
+    /// Prints the report.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// Standard output is closed.
     pub(crate) fn print(&self) -> io::Result<()> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');

@@ -1,25 +1,23 @@
-//! The supervisor: what `lasthop run` becomes.
+//! Supervisor: the process of `lasthop run`.
 //!
 //! It reads the configuration, binds every listening socket, makes the files that outlive the other
-//! processes, and starts those. From then on it only waits: for their requests, their deaths, and a signal.
+//! processes, and starts those. Then it waits for their requests, their deaths and signals.
 //!
 //! ```text
-//! control dies   a new one is started at once (later and later if it dies before it is ready), with a new link to
-//!                the switch; the switch goes on meanwhile
-//! switch dies    a new one is started and gets what was kept of its connections; control is ended, its successor
-//!                sets the switch up, and guests go on
-//! driver dies    see [`drivers`]
-//! upgrade        see [`upgrade`]
-//! SIGTERM, SIGINT   all are told to stop, sockets are removed, exit status 0
-//! SIGHUP         see [`reload`]
-//! we die         all get SIGKILL from the kernel
+//! control dies      it is restarted, with a new link to the switch, which forwards meanwhile; the
+//!                   delay grows with each death before control is ready
+//! switch dies       it is restarted and gets the saved sessions; control is restarted to set it up
+//! driver dies       see [`drivers`]
+//! upgrade           see [`upgrade`]
+//! SIGTERM, SIGINT   all processes are stopped, sockets are removed, exit status 0
+//! SIGHUP            see [`reload`]
+//! supervisor dies   the kernel sends SIGKILL to all others
 //! ```
 
 mod admin;
 mod binaries;
 mod check;
 mod child;
-mod deposits;
 mod dialling;
 mod drivers;
 mod environment;
@@ -28,7 +26,6 @@ mod groups;
 mod guests;
 mod hand_over;
 mod heartbeat;
-mod introduce;
 mod lock;
 pub(crate) mod names;
 mod notify;
@@ -37,6 +34,8 @@ mod reload;
 mod renew;
 mod replace;
 mod running;
+mod saved_sessions;
+mod set_up;
 mod settings;
 mod signals;
 mod sockets;
@@ -55,103 +54,104 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use channel::state::StateFile;
-use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
+use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest, SwitchSettings};
 
 use admin::Admin;
 use binaries::Binaries;
 use child::{Child, Kind};
-use deposits::Deposits;
 use drivers::Drivers;
-use events::{Death, Untold};
+use events::{Death, PendingEvents};
 use guests::Guests;
-use hand_over::{HandOver, Handed};
-use heartbeat::Seen;
+use hand_over::{HandOver, HandOverResult};
+use heartbeat::HeartbeatStatus;
 use lock::Lock;
 use reload::Reload;
-use signals::Wish;
+use saved_sessions::SavedSessions;
+use signals::Signal;
 use sockets::Sockets;
 use upgrade::Upgrade;
 
-/// How long the others may take to end by themselves.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// Messages of one child in a row, before others have their turn.
-const MESSAGES: usize = 64;
-/// Messages of a dead child that are heard: more than there is room for in a link, which others may have copies of.
-const LAST_MESSAGES: usize = 4096;
+/// Time in which control and the switch may end by themselves: 3 seconds.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum number of messages of one child in a row, before the other children are served.
+const MAX_MESSAGES: usize = 64;
+/// Maximum number of messages read from a dead child. A link holds fewer, but other processes may
+/// have copies of its socket.
+const MAX_LAST_MESSAGES: usize = 4096;
 
-/// What `lasthop run` was told.
+/// Arguments of `lasthop run`.
 pub(crate) struct RunArgs {
-    /// The configuration file.
+    /// Configuration file.
     pub(crate) config: PathBuf,
-    /// Where the sockets are.
+    /// Directory of the sockets.
     pub(crate) runtime_dir: PathBuf,
 }
 
-/// Why it did not run, and the exit status that says so.
-struct Refusal {
+/// Reason why Lasthop did not start, with its exit status.
+struct StartError {
     status: u8,
     text: String,
 }
 
-impl Refusal {
-    /// What was asked for is wrong, and nothing was done.
-    fn wrong(text: String) -> Self {
+impl StartError {
+    /// Returns the error for an invalid configuration or environment; nothing was changed.
+    fn invalid(text: String) -> Self {
         Self { status: 2, text }
     }
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for StartError {
     fn from(error: io::Error) -> Self {
         let text = error.to_string();
         Self { status: 1, text }
     }
 }
 
-impl From<control::config::ConfigError> for Refusal {
+impl From<control::config::ConfigError> for StartError {
     fn from(error: control::config::ConfigError) -> Self {
-        Self::wrong(error.to_string())
+        Self::invalid(error.to_string())
     }
 }
 
-/// Runs everything in the foreground until told to end.
+/// Runs the supervisor in the foreground until it is stopped.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     crate::log::start();
-    supervise(|| start_anew(args))
+    supervise(|| start_new(args))
 }
 
-/// Goes on where another supervisor was in this process, if there was one.
+/// Resumes as the successor of another supervisor in this process, if there was one.
 pub(crate) fn resume() -> Option<ExitCode> {
     std::env::var_os(replace::RESUME)?;
     crate::log::start();
     Some(supervise(|| {
         let resumed = replace::resume();
-        resumed.map_err(|text| Refusal { status: 1, text })
+        resumed.map_err(|text| StartError { status: 1, text })
     }))
 }
 
-/// Whether this build understands what a running supervisor would leave to it.
+/// Checks whether this build can read the record of a running supervisor.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it cannot.
 pub(crate) fn understand(record: &File) -> Result<(), String> {
     replace::load(record).map(drop)
 }
 
-fn start_anew(args: &RunArgs) -> Result<Supervisor, Refusal> {
-    environment::check().map_err(Refusal::wrong)?;
+fn start_new(args: &RunArgs) -> Result<Supervisor, StartError> {
+    environment::check().map_err(StartError::invalid)?;
     let mut supervisor = start::start(args)?;
-    supervisor.introduce_switch()?;
-    supervisor.introduce_control()?;
+    supervisor.set_up_switch()?;
+    supervisor.set_up_control()?;
     Ok(supervisor)
 }
 
-fn supervise(start: impl FnOnce() -> Result<Supervisor, Refusal>) -> ExitCode {
+fn supervise(start: impl FnOnce() -> Result<Supervisor, StartError>) -> ExitCode {
     let supervised = || {
         let signals = signals::block()?;
         let mut supervisor = start()?;
         let done = supervisor.serve(&signals);
         supervisor.stop();
-        Ok::<_, Refusal>(done?)
+        Ok::<_, StartError>(done?)
     };
     match supervised() {
         Ok(()) => ExitCode::SUCCESS,
@@ -162,29 +162,29 @@ fn supervise(start: impl FnOnce() -> Result<Supervisor, Refusal>) -> ExitCode {
     }
 }
 
-/// A process of the pair that serves, or of the one that is to take its place.
+/// Control or switch, of the serving pair or of the next pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Who {
+struct ProcessRef {
     kind: Kind,
     next: bool,
 }
 
-/// Control of the pair that serves.
-const CONTROL: Who = Who {
+/// Control of the serving pair.
+const CONTROL: ProcessRef = ProcessRef {
     kind: Kind::Control,
     next: false,
 };
-/// Its switch.
-const SWITCH: Who = Who {
+/// Switch of the serving pair.
+const SWITCH: ProcessRef = ProcessRef {
     kind: Kind::Switch,
     next: false,
 };
 
-/// See the module.
+/// State of the supervisor.
 struct Supervisor {
-    /// What new processes are started from.
+    /// Executable files of new processes.
     binaries: Binaries,
-    /// The file with which it was started, if that is known.
+    /// Configuration file of the start, if known.
     config: Option<PathBuf>,
     reload: Reload,
     runtime_dir: PathBuf,
@@ -193,230 +193,253 @@ struct Supervisor {
     api: OwnedFd,
     state: StateFile,
     counters: OwnedFd,
-    /// What the switch says of whom it serves.
-    marks: OwnedFd,
-    /// What the next switch gets of this one's connections.
-    deposits: Deposits,
-    /// What guests' processors do.
+    /// Shared memory with the port that each thread of the switch serves.
+    thread_slots: OwnedFd,
+    /// Sessions for the next switch.
+    saved_sessions: SavedSessions,
+    /// vCPU states of the guests.
     guests: Guests,
-    events: Untold,
+    events: PendingEvents,
     settings: SwitchSettings,
     control: Child,
     switch: Child,
     started: Instant,
-    /// Control has said that everything is in place.
+    /// Set when control has reported that everything is in place.
     ready: bool,
     admin: Admin,
     upgrade: Option<Upgrade>,
-    /// The pair that is to take the place of control and switch.
+    /// Pair that is to replace control and the switch.
     next: Option<HandOver>,
-    /// What became of it.
-    handed: Option<Handed>,
-    /// The last that is dropped: who gets the lock next finds no sockets.
+    /// Result of the last hand-over.
+    hand_over_result: Option<HandOverResult>,
+    /// Dropped last: the next owner of the lock finds no sockets.
     lock: Lock,
 }
 
 impl Supervisor {
-    /// Waits and serves until a signal, or until control cannot even start.
+    /// Serves until a terminating signal, or until control cannot start.
     fn serve(&mut self, signals: &OwnedFd) -> io::Result<()> {
         loop {
-            let (signal, heard) = self.wait(signals)?;
+            let (signal, ready) = self.wait(signals)?;
             match signal.then(|| signals::next(signals)).flatten() {
-                Some(Wish::End) => return Ok(()),
-                Some(Wish::Reload(by)) => self.reload(by),
+                Some(Signal::Terminate) => return Ok(()),
+                Some(Signal::Reload(by)) => self.reload(by),
                 None => {}
             }
-            for who in heard {
-                self.hear(who, MESSAGES)?;
+            for process in ready {
+                self.receive(process, MAX_MESSAGES)?;
             }
-            self.turn_hand_over()?;
+            self.poll_hand_over()?;
             if self.next.is_none() {
                 self.restart_dead()?;
             }
-            for answer in self.drivers.turn(&self.binaries) {
+            for answer in self.drivers.poll(&self.binaries) {
                 let fds: Vec<_> = answer.socket.iter().map(AsFd::as_fd).collect();
-                self.reply(SWITCH, &answer.tell, &fds);
+                self.reply(SWITCH, &answer.event, &fds);
             }
-            self.turn_reload();
-            self.turn_upgrade();
-            self.look_after();
-            self.turn_guests();
-            self.tell_control();
+            self.poll_reload();
+            self.poll_upgrade();
+            self.check_processes();
+            self.poll_guests();
+            self.send_events();
         }
     }
 
-    /// Gives a new switch more of what it is to have, and ends who hangs.
-    fn look_after(&mut self) {
-        if self.switch.is_alive() && !self.next_gets_deposits() {
+    /// Sends saved sessions to a new switch and checks the heartbeats.
+    fn check_processes(&mut self) {
+        if self.switch.is_alive() && !self.next_receives_sessions() {
             let switch = &self.switch;
-            let given = self
-                .deposits
-                .hand_over(|tell, fds| switch.tell_at_once(tell, fds));
-            self.switch.kill_unless(given);
+            let sent = self
+                .saved_sessions
+                .send_queued(|event, fds| switch.try_send(event, fds));
+            self.switch.kill_on_error(sent);
         }
-        // While a pair is to take over, everybody has a deadline, and who rests or has not begun yet does not hang.
+        // During a hand-over each step has a deadline instead; a quiesced or a waiting switch does
+        // not count as hung.
         if self.next.is_some() {
             return;
         }
-        self.control.look();
-        if self.switch.look() == Seen::Missed {
-            let gets_on = self.deposits.look(&self.marks);
-            gets_on.then(|| self.switch.spare());
+        self.control.check_heartbeat();
+        if self.switch.check_heartbeat() == HeartbeatStatus::Missed {
+            let progresses = self
+                .saved_sessions
+                .session_thread_progressed(&self.thread_slots);
+            progresses.then(|| self.switch.excuse_missed());
         }
     }
 
-    /// Follows up to `most` messages of a child: one that never stops must not keep us from the others.
-    fn hear(&mut self, who: Who, most: usize) -> io::Result<()> {
+    /// Handles up to `most` messages of a child, so that one child cannot block the others.
+    fn receive(&mut self, process: ProcessRef, most: usize) -> io::Result<()> {
         for _ in 0..most {
-            let Some((ask, fds)) = self.child(who).and_then(Child::hear) else {
+            let Some((request, fds)) = self.child(process).and_then(Child::receive) else {
                 return Ok(());
             };
-            self.answer(who, ask, fds)?;
+            self.answer(process, request, fds)?;
         }
-        if let Some(child) = self.child(who) {
-            child.has_more_to_say();
+        if let Some(child) = self.child(process) {
+            child.note_flood();
         }
         Ok(())
     }
 
-    /// Control or the switch; nobody where there is no next pair.
-    fn child(&mut self, who: Who) -> Option<&mut Child> {
-        match who {
-            Who { kind, next: true } => self.next.as_mut().map(|next| next.child(kind)),
+    /// Returns control or the switch; `None` without a next pair.
+    fn child(&mut self, process: ProcessRef) -> Option<&mut Child> {
+        match process {
+            ProcessRef { kind, next: true } => self.next.as_mut().map(|next| next.child(kind)),
             CONTROL => Some(&mut self.control),
             _ => Some(&mut self.switch),
         }
     }
 
-    fn answer(&mut self, who: Who, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
-        if !who.kind.may_ask(&ask) {
-            tracing::error!("{} asks for what is not its own, and is ended", who.kind);
-            if let Some(child) = self.child(who) {
+    fn answer(
+        &mut self,
+        process: ProcessRef,
+        request: SupervisorRequest,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        if !process.kind.may_request(&request) {
+            tracing::error!("unexpected request from {}: killed", process.kind);
+            if let Some(child) = self.child(process) {
                 child.kill();
             }
             return Ok(());
         }
-        match ask {
-            Ask::Frozen | Ask::Rested { .. } | Ask::GoesOn { .. } => {
-                return self.hear_of_hand_over(who, &ask);
+        match request {
+            SupervisorRequest::Frozen
+            | SupervisorRequest::Quiesced { .. }
+            | SupervisorRequest::Serving { .. } => {
+                return self.on_hand_over_request(process, &request);
             }
-            Ask::Ready if who.next => return self.hear_of_hand_over(who, &ask),
-            Ask::Ready => {
-                self.control.prove();
-                self.switch.prove();
-                self.say_ready();
+            SupervisorRequest::Ready if process.next => {
+                return self.on_hand_over_request(process, &request);
             }
-            Ask::Listen { path } => {
+            SupervisorRequest::Ready => {
+                self.control.set_proved();
+                self.switch.set_proved();
+                self.report_ready();
+            }
+            SupervisorRequest::Listen { path } => {
                 let (socket, error) = match self.sockets.listen(&path) {
                     Ok(socket) => (Some(socket), None),
                     Err(error) => (None, Some(error.to_string())),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(who, &Tell::Listening { path, error }, &fds);
+                self.reply(process, &SupervisorEvent::Listening { path, error }, &fds);
             }
-            Ask::ListenFor { path, owner } => {
+            SupervisorRequest::ListenFor { path, owner } => {
                 let (socket, outcome) = match self.sockets.listen_as(&path, &owner) {
                     Ok((socket, peer)) => (Some(socket), Ok(peer)),
                     Err(no) => (None, Err(no)),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(who, &Tell::ListeningFor { path, outcome }, &fds);
+                self.reply(
+                    process,
+                    &SupervisorEvent::ListeningFor { path, outcome },
+                    &fds,
+                );
             }
-            Ask::Unlisten { path } => {
+            SupervisorRequest::Unlisten { path } => {
                 if let Err(error) = self.sockets.unlisten(&path) {
-                    tracing::error!("{} would have a socket removed: {error}", who.kind);
+                    tracing::error!("cannot remove a socket for {}: {error}", process.kind);
                 }
             }
-            Ask::Dials(dials) => {
+            SupervisorRequest::Dials(dials) => {
                 let error = self.sockets.register(dials).err();
                 let error = error.map(|error| error.to_string());
-                self.reply(who, &Tell::Dials { error }, &[]);
+                self.reply(process, &SupervisorEvent::Dials { error }, &[]);
             }
-            Ask::SocketDirs => {
+            SupervisorRequest::SocketDirs => {
                 let dirs = self.sockets.dirs().to_vec();
-                self.reply(who, &Tell::SocketDirs(dirs), &[]);
+                self.reply(process, &SupervisorEvent::SocketDirs(dirs), &[]);
             }
-            Ask::Dial { port } => self.dial(who, port),
-            Ask::DialPath { port, path } => self.dial_path(who, port, path),
-            Ask::Processes => {
+            SupervisorRequest::Dial { port } => self.dial(process, port),
+            SupervisorRequest::Processes => {
                 let processes = self.processes();
-                self.reply(who, &Tell::Processes(processes), &[]);
+                self.reply(process, &SupervisorEvent::Processes(processes), &[]);
             }
-            Ask::ProcessUsage => {
+            SupervisorRequest::ProcessUsage => {
                 let pids = self.processes().into_iter().map(|process| process.pid);
                 let usage = pids.filter_map(usage::of).collect();
-                self.reply(who, &Tell::ProcessUsage(usage), &[]);
+                self.reply(process, &SupervisorEvent::ProcessUsage(usage), &[]);
             }
-            Ask::Drivers(specs) => {
-                let error = self.drivers.want(specs).err();
-                self.reply(who, &Tell::Drivers { error }, &[]);
+            SupervisorRequest::Drivers(specs) => {
+                let error = self.drivers.set(specs).err();
+                self.reply(process, &SupervisorEvent::Drivers { error }, &[]);
             }
-            Ask::DriverStates => {
+            SupervisorRequest::DriverStates => {
                 let states = self.drivers.states();
-                self.reply(who, &Tell::DriverStates(states), &[]);
+                self.reply(process, &SupervisorEvent::DriverStates(states), &[]);
             }
-            Ask::InterfaceAddresses => {
+            SupervisorRequest::InterfaceAddresses => {
                 let addresses = self.drivers.addresses();
-                self.reply(who, &Tell::InterfaceAddresses(addresses), &[]);
+                self.reply(
+                    process,
+                    &SupervisorEvent::InterfaceAddresses(addresses),
+                    &[],
+                );
             }
-            Ask::Bereft => {
-                if let Some(child) = self.child(who) {
-                    child.set_bereft();
+            SupervisorRequest::SwitchGone => {
+                if let Some(child) = self.child(process) {
+                    child.set_peer_lost();
                 }
             }
-            Ask::Events { had } => {
-                if had && who == CONTROL {
-                    self.events.were_told();
+            SupervisorRequest::Events { had } => {
+                if had && process == CONTROL {
+                    self.events.acknowledge();
                 }
-                if let Some(child) = self.child(who) {
+                if let Some(child) = self.child(process) {
                     child.set_wants_events(true);
                 }
             }
-            Ask::WatchGuests(watch) => self.guests.watch(watch),
-            Ask::WatchedGuests => {
+            SupervisorRequest::WatchGuests(watch) => self.guests.watch(watch),
+            SupervisorRequest::WatchedGuests => {
                 let watched = self.guests.watched();
-                self.reply(who, &Tell::WatchedGuests(watched), &[]);
+                self.reply(process, &SupervisorEvent::WatchedGuests(watched), &[]);
             }
-            Ask::Alive => {
-                if let Some(child) = self.child(who) {
-                    // Unasked or not, it lives.
-                    let _ = child.answered();
+            SupervisorRequest::Heartbeat => {
+                if let Some(child) = self.child(process) {
+                    // A reply without a ping is harmless.
+                    let _ = child.on_heartbeat_reply();
                 }
             }
-            // Of drivers, which `drivers` hears.
-            Ask::Pong(_) | Ask::DriverEnds { .. } => {}
-            // Whose connections they are not.
-            Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. }
-                if !self.is_serving(who) => {}
-            Ask::Keep { port, number } => self.deposits.keep(port, number, fds),
-            Ask::KeepRecord {
+            // Only drivers send these; `drivers` handles them.
+            SupervisorRequest::Pong(_) | SupervisorRequest::DriverEnds { .. } => {}
+            // Only the serving switch owns the sessions.
+            SupervisorRequest::StoreDescriptor { .. }
+            | SupervisorRequest::StoreSession { .. }
+            | SupervisorRequest::DropSession { .. }
+                if !self.is_serving(process) => {}
+            SupervisorRequest::StoreDescriptor { port, number } => {
+                self.saved_sessions.store_descriptor(port, number, fds)
+            }
+            SupervisorRequest::StoreSession {
                 port,
                 record,
                 numbers,
-            } => self.deposits.record(port, record, &numbers),
-            Ask::Forget { port } => self.deposits.forget(port),
+            } => self.saved_sessions.store_session(port, record, &numbers),
+            SupervisorRequest::DropSession { port } => self.saved_sessions.drop_session(port),
         }
         Ok(())
     }
 
-    /// Answers; a child that is gone needs no answer, and one that does not listen gets none.
-    fn reply(&mut self, who: Who, tell: &Tell, fds: &[BorrowedFd<'_>]) {
-        let told = self.child(who).map(|child| child.tell(tell, fds));
-        if let Some(Err(error)) = told {
-            tracing::debug!("{} does not listen: {error}", who.kind);
+    /// Sends a reply. A child that is gone or does not read gets none.
+    fn reply(&mut self, process: ProcessRef, event: &SupervisorEvent, fds: &[BorrowedFd<'_>]) {
+        let sent = self.child(process).map(|child| child.send(event, fds));
+        if let Some(Err(error)) = sent {
+            tracing::debug!("cannot send to {}: {error}", process.kind);
         }
     }
 
-    fn say_ready(&mut self) {
+    fn report_ready(&mut self) {
         if !std::mem::replace(&mut self.ready, true) {
             let mut out = io::stdout().lock();
-            // Nobody has to listen.
+            // Standard output may be closed.
             drop(
                 out.write_all(b"lasthop: ready\n")
                     .and_then(|()| out.flush()),
             );
             if let Err(error) = notify::ready() {
-                tracing::warn!("the service manager could not be told: {error}");
+                tracing::warn!("cannot notify the service manager: {error}");
             }
         }
     }
@@ -437,7 +460,7 @@ impl Supervisor {
         let died = [self.control.reap(), self.reap_switch()?];
         for (kind, death) in [Kind::Control, Kind::Switch].into_iter().zip(&died) {
             if let Some(death) = death {
-                self.tell_ended(kind, death);
+                self.emit_ended(kind, death);
             }
         }
         if !self.ready
@@ -448,50 +471,52 @@ impl Supervisor {
             )));
         }
         if self.switch.restart_if_due(&self.binaries) {
-            self.tell_restarted(Kind::Switch);
-            // Control belongs to the switch that is gone; its successor sets the new one up.
-            self.control.set_bereft();
+            self.emit_restarted(Kind::Switch);
+            // Control belongs to the dead switch; its successor sets up the new one.
+            self.control.set_peer_lost();
             self.control.kill();
-            let told = self.introduce_switch();
-            self.switch.kill_unless(told);
+            let sent = self.set_up_switch();
+            self.switch.kill_on_error(sent);
         }
-        if self.switch_is_whole() && self.control.restart_if_due(&self.binaries) {
-            self.tell_restarted(Kind::Control);
-            let told = self.introduce_control();
-            self.control.kill_unless(told);
+        if self.switch_is_complete() && self.control.restart_if_due(&self.binaries) {
+            self.emit_restarted(Kind::Control);
+            let sent = self.set_up_control();
+            self.control.kill_on_error(sent);
         }
         Ok(())
     }
 
-    /// Whether the switch can be set up: without one, or before it has everything, control cannot be started.
-    fn switch_is_whole(&self) -> bool {
-        self.switch.is_alive() && !self.deposits.is_handing_over()
+    /// Returns whether the switch runs and has all saved sessions. Control is not started before.
+    fn switch_is_complete(&self) -> bool {
+        self.switch.is_alive() && !self.saved_sessions.has_queued()
     }
 
-    /// If the switch has died: what it said last is what its successor goes by.
+    /// Reaps the switch if it has died. Its last messages are handled first, because its successor
+    /// depends on them.
     fn reap_switch(&mut self) -> io::Result<Option<Death>> {
         let Some(status) = self.switch.has_died() else {
             return Ok(None);
         };
-        self.hear(SWITCH, LAST_MESSAGES)?;
-        match self.switch.has_hung() {
-            true => self.deposits.blame_hung(&self.marks),
-            false => self.deposits.blame(status, &self.marks),
+        self.receive(SWITCH, MAX_LAST_MESSAGES)?;
+        if self.switch.has_hung() {
+            self.saved_sessions.record_hang(&self.thread_slots)
+        } else {
+            self.saved_sessions.record_crash(status, &self.thread_slots)
         }
         self.settings.successor = true;
         Ok(self.switch.reap())
     }
 
-    /// Ends all and waits for them.
+    /// Stops all processes and waits for their ends.
     fn stop(&mut self) {
         self.reload.stop();
         self.drop_next();
         self.drivers.stop();
         for child in [&self.control, &self.switch] {
-            // One that is gone need not be told.
-            let _ = child.tell(&Tell::Stop, &[]);
+            // A process that is gone needs no message.
+            let _ = child.send(&SupervisorEvent::Stop, &[]);
         }
-        let deadline = Instant::now() + STOP_PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         for child in [&mut self.control, &mut self.switch] {
             child.wait(deadline);
         }

@@ -1,4 +1,4 @@
-//! A client that others' software makes of `docs/openapi.json` works with a running Lasthop.
+//! A client that is generated from `docs/openapi.json` works with a running Lasthop.
 
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
@@ -13,23 +13,23 @@ use serde_json::{Value, json};
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api_client");
 
-/// The Python for which `make setup` has installed what makes a client.
+/// Returns the Python into which `make setup` has installed the generator.
 fn python() -> Option<PathBuf> {
     let tools = Path::new(ROOT).join(".cache/python");
     let installed = tools.join("installed").exists();
     installed.then(|| tools.join("bin/python"))
 }
 
-/// What a command prints, which must succeed.
+/// Returns the output of a command, which must succeed.
 fn prints(command: &mut Command) -> String {
     let done = command.output().unwrap();
-    let told = [&done.stdout[..], &done.stderr[..]].concat();
-    let told = String::from_utf8_lossy(&told);
-    assert!(done.status.success(), "{told}");
+    let output = [&done.stdout[..], &done.stderr[..]].concat();
+    let output = String::from_utf8_lossy(&output);
+    assert!(done.status.success(), "{output}");
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Makes the client, a package in `dir`. What it cannot be made of is an error.
+/// Generates the client, a package in `dir`. Warnings are errors.
 fn generate(python: &Path, dir: &Path) {
     let mut command = Command::new(python);
     command.args(["-m", "openapi_python_client", "generate", "--meta", "none"]);
@@ -58,7 +58,10 @@ fn a_generated_client_asks_changes_and_understands_a_refusal() {
         .arg(place.run_dir().join("api.sock"))
         .env("PYTHONPATH", place.path("."));
     let found: Value = serde_json::from_str(&prints(&mut script)).unwrap();
-    let problem = |status, kind, field: Value| json!({ "status": status, "type": format!("urn:lasthop:problem:{kind}"), "field": field });
+    let problem = |status, kind, field: Value| {
+        let kind = format!("urn:lasthop:problem:{kind}");
+        json!({ "status": status, "type": kind, "field": field })
+    };
     let expected = json!({
         "ports": ["vm1", "vm2"],
         "dry": ["change", "port", "vm1", true],

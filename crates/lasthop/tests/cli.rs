@@ -1,4 +1,4 @@
-//! The real command line against the real API server, and by itself.
+//! The command line with the API server of a test engine, and alone.
 
 mod support;
 
@@ -15,8 +15,8 @@ fn status() {
     let fake = Fake::start();
     let text = "\
 host1: lasthop 0.1.0, up 1 h 1 min
-switch connected to control, 12 flows cached, 40 frames sent to control (0 dropped), program 3, 1 worker, adaptive poll
-guests' processors watched in /proc: no rights
+switch connected to control: 12 cached flows, 40 upcalls to control (0 dropped), policy epoch 3, 1 worker, adaptive polling
+vCPU states: samples of /proc (no rights)
 
 PROCESS     STATE    PID         UP  RESTARTS
 supervisor  running  100  1 h 1 min         0
@@ -47,35 +47,35 @@ fn ports() {
     assert!(fake.prints("status").ends_with(&list), "{list}");
     assert_eq!(fake.json("port list")["ports"][1]["name"], "vm2");
     let text = "\
-port         vm1
-state        faulted
-reason       queue 1: descriptor loop
-kind         vhost-user
-socket       vm1.sock
-role         server
-owner        -
-segment      blue
-mac          -
-mtu          -
-weight       100
-work         0.0 s of a processor; 0 ns a frame from the guest, 0 ns a frame to it
-queue pairs  2 of 2
-ring         split
-memory       512.0 MiB
-features     NET_F_CSUM F_VERSION_1
-macs         any
-addresses    any
-dhcp server  allowed
-router       allowed
-processors   4 threads
-fault        queue 1: descriptor loop
-connections  0
+port          vm1
+state         faulted
+reason        queue 1: descriptor loop
+kind          vhost-user
+socket        vm1.sock
+role          server
+owner         -
+segment       blue
+mac           -
+mtu           -
+weight        100
+cpu time      0.0 s; 0 ns per frame from the guest, 0 ns per frame to it
+queue pairs   2 of 2
+ring          split
+memory        512.0 MiB
+features      NET_F_CSUM F_VERSION_1
+macs          any
+addresses     any
+dhcp server   allowed
+router        allowed
+vcpu threads  4
+fault         queue 1: descriptor loop
+connections   0
 ";
     assert_eq!(fake.prints("port show vm1"), text);
     assert_eq!(fake.json("port show vm2")["role"], "client");
 }
 
-/// The weight of vm3 after a change of it.
+/// Changes vm3 and returns its weight.
 fn port_weight(fake: &Fake, change: &str) -> u64 {
     let line = match change {
         "" => "port show vm3".to_owned(),
@@ -119,41 +119,45 @@ fn a_port_is_added_changed_and_removed() {
 }
 
 #[test]
-fn a_change_of_a_port_may_be_looked_at_first() {
+fn a_change_of_a_port_has_a_dry_run() {
     let fake = Fake::start();
     let before = fake.json("port list");
-    let look = |change: &str| {
+    let dry_run = |change: &str| {
         let mut command = fake.command(&format!("port set vm1 {change} --dry-run"));
         let done = command.output().unwrap();
         assert_eq!(String::from_utf8(done.stderr).unwrap(), "");
         (done.status.code(), String::from_utf8(done.stdout).unwrap())
     };
     let text = "~ port vm1: queues 2 -> 4 (loses its connection)\n1 change to apply\n";
-    assert_eq!(look("--queues 4"), (Some(3), text.to_owned()));
+    assert_eq!(dry_run("--queues 4"), (Some(3), text.to_owned()));
     let text = "~ port vm1: mtu - -> 9000, weight - -> 7\n1 change to apply\n";
-    assert_eq!(look("--mtu 9000 --weight 7"), (Some(3), text.to_owned()));
+    assert_eq!(dry_run("--mtu 9000 --weight 7"), (Some(3), text.to_owned()));
     for (change, loses) in [
         ("--role client", true),
         ("--socket x.sock", true),
         ("--segment red", false),
     ] {
-        let (status, told) = look(change);
+        let (status, message) = dry_run(change);
         assert_eq!(status, Some(3), "{change}");
-        assert_eq!(told.contains("(loses its connection)"), loses, "{told}");
+        assert_eq!(
+            message.contains("(loses its connection)"),
+            loses,
+            "{message}"
+        );
     }
-    let (status, told) = look("--queues 4 --json");
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert_eq!((status, &told["applied"]), (Some(3), &json!(false)));
-    assert_eq!(told["changes"][0]["disconnects"], true);
+    let (status, message) = dry_run("--queues 4 --json");
+    let message: serde_json::Value = serde_json::from_str(&message).unwrap();
+    assert_eq!((status, &message["applied"]), (Some(3), &json!(false)));
+    assert_eq!(message["changes"][0]["disconnects"], true);
     let help = fake.prints("port set --help");
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for option in ["--queues <N>", "--socket <PATH>", "--role <ROLE>"] {
-        let (_, said) = help.split_once(option).unwrap();
-        let said = said.split("--").next().unwrap();
-        assert!(said.contains("the guest loses"), "{option}: {said}");
+        let (_, about) = help.split_once(option).unwrap();
+        let about = about.split("--").next().unwrap();
+        assert!(about.contains("the guest loses"), "{option}: {about}");
     }
     assert_eq!(
-        look("--queues 2"),
+        dry_run("--queues 2"),
         (Some(0), "nothing to change\n".to_owned())
     );
     let green =
@@ -165,13 +169,13 @@ fn a_change_of_a_port_may_be_looked_at_first() {
 }
 
 #[test]
-fn segments_and_what_was_learned() {
+fn segments_and_fdb_entries() {
     let fake = Fake::start();
     let text = "\
-SEGMENT  VLAN  QUESTIONS  PORTS
-default     -  flooded
-blue       10  flooded    vm1,vm2
-red         -  flooded    vm2
+SEGMENT  VLAN  NEIGHBOUR SUPPRESSION  PORTS
+default     -  off
+blue       10  off                    vm1,vm2
+red         -  off                    vm2
 ";
     assert_eq!(fake.prints("segment list"), text);
     let red = json!({"name": "red", "vlan": null, "ports": ["vm2"]});
@@ -189,12 +193,13 @@ red         -  flooded    vm2
         fake.json("segment set green --no-vlan")["vlan"],
         json!(null)
     );
-    let (status, complaint) = fake.fails("segment remove blue");
+    let (status, error) = fake.fails("segment remove blue");
     assert_eq!(
-        (status, &*complaint),
+        (status, &*error),
         (
             2,
-            "lasthop: segment `blue` cannot be removed: port `vm1` is in it, port `vm2` is in it; change or remove these first\n"
+            "lasthop: segment `blue` cannot be removed: port `vm1` is in it, \
+             port `vm2` is in it; change or remove these first\n"
         )
     );
     assert_eq!(fake.fails("segment set green").0, 2);
@@ -215,12 +220,13 @@ red      52:54:00:00:00:03  vm2   static
         "segment": "red", "mac": "52:54:00:00:00:02", "port": "vm2", "age_seconds": 3,
     });
     let own = json!({
-        "segment": "red", "mac": "52:54:00:00:00:03", "port": "vm2", "age_seconds": 0, "static": true,
+        "segment": "red", "mac": "52:54:00:00:00:03", "port": "vm2", "age_seconds": 0,
+        "static": true,
     });
     assert_eq!(one, json!({"entries": [entry, own]}));
     assert_eq!(
         fake.prints("fdb list --port vm1 --segment red"),
-        "nothing learned\n"
+        "no entries\n"
     );
 }
 
@@ -256,11 +262,11 @@ m4       receiver-full       5
     assert_eq!(list["mirrors"][0]["drops"]["runt"], 7);
     assert_eq!(list["mirrors"][0]["copied"]["packets"], 3);
 
-    let (status, told) = fake.fails("mirror add m1 --to vm1 --filter arp");
+    let (status, message) = fake.fails("mirror add m1 --to vm1 --filter arp");
     let taken =
         "lasthop: name: expected a name that no other mirror has, found \"m1\" a second time\n";
-    assert_eq!((status, &*told), (2, taken));
-    let replaced = "mirror m1 put in place, copies go to vm1\n";
+    assert_eq!((status, &*message), (2, taken));
+    let replaced = "mirror m1 set, copies go to vm1\n";
     let line = "mirror add m1 --replace --to vm1 --ports vm2 --direction out";
     assert_eq!(fake.prints(line), replaced);
     let list = fake.json("mirror list");
@@ -269,15 +275,15 @@ m4       receiver-full       5
 
     assert_eq!(fake.prints("mirror remove m1"), "mirror m1 removed\n");
     assert_eq!(fake.prints("mirror remove m3 --json"), "");
-    let (status, told) = fake.fails("mirror remove m1");
+    let (status, message) = fake.fails("mirror remove m1");
     let none = "lasthop: there is no mirror `m1`\n";
-    assert_eq!((status, &*told), (2, none));
+    assert_eq!((status, &*message), (2, none));
     let left = fake.json("mirror list");
     assert_eq!(left["mirrors"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn access_lists_are_shown_with_what_their_rules_were_used_for() {
+fn access_lists_are_shown_with_their_hits() {
     let fake = Fake::start();
     assert_eq!(fake.prints("acl list"), "no access lists\n");
     let lists = r#"
@@ -293,7 +299,15 @@ name = "in"
 direction = "to-guest"
 groups = ["web"]
 ports = ["vm1"]
-rule = [{ name = "rest", action = "drop" }, { name = "http", action = "allow", priority = 9, protocol = "tcp", destination_ports = [80, "8000-8010"] }]
+[[acl.rule]]
+name = "rest"
+action = "drop"
+[[acl.rule]]
+name = "http"
+action = "allow"
+priority = 9
+protocol = "tcp"
+destination_ports = [80, "8000-8010"]
 [[acl]]
 name = "empty"
 direction = "from-guest"
@@ -302,7 +316,7 @@ segments = ["default"]
     let file = write(&fake, lists);
     fake.prints(&format!("apply {file}"));
     let text = "\
-LIST   DIRECTION   APPLIES TO         RULES  PACKETS    BYTES      LAST HIT
+LIST   DIRECTION   ATTACHED TO        RULES  PACKETS    BYTES      LAST HIT
 in     to-guest    vm1 and group web      2        3  3.0 KiB  1 min 5 s ago
 empty  from-guest  segment default        0        0      0 B             -
 ";
@@ -319,33 +333,37 @@ PRIORITY  RULE  ACTION  MATCHES                                         PACKETS 
     let rest = json!({"name": "rest", "packets": 3, "bytes": 3072, "last_hit_ms_ago": 65_000});
     assert_eq!(counts["lists"][0]["rules"][0], rest);
     assert_eq!(fake.json("acl list")["lists"].as_array().unwrap().len(), 2);
-    let (status, told) = fake.fails("acl show none");
+    let (status, message) = fake.fails("acl show none");
     let none = "lasthop: list: there is no access list `none`\n";
-    assert_eq!((status, &*told), (2, none));
+    assert_eq!((status, &*message), (2, none));
 }
 
 #[test]
 fn a_static_entry_is_added_moved_and_removed() {
     let fake = Fake::start();
-    let wanted = |fake: &Fake| fake.prints("export").matches("[[fdb]]").count();
+    let desired = |fake: &Fake| fake.prints("export").matches("[[fdb]]").count();
     let line = "fdb add 52:54:00:00:00:0A --port vm1 --segment blue";
-    assert_eq!(fake.prints(line), "52:54:00:00:00:0A is behind port vm1\n");
+    assert_eq!(
+        fake.prints(line),
+        "static entry 52:54:00:00:00:0A added at port vm1\n"
+    );
     fake.prints(line);
-    assert_eq!(wanted(&fake), 1);
-    let (status, told) = fake.fails("port remove vm1");
+    assert_eq!(desired(&fake), 1);
+    let (status, message) = fake.fails("port remove vm1");
     assert_eq!(status, 2);
     assert!(
-        told.contains("the static entry `52:54:00:00:00:0a` is behind it"),
-        "{told}"
+        message.contains("the static entry `52:54:00:00:00:0a` is behind it"),
+        "{message}"
     );
-    for (line, complaint) in [
+    for (line, error) in [
         (
             "fdb add 52:54 --port vm1",
             "mac: expected a MAC address like 52:54:00:00:00:01, found \"52:54\"",
         ),
         (
             "fdb add ff:ff:ff:ff:ff:ff --port vm1 --segment blue",
-            "mac: expected a unicast MAC address like \"52:54:00:00:00:01\", found the group address \"ff:ff:ff:ff:ff:ff\"",
+            "mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
+             found the group address \"ff:ff:ff:ff:ff:ff\"",
         ),
         (
             "fdb add 52:54:00:00:00:0a --port vm1 --segment red",
@@ -356,27 +374,27 @@ fn a_static_entry_is_added_moved_and_removed() {
             "there is no static entry `52:54:00:00:00:0b` in segment `blue`",
         ),
     ] {
-        let (status, told) = fake.fails(line);
-        assert_eq!((status, told), (2, format!("lasthop: {complaint}\n")));
+        let (status, message) = fake.fails(line);
+        assert_eq!((status, message), (2, format!("lasthop: {error}\n")));
     }
     assert_eq!(
         fake.prints("fdb remove 52:54:00:00:00:0a --segment blue"),
         "static entry 52:54:00:00:00:0a removed\n"
     );
-    assert_eq!(wanted(&fake), 0);
+    assert_eq!(desired(&fake), 0);
 }
 
-/// A line with one blank between its words.
+/// Returns a line with single blanks.
 fn squeezed(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn a_mirror_that_cannot_be_is_refused_with_its_field() {
+fn an_invalid_mirror_is_refused_with_its_field() {
     let fake = Fake::start();
     fake.prints("mirror add m1 --to vm1 --ports vm2");
     let before = fake.json("mirror list");
-    for (line, complaint) in [
+    for (line, error) in [
         (
             "--to vm9 --ports vm2",
             "to: expected the name of a port, found \"vm9\"",
@@ -391,7 +409,8 @@ fn a_mirror_that_cannot_be_is_refused_with_its_field() {
         ),
         (
             "--to vm2 --segments blue",
-            "to: expected a port that no mirror copies by name, found \"vm2\", which mirror \"m1\" copies",
+            "to: expected a port that no mirror copies by name, \
+             found \"vm2\", which mirror \"m1\" copies",
         ),
         (
             "--to vm1 --segments green",
@@ -399,20 +418,24 @@ fn a_mirror_that_cannot_be_is_refused_with_its_field() {
         ),
     ] {
         for replace in ["", " --replace"] {
-            let (status, told) = fake.fails(&format!("mirror add m2 {line}{replace}"));
-            assert_eq!((status, told), (2, format!("lasthop: {complaint}\n")));
+            let (status, message) = fake.fails(&format!("mirror add m2 {line}{replace}"));
+            assert_eq!((status, message), (2, format!("lasthop: {error}\n")));
         }
     }
-    let (status, told) = fake.fails("mirror add m2 --to vm1 --filter tcp(");
+    let (status, message) = fake.fails("mirror add m2 --to vm1 --filter tcp(");
     assert_eq!(status, 2);
-    assert!(told.starts_with("lasthop: filter: column 4: "), "{told}");
+    assert!(
+        message.starts_with("lasthop: filter: column 4: "),
+        "{message}"
+    );
     assert_eq!(fake.json("mirror list"), before);
-    let (status, told) = fake.fails("port remove vm2");
-    let needed = "lasthop: port `vm2` cannot be removed: mirror `m1` copies its frames; change or remove that first\n";
-    assert_eq!((status, &*told), (2, needed));
+    let (status, message) = fake.fails("port remove vm2");
+    let needed = "lasthop: port `vm2` cannot be removed: mirror `m1` copies its frames; \
+                  change or remove that first\n";
+    assert_eq!((status, &*message), (2, needed));
 }
 
-/// The file is in the fake's runtime directory.
+/// Writes a file to the runtime directory and returns its path.
 fn write(fake: &Fake, text: &str) -> String {
     let file = fake.dir().join("new.toml");
     std::fs::write(&file, text).unwrap();
@@ -422,7 +445,8 @@ fn write(fake: &Fake, text: &str) -> String {
 #[test]
 fn a_file_is_applied_with_its_difference() {
     let fake = Fake::start();
-    let vm1 = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\nqueues = 2\nmtu = 9000\n";
+    let vm1 = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\n\
+               queues = 2\nmtu = 9000\n";
     let tap = "[[port]]\nname = \"host0\"\nkind = \"tap\"\naddress = \"10.0.0.1/24\"\n";
     let file = write(&fake, &format!("[switch]\nname = \"host1\"\n{vm1}{tap}"));
     let text = "\
@@ -471,7 +495,7 @@ fn a_port_goes_down_and_up() {
     assert_eq!(down, "port vm1 changed, admin-down\n");
     assert!(fake.prints("port list").contains("vm1   admin-down"));
     let shown = fake.prints("port show vm1");
-    assert!(shown.contains("\nadmin state  down\n"), "{shown}");
+    assert!(shown.contains("\nadmin state   down\n"), "{shown}");
     assert_eq!(fake.json("port show vm1")["admin_state"], "down");
     assert!(fake.prints("export").contains("\nadmin_state = \"down\"\n"));
     fake.prints("port set vm1 --up");
@@ -481,7 +505,7 @@ fn a_port_goes_down_and_up() {
 }
 
 #[test]
-fn what_was_changed_is_kept_in_a_file() {
+fn export_has_all_changes() {
     let fake = Fake::start();
     fake.prints("port set vm1 --mtu 9000 --limit from-guest:packets=100k");
     let file = fake.prints("export");
@@ -491,7 +515,7 @@ fn what_was_changed_is_kept_in_a_file() {
     let file = write(&fake, &file);
     let dry = fake.prints(&format!("apply {file} --dry-run"));
     assert_eq!(dry, "nothing to change\n");
-    // It says what it did not say before, once that is changed back.
+    // The exported file restores the value after another change.
     fake.prints("port set vm1 --no-mtu");
     let text = "~ port vm1: mtu - -> 9000\n1 change applied\n";
     assert_eq!(fake.prints(&format!("apply {file}")), text);
@@ -505,8 +529,10 @@ fn a_file_may_come_from_standard_input() {
         let mut command = fake.command(line);
         command.write_stdin(text).output().unwrap()
     };
-    let text = "[switch]\nname = \"host1\"\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\nqueues = 2\n";
-    let shown = "- segment blue\n- segment red\n- port vm2 (loses its connection)\n~ port vm1: segment blue -> default\n4 changes";
+    let text = "[switch]\nname = \"host1\"\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\n\
+                socket = \"vm1.sock\"\nqueues = 2\n";
+    let shown = "- segment blue\n- segment red\n- port vm2 (loses its connection)\n\
+                 ~ port vm1: segment blue -> default\n4 changes";
     for (line, status, end) in [
         ("apply - --dry-run", 3, "to apply"),
         ("apply -", 0, "applied"),
@@ -514,11 +540,11 @@ fn a_file_may_come_from_standard_input() {
         assert_eq!(fake.json("port list"), before);
         let done = apply(line, text);
         assert_eq!(done.status.code(), Some(status));
-        let told = String::from_utf8(done.stdout).unwrap();
-        assert_eq!(told, format!("{shown} {end}\n"));
+        let message = String::from_utf8(done.stdout).unwrap();
+        assert_eq!(message, format!("{shown} {end}\n"));
     }
     let before = fake.json("port list");
-    for (text, complaint) in [
+    for (text, error) in [
         (
             "[switch]\nname = 5\n",
             "<stdin>:2:8: switch.name: expected a name",
@@ -527,13 +553,16 @@ fn a_file_may_come_from_standard_input() {
             "[switch]\nname = \"host1\"\nworkers = 3\n",
             "<stdin>:3:11: switch.workers: expected 1, with which",
         ),
-        ("", "<stdin>: it is empty\n"),
-        (" \n", "<stdin>: it is empty\n"),
+        ("", "<stdin>: empty input\n"),
+        (" \n", "<stdin>: empty input\n"),
     ] {
         let done = apply("apply -", text);
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(2), "{told}");
-        assert!(told.starts_with(&format!("lasthop: {complaint}")), "{told}");
+        let message = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(2), "{message}");
+        assert!(
+            message.starts_with(&format!("lasthop: {error}")),
+            "{message}"
+        );
     }
     assert_eq!(fake.json("port list"), before);
 }
@@ -551,23 +580,24 @@ fn a_terminal_is_no_file() {
         .stdin(terminal)
         .output()
         .unwrap();
-    let told = String::from_utf8(done.stderr).unwrap();
+    let message = String::from_utf8(done.stderr).unwrap();
     let expected = "lasthop: standard input is a terminal: name a file, or pipe one in\n";
-    assert_eq!((done.status.code(), &*told), (Some(2), expected));
+    assert_eq!((done.status.code(), &*message), (Some(2), expected));
 }
 
 #[test]
-fn a_file_that_cannot_be_applied_is_blamed_with_its_place() {
+fn an_invalid_file_is_refused_with_file_line_and_column() {
     let fake = Fake::start();
     let before = fake.json("port list");
-    for (text, complaint) in [
+    for (text, error) in [
         (
             "[switch]\nname = 5\n",
             "{}:2:8: switch.name: expected a name",
         ),
         (
             "[switch]\nname = \"host1\"\nworkers = 3\n",
-            "{}:3:11: switch.workers: expected 1, with which Lasthop was started: another takes a restart, found 3",
+            "{}:3:11: switch.workers: expected 1, with which Lasthop was started: \
+             another takes a restart, found 3",
         ),
         (
             "[[port]]\nname = \"a\"\nkind = \"tap\"\nsegment = \"x\"\n",
@@ -576,21 +606,24 @@ fn a_file_that_cannot_be_applied_is_blamed_with_its_place() {
         ("[[port]\n", "{}:1:8: expected `]"),
     ] {
         let file = write(&fake, text);
-        let (status, told) = fake.fails(&format!("apply {file}"));
-        let complaint = complaint.replace("{}", &file);
-        assert_eq!(status, 2, "{told}");
-        assert!(told.starts_with(&format!("lasthop: {complaint}")), "{told}");
+        let (status, message) = fake.fails(&format!("apply {file}"));
+        let error = error.replace("{}", &file);
+        assert_eq!(status, 2, "{message}");
+        assert!(
+            message.starts_with(&format!("lasthop: {error}")),
+            "{message}"
+        );
     }
-    let (status, told) = fake.fails("apply /nonexistent.toml");
+    let (status, message) = fake.fails("apply /nonexistent.toml");
     assert_eq!(status, 2);
     assert!(
-        told.contains("/nonexistent.toml: expected a file that can be read"),
-        "{told}"
+        message.contains("/nonexistent.toml: expected a file that can be read"),
+        "{message}"
     );
-    let (status, told) = fake.fails("reload");
+    let (status, message) = fake.fails("reload");
     assert_eq!(status, 1, "the fake has no supervisor");
-    let nobody = "supervisor.sock: is `lasthop run` running?\n";
-    assert!(told.ends_with(nobody), "{told}");
+    let unreachable = "supervisor.sock: is `lasthop run` running?\n";
+    assert!(message.ends_with(unreachable), "{message}");
     assert_eq!(fake.json("port list"), before);
 }
 
@@ -610,12 +643,13 @@ vm1         runt         7
     let text = concat!(
         r#"{"ports":[{"name":"vm1","state":"up","from_guest":{"packets":2000,"bytes":2048000},"#,
         r#""to_guest":{"packets":0,"bytes":0},"drops":{"runt":7,"unused":0},"#,
-        r#""work":{"cycles_switching":0,"cycles_copying":0,"switching_ns_per_frame":0,"#,
-        r#""copying_ns_per_frame":0,"cpu_us":1000000,"masked_batches":0}},"#,
+        r#""neighbour_replies":0,"work":{"cycles_switching":0,"cycles_copying":0,"switching_ns_per_frame":0,"#,
+        r#""copying_ns_per_frame":0,"cpu_us":1000000,"skipped_batches":0}},"#,
         r#"{"name":"vm2","state":"dialing","from_guest":{"packets":0,"bytes":0},"#,
         r#""to_guest":{"packets":0,"bytes":0},"drops":{},"#,
-        r#""work":{"cycles_switching":0,"cycles_copying":0,"switching_ns_per_frame":0,"#,
-        r#""copying_ns_per_frame":0,"cpu_us":0,"masked_batches":0}}],"drops":{"runt":7,"unused":0}}"#,
+        r#""neighbour_replies":0,"work":{"cycles_switching":0,"cycles_copying":0,"switching_ns_per_frame":0,"#,
+        r#""copying_ns_per_frame":0,"cpu_us":0,"skipped_batches":0}}],"#,
+        r#""drops":{"runt":7,"unused":0}}"#,
         "\n"
     );
     assert_eq!(fake.prints("stats --json"), text);
@@ -623,7 +657,7 @@ vm1         runt         7
 
 #[test]
 fn every_reason_for_a_drop_is_explained() {
-    // Nobody is asked.
+    // No Lasthop runs.
     let printed = |line: &str| {
         let done = lasthop().args(line.split_whitespace()).assert().success();
         String::from_utf8(done.get_output().stdout.clone()).unwrap()
@@ -631,8 +665,8 @@ fn every_reason_for_a_drop_is_explained() {
     let text = printed("stats --explain");
     let document: serde_json::Value =
         serde_json::from_str(&printed("stats --explain --json")).unwrap();
-    assert_eq!(text.lines().count(), port::REASONS.len() + 1);
-    for (at, reason) in port::REASONS.iter().enumerate() {
+    assert_eq!(text.lines().count(), port::losses().count() + 1);
+    for (at, reason) in port::losses().enumerate() {
         let line = text.lines().nth(at + 1).unwrap();
         assert!(
             line.starts_with(reason.name()) && line.ends_with(reason.help()),
@@ -654,20 +688,23 @@ vm1         runt         7
 ";
     assert_eq!(fake.prints("stats vm1"), text);
     assert_eq!(fake.json("stats vm1")["drops"]["runt"], 7);
-    let (status, told) = fake.fails("stats vm9");
-    assert_eq!((status, &*told), (2, "lasthop: there is no port `vm9`\n"));
+    let (status, message) = fake.fails("stats vm9");
+    assert_eq!(
+        (status, &*message),
+        (2, "lasthop: there is no port `vm9`\n")
+    );
 }
 
 #[test]
-fn what_was_learned_and_decided_is_forgotten() {
+fn fdb_flush_and_flows_purge() {
     let fake = Fake::start();
     let flushed = fake.json("fdb flush --port vm1")["flushed"]
         .as_u64()
         .unwrap();
     let all = fake.json("fdb flush")["flushed"].as_u64().unwrap();
     assert!(flushed > 0 && flushed < all, "{flushed} of {all}");
-    let told = fake.prints("fdb flush --port vm1");
-    assert!(told.starts_with(&format!("{flushed} ent")), "{told}");
+    let message = fake.prints("fdb flush --port vm1");
+    assert!(message.starts_with(&format!("{flushed} ent")), "{message}");
     assert_eq!(fake.fails("fdb flush --segment none").0, 2);
     assert_eq!(fake.prints("flows purge"), "flows purged\n");
     assert_eq!(fake.prints("flows purge --port vm1"), "flows purged\n");
@@ -703,7 +740,7 @@ fn watching_shows_rates_and_ends_quietly_when_unread() {
 }
 
 #[test]
-fn what_the_server_refuses() {
+fn refusals_of_the_server_are_2() {
     let fake = Fake::start();
     let table = [
         ("port show vm9", 2, "there is no port `vm9`"),
@@ -739,53 +776,53 @@ fn what_the_server_refuses() {
             "segment: expected the name of a segment (default, blue, red), found \"green\"",
         ),
     ];
-    for (line, status, complaint) in table {
-        let complaint = format!("lasthop: {complaint}\n");
-        assert_eq!(fake.fails(line), (status, complaint), "{line}");
+    for (line, status, error) in table {
+        let error = format!("lasthop: {error}\n");
+        assert_eq!(fake.fails(line), (status, error), "{line}");
     }
 }
 
 #[test]
-fn what_goes_wrong_is_a_document_where_one_was_asked_for() {
+fn with_json_a_failure_is_a_document() {
     let fake = Fake::start();
     let fails = |line: &str| {
-        let (status, told) = fake.fails(line);
-        let document: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let (status, message) = fake.fails(line);
+        let document: serde_json::Value = serde_json::from_str(&message).unwrap();
         (status, document)
     };
     let refused = json!({
         "type": "urn:lasthop:problem:invalid",
-        "title": "The request asks for what cannot be",
+        "title": api::v1::Problem::new(api::v1::ProblemKind::Invalid, "").title,
         "status": 422,
         "detail": "expected the name of a segment (default, blue, red), found \"green\"",
         "field": "segment",
     });
     assert_eq!(fails("port set vm1 --segment green --json"), (2, refused));
-    let (status, told) = fails("trace --port vm1 --json icmp 10.0.0.1 > ::1");
-    assert_eq!((status, &told["column"]), (2, &json!(17)));
-    let (status, told) = fails("apply /nonexistent --json");
-    let title = json!("The command asks for what cannot be");
-    assert_eq!((status, &told["title"]), (2, &title));
-    assert!(told["detail"].as_str().unwrap().contains("/nonexistent"));
-    assert_eq!(told.as_object().unwrap().len(), 2, "{told}");
-    // Who gets it wrong for clap is no program that reads documents.
-    let (status, told) = fake.fails("port show --json");
-    assert!(status == 2 && told.starts_with("error: "), "{told}");
+    let (status, message) = fails("trace --port vm1 --json icmp 10.0.0.1 > ::1");
+    assert_eq!((status, &message["column"]), (2, &json!(17)));
+    let (status, message) = fails("apply /nonexistent --json");
+    let title = json!("Invalid request");
+    assert_eq!((status, &message["title"]), (2, &title));
+    assert!(message["detail"].as_str().unwrap().contains("/nonexistent"));
+    assert_eq!(message.as_object().unwrap().len(), 2, "{message}");
+    // Usage errors are plain text.
+    let (status, message) = fake.fails("port show --json");
+    assert!(status == 2 && message.starts_with("error: "), "{message}");
 
     let output = lasthop()
         .args(["status", "--json", "--runtime-dir", "/nonexistent"])
         .output()
         .unwrap();
-    let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    let message: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(told["title"], "It failed");
+    assert_eq!(message["title"], "Failed");
 }
 
 #[test]
-fn nobody_there() {
+fn an_unreachable_lasthop_is_1() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("api.sock");
-    let complaint = format!(
+    let error = format!(
         "lasthop: cannot reach Lasthop at {}: is `lasthop run` running?\n",
         socket.display()
     );
@@ -794,18 +831,14 @@ fn nobody_there() {
         command.arg("status").env("LASTHOP_RUNTIME_DIR", dir.path());
         command
     };
-    status()
-        .assert()
-        .code(1)
-        .stdout("")
-        .stderr(complaint.clone());
-    // A socket that nobody listens on any more.
+    status().assert().code(1).stdout("").stderr(error.clone());
+    // A socket without a listener.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    status().assert().code(1).stdout("").stderr(complaint);
+    status().assert().code(1).stdout("").stderr(error);
 }
 
 #[test]
-fn wrong_usage_is_2_and_says_why() {
+fn wrong_usage_is_2_with_a_reason() {
     let table = [
         ("", "Usage: lasthop"),
         ("frobnicate", "unrecognized subcommand 'frobnicate'"),
@@ -872,11 +905,11 @@ fn wrong_usage_is_2_and_says_why() {
         ("completions tcsh", "invalid value 'tcsh'"),
         ("run --config a --json", "unexpected argument '--json'"),
     ];
-    for (line, complaint) in table {
+    for (line, error) in table {
         let done = lasthop().args(line.split_whitespace()).assert();
         let done = done.code(2).stdout("");
         let text = String::from_utf8_lossy(&done.get_output().stderr).into_owned();
-        assert!(text.contains(complaint), "{line}: {text}");
+        assert!(text.contains(error), "{line}: {text}");
     }
 }
 
@@ -888,11 +921,11 @@ fn usage_names_only_what_is_required() {
         if let Some(dir) = dir {
             command.env("LASTHOP_RUNTIME_DIR", dir);
         }
-        let told = command.output().unwrap().stderr;
-        let told = String::from_utf8(told).unwrap();
+        let message = command.output().unwrap().stderr;
+        let message = String::from_utf8(message).unwrap();
         assert!(
-            told.contains("Usage: lasthop port remove <NAME>\n"),
-            "{told}"
+            message.contains("Usage: lasthop port remove <NAME>\n"),
+            "{message}"
         );
     }
 }
@@ -918,20 +951,20 @@ fn a_configuration_is_checked_without_starting_anything() {
         warning: acl \"idle\", rule \"web\" is never reached: \"all\" comes first\n";
     check().assert().code(0).stderr(warnings);
     std::fs::write(&file, "[switch]\nname = \"host 1\"\n").unwrap();
-    let complaint = format!(
+    let error = format!(
         "lasthop: {}:2:8: switch.name: expected a name of 1 to 32 characters out of \
          A-Z a-z 0-9 _ . -, found \"host 1\"\n",
         file.display()
     );
-    check().assert().code(2).stdout("").stderr(complaint);
-    // A terminal would obey the raw key.
+    check().assert().code(2).stdout("").stderr(error);
+    // A terminal would interpret the raw key.
     std::fs::write(&file, "[switch]\n\"\\u001b[31mfoo\" = 1\n").unwrap();
-    let complaint = format!(
-        "lasthop: {}:2:1: switch.\\u{{1b}}[31mfoo: expected one of the keys name, poll, workers, batching, \
-         guest_state, copy_engine, offload, socket_dirs, found the unknown key \"\\u{{1b}}[31mfoo\"\n",
+    let error = format!(
+        "lasthop: {}:2:1: switch.\\u{{1b}}[31mfoo: expected one of the keys name, poll, \
+         workers, coalescing, guest_state, helpers, socket_dirs, found the unknown key \"\\u{{1b}}[31mfoo\"\n",
         file.display()
     );
-    check().assert().code(2).stdout("").stderr(complaint);
+    check().assert().code(2).stdout("").stderr(error);
     assert!(!dir.path().join("run").exists());
 }
 
@@ -1045,13 +1078,13 @@ fn man_pages() {
 }
 
 #[test]
-fn questions_about_frames_and_flows() {
+fn trace_and_flows() {
     let fake = Fake::start();
-    assert_eq!(fake.prints("flows --limit 7"), "no flows are cached\n");
+    assert_eq!(fake.prints("flows --limit 7"), "no cached flows\n");
     assert_eq!(fake.json("flows --port vm1"), json!({"flows": []}));
-    let (status, told) = fake.fails("trace --port vm1 icmp 10.0.0.1 > ::1");
+    let (status, message) = fake.fails("trace --port vm1 icmp 10.0.0.1 > ::1");
     assert_eq!(status, 2);
-    assert_eq!(told, "lasthop: expression: column 17: nonsense\n");
+    assert_eq!(message, "lasthop: expression: column 17: nonsense\n");
     for wrong in [
         "trace --port vm1",
         "trace icmp",
@@ -1064,49 +1097,50 @@ fn questions_about_frames_and_flows() {
     ] {
         assert_eq!(fake.fails(wrong).0, 2, "{wrong}");
     }
-    // The server that makes things up has a word for a frame that is dropped, and one for others.
-    let asks = |line: &str| {
+    // The test server traces "drop" as a drop and "deliver" as a delivery.
+    let trace = |line: &str| {
         let mut command = fake.command(&format!("trace --port vm1 {line}"));
         let done = command.output().unwrap();
-        let told = String::from_utf8(done.stderr).unwrap();
-        (done.status.code().unwrap(), told)
+        let message = String::from_utf8(done.stderr).unwrap();
+        (done.status.code().unwrap(), message)
     };
-    assert_eq!(asks("--expect pass deliver"), (0, String::new()));
-    assert_eq!(asks("--expect drop drop"), (0, String::new()));
+    assert_eq!(trace("--expect pass deliver"), (0, String::new()));
+    assert_eq!(trace("--expect drop drop"), (0, String::new()));
     let otherwise = "lasthop: expected pass: 1 of 1 frame would be dropped\n".to_owned();
-    assert_eq!(asks("--expect pass drop"), (4, otherwise));
+    assert_eq!(trace("--expect pass drop"), (4, otherwise));
     let otherwise = "lasthop: expected drop: 1 of 1 frame would pass\n".to_owned();
-    assert_eq!(asks("--expect drop deliver"), (4, otherwise));
-    let (status, told) = asks("--expect drop deliver --json");
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(trace("--expect drop deliver"), (4, otherwise));
+    let (status, message) = trace("--expect drop deliver --json");
+    let message: serde_json::Value = serde_json::from_str(&message).unwrap();
     assert_eq!(
-        (status, &told["title"]),
-        (4, &json!("It is not as expected"))
+        (status, &message["title"]),
+        (4, &json!("Unexpected result"))
     );
 
-    let (status, told) = fake.fails("trace --port vm1 --pcap /dev/null");
-    let expected = "lasthop: /dev/null: it is neither pcap nor pcapng\n";
-    assert_eq!((status, told.as_str()), (2, expected));
+    let (status, message) = fake.fails("trace --port vm1 --pcap /dev/null");
+    let expected = "lasthop: /dev/null: neither pcap nor pcapng\n";
+    assert_eq!((status, message.as_str()), (2, expected));
 }
 
 #[test]
 fn top_needs_a_terminal() {
     let fake = Fake::start();
-    let (status, told) = fake.fails("top");
+    let (status, message) = fake.fails("top");
     let expected = "lasthop: `lasthop top` needs a terminal; `lasthop stats --watch` does not\n";
-    assert_eq!((status, told.as_str()), (2, expected));
+    assert_eq!((status, message.as_str()), (2, expected));
 }
 
-/// A server that is gone after it has read each of its first questions, and then answers one; how often it was asked.
+/// Runs a command with a server that closes its first connections after the request and then
+/// responds; returns the number of requests.
 fn dying(deaths: usize, arguments: &[&str]) -> (std::process::Output, usize) {
     let dir = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(dir.path().join("api.sock")).unwrap();
-    let (asked, count) = mpsc::channel();
+    let (seen, count) = mpsc::channel();
     std::thread::spawn(move || {
         for number in 0.. {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 4096]).unwrap();
-            let _ = asked.send(());
+            let _ = seen.send(());
             if number >= deaths {
                 let body = "{\"segments\":[]}";
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -1124,15 +1158,15 @@ fn dying(deaths: usize, arguments: &[&str]) -> (std::process::Output, usize) {
 }
 
 #[test]
-fn what_only_asks_is_asked_once_more_when_the_server_dies() {
+fn a_get_is_repeated_once_when_the_server_dies() {
     let list = ["segment", "list", "--json"];
-    let (output, asked) = dying(1, &list);
-    assert_eq!((output.status.code(), asked), (Some(0), 2), "{output:?}");
-    let (output, asked) = dying(2, &list);
-    assert_eq!((output.status.code(), asked), (Some(1), 2), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("broke off"), "{told}");
-    // What a change has done is not known.
-    let (output, asked) = dying(1, &["segment", "remove", "blue"]);
-    assert_eq!((output.status.code(), asked), (Some(1), 1), "{output:?}");
+    let (output, requests) = dying(1, &list);
+    assert_eq!((output.status.code(), requests), (Some(0), 2), "{output:?}");
+    let (output, requests) = dying(2, &list);
+    assert_eq!((output.status.code(), requests), (Some(1), 2), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("broke off"), "{message}");
+    // A change is not repeated: the first attempt may have been done.
+    let (output, requests) = dying(1, &["segment", "remove", "blue"]);
+    assert_eq!((output.status.code(), requests), (Some(1), 1), "{output:?}");
 }

@@ -1,4 +1,4 @@
-//! `lasthop events`: what happens is told, with who has asked for it, also across the death of whoever tells it.
+//! `lasthop events`: changes are reported with their requester, also across the death of control.
 
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
@@ -15,14 +15,14 @@ use rustix::process::{Signal, Uid, geteuid};
 use rustix::thread::set_thread_uid;
 use serde_json::{Value, json};
 
-/// A user who is not the one who runs the tests.
+/// Another user than that of the tests.
 const NOBODY: u32 = 65534;
 
 fn config() -> String {
     format!("[switch]\nname = \"host1\"\n{}", port("vm1", ""))
 }
 
-/// A running `lasthop events`.
+/// Running `lasthop events`.
 struct Watcher {
     child: Child,
     lines: Receiver<String>,
@@ -51,25 +51,25 @@ impl Watcher {
         Self { child, lines }
     }
 
-    /// One with `--json` that is there from before what comes next.
+    /// Returns a watcher with `--json` that is connected before the next event.
     fn of_documents(lasthop: &Running, place: &Place, args: &str) -> Self {
         let watcher = Self::new(place, &format!("--json --last 4096 {args}"));
-        // It has the events of before when it has this one.
+        // After this event it has received all earlier ones.
         lasthop.prints("fdb flush");
-        watcher.until(|event| event["kind"] == "flushed");
+        watcher.until(|event| event["kind"] == "fdb_flushed");
         watcher
     }
 
-    /// Reads until there is an event like this; it.
-    fn until(&self, mut wanted: impl FnMut(&Value) -> bool) -> Value {
+    /// Reads until there is such an event, and returns it.
+    fn until(&self, mut desired: impl FnMut(&Value) -> bool) -> Value {
         let mut seen = Vec::new();
         loop {
             let line = self.lines.recv_timeout(SOON);
             let Ok(line) = line else {
-                panic!("in vain, after {seen:#?}");
+                panic!("timeout after {seen:#?}");
             };
             let event: Value = serde_json::from_str(&line).unwrap();
-            if wanted(&event) {
+            if desired(&event) {
                 return event;
             }
             seen.push(line);
@@ -93,8 +93,8 @@ impl Drop for Watcher {
     }
 }
 
-/// How often a line of the log says something.
-fn said(lasthop: &Running, text: &str) -> usize {
+/// Returns the number of log lines with a text.
+fn logged_count(lasthop: &Running, text: &str) -> usize {
     lasthop
         .log()
         .lines()
@@ -103,7 +103,7 @@ fn said(lasthop: &Running, text: &str) -> usize {
 }
 
 #[test]
-fn a_change_is_told_with_who_asked_for_it_and_what_it_was() {
+fn a_change_is_reported_with_its_requester_and_fields() {
     let place = Place::new();
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
@@ -120,17 +120,22 @@ fn a_change_is_told_with_who_asked_for_it_and_what_it_was() {
     let pid = added["by"]["pid"].as_u64().unwrap();
     let fields = added["fields"].as_array().unwrap();
     assert!(fields.contains(&json!({"field": "mtu", "from": null, "to": 9000})));
-    // The log has the same, once.
+    // The log has the same line once.
     let line = format!(" INFO lasthop::audit: port vm2 added uid={uid} pid={pid}");
-    assert_eq!(said(&lasthop, &line), 1, "{}", lasthop.log());
-    assert_eq!(said(&lasthop, "port vm2 added"), 1, "{}", lasthop.log());
+    assert_eq!(logged_count(&lasthop, &line), 1, "{}", lasthop.log());
+    assert_eq!(
+        logged_count(&lasthop, "port vm2 added"),
+        1,
+        "{}",
+        lasthop.log()
+    );
 
     lasthop.prints("port set vm2 --down");
     let down = watcher.until(|event| event["kind"] == "change");
     let field = json!([{"field": "admin_state", "from": null, "to": "down"}]);
     assert_eq!(down["fields"], field);
     assert_eq!(
-        said(
+        logged_count(
             &lasthop,
             "port vm2 changed: admin_state none -> \"down\" uid="
         ),
@@ -153,7 +158,7 @@ fn a_change_is_told_with_who_asked_for_it_and_what_it_was() {
 #[test]
 fn a_change_by_another_user_has_that_users_number() {
     if !geteuid().is_root() {
-        // Nobody else could be another user.
+        // Only root can act as another user.
         return;
     }
     let place = Place::new();
@@ -178,16 +183,16 @@ fn a_change_by_another_user_has_that_users_number() {
     };
     let answer = std::thread::spawn(ask).join().unwrap();
     assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
-    let told = lasthop.prints("events --json --last 1 --kind change --no-follow");
-    let event: Value = serde_json::from_str(&told).unwrap();
+    let output = lasthop.prints("events --json --last 1 --kind change --no-follow");
+    let event: Value = serde_json::from_str(&output).unwrap();
     let by = json!({"uid": NOBODY, "pid": std::process::id()});
     assert_eq!((&event["name"], &event["by"]), (&json!("vm1"), &by));
     let line = format!("lasthop::audit: port vm1 removed uid={NOBODY} pid=");
-    assert_eq!(said(&lasthop, &line), 1, "{}", lasthop.log());
+    assert_eq!(logged_count(&lasthop, &line), 1, "{}", lasthop.log());
 }
 
 #[test]
-fn only_what_is_wanted_is_told() {
+fn filters_select_events() {
     let place = Place::new();
     let lasthop = place.start(&config());
     for name in ["vm2", "vm3"] {
@@ -196,7 +201,10 @@ fn only_what_is_wanted_is_told() {
         ));
     }
     lasthop.prints("flows purge");
-    let watcher = Watcher::new(&place, "--json --port vm3 --kind change,purged --last 1");
+    let watcher = Watcher::new(
+        &place,
+        "--json --port vm3 --kind change,flows_purged --last 1",
+    );
     let event = watcher.until(|_| true);
     assert_eq!(
         (&event["kind"], &event["name"]),
@@ -208,7 +216,7 @@ fn only_what_is_wanted_is_told() {
     assert!(lines[0].contains("Z info  port vm2 added (uid "), "{all}");
     let wrong = lasthop.cli("events --kind ports");
     assert_eq!(wrong.status.code(), Some(2));
-    let words = Watcher::new(&place, "--kind purged --last 5");
+    let words = Watcher::new(&place, "--kind flows_purged --last 5");
     let line = words.lines.recv_timeout(SOON).unwrap();
     assert!(
         line.contains("Z info  cached flows were purged (uid "),
@@ -217,12 +225,12 @@ fn only_what_is_wanted_is_told() {
 }
 
 #[test]
-fn the_death_of_the_switch_is_told_with_how_it_died() {
+fn the_death_of_the_switch_is_reported_with_its_status() {
     let place = Place::new();
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
     lasthop.kill_and_wait("switch");
-    // Control dies with it, so that nobody knows what was missed.
+    // Control dies with it, so that the number of missed events is unknown.
     let missed = watcher.until(|event| event["kind"] == "missed");
     assert_eq!(missed["count"], Value::Null);
     let ended = watcher.until(|event| event["kind"] == "process" && event["process"] == "switch");
@@ -231,25 +239,22 @@ fn the_death_of_the_switch_is_told_with_how_it_died() {
     let again = watcher.until(|event| event["process"] == "switch");
     assert_eq!(again["state"], "restarted");
     assert_eq!(again["pid"].as_i64(), Some(lasthop.pid("switch").into()));
-    for line in [
-        "switch ended (signal: 9 (SIGKILL))",
-        "switch was started again",
-    ] {
+    for line in ["switch ended (signal: 9 (SIGKILL))", "switch restarted"] {
         assert_eq!(
-            said(&lasthop, &format!("lasthop::audit: {line}")),
+            logged_count(&lasthop, &format!("lasthop::audit: {line}")),
             1,
             "{line}"
         );
-        assert_eq!(said(&lasthop, line), 1, "{line}");
+        assert_eq!(logged_count(&lasthop, line), 1, "{line}");
     }
     lasthop.end(Signal::TERM);
 }
 
 #[test]
-fn it_goes_on_when_control_is_started_again_and_is_told_that_events_were_missed() {
+fn it_continues_after_a_restart_of_control_and_reports_missed_events() {
     let place = Place::new();
     let lasthop = place.start(&config());
-    let watcher = Watcher::of_documents(&lasthop, &place, "--kind change,process,flushed");
+    let watcher = Watcher::of_documents(&lasthop, &place, "--kind change,process,fdb_flushed");
     lasthop.kill_and_wait("control");
     watcher.until(|event| event["kind"] == "missed");
     watcher.until(|event| event["process"] == "control" && event["state"] == "restarted");
@@ -262,7 +267,7 @@ fn it_goes_on_when_control_is_started_again_and_is_told_that_events_were_missed(
 }
 
 #[test]
-fn an_upgrade_and_a_reload_are_told_with_who_asked() {
+fn an_upgrade_and_a_reload_are_reported_with_their_requester() {
     let place = Place::new();
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
@@ -279,7 +284,7 @@ fn an_upgrade_and_a_reload_are_told_with_who_asked() {
 
     lasthop.prints("upgrade");
     let begun = watcher.until(|event| event["kind"] == "upgrade");
-    assert_eq!((&begun["progress"], by(&begun)), (&json!("begun"), uid));
+    assert_eq!((&begun["progress"], by(&begun)), (&json!("started"), uid));
     watcher.until(|event| event["kind"] == "missed");
     let done = watcher.until(|event| event["kind"] == "upgrade");
     assert_eq!((&done["progress"], by(&done)), (&json!("done"), uid));
@@ -288,7 +293,7 @@ fn an_upgrade_and_a_reload_are_told_with_who_asked() {
 }
 
 #[test]
-fn it_ends_when_it_is_interrupted_and_when_nobody_reads() {
+fn it_ends_on_a_signal_and_when_its_output_is_closed() {
     let place = Place::new();
     let lasthop = place.start(&config());
     for how in [Signal::INT, Signal::TERM] {

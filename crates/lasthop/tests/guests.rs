@@ -1,4 +1,4 @@
-//! Knowing what guests' processors do: who says so, whose threads are found, and that the switch gets it.
+//! vCPU states: their source, the threads that are found, and their transfer to the switch.
 
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
@@ -18,7 +18,7 @@ fn config(by: &str, pattern: &str) -> String {
     format!("{switch}{}{}", port("vm1", &threads), port("vm2", ""))
 }
 
-/// Who notes states, and why it is not the kernel.
+/// Returns the source of states, and the reason why it is not BPF.
 fn by(lasthop: &Running) -> (String, String) {
     let status = lasthop.json("status");
     let state = &status["switch"]["guest_state"];
@@ -26,25 +26,25 @@ fn by(lasthop: &Running) -> (String, String) {
     (text("by"), text("reason"))
 }
 
-/// Threads of a port that are followed.
+/// Returns the number of followed threads of a port.
 fn threads(lasthop: &Running, port: &str) -> Option<u64> {
     let output = lasthop.cli(&format!("port show {port} --json"));
     let port: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
     port["vcpu_threads"].as_u64()
 }
 
-/// Whether the switch that serves has the memory of states mapped.
+/// Returns whether the serving switch has mapped the memory of states.
 fn is_mapped(lasthop: &Running, what: &str) -> bool {
     let Some(switch) = lasthop.try_process("switch") else {
         return false;
     };
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", switch["pid"]));
-    // Only to be read.
+    // The mapping is read-only.
     let fits = |line: &str| line.contains(" r--s ") && line.contains(what);
     maps.is_ok_and(|maps| maps.lines().any(fits))
 }
 
-/// Threads with a name, until they are let go.
+/// Threads with a name, until they are ended.
 struct Named(Vec<(mpsc::Sender<()>, JoinHandle<()>)>);
 
 impl Named {
@@ -73,7 +73,7 @@ fn connect(place: &Place, n: u8) -> FakeGuest {
     guest
 }
 
-/// The threads of a guest are found, the switch gets to know of them, and so does its successor.
+/// Checks that the threads of a guest are found and passed to the switch and to its successor.
 fn found(by_word: &str, memory: &str) {
     let place = Place::new();
     let name = format!("lcore-{by_word}");
@@ -88,12 +88,8 @@ fn found(by_word: &str, memory: &str) {
     eventually("its threads are found", || {
         threads(&lasthop, "vm1") == Some(3)
     });
-    assert_eq!(threads(&lasthop, "vm2"), Some(0), "nobody is there");
-    assert!(
-        lasthop
-            .prints("port show vm1")
-            .contains("processors   3 threads")
-    );
+    assert_eq!(threads(&lasthop, "vm2"), Some(0), "no guest");
+    assert!(lasthop.prints("port show vm1").contains("vcpu threads  3"));
     eventually("the switch has them", || is_mapped(&lasthop, memory));
     lasthop.kill_and_wait("switch");
     eventually("its successor has them", || is_mapped(&lasthop, memory));
@@ -108,16 +104,16 @@ fn found(by_word: &str, memory: &str) {
 }
 
 #[test]
-fn threads_are_found_by_their_names_and_looked_at_in_proc() {
+fn threads_are_found_by_name_and_sampled_in_proc() {
     found("proc", "lasthop-guests");
 }
 
 #[test]
-fn threads_are_found_by_their_names_and_watched_by_the_kernel() {
+fn threads_are_found_by_name_and_watched_by_bpf() {
     found("bpf", "bpf-map");
 }
 
-/// The capabilities that a unit's file names, as setpriv(1) wants them.
+/// Returns the capabilities of a unit file in the syntax of setpriv(1).
 fn bounding_set(file: &str) -> String {
     let path = format!("{}/../../packaging/{file}", env!("CARGO_MANIFEST_DIR"));
     let unit = std::fs::read_to_string(path).unwrap();
@@ -128,7 +124,8 @@ fn bounding_set(file: &str) -> String {
         .collect()
 }
 
-/// Who notes states under a unit with these rights; `None` where that cannot be tried.
+/// Returns the source of states under a unit with these rights; `None` where setpriv(1) does not
+/// work.
 fn by_with(rights: &str) -> Option<(String, String)> {
     let place = Place::new();
     let plain = place.command(&config("auto", "*"));
@@ -154,7 +151,7 @@ fn by_with(rights: &str) -> Option<(String, String)> {
 }
 
 #[test]
-fn the_kernel_notes_states_with_the_rights_of_the_drop_in_and_not_with_those_of_the_unit() {
+fn bpf_needs_the_rights_of_the_drop_in() {
     let unit = bounding_set("lasthop.service");
     let both = unit.clone() + &bounding_set("guest-states.conf");
     let (Some(without), Some(with)) = (by_with(&unit), by_with(&both)) else {
@@ -178,27 +175,27 @@ fn without_a_name_all_threads_of_the_vmm_count() {
 }
 
 #[test]
-fn nobody_is_looked_at_who_should_not() {
+fn without_a_source_nothing_is_watched() {
     let place = Place::new();
     let lasthop = place.start(&config("off", "*"));
     assert_eq!(by(&lasthop), ("off".into(), "as configured".into()));
     let text = lasthop.prints("status");
-    let line = "guests' processors not watched: as configured";
+    let line = "vCPU states: off (as configured)";
     assert!(text.lines().any(|l| l == line), "{text}");
     assert!(!is_mapped(&lasthop, "bpf-map") && !is_mapped(&lasthop, "lasthop-guests"));
 }
 
 #[test]
-fn the_log_says_once_when_programs_are_loaded_into_the_kernel() {
+fn loading_bpf_programs_is_logged_once() {
     for how in ["auto", "proc"] {
         let place = Place::new();
         let lasthop = place.start(&config(how, "*"));
-        let said = lasthop
+        let count = lasthop
             .log()
-            .matches(" INFO lasthop::supervisor::guests: loaded programs into the kernel")
+            .matches(" INFO lasthop::supervisor::guests: loaded BPF programs")
             .count();
         assert_eq!(
-            said,
+            count,
             usize::from(by(&lasthop).0 == "bpf"),
             "{how}: {}",
             lasthop.log()
@@ -230,7 +227,7 @@ fn an_upgrade_watches_on() {
     lasthop.end(rustix::process::Signal::TERM);
 }
 
-/// A thread with a name that spins until it is told to sleep.
+/// Thread with a name that spins until it is put to sleep.
 struct Spinning {
     sleeps: Arc<AtomicBool>,
     ended: Option<mpsc::Sender<()>>,
@@ -240,10 +237,10 @@ struct Spinning {
 impl Spinning {
     fn start(name: &str) -> Self {
         let sleeps = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&sleeps);
+        let stop = Arc::clone(&sleeps);
         let (ended, wait) = mpsc::channel();
         let body = move || {
-            while !told.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             wait.recv().unwrap_or_default();
@@ -269,9 +266,9 @@ impl Drop for Spinning {
     }
 }
 
-/// Frames that one guest sends to the other, one at a time: each arrives, whether it is told of or not. The receiver always wants
-/// to be. How often it was told.
-fn told_of(from: &mut FakeGuest, to: &mut FakeGuest, frames: usize) -> u64 {
+/// Sends frames from one guest to the other, one at a time, and checks that each arrives. The
+/// receiver requests notifications always. Returns the number of notifications.
+fn frames_with_calls(from: &mut FakeGuest, to: &mut FakeGuest, frames: usize) -> u64 {
     let frame = udp(&Flow::v4(2, 1), &[7; 100]);
     let mut calls = 0;
     for _ in 0..frames {
@@ -287,32 +284,35 @@ fn told_of(from: &mut FakeGuest, to: &mut FakeGuest, frames: usize) -> u64 {
 }
 
 #[test]
-fn a_guest_that_runs_is_told_of_frames_once_a_period_and_one_that_sleeps_of_each() {
+fn a_running_guest_is_notified_once_a_period_and_a_blocked_one_of_each_frame() {
     const PERIOD: Duration = Duration::from_millis(10);
     const FRAMES: usize = 200;
     let place = Place::new();
-    let batching = format!("[switch.batching]\nperiod_us = {}\n", PERIOD.as_micros());
-    let lasthop = place.start(&(config("bpf", "lcore-told") + &batching));
+    let coalescing = format!("[switch.coalescing]\nperiod_us = {}\n", PERIOD.as_micros());
+    let lasthop = place.start(&(config("bpf", "lcore-spin") + &coalescing));
     if by(&lasthop).0 != "bpf" {
         return eprintln!("not tested: {}", by(&lasthop).1);
     }
-    let thread = Spinning::start("lcore-told");
+    let thread = Spinning::start("lcore-spin");
     let (mut to, mut from) = (connect(&place, 1), connect(&place, 2));
     eventually("its thread is found", || {
         threads(&lasthop, "vm1") == Some(1)
     });
-    // Both are known, and the switch has heard whose the thread is.
+    // The switch has learned both addresses, and received the threads.
     to.send(&udp(&Flow::v4(1, 2), &[7; 100])).unwrap();
     eventually("the switch goes by it", || {
-        let (begun, calls) = (Instant::now(), told_of(&mut from, &mut to, FRAMES));
+        let (begun, calls) = (
+            Instant::now(),
+            frames_with_calls(&mut from, &mut to, FRAMES),
+        );
         let periods = begun.elapsed().as_nanos() / PERIOD.as_nanos();
         u128::from(calls) <= periods + 2
     });
     thread.sleep();
     for _ in 0..FRAMES {
-        told_of(&mut from, &mut to, 1);
+        frames_with_calls(&mut from, &mut to, 1);
     }
-    eventually("each is told of", || {
-        told_of(&mut from, &mut to, FRAMES) == FRAMES as u64
+    eventually("each frame is notified", || {
+        frames_with_calls(&mut from, &mut to, FRAMES) == FRAMES as u64
     });
 }

@@ -1,4 +1,4 @@
-//! Metrics on the API's socket and on one of their own, whatever happens to the processes behind it.
+//! Metrics on the socket of the API and on their own socket, across restarts of the processes.
 
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
@@ -14,7 +14,7 @@ use testkit::metrics::Metrics;
 
 const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
-/// The body of an answer with this status.
+/// Returns the body of an answer with this status.
 fn body(mut stream: impl Read + Write, ask: &[u8], status: &str) -> String {
     stream.write_all(ask).unwrap();
     let mut answer = String::new();
@@ -34,7 +34,7 @@ fn over_tcp(address: &str) -> Metrics {
     Metrics::read(&page).unwrap()
 }
 
-/// An address of this host that nobody has.
+/// Returns a free address of this host.
 fn free() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
@@ -56,7 +56,7 @@ fn write(place: &Place, text: &str) {
 }
 
 #[test]
-fn they_survive_the_processes_and_an_upgrade() {
+fn metrics_survive_restarts_and_an_upgrade() {
     let place = Place::new();
     let address = free();
     let mut lasthop = place.start(&config(&address));
@@ -68,11 +68,11 @@ fn they_survive_the_processes_and_an_upgrade() {
     let version = env!("CARGO_PKG_VERSION");
     let build = format!("lasthop_build_info{{version=\"{version}\",name=\"host1\"}}");
     assert_eq!(first.get(&build), 1.0);
-    // How fast the counter of cycles is becomes known while it runs.
+    // The rate of the cycle counter is measured at run time.
     let names =
         |page: Metrics| -> Vec<String> { page.names().into_iter().map(str::to_owned).collect() };
     eventually("the rate of the counter is known", || {
-        names(over_tcp(&address)).contains(&"lasthop_processor_cycles_per_second".to_owned())
+        names(over_tcp(&address)).contains(&"lasthop_cpu_cycles_per_second".to_owned())
     });
     let same = over_unix(&place.run_dir().join("api.sock"));
     assert_eq!(names(same), names(over_tcp(&address)));
@@ -95,7 +95,7 @@ fn they_survive_the_processes_and_an_upgrade() {
     assert_eq!(restarts(&later, "switch"), 1.0);
     lasthop.prints("upgrade");
     let last = over_tcp(&address);
-    // What threads and processes spend begins with the process.
+    // Counters of threads and processes start with the process.
     let begins = ["lasthop_worker_", "lasthop_process_cpu_"];
     let mut fallen = last.fallen_since(&later);
     fallen.retain(|name| !begins.iter().any(|begin| name.starts_with(begin)));
@@ -105,7 +105,7 @@ fn they_survive_the_processes_and_an_upgrade() {
     assert!(TcpStream::connect(&address).is_err());
 }
 
-/// Who may connect there may not do more.
+/// Checks that the socket serves nothing but metrics.
 fn nothing_but_metrics(address: &str) {
     for ask in [
         &b"GET /v1/status"[..],
@@ -132,28 +132,28 @@ fn the_socket_can_change_while_it_runs() {
     over_unix(&socket);
     let address = free();
     write(&place, &config(&address));
-    let told = format!("~ metrics: listen unix:m.sock -> {address}\n1 change applied\n");
-    assert_eq!(reload(&lasthop), told);
+    let output = format!("~ metrics: listen unix:m.sock -> {address}\n1 change applied\n");
+    assert_eq!(reload(&lasthop), output);
     eventually("the other one is served", || {
         TcpStream::connect(&address).is_ok()
     });
     over_tcp(&address);
     assert!(!socket.exists());
 
-    // One that is taken changes nothing.
+    // An address in use changes nothing.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     write(&place, &config(&taken.local_addr().unwrap().to_string()));
     let refused = lasthop.cli("reload");
     assert_eq!(refused.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let output = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        told.contains("nothing was changed: metrics.listen: 127.0.0.1:"),
-        "{told}"
+        output.contains("nothing was changed: metrics.listen: 127.0.0.1:"),
+        "{output}"
     );
     over_tcp(&address);
     write(&place, &port("vm1", ""));
     reload(&lasthop);
-    eventually("nobody listens there", || {
+    eventually("the socket is closed", || {
         TcpStream::connect(&address).is_err()
     });
     over_unix(&place.run_dir().join("api.sock"));
@@ -165,16 +165,16 @@ fn an_address_that_is_taken_or_not_our_own_is_refused_at_the_start() {
     let place = Place::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let (status, told) = place.refuses(&config(&address));
+    let (status, output) = place.refuses(&config(&address));
     assert_eq!(status, Some(2));
     assert!(
-        told.contains(
+        output.contains(
             "lasthop.toml:2:10: metrics.listen: expected an address or a path where a socket"
         ),
-        "{told}"
+        "{output}"
     );
-    let (status, told) = place.refuses(&config("0.0.0.0:9464"));
+    let (status, output) = place.refuses(&config("0.0.0.0:9464"));
     assert_eq!(status, Some(2));
-    assert!(told.contains("found \"0.0.0.0:9464\""), "{told}");
+    assert!(output.contains("found \"0.0.0.0:9464\""), "{output}");
     assert_eq!(place.left(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! `lasthop reload`, and SIGHUP: the file with which Lasthop was started is read again.
+//! `lasthop reload` and SIGHUP: the configuration file of the start is read again.
 
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
@@ -13,7 +13,7 @@ fn config(ports: &[&str]) -> String {
     format!("{SWITCH}{ports}")
 }
 
-/// Names of the ports that there are.
+/// Returns the names of all ports.
 fn ports(lasthop: &Running) -> Vec<String> {
     let list = lasthop.json("port list");
     let all = list["ports"].as_array().unwrap().iter();
@@ -21,24 +21,24 @@ fn ports(lasthop: &Running) -> Vec<String> {
         .collect()
 }
 
-/// Writes the file with which it was started.
+/// Writes the configuration file.
 fn write(place: &Place, text: &str) {
     std::fs::write(place.path("lasthop.toml"), text).unwrap();
 }
 
-fn said(lasthop: &Running, line: &str) -> usize {
+fn logged_count(lasthop: &Running, line: &str) -> usize {
     lasthop.log().matches(line).count()
 }
 
 #[test]
-fn a_signal_has_the_file_read_again() {
+fn a_signal_reloads_the_file() {
     let place = Place::new();
     let mut lasthop = place.start(&config(&["vm1", "vm2"]));
     let (control, switch) = (lasthop.pid("control"), lasthop.pid("switch"));
     write(&place, &config(&["vm1", "vm3"]));
     lasthop.signal(Signal::HUP);
     eventually("vm3 has taken the place of vm2", || {
-        ports(&lasthop) == ["vm1", "vm3"] && said(&lasthop, " reloaded") == 1
+        ports(&lasthop) == ["vm1", "vm3"] && logged_count(&lasthop, " reloaded") == 1
     });
     let socket = |name: &str| place.run_dir().join(name);
     assert!(listens(&socket("vm3.sock")) && !socket("vm2.sock").exists());
@@ -48,15 +48,15 @@ fn a_signal_has_the_file_read_again() {
         assert!(log.contains(&format!("{target}{line}")), "{log}");
         assert_eq!(log.matches(line).count(), 1, "{log}");
     }
-    // Every line has a time, as the log has it.
+    // Every line has a time stamp.
     let all_have_one = |log: &str| log.lines().all(|line| line.starts_with("20"));
     assert!(all_have_one(&log), "{log}");
 
-    // What is wrong is told, with its place, and changes nothing.
+    // An error is logged with its place, and changes nothing.
     write(&place, &format!("{}queues = 0\n", config(&["vm1", "vm2"])));
     lasthop.signal(Signal::HUP);
-    eventually("it says so", || {
-        said(&lasthop, "not reloaded, nothing was changed") == 1
+    eventually("the refusal is logged", || {
+        logged_count(&lasthop, "not reloaded, nothing was changed") == 1
     });
     let file = place.path("lasthop.toml").display().to_string();
     let log = lasthop.log();
@@ -68,8 +68,8 @@ fn a_signal_has_the_file_read_again() {
     std::fs::write(socket("vm9.sock"), "precious").unwrap();
     write(&place, &config(&["vm9"]));
     lasthop.signal(Signal::HUP);
-    eventually("it says so", || {
-        said(&lasthop, "not reloaded, nothing was changed") == 2
+    eventually("the refusal is logged", || {
+        logged_count(&lasthop, "not reloaded, nothing was changed") == 2
     });
     assert!(
         lasthop
@@ -80,7 +80,7 @@ fn a_signal_has_the_file_read_again() {
     assert_eq!(ports(&lasthop), ["vm1", "vm3"]);
     assert!(listens(&socket("vm1.sock")) && listens(&socket("vm3.sock")));
 
-    // Many at once are one and one more.
+    // Many signals cause two reloads.
     write(&place, &config(&["vm4"]));
     for _ in 0..50 {
         lasthop.signal(Signal::HUP);
@@ -95,7 +95,7 @@ fn a_signal_has_the_file_read_again() {
 }
 
 #[test]
-fn a_command_has_the_file_read_again_also_after_an_upgrade() {
+fn a_command_reloads_the_file_also_after_an_upgrade() {
     let place = Place::new();
     let mut lasthop = place.start(&config(&["vm1"]));
     assert_eq!(lasthop.prints("reload"), "nothing to change\n");
@@ -103,8 +103,8 @@ fn a_command_has_the_file_read_again_also_after_an_upgrade() {
     let dry = lasthop.cli("reload --dry-run");
     assert_eq!(dry.status.code(), Some(3));
     assert_eq!(ports(&lasthop), ["vm1"]);
-    let told = lasthop.prints("reload");
-    assert!(told.ends_with("1 change applied\n"), "{told}");
+    let output = lasthop.prints("reload");
+    assert!(output.ends_with("1 change applied\n"), "{output}");
     assert_eq!(ports(&lasthop), ["vm1", "vm2"]);
 
     lasthop.prints("upgrade");
@@ -117,7 +117,7 @@ fn a_command_has_the_file_read_again_also_after_an_upgrade() {
     lasthop.signal(Signal::HUP);
     eventually("vm3 is there", || ports(&lasthop) == ["vm2", "vm3"]);
 
-    // What was applied is what a new control goes on with.
+    // A new control has the state that was applied last.
     lasthop.kill_and_wait("control");
     assert_eq!(ports(&lasthop), ["vm2", "vm3"]);
     let failed = lasthop.cli("apply /nonexistent");

@@ -1,4 +1,4 @@
-//! Sockets are where Lasthop was started with, and in the directories of `socket_dirs`.
+//! Sockets are permitted in the directories of the start and in those of `socket_dirs`.
 
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
@@ -8,12 +8,12 @@ use std::os::unix::net::UnixListener;
 use running::{Place, Running, eventually, listens, port};
 use rustix::process::Signal;
 
-/// A port with this socket.
+/// Returns a port with this socket.
 fn at(name: &str, socket: &str, more: &str) -> String {
     port(name, more).replacen(&format!("{name}.sock"), socket, 1)
 }
 
-/// A place with directories beside the runtime directory.
+/// Returns a place with directories beside the runtime directory.
 fn place() -> Place {
     let place = Place::new();
     for dir in ["vms", "start", "host"] {
@@ -33,10 +33,10 @@ fn path(place: &Place, name: &str) -> String {
     place.path(name).display().to_string()
 }
 
-/// A path that is beyond them.
+/// Error for a path in another directory.
 const BEYOND: &str = "further ones are for socket_dirs of [switch], and take a restart";
 
-/// A command is refused, with exit status 2 and these words.
+/// Checks that a command is refused, with exit status 2 and these words.
 fn refused(lasthop: &Running, line: &str, words: &str) {
     let output = lasthop.cli(line);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -45,7 +45,7 @@ fn refused(lasthop: &Running, line: &str, words: &str) {
 }
 
 #[test]
-fn what_is_beyond_is_refused_while_it_runs() {
+fn other_directories_are_refused_at_run_time() {
     let place = place();
     let mut lasthop = place.start(&config(&place, ""));
     let add = |name: &str, path: &str| {
@@ -75,17 +75,17 @@ fn what_is_beyond_is_refused_while_it_runs() {
         again("host/z.sock");
         refused(&lasthop, "reload", BEYOND);
         lasthop.signal(Signal::HUP);
-        eventually("it says so", || {
+        eventually("the refusal is logged", || {
             let log = lasthop.log();
             log.matches("not reloaded, nothing was changed").count() == round + 1
         });
     }
-    // What leads elsewhere by a link is for the supervisor to see.
+    // Only the supervisor sees links.
     std::os::unix::fs::symlink(place.path("host"), place.path("vms/link")).unwrap();
     let linked = lasthop.cli(&add("b", "vms/link/b.sock"));
     assert!(!linked.status.success());
     assert!(!place.path("host/b.sock").exists());
-    // More directories take a restart.
+    // More directories need a restart.
     let more = config(&place, "").replace("/vms\"]", "/vms\", \"/srv\"]");
     std::fs::write(place.path("lasthop.toml"), more).unwrap();
     refused(&lasthop, "reload", "switch.socket_dirs: ");
@@ -112,7 +112,7 @@ fn front_ends_that_listen_are_dialled_after_every_restart() {
     for _ in 0..3 {
         drop(listener.accept().unwrap());
     }
-    // One that comes and goes while it runs.
+    // A port that is added and removed at run time.
     lasthop.prints("port remove vm");
     let late = path(&place, "vms/late.sock");
     let listener = UnixListener::bind(&late).unwrap();
@@ -124,7 +124,7 @@ fn front_ends_that_listen_are_dialled_after_every_restart() {
 }
 
 #[test]
-fn our_own_names_are_2_whatever_the_path_is_like() {
+fn own_names_are_refused_in_any_form() {
     let place = place();
     let own = path(&place, "run/supervisor.sock");
     std::os::unix::fs::symlink(place.path("run"), place.path("vms/link")).unwrap();

@@ -1,4 +1,4 @@
-//! `lasthop run` as a whole: real processes, and everything that can happen to them.
+//! `lasthop run` as a whole: real processes, and their failures.
 
 mod privileges;
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
@@ -17,7 +17,7 @@ fn one_port() -> String {
 }
 
 #[test]
-fn it_says_ready_once_and_ends_cleanly() {
+fn it_reports_ready_once_and_ends_cleanly() {
     for how in [Signal::TERM, Signal::INT] {
         let place = Place::new();
         let mut lasthop = place.start(&one_port());
@@ -28,7 +28,10 @@ fn it_says_ready_once_and_ends_cleanly() {
         assert_eq!(lasthop.children().len(), 2);
         let started = Instant::now();
         lasthop.end(how);
-        assert!(started.elapsed() < Duration::from_secs(2), "it was told");
+        assert!(
+            started.elapsed() < Duration::from_secs(2),
+            "it stops without a timeout"
+        );
         assert_eq!(place.left(), [""; 0]);
         assert_eq!(lasthop.rest_of_stdout(), "", "nothing but one line");
     }
@@ -46,23 +49,23 @@ fn status_for_people() {
     let text = lasthop.prints("status");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("host1: lasthop "), "{text}");
-    let switch = "switch connected to control, 0 flows cached, 0 frames sent to control (0 dropped), program 1, \
-                  1 worker, adaptive poll";
+    let switch = "switch connected to control: 0 cached flows, 0 upcalls to control (0 dropped), \
+                  policy epoch 1, 1 worker, adaptive polling";
     assert_eq!(lines[1], switch, "{text}");
-    assert!(lines[2].starts_with("guests' processors "), "{text}");
+    assert!(lines[2].starts_with("vCPU states: "), "{text}");
     for name in ["supervisor", "control", "switch"] {
         let running = |line: &&str| line.starts_with(name) && line.contains(" running ");
         assert!(lines.iter().any(running), "{name}: {text}");
     }
-    eventually("vm2 says why", || {
+    eventually("vm2 has a reason", || {
         let list = lasthop.prints("port list");
         let vm2 = list.lines().find(|line| line.starts_with("vm2 ")).unwrap();
-        vm2.ends_with("  nobody listens on vm2.sock")
+        vm2.ends_with("  no listener on vm2.sock")
     });
     let vm1 = lines.iter().find(|line| line.starts_with("vm1 ")).unwrap();
     assert!(vm1.contains("waiting") && vm1.contains("blue"), "{text}");
     assert_eq!(lasthop.json("stats")["ports"][0]["name"], "vm1");
-    assert_eq!(lasthop.prints("fdb list"), "nothing learned\n");
+    assert_eq!(lasthop.prints("fdb list"), "no entries\n");
 }
 
 #[test]
@@ -117,9 +120,9 @@ fn a_socket_path_that_is_taken_is_2_and_nothing_is_left() {
     assert_eq!(std::fs::read(&taken).unwrap(), b"precious");
     std::fs::remove_file(&taken).unwrap();
     let listener = UnixListener::bind(&taken).unwrap();
-    refused("somebody else listens on");
+    refused("is in use by another process");
     assert!(listens(&taken));
-    // What a dead process left behind is in nobody's way.
+    // The socket of a dead process is replaced.
     drop(listener);
     let mut lasthop = place.start(&config);
     assert!(listens(&taken));
@@ -127,7 +130,7 @@ fn a_socket_path_that_is_taken_is_2_and_nothing_is_left() {
 }
 
 #[test]
-fn what_cannot_be_read_or_made_is_named() {
+fn missing_files_and_invalid_variables_are_named() {
     for (name, value) in [("LASTHOP_LOG", "verbose"), ("LASTHOP_HEARTBEAT", "bogus")] {
         let place = Place::new();
         let mut command = place.command(&one_port());
@@ -163,7 +166,8 @@ fn what_cannot_be_read_or_made_is_named() {
         let (status, complaint) = place.refuses(&one_port());
         let file = file.canonicalize().unwrap();
         let expected = format!(
-            "lasthop: cannot listen on the socket {name} of Lasthop itself: {}, which exists and is not a socket\n",
+            "lasthop: cannot listen on the socket {name} of Lasthop itself: {}, which exists \
+             and is not a socket\n",
             file.display()
         );
         assert_eq!((status, complaint), (Some(2), expected));
@@ -230,7 +234,7 @@ fn without_the_supervisor_the_others_end_and_a_new_one_starts() {
     signal(lasthop.pid("switch"), Signal::STOP);
     lasthop.signal(Signal::KILL);
     lasthop.wait();
-    // At once: the others may not have ended yet, and one of them cannot end by itself.
+    // The other processes may not have ended yet, and one of them cannot end by itself.
     let mut next = place.start(&one_port());
     eventually("the others end", || {
         children.iter().all(|pid| is_gone(*pid))
@@ -249,7 +253,7 @@ fn control_is_started_again_and_knows_what_was_added() {
     let switch = lasthop.pid("switch");
     let took = lasthop.kill_and_wait("control");
     assert!(took < Duration::from_millis(500), "{took:?}");
-    assert_eq!(lasthop.pid("switch"), switch, "the switch goes on");
+    assert_eq!(lasthop.pid("switch"), switch, "the same switch");
     assert_eq!(lasthop.state("vm2"), "waiting");
     assert_eq!(
         lasthop.json("status")["switch"]["epoch"],
@@ -303,7 +307,7 @@ fn both_may_die_at_the_same_time_again_and_again() {
 }
 
 #[test]
-fn a_client_port_dials_until_somebody_listens_and_after_that_again() {
+fn a_client_port_dials_until_there_is_a_listener_and_again_after_it() {
     let place = Place::new();
     let lasthop = place.start(&format!("{SWITCH}{}", port("vm1", "role = \"client\"")));
     std::thread::sleep(Duration::from_millis(700));
@@ -317,19 +321,19 @@ fn a_client_port_dials_until_somebody_listens_and_after_that_again() {
         drop(socket);
         eventually("it dials again", || lasthop.state("vm1") == "dialing");
     }
-    // A line for each change, none for an attempt.
+    // One line per change, none per attempt.
     let log = lasthop.log();
     let about = log.lines().filter(|line| line.contains("vm1"));
     assert!(about.count() <= 12, "{log}");
 }
 
 #[test]
-fn a_peer_that_does_not_accept_holds_nobody_up() {
+fn a_peer_that_does_not_accept_blocks_nothing() {
     let place = Place::new();
     let many = (0..8).map(|n| port(&format!("vm{n}"), "role = \"client\""));
     let shared = many.collect::<String>();
     std::fs::create_dir(place.run_dir()).unwrap();
-    // A backlog of one, and one waits in it.
+    // A backlog of one, which is full.
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
     let path = place.run_dir().join("vm0.sock");
     let full = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
@@ -405,7 +409,7 @@ fn many_ports_start_quickly() {
 }
 
 #[test]
-fn nobody_has_to_read_its_output() {
+fn its_output_may_be_closed() {
     let place = Place::new();
     let mut lasthop = place.spawn(place.command(&one_port()));
     lasthop.close_stdout();

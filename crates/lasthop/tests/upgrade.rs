@@ -1,8 +1,8 @@
-//! `lasthop upgrade` under traffic: every process is another one afterwards, and guests have lost nothing, got nothing
-//! twice and nothing out of order. Where the new version is no good, the old one goes on.
+//! `lasthop upgrade` under traffic: every process is replaced, and guests have no lost, duplicate
+//! or reordered frames. If the new version fails, the old one continues.
 //!
-//! Senders have no more frames on their way than fit into the receiver's queue, and wait when it is so; so no frame may
-//! be dropped for any reason. `LASTHOP_UPGRADES=1000` does it more often.
+//! Senders never have more frames in flight than fit into the receiver's queue, so that no frame
+//! may be dropped for any reason. `LASTHOP_UPGRADES=1000` increases the number of upgrades.
 
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
@@ -19,13 +19,13 @@ use serde_json::Value;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-/// Frames that may be on their way in one direction: fewer than a receiver's 256 buffers.
+/// Frames in flight in one direction: fewer than a receiver's 256 buffers.
 const WINDOW: u64 = 200;
 
-/// Upgrades of each test.
+/// Returns the number of upgrades of each test.
 fn upgrades() -> usize {
-    let wanted = std::env::var("LASTHOP_UPGRADES").ok();
-    wanted.map_or(10, |n| n.parse().expect("LASTHOP_UPGRADES is a number"))
+    let desired = std::env::var("LASTHOP_UPGRADES").ok();
+    desired.map_or(10, |n| n.parse().expect("LASTHOP_UPGRADES is a number"))
 }
 
 fn config(workers: u16) -> String {
@@ -42,7 +42,7 @@ fn guest(place: &Place, n: u8, config: GuestConfig) -> FakeGuest {
     guest
 }
 
-/// Two guests that talk to each other for as long as a closure runs; then all that was sent must have arrived.
+/// Runs a closure while two guests exchange frames; all frames must arrive.
 fn under_traffic<T>(
     place: &Place,
     guest_config: GuestConfig,
@@ -56,8 +56,8 @@ fn under_traffic<T>(
     result
 }
 
-/// Two guests that talk to each other for as long as a closure runs: for each direction its stream, what was sent, and
-/// what came.
+/// Runs a closure while two guests exchange frames. Returns for each direction its stream, the
+/// number of sent frames, and the received ones.
 fn talking<T>(
     place: &Place,
     guest_config: GuestConfig,
@@ -76,7 +76,7 @@ fn talking<T>(
                 (0..2).all(|n| received[n].load(SeqCst) > before[n] + 2 * WINDOW)
             });
         };
-        // Also when something is not as it should be: the threads would be waited for.
+        // The threads must also stop after a failure.
         let stopping = Stop(&stop);
         more();
         let result = during(&more);
@@ -93,7 +93,7 @@ fn talking<T>(
     (result, [(1, from_a, at_b), (2, from_b, at_a)])
 }
 
-/// Tells the guests to stop.
+/// Guard that stops the guests.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -102,8 +102,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Sends numbered frames to `peer`, as many as there is room for, and checks what comes from there. `received`: what this
-/// guest has, and what its peer has. After the stop, waits for what is on its way. Frames sent, and what came.
+/// Sends numbered frames to `peer` as fits into the window, and checks the received ones. `own` and
+/// `peers` are the numbers of frames that this guest and its peer have received. After the stop,
+/// waits for frames in flight. Returns the number of sent frames, and the received ones.
 fn talk(
     guest: &mut FakeGuest,
     n: u8,
@@ -138,7 +139,7 @@ fn talk(
     (seq, checker)
 }
 
-/// Drops of both ports, by any name.
+/// Returns the number of drops of both ports for all reasons.
 fn drops(lasthop: &Running) -> u64 {
     let stats = lasthop.json("stats");
     let ports = stats["ports"].as_array().unwrap().iter();
@@ -149,20 +150,21 @@ fn drops(lasthop: &Running) -> u64 {
     ports.map(of_port).sum()
 }
 
-/// Where the binaries of this build are.
+/// Returns the directory of the binaries of this build.
 fn built() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap()
 }
 
-/// Copies an executable file. This process does not open the copy: one that another test starts meanwhile would have it open
-/// for writing for a moment, and then it cannot be executed.
+/// Copies an executable file. This process does not open the copy: a process that another test
+/// starts meanwhile would inherit the descriptor for a moment, and a file that is open for writing
+/// cannot be executed.
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg(from).arg(to).status();
     assert!(copied.unwrap().success());
 }
 
-/// A directory with binaries that claim to be another version. `faults`: what is wrong with which; see
-/// `examples/faulty.rs`.
+/// Makes a directory with binaries of a simulated version. `faults` has names of binaries and their
+/// faults; see `examples/faulty.rs`.
 fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
@@ -188,7 +190,7 @@ fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
     dir
 }
 
-/// A directory with copies of the binaries.
+/// Makes a directory with copies of the binaries.
 fn copies(place: &Place, name: &str) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
@@ -204,19 +206,19 @@ fn copies(place: &Place, name: &str) -> PathBuf {
     dir
 }
 
-/// Asks for an upgrade that is not done: exit status and complaint.
+/// Requests an upgrade that fails. Returns exit status and error message.
 fn fails(lasthop: &Running, to: &Path) -> (Option<i32>, String) {
     let output = lasthop.cli(&format!("upgrade --to {}", to.display()));
     let complaint = String::from_utf8(output.stderr).unwrap();
     (output.status.code(), complaint)
 }
 
-/// The file that a process was started from.
+/// Returns the executable file of a process.
 fn file_of(pid: i32) -> PathBuf {
     std::fs::read_link(format!("/proc/{pid}/exe")).unwrap()
 }
 
-/// Those of the supervisor, control and the switch.
+/// Returns the files of the supervisor, control and the switch.
 fn files(lasthop: &Running) -> Vec<PathBuf> {
     let all = ["supervisor", "control", "switch"].into_iter();
     all.map(|name| file_of(lasthop.pid(name))).collect()
@@ -226,7 +228,7 @@ fn pids(lasthop: &Running) -> [i32; 2] {
     ["control", "switch"].map(|name| lasthop.pid(name))
 }
 
-/// Upgrades to the binaries that run already; the gap in milliseconds.
+/// Upgrades to the running binaries. Returns the gap in milliseconds.
 fn upgrade(lasthop: &Running, connections: u64) -> f64 {
     let before = pids(lasthop);
     let report = lasthop.json("upgrade");
@@ -239,8 +241,8 @@ fn upgrade(lasthop: &Running, connections: u64) -> f64 {
     report["gap_ms"].as_f64().unwrap()
 }
 
-/// The whole test: guests under load, so many upgrades.
-fn nobody_notices(what: &str, workers: u16, guests: GuestConfig) {
+/// Upgrades repeatedly with guests under load.
+fn upgrade_under_load(what: &str, workers: u16, guests: GuestConfig) {
     let place = Place::new();
     let mut lasthop = place.start(&config(workers));
     let mut gaps = under_traffic(&place, guests, |more| {
@@ -268,22 +270,22 @@ fn nobody_notices(what: &str, workers: u16, guests: GuestConfig) {
 
 #[test]
 fn split_queues() {
-    nobody_notices("split", 1, GuestConfig::default());
+    upgrade_under_load("split", 1, GuestConfig::default());
 }
 
 #[test]
 fn split_queues_in_order_with_three_workers() {
-    nobody_notices("split, in order", 3, GuestConfig::default().in_order());
+    upgrade_under_load("split, in order", 3, GuestConfig::default().in_order());
 }
 
 #[test]
 fn packed_queues() {
-    nobody_notices("packed", 1, GuestConfig::default().packed());
+    upgrade_under_load("packed", 1, GuestConfig::default().packed());
 }
 
 #[test]
 fn packed_queues_in_order_with_three_workers() {
-    nobody_notices(
+    upgrade_under_load(
         "packed, in order",
         3,
         GuestConfig::default().packed().in_order(),
@@ -291,7 +293,7 @@ fn packed_queues_in_order_with_three_workers() {
 }
 
 #[test]
-fn a_version_that_cannot_be_is_refused_and_nothing_is_touched() {
+fn an_incompatible_version_is_refused_without_changes() {
     let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
@@ -330,13 +332,70 @@ fn a_version_that_cannot_be_is_refused_and_nothing_is_touched() {
         let dir = version(&place, "format", &all.map(|name| (name, "format")));
         let (_, complaint) = fails(&lasthop, &dir);
         assert!(
-            complaint.contains("state has version 2 in the old one and 9 in the new one"),
+            complaint.contains("state has version 10 in the old one and 9 in the new one"),
             "{complaint}"
         );
         let (_, complaint) = fails(&lasthop, &place.path("nowhere"));
         assert!(complaint.contains("nowhere: No such file"), "{complaint}");
     });
     assert_eq!((pids(&lasthop), files(&lasthop)), before);
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let before = (pids(&lasthop), files(&lasthop));
+    let file = place.path("lasthop.toml");
+    let refusal = |file: &Path, what: &str| {
+        let file = file.display();
+        format!("refused: the new version does not accept the configuration file: {file}:{what}")
+    };
+    under_traffic(&place, GuestConfig::default(), |more| {
+        std::fs::write(&file, config(1).replace("workers", "wrokers")).unwrap();
+        let (status, complaint) = fails(&lasthop, built());
+        assert_eq!(status, Some(2), "{complaint}");
+        let expected = refusal(&file, "3:1: switch.wrokers: ");
+        assert!(complaint.contains(&expected), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        more();
+        std::fs::remove_file(&file).unwrap();
+        let (status, complaint) = fails(&lasthop, built());
+        assert_eq!(status, Some(2), "{complaint}");
+        let expected = refusal(&file, " expected a file that can be read, found ");
+        assert!(complaint.contains(&expected), "{complaint}");
+        more();
+        assert_eq!((pids(&lasthop), files(&lasthop)), before);
+        // A changed but valid file is accepted.
+        std::fs::write(&file, format!("{}{}", config(1), port("vm3", ""))).unwrap();
+        upgrade(&lasthop, 2);
+        more();
+    });
+    assert_eq!(drops(&lasthop), 0, "{}", lasthop.prints("stats"));
+    let log = lasthop.log();
+    assert!(log.contains("switch.wrokers: "), "{log}");
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_configuration_that_can_be_read_only_once_does_not_prevent_an_upgrade() {
+    let place = Place::new();
+    let pipe = place.path("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut command = Command::new(built().join("lasthop"));
+    command.arg("run").arg("--config").arg(&pipe);
+    command.arg("--runtime-dir").arg(place.run_dir());
+    let mut lasthop = place.spawn(command);
+    std::fs::write(&pipe, config(1)).unwrap();
+    lasthop.wait_ready();
+    upgrade(&lasthop, 0);
     lasthop.end(Signal::TERM);
 }
 
@@ -348,7 +407,7 @@ fn a_version_that_fails_is_rolled_back() {
     let cases = [
         ("lasthop-control", "crash", "the new control ended"),
         ("lasthop-switch", "crash", "the new switch ended"),
-        ("lasthop", "back", "it does not feel like it"),
+        ("lasthop", "back", "simulated failure"),
     ];
     under_traffic(&place, GuestConfig::default().packed(), |more| {
         for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
@@ -358,7 +417,7 @@ fn a_version_that_fails_is_rolled_back() {
             let rolled_back = complaint.contains("rolled back: ") && complaint.contains(expected);
             assert!(rolled_back, "{complaint}");
             more();
-            // Changes can be made, and are heard of by the switch that was there before.
+            // Changes are possible, and reach the old switch.
             let port =
                 format!("port add new{at} --kind vhost-user --socket new{at}.sock --segment blue");
             lasthop.prints(&port);
@@ -380,8 +439,8 @@ fn every_process_is_of_the_new_version() {
     under_traffic(&place, GuestConfig::default(), |more| {
         for name in ["first", "second"] {
             let dir = copies(&place, name);
-            let said = lasthop.prints(&format!("upgrade --to {}", dir.display()));
-            assert!(said.contains(": 2 connections kept, "), "{said}");
+            let output = lasthop.prints(&format!("upgrade --to {}", dir.display()));
+            assert!(output.contains(": 2 connections kept, "), "{output}");
             more();
             let names = ["lasthop", "lasthop-control", "lasthop-switch"];
             assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
@@ -393,7 +452,7 @@ fn every_process_is_of_the_new_version() {
 }
 
 #[test]
-fn to_a_version_that_knows_only_the_first_record_and_back() {
+fn to_another_version_and_back() {
     let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let all = [
@@ -402,15 +461,15 @@ fn to_a_version_that_knows_only_the_first_record_and_back() {
         "lasthop-switch",
         "lasthop-driver",
     ];
-    let older = version(&place, "older", &all.map(|name| (name, "older")));
+    let other = version(&place, "other", &all.map(|name| (name, "version")));
     let new = built().display().to_string();
     under_traffic(&place, GuestConfig::default().packed(), |more| {
         for _ in 0..2 {
-            let said = lasthop.prints(&format!("upgrade --to {}", older.display()));
-            let [own, other] = [env!("CARGO_PKG_VERSION"), "9"];
+            let output = lasthop.prints(&format!("upgrade --to {}", other.display()));
+            let own = env!("CARGO_PKG_VERSION");
             assert!(
-                said.contains(&format!("to {other}{own}: 2 connections kept")),
-                "{said}"
+                output.contains(&format!("to 9{own}: 2 connections kept")),
+                "{output}"
             );
             more();
             lasthop.prints(&format!("upgrade --to {new}"));
@@ -422,7 +481,7 @@ fn to_a_version_that_knows_only_the_first_record_and_back() {
 }
 
 #[test]
-fn what_is_put_in_place_of_the_files_waits_for_an_upgrade() {
+fn new_files_are_used_after_an_upgrade_only() {
     let place = Place::new();
     let dir = copies(&place, "installed");
     let mut command = Command::new(dir.join("lasthop"));
@@ -432,7 +491,7 @@ fn what_is_put_in_place_of_the_files_waits_for_an_upgrade() {
     command.arg("--runtime-dir").arg(place.run_dir());
     let mut lasthop = place.spawn(command);
     lasthop.wait_ready();
-    // As a package manager does it.
+    // As a package manager does.
     let new = copies(&place, "new");
     for name in [
         "lasthop",
@@ -485,7 +544,7 @@ fn processes_may_die_in_the_middle_of_it() {
             std::thread::scope(|scope| {
                 let upgrade = scope.spawn(|| lasthop.cli("upgrade"));
                 std::thread::sleep(Duration::from_millis(3 * round as u64));
-                // Old or new, whichever there is.
+                // Old or new process.
                 let victims = lasthop.children();
                 let mut victims = victims.into_iter().filter(|pid| {
                     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -502,36 +561,37 @@ fn processes_may_die_in_the_middle_of_it() {
     });
     for (_, sent, checker) in seen {
         assert_eq!(checker.received - checker.duplicated, sent, "{checker:?}");
-        // A batch that was delivered and not yet taken back is delivered again.
+        // A batch that was delivered but not completed is delivered again.
         assert!(checker.duplicated <= 64 * rounds as u64, "{checker:?}");
     }
     upgrade(&lasthop, 0);
     lasthop.end(Signal::TERM);
 }
 
-/// Kills the switch, as if by its own fault, until a port is to blame for that once more; for how many deaths by now.
-fn blame_again(lasthop: &Running) -> u32 {
-    let blamed = || {
+/// Kills the switch as if by its own fault, until one more crash of a port is counted. Returns the
+/// crash count.
+fn crash_again(lasthop: &Running) -> u32 {
+    let crash_counts = || {
         let log = lasthop.log();
-        let deaths = log
+        let crashes = log
             .lines()
-            .filter(|line| line.contains("died while it served this port"));
-        let number = |line: &str| line.rsplit_once("deaths=")?.1.trim().parse().ok();
-        deaths.filter_map(number).collect::<Vec<u32>>()
+            .filter(|line| line.contains("switch crashed while serving this port"));
+        let number = |line: &str| line.rsplit_once("crashes=")?.1.trim().parse().ok();
+        crashes.filter_map(number).collect::<Vec<u32>>()
     };
-    let before = blamed().len();
-    eventually("a port is to blame", || {
+    let before = crash_counts().len();
+    eventually("a crash is counted", || {
         lasthop.kill_switch(Signal::ILL);
         eventually("there is another switch", || {
             lasthop.cli("port show vm1").status.success()
         });
-        blamed().len() > before
+        crash_counts().len() > before
     });
-    blamed().pop().unwrap()
+    crash_counts().pop().unwrap()
 }
 
 #[test]
-fn who_is_to_blame_is_so_after_an_upgrade_too() {
+fn crash_counts_survive_an_upgrade() {
     let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let mut sender = guest(&place, 1, GuestConfig::default());
@@ -548,19 +608,19 @@ fn who_is_to_blame_is_so_after_an_upgrade_too() {
             }
         });
         let stopping = Stop(&stop);
-        assert_eq!(blame_again(&lasthop), 1);
-        assert_eq!(blame_again(&lasthop), 2);
+        assert_eq!(crash_again(&lasthop), 1);
+        assert_eq!(crash_again(&lasthop), 2);
         upgrade(&lasthop, 1);
-        assert_eq!(blame_again(&lasthop), 3);
+        assert_eq!(crash_again(&lasthop), 3);
         eventually("its connection ends", || {
-            lasthop.log().contains("again and again")
+            lasthop.log().contains("crashed repeatedly")
         });
         drop(stopping);
     });
     lasthop.end(Signal::TERM);
 }
 
-/// Has what a command starts in a network namespace of its own.
+/// Starts the process of a command in its own network namespace.
 fn in_own_network(command: &mut Command) -> &mut Command {
     // SAFETY: one system call; a process that is being started has one thread.
     unsafe {
@@ -571,7 +631,8 @@ fn in_own_network(command: &mut Command) -> &mut Command {
     }
 }
 
-/// A Lasthop with a port for two guests, and two for the host; none where the machine does not let us.
+/// Starts Lasthop with ports for two guests and two for the host; `None` where the machine does not
+/// permit that.
 fn with_drivers(place: &Place) -> Option<Running> {
     let allowed = in_own_network(&mut Command::new("true")).status();
     if !allowed.is_ok_and(|status| status.success()) || !Path::new("/dev/net/tun").exists() {
@@ -592,7 +653,7 @@ fn with_drivers(place: &Place) -> Option<Running> {
     Some(lasthop)
 }
 
-/// The files of both drivers, and how often they were started again.
+/// Returns the files of both drivers, and their restart counters.
 fn drivers(lasthop: &Running) -> [(PathBuf, u64); 2] {
     ["t0", "t1"].map(|port| {
         let process = &lasthop.json(&format!("port show {port}"))["driver_process"];
@@ -635,7 +696,7 @@ fn drivers_are_of_the_new_version_too() {
 }
 
 #[test]
-fn where_a_new_driver_is_no_good_all_stay_as_they_were() {
+fn a_faulty_new_driver_is_rolled_back() {
     let place = Place::new();
     let Some(mut lasthop) = with_drivers(&place) else {
         return;
@@ -644,9 +705,9 @@ fn where_a_new_driver_is_no_good_all_stay_as_they_were() {
     under_traffic(&place, GuestConfig::default(), |more| {
         for fault in ["crash", "sleep"] {
             let dir = version(&place, fault, &[("lasthop-driver", fault)]);
-            let said = lasthop.prints(&format!("upgrade --to {}", dir.display()));
-            assert!(said.contains("drivers stay of version "), "{said}");
-            assert!(said.contains(": driver of t0: "), "{said}");
+            let output = lasthop.prints(&format!("upgrade --to {}", dir.display()));
+            assert!(output.contains("drivers stay at version "), "{output}");
+            assert!(output.contains(": driver of t0: "), "{output}");
             for port in ["t0", "t1"] {
                 eventually("its driver runs", || lasthop.state(port) == "up");
             }

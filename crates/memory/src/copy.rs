@@ -1,21 +1,21 @@
-//! Walking and copying scattered guest memory. This is the one place that touches frame bytes.
+//! Traversal and copying of scattered guest memory. Only this module accesses frame bytes.
 
 use std::ptr;
 
 use crate::Segment;
-use crate::engine::Copies;
 
 /// Bytes of a cache line.
 const LINE: u32 = 64;
 
-/// Copies `len` bytes; short pieces in registers, without a call. The two ranges may overlap, because two
-/// guests may have been given the same memory by a hostile VMM: short pieces are then any mix of old bytes.
+/// Copies `len` bytes; short pieces in registers, without a call. The two ranges may overlap,
+/// because a hostile VMM may give the same memory to two guests: short pieces are then any mix of
+/// old bytes.
 ///
 /// # Safety
 /// `len` bytes are mapped at both places. A guest may write to either meanwhile.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: every block lies within the first `len` bytes, for which the caller speaks.
+    // SAFETY: every block lies within the first `len` bytes, which the caller keeps mapped.
     unsafe {
         match len {
             // The head of almost every frame.
@@ -42,39 +42,39 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// The first and the last `N` bytes of `len`, which are all when `len <= 2 * N`.
+/// Copies the first and the last `N` bytes of `len`, which are all when `len <= 2 * N`.
 ///
 /// # Safety
 /// As [`copy_bytes`]; `N <= len`.
 #[inline(always)]
 unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: passed on; both blocks lie within `len`.
+    // SAFETY: the caller keeps `len` bytes mapped; both blocks lie within them.
     unsafe {
         copy_block::<N>(from, to, 0);
         copy_block::<N>(from, to, len - N);
     }
 }
 
-/// `N` bytes at `at`, through registers.
+/// Copies `N` bytes at `at`, through registers.
 ///
 /// # Safety
 /// They are mapped at both places.
 #[inline(always)]
 unsafe fn copy_block<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
-    // SAFETY: passed on to our caller; an array of bytes has no alignment.
+    // SAFETY: the caller keeps the bytes mapped; an array of bytes has no alignment.
     unsafe {
         let block: [u8; N] = from.add(at).cast::<[u8; N]>().read();
         to.add(at).cast::<[u8; N]>().write(block);
     }
 }
 
-/// Twelve bytes as two little-endian numbers.
+/// Loads twelve bytes as two little-endian numbers.
 ///
 /// # Safety
 /// They are mapped.
 #[inline(always)]
 pub unsafe fn load_words(at: *const u8) -> (u64, u32) {
-    // SAFETY: passed on to our caller; unaligned reads need no more.
+    // SAFETY: the caller keeps the bytes mapped; unaligned reads need no more.
     unsafe {
         (
             u64::from_le(at.cast::<u64>().read_unaligned()),
@@ -83,14 +83,14 @@ pub unsafe fn load_words(at: *const u8) -> (u64, u32) {
     }
 }
 
-/// Makes twelve bytes these, and writes only what differs: a line that does not change stays in the cache of
-/// the guest that reads it.
+/// Stores twelve bytes, and writes only those that differ: a line that does not change stays in the
+/// cache of the guest that reads it.
 ///
 /// # Safety
 /// They are mapped.
 #[inline(always)]
 pub unsafe fn store_words(at: *mut u8, low: u64, high: u32) {
-    // SAFETY: passed on to our caller; unaligned accesses need no more.
+    // SAFETY: the caller keeps the bytes mapped; unaligned accesses need no more.
     unsafe {
         let (old_low, old_high) = load_words(at);
         if old_low != low {
@@ -102,7 +102,7 @@ pub unsafe fn store_words(at: *mut u8, low: u64, high: u32) {
     }
 }
 
-/// Has the line of `at` brought near: nothing is read.
+/// Prefetches the line of `at`: nothing is read.
 #[inline(always)]
 pub fn prefetch_line(at: *const u8) {
     // SAFETY: a hint; no address can make it fault.
@@ -114,11 +114,11 @@ pub fn prefetch_line(at: *const u8) {
     let _ = at;
 }
 
-/// The same for a line that is about to be written: it is taken from other cores.
+/// Prefetches the line of `at` for a write: it is taken from other cores.
 #[inline(always)]
 pub fn prefetch_line_for_write(at: *const u8) {
-    // The instruction itself: the compiler's intrinsic becomes a prefetch for reading where the target is any
-    // x86-64. Processors that do not know it take it for no operation.
+    // The instruction itself: the compiler's intrinsic becomes a prefetch for reading where the
+    // target is any x86-64. Older CPUs execute it as a no-op.
     // SAFETY: a hint; no address can make it fault.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
@@ -127,7 +127,7 @@ pub fn prefetch_line_for_write(at: *const u8) {
     let _ = at;
 }
 
-/// Has the first lines of a segment brought near, for a frame's head.
+/// Prefetches the first lines of a segment, for a frame's head.
 #[inline]
 pub fn prefetch(segment: &Segment) {
     let last = segment.len.clamp(1, LINE + 1) as usize - 1;
@@ -135,9 +135,9 @@ pub fn prefetch(segment: &Segment) {
     prefetch_line(segment.ptr.wrapping_add(last));
 }
 
-/// Has a receive buffer's first lines brought near: what comes behind a header of `header` bytes will be
-/// written. A line with nothing but the header is only read, because it rarely changes, and then the guest
-/// keeps its copy.
+/// Prefetches a receive buffer's first lines: bytes behind a header of `header` bytes will be
+/// written. A line with nothing but the header is only read, because it rarely changes, and then
+/// the guest keeps its copy.
 #[inline]
 pub fn prefetch_buffer(segment: &Segment, header: usize) {
     let head = segment.ptr.wrapping_add(header);
@@ -152,23 +152,23 @@ pub fn prefetch_buffer(segment: &Segment, header: usize) {
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     segments: &'a [Segment],
-    /// Bytes of the first segment that are behind us.
+    /// Bytes of the first segment that were passed.
     used: u32,
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor at the first byte.
+    /// Creates a cursor at the first byte.
     ///
     /// # Safety
-    /// The memory behind every segment stays mapped for `'a`: the caller holds the `GuestMemory` (or
-    /// the private buffer) that they came from.
+    /// The memory behind every segment stays mapped for `'a`: the caller holds the `GuestMemory`
+    /// (or the private buffer) that they came from.
     #[inline]
     #[must_use]
     pub unsafe fn new(segments: &'a [Segment]) -> Self {
         Self { segments, used: 0 }
     }
 
-    /// The next contiguous piece, at most `max` bytes, or `None` at the end.
+    /// Returns the next contiguous piece, at most `max` bytes, or `None` at the end.
     #[inline]
     pub fn next_piece(&mut self, max: u32) -> Option<Segment> {
         let first = self.segments.first()?;
@@ -182,7 +182,7 @@ impl<'a> Cursor<'a> {
         Some(piece)
     }
 
-    /// Moves `n` bytes on; stops at the end. Returns the bytes skipped.
+    /// Advances by `n` bytes; stops at the end. Returns the bytes skipped.
     #[inline]
     pub fn skip(&mut self, n: u32) -> u32 {
         let mut left = n;
@@ -195,7 +195,7 @@ impl<'a> Cursor<'a> {
         n - left
     }
 
-    /// Copies the next bytes into private memory. Returns how many there were.
+    /// Copies the next bytes into private memory. Returns their number.
     #[inline]
     pub fn read(&mut self, out: &mut [u8]) -> usize {
         let mut done = 0;
@@ -204,15 +204,16 @@ impl<'a> Cursor<'a> {
             let Some(piece) = self.next_piece(want) else {
                 break;
             };
-            // SAFETY: `new`'s caller keeps the piece mapped; `out` is private and has `piece.len` bytes
-            // left from `done`. The guest may write meanwhile: what is read is then any mix of bytes.
+            // SAFETY: `new`'s caller keeps the piece mapped; `out` is private and has `piece.len`
+            // bytes left from `done`. The guest may write meanwhile: what is read is then any mix
+            // of bytes.
             unsafe { copy_bytes(piece.ptr, out.as_mut_ptr().add(done), piece.len as usize) };
             done += piece.len as usize;
         }
         done
     }
 
-    /// Copies private bytes to the next positions. Returns how many found room.
+    /// Copies private bytes to the next positions. Returns the number that found room.
     #[inline]
     pub fn write(&mut self, from: &[u8]) -> usize {
         let mut done = 0;
@@ -228,9 +229,9 @@ impl<'a> Cursor<'a> {
         done
     }
 
-    /// The next twelve bytes as two little-endian numbers, in registers: bytes that were stored a moment ago
-    /// could not be read back whole before every store has left the core. Where there are fewer, the others are 0;
-    /// `None` when there are fewer than `least`.
+    /// Loads the next twelve bytes as two little-endian numbers into registers: bytes that were
+    /// stored a moment ago could not be read back whole before every store has left the core.
+    /// Missing bytes are 0; `None` when there are fewer than `least`.
     #[inline]
     pub fn read_words(&mut self, least: usize) -> Option<(u64, u32)> {
         if let Some(first) = self.segments.first()
@@ -238,7 +239,8 @@ impl<'a> Cursor<'a> {
         {
             let at = first.ptr.wrapping_add(self.used as usize);
             self.used += 12;
-            // SAFETY: `new`'s caller keeps the segment mapped, which has more than twelve bytes left.
+            // SAFETY: `new`'s caller keeps the segment mapped, which has more than twelve bytes
+            // left.
             return Some(unsafe { load_words(at) });
         }
         let mut bytes = [0; 12];
@@ -247,8 +249,8 @@ impl<'a> Cursor<'a> {
         enough.then(|| unsafe { load_words(bytes.as_ptr()) })
     }
 
-    /// Makes the next twelve bytes these, given as two little-endian numbers, or the first `len` of them. Returns how
-    /// many found room.
+    /// Stores the next twelve bytes, given as two little-endian numbers, or the first `len` of
+    /// them. Returns the number that found room.
     #[inline]
     pub fn write_words(&mut self, low: u64, high: u32, len: usize) -> usize {
         match self.segments.first() {
@@ -268,10 +270,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Has up to `len` bytes of another guest's memory copied to the next positions. Returns how many: fewer when either
-    /// side ends.
+    /// Copies up to `len` bytes of another guest's memory to the next positions. Returns the
+    /// number: fewer when either side ends.
     #[inline]
-    pub fn copy_from(&mut self, from: &mut Cursor<'_>, len: u32, engine: &mut impl Copies) -> u32 {
+    pub fn copy_from(&mut self, from: &mut Cursor<'_>, len: u32) -> u32 {
         let mut left = len;
         while left > 0 {
             let Some(room) = self.segments.first().map(|s| s.len - self.used) else {
@@ -283,8 +285,9 @@ impl<'a> Cursor<'a> {
             let Some(target) = self.next_piece(source.len) else {
                 break;
             };
-            // SAFETY: both cursors' makers keep the pieces mapped; target is as long as source.
-            unsafe { engine.copy(source.ptr, target.ptr, source.len as usize) };
+            // SAFETY: the creators of both cursors keep the pieces mapped; target is as long as
+            // source.
+            unsafe { copy_bytes(source.ptr, target.ptr, source.len as usize) };
             left -= source.len;
         }
         len - left

@@ -1,5 +1,6 @@
-//! The dirty log of a live migration: one bit a 4 KiB page of guest-physical memory, in memory that the
-//! VMM shares and clears while we set (vhost-user specification, "Migration").
+//! The dirty log of a live migration: one bit per 4 KiB page of guest-physical memory, in memory
+//! that the VMM shares and clears while the switch sets bits (vhost-user specification,
+//! "Migration").
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -15,20 +16,21 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// A log in memory that the VMM shares (`SET_LOG_BASE`). Its offset was applied once, by the mapping (CVE-2026-86563), and
-    /// the file's length was checked against both (CVE-2020-10722).
+    /// Creates a log in memory that the VMM shares (`SET_LOG_BASE`). Its offset was applied once,
+    /// by the mapping (CVE-2026-86563), and the file's length was checked against both
+    /// (CVE-2020-10722).
     #[must_use]
     pub fn over(mapping: Mapping) -> Self {
         Self { mapping }
     }
 
-    /// What it takes of a quota.
+    /// Returns the amount that the log takes of a quota.
     #[must_use]
     pub fn amount(&self) -> Amount {
         self.mapping.amount()
     }
 
-    /// A log of `size` bytes on the heap, for tests.
+    /// Creates a log of `size` bytes on the heap, for tests.
     #[must_use]
     pub fn heap(size: u64) -> Self {
         Self {
@@ -36,14 +38,14 @@ impl DirtyLog {
         }
     }
 
-    /// How many bytes of guest memory the log covers, from address 0.
+    /// Returns the number of bytes of guest memory that the log covers, from address 0.
     #[must_use]
     pub fn covers(&self) -> u64 {
         (self.mapping.len() as u64).saturating_mul(8 * LOG_PAGE)
     }
 
-    /// Sets the bit of every page that `len` bytes at `gpa` touch. Pages behind the log's end are not
-    /// logged (CVE-2019-14835).
+    /// Sets the bit of every page that `len` bytes at `gpa` touch. Pages behind the log's end are
+    /// not logged (CVE-2019-14835).
     #[inline]
     pub fn mark(&self, gpa: u64, len: u64) {
         if len == 0 {
@@ -58,14 +60,14 @@ impl DirtyLog {
         }
     }
 
-    /// Whether the page with this number is marked.
+    /// Returns whether the page with this number is marked.
     #[must_use]
     pub fn is_dirty(&self, page: u64) -> bool {
         self.byte_of(page)
             .is_some_and(|b| b.load(Ordering::Acquire) & (1 << (page % 8)) != 0)
     }
 
-    /// Whether the VMM took the log away.
+    /// Returns whether the VMM truncated the log.
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
@@ -75,8 +77,8 @@ impl DirtyLog {
         if at >= self.mapping.len() {
             return None;
         }
-        // SAFETY: `at` is inside the mapping, which lives as long as `self`; bytes are always aligned, and
-        // the VMM reads and clears them with atomic instructions too.
+        // SAFETY: `at` is inside the mapping, which lives as long as `self`; bytes are always
+        // aligned, and the VMM reads and clears them with atomic instructions too.
         Some(unsafe { AtomicU8::from_ptr(self.mapping.as_ptr().add(at)) })
     }
 }

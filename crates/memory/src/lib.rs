@@ -1,16 +1,16 @@
-//! Guest memory as the switch sees it: regions that a VMM handed over, translation of guest addresses,
-//! and the dirty log of a live migration.
+//! Guest memory of the switch: regions that a VMM shared, translation of guest addresses, and the
+//! dirty log of a live migration.
 //!
-//! A [`GuestMemory`] is an immutable snapshot. When the VMM adds or removes a region, or starts to log,
-//! a new snapshot is built from the same [`Region`]s and handed to whoever serves the queues; the old one
-//! unmaps what nobody shares any more once its last user lets go. Nothing here knows packets or queues.
+//! A [`GuestMemory`] is an immutable snapshot. When the VMM adds or removes a region, or starts to
+//! log, a new snapshot is built from the same [`Region`]s and given to the users of the queues; the
+//! old one unmaps unshared regions when its last user drops it. This crate has no knowledge of
+//! packets or queues.
 //!
-//! Whatever lies behind a [`Segment`] belongs to the guest and may change under every read. Callers copy
-//! it once, check the copy, and use the copy.
+//! The bytes behind a [`Segment`] belong to the guest and may change under every read. Callers copy
+//! them once, check the copy, and use the copy.
 
 pub mod copy;
 mod dirty;
-pub mod engine;
 mod mapping;
 mod quota;
 mod region;
@@ -32,13 +32,14 @@ pub use sigbus::{lost_mappings, survive_truncation};
 /// At most this many regions in one snapshot (vhost-user, `GET_MAX_MEM_SLOTS`).
 pub const MAX_REGIONS: usize = 509;
 
-/// Regions are made of pages of this size: those of every front end are, and so a buffer crosses few borders.
+/// Regions consist of pages of this size: those of every front end do, and so a buffer crosses few
+/// borders.
 pub const REGION_PAGE: u64 = 4096;
 
-/// Why a region, a table of regions or a dirty log was refused.
+/// Reason why a region, a table of regions or a dirty log was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// A length of zero can hold nothing.
+    /// A length of zero.
     #[error("a memory region of size 0")]
     Empty,
     /// Address plus size leaves the 64-bit space.
@@ -49,7 +50,7 @@ pub enum MemoryError {
         /// Size in bytes.
         size: u64,
     },
-    /// The file behind the region is shorter than the region says.
+    /// The file behind the region is shorter than the region.
     #[error("memory region needs {needed:#x} bytes of its file, which has {len:#x}")]
     FileTooShort {
         /// Offset plus size.
@@ -65,21 +66,21 @@ pub enum MemoryError {
         /// Start of the upper region.
         second: u64,
     },
-    /// The file is not in memory, so an access could wait for ever.
+    /// The file is not in memory, so an access could block indefinitely.
     #[error("guest memory must be a memfd or a file on tmpfs or hugetlbfs")]
     NotMemory,
     /// Addresses, size or offset of a region are not those of whole pages.
     #[error("memory region with {what} {value:#x}, which is no multiple of {REGION_PAGE}")]
     Misaligned {
-        /// Which of them.
+        /// Kind of the value.
         what: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
     },
     /// More than [`MAX_BYTES`], or hundreds of mappings, for one port.
     #[error("more than {} TiB of memory, or too many mappings, on one port", MAX_BYTES >> 40)]
     TooMuch,
-    /// This port's share of what all ports may map is used up.
+    /// The mapping exceeds this port's share of the common part.
     #[error("other ports have mapped so much memory that this is more than one port's share")]
     NoShare,
     /// All guests together have too many regions mapped.
@@ -93,10 +94,11 @@ pub enum MemoryError {
     Map(std::io::Error),
 }
 
-/// A contiguous piece of guest memory, mapped here, valid while the [`GuestMemory`] it came from lives.
+/// A contiguous piece of guest memory, mapped by this process, valid while its [`GuestMemory`]
+/// lives.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    /// Where it is mapped.
+    /// Address of the mapping.
     pub ptr: *mut u8,
     /// Length in bytes.
     pub len: u32,
@@ -104,13 +106,13 @@ pub struct Segment {
     pub gpa: u64,
 }
 
-// SAFETY: a Segment is an address and a length; dereferencing it is unsafe by itself, and whoever does
-// so argues that the GuestMemory is alive.
+// SAFETY: a Segment is an address and a length; dereferencing it is unsafe by itself, and code that
+// does so argues that the GuestMemory is alive.
 unsafe impl Send for Segment {}
 
 impl Segment {
-    /// The piece that starts `offset` bytes in and is `len` long. Panics in debug builds when it would
-    /// leave the segment; the caller keeps `offset + len <= self.len`.
+    /// Returns the piece that starts `offset` bytes in and is `len` long. Panics in debug builds
+    /// when it would leave the segment; the caller keeps `offset + len <= self.len`.
     #[inline]
     #[must_use]
     pub fn slice(&self, offset: u32, len: u32) -> Segment {
@@ -128,24 +130,26 @@ impl Segment {
 pub struct GuestMemory {
     /// Sorted by guest-physical address, not overlapping.
     regions: Vec<Arc<Region>>,
-    /// What every translation needs of each region, side by side: a descriptor must not wait for a chain of
-    /// pointers.
+    /// The fields of each region that every translation needs, side by side: a descriptor must not
+    /// wait for a chain of pointers.
     spans: Box<[Span]>,
-    /// There where searching takes a while.
+    /// Present where a search takes a while.
     last_hit: Option<Box<LastHit>>,
     log: Option<Arc<DirtyLog>>,
 }
 
-/// Regions of a usual guest. Where there are more (hot-plugged memory), the region that was found last is asked first.
+/// Regions of a usual guest. With more regions (hot-plugged memory), the region that was found last
+/// is tried first.
 const FEW_REGIONS: usize = 8;
 
-/// The span that was found last, by whoever looked. Apart from everything else: several threads may write it.
+/// The span that was found last, by any thread. It has a cache line of its own: several threads may
+/// write it.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct LastHit(AtomicUsize);
 
 impl GuestMemory {
-    /// A snapshot of `regions`, in any order.
+    /// Creates a snapshot of `regions`, in any order.
     ///
     /// # Errors
     /// Overlapping guest-physical ranges, or more than [`MAX_REGIONS`].
@@ -175,7 +179,7 @@ impl GuestMemory {
         })
     }
 
-    /// The same regions with another dirty log, or with none.
+    /// Returns the same regions with another dirty log, or with none.
     #[must_use]
     pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Self {
         Self {
@@ -186,25 +190,25 @@ impl GuestMemory {
         }
     }
 
-    /// All regions by ascending guest-physical address.
+    /// Returns all regions by ascending guest-physical address.
     #[must_use]
     pub fn regions(&self) -> &[Arc<Region>] {
         &self.regions
     }
 
-    /// The dirty log, while the guest is being migrated.
+    /// Returns the dirty log, while the guest is being migrated.
     #[must_use]
     pub fn log(&self) -> Option<&Arc<DirtyLog>> {
         self.log.as_ref()
     }
 
-    /// Bytes in all regions together.
+    /// Returns the number of bytes in all regions together.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.regions.iter().map(|r| r.size()).sum()
     }
 
-    /// Whether the VMM took a part of this memory away; see [`survive_truncation`].
+    /// Returns whether the VMM truncated a part of this memory; see [`survive_truncation`].
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let log = self.log.as_ref().is_some_and(|log| log.is_lost());
@@ -228,7 +232,7 @@ impl GuestMemory {
     }
 
     fn span_of_many(&self, gpa: u64, last: &AtomicUsize) -> Option<&Span> {
-        // Whatever another thread has left there is checked.
+        // A value that another thread stored is checked, too.
         let there = self.spans.get(last.load(Ordering::Relaxed));
         if let Some(span) = there.filter(|span| span.contains(gpa)) {
             return Some(span);
@@ -238,8 +242,8 @@ impl GuestMemory {
         Some(&self.spans[at])
     }
 
-    /// `len` bytes at `gpa` as one mapped piece, or `None` when they are empty, not all mapped, or lie in
-    /// more than one region.
+    /// Translates `len` bytes at `gpa` to one mapped piece, or `None` when they are empty, not all
+    /// mapped, or lie in more than one region.
     #[inline]
     #[must_use]
     pub fn translate(&self, gpa: u64, len: u32) -> Option<Segment> {
@@ -252,9 +256,9 @@ impl GuestMemory {
         self.span_of(gpa)?.whole(gpa, len)
     }
 
-    /// Appends the mapped pieces of `len` bytes at `gpa` to `out`; they may cross from one region into
-    /// the next when both are adjacent. `false`, with `out` as it was, when a byte is not mapped or `len`
-    /// is 0.
+    /// Appends the mapped pieces of `len` bytes at `gpa` to `out`; they may cross from one region
+    /// into the next when both are adjacent. `false`, with `out` as it was, when a byte is not
+    /// mapped or `len` is 0.
     #[inline]
     pub fn translate_into(&self, gpa: u64, len: u32, out: &mut Vec<Segment>) -> bool {
         if let Some(segment) = self.translate(gpa, len) {
@@ -282,8 +286,8 @@ impl GuestMemory {
         out.len() > before
     }
 
-    /// The guest-physical address behind an address of the VMM's own space (`SET_VRING_ADDR` speaks in
-    /// those).
+    /// Returns the guest-physical address of an address in the VMM's own space (used by
+    /// `SET_VRING_ADDR`).
     #[must_use]
     pub fn user_to_guest(&self, uva: u64) -> Option<u64> {
         self.regions.iter().find_map(|r| {
@@ -292,7 +296,7 @@ impl GuestMemory {
         })
     }
 
-    /// Notes that `len` bytes at `gpa` were written. Nothing happens without a log.
+    /// Marks `len` bytes at `gpa` as written. Nothing happens without a log.
     #[inline]
     pub fn mark_dirty(&self, gpa: u64, len: u64) {
         if let Some(log) = &self.log {

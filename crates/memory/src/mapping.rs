@@ -1,4 +1,5 @@
-//! A piece of memory that is unmapped (or freed) when dropped: a shared file mapping, or heap for tests.
+//! A piece of memory that is unmapped (or freed) when dropped: a shared file mapping, or heap for
+//! tests.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -11,15 +12,15 @@ use crate::{Amount, MemoryError, Quota};
 
 /// A piece of a file that was checked, and not mapped yet.
 ///
-/// What is mapped are whole blocks of the file: of hugetlbfs, the system maps nothing less than a huge page, and then neither unmaps
-/// nor replaces less (firecracker#6043).
+/// Whole blocks of the file are mapped: of hugetlbfs, the system maps nothing less than a huge
+/// page, and then neither unmaps nor replaces less (firecracker#6043).
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Where the first block starts in the file.
+    /// Start of the first block in the file.
     start: u64,
-    /// Bytes of it before the wanted ones.
+    /// Bytes in it before the requested ones.
     skip: usize,
-    /// Bytes that are wanted.
+    /// Number of requested bytes.
     len: usize,
     /// Bytes to map.
     mapped: usize,
@@ -28,10 +29,10 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// `size` bytes of `fd` from `offset`.
+    /// Checks `size` bytes of `fd` from `offset`.
     ///
     /// # Errors
-    /// An empty or wrapping range, or a file that is none of memory or ends before the range.
+    /// An empty or wrapping range, or a file that is not in memory or ends before the range.
     pub fn check(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
         if size == 0 {
             return Err(MemoryError::Empty);
@@ -43,8 +44,8 @@ impl Extent {
         let Some(needed) = offset.checked_add(size) else {
             return Err(wraps);
         };
-        // Only memfd, tmpfs and hugetlbfs know seals. Any other file may wait for a disk, a network or a
-        // hostile FUSE daemon at every access, and already when it is asked for its length.
+        // Only memfd, tmpfs and hugetlbfs support seals. Any other file may wait for a disk, a
+        // network or a hostile FUSE daemon at every access, even when its length is requested.
         rustix::fs::fcntl_get_seals(fd).map_err(|_| MemoryError::NotMemory)?;
         let (len, block) = length_and_block(fd)?;
         if len < needed {
@@ -64,7 +65,7 @@ impl Extent {
         whole().ok_or(wraps)
     }
 
-    /// What it will take.
+    /// Returns the amount that the mapping will take.
     #[must_use]
     pub fn amount(&self) -> Amount {
         Amount {
@@ -73,12 +74,14 @@ impl Extent {
         }
     }
 
-    /// Maps it of this file, which is the one that was checked, shared, readable and writable, and counts it within a quota.
+    /// Maps the piece of this file, which is the one that was checked, shared, readable and
+    /// writable, and counts it within a quota.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Mapping, MemoryError> {
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no other memory of the
+        // process.
         let base = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -114,34 +117,35 @@ impl Extent {
 
 #[derive(Debug)]
 enum Kind {
-    /// With its entry in the table of mappings that may be lost.
+    /// The entry in the table of mappings that may be lost.
     File(Option<Entry>),
     Heap(std::alloc::Layout),
 }
 
-/// Owned memory that others may write at the same time; hands out raw pointers only.
+/// Owned memory that other processes may write at the same time; only raw pointers lead there.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     /// Bytes mapped, from `base`: whole blocks.
     mapped: usize,
-    /// Where the wanted bytes start within the mapping.
+    /// Offset of the requested bytes in the mapping.
     skip: usize,
-    /// How many they are.
+    /// Number of requested bytes.
     len: usize,
     kind: Kind,
-    /// Whose it counts for.
+    /// Quota that it counts for.
     quota: Option<Arc<Quota>>,
 }
 
-// SAFETY: a Mapping owns its address range and offers raw pointers only; every access through them is
-// argued by its user, who treats the content as written by others at any time.
+// SAFETY: a Mapping owns its address range and offers raw pointers only; every access through them
+// is argued by its user, who treats the content as written by other processes at any time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `&Mapping` gives addresses, no references to the content.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Checks and maps `size` bytes of `fd` from `offset`, shared, readable and writable, of nobody's quota.
+    /// Checks and maps `size` bytes of `fd` from `offset`, shared, readable and writable, without a
+    /// quota.
     ///
     /// # Errors
     /// Those of [`Extent::check`] and [`Extent::map`].
@@ -152,7 +156,7 @@ impl Mapping {
     /// Zeroed, page-aligned heap memory, for tests and Miri.
     ///
     /// # Panics
-    /// When `size` is 0 or not to be had.
+    /// When `size` is 0 or the allocation fails.
     #[must_use]
     pub fn heap(size: u64) -> Self {
         let size = usize::try_from(size).expect("a size that fits this machine");
@@ -170,7 +174,7 @@ impl Mapping {
         }
     }
 
-    /// The first byte.
+    /// Returns the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr().wrapping_add(self.skip)
@@ -182,7 +186,7 @@ impl Mapping {
         self.len
     }
 
-    /// What it takes of a quota.
+    /// Returns the amount that it takes of a quota.
     #[must_use]
     pub fn amount(&self) -> Amount {
         Amount {
@@ -191,14 +195,14 @@ impl Mapping {
         }
     }
 
-    /// Whether the file was cut off under the mapping, which now shows dummy pages; see
+    /// Returns whether the file was truncated under the mapping, which now shows dummy pages; see
     /// [`survive_truncation`](crate::survive_truncation).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(&self.kind, Kind::File(Some(entry)) if entry.is_lost())
     }
 
-    /// Never true: an empty mapping cannot be made.
+    /// Returns `false`: an empty mapping cannot be created.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -209,10 +213,10 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         match &mut self.kind {
             Kind::File(entry) => {
-                // First out of the table: the addresses may be another mapping's at once.
+                // First out of the table: another mapping may get the addresses at once.
                 drop(entry.take());
-                // SAFETY: base and mapped are what mmap returned and were never changed; users of the raw
-                // pointers keep the Mapping alive.
+                // SAFETY: base and mapped are as returned by mmap and were never changed; users of
+                // the raw pointers keep the Mapping alive.
                 let gone = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
                 let Some(quota) = &self.quota else { return };
                 match gone {
@@ -226,8 +230,8 @@ impl Drop for Mapping {
     }
 }
 
-/// The length of the file, and of the blocks that it consists of: huge pages on hugetlbfs, which alone insists on them. Both are
-/// reported alike by hugetlbfs, tmpfs and memfd.
+/// Returns the length of the file, and of the blocks that it consists of: huge pages on hugetlbfs,
+/// which alone insists on them. Both are reported alike by hugetlbfs, tmpfs and memfd.
 fn length_and_block(fd: &OwnedFd) -> Result<(u64, u64), MemoryError> {
     let stat = rustix::fs::fstat(fd).map_err(|e| MemoryError::Map(e.into()))?;
     let len = u64::try_from(stat.st_size).unwrap_or(0);

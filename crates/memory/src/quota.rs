@@ -1,28 +1,32 @@
-//! What one port may map, and how ports share what the process has.
+//! Quotas of mapped memory per port, and sharing of the process's address space among ports.
 //!
-//! A front end can name terabytes that it does not have (sparse files, the same file again and again). Two things are then used up:
-//! address space, of which a process has 128 TiB, and places in the table of mappings, which is kept well below the system's
-//! limit of 65530 mappings a process (`vm.max_map_count`). Both are shared out as switches share the memory of their
-//! packet buffers (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): each port has a part of its own, and beyond
-//! that an eighth of what is left of the common part. So a usual guest always gets in, a large one gets what it needs on a usual host,
-//! and however many ports take all they can, something is left for the next.
+//! A front end can share terabytes that it does not have (sparse files, the same file again and
+//! again). Two resources can then run out: address space, of which a process has 128 TiB, and
+//! places in the table of mappings, which is kept well below the system's limit of 65530 mappings
+//! per process (`vm.max_map_count`). Both are shared as switches share the memory of their packet
+//! buffers (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): each port has a part of
+//! its own, and beyond that an eighth of the unused common part. So a usual guest always fits, a
+//! large one fits on a usual host, and however many ports take all they can, something is left for
+//! the next.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::MemoryError;
 
-/// Ports that have a part of their own.
+/// Number of ports that have a part of their own.
 pub const PORTS: u64 = 1024;
-/// Most bytes that are mapped for one port for good: guest memory, dirty log and in-flight areas.
+/// Most bytes that one port may keep mapped: guest memory, dirty log and in-flight areas.
 pub const MAX_BYTES: u64 = 4 << 40;
 
-/// Most mappings for one port: all regions, a dirty log, and in-flight areas that running queues keep.
+/// Most mappings for one port: all regions, a dirty log, and in-flight areas that running queues
+/// keep.
 const MAX_MAPPINGS: u64 = 640;
 /// Mappings of all ports together.
 pub(crate) const MAPPINGS: u64 = 32 << 10;
 
-/// 112 TiB of 128: what a change of one port's memory maps for a moment, and all else that a process has, needs its room, too.
+/// 112 TiB of 128: a change of one port's memory needs some for a moment, and the rest of the
+/// process needs room, too.
 const BYTES_RULE: Rule = Rule {
     most: MAX_BYTES,
     total: 112 << 40,
@@ -34,10 +38,10 @@ const MAPPINGS_RULE: Rule = Rule {
     own: 16,
 };
 
-/// The part of what is left that one port may have.
+/// Fraction of the unused common part that one port may have.
 const PART: u64 = 8;
 
-/// Address space and mappings: held, or asked for.
+/// Address space and mappings: held or requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Bytes of address space.
@@ -68,14 +72,14 @@ impl std::iter::Sum for Amount {
     }
 }
 
-/// How one resource is shared out.
+/// Rule for sharing one resource.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    /// Of one port.
+    /// Most for one port.
     most: u64,
-    /// Of all together.
+    /// Total of all ports.
     total: u64,
-    /// What each port may have, whatever others have.
+    /// Own part of each port.
     own: u64,
 }
 
@@ -84,14 +88,15 @@ impl Rule {
         held.saturating_sub(self.own)
     }
 
-    /// Whether a port may hold `wanted` when others hold so much beyond their own parts.
-    fn allows(self, wanted: u64, others: u64) -> bool {
+    /// Returns whether a port may hold `desired` when other ports hold so much beyond their own
+    /// parts.
+    fn allows(self, desired: u64, others: u64) -> bool {
         let common = self.total - PORTS * self.own;
-        self.beyond(wanted) <= common.saturating_sub(others) / PART
+        self.beyond(desired) <= common.saturating_sub(others) / PART
     }
 }
 
-/// What is held beyond the ports' own parts.
+/// Amount that is held beyond the ports' own parts.
 #[derive(Debug)]
 struct Common {
     bytes: AtomicU64,
@@ -108,7 +113,7 @@ impl Common {
         }
     }
 
-    /// A port's holding changes. The sums wrap on their way down.
+    /// Changes the amount that a port holds. The sums wrap on their way down.
     fn change(&self, from: Amount, to: Amount) {
         let change = |sum: &AtomicU64, rule: Rule, from, to| {
             let more = rule.beyond(to).wrapping_sub(rule.beyond(from));
@@ -119,7 +124,8 @@ impl Common {
     }
 }
 
-/// What one connection of a port holds. Mappings that are made within it count until they are unmapped, whoever keeps them.
+/// Amount that one connection of a port holds. Mappings that are made within it count until they
+/// are unmapped, even if they outlive the connection.
 #[derive(Debug)]
 pub struct Quota {
     common: &'static Common,
@@ -128,7 +134,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A quota of the whole process's.
+    /// Creates a quota of the whole process's.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Self::of(&COMMON)
@@ -142,23 +148,24 @@ impl Quota {
         })
     }
 
-    /// Whether `more` may be mapped in place of `less`, which is held until then. To be asked before anything is mapped.
+    /// Returns whether `more` may be mapped in place of `less`, which is held until then. To be
+    /// called before anything is mapped.
     ///
     /// # Errors
     /// [`MemoryError::TooMuch`], [`MemoryError::NoShare`].
     pub fn admit(&self, more: Amount, less: Amount) -> Result<(), MemoryError> {
         let held = *self.held();
-        let wanted = held.plus(more).minus(less);
-        if wanted.bytes > BYTES_RULE.most || wanted.mappings > MAPPINGS_RULE.most {
+        let desired = held.plus(more).minus(less);
+        if desired.bytes > BYTES_RULE.most || desired.mappings > MAPPINGS_RULE.most {
             return Err(MemoryError::TooMuch);
         }
-        let fits = |rule: Rule, wanted, held, all: &AtomicU64| {
+        let fits = |rule: Rule, desired, held, all: &AtomicU64| {
             let others = all.load(Ordering::Relaxed).wrapping_sub(rule.beyond(held));
-            rule.allows(wanted, others)
+            rule.allows(desired, others)
         };
         let Common { bytes, mappings } = self.common;
-        let both = fits(BYTES_RULE, wanted.bytes, held.bytes, bytes)
-            && fits(MAPPINGS_RULE, wanted.mappings, held.mappings, mappings);
+        let both = fits(BYTES_RULE, desired.bytes, held.bytes, bytes)
+            && fits(MAPPINGS_RULE, desired.mappings, held.mappings, mappings);
         if both {
             Ok(())
         } else {
@@ -166,13 +173,14 @@ impl Quota {
         }
     }
 
-    /// What is mapped within this quota.
+    /// Returns the amount that is mapped within this quota.
     #[must_use]
     pub fn in_use(&self) -> Amount {
         *self.held()
     }
 
-    /// Whether the system would not unmap something: it stays mapped and counts for ever. Whose it is should not map more.
+    /// Returns whether an unmap failed: the memory stays mapped and counts permanently. The owner
+    /// should not map more.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Acquire)
@@ -215,13 +223,13 @@ mod tests {
         Amount { bytes, mappings: 0 }
     }
 
-    /// As many ports as there may be.
+    /// Creates quotas for the most ports.
     fn ports() -> Vec<Arc<Quota>> {
         let common: &'static Common = Box::leak(Box::new(Common::new()));
         (0..PORTS).map(|_| Quota::of(common)).collect()
     }
 
-    /// Takes pieces of this size as long as it gets any.
+    /// Takes pieces of this size until the quota refuses.
     fn take_all(quota: &Quota, piece: Amount) {
         while quota.admit(piece, NOTHING).is_ok() {
             quota.take(piece);
@@ -236,7 +244,7 @@ mod tests {
         assert!(matches!(refused, Err(MemoryError::TooMuch)));
         quota.take(bytes(3 << 40));
         assert!(quota.admit(bytes(3 << 40), NOTHING).is_err());
-        // In place of what is there, which goes when the new is mapped.
+        // In place of the present one, which goes when the new one is mapped.
         assert!(quota.admit(bytes(3 << 40), bytes(3 << 40)).is_ok());
         quota.give_back(bytes(3 << 40));
         assert_eq!(quota.in_use(), NOTHING);
@@ -278,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_everybodys() {
+    fn returned_amounts_are_available_to_all_ports() {
         let ports = ports();
         for _ in 0..3 {
             ports

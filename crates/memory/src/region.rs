@@ -24,12 +24,13 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// `size` bytes of `fd` from `mmap_offset` as the guest-physical range that starts at `gpa`; `uva` is where the
-    /// VMM itself sees it.
+    /// Checks `size` bytes of `fd` from `mmap_offset` as the guest-physical range that starts at
+    /// `gpa`; `uva` is the address in the VMM.
     ///
     /// # Errors
-    /// An empty range, one that wraps around in either space or does not consist of pages, or a file that is none of memory or
-    /// too short (CVE-2026-86561: the size is checked before anything is mapped).
+    /// An empty range, one that wraps around in either space or does not consist of pages, or a
+    /// file that is not in memory or too short (CVE-2026-86561: the size is checked before anything
+    /// is mapped).
     pub fn check(
         fd: &OwnedFd,
         gpa: u64,
@@ -52,7 +53,7 @@ impl Planned {
         })
     }
 
-    /// What it will take.
+    /// Returns the amount that the region will take.
     #[must_use]
     pub fn amount(&self) -> Amount {
         self.extent.amount()
@@ -61,7 +62,7 @@ impl Planned {
     /// Maps the region of this file, which is the one that was checked, within a quota.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Region, MemoryError> {
         Ok(Region {
             mapping: self.extent.map(fd, quota)?,
@@ -73,7 +74,7 @@ impl Planned {
 }
 
 impl Region {
-    /// Checks and maps a region at once, of nobody's quota; see [`Planned::check`].
+    /// Checks and maps a region at once, without a quota; see [`Planned::check`].
     ///
     /// # Errors
     /// Those of [`Planned::check`] and [`Planned::map`].
@@ -87,13 +88,13 @@ impl Region {
         Planned::check(&fd, gpa, size, uva, mmap_offset)?.map(&fd, None)
     }
 
-    /// What it takes of a quota.
+    /// Returns the amount that the region takes of a quota.
     #[must_use]
     pub fn amount(&self) -> Amount {
         self.mapping.amount()
     }
 
-    /// A region on the heap, for tests and Miri.
+    /// Creates a region on the heap, for tests and Miri.
     ///
     /// # Panics
     /// When the size is 0 or a range wraps around.
@@ -109,37 +110,37 @@ impl Region {
         }
     }
 
-    /// First guest-physical address.
+    /// Returns the first guest-physical address.
     #[must_use]
     pub fn gpa(&self) -> u64 {
         self.gpa
     }
 
-    /// First guest-physical address behind the region.
+    /// Returns the first guest-physical address behind the region.
     #[must_use]
     pub fn gpa_end(&self) -> u64 {
         self.gpa + self.size
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Where the VMM sees the region's first byte.
+    /// Returns the address of the region's first byte in the VMM.
     #[must_use]
     pub fn uva(&self) -> u64 {
         self.uva
     }
 
-    /// Where the region is mapped here.
+    /// Returns the address of the mapping in this process.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr()
     }
 
-    /// Whether the VMM took the memory away.
+    /// Returns whether the VMM truncated the memory.
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
@@ -153,7 +154,7 @@ impl Region {
     }
 }
 
-/// Where a region lies, in the guest and here. Valid while the region lives.
+/// Place of a region, in the guest and in this process. Valid while the region lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) gpa: u64,
@@ -161,8 +162,8 @@ pub(crate) struct Span {
     ptr: *mut u8,
 }
 
-// SAFETY: a Span is an address and a length; whoever dereferences what it yields argues that the region is
-// alive (see `Segment`).
+// SAFETY: a Span is an address and a length; code that dereferences the addresses argues that the
+// region is alive (see `Segment`).
 unsafe impl Send for Span {}
 // SAFETY: as above; nothing changes through a shared Span.
 unsafe impl Sync for Span {}
@@ -173,7 +174,7 @@ impl Span {
         gpa.wrapping_sub(self.gpa) < self.size
     }
 
-    /// `len` bytes at `gpa`, if there are any and all lie within the region.
+    /// Translates `len` bytes at `gpa`, if there are any and all lie within the region.
     #[inline(always)]
     pub(crate) fn whole(&self, gpa: u64, len: u32) -> Option<Segment> {
         let offset = gpa.wrapping_sub(self.gpa);
@@ -181,7 +182,7 @@ impl Span {
         (offset <= rest && len > 0).then(|| self.segment(offset, len))
     }
 
-    /// The piece at `offset`; the caller has checked that it lies within the region.
+    /// Returns the piece at `offset`; the caller has checked that it lies within the region.
     #[inline]
     pub(crate) fn segment(&self, offset: u64, len: u32) -> Segment {
         debug_assert!(offset + u64::from(len) <= self.size);
@@ -193,8 +194,8 @@ impl Span {
     }
 }
 
-/// Refuses empty ranges and such that reach past the last 64-bit address (which itself stays unused, so
-/// that an end address is always representable).
+/// Refuses empty ranges and those that reach past the last 64-bit address (which itself stays
+/// unused, so that an end address is always representable).
 fn check_range(start: u64, size: u64) -> Result<(), MemoryError> {
     if size == 0 {
         return Err(MemoryError::Empty);

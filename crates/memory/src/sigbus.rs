@@ -1,9 +1,10 @@
-//! Surviving a memory file that is cut off under us.
+//! Handling of SIGBUS after a shared memory file was truncated.
 //!
-//! A VMM keeps its memory file and may truncate it or punch holes into it at any time, or have no huge page behind it; the next
-//! access here raises SIGBUS. The handler puts zeroed pages that nobody else sees (dummy pages) in place of the whole mapping and
-//! notes that it is lost; the access then goes on. Whoever serves that guest looks at
-//! [`Mapping::is_lost`](crate::Mapping::is_lost) now and then and closes its port.
+//! A VMM keeps its memory file and may truncate it or punch holes into it at any time, or have no
+//! huge page behind it; the next access by the switch raises SIGBUS. The handler puts private
+//! zeroed pages (dummy pages) in place of the whole mapping and marks it as lost; the access then
+//! continues. The user of that guest's memory checks [`Mapping::is_lost`](crate::Mapping::is_lost)
+//! now and then and closes the port.
 
 use std::io;
 use std::sync::OnceLock;
@@ -15,7 +16,8 @@ pub(crate) mod table;
 pub(crate) use table::Place;
 use table::Slot;
 
-/// Mappings of shared files at a time: those of all ports ([`crate::Quota`]), one message's more, and our own.
+/// Most mappings of shared files at a time: those of all ports ([`crate::Quota`]), those of one
+/// more message, and the process's own.
 const MAX_MAPPINGS: usize = crate::quota::MAPPINGS as usize + 4096;
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const {
@@ -29,19 +31,21 @@ static SLOTS: [Slot; MAX_MAPPINGS] = [const {
     }
 }; MAX_MAPPINGS];
 
-/// What was done on SIGBUS before.
+/// The former action for SIGBUS.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// How many accesses met a file that was cut off, since the start.
+/// Number of accesses to a truncated file since the start.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Changes when a mapping of this process is lost: a cheap look before a thorough one.
+/// Returns a number that changes when a mapping of this process is lost: a cheap check before a
+/// thorough one.
 #[must_use]
 pub fn lost_mappings() -> usize {
     LOST.load(Ordering::Acquire)
 }
 
-/// A mapping's entry in the table; leaves it when dropped, which must come before the memory is unmapped.
+/// A mapping's entry in the table. Dropping it removes the entry, which must come before the memory
+/// is unmapped.
 #[derive(Debug)]
 pub(crate) struct Entry(usize);
 
@@ -58,17 +62,18 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        SLOTS[self.0].leave();
+        SLOTS[self.0].release();
     }
 }
 
-/// Installs the handler for the whole process. A SIGBUS anywhere else does what it did before: as a rule, it ends it.
+/// Installs the handler for the whole process. A SIGBUS elsewhere has its former action: as a rule,
+/// it ends the process.
 ///
 /// # Errors
-/// The system's refusal.
+/// The error of the system call.
 pub fn survive_truncation() -> io::Result<()> {
-    // SAFETY: the action is zeroed, which is a valid value, before its fields are set; the handler has the
-    // signature that SA_SIGINFO asks for and makes async-signal-safe calls only.
+    // SAFETY: the action is zeroed, which is a valid value, before its fields are set; the handler
+    // has the signature that SA_SIGINFO asks for and makes async-signal-safe calls only.
     let (done, before) = unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -81,14 +86,14 @@ pub fn survive_truncation() -> io::Result<()> {
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
-    // The second time it is this very handler.
+    // On a second call it is this very handler.
     BEFORE.get_or_init(|| before);
     Ok(())
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; errno is this thread's own and is
-    // put back, because the interrupted code may be about to read it.
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; errno is this thread's
+    // own and is put back, because the interrupted code may be about to read it.
     unsafe {
         let errno = *libc::__errno_location();
         if !replace((*info).si_addr() as usize) {
@@ -101,15 +106,16 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     }
 }
 
-/// Puts dummy pages in place of the mapping around `address`, if it is one of ours; where not even a file can be made, or
-/// the system has no page for the one that is there, in place of what `address` lies in alone.
+/// Puts dummy pages in place of the mapping around `address`, if it is one of the table. When no
+/// file can be created, or the system has no page for the one that is there, only the page or huge
+/// page of `address` is replaced.
 fn replace(address: usize) -> bool {
     let Some((slot, place)) = table::find(&SLOTS, address) else {
         return false;
     };
     slot.lost.store(true, Ordering::Release);
     LOST.fetch_add(1, Ordering::Release);
-    // Two threads may both replace it: what one of them has written into dummy pages is nobody's.
+    // Two threads may both replace it: bytes that one of them wrote into dummy pages are lost.
     if !slot.replaced.load(Ordering::Acquire) && replace_whole(place) {
         slot.replaced.store(true, Ordering::Release);
         return true;
@@ -117,12 +123,14 @@ fn replace(address: usize) -> bool {
     replace_around(place, address)
 }
 
-/// By a file of its own, of which a page takes memory when it is touched. Private memory without a file would be charged for as
-/// a whole where the host does not overcommit (`vm.overcommit_memory=2`), and refused; some kernels have unmapped then
-/// what was there. Nobody else has the file, which ends with the mapping.
+/// Replaces a mapping by a file of its own, of which a page takes memory when it is touched.
+/// Private memory without a file would be charged for as a whole where the host does not overcommit
+/// (`vm.overcommit_memory=2`), and refused; some kernels have then unmapped the range. No other
+/// process has the file, which ends with the mapping.
 fn replace_whole(place: Place) -> bool {
-    // SAFETY: bare system calls. The range is exactly one mapping of ours, whose users hold raw pointers and expect its bytes
-    // to change under them; the descriptor is our own and closed once.
+    // SAFETY: bare system calls. The range is exactly one mapping of the table, whose users hold
+    // raw pointers and expect its bytes to change under them; the descriptor is created here and
+    // closed once.
     unsafe {
         let file = libc::memfd_create(c"lasthop-dummy".as_ptr(), libc::MFD_CLOEXEC);
         if file < 0 {
@@ -135,13 +143,15 @@ fn replace_whole(place: Place) -> bool {
     }
 }
 
-/// By memory without a file, for a page, or where the system splits no huge page for the huge page.
+/// Replaces a page, or where the system splits no huge page the huge page, by memory without a
+/// file.
 fn replace_around(place: Place, address: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let page = rustix::param::page_size();
     [page, place.block].into_iter().any(|size| {
         let offset = (address - place.base) / size * size;
-        // SAFETY: a multiple of a page within the mapping, which `find` found around `address`, as above.
+        // SAFETY: a multiple of a page within the mapping, which `find` found around `address`, as
+        // above.
         unsafe { map_over(place.base + offset, size, flags, -1) }
     })
 }
@@ -149,11 +159,11 @@ fn replace_around(place: Place, address: usize) -> bool {
 /// Maps zeroed memory at an address.
 ///
 /// # Safety
-/// The range lies within a mapping of ours whose users expect its bytes to change under them.
+/// The range lies within a mapping of the table whose users expect its bytes to change under them.
 unsafe fn map_over(base: usize, len: usize, flags: libc::c_int, file: libc::c_int) -> bool {
     let flags = flags | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the caller speaks for the range; mmap is a bare system call.
+    // SAFETY: the caller vouches for the range; mmap is a bare system call.
     let new = unsafe { libc::mmap(base as *mut libc::c_void, len, protection, flags, file, 0) };
     new != libc::MAP_FAILED
 }

@@ -136,7 +136,7 @@ fn a_region_starts_at_its_offset() {
     rustix::io::pwrite(&fd, b"here", 0x1004).unwrap();
     let region = Region::map(fd, 0, 0x1000, 0, 0x1000).unwrap();
     let mut got = [0u8; 4];
-    // SAFETY: the region is 0x1000 bytes long and nobody writes it.
+    // SAFETY: the region is 0x1000 bytes long and no thread writes it.
     unsafe { region.as_ptr().add(4).copy_to(got.as_mut_ptr(), 4) };
     assert_eq!(&got, b"here");
 }
@@ -224,7 +224,7 @@ proptest! {
             let mut from = copy::Cursor::new(&source);
             prop_assert_eq!(from.skip(skip), skip);
             let len = bytes.len() as u32;
-            prop_assert_eq!(copy::Cursor::new(&target).copy_from(&mut from, len, &mut crate::engine::Cpu), len - skip);
+            prop_assert_eq!(copy::Cursor::new(&target).copy_from(&mut from, len), len - skip);
             let mut got = vec![0; bytes.len()];
             prop_assert_eq!(copy::Cursor::new(&target).read(&mut got), bytes.len());
             prop_assert_eq!(&got[..bytes.len() - skip as usize], &bytes[skip as usize..]);
@@ -260,13 +260,13 @@ fn copy_of_every_length_is_that_of_slices_and_writes_nothing_beside() {
         for source in OFFSETS {
             for target in OFFSETS {
                 let mut got = pattern(400, 100);
-                let mut wanted = got.clone();
-                wanted[target..target + len].copy_from_slice(&from[source..source + len]);
+                let mut desired = got.clone();
+                desired[target..target + len].copy_from_slice(&from[source..source + len]);
                 // SAFETY: both hold 63 + 300 bytes and more.
                 unsafe {
                     copy::copy_bytes(from.as_ptr().add(source), got.as_mut_ptr().add(target), len);
                 }
-                assert_eq!(got, wanted, "{len} bytes from {source} to {target}");
+                assert_eq!(got, desired, "{len} bytes from {source} to {target}");
             }
         }
     }
@@ -315,8 +315,8 @@ fn words_are_read_and_written_wherever_they_lie() {
             };
             let at = at as usize;
             assert_eq!((wrote, read), (12, Some((low, high))));
-            let wanted: Vec<u8> = (1..=12).map(|i| i * 0x11).collect();
-            assert_eq!(bytes[at..at + 12], wanted);
+            let desired: Vec<u8> = (1..=12).map(|i| i * 0x11).collect();
+            assert_eq!(bytes[at..at + 12], desired);
             assert_eq!(bytes[..at], before[..at]);
             assert_eq!(bytes[at + 12..], before[at + 12..]);
         }

@@ -1,6 +1,8 @@
-//! Every interleaving of a SIGBUS handler that looks for a mapping and of a thread that maps and unmaps others, by loom.
+//! Every interleaving of a SIGBUS handler that looks for a mapping and of a thread that maps and
+//! unmaps others, by loom.
 //!
-//! The table is the crate's own, with loom's atomics in the place of the real ones; nothing is mapped.
+//! The table is the crate's own, with loom's atomics in the place of the real ones; nothing is
+//! mapped.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize};
@@ -40,16 +42,16 @@ const LARGE: Place = Place {
     len: 0x40_0000,
     block: 0x20_0000,
 };
-/// The one that a thread uses and that is lost: not in any of the two, but within the small one's base and the large
-/// one's length.
+/// The one that a thread uses and that is lost: not in any of the two, but within the small one's
+/// base and the large one's length.
 const LOST: Place = Place {
     base: 0x20_0000,
     len: 0x20_0000,
     block: 0x20_0000,
 };
 
-/// What `replace` goes by was entered together, and is the mapping that the address lies in: a slot that goes from one mapping
-/// to another meanwhile is never taken for it.
+/// `replace` reads the fields of one mapping, the one that the address lies in: a slot that changes
+/// from one mapping to another meanwhile is never taken for it.
 #[test]
 fn a_slot_that_changes_is_never_taken_for_another_mapping() {
     loom::model(|| {
@@ -58,7 +60,7 @@ fn a_slot_that_changes_is_never_taken_for_another_mapping() {
         assert_eq!(enter(&*slots, LOST), Some(1));
         let table = Arc::clone(&slots);
         let other = thread::spawn(move || {
-            table[0].leave();
+            table[0].release();
             assert_eq!(enter(&*table, LARGE), Some(0));
         });
         let found = find(&*slots, LOST.base + 0x800).map(|(_, place)| place);
@@ -75,7 +77,7 @@ fn a_slot_has_one_mapping_at_a_time() {
         assert_eq!(enter(&*slots, SMALL), Some(0));
         let table = Arc::clone(&slots);
         let other = thread::spawn(move || {
-            table[0].leave();
+            table[0].release();
             enter(&*table, LARGE).expect("a slot")
         });
         let mine = enter(&*slots, LOST).expect("a slot");

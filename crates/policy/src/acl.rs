@@ -1,43 +1,46 @@
-//! Access lists: which frames may come from a guest, and which may go to it.
+//! Access lists: the frames that a port may send and receive.
 //!
 //! ```text
 //!   AccessModel --Rules::compile--> Rules --Program::with_rules--> Program
-//!   texts of the operator           immutable, shared;   decide() asks them
+//!   the operator's text             immutable, shared;   decide() evaluates them
 //!                                   Rules::change: another one, with one change
 //! ```
 //!
-//! A frame is asked about twice: as it comes from its sender, and as it goes to each receiver. Each time the lists of the
-//! port, those of its groups and those of the segment are asked; the rule of the highest priority decides, among equals
-//! the first by that order. `docs/POLICY.md` says all of it, and what it costs.
+//! Each frame is evaluated at two hooks: on ingress from its sender, and on egress to each
+//! receiver. At each hook the lists of the port, those of its groups and those of the segment
+//! apply; the rule of the highest priority decides, among equals the first in that order.
+//! `docs/dev/classifier.md` describes the classifier, `docs/benchmarks/access-lists.md` has its
+//! cost.
 
+mod attachments;
+mod class_key;
 mod compile;
 mod error;
 mod list;
+mod mask_set;
 mod matcher;
+#[cfg(any(test, feature = "test-utils"))]
 pub mod oracle;
 mod order;
-mod palette;
-mod point;
 mod prefix;
 mod ranges;
 mod resolve;
+mod rule_tree;
 mod rules;
-mod shelf;
 #[cfg(test)]
 mod tests;
 mod text;
 mod trie;
 mod update;
-mod wiring;
 
 pub use api::v1::{
     AccessListSpec, AccessModel, AddressSet, Direction, Group, LogSpec, Otherwise, Pieces,
     PortText, RuleAction, RuleSpec, SegmentDefault,
 };
+pub(crate) use class_key::{ClassKey, Wildcards};
 pub use compile::{Change, Compiled, MAX_RULES, Names};
 pub use error::{AccessError, Place, Reason, RuleName, Shadowed};
-pub use palette::MAX_MASKS;
-pub(crate) use point::{Looked, Point};
+pub use mask_set::MAX_MASKS;
 pub(crate) use rules::ProfileId;
 pub use rules::{By, LogLimit, RuleId, RuleInfo, Rules, Ruling, Verdict};
 pub use update::few_changes;

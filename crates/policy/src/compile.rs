@@ -1,4 +1,4 @@
-//! From model to program.
+//! Compiler from [`Model`] to [`Program`].
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 use crate::program::{Ingress, Member, Program, VlanSegment};
 
-/// Why a model is no program. Segments are given by name; ports by number, see
+/// Reason for which a model does not compile. Segments are given by name, ports by number: see
 /// [`CompileError::port`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CompileError {
@@ -21,7 +21,7 @@ pub enum CompileError {
         /// Its VLAN.
         vlan: u16,
     },
-    /// A trunk could not tell the two apart.
+    /// Two segments of one trunk have the same VLAN.
     #[error("segments \"{first}\" and \"{second}\" have the same VLAN {vlan}")]
     SameVlan {
         /// One segment.
@@ -57,7 +57,7 @@ pub enum CompileError {
         /// The segment's number.
         segment: SegmentId,
     },
-    /// A trunk needs something to carry.
+    /// A trunk without segments.
     #[error("port {}: a trunk needs at least one segment", port.0)]
     EmptyTrunk {
         /// The trunk.
@@ -71,8 +71,12 @@ pub enum CompileError {
         /// The segment.
         segment: String,
     },
-    /// Untagged frames would belong to two segments.
-    #[error("port {}: segments \"{first}\" and \"{second}\" both have no VLAN, a trunk can carry only one such", port.0)]
+    /// Two segments of one trunk are untagged there.
+    #[error(
+        "port {}: segments \"{first}\" and \"{second}\" both have no VLAN, \
+         a trunk can carry only one such",
+        port.0
+    )]
     TwoUntagged {
         /// The trunk.
         port: PortId,
@@ -84,7 +88,7 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// The port at fault, so that a caller who knows its name can say it.
+    /// Port at fault, so that a caller can report its name.
     #[must_use]
     pub fn port(&self) -> Option<PortId> {
         match self {
@@ -102,11 +106,11 @@ impl CompileError {
 }
 
 impl Program {
-    /// Checks a model and compiles it.
+    /// Checks and compiles a model.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, segments before ports, in ascending order.
+    /// The first error found: segments before ports, in ascending order.
     pub fn compile(model: &Model, epoch: u64) -> Result<Self, CompileError> {
         check_segments(model)?;
         let mut program = Self {

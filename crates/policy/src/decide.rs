@@ -6,13 +6,13 @@ use port::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use wire::{FlowKey, FlowMask, MacAddr};
 
-use crate::acl::{Direction, Looked, Point, ProfileId, RuleId, Rules, Ruling};
-use crate::explain::{self, Destination, Nobody, Step, Witness};
-use crate::guard::Bound;
+use crate::acl::{ClassKey, Direction, ProfileId, RuleId, Rules, Ruling, Wildcards};
+use crate::explain::{self, DecisionTrace, Destination, NoTrace, Step};
 use crate::model::SegmentId;
+use crate::port_security::Bindings;
 use crate::program::{Ingress, Member, Program};
 
-/// What to do with the frames of a flow.
+/// Action for the frames of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
@@ -23,29 +23,29 @@ pub enum Action {
         /// The tag that the frame leaves with; `None`: untagged. Replaces the tag it came with.
         tag: Option<u16>,
     },
-    /// Deliver to all ports of the segment but the sender and those that are left out, each with its own tag: see
-    /// [`Program::flood`].
+    /// Deliver to all ports of the segment but the sender and the excluded ones, each with its own
+    /// tag: see [`Program::flood`].
     Flood {
         /// The segment.
         segment: SegmentId,
-        /// Whose list of ports is left out.
-        left_out: LeftOut,
+        /// The set of excluded ports.
+        excluded: Excluded,
     },
-    /// Deliver to nobody.
+    /// Deliver to no port.
     Drop(DropReason),
 }
 
-/// Names the ports that a flood leaves out, in a table of whoever carries actions out. Who decides says
-/// [`NOBODY`](Self::NOBODY) here, and the ports beside the action: [`Decision::excluded`].
+/// Index of the ports that a flood excludes, in a table of the executing side. [`decide`] returns
+/// [`NONE`](Self::NONE) here, and the ports beside the action: [`Decision::excluded`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct LeftOut(pub u16);
+pub struct Excluded(pub u16);
 
-// Each frame's is copied, in one word.
+// One is copied for each frame, in one word.
 const _: () = assert!(size_of::<Action>() == 8);
 
-impl LeftOut {
-    /// The flood goes to all others.
-    pub const NOBODY: Self = Self(0);
+impl Excluded {
+    /// The flood excludes no port but its sender.
+    pub const NONE: Self = Self(0);
 }
 
 impl Action {
@@ -54,25 +54,25 @@ impl Action {
     pub const fn flood(segment: SegmentId) -> Self {
         Self::Flood {
             segment,
-            left_out: LeftOut::NOBODY,
+            excluded: Excluded::NONE,
         }
     }
 
-    /// The same action; a flood leaves these out.
+    /// Returns the same action; a flood excludes these ports.
     #[must_use]
-    pub const fn leaving_out(self, left_out: LeftOut) -> Self {
+    pub const fn excluding(self, excluded: Excluded) -> Self {
         match self {
-            Self::Flood { segment, .. } => Self::Flood { segment, left_out },
+            Self::Flood { segment, .. } => Self::Flood { segment, excluded },
             other => other,
         }
     }
 
-    /// Which ports it leaves out.
+    /// Returns the excluded ports.
     #[must_use]
-    pub const fn left_out(&self) -> LeftOut {
+    pub const fn excluded(&self) -> Excluded {
         match self {
-            Self::Flood { left_out, .. } => *left_out,
-            Self::Unicast { .. } | Self::Drop(_) => LeftOut::NOBODY,
+            Self::Flood { excluded, .. } => *excluded,
+            Self::Unicast { .. } | Self::Drop(_) => Excluded::NONE,
         }
     }
 }
@@ -80,26 +80,26 @@ impl Action {
 /// An [`Action`] and its reasons.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// What to do.
+    /// The action.
     pub action: Action,
-    /// What of the key the decision depends on: all flows that agree in these bits share it.
+    /// Bits of the key on which the decision depends: all flows that agree in these bits share it.
     pub mask: FlowMask,
-    /// The segment in which it was decided; `None` if it was dropped before that was known.
+    /// The segment in which it was decided; `None` if it was dropped before classification.
     pub segment: Option<SegmentId>,
-    /// The source address to be learned at the ingress port, also if the frame is dropped as a
-    /// reflection. `None`: nothing to be learned from this frame.
+    /// The source address to learn at the ingress port, also if the frame is dropped as a
+    /// reflection. `None`: there is nothing to learn from this frame.
     pub learn: Option<(SegmentId, MacAddr)>,
-    /// What the sender's access lists say. `None`: they were not asked, because the frame is dropped anyway, or because there
-    /// are none.
+    /// Ruling of the sender's access lists. `None`: they were not evaluated, because the frame is
+    /// dropped anyway, or because there are none.
     pub from_guest: Option<Ruling>,
-    /// What the receivers' access lists say: of the one receiver; or of those receivers of a flood that do not get the
-    /// frame, or for which a rule decides that is logged, in ascending order.
+    /// Rulings of the receivers' access lists: of the only receiver; or of those receivers of a
+    /// flood that do not get the frame, or for which a logged rule decides, in ascending order.
     pub to_guest: Vec<Receiver>,
-    /// Rules that let a flood pass to those of its receivers of which nothing is said there, each once.
+    /// Rules that let a flood pass to receivers that `to_guest` does not list, each once.
     pub passing: Vec<RuleId>,
 }
 
-/// What a receiver's access lists say.
+/// Ruling of a receiver's access lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Receiver {
     /// The receiver.
@@ -109,20 +109,21 @@ pub struct Receiver {
 }
 
 impl Decision {
-    /// Members of the segment that do not get the flood, in ascending order. Whoever carries out [`Action::Flood`] must leave
-    /// them out.
+    /// Returns the members of the segment that do not get the flood, in ascending order. The
+    /// executor of [`Action::Flood`] must exclude them.
     pub fn excluded(&self) -> impl Iterator<Item = PortId> + '_ {
         let denied = self.to_guest.iter().filter(|r| !r.ruling.allows());
         denied.map(|receiver| receiver.port)
     }
 
-    /// All that rules said of the frame: where one of them is logged, this decision's frames are.
+    /// Returns all rulings about the frame: if a rule among them is logged, this decision's frames
+    /// are.
     pub fn rulings(&self) -> impl Iterator<Item = &Ruling> {
         let receivers = self.to_guest.iter().map(|receiver| &receiver.ruling);
         self.from_guest.iter().chain(receivers)
     }
 
-    /// Every rule that has decided anything about the frame, once.
+    /// Returns every rule that decided anything about the frame, once.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleId> {
         let named = self.rulings().filter_map(|ruling| Some(ruling.rule()?.id));
@@ -133,105 +134,108 @@ impl Decision {
     }
 }
 
-/// What [`decide`] needs to know of the forwarding database.
+/// Access to the forwarding database.
 pub trait Lookup {
-    /// The port behind which the station is, if that is known.
+    /// Returns the port behind which the MAC address is, if that is known.
     fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId>;
 
-    /// Whether frames of `port` must not use `mac` as their source now, because the address
+    /// Returns whether frames of `port` must not use `mac` as their source now, because the address
     /// belongs to another port that still uses it.
     fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool;
 
-    /// The addresses that were heard first at a port where they are learned once; none where nobody says so.
-    fn bound(&self, _port: PortId) -> Bound {
-        Bound::default()
+    /// Returns the addresses bound to a port with sticky port security; none by default.
+    fn bound(&self, _port: PortId) -> Bindings {
+        Bindings::default()
     }
 }
 
-/// The part of a key that [`decide`] looks at whatever guards and access lists are: ingress port, VLAN, conduct, both Ethernet
-/// addresses.
+/// Part of a key on which every decision depends, whatever port security and access lists are:
+/// ingress port, VLAN, frame class, both Ethernet addresses.
 pub const DECISION_MASK: FlowMask = FlowMask::NONE
     .with_in_port()
     .with_vlan()
-    .with_conduct()
+    .with_frame_class()
     .with_smac()
     .with_dmac();
 
 /// Decides what happens to the frames of the flow `key`.
 #[must_use]
 pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
-    decide_telling(program, fdb, key, &mut Nobody)
+    decide_traced(program, fdb, key, &mut NoTrace)
 }
 
-/// The same; `told` hears of each step.
-pub(crate) fn decide_telling(
+/// Decides like [`decide`] and records each step.
+pub(crate) fn decide_traced(
     program: &Program,
     fdb: &dyn Lookup,
     key: &FlowKey,
-    told: &mut impl Witness,
+    trace: &mut impl DecisionTrace,
 ) -> Decision {
     let ingress = PortId(key.in_port());
     if let Some(reason) = refused_address(key) {
-        told.note(|| Step::Addresses(reason));
+        trace.record(|| Step::Addresses(reason));
         return refuse(reason, None);
     }
     let segment = classify(program.ingress(ingress), key.vlan());
-    told.note(|| Step::Segment(segment));
+    trace.record(|| Step::Segment(segment));
     let segment = match segment {
         Ok(segment) => segment,
         Err(reason) => return refuse(reason, None),
     };
-    let (refused, looked) = program.guard(ingress).check(&fdb.bound(ingress), key);
+    let (refused, wildcards) = program
+        .port_security(ingress)
+        .check(&fdb.bound(ingress), key);
     let decision = match refused {
         Some(reason) => {
-            told.note(|| Step::Guard(reason));
+            trace.record(|| Step::PortSecurity(reason));
             refuse(reason, Some(segment))
         }
-        None => decide_within(program, fdb, segment, key, told),
+        None => decide_within(program, fdb, segment, key, trace),
     };
     Decision {
-        mask: decision.mask.union(&looked),
+        mask: decision.mask.union(&wildcards),
         ..decision
     }
 }
 
-/// Decides about a frame that its port's guest may send, in its segment.
+/// Decides in its segment about a frame that port security permits.
 fn decide_within(
     program: &Program,
     fdb: &dyn Lookup,
     segment: SegmentId,
     key: &FlowKey,
-    told: &mut impl Witness,
+    trace: &mut impl DecisionTrace,
 ) -> Decision {
     let ingress = PortId(key.in_port());
     let barred = fdb.is_barred(segment, key.smac(), ingress);
-    told.note(|| Step::Source { barred });
+    trace.record(|| Step::Source { barred });
     if barred {
-        return refuse(DropReason::MacClaim, Some(segment));
+        return refuse(DropReason::SpoofedSource, Some(segment));
     }
     if program.rules().allow_all(segment) {
-        told.note(|| Step::Unfiltered);
-        let action = forward(program, fdb, segment, key, told);
+        trace.record(|| Step::Unfiltered);
+        let action = forward(program, fdb, segment, key, trace);
         return Decision {
             learn: Some((segment, key.smac())),
-            ..unasked(action, Some(segment))
+            ..without_lists(action, Some(segment))
         };
     }
-    let mut asked = Asked::new(program.rules(), segment, key);
-    let from_guest = asked.sender(ingress, told);
+    let mut evaluation = Evaluation::new(program.rules(), segment, key);
+    let from_guest = evaluation.sender(ingress, trace);
     if !from_guest.allows() {
         let refused = refuse(denial([&from_guest]), Some(segment));
         return Decision {
-            mask: asked.mask(),
+            mask: evaluation.mask(),
             from_guest: Some(from_guest),
             ..refused
         };
     }
-    let action = forward(program, fdb, segment, key, told);
-    let (action, Said { to_guest, passing }) = asked.receivers(program, action, told);
+    let action = forward(program, fdb, segment, key, trace);
+    let (action, ReceiverRulings { to_guest, passing }) =
+        evaluation.receivers(program, action, trace);
     Decision {
         action,
-        mask: asked.mask(),
+        mask: evaluation.mask(),
         segment: Some(segment),
         learn: Some((segment, key.smac())),
         from_guest: Some(from_guest),
@@ -240,7 +244,7 @@ fn decide_within(
     }
 }
 
-/// Why nobody gets frames with such addresses.
+/// Returns the reason for which a frame with such addresses is dropped.
 fn refused_address(key: &FlowKey) -> Option<DropReason> {
     if !key.smac().is_station() {
         return Some(DropReason::BadSource);
@@ -250,23 +254,24 @@ fn refused_address(key: &FlowKey) -> Option<DropReason> {
 }
 
 fn refuse(reason: DropReason, segment: Option<SegmentId>) -> Decision {
-    unasked(Action::Drop(reason), segment)
+    without_lists(Action::Drop(reason), segment)
 }
 
-/// Why a frame is dropped that nobody may get: its sender is told if any rule says so; and it is unreadable if nothing else is said.
+/// Returns the drop reason of a frame that no port gets: rejected if any rule rejects it, since
+/// then its sender gets an answer; unparseable if there is no other reason.
 fn denial<'r>(rulings: impl IntoIterator<Item = &'r Ruling>) -> DropReason {
     let reasons: Vec<_> = rulings
         .into_iter()
         .filter_map(Ruling::drop_reason)
         .collect();
-    let said = |reason| reasons.contains(&reason).then_some(reason);
-    said(DropReason::AclRejected)
-        .or_else(|| said(DropReason::AclDenied))
-        .unwrap_or(DropReason::Unreadable)
+    let given = |reason| reasons.contains(&reason).then_some(reason);
+    given(DropReason::AclRejected)
+        .or_else(|| given(DropReason::AclDenied))
+        .unwrap_or(DropReason::Unparseable)
 }
 
-/// A decision without access lists.
-fn unasked(action: Action, segment: Option<SegmentId>) -> Decision {
+/// Returns a decision without access lists.
+fn without_lists(action: Action, segment: Option<SegmentId>) -> Decision {
     Decision {
         action,
         mask: DECISION_MASK,
@@ -278,52 +283,52 @@ fn unasked(action: Action, segment: Option<SegmentId>) -> Decision {
     }
 }
 
-/// What the receivers' access lists say: see [`Decision`].
+/// Rulings of the receivers' access lists: see [`Decision`].
 #[derive(Default)]
-struct Said {
+struct ReceiverRulings {
     to_guest: Vec<Receiver>,
     passing: Vec<RuleId>,
 }
 
-/// What the access lists were asked about one key, and what of it they looked at.
-struct Asked<'p> {
+/// Evaluation of the access lists for one key, with the bits of the key on which it depends so far.
+struct Evaluation<'p> {
     rules: &'p Rules,
     segment: SegmentId,
-    point: Point,
-    looked: Looked,
+    class_key: ClassKey,
+    wildcards: Wildcards,
 }
 
-impl<'p> Asked<'p> {
+impl<'p> Evaluation<'p> {
     fn new(rules: &'p Rules, segment: SegmentId, key: &FlowKey) -> Self {
         Self {
             rules,
             segment,
-            point: Point::new(key),
-            looked: Looked::default(),
+            class_key: ClassKey::new(key),
+            wildcards: Wildcards::default(),
         }
     }
 
-    fn judge(&mut self, direction: Direction, profile: ProfileId) -> Ruling {
-        let (point, looked) = (&self.point, &mut self.looked);
+    fn evaluate(&mut self, direction: Direction, profile: ProfileId) -> Ruling {
+        let (class_key, wildcards) = (&self.class_key, &mut self.wildcards);
         self.rules
-            .judge(direction, self.segment, profile, point, looked)
+            .evaluate_profile(direction, self.segment, profile, class_key, wildcards)
     }
 
-    fn sender(&mut self, port: PortId, told: &mut impl Witness) -> Ruling {
-        let ruling = self.judge(Direction::FromGuest, self.rules.profile(port));
-        told.note(|| self.told(port, Direction::FromGuest, &ruling));
+    fn sender(&mut self, port: PortId, trace: &mut impl DecisionTrace) -> Ruling {
+        let ruling = self.evaluate(Direction::FromGuest, self.rules.profile(port));
+        trace.record(|| self.step(port, Direction::FromGuest, &ruling));
         ruling
     }
 
-    fn receiver(&mut self, port: PortId, told: &mut impl Witness) -> Ruling {
-        let ruling = self.judge(Direction::ToGuest, self.rules.profile(port));
-        told.note(|| self.told(port, Direction::ToGuest, &ruling));
+    fn receiver(&mut self, port: PortId, trace: &mut impl DecisionTrace) -> Ruling {
+        let ruling = self.evaluate(Direction::ToGuest, self.rules.profile(port));
+        trace.record(|| self.step(port, Direction::ToGuest, &ruling));
         ruling
     }
 
-    fn told(&self, port: PortId, direction: Direction, ruling: &Ruling) -> Step {
+    fn step(&self, port: PortId, direction: Direction, ruling: &Ruling) -> Step {
         let profile = self.rules.profile(port);
-        Step::Lists(explain::Asked {
+        Step::Lists(explain::ListEvaluation {
             port,
             direction,
             lists: self.rules.names(direction, self.segment, profile),
@@ -331,43 +336,43 @@ impl<'p> Asked<'p> {
         })
     }
 
-    /// What is left of an action when the receivers have been asked, and what they said.
+    /// Applies the receivers' lists to an action. Returns the resulting action and their rulings.
     fn receivers(
         &mut self,
         program: &Program,
         action: Action,
-        told: &mut impl Witness,
-    ) -> (Action, Said) {
+        trace: &mut impl DecisionTrace,
+    ) -> (Action, ReceiverRulings) {
         match action {
-            Action::Drop(_) => (action, Said::default()),
+            Action::Drop(_) => (action, ReceiverRulings::default()),
             Action::Unicast { port, .. } => {
-                let ruling = self.receiver(port, told);
+                let ruling = self.receiver(port, trace);
                 let denied = || Action::Drop(denial([&ruling]));
                 let action = if ruling.allows() { action } else { denied() };
-                let said = Said {
+                let receivers = ReceiverRulings {
                     to_guest: vec![Receiver { port, ruling }],
-                    ..Said::default()
+                    ..ReceiverRulings::default()
                 };
-                (action, said)
+                (action, receivers)
             }
             Action::Flood { segment, .. } => {
-                let (gets_it, said) = self.flooded(program, segment, told);
-                let rulings = || said.to_guest.iter().map(|receiver| &receiver.ruling);
+                let (gets_it, receivers) = self.flooded(program, segment, trace);
+                let rulings = || receivers.to_guest.iter().map(|receiver| &receiver.ruling);
                 let denied = || Action::Drop(denial(rulings()));
-                (if gets_it { action } else { denied() }, said)
+                (if gets_it { action } else { denied() }, receivers)
             }
         }
     }
 
-    /// Whether anybody gets a flood, or it has no receivers at all; and what is to be said of some of them. Receivers
-    /// with the same lists are asked once.
+    /// Returns whether a flood has no receivers at all or at least one that gets it, and the
+    /// rulings to report. Receivers with the same lists are evaluated once.
     fn flooded(
         &mut self,
         program: &Program,
         segment: SegmentId,
-        told: &mut impl Witness,
-    ) -> (bool, Said) {
-        let ingress = PortId(self.point.in_port());
+        trace: &mut impl DecisionTrace,
+    ) -> (bool, ReceiverRulings) {
+        let ingress = PortId(self.class_key.in_port());
         let mut known: BTreeMap<ProfileId, Ruling> = BTreeMap::new();
         let mut to_guest = Vec::new();
         let mut members = 0;
@@ -376,8 +381,8 @@ impl<'p> Asked<'p> {
             let profile = self.rules.profile(member.port);
             let ruling = known
                 .entry(profile)
-                .or_insert_with(|| self.judge(Direction::ToGuest, profile));
-            told.note(|| self.told(member.port, Direction::ToGuest, ruling));
+                .or_insert_with(|| self.evaluate(Direction::ToGuest, profile));
+            trace.record(|| self.step(member.port, Direction::ToGuest, ruling));
             let logged = ruling.rule().is_some_and(|rule| rule.log.is_some());
             if logged || !ruling.allows() {
                 let (port, ruling) = (member.port, ruling.clone());
@@ -388,16 +393,16 @@ impl<'p> Asked<'p> {
         let gets_it = members == 0 || passing.peek().is_some();
         let passing = passing.filter_map(|ruling| Some(ruling.rule()?.id));
         let passing = passing.collect();
-        (gets_it, Said { to_guest, passing })
+        (gets_it, ReceiverRulings { to_guest, passing })
     }
 
     fn mask(&self) -> FlowMask {
-        let looked = self.rules.round(&self.point, &self.looked);
-        looked.add_to(DECISION_MASK, self.point.ethertype())
+        let wildcards = self.rules.round(&self.class_key, &self.wildcards);
+        wildcards.add_to(DECISION_MASK, self.class_key.ethertype())
     }
 }
 
-/// The segment of a frame with this tag.
+/// Returns the segment of a frame with this tag.
 pub(crate) fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId, DropReason> {
     let vid = vlan.unwrap_or(0);
     match ingress {
@@ -415,16 +420,16 @@ pub(crate) fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId
     }
 }
 
-/// Where a frame with a good source goes.
+/// Returns the action for a frame with a permitted source.
 fn forward(
     program: &Program,
     fdb: &dyn Lookup,
     segment: SegmentId,
     key: &FlowKey,
-    told: &mut impl Witness,
+    trace: &mut impl DecisionTrace,
 ) -> Action {
     let destination = destination(program, fdb, segment, key);
-    told.note(|| Step::Destination(destination));
+    trace.record(|| Step::Destination(destination));
     match destination {
         Destination::Itself | Destination::Reflected => Action::Drop(DropReason::Reflection),
         Destination::Behind(Member { port, tag }) => Action::Unicast { port, tag },

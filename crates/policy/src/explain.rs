@@ -1,4 +1,4 @@
-//! Why a decision is what it is: [`decide`](crate::decide()) itself, which tells each of its steps.
+//! Trace of a decision: [`decide`](crate::decide()) itself, with each of its steps recorded.
 
 use std::sync::Arc;
 
@@ -6,55 +6,55 @@ use port::{DropReason, PortId};
 use wire::{FlowKey, MacAddr};
 
 use crate::acl::{Direction, Ruling};
-use crate::decide::{Decision, Lookup, classify, decide_telling};
+use crate::decide::{Decision, Lookup, classify, decide_traced};
 use crate::model::SegmentId;
 use crate::program::{Member, Program};
 
-/// Something that was found out on the way to a decision.
+/// One step of a decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// One of the frame's addresses is such that nobody gets it.
+    /// One of the frame's addresses is never forwarded.
     Addresses(DropReason),
-    /// The frame's segment, by its port and tag; or why it has none.
+    /// The frame's segment, by its port and tag, or the drop reason.
     Segment(Result<SegmentId, DropReason>),
-    /// The port's guard does not let its guest send this.
-    Guard(DropReason),
+    /// Port security drops the frame.
+    PortSecurity(DropReason),
     /// Whether the port may use the source address now.
     Source {
         /// The address belongs to another port.
         barred: bool,
     },
-    /// Nothing in the segment is asked: there are no lists and no denying default.
+    /// The segment is not filtered: it has neither lists nor a denying default.
     Unfiltered,
-    /// What the lists of one side say.
-    Lists(Asked),
-    /// Where the destination is.
+    /// Ruling of the lists of one direction.
+    Lists(ListEvaluation),
+    /// Location of the destination.
     Destination(Destination),
 }
 
-/// What was asked for a port, and what came of it.
+/// Access lists of a port in one direction, and their ruling.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Asked {
-    /// Whose lists.
+pub struct ListEvaluation {
+    /// The port with these lists.
     pub port: PortId,
-    /// As its frame, or as one to it.
+    /// `FromGuest` at the sender, `ToGuest` at a receiver.
     pub direction: Direction,
-    /// Names of the lists, in the order in which they are asked.
+    /// Names of the lists, in the order in which they apply.
     pub lists: Vec<Arc<str>>,
-    /// What they say, and by what.
+    /// The verdict, and its origin.
     pub ruling: Ruling,
 }
 
-/// What is known of a destination.
+/// Location of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destination {
-    /// A group of stations, or all.
+    /// Multicast or broadcast.
     Group(MacAddr),
     /// The sender itself.
     Itself,
-    /// A station that nobody has learned.
+    /// An unknown unicast address.
     Unknown,
-    /// A station behind the port that the frame came from.
+    /// A station behind the ingress port.
     Reflected,
     /// A station behind another port.
     Behind(Member),
@@ -62,39 +62,39 @@ pub enum Destination {
     Left(PortId),
 }
 
-/// Who is told the steps.
-pub(crate) trait Witness {
-    /// Tells one, if anybody listens.
-    fn note(&mut self, step: impl FnOnce() -> Step);
+/// Recorder of the steps of a decision.
+pub(crate) trait DecisionTrace {
+    /// Records one step, if recording is on.
+    fn record(&mut self, step: impl FnOnce() -> Step);
 }
 
-/// Nobody.
-pub(crate) struct Nobody;
+/// Recorder that drops all steps.
+pub(crate) struct NoTrace;
 
-impl Witness for Nobody {
+impl DecisionTrace for NoTrace {
     #[inline]
-    fn note(&mut self, _: impl FnOnce() -> Step) {}
+    fn record(&mut self, _: impl FnOnce() -> Step) {}
 }
 
-impl Witness for Vec<Step> {
-    fn note(&mut self, step: impl FnOnce() -> Step) {
+impl DecisionTrace for Vec<Step> {
+    fn record(&mut self, step: impl FnOnce() -> Step) {
         self.push(step());
     }
 }
 
-/// The decision for the frames of the flow `key`, and how it came about.
+/// Returns the decision for the frames of the flow `key`, and its steps.
 #[must_use]
 pub fn explain(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> (Decision, Vec<Step>) {
     let mut steps = Vec::new();
-    let decision = decide_telling(program, fdb, key, &mut steps);
+    let decision = decide_traced(program, fdb, key, &mut steps);
     (decision, steps)
 }
 
 impl Program {
-    /// The segment of a port's frames with this tag; or why they have none.
+    /// Returns the segment of a port's frames with this tag, or the drop reason.
     ///
     /// # Errors
-    /// The reason for which they are dropped.
+    /// The drop reason.
     pub fn segment_of(&self, port: PortId, vlan: Option<u16>) -> Result<SegmentId, DropReason> {
         classify(self.ingress(port), vlan)
     }

@@ -1,9 +1,10 @@
-//! Segments, port membership and access lists: the models, their compiled program, and the decision for one flow.
+//! Segments, port membership and access lists: the models, their compiled program, and the decision
+//! for one flow.
 //!
 //! ```text
 //!   Model  --compile-->  Program  --decide(fdb, key)-->  Decision
-//!   what the operator    immutable, with an epoch;       action, what it depends on,
-//!   asked for            switch and control hold it      what to learn from it
+//!   desired              immutable, with an epoch;       action, the bits it depends on,
+//!   topology             used by switch and control      address to learn
 //! ```
 //!
 //! Control decides; the switch caches the [`Action`] and executes it, and looks into the
@@ -13,13 +14,14 @@
 //!
 //! * An access port is in one segment. Its untagged and priority-tagged (VLAN 0) frames belong
 //!   to it; any other tag is refused. Frames leave it untagged.
-//! * A trunk port is in several segments, told apart by their VLANs; at most one of them has
+//! * A trunk port is in several segments, distinguished by their VLANs; at most one of them has
 //!   none and takes the untagged and priority-tagged frames. Frames leave it as they would enter.
 //! * A segment without a VLAN is untagged on trunks.
 //! * Frames never cross segments.
-//! * What a guarded port's guest says of itself must be true; see [`guard`].
-//! * Access lists, if there are any, are asked about every frame as it comes from its sender and as it goes to a
-//!   receiver; see [`acl`].
+//! * Port security limits the source addresses and the protocol roles of a port: see
+//!   [`port_security`].
+//! * Access lists apply to every frame on ingress from its sender and on egress to a receiver: see
+//!   [`acl`].
 
 #![forbid(unsafe_code)]
 
@@ -27,17 +29,17 @@ pub mod acl;
 mod compile;
 mod decide;
 mod explain;
-pub mod guard;
 mod model;
 mod outdated;
+pub mod port_security;
 mod program;
 
 #[cfg(test)]
 mod tests;
 
 pub use compile::CompileError;
-pub use decide::{Action, DECISION_MASK, Decision, LeftOut, Lookup, Receiver, decide};
-pub use explain::{Asked, Destination, Step, explain};
+pub use decide::{Action, DECISION_MASK, Decision, Excluded, Lookup, Receiver, decide};
+pub use explain::{Destination, ListEvaluation, Step, explain};
 pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 pub use outdated::Outdated;
 pub use port::{DropReason, PortId};

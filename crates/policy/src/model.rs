@@ -1,4 +1,4 @@
-//! What the operator asked for, as far as forwarding is concerned.
+//! Desired topology: segments, and the ports in them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::fmt;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
-/// Segment ids lie below this.
+/// Upper bound of segment ids, exclusive.
 pub const MAX_SEGMENTS: usize = 4096;
 
-/// Names one segment for as long as it exists: a small number that control hands out, below
+/// Identifier of a segment for as long as it exists: a small number that control assigns, below
 /// [`MAX_SEGMENTS`]. It is no VLAN.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
@@ -31,20 +31,20 @@ pub struct Segment {
     pub vlan: Option<u16>,
 }
 
-/// Which segments a port is in.
+/// Segments of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortMode {
     /// In one segment, untagged.
     Access(SegmentId),
-    /// In several segments, told apart by their tags.
+    /// In several segments, distinguished by their tags.
     Trunk(Vec<SegmentId>),
     /// In none for now: it is administratively down.
     Down,
 }
 
 impl PortMode {
-    /// The segments of the port.
+    /// Returns the segments of the port.
     #[must_use]
     pub fn segments(&self) -> &[SegmentId] {
         match self {

@@ -1,4 +1,4 @@
-//! Which cached flows may be wrong under another program.
+//! Cached flows that may be wrong under another program.
 
 use port::PortId;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,18 @@ use crate::acl::Direction;
 use crate::model::SegmentId;
 use crate::program::{Member, Program};
 
-/// Flows that a program may decide otherwise than the one before it, for what access lists and guards say.
+/// Flows that a program may decide otherwise than the one before it, because of access lists or
+/// port security.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Outdated {
-    /// Those from and to these ports, in ascending order.
+    /// Flows from and to these ports, in ascending order.
     pub ports: Vec<PortId>,
-    /// Those in these segments that go to several ports or to nobody, in ascending order.
+    /// Floods and drops in these segments, in ascending order.
     pub segments: Vec<SegmentId>,
 }
 
 impl Outdated {
-    /// The flows from and to these ports.
+    /// Returns the flows from and to these ports.
     #[must_use]
     pub fn ports(mut ports: Vec<PortId>) -> Self {
         ports.sort_unstable();
@@ -28,7 +29,7 @@ impl Outdated {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.segments.is_empty()
@@ -36,8 +37,9 @@ impl Outdated {
 }
 
 impl Program {
-    /// What of the flows that `old` has decided this program may decide otherwise, as far as access lists and guards are concerned.
-    /// What was decided where a port is no more is not looked at: its flows go with it.
+    /// Returns the flows decided by `old` that this program may decide otherwise because of access
+    /// lists or port security. Flows of removed ports are not included: they are removed with their
+    /// port.
     #[must_use]
     pub fn outdated(&self, old: &Self) -> Outdated {
         let mut outdated = Outdated::default();
@@ -47,16 +49,18 @@ impl Program {
             };
             self.note_outdated(SegmentId(number), old, &mut outdated);
         }
-        outdated.ports.extend(self.guards.changed(&old.guards));
+        outdated
+            .ports
+            .extend(self.port_security.changed(&old.port_security));
         outdated.ports.sort_unstable();
         outdated.ports.dedup();
         outdated
     }
 
-    /// This program, but that floods go to nobody who was not a member of the segment before: for as long as cached flows say
-    /// whom floods leave out of the members that there were.
+    /// Returns this program with floods limited to members that the segment had in `old`: cached
+    /// flows name the ports that a flood excludes, out of the members of that time.
     #[must_use]
-    pub fn without_newcomers(&self, old: &Self) -> Self {
+    pub fn without_new_members(&self, old: &Self) -> Self {
         let mut program = self.clone();
         for (members, number) in program.segments.iter_mut().zip(0..) {
             members.retain(|member| old.member(SegmentId(number), member.port).is_some());
@@ -65,12 +69,12 @@ impl Program {
     }
 
     fn note_outdated(&self, segment: SegmentId, old: &Self, outdated: &mut Outdated) {
-        let asks = [self, old].iter().any(|program| program.asks(segment));
-        if !asks {
+        let filtered = [self, old].iter().any(|program| program.filters(segment));
+        if !filtered {
             return;
         }
         let ports = |members: &[Member]| members.iter().map(|m| m.port).collect::<Vec<_>>();
-        // A flood leaves ports out, and a new one is among those that get it.
+        // A cached flood would deliver to a new member that its decision did not consider.
         let mut floods = ports(self.members(segment)) != ports(old.members(segment));
         for member in self.members(segment) {
             let same = |direction| {

@@ -4,8 +4,8 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::Rules;
-use crate::guard::{Guard, Guards};
 use crate::model::SegmentId;
+use crate::port_security::{PortSecurity, PortSecurityTable};
 
 /// One port of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Member {
     pub tag: Option<u16>,
 }
 
-/// A tag that a trunk takes, and the segment it stands for.
+/// VLAN of a trunk, with its segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VlanSegment {
     /// The VLAN, 1 to 4094.
@@ -25,7 +25,7 @@ pub struct VlanSegment {
     pub segment: SegmentId,
 }
 
-/// To which segment the frames from a port belong.
+/// Segments of the frames that enter at a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ingress {
@@ -46,7 +46,7 @@ pub enum Ingress {
 }
 
 impl Ingress {
-    /// The segments that the port is in.
+    /// Returns the segments that the port is in.
     pub fn segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
         let (one, tagged) = match self {
             Self::Closed | Self::Down => (None, &[][..]),
@@ -67,46 +67,49 @@ pub struct Program {
     pub(crate) segments: Vec<Vec<Member>>,
     /// By port id.
     pub(crate) ports: Vec<Ingress>,
-    /// Segments in which access lists are asked, in ascending order.
-    pub(crate) asked_in: Vec<SegmentId>,
-    pub(crate) guards: Guards,
-    /// Who decides what is decided asks them; who only executes it does not need them, and they are not sent.
+    /// Segments with access lists, in ascending order.
+    pub(crate) filtered_segments: Vec<SegmentId>,
+    pub(crate) port_security: PortSecurityTable,
+    /// Only the deciding side evaluates rules: they are not sent to the switch.
     #[serde(skip)]
     pub(crate) rules: Rules,
 }
 
 impl Program {
-    /// Which program this is. The [`Default`] program forwards nothing and has epoch 0.
+    /// Returns the number of this program. The [`Default`] program forwards nothing and has epoch
+    /// 0.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The same program with other access lists, under another epoch. They are shared, not copied.
+    /// Returns the same program with other access lists, under another epoch. They are shared, not
+    /// copied.
     #[must_use]
     pub fn with_rules(&self, rules: Rules, epoch: u64) -> Self {
         let segments = (0..=u16::MAX).map(SegmentId).take(self.segments.len());
         Self {
             epoch,
-            asked_in: segments.filter(|s| !rules.allow_all(*s)).collect(),
+            filtered_segments: segments.filter(|s| !rules.allow_all(*s)).collect(),
             rules,
             ..self.clone()
         }
     }
 
-    /// Whether access lists are asked about frames of a segment: also true of a program that came without them.
+    /// Returns whether access lists apply to frames of a segment: also true of a program that was
+    /// received without them.
     #[must_use]
-    pub fn asks(&self, segment: SegmentId) -> bool {
-        self.asked_in.binary_search(&segment).is_ok()
+    pub fn filters(&self, segment: SegmentId) -> bool {
+        self.filtered_segments.binary_search(&segment).is_ok()
     }
 
-    /// Whether access lists are asked anywhere.
+    /// Returns whether any segment has access lists.
     #[must_use]
-    pub fn asks_anywhere(&self) -> bool {
-        !self.asked_in.is_empty()
+    pub fn filters_anywhere(&self) -> bool {
+        !self.filtered_segments.is_empty()
     }
 
-    /// The program as those get it who only carry it out: without the access lists themselves.
+    /// Returns the program for execution only: without the access lists.
     #[must_use]
     pub fn without_rules(&self) -> Self {
         Self {
@@ -115,26 +118,30 @@ impl Program {
         }
     }
 
-    /// The same program with other guards.
+    /// Returns the same program with other port security.
     #[must_use]
-    pub fn with_guards(self, guards: Guards) -> Self {
-        Self { guards, ..self }
+    pub fn with_port_security(self, port_security: PortSecurityTable) -> Self {
+        Self {
+            port_security,
+            ..self
+        }
     }
 
-    /// What the guest of a port may send.
+    /// Returns the port security of a port.
     #[inline]
     #[must_use]
-    pub fn guard(&self, port: PortId) -> &Guard {
-        self.guards.of(port)
+    pub fn port_security(&self, port: PortId) -> &PortSecurity {
+        self.port_security.of(port)
     }
 
-    /// The access lists.
+    /// Returns the access lists.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// The ports in a segment, in ascending order; none for an unknown segment. One bounds check.
+    /// Returns the ports in a segment, in ascending order; none for an unknown segment. One bounds
+    /// check.
     #[inline]
     #[must_use]
     pub fn members(&self, segment: SegmentId) -> &[Member] {
@@ -143,7 +150,7 @@ impl Program {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The port's membership in a segment.
+    /// Returns the port's membership in a segment.
     #[must_use]
     pub fn member(&self, segment: SegmentId, port: PortId) -> Option<Member> {
         let members = self.members(segment);
@@ -153,7 +160,7 @@ impl Program {
         members.get(at).copied()
     }
 
-    /// The members to which a flood from `ingress` goes: all the others.
+    /// Returns the members to which a flood from `ingress` goes: all the others.
     #[inline]
     pub fn flood(&self, segment: SegmentId, ingress: PortId) -> impl Iterator<Item = Member> + '_ {
         self.members(segment)
@@ -162,7 +169,7 @@ impl Program {
             .filter(move |member| member.port != ingress)
     }
 
-    /// How the frames of a port are classified.
+    /// Returns the classification of a port's frames.
     #[must_use]
     pub fn ingress(&self, port: PortId) -> &Ingress {
         self.ports.get(port.0 as usize).unwrap_or(&Ingress::Closed)

@@ -3,23 +3,23 @@
 mod compile;
 mod decide;
 mod explain;
-mod guard;
 mod oracle;
 mod outdated;
+mod port_security;
 
 use std::collections::{HashMap, HashSet};
 
 use wire::{FlowKey, MacAddr};
 
-use crate::guard::Bound;
+use crate::port_security::Bindings;
 use crate::{Lookup, Model, PortId, PortMode, Program, Segment, SegmentId};
 
-/// A forwarding database that is told what to say.
+/// Forwarding database with fixed contents.
 #[derive(Clone, Debug, Default)]
 struct Table {
     learned: HashMap<(SegmentId, MacAddr), PortId>,
     barred: HashSet<(SegmentId, MacAddr, PortId)>,
-    bound: HashMap<PortId, Bound>,
+    bound: HashMap<PortId, Bindings>,
 }
 
 impl Lookup for Table {
@@ -31,7 +31,7 @@ impl Lookup for Table {
         self.barred.contains(&(segment, mac, port))
     }
 
-    fn bound(&self, port: PortId) -> Bound {
+    fn bound(&self, port: PortId) -> Bindings {
         self.bound.get(&port).copied().unwrap_or_default()
     }
 }

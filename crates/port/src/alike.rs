@@ -1,10 +1,10 @@
-//! Plain packets that follow one another and are one lookup, compared in registers.
+//! Consecutive plain packets that need one lookup, compared in registers.
 
 use wire::flow::{PLAIN_HEAD, PlainHead, PlainMask};
 
 use crate::Frame;
 
-/// What all of them have; see [`PlainHead`].
+/// Bits that all of them share; see [`PlainHead`].
 #[derive(Clone, Copy, Debug)]
 pub struct Alike {
     own: Block,
@@ -13,8 +13,9 @@ pub struct Alike {
 }
 
 impl Alike {
-    /// What others must have to be like a frame, which has a key by [`FlowKey::of_plain_ipv4`](wire::flow::FlowKey::of_plain_ipv4).
-    /// `None` if more of the frame asks to be looked at than its first bytes.
+    /// Returns the comparison with a frame, which has a key by
+    /// [`FlowKey::of_plain_ipv4`](wire::flow::FlowKey::of_plain_ipv4). `None` if more of the frame
+    /// than its first bytes must be examined.
     #[inline(always)]
     #[must_use]
     pub fn new(mask: &PlainMask, frame: &Frame) -> Option<Self> {
@@ -27,7 +28,7 @@ impl Alike {
         })
     }
 
-    /// Whether a frame is like that.
+    /// Returns whether a frame is equal in these bits.
     #[inline(always)]
     #[must_use]
     pub fn has(&self, frame: &Frame) -> bool {
@@ -50,16 +51,17 @@ impl Block {
     fn new(head: &[u8; PLAIN_HEAD]) -> Self {
         let (thirds, _) = head.as_chunks::<16>();
         Self(std::array::from_fn(|i| {
-            // SAFETY: every x86-64 processor has SSE2, and the load, of any alignment, is of these 16 bytes.
+            // SAFETY: every x86-64 CPU has SSE2, and the load, of any alignment, is of these 16
+            // bytes.
             unsafe { std::arch::x86_64::_mm_loadu_si128(thirds[i].as_ptr().cast()) }
         }))
     }
 
-    /// Whether both have the same in the bits that a mask counts.
+    /// Returns whether both are equal in the bits of a mask.
     #[inline(always)]
     fn agrees(&self, other: &Self, mask: &Self) -> bool {
         use std::arch::x86_64::*;
-        // SAFETY: every x86-64 processor has SSE2.
+        // SAFETY: every x86-64 CPU has SSE2.
         unsafe {
             let differ = |i: usize| _mm_and_si128(_mm_xor_si128(self.0[i], other.0[i]), mask.0[i]);
             let all = _mm_or_si128(_mm_or_si128(differ(0), differ(1)), differ(2));
@@ -81,7 +83,7 @@ impl Block {
         Self(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
     }
 
-    /// Whether both have the same in the bits that a mask counts.
+    /// Returns whether both are equal in the bits of a mask.
     #[inline(always)]
     fn agrees(&self, other: &Self, mask: &Self) -> bool {
         let differ = |i: usize| (self.0[i] ^ other.0[i]) & mask.0[i];

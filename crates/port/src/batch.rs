@@ -12,10 +12,10 @@ use crate::counters::Traffic;
 use crate::payload::Payload;
 use crate::{DropReason, Offload, REASONS};
 
-/// Frames in a batch at most.
+/// Most frames in a batch.
 pub const BATCH: usize = 64;
 
-/// When a batch is long enough.
+/// Limit of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchLimit {
     /// Frames, [`BATCH`] at most.
@@ -25,23 +25,23 @@ pub struct BatchLimit {
 }
 
 impl BatchLimit {
-    /// What no batch exceeds by more than a frame.
+    /// The limit that no batch exceeds by more than a frame.
     pub const MOST: Self = Self {
         frames: BATCH,
         bytes: 256 << 10,
     };
 }
 
-/// Bytes of a frame's private head at first: one line, copied in registers, with all that is asked of almost every frame.
-/// [`Batch::deepen`] has more. Frames with something left undone have all at once.
+/// Bytes of a frame's private head at first: one line, copied in registers, with all fields that
+/// almost every frame needs. [`Batch::deepen`] copies more. Frames with offloads have all at once.
 pub const SHALLOW: usize = 64;
 
 /// The longest frame: an IP packet of 65535 bytes with Ethernet header and one tag.
 pub const MAX_FRAME: u32 = 65_535 + 14 + 4;
-/// The longest frame as it goes out: one as long as may be, which came without a tag, with the tag that its receiver wants.
+/// The longest outgoing frame: the longest frame without a tag, with the tag of its receiver.
 pub const MAX_OUTGOING: u32 = MAX_FRAME + 4;
 
-/// A frame that goes out as it came in, in two pieces: nothing to be changed, nothing left undone.
+/// A frame that leaves as it came in, in two pieces: no change, no offload.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     /// The checked, private first bytes.
@@ -53,7 +53,7 @@ pub struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline(always)]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // a frame is never empty
@@ -62,8 +62,8 @@ impl Piece<'_> {
     }
 }
 
-/// Frames of a batch that go out as they came in; see [`Batch::pieces`].
-#[derive(Clone, Debug)]
+/// Frames of a batch that leave as they came in; see [`Batch::pieces`].
+#[derive(Debug)]
 pub struct Pieces<'a> {
     frames: std::slice::Iter<'a, Frame>,
     longest: u32,
@@ -96,15 +96,15 @@ pub struct Frame {
     /// Bytes of the segments that come before the payload.
     skip: u32,
     payload_len: u32,
-    /// Where the payload begins, if it lies in one piece and nothing was left undone; else null.
+    /// Start of the payload, if it lies in one piece and there is no offload; else null.
     rest: *const u8,
-    /// A private copy of the first bytes, made once; what is checked here is what is delivered. Last, so that a
-    /// shallow frame is two cache lines.
+    /// A private copy of the first bytes, made once; the bytes that are checked here are delivered.
+    /// Last, so that a shallow frame is two cache lines.
     pub headers: HeaderBuf,
 }
 
-// SAFETY: the pointer is an address in memory that the batch's filler keeps mapped; whoever reads there argues for
-// that (see `Batch::push`).
+// SAFETY: the pointer is an address in memory that the batch's filler keeps mapped; code that reads
+// there argues for that (see `Batch::push`).
 unsafe impl Send for Frame {}
 
 impl Default for Frame {
@@ -121,7 +121,7 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// Length in bytes, as taken.
+    /// Returns the length in bytes, as taken.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // a frame is never empty
@@ -129,8 +129,8 @@ impl Frame {
         self.headers.len() as u32 + self.payload_len
     }
 
-    /// The frame's Ethernet header in two words, if nothing else of the frame asks to be looked at; see
-    /// [`FlowKey::ethernet_words`].
+    /// Returns the frame's Ethernet header in two words, if no other field of the frame must be
+    /// examined; see [`FlowKey::ethernet_words`].
     #[inline(always)]
     #[must_use]
     pub fn ethernet_words(&self) -> Option<(u64, u64)> {
@@ -140,7 +140,7 @@ impl Frame {
         FlowKey::ethernet_words(self.headers.first()?)
     }
 
-    /// The frame's first bytes, if nothing else of the frame asks to be looked at.
+    /// Returns the frame's first bytes, if no other field of the frame must be examined.
     #[inline(always)]
     #[must_use]
     pub fn plain_head(&self) -> Option<&[u8; PLAIN_HEAD]> {
@@ -151,7 +151,7 @@ impl Frame {
     }
 }
 
-/// Where a frame lies at its sender that is in one piece.
+/// Place of a frame in its sender's memory, if it is in one piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole {
     /// Its segment in the batch's arena.
@@ -164,13 +164,13 @@ pub struct Whole {
     pub len: u32,
 }
 
-/// Copies the first bytes of a frame, at most [`SHALLOW`]. Returns how many.
+/// Copies the first bytes of a frame, at most [`SHALLOW`]. Returns their number.
 ///
 /// # Safety
 /// The frame is mapped.
 #[inline(always)]
 unsafe fn snapshot(headers: &mut HeaderBuf, whole: &Whole) -> u32 {
-    // SAFETY: our caller says that `len` bytes are mapped, and no more are read.
+    // SAFETY: the caller guarantees that `len` bytes are mapped, and no more are read.
     unsafe {
         if whole.len >= SHALLOW as u32 {
             let block = headers.fill_block::<SHALLOW>();
@@ -183,8 +183,8 @@ unsafe fn snapshot(headers: &mut HeaderBuf, whole: &Whole) -> u32 {
     }
 }
 
-/// Frames leased from one queue pair, with the arena of segments that they point into. Reused from batch
-/// to batch: nothing is allocated once it has grown.
+/// Frames leased from one queue pair, with the arena of segments that they point into. Reused from
+/// batch to batch: nothing is allocated once it has grown.
 #[derive(Debug)]
 pub struct Batch {
     frames: Box<[Frame]>,
@@ -192,10 +192,10 @@ pub struct Batch {
     segments: Vec<Segment>,
     taken: Traffic,
     drops: [u32; REASONS.len()],
-    /// Whether there is any: almost never.
+    /// Whether there is any drop: almost never.
     any_drops: bool,
     limit: BatchLimit,
-    /// What its sender may send, where that is bounded.
+    /// Budget of the sender, if it is limited.
     budget: Option<Budget>,
 }
 
@@ -206,7 +206,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -221,7 +221,7 @@ impl Batch {
         }
     }
 
-    /// From now on, batches are no longer than that.
+    /// Sets the limit of the next batches.
     pub fn set_limit(&mut self, limit: BatchLimit) {
         self.limit = BatchLimit {
             frames: limit.frames.clamp(1, BATCH),
@@ -229,27 +229,27 @@ impl Batch {
         };
     }
 
-    /// How long a batch is to become.
+    /// Returns the limit.
     #[inline]
     #[must_use]
     pub fn limit(&self) -> BatchLimit {
         self.limit
     }
 
-    /// From now on, no more is to be taken than this: see [`Batch::keeps_last`].
+    /// Sets the budget of the next frames: see [`Batch::keeps_last`].
     pub fn set_budget(&mut self, budget: Option<Budget>) {
         self.budget = budget;
     }
 
-    /// What its sender may send, and what of that was taken; none if that is not bounded.
+    /// Returns the sender's budget and its use; none if it is not limited.
     #[inline]
     #[must_use]
     pub fn budget(&self) -> Option<&Budget> {
         self.budget.as_ref()
     }
 
-    /// Pays for the frame that was pushed last out of the budget. `false` if there is not so much: then it was not pushed,
-    /// and is to stay where it is, with all behind it.
+    /// Charges the frame that was pushed last to the budget. Returns `false` if the budget does not
+    /// suffice: then the frame was not pushed, and it stays where it is, with all behind it.
     pub fn keeps_last(&mut self) -> bool {
         let (Some(budget), Some(last)) = (&mut self.budget, self.len.checked_sub(1)) else {
             return true;
@@ -266,7 +266,7 @@ impl Batch {
         false
     }
 
-    /// Forgets all frames.
+    /// Removes all frames.
     pub fn clear(&mut self) {
         self.len = 0;
         self.segments.clear();
@@ -276,43 +276,44 @@ impl Batch {
         }
     }
 
-    /// Whether the batch is as long as it is to become.
+    /// Returns whether the batch has reached its limit.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.len >= self.limit.frames || self.taken.bytes >= self.limit.bytes
     }
 
-    /// Whether nothing at all was taken, not even a frame that was dropped.
+    /// Returns whether no frame was taken, not even one that was dropped.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.taken.packets == 0
     }
 
-    /// The arena, for ports to append a frame's segments to before [`Batch::push`].
+    /// Returns the arena, for ports to append a frame's segments to before [`Batch::push`].
     #[inline]
     pub fn segments_mut(&mut self) -> &mut Vec<Segment> {
         &mut self.segments
     }
 
-    /// The first twelve bytes of a frame's segments as two little-endian numbers, without taking them as part
-    /// of the frame: the virtio header. Where there are fewer, the others are 0; `None` when there are fewer than `least`.
+    /// Reads the first twelve bytes of a frame's segments as two little-endian numbers, without
+    /// taking them as part of the frame: the virtio header. Missing bytes are 0; `None` when there
+    /// are fewer than `least`.
     ///
     /// # Safety
     /// The memory behind the segments in `range` is mapped.
     #[inline]
     pub unsafe fn peek_words(&self, range: &Range<u32>, least: usize) -> Option<(u64, u32)> {
         let segments = &self.segments[range.start as usize..range.end as usize];
-        // SAFETY: passed on to our caller.
+        // SAFETY: the caller keeps the memory mapped.
         unsafe { Cursor::new(segments) }.read_words(least)
     }
 
-    /// Adds a frame of `len` bytes that starts `skip` bytes into the segments of `range`. The headers
-    /// are copied now, once.
+    /// Adds a frame of `len` bytes that starts `skip` bytes into the segments of `range`. The
+    /// headers are copied now, once.
     ///
     /// # Safety
-    /// The memory behind these segments stays mapped until the batch is cleared or dropped, and they
-    /// hold at least `skip + len` bytes.
+    /// The memory behind these segments stays mapped until the batch is cleared or dropped, and
+    /// they hold at least `skip + len` bytes.
     ///
     /// # Panics
     /// When the batch is full.
@@ -329,7 +330,7 @@ impl Batch {
                 skip,
                 len,
             };
-            // SAFETY: passed on to our caller.
+            // SAFETY: the caller keeps the memory mapped.
             let pushed = unsafe { self.push_wholes(|_| std::iter::once(whole)) };
             assert_eq!(pushed, 1, "the batch is full");
             return;
@@ -338,7 +339,7 @@ impl Batch {
         let depth = if offload.is_nothing() { SHALLOW } else { CAP };
         let snapshot = frame.headers.fill((len as usize).min(depth));
         let held = snapshot.len() as u32;
-        // SAFETY: passed on to our caller.
+        // SAFETY: the caller keeps the memory mapped.
         let mut cursor = unsafe { Cursor::new(segments) };
         cursor.skip(skip);
         cursor.read(snapshot);
@@ -351,8 +352,8 @@ impl Batch {
         self.count_taken(len);
     }
 
-    /// Adds frames that lie in one segment each and have nothing left undone, as almost every frame does, up to the
-    /// first one that is not yielded. `wholes` makes the frames, of the arena. Returns how many.
+    /// Adds frames that lie in one segment each and have no offload, as almost every frame does, up
+    /// to the end of the iterator. `wholes` creates the frames, of the arena. Returns their number.
     ///
     /// # Safety
     /// As [`Batch::push`], for every frame that is yielded.
@@ -366,7 +367,7 @@ impl Batch {
             .iter_mut()
             .zip(wholes(&self.segments))
         {
-            // SAFETY: our caller says that `len` bytes are mapped there.
+            // SAFETY: the caller guarantees that `len` bytes are mapped there.
             let held = unsafe { snapshot(&mut frame.headers, &whole) };
             frame.offload = Offload::default();
             frame.segments = whole.at..whole.at + 1;
@@ -382,7 +383,7 @@ impl Batch {
         count
     }
 
-    /// Notes a frame that was taken and dropped at once.
+    /// Records a frame that was taken and dropped at once.
     pub fn drop_taken(&mut self, reason: DropReason, len: u32) {
         self.drops[reason as usize] += 1;
         self.any_drops = true;
@@ -398,13 +399,13 @@ impl Batch {
         self.taken.bytes += u64::from(len);
     }
 
-    /// Everything taken, dropped frames included.
+    /// Returns everything taken, dropped frames included.
     #[must_use]
     pub fn taken(&self) -> Traffic {
         self.taken
     }
 
-    /// The drops noted while taking.
+    /// Returns the drops recorded while taking.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         let reasons = if self.any_drops { REASONS } else { &[] };
         reasons
@@ -413,14 +414,14 @@ impl Batch {
             .filter(|&(_, n)| n > 0)
     }
 
-    /// The frames.
+    /// Returns the frames.
     #[inline]
     #[must_use]
     pub fn frames(&self) -> &[Frame] {
         &self.frames[..self.len]
     }
 
-    /// Bytes of some of the frames.
+    /// Returns the bytes of some of the frames.
     #[inline]
     #[must_use]
     pub fn bytes(&self, frames: Range<usize>) -> u64 {
@@ -428,8 +429,8 @@ impl Batch {
         frames.iter().map(|frame| u64::from(frame.len())).sum()
     }
 
-    /// Makes a frame's private head as long as it can be, for whoever looks further than at Ethernet. What was
-    /// copied before stays as it is; what follows is read now, once.
+    /// Makes a frame's private head as long as possible, for checks beyond Ethernet. Bytes that
+    /// were copied before stay as they are; the others are read now, once.
     pub fn deepen(&mut self, index: usize) {
         let frame = &mut self.frames[..self.len][index];
         let missing = CAP.saturating_sub(frame.headers.len());
@@ -437,7 +438,7 @@ impl Batch {
         // SAFETY: `push`'s caller keeps the memory mapped as long as the frame is in the batch.
         let mut cursor = unsafe { Cursor::new(&self.segments[range]) };
         cursor.skip(frame.skip);
-        // Where a tag was taken out, there may be less room than is missing.
+        // Where a tag was removed, there may be less room than is missing.
         let more = frame
             .headers
             .extend(missing.min(frame.payload_len as usize));
@@ -449,9 +450,10 @@ impl Batch {
         }
     }
 
-    /// Gives these frames the tag of VLAN `vid`, or none, instead of the outer one that they have, whose priority they
-    /// keep; up to the first one that is in several pieces, has something left undone, or would be left with a second
-    /// tag as its outer one. Returns how many. To do it again changes nothing.
+    /// Gives these frames the tag of VLAN `vid`, or none, in place of their outer one, whose
+    /// priority they keep; up to the first one that is in several pieces, has an offload, or would
+    /// be left with a second tag as its outer one. Returns their number. A repetition changes
+    /// nothing.
     pub fn retag(&mut self, frames: Range<usize>, vid: Option<u16>) -> usize {
         let frames = self.frames[..self.len].get_mut(frames).unwrap_or_default();
         let retag = |frame: &mut Frame| !frame.rest.is_null() && frame.headers.retag(vid);
@@ -459,8 +461,8 @@ impl Batch {
         failed.unwrap_or(frames.len())
     }
 
-    /// These frames with the tags that they have, up to the first one that cannot go out as it is: because it is
-    /// longer than `longest` bytes, in several pieces, or has something left undone.
+    /// Returns these frames with their tags, up to the first one that cannot leave as it is:
+    /// because it is longer than `longest` bytes, in several pieces, or has an offload.
     #[inline]
     #[must_use]
     pub fn pieces(&self, frames: Range<usize>, longest: u32) -> Pieces<'_> {
@@ -471,7 +473,7 @@ impl Batch {
         }
     }
 
-    /// A frame's private headers, to be changed, with its payload.
+    /// Returns a frame's private headers, to be changed, with its payload.
     #[inline(always)]
     pub fn split(&mut self, index: usize) -> (&mut HeaderBuf, Payload<'_>, &mut Offload) {
         let frame = &mut self.frames[..self.len][index];

@@ -1,10 +1,11 @@
-//! What a sender may send now: so much is taken of what it has ready, and the rest stays in its ring.
+//! Budget of a sender: a part of its ready frames is taken, and the rest stays in its ring.
 
 use wire::packet::Parsed;
 
 use crate::Offload;
 
-/// What a frame is on the wire: a segmentation-offload frame is the frames that it becomes, each with headers of its own.
+/// Cost of a frame on the wire: a segmentation-offload frame costs as much as the frames that it
+/// becomes, each with headers of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
     /// Ethernet frames.
@@ -14,8 +15,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of a frame of `len` bytes that starts with these headers, as its sender gave it: nothing of its offload was checked
-    /// yet.
+    /// Returns the cost of a frame of `len` bytes that starts with these headers, as its sender
+    /// gave it: its offload is not checked yet.
     #[must_use]
     pub fn of_unchecked(headers: &[u8], len: u32, offload: &Offload) -> Self {
         match offload.gso {
@@ -27,7 +28,7 @@ impl Cost {
         }
     }
 
-    /// Of a frame whose offload was checked.
+    /// Returns the cost of a frame whose offload was checked.
     #[inline]
     #[must_use]
     pub fn of(len: u32, offload: &Offload) -> Self {
@@ -56,19 +57,20 @@ impl Cost {
     }
 }
 
-/// What there is of one thing that is counted.
+/// Budget of one counted resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// So much was granted.
+    /// Granted amount.
     pub granted: u64,
-    /// So much of it is used, or more.
+    /// Used amount; it may exceed the granted one.
     pub used: u64,
-    /// It is all that can ever be granted at once: a frame that needs more has nothing to wait for.
+    /// The grant is the most that is ever granted at once: waiting does not help a frame that needs
+    /// more.
     pub is_all: bool,
 }
 
 impl Share {
-    /// Without end.
+    /// Without limit.
     pub const ENDLESS: Self = Self {
         granted: u64::MAX,
         used: 0,
@@ -80,19 +82,19 @@ impl Share {
     }
 }
 
-/// See the module.
+/// Budget of a sender in packets and bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// Frames, as on the wire.
     pub packets: Share,
     /// Their bits.
     pub bits: Share,
-    /// What the first frame needs that was left where it was, because there was not so much.
+    /// Cost of the first frame that was left in its ring, because the budget did not suffice.
     pub short: Option<Cost>,
 }
 
 impl Budget {
-    /// So much, of which nothing is used.
+    /// Creates an unused budget.
     #[must_use]
     pub fn new(packets: Share, bits: Share) -> Self {
         Self {
@@ -102,17 +104,18 @@ impl Budget {
         }
     }
 
-    /// Uses what a frame costs, if there is so much; else notes what was needed, and nothing more is to be taken.
+    /// Charges a frame, if the budget suffices; else records its cost, and no more is to be taken.
     pub fn admit(&mut self, cost: Cost) -> bool {
         let admits = self.packets.has(cost.packets) && self.bits.has(cost.bits);
-        match admits {
-            true => self.charge(cost),
-            false => self.short = Some(cost),
+        if admits {
+            self.charge(cost);
+        } else {
+            self.short = Some(cost);
         }
         admits
     }
 
-    /// Uses what a frame costs, whether there is so much or not.
+    /// Charges a frame, even beyond the budget.
     pub fn charge(&mut self, cost: Cost) {
         self.packets.used += cost.packets;
         self.bits.used += cost.bits;
@@ -158,7 +161,7 @@ mod tests {
             let cost = Cost::of_unchecked(&[0; 14], len, &tso(size));
             assert!(cost.packets >= 1 && cost.bits >= u64::from(len) * 8);
         }
-        // Without headers that say otherwise, it is all payload.
+        // Without headers, all bytes count as payload.
         assert_eq!(Cost::of_unchecked(&[0; 64], 64, &tso(10)).packets, 5);
     }
 
@@ -175,7 +178,8 @@ mod tests {
         assert_eq!(budget.short, None);
         assert!(!budget.admit(cost(1, 0)));
         assert_eq!(budget.short, Some(cost(1, 0)));
-        // What needs more than there ever is passes alone, and only where nothing more would come.
+        // A frame that needs more than is ever granted passes alone, and only where waiting does
+        // not help.
         let mut budget = Budget::new(share(3, true), Share::ENDLESS);
         assert!(budget.admit(cost(70, 1)));
         assert_eq!(budget.packets.used, 70);

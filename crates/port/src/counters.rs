@@ -1,20 +1,20 @@
 //! Counters in memory that control reads while the switch writes.
 //!
-//! Memory map, all fields little-endian `u64`, written by the switch, read by anyone who maps the file:
+//! Memory map, all fields little-endian `u64`, written by the switch, read by any process that maps
+//! the file:
 //!
 //! ```text
-//! 0      magic "LHCOUNT1", number of port slots, number of drop slots, ticks a second
-//! 512    slot of mirror 0: copies delivered, their bytes; copies lost, for each of 5 reasons ([`COPY_LOSSES`])
+//! 0      magic "LHCOUNT1", number of port slots, number of drop slots, ticks per second
+//! 512    slot of mirror 0: copies delivered, their bytes; copies lost, for each of [`COPY_LOSSES`]
 //! 568    slot of mirror 1 ...
 //! 4096   slot of port 0:  from-guest packets, bytes; to-guest packets, bytes; 56 drop counters;
-//!                         ticks of switching, ticks of copying; batches that found it masked; nothing yet
+//!                         ticks of switching, ticks of copying; skipped batches; reserved
 //! 4608   slot of port 1 ...
 //! ```
 //!
-//! Ticks are those of the counter that the switch measures with; how many there are in a second is 0 until it knows.
-//! The first version had 60 drop counters, of which the last four were never used.
-//! A port's slot, and a mirror's, is cleared when its number is handed out again, never while it exists. The first version had no mirrors, and
-//! zeros there.
+//! Ticks are those of the counter that the switch measures with; their number per second is 0 until
+//! it is known. A port's slot, and a mirror's, is cleared when its number is assigned again, never
+//! while it exists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,7 +29,8 @@ pub const MAX_PORTS: usize = 1024;
 pub const DROP_SLOTS: usize = 56;
 /// Numbers of mirrors lie below this.
 pub const MAX_MIRRORS: usize = 64;
-/// Why copies are lost, in the order of their counters: all reasons that a receiver can be the cause of.
+/// Reasons why copies are lost, in the order of their counters: all reasons that a receiver can
+/// cause.
 pub const COPY_LOSSES: [DropReason; 5] = [
     DropReason::ReceiverFull,
     DropReason::ReceiverDown,
@@ -69,7 +70,7 @@ struct MirrorSlot {
     lost: [AtomicU64; COPY_LOSSES.len()],
 }
 
-/// Where those of mirrors are.
+/// Offset of the mirrors' counters.
 const MIRRORS: usize = 512;
 const _: () = assert!(MIRRORS + MAX_MIRRORS * size_of::<MirrorSlot>() <= HEADER);
 
@@ -90,7 +91,8 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// A reading of one mirror's counters. A frame that stands for several segments is one, whether its copy was cut or not.
+/// Counters of one mirror. A frame that stands for several segments is one, whether its copy was
+/// truncated or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MirrorCounts {
     /// Copies that were delivered.
@@ -99,32 +101,33 @@ pub struct MirrorCounts {
     pub lost: [u64; COPY_LOSSES.len()],
 }
 
-/// What the switch's processor did for a port, in ticks of its counter.
+/// CPU time of the switch for a port, in ticks of its counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ticks {
-    /// For frames from the guest: taking them, and finding out where they go.
+    /// For frames from the guest: receiving and matching.
     pub switching: u64,
-    /// For frames to the guest: copying them, and telling both guests.
+    /// For frames to the guest: copying and notifications.
     pub copying: u64,
 }
 
-/// A reading of one port's counters.
+/// Counters of one port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortCounts {
-    /// What the switch took from the guest.
+    /// Frames from the guest.
     pub from_guest: Traffic,
-    /// What the switch put into the guest's buffers.
+    /// Frames to the guest.
     pub to_guest: Traffic,
     /// Drops by reason, in the order of [`REASONS`].
     pub drops: Vec<u64>,
-    /// What all that cost.
+    /// CPU time of all that.
     pub ticks: Ticks,
-    /// Batches with frames for the guest, while it had shown no buffer for so long that it was not tried.
+    /// Batches with frames for the guest that were skipped, because it had shown no buffer for a
+    /// while.
     pub masked: u64,
 }
 
 impl PortCounts {
-    /// The count for one reason.
+    /// Returns the count for one reason.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops.get(reason as usize).copied().unwrap_or(0)
@@ -138,15 +141,16 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Maps the file that the supervisor made, which is [`SIZE`] bytes long, and writes its header.
+    /// Maps the file that the supervisor created, which is [`SIZE`] bytes long, and writes its
+    /// header.
     ///
     /// # Errors
-    /// A shorter file, or the system's refusal.
+    /// A shorter file, or the error of the system call.
     pub fn map(fd: &std::os::fd::OwnedFd) -> Result<Self, MemoryError> {
         Ok(Self::over(Mapping::shared(fd, SIZE, 0)?))
     }
 
-    /// Private counters, for tests and tools.
+    /// Creates private counters, for tests and tools.
     #[must_use]
     pub fn heap() -> Self {
         Self::over(Mapping::heap(SIZE))
@@ -164,17 +168,17 @@ impl Counters {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping is SIZE bytes long, page-aligned, lives as long as `self`, and holds atomics only, for
-        // which every bit pattern is valid.
+        // SAFETY: the mapping is SIZE bytes long, page-aligned, lives as long as `self`, and holds
+        // atomics only, for which every bit pattern is valid.
         unsafe { &*self.mapping.as_ptr().cast::<Header>() }
     }
 
-    /// Says how many ticks there are in a second.
+    /// Sets the number of ticks per second.
     pub fn set_ticks_per_second(&self, ticks: u64) {
         self.header().ticks_per_second.store(ticks, Relaxed);
     }
 
-    /// Ticks in a second, once they are known.
+    /// Returns the ticks per second, once they are known.
     #[must_use]
     pub fn ticks_per_second(&self) -> Option<u64> {
         let ticks = self.header().ticks_per_second.load(Relaxed);
@@ -183,15 +187,17 @@ impl Counters {
 
     fn slot(&self, port: PortId) -> &Slot {
         let index = (port.0 as usize).min(MAX_PORTS - 1);
-        // SAFETY: the index is below MAX_PORTS, so the slot lies within the SIZE bytes of the mapping,
-        // which lives as long as `self`; the base is page-aligned, and a slot is made of atomics.
+        // SAFETY: the index is below MAX_PORTS, so the slot lies within the SIZE bytes of the
+        // mapping, which lives as long as `self`; the base is page-aligned, and a slot is made of
+        // atomics.
         unsafe { &*self.mapping.as_ptr().add(HEADER).cast::<Slot>().add(index) }
     }
 
     fn mirror(&self, number: u8) -> &MirrorSlot {
         let index = usize::from(number).min(MAX_MIRRORS - 1);
-        // SAFETY: the index is below MAX_MIRRORS, so the slot lies within the header's part of the mapping, which lives as long as
-        // `self`; the base is page-aligned, so the slot is for 8-byte atomics, of which it is made.
+        // SAFETY: the index is below MAX_MIRRORS, so the slot lies within the header's part of the
+        // mapping, which lives as long as `self`; the base is page-aligned, so the slot is for
+        // 8-byte atomics, of which it is made.
         unsafe {
             &*self
                 .mapping
@@ -216,7 +222,7 @@ impl Counters {
         }
     }
 
-    /// Sets a mirror's counters to zero, when its number is handed out.
+    /// Sets a mirror's counters to zero, when its number is assigned.
     pub fn clear_mirror(&self, mirror: u8) {
         let slot = self.mirror(mirror);
         for cell in [&slot.packets, &slot.bytes].into_iter().chain(&slot.lost) {
@@ -237,7 +243,7 @@ impl Counters {
         }
     }
 
-    /// Adds to what came from the port's guest.
+    /// Counts frames from the port's guest.
     #[inline]
     pub fn add_from(&self, port: PortId, traffic: Traffic) {
         let slot = self.slot(port);
@@ -245,7 +251,7 @@ impl Counters {
         slot.from_bytes.fetch_add(traffic.bytes, Relaxed);
     }
 
-    /// Adds to what went to the port's guest.
+    /// Counts frames to the port's guest.
     #[inline]
     pub fn add_to(&self, port: PortId, traffic: Traffic) {
         let slot = self.slot(port);
@@ -253,7 +259,7 @@ impl Counters {
         slot.to_bytes.fetch_add(traffic.bytes, Relaxed);
     }
 
-    /// Adds to what the port's frames cost.
+    /// Adds CPU time of the port's frames.
     #[inline]
     pub fn add_ticks(&self, port: PortId, ticks: Ticks) {
         let slot = self.slot(port);
@@ -267,7 +273,7 @@ impl Counters {
         }
     }
 
-    /// Counts a batch that found the port masked.
+    /// Counts a skipped batch of the port.
     pub fn add_masked(&self, port: PortId) {
         self.slot(port).masked.fetch_add(1, Relaxed);
     }
@@ -278,7 +284,7 @@ impl Counters {
         self.slot(port).drops[reason as usize].fetch_add(frames, Relaxed);
     }
 
-    /// Sets a port's counters to zero, when its id is handed out.
+    /// Sets a port's counters to zero, when its id is assigned.
     pub fn clear(&self, port: PortId) {
         let slot = self.slot(port);
         for cell in [

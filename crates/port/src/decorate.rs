@@ -1,4 +1,4 @@
-//! Ports around ports: [`Capture`] writes what passes to a pcapng stream, [`Faulty`] loses frames on
+//! Ports around ports: [`Capture`] writes all frames to a pcapng stream, [`Faulty`] loses frames on
 //! purpose.
 
 use std::io::{self, Write};
@@ -49,7 +49,7 @@ impl<P: Port, W: Write> Capture<P, W> {
         })
     }
 
-    /// The port and the stream.
+    /// Returns the port and the stream.
     pub fn into_parts(self) -> (P, W) {
         (self.inner, self.out)
     }
@@ -159,7 +159,7 @@ impl<P: Port> Faulty<P> {
         }
     }
 
-    /// The port inside.
+    /// Returns the inner port.
     pub fn into_inner(self) -> P {
         self.inner
     }

@@ -22,6 +22,13 @@ macro_rules! drop_reasons {
                 match self { $(DropReason::$variant => $text,)* }
             }
 
+            /// Whether the frame was lost. An ARP request to which the switch replied was not:
+            /// users see a counter of its own (`neighbour_replies`).
+            #[must_use]
+            pub const fn is_loss(self) -> bool {
+                !matches!(self, DropReason::NeighbourReply)
+            }
+
             /// One sentence for people.
             #[must_use]
             pub const fn help(self) -> &'static str {
@@ -34,45 +41,65 @@ macro_rules! drop_reasons {
 drop_reasons! {
     // Counted at the port that sent the frame.
     Runt "runt" "The frame is shorter than an Ethernet header."
-    Oversize "oversize" "The frame is longer than any port takes."
-    BadHeader "bad-header" "The virtio header is not a legal one, or asks for an offload that was not negotiated."
-    BadOffload "bad-offload" "The offload asked for does not fit the packet's own headers."
+    Oversize "oversize" "The frame is longer than the longest frame that any port takes."
+    BadHeader "bad-header"
+        "The virtio-net header is malformed or requests an offload that was not negotiated."
+    BadOffload "bad-offload" "The requested offload does not match the headers of the packet."
     QueueDisabled "queue-disabled" "The guest sent on a queue that it had disabled."
-    VlanNotAllowed "vlan-not-allowed" "A tagged frame came from an access port."
-    VlanUnknown "vlan-unknown" "The port carries no segment with this VLAN, or none for untagged frames."
-    BadSource "bad-source" "The source address is a group address or zero."
-    LinkLocal "link-local" "The destination is reserved for the link itself (802.1D) and never forwarded."
-    MacClaim "mac-claim" "The source address belongs to another port, which still uses it or has it in its guard."
-    Reflection "reflection" "The destination lies behind the port that the frame came from."
+    VlanNotAllowed "vlan-not-allowed" "A tagged frame arrived at an access port."
+    VlanUnknown "vlan-unknown"
+        "The trunk port carries no segment with this VLAN ID, or no untagged segment."
+    BadSource "bad-source" "The source MAC address is a group address or zero."
+    LinkLocal "link-local"
+        "The destination MAC address is reserved for the link (IEEE 802.1D) and never forwarded."
+    SpoofedSource "spoofed-source"
+        "The source MAC address belongs to another port that uses or lists it."
+    Reflection "reflection"
+        "The destination MAC address is behind the port at which the frame arrived."
     NoReceiver "no-receiver" "The segment has no other port."
-    UpcallFull "upcall-full" "Too many frames of this port already wait for a decision."
-    UpcallTimeout "upcall-timeout" "No decision came in time."
+    UpcallFull "upcall-full" "Too many frames of this port wait for a forwarding decision."
+    UpcallTimeout "upcall-timeout" "No forwarding decision arrived in time."
     // Counted at the port that the frame was for.
-    ReceiverFull "receiver-full" "The receiver had no free buffer."
-    ReceiverDown "receiver-down" "No guest is attached to the receiving port, or its queue is stopped."
-    BufferTooSmall "buffer-too-small" "The receiver's buffer is smaller than the frame, and it takes no merged buffers."
-    ExceedsMtu "exceeds-mtu" "The frame is longer than the receiving port's MTU."
-    FaultInjected "fault-injected" "A test port dropped it on purpose."
+    ReceiverFull "receiver-full" "The receiving guest had no free receive buffer."
+    ReceiverDown "receiver-down"
+        "No guest is attached to the receiving port, or its queue is stopped."
+    BufferTooSmall "buffer-too-small"
+        "The frame does not fit the receive buffer, and mergeable buffers are not negotiated."
+    ExceedsMtu "exceeds-mtu" "The frame is longer than the MTU of the receiving port."
+    FaultInjected "fault-injected" "A port for tests dropped the frame on purpose."
     // Counted at the port that sent the frame, whichever side's rules dropped it.
-    AclDenied "acl-denied" "An access list of the sender, or of all that it was for, does not let it pass."
-    AclRejected "acl-rejected" "An access list does not let it pass, and its sender is told so (TCP reset, ICMP unreachable), if not too often."
+    AclDenied "acl-denied" "An access list dropped the frame on its way to every receiver."
+    AclRejected "acl-rejected"
+        "An access list rejected the frame; the sender gets a TCP reset or ICMP unreachable."
     // Counted at the port that sent the frame, which is guarded.
-    SpoofedMac "spoofed-mac" "The source address is not one that the port's guest may use."
-    SpoofedAddress "spoofed-address" "The IP source address is not one that the port's guest may use."
-    SpoofedNeighbour "spoofed-neighbour" "ARP or neighbour discovery claims what is not its sender's, or contradicts itself."
-    DhcpServer "dhcp-server" "The port's guest may not serve DHCP."
-    RouterAdvert "router-advert" "The port's guest may not advertise itself as a router, or redirect others."
-    Unreadable "unreadable" "What the frame carries is hidden behind tags, LLC or headers, or malformed, so that a guard or an access list cannot check it."
-    Storm "storm" "The port has sent more frames for many, or for a station that nobody knows, than it may."
+    SpoofedMac "spoofed-mac" "The port_security of the port does not allow this source MAC address."
+    SpoofedIp "spoofed-ip" "The port_security of the port does not allow this source IP address."
+    SpoofedNeighbour "spoofed-neighbour"
+        "ARP or neighbour discovery claims a foreign address or contradicts itself."
+    DhcpServer "dhcp-server" "The port_security of the port does not allow a DHCP server."
+    RouterAdvert "router-advert"
+        "The port_security of the port does not allow router advertisements and redirects."
+    Unparseable "unparseable"
+        "Tags, extension headers or malformed headers prevent a check by port security or rules."
+    StormControl "storm-control"
+        "The port exceeded its limit of broadcast, multicast or unknown unicast frames."
     // Counted at the port that the frame was for.
-    RateLimited "rate-limited" "The receiving port's limit was reached."
-    // Counted at the port that sent the frame. No loss.
-    Answered "answered" "It asked for an address whose owner is known, and got its answer from the switch."
+    RateLimited "rate-limited" "The receiving port reached its rate limit."
+    // Counted at the port that sent the frame. No loss: see `is_loss`.
+    NeighbourReply "neighbour-reply"
+        "An ARP request or neighbour solicitation to which the switch replied itself."
     // Counted at the port that sent the frame.
-    TooManySegments "too-many-segments" "The frame is to be cut into more segments than any guest that means well asks for."
+    TooManySegments "too-many-segments"
+        "The frame would be cut into more segments than the switch allows."
     // Counted at the port that the frame was for.
-    LeftOut "left-out" "A frame for many did not go to this port, because an access list does not let it; others may have got it."
-    PortDown "port-down" "The port that it came from is administratively down."
+    AclExcluded "acl-excluded"
+        "An access list excluded this port from a flooded frame; other ports may have received it."
+    PortDown "port-down" "The sending port is administratively down."
+}
+
+/// All reasons by which frames are lost, in the order of [`REASONS`].
+pub fn losses() -> impl Iterator<Item = &'static DropReason> {
+    REASONS.iter().filter(|reason| reason.is_loss())
 }
 
 impl std::fmt::Display for DropReason {
@@ -91,13 +118,16 @@ mod tests {
     /// `BLESS=1` puts the rows there.
     #[test]
     fn the_documentation_has_every_reason() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/DROPS.md");
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/user/reference/drops.md"
+        );
         let text = std::fs::read_to_string(file).unwrap();
         let head = "|---|---|\n";
         let (before, rest) = text.split_once(head).unwrap();
         let (rows, after) = rest.split_once("\n\n").unwrap();
         let row = |reason: &DropReason| format!("| `{reason}` | {} |", reason.help());
-        let expected: Vec<String> = REASONS.iter().map(row).collect();
+        let expected: Vec<String> = losses().map(row).collect();
         if std::env::var_os("BLESS").is_some() {
             let table = expected.join("\n");
             std::fs::write(file, format!("{before}{head}{table}\n\n{after}")).unwrap();

@@ -1,18 +1,20 @@
-//! What the switch sees of an attachment point, whatever stands behind it: a [`Port`] that frames are
-//! taken from and delivered to, [`Batch`]es of leased frames, the names of all drops, and counters.
+//! The switch's view of an attachment point: a [`Port`] that frames are taken from and delivered
+//! to, [`Batch`]es of leased frames, the names of all drops, and counters.
 //!
-//! Ports compose: [`decorate::Capture`] and [`decorate::Faulty`] wrap any port; [`null::NullPort`] and
-//! [`loopback::LoopbackPort`] need no guest. Policy and sessions are not known here.
+//! The modules `decorate`, `loopback` and `null` have ports for tests, behind the feature
+//! `test-utils`. This crate has no knowledge of policy and sessions.
 
 mod alike;
 mod batch;
 mod budget;
 pub mod counters;
+#[cfg(any(test, feature = "test-utils"))]
 pub mod decorate;
 mod drops;
 mod limiter;
-
+#[cfg(any(test, feature = "test-utils"))]
 pub mod loopback;
+#[cfg(any(test, feature = "test-utils"))]
 pub mod null;
 mod payload;
 
@@ -24,14 +26,14 @@ pub use batch::{
     BATCH, Batch, BatchLimit, Frame, MAX_FRAME, MAX_OUTGOING, Piece, Pieces, SHALLOW, Whole,
 };
 pub use budget::{Budget, Cost, Share};
-pub use drops::{DropReason, REASONS};
+pub use drops::{DropReason, REASONS, losses};
 pub use limiter::EventLimiter;
 pub use payload::{Outgoing, Payload};
 
 use counters::Traffic;
 use wire::segment::GsoKind;
 
-/// Names one port for as long as it exists: an index that control hands out, below
+/// Number of one port for as long as it exists: an index that control assigns, below
 /// [`counters::MAX_PORTS`].
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
@@ -39,26 +41,27 @@ use wire::segment::GsoKind;
 pub struct PortId(pub u32);
 
 /// A checksum that the sender left to be completed: the 16-bit field at `start + offset` holds the
-/// pseudo header's sum (virtio 1.3, 5.1.6.2, `VIRTIO_NET_HDR_F_NEEDS_CSUM`). Bytes from the frame's start.
+/// pseudo header's sum (virtio 1.3, 5.1.6.2, `VIRTIO_NET_HDR_F_NEEDS_CSUM`). Bytes from the frame's
+/// start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartialChecksum {
-    /// Where summing starts.
+    /// Start of the summed bytes.
     pub start: u16,
-    /// Where the field lies, from `start`.
+    /// Offset of the field, from `start`.
     pub offset: u16,
 }
 
 /// A frame that stands for several: the receiver, or the switch for it, cuts it into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
-    /// What is cut, and how its headers change.
+    /// Protocol of the segments, which decides how their headers change.
     pub kind: GsoKind,
     /// Payload bytes of a segment.
     pub size: u16,
     /// The TCP header carries CWR, which belongs to the first segment alone (RFC 3168).
     pub ecn: bool,
     /// Bytes of all headers, Ethernet to TCP or UDP: set by the switch from its own parsing, never
-    /// believed from a sender.
+    /// taken from a sender.
     pub header_len: u16,
 }
 
@@ -72,7 +75,7 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Whether the frame is complete as it is.
+    /// Returns whether the frame is complete as it is.
     #[inline]
     #[must_use]
     pub fn is_nothing(&self) -> bool {
@@ -80,7 +83,7 @@ impl Offload {
     }
 }
 
-/// Which of a sender's [`Offload`]s a receiver takes over as they are.
+/// Sender's [`Offload`]s that a receiver accepts as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Accepts {
     /// Frames with a [`PartialChecksum`].
@@ -98,7 +101,7 @@ pub struct Accepts {
 }
 
 impl Accepts {
-    /// Everything.
+    /// Every offload.
     pub const ALL: Accepts = Accepts {
         checksum: true,
         tso4: true,
@@ -108,7 +111,7 @@ impl Accepts {
         uso6: true,
     };
 
-    /// Whether a frame with this work left can be delivered as it is.
+    /// Returns whether a frame with this offload can be delivered as it is.
     #[inline]
     #[must_use]
     pub fn takes(self, offload: &Offload) -> bool {
@@ -125,55 +128,57 @@ impl Accepts {
     }
 }
 
-/// An attachment point with one or more queue pairs, as one worker sees it. Every method is bounded, and none
-/// blocks but for other workers ([`Port::hold`]).
+/// An attachment point with one or more queue pairs, as one worker sees it. Every method is
+/// bounded, and none blocks except for other workers ([`Port::hold`]).
 pub trait Port {
-    /// Queue pairs that frames may come from or go to now; 0 while nobody is attached.
+    /// Returns the number of queue pairs that frames may come from or go to now; 0 without a guest.
     fn pairs(&self) -> u16;
 
-    /// What the port takes over from senders.
+    /// Returns the offloads that the port accepts.
     fn accepts(&self) -> Accepts;
 
-    /// Longest IP packet that goes to this port, bytes: its MTU.
+    /// Returns the longest IP packet that goes to this port, in bytes: its MTU.
     fn mtu(&self) -> u32 {
         u32::from(u16::MAX)
     }
 
-    /// Leases waiting frames of `pair` into the empty `batch`, up to its [`Batch::limit`]. Frames that are wrong in
-    /// themselves are dropped here, by name, through [`Batch::drop_taken`].
+    /// Leases waiting frames of `pair` into the empty `batch`, up to its [`Batch::limit`].
+    /// Malformed frames are dropped here, by name, through [`Batch::drop_taken`].
     fn take(&mut self, pair: u16, batch: &mut Batch);
 
-    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers. It follows every
-    /// `take`, also one that found nothing.
+    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers. It
+    /// follows every `take`, also one that found nothing.
     fn release(&mut self, pair: u16);
 
-    /// Gets hold of the queue that takes frames to `pair`, which others may use too, until the next
-    /// [`Port::flush`]; nothing is delivered to a pair that is not held. `false` when somebody else has it, and
-    /// `wait` was not asked for: then the caller may hold no other pair of any port.
+    /// Locks the queue that takes frames to `pair`, which other workers may use too, until the next
+    /// [`Port::flush`]; no frame is delivered to a pair that is not locked. Returns `false` when
+    /// another worker has it, and `wait` is not set: then the caller may hold no other pair of any
+    /// port.
     fn hold(&mut self, _pair: u16, _wait: bool) -> bool {
         true
     }
 
-    /// Says that about so many frames are about to be delivered to `pair`, so that memory can be brought near
-    /// in time. A hint: more or fewer may come.
+    /// Announces that about so many frames will be delivered to `pair`, so that memory can be
+    /// prefetched in time. A hint: more or fewer may come.
     fn expect(&mut self, _pair: u16, _frames: usize) {}
 
-    /// Whether `pair`, which is held, is *masked* until the next [`Port::flush`]: it has shown no buffer for a while
-    /// and shows none now. Its frames are then to be dropped as [`DropReason::ReceiverFull`] without being tried.
+    /// Returns whether `pair`, which is locked, is *masked* until the next [`Port::flush`]: it has
+    /// shown no buffer for a while and shows none now. Its frames are then to be skipped and
+    /// dropped as [`DropReason::ReceiverFull`].
     fn is_masked(&mut self, _pair: u16) -> bool {
         false
     }
 
-    /// Frames for `pair`, which is held, were dropped.
+    /// Counts dropped frames for `pair`, which is locked.
     fn note_dropped(&mut self, _pair: u16, _reason: DropReason, _frames: u64) {}
 
-    /// Frames that came from `pair` were dropped, by whoever decides where they go. Also while the pair is not held, and for a pair that
-    /// there is not.
+    /// Counts frames from `pair` that the forwarding decision dropped. Also for a pair that is not
+    /// locked, or does not exist.
     fn note_refused(&mut self, _pair: u16, _reason: DropReason, _frames: u64) {}
 
-    /// Copies frames into the receiver's memory that need no more than that, and says how much it did: the short way
-    /// for many frames. The first frame that it does not take, and those behind it, are for [`Port::deliver`], so
-    /// that to do nothing is always right.
+    /// Copies frames into the receiver's memory that need no more than that, and returns the
+    /// amount: the fast path for many frames. The first frame that it does not take, and those
+    /// behind it, are for [`Port::deliver`], so an empty implementation is correct.
     fn deliver_pieces(&mut self, _pair: u16, _frames: Pieces<'_>) -> Traffic {
         Traffic::default()
     }
@@ -181,33 +186,21 @@ pub trait Port {
     /// Copies one frame into the receiver's memory.
     ///
     /// # Errors
-    /// The name of the drop: no room, too large, not attached.
+    /// The drop reason: no room, too large, not attached.
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason>;
 
-    /// Makes what was delivered to `pair` visible and notifies the receiver when it wants that. `now` is in nanoseconds of the
-    /// machine's monotonic clock. A notification may be put off: then the time is returned at which [`Port::notify`] is to be called, once
-    /// until it is. What is still being copied follows: see [`Port::settle`].
+    /// Makes the frames delivered to `pair` visible and notifies the receiver when it wants that.
+    /// `now` is in nanoseconds of the machine's monotonic clock. A notification may be deferred:
+    /// then the time is returned at which [`Port::notify`] is to be called, once until it is.
     fn flush(&mut self, pair: u16, now: u64) -> Option<u64>;
 
-    /// Notifies the receiver of what a [`Port::flush`] has put off, if it is due or can wait no more; else the time at which it is due.
+    /// Sends the notification that a [`Port::flush`] has deferred, if it is due; else returns the
+    /// time at which it is due.
     fn notify(&mut self, _pair: u16, _now: u64) -> Option<u64> {
         None
     }
 
-    /// Whether nothing that was delivered or released waits for a copy. To be asked after [`Port::flush`] and
-    /// [`Port::release`].
-    fn is_settled(&self) -> bool {
-        true
-    }
-
-    /// Makes visible what was copied meanwhile, and gives it back to its senders; as [`Port::is_settled`] afterwards.
-    /// To be called until it is, while no pair of any port is held. `late` is told of pairs whose receivers are to be
-    /// notified later, as [`Port::flush`] says it.
-    fn settle(&mut self, _now: u64, _late: &mut dyn FnMut(u16, u64)) -> bool {
-        true
-    }
-
-    /// Asks to be notified of new frames on `pair` (`true`), or not to be (`false`). Returns whether
-    /// frames are waiting already, in which case there may be no notification for them.
+    /// Enables (`true`) or disables notifications of new frames on `pair`. Returns whether frames
+    /// are waiting already, in which case there may be no notification for them.
     fn arm(&mut self, pair: u16, on: bool) -> bool;
 }

@@ -1,4 +1,4 @@
-//! A port that sends back what it gets, or what a test puts into it.
+//! A port that returns the frames that it gets, or those that a test puts into it.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use memory::Segment;
 
 use crate::{Accepts, BATCH, Batch, DropReason, MAX_FRAME, Offload, Outgoing, Port};
 
-/// Frames held at most.
+/// Most frames that are held.
 const DEPTH: usize = 1024;
 
-/// A queue of private frames: what is delivered comes out of [`Port::take`] again. With `echo` off,
+/// A queue of private frames: delivered frames come out of [`Port::take`] again. With `echo` off,
 /// delivered frames wait in [`LoopbackPort::delivered`] instead.
 #[derive(Debug)]
 pub struct LoopbackPort {
@@ -17,7 +17,7 @@ pub struct LoopbackPort {
     pub waiting: VecDeque<(Vec<u8>, Offload)>,
     /// Frames that arrived while `echo` was off.
     pub delivered: Vec<(Vec<u8>, Offload)>,
-    /// What it takes over.
+    /// Offloads that it accepts.
     pub accepts: Accepts,
     /// Whether delivered frames go to `waiting`.
     pub echo: bool,
@@ -25,7 +25,7 @@ pub struct LoopbackPort {
 }
 
 impl LoopbackPort {
-    /// An empty port that takes every offload.
+    /// Creates an empty port that accepts every offload.
     #[must_use]
     pub fn new(echo: bool) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl Port for LoopbackPort {
                 gpa: 0,
             });
             self.leased.push(bytes);
-            // SAFETY: the bytes' heap block moves with its owner into `leased` and stays until `release`,
-            // before which the batch is not read again.
+            // SAFETY: the bytes' heap block moves with its owner into `leased` and stays until
+            // `release`, before which the batch is not read again.
             unsafe { batch.push(start..start + 1, 0, len, offload) };
         }
     }

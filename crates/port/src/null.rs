@@ -1,11 +1,11 @@
-//! A port that swallows everything and sends nothing: the switch's cost without a receiver.
+//! A port that discards everything and sends nothing: the switch's cost without a receiver.
 
 use crate::{Accepts, Batch, DropReason, Outgoing, Port};
 
-/// See the module.
+/// Port that discards everything.
 #[derive(Debug, Default)]
 pub struct NullPort {
-    /// Frames swallowed so far.
+    /// Number of discarded frames.
     pub swallowed: u64,
 }
 

@@ -17,7 +17,7 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// `len` bytes from the one at `skip` of `segments`.
+    /// Creates a payload of `len` bytes from the one at `skip` of `segments`.
     ///
     /// # Safety
     /// The memory behind the segments stays mapped for `'a`.
@@ -30,7 +30,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// No bytes.
+    /// Creates an empty payload.
     #[must_use]
     pub fn empty() -> Payload<'static> {
         Payload {
@@ -40,14 +40,14 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // emptiness is of no interest to anyone
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// The `len` bytes from `offset`; cut where the payload ends.
+    /// Returns the `len` bytes from `offset`; truncated where the payload ends.
     #[must_use]
     pub fn slice(&self, offset: u32, len: u32) -> Payload<'a> {
         let offset = offset.min(self.len);
@@ -58,8 +58,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// All of it, in parts of `len` bytes and one of what is left. Pieces of memory that lie before a part are not looked at again, so
-    /// that all parts together cost what one walk over the payload does.
+    /// Returns the payload in parts of `len` bytes and one of the rest. Pieces of memory that lie
+    /// before a part are not visited again, so all parts together cost one walk over the payload.
     pub fn parts(&self, len: u32) -> impl Iterator<Item = Payload<'a>> + use<'a> {
         let mut rest = *self;
         std::iter::from_fn(move || {
@@ -79,7 +79,7 @@ impl<'a> Payload<'a> {
         })
     }
 
-    /// Where the payload begins, when it lies in one piece.
+    /// Returns the start of the payload, when it lies in one piece.
     #[inline(always)]
     #[must_use]
     pub fn in_one_piece(&self) -> Option<*const u8> {
@@ -91,7 +91,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// A cursor at the first byte. It may run on behind `len`; readers ask for no more than that.
+    /// Returns a cursor at the first byte. It may run on behind `len`; readers request no more than
+    /// that.
     #[inline]
     #[must_use]
     pub fn cursor(&self) -> Cursor<'a> {
@@ -101,7 +102,7 @@ impl<'a> Payload<'a> {
         cursor
     }
 
-    /// Copies everything to the end of `out`.
+    /// Appends everything to `out`.
     pub fn append_to(&self, out: &mut Vec<u8>) {
         let before = out.len();
         out.resize(before + self.len as usize, 0);
@@ -114,15 +115,15 @@ impl<'a> Payload<'a> {
 pub struct Outgoing<'a> {
     /// The checked, private first bytes.
     pub headers: &'a [u8],
-    /// The rest, in the sender's memory. By reference: a copy would be made in larger pieces than it was
-    /// stored in a moment ago, and a core waits for all its stores before it can do that.
+    /// The rest, in the sender's memory. By reference: a copy would be made in larger pieces than
+    /// it was stored in a moment ago, and a core waits for all its stores before it can do that.
     pub payload: &'a Payload<'a>,
-    /// What the receiver has to do itself.
+    /// Work that is left to the receiver.
     pub offload: Offload,
 }
 
 impl Outgoing<'_> {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // a frame is never empty
@@ -130,7 +131,7 @@ impl Outgoing<'_> {
         self.headers.len() as u32 + self.payload.len()
     }
 
-    /// The whole frame in private memory, for slow paths and tests.
+    /// Returns the whole frame in private memory, for slow paths and tests.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = self.headers.to_vec();

@@ -275,8 +275,8 @@ fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
     let lens = (14..300).chain([1514, 9014, MAX_FRAME as usize]);
     for len in lens {
         let mut bytes: Vec<u8> = (0..SKIP as usize + len).map(|i| (i * 7) as u8).collect();
-        let wanted = bytes[SKIP as usize..].to_vec();
-        let head = &wanted[..len.min(wire::vlan::CAP)];
+        let desired = bytes[SKIP as usize..].to_vec();
+        let head = &desired[..len.min(wire::vlan::CAP)];
         {
             let mut batch = Batch::new();
             let at = in_pieces(&mut batch, &mut bytes, usize::MAX).start;
@@ -298,17 +298,17 @@ fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
             for index in 0..3 {
                 let held = batch.frames()[index].headers.len();
                 assert_eq!(held, len.min(SHALLOW), "frame {index} of {len} bytes");
-                assert_eq!(whole(&mut batch, index), wanted);
-                assert_eq!(pieces(&batch, 0..3), vec![wanted.as_slice(); in_one]);
+                assert_eq!(whole(&mut batch, index), desired);
+                assert_eq!(pieces(&batch, 0..3), vec![desired.as_slice(); in_one]);
                 batch.deepen(index);
-                assert_eq!(pieces(&batch, 0..3), vec![wanted.as_slice(); in_one]);
+                assert_eq!(pieces(&batch, 0..3), vec![desired.as_slice(); in_one]);
                 assert_eq!(batch.frames()[index].headers.as_slice(), head);
                 assert_eq!(batch.frames()[index].len() as usize, len);
-                assert_eq!(whole(&mut batch, index), wanted);
+                assert_eq!(whole(&mut batch, index), desired);
                 batch.deepen(index);
                 assert_eq!(
                     whole(&mut batch, index),
-                    wanted,
+                    desired,
                     "once more changes nothing"
                 );
             }
@@ -388,15 +388,15 @@ fn a_full_batch_takes_no_more() {
 fn a_head_that_lost_its_tag_grows_without_a_gap() {
     let mut bytes = frame(400);
     bytes[12..14].copy_from_slice(&[0x81, 0]);
-    let mut wanted = bytes.clone();
-    wanted.drain(12..16);
+    let mut desired = bytes.clone();
+    desired.drain(12..16);
     let mut batch = Batch::new();
     let range = in_pieces(&mut batch, &mut bytes, 100);
     // SAFETY: `bytes` outlives the batch.
     unsafe { batch.push(range, 0, 400, Offload::default()) };
     assert!(batch.split(0).0.pop_vlan().is_some());
     batch.deepen(0);
-    assert_eq!(whole(&mut batch, 0), wanted);
+    assert_eq!(whole(&mut batch, 0), desired);
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn frames_with_one_ethernet_header_have_the_same_words() {
     }
     let words = |index: usize| batch.frames()[index].ethernet_words();
     assert!(words(0).is_some() && words(0) == words(1) && words(0) == words(2));
-    assert_eq!(words(3), None, "too short to tell");
+    assert_eq!(words(3), None, "too short");
     assert_ne!(words(4), words(0), "another destination");
 }
 
@@ -440,4 +440,40 @@ fn frames_with_something_left_undone_are_looked_at() {
     let heads = batch.frames().iter().map(|frame| frame.plain_head());
     let seen = heads.map(|head| head.is_some());
     assert_eq!(seen.collect::<Vec<_>>(), [true, false, false]);
+}
+
+/// The header with the mirrors, and the slot of port 0.
+#[test]
+fn sample_of_counters() {
+    let file = |bytes: &[u8]| {
+        let fd = rustix::fs::memfd_create("counters", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, counters::SIZE).unwrap();
+        assert_eq!(rustix::io::pwrite(&fd, bytes, 0), Ok(bytes.len()));
+        fd
+    };
+    let (fd, port) = (file(&[]), PortId(0));
+    let writer = Counters::map(&fd).unwrap();
+    writer.set_ticks_per_second(1 << 30);
+    let traffic = |packets, bytes| Traffic { packets, bytes };
+    writer.add_from(port, traffic(1, 60));
+    writer.add_to(port, traffic(2, 120));
+    for (count, reason) in (1..).zip(REASONS) {
+        writer.add_drops(port, *reason, count);
+    }
+    let (switching, copying) = (100, 200);
+    writer.add_ticks(port, counters::Ticks { switching, copying });
+    writer.add_masked(port);
+    writer.add_copy(1, 60, None);
+    for reason in counters::COPY_LOSSES {
+        writer.add_copy(1, 60, Some(reason));
+    }
+    let mut bytes = [0; 4096 + 512];
+    assert_eq!(rustix::io::pread(&fd, &mut bytes[..], 0), Ok(bytes.len()));
+    let here = env!("CARGO_MANIFEST_DIR");
+    let sample = testkit::samples::sample(here, "counters-10.bin", &bytes);
+    let reader = Counters::map(&file(&sample)).unwrap();
+    assert_eq!(reader.ticks_per_second(), Some(1 << 30));
+    assert_eq!(reader.read(port), writer.read(port));
+    assert_eq!(reader.read(port).dropped(REASONS[1]), 2);
+    assert_eq!(reader.read_mirror(1), writer.read_mirror(1));
 }

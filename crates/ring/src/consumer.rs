@@ -1,4 +1,4 @@
-//! The reading end.
+//! Consumer: the reading end of a ring.
 
 use crate::fault::{RingFault, SetupError};
 use crate::index::{self, ALIGN};
@@ -11,9 +11,9 @@ use crate::sync::{Ordering, fence};
 pub struct Consumer {
     memory: RingMemory,
     capacity: u64,
-    /// Bytes ever consumed: ours, only published to the memory.
+    /// Bytes ever consumed: private, only published to the memory.
     tail: u64,
-    /// Bytes to read as of the last look at the producer's index.
+    /// Bytes to read as of the last read of the producer's index.
     filled: u64,
     /// Bytes that were consumed and not published.
     held: u64,
@@ -48,12 +48,12 @@ impl Consumer {
         Ok(consumer)
     }
 
-    /// Bytes of the data area.
+    /// Returns the number of bytes of the data area.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The fault that killed the ring, if one did.
+    /// Returns the fault that killed the ring, if one did.
     pub fn fault(&self) -> Option<RingFault> {
         self.fault
     }
@@ -63,15 +63,16 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`RingFault`], now and for ever.
+    /// [`RingFault`]; every later call returns it again.
     pub fn pop(&mut self, out: &mut Vec<u8>) -> Result<bool, RingFault> {
         let taken = self.pop_held(out);
         self.publish();
         taken
     }
 
-    /// As [`Consumer::pop`], but the producer gets the room back when that is worth telling it, after an eighth of the ring and
-    /// when it is found empty, and not for each record: both would wait for the line with the index.
+    /// Takes the oldest record as [`Consumer::pop`] does, but returns the room to the producer only
+    /// after an eighth of the ring and when it is found empty, not for each record: for both ends
+    /// that would mean a wait for the cache line with the index.
     ///
     /// # Errors
     ///
@@ -107,7 +108,7 @@ impl Consumer {
         Ok(true)
     }
 
-    /// Gives the room of what was taken back.
+    /// Returns the room of consumed records to the producer.
     fn publish(&mut self) {
         if self.held == 0 {
             return;
@@ -119,12 +120,12 @@ impl Consumer {
             .store(self.tail, Ordering::Release);
     }
 
-    /// Announces a sleep and looks again. `true`: the ring is empty and the producer will ring
-    /// the doorbell after its next push, so sleep now and call [`Consumer::woke`] afterwards,
-    /// whatever the reason for waking. `false`: there is a record (or a fault) to pop.
+    /// Announces a sleep and checks again. `true`: the ring is empty and the producer will ring the
+    /// doorbell after its next push, so sleep now and call [`Consumer::woke`] afterwards, whatever
+    /// the reason for waking. `false`: there is a record (or a fault) to pop.
     pub fn prepare_sleep(&mut self) -> bool {
         self.set_sleep(self.sleep.wrapping_add(1) | 1);
-        // Orders the odd `sleep` before the look at head; see the crate's documentation.
+        // Orders the odd `sleep` before the read of head; see the crate's documentation.
         fence(Ordering::SeqCst);
         let quiet = matches!(self.has_record(), Ok(false));
         if !quiet {
@@ -143,7 +144,8 @@ impl Consumer {
         self.memory.word(SLEEP_WORD).store(sleep, Ordering::Relaxed);
     }
 
-    /// Whether at least one record waits; looks at the producer's index only when none is known.
+    /// Returns whether at least one record waits; reads the producer's index only when none is
+    /// known.
     fn has_record(&mut self) -> Result<bool, RingFault> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -157,7 +159,8 @@ impl Consumer {
         Ok(self.filled > 0)
     }
 
-    /// Makes `out` the `len` bytes at `at`. What it held before is written over, which saves filling it with zeros.
+    /// Copies the `len` bytes at `at` to `out`. The former content is overwritten, which saves
+    /// filling it with zeros.
     fn copy_out(&self, at: u64, len: usize, out: &mut Vec<u8>) {
         let count = len.div_ceil(ALIGN as usize);
         out.resize(count * ALIGN as usize, 0);

@@ -1,9 +1,9 @@
-//! What can go wrong, by name.
+//! Errors of rings and their ends.
 
 use thiserror::Error;
 
 /// The peer broke the rules of the ring. The ring is dead on this side; the caller drops it and
-/// asks the supervisor for a new one.
+/// requests a new one from the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RingFault {
     /// The peer's index says that more bytes are in the ring than it can hold, or it went back.
@@ -17,7 +17,7 @@ pub enum RingFault {
     RecordLength,
 }
 
-/// Why a ring could not be created or attached.
+/// Reason why a ring could not be created or attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SetupError {
     /// The mapping does not start on an 8-byte boundary.
@@ -40,7 +40,7 @@ pub enum SetupError {
     Fault(#[from] RingFault),
 }
 
-/// Why a record was not pushed.
+/// Reason why a record was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PushError {
     /// Not enough room now; the consumer may make room later.

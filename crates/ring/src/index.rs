@@ -6,24 +6,24 @@ use crate::fault::RingFault;
 /// Records start at multiples of this many bytes; their length word takes as many.
 pub(crate) const ALIGN: u64 = 8;
 
-/// Bytes that a record with `len` bytes of content takes in the ring; `None` when the sum
-/// does not fit in 64 bits.
+/// Returns the bytes that a record with `len` bytes of content takes in the ring; `None` when the
+/// sum does not fit in 64 bits.
 pub(crate) fn record_bytes(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(ALIGN)?.checked_add(ALIGN)
 }
 
-/// The word of the data area at which `index` lies. `capacity` is a power of two.
+/// Returns the word of the data area at which `index` lies. `capacity` is a power of two.
 pub(crate) fn data_word(capacity: u64, index: u64) -> usize {
     ((index & (capacity - 1)) / ALIGN) as usize
 }
 
-/// How many of `count` words from `index` on lie before the end of the data area; the others are at its begin. `capacity` is a power
-/// of two, and `count` words fit in it.
+/// Returns the number of the `count` words from `index` on that lie before the end of the data
+/// area; the others are at its begin. `capacity` is a power of two, and `count` words fit in it.
 pub(crate) fn words_to_end(capacity: u64, index: u64, count: usize) -> usize {
     count.min((capacity / ALIGN) as usize - data_word(capacity, index))
 }
 
-/// Bytes in the ring between `tail` and `head`, if the pair is possible.
+/// Returns the bytes in the ring between `tail` and `head`, if the pair is possible.
 pub(crate) fn filled(capacity: u64, head: u64, tail: u64) -> Result<u64, RingFault> {
     let filled = head.wrapping_sub(tail);
     if filled > capacity {
@@ -35,8 +35,8 @@ pub(crate) fn filled(capacity: u64, head: u64, tail: u64) -> Result<u64, RingFau
     Ok(filled)
 }
 
-/// What the producer learns from the consumer's `tail`: bytes still in the ring. They can only
-/// have become fewer than the `before` known from the last look.
+/// Returns the bytes still in the ring after the producer has read the consumer's `tail`. They can
+/// only have become fewer than the `before` of the last read.
 pub(crate) fn after_consuming(
     capacity: u64,
     head: u64,
@@ -51,8 +51,8 @@ pub(crate) fn after_consuming(
     }
 }
 
-/// What the consumer learns from the producer's `head`: bytes to read. They can only have become
-/// more than the `before` known from the last look.
+/// Returns the bytes to read after the consumer has read the producer's `head`. They can only have
+/// become more than the `before` of the last read.
 pub(crate) fn after_producing(
     capacity: u64,
     head: u64,

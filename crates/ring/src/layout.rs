@@ -62,7 +62,7 @@ const _: () = assert!(offset_of!(Header, sleep) == 264);
 const _: () = assert!(size_of::<Header>() == 512);
 const _: () = assert!(MIN_CAPACITY.is_power_of_two() && MAX_CAPACITY.is_power_of_two());
 
-/// Bytes of memory that a ring with `capacity` bytes of data needs.
+/// Returns the bytes of memory that a ring with `capacity` bytes of data needs.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ pub fn memory_len(capacity: u64) -> Result<usize, SetupError> {
     Ok(size_of::<Header>() + capacity as usize)
 }
 
-/// Makes an empty ring with `capacity` bytes of data in `memory`. Call it before either end is
+/// Creates an empty ring with `capacity` bytes of data in `memory`. Call it before either end is
 /// attached; both indices start at 0.
 ///
 /// # Errors
@@ -84,7 +84,8 @@ pub fn format(memory: &RingMemory, capacity: u64) -> Result<(), SetupError> {
     format_at(memory, capacity, 0)
 }
 
-/// [`format`] with both indices at `start`, so that tests reach the overflow.
+/// Creates a ring as [`format()`] does, with both indices at `start`, so that tests reach the
+/// overflow.
 pub(crate) fn format_at(memory: &RingMemory, capacity: u64, start: u64) -> Result<(), SetupError> {
     if memory.len() < memory_len(capacity)? {
         return Err(SetupError::TooShort);

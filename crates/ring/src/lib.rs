@@ -1,12 +1,12 @@
 //! Lasthop's own shared-memory rings: a written ABI of offsets, indices and doorbells.
 //!
 //! One ring carries variable-length records from one process (the *producer*) to another (the
-//! *consumer*). The switch and control use two: upcalls one way, answers the other way.
+//! *consumer*). The switch and control use two: upcalls one way, decisions the other way.
 //!
 //! # Trust
 //!
-//! The peer maps the same pages and may write anything at any time, or die at any instruction.
-//! A ring promises its own side only this, and promises it against any peer:
+//! The peer maps the same pages and may write anything at any time, or die at any instruction. A
+//! ring guarantees its own side only this, and against any peer:
 //!
 //! * no access outside the mapping and no undefined behaviour: all of the mapping is treated as
 //!   64-bit atomic words, so a peer that writes while we read produces odd bytes, not a data race;
@@ -17,9 +17,9 @@
 //! * a peer that breaks the rules kills the ring ([`RingFault`]): every later call returns the
 //!   same fault. It cannot make a call loop or block.
 //!
-//! What a ring cannot promise: that the bytes of a record mean anything (the caller parses them
-//! with suspicion), and that the file behind the mapping keeps its size (whoever creates the
-//! memory file seals it against shrinking before it is shared).
+//! Not guaranteed: that the bytes of a record mean anything (the caller parses them as hostile
+//! input), and that the file behind the mapping keeps its size (the creator of the memory file
+//! seals it against shrinking before it is shared).
 //!
 //! # Memory map, version 1
 //!
@@ -31,12 +31,12 @@
 //!        0  magic       creator, once, last       "LHRING\0\x01" read as a native u64
 //!        8  version     creator, once             1
 //!       16  capacity    creator, once             bytes of data: a power of two, 64 B to 1 GiB
-//!       24  (zero)      nobody                    reserved up to 128
+//!       24  (zero)      -                         reserved up to 128
 //!      128  head        producer                  bytes ever produced, modulo 2^64
-//!      136  (zero)      nobody                    reserved up to 256
+//!      136  (zero)      -                         reserved up to 256
 //!      256  tail        consumer                  bytes ever consumed, modulo 2^64
-//!      264  sleep       consumer                  odd: asleep, wants one doorbell; even: awake
-//!      272  (zero)      nobody                    reserved up to 512
+//!      264  sleep       consumer                  odd: asleep, needs one doorbell; even: awake
+//!      272  (zero)      -                         reserved up to 512
 //!      512  data        producer                  `capacity` bytes
 //!  512+capacity                                   end
 //!
@@ -52,11 +52,11 @@
 //! Records wrap around the end of the data word by word; no filler is needed. The producer owns
 //! `[head, tail + capacity)`, the consumer owns `[tail, head)`. `head` is stored with *release*
 //! after the bytes, `tail` with *release* after the copy out: after each, or after several
-//! ([`Consumer::pop_lazily`]), which the producer cannot tell from a consumer that is slower.
+//! ([`Consumer::pop_lazily`]), which looks like a slower consumer to the producer.
 //!
 //! # Doorbell
 //!
-//! The event descriptor belongs to the caller; the ring only says whether to use it.
+//! The event descriptor belongs to the caller; the ring only returns whether to use it.
 //!
 //! ```text
 //!   producer                               consumer
@@ -73,11 +73,11 @@
 //! # Restart
 //!
 //! A new process attaches at the index that its predecessor published. Bytes written but not
-//! published by a dead producer are overwritten; a record that a dead consumer had copied but
-//! not published is delivered again. At most one process may hold each end at a time, which the
-//! supervisor sees to (it starts a successor after it reaped the predecessor); should it fail,
-//! records get lost or the ring faults, and nothing worse. A new consumer drains the ring
-//! before its first sleep.
+//! published by a dead producer are overwritten; a record that a dead consumer had copied but not
+//! published is delivered again. At most one process may hold each end at a time, which the
+//! supervisor ensures (it starts a successor after it reaped the predecessor); if that fails,
+//! records get lost or the ring faults, and nothing worse. A new consumer drains the ring before
+//! its first sleep.
 //!
 //! # Proof
 //!

@@ -1,4 +1,4 @@
-//! The memory under a ring: an array of 64-bit atomic words. All unsafe code of the crate is here.
+//! The memory of a ring: an array of 64-bit atomic words. All unsafe code of the crate is here.
 
 use crate::sync::AtomicU64;
 
@@ -12,7 +12,7 @@ mod real {
     use super::AtomicU64;
     use crate::fault::SetupError;
 
-    /// A piece of memory that both ends of a ring see. Clones share it.
+    /// A piece of memory that both ends of a ring map. Clones share it.
     #[derive(Clone)]
     pub struct RingMemory {
         words: NonNull<AtomicU64>,
@@ -29,8 +29,8 @@ mod real {
     unsafe impl Sync for RingMemory {}
 
     impl RingMemory {
-        /// Zeroed memory of `len` bytes (rounded up to whole words) on the heap, for tests and
-        /// for two ends in one process.
+        /// Returns zeroed memory of `len` bytes (rounded up to whole words) on the heap, for tests
+        /// and for two ends in one process.
         pub fn heap(len: usize) -> Self {
             let owner: Arc<Vec<AtomicU64>> =
                 Arc::new((0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect());
@@ -43,7 +43,7 @@ mod real {
             }
         }
 
-        /// Shared memory of `len` bytes at `ptr`; `owner` unmaps it when dropped.
+        /// Wraps shared memory of `len` bytes at `ptr`; `owner` unmaps it when dropped.
         ///
         /// # Errors
         ///
@@ -52,9 +52,8 @@ mod real {
         /// # Safety
         ///
         /// `ptr..ptr + len` stays mapped, readable and writable until `owner` is dropped, and
-        /// cannot lose its backing (a memory file is sealed against shrinking). In this process
-        /// it is accessed only through atomics or ring ends; another process may do with it
-        /// what it likes.
+        /// cannot lose its backing (a memory file is sealed against shrinking). In this process it
+        /// is accessed only through atomics or ring ends; another process may access it in any way.
         pub unsafe fn from_raw(
             ptr: *mut u8,
             len: usize,
@@ -71,17 +70,17 @@ mod real {
             })
         }
 
-        /// Usable length in bytes, a multiple of 8.
+        /// Returns the usable length in bytes, a multiple of 8.
         pub fn len(&self) -> usize {
             self.count * 8
         }
 
-        /// Whether there is no usable word.
+        /// Returns whether there is no usable word.
         pub fn is_empty(&self) -> bool {
             self.count == 0
         }
 
-        /// The word at `index`. Panics beyond the end; the ends of a ring compute indices
+        /// Returns the word at `index`. Panics beyond the end; the ends of a ring compute indices
         /// that their setup has checked against the length.
         pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
             assert!(index < self.count, "ring word {index} of {}", self.count);
@@ -91,7 +90,8 @@ mod real {
             unsafe { self.words.add(index).as_ref() }
         }
 
-        /// `count` words from the one at `first`. Panics beyond the end, as [`RingMemory::word`].
+        /// Returns `count` words from the one at `first`. Panics beyond the end, as
+        /// [`RingMemory::word`].
         pub(crate) fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
             let end = first.checked_add(count);
             assert!(
@@ -118,34 +118,34 @@ mod model {
     use super::AtomicU64;
     use std::sync::Arc;
 
-    /// Words that loom watches, in place of shared memory.
+    /// Words of loom's model, in place of shared memory.
     #[derive(Clone, Debug)]
     pub struct RingMemory(Arc<Vec<AtomicU64>>);
 
     impl RingMemory {
-        /// Zeroed memory of `len` bytes.
+        /// Returns zeroed memory of `len` bytes.
         pub fn heap(len: usize) -> Self {
             Self(Arc::new(
                 (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect(),
             ))
         }
 
-        /// Length in bytes.
+        /// Returns the length in bytes.
         pub fn len(&self) -> usize {
             self.0.len() * 8
         }
 
-        /// Whether there is no usable word.
+        /// Returns whether there is no usable word.
         pub fn is_empty(&self) -> bool {
             self.0.is_empty()
         }
 
-        /// The word at `index`.
+        /// Returns the word at `index`.
         pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
             &self.0[index]
         }
 
-        /// `count` words from the one at `first`.
+        /// Returns `count` words from the one at `first`.
         pub(crate) fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
             &self.0[first..first + count]
         }

@@ -1,4 +1,4 @@
-//! The writing end.
+//! Producer: the writing end of a ring.
 
 use crate::fault::{PushError, RingFault, SetupError};
 use crate::index::{self, ALIGN};
@@ -11,19 +11,19 @@ use crate::sync::{Ordering, fence};
 pub struct Producer {
     memory: RingMemory,
     capacity: u64,
-    /// Bytes ever produced: ours, only published to the memory.
+    /// Bytes ever produced: private, only published to the memory.
     head: u64,
-    /// Bytes in the ring at the last look at the consumer's index, plus what was pushed since.
+    /// Bytes in the ring at the last read of the consumer's index, plus those pushed since.
     filled: u64,
-    /// The number of the consumer's sleep for which the doorbell was last asked for.
+    /// The number of the consumer's sleep for which the doorbell was last requested.
     rung: u64,
     fault: Option<RingFault>,
-    /// Private room for [`Producer::reserve`]; grows to the longest record.
+    /// Private buffer for [`Producer::reserve`]; grows to the longest record.
     scratch: Vec<u8>,
 }
 
 impl Producer {
-    /// Makes an empty ring of `capacity` bytes in `memory` and attaches to it. The consumer
+    /// Creates an empty ring of `capacity` bytes in `memory` and attaches to it. The consumer
     /// attaches afterwards.
     ///
     /// # Errors
@@ -55,17 +55,12 @@ impl Producer {
         })
     }
 
-    /// Bytes of the data area.
+    /// Returns the number of bytes of the data area.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The longest record, in bytes, that fits in the empty ring.
-    pub fn max_record(&self) -> usize {
-        (self.capacity - ALIGN) as usize
-    }
-
-    /// The fault that killed the ring, if one did.
+    /// Returns the fault that killed the ring, if one did.
     pub fn fault(&self) -> Option<RingFault> {
         self.fault
     }
@@ -95,9 +90,9 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes room for a record of `len` bytes, to be filled in place and then committed. The
-    /// room is private until then: the peer never sees a half-written record and cannot change
-    /// what the caller reads back. Dropping the reservation takes it back.
+    /// Reserves room for a record of `len` bytes, to be filled in place and then committed. The
+    /// room is private until then: the peer never sees a half-written record and cannot change the
+    /// bytes that the caller reads back. Dropping the reservation cancels it.
     ///
     /// # Errors
     ///
@@ -109,25 +104,26 @@ impl Producer {
         Ok(Reservation { producer: self })
     }
 
-    /// Whether a record of `len` bytes would find room now.
+    /// Returns whether a record of `len` bytes would find room now.
     pub fn has_room(&mut self, len: usize) -> bool {
         self.make_room(len).is_ok()
     }
 
-    /// Whether the caller must ring the doorbell now. Ask after one or several pushes; a `true`
-    /// is given once for each sleep of the consumer, so it must be acted on.
+    /// Returns whether the caller must ring the doorbell now. Call it after one or several pushes;
+    /// `true` is returned once for each sleep of the consumer, so it must be acted on.
     pub fn needs_doorbell(&mut self) -> bool {
-        // Orders the published head before the look at `sleep`; see the crate's documentation.
+        // Orders the published head before the read of `sleep`; see the crate's documentation.
         fence(Ordering::SeqCst);
         let sleep = self.memory.word(SLEEP_WORD).load(Ordering::Relaxed);
-        let wanted = sleep % 2 == 1 && sleep != self.rung;
-        if wanted {
+        let desired = sleep % 2 == 1 && sleep != self.rung;
+        if desired {
             self.rung = sleep;
         }
-        wanted
+        desired
     }
 
-    /// Bytes that a record of `len` takes, once the ring is known to have room for them.
+    /// Returns the bytes that a record of `len` takes, once the ring is known to have room for
+    /// them.
     fn make_room(&mut self, len: usize) -> Result<u64, PushError> {
         if let Some(fault) = self.fault {
             return Err(fault.into());
@@ -148,7 +144,7 @@ impl Producer {
 
     /// Reads the consumer's index, once, and checks it.
     fn look_at_tail(&mut self) -> Result<(), RingFault> {
-        // Acquire: the consumer's copy out is done before we overwrite what it copied.
+        // Acquire: the consumer's copy out is done before the producer overwrites the bytes.
         let tail = self.memory.word(TAIL_WORD).load(Ordering::Acquire);
         match index::after_consuming(self.capacity, self.head, tail, self.filled) {
             Ok(filled) => self.filled = filled,
@@ -222,7 +218,7 @@ pub struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
-    /// The bytes of the record, zero at first.
+    /// Returns the bytes of the record, zero at first.
     pub fn bytes(&mut self) -> &mut [u8] {
         &mut self.producer.scratch
     }

@@ -1,7 +1,7 @@
 //! A list of the system calls that a process may make (seccomp(2)); any other ends it.
 //!
-//! Calls that are younger than these lists are answered as by a kernel that lacks them: a newer C library tries them first,
-//! and knows an older way.
+//! Calls that are newer than these lists fail as in a kernel that lacks them: a newer C library
+//! tries them first, and falls back to an older way.
 
 use std::io;
 
@@ -10,15 +10,16 @@ use libc::{
     sock_filter,
 };
 
-/// What becomes of a call on a list.
+/// Treatment of a call on a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     Allow,
-    /// Unless its third argument, a protection, is executable.
+    /// Allowed unless its third argument, a protection, is executable.
     AllowData,
-    /// If its second argument, a request or command, is one of these; else it fails with `EPERM`.
+    /// Allowed if its second argument, a request or command, is one of these; else it fails with
+    /// `EPERM`.
     AllowRequests(&'static [u32]),
-    /// The caller goes on without.
+    /// Fails with an error; the caller continues without it.
     Refuse,
 }
 
@@ -30,14 +31,14 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// Its number (syscalls(2)).
+    /// Returns its number (syscalls(2)).
     #[must_use]
     pub const fn number(&self) -> c_long {
         self.number
     }
 }
 
-/// A call, and what it is needed for.
+/// Allows a call, with the reason.
 #[must_use]
 pub const fn call(number: c_long, _reason: &'static str) -> Allowed {
     Allowed {
@@ -46,7 +47,7 @@ pub const fn call(number: c_long, _reason: &'static str) -> Allowed {
     }
 }
 
-/// A call that maps or protects memory, which must not become executable.
+/// Allows a call that maps or protects memory, which must not become executable.
 #[must_use]
 pub const fn memory(number: c_long, _reason: &'static str) -> Allowed {
     Allowed {
@@ -55,8 +56,9 @@ pub const fn memory(number: c_long, _reason: &'static str) -> Allowed {
     }
 }
 
-/// A call of many purposes, as ioctl(2) and fcntl(2): only these are allowed, by its second argument. Any other fails with
-/// `EPERM`, because the C library tries some of which nothing depends (whether a descriptor is a terminal).
+/// Allows a call of many purposes, such as ioctl(2) and fcntl(2), only with these requests as its
+/// second argument. Any other fails with `EPERM`, because the C library tries some that are not
+/// essential (whether a descriptor is a terminal).
 #[must_use]
 pub const fn requests(number: c_long, allowed: &'static [u32], _reason: &'static str) -> Allowed {
     Allowed {
@@ -65,7 +67,7 @@ pub const fn requests(number: c_long, allowed: &'static [u32], _reason: &'static
     }
 }
 
-/// A call that fails with `EACCES`, because who makes it does well without.
+/// Lets a call fail with `EACCES`, because its caller works without.
 #[must_use]
 pub const fn refused(number: c_long, _reason: &'static str) -> Allowed {
     Allowed {
@@ -74,7 +76,7 @@ pub const fn refused(number: c_long, _reason: &'static str) -> Allowed {
     }
 }
 
-/// What every process of ours needs at any time, whatever it does: memory, the log, the end.
+/// Calls that every process of Lasthop needs at any time: memory, the log, the end.
 #[rustfmt::skip]
 pub const RUNTIME: &[Allowed] = &[
     call(libc::SYS_futex, "threads that wait for one another"),
@@ -86,7 +88,7 @@ pub const RUNTIME: &[Allowed] = &[
     call(libc::SYS_munmap, "the allocator; a thread's stack at its end"),
     call(libc::SYS_mremap, "the allocator"),
     call(libc::SYS_madvise, "the allocator; a thread's stack at its end"),
-    call(libc::SYS_sched_getaffinity, "the allocator counts processors for its arenas"),
+    call(libc::SYS_sched_getaffinity, "the allocator counts CPUs for its arenas"),
     call(libc::SYS_getrandom, "seeds of the standard library's hash tables"),
     call(libc::SYS_write, "the log"),
     call(libc::SYS_writev, "the log, where it is written in pieces"),
@@ -100,13 +102,14 @@ pub const RUNTIME: &[Allowed] = &[
     call(libc::SYS_restart_syscall, "a call that a stop signal interrupted"),
     call(libc::SYS_exit, "the end of a thread"),
     call(libc::SYS_exit_group, "the end"),
-    refused(libc::SYS_openat, "the report of a panic looks for symbols, the allocator for processors"),
+    refused(libc::SYS_openat, "a panic report looks for symbols, the allocator for CPUs"),
     #[cfg(target_arch = "x86_64")]
     refused(libc::SYS_readlink, "the report of a panic looks for the program"),
     refused(libc::SYS_getcwd, "the report of a panic shortens paths"),
 ];
 
-/// Commands of fcntl(2) that the switch and control need: none that has signals sent or takes a lease or a lock.
+/// Commands of fcntl(2) that the switch and control need: none that has signals sent or takes a
+/// lease or a lock.
 pub const DESCRIPTORS: &[u32] = &[
     libc::F_DUPFD_CLOEXEC as u32,
     libc::F_GETFD as u32,
@@ -117,7 +120,8 @@ pub const DESCRIPTORS: &[u32] = &[
     libc::F_GET_SEALS as u32,
 ];
 
-/// Requests of ioctl(2) that they need: none of a terminal, on which a process could type (`TIOCSTI`, `TIOCLINUX`).
+/// Requests of ioctl(2) that they need: none of a terminal, on which a process could type
+/// (`TIOCSTI`, `TIOCLINUX`).
 pub const WAITING: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
 
 #[cfg(target_arch = "x86_64")]
@@ -130,9 +134,10 @@ const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const SECOND_ARGUMENT_AT: u32 = 16 + 8;
 const THIRD_ARGUMENT_AT: u32 = 16 + 2 * 8;
-/// The first call that was not there when the lists were written (`mseal` is 462), the same on all machines since 424.
+/// The first call that did not exist when the lists were written (`mseal` is 462), the same on all
+/// machines since 424.
 const YOUNG: u32 = 463;
-/// The first number that is none of a call of this machine: x86-64 has its x32 calls there.
+/// The first number that is not a call of this machine: x86-64 has its x32 calls there.
 const NO_CALL: u32 = 0x4000_0000;
 
 const fn statement(code: u32, k: u32) -> sock_filter {
@@ -152,7 +157,7 @@ const fn answer(action: u32) -> sock_filter {
     statement(BPF_RET | BPF_K, action)
 }
 
-/// The program that the kernel runs before each system call.
+/// Returns the program that the kernel runs before each system call.
 fn program(list: &[Allowed]) -> Vec<sock_filter> {
     const EQUAL: u32 = BPF_JMP | BPF_JEQ | BPF_K;
     const AT_LEAST: u32 = BPF_JMP | BPF_JGE | BPF_K;
@@ -178,7 +183,7 @@ fn program(list: &[Allowed]) -> Vec<sock_filter> {
                 kill,
                 allow,
             ]),
-            // The kernel, too, looks at the lower half only.
+            // The kernel, too, reads the lower half only.
             Verdict::AllowRequests(allowed) => {
                 let count = allowed.len() as u8;
                 program.extend([jump(EQUAL, number, 0, count + 3), load(SECOND_ARGUMENT_AT)]);
@@ -198,7 +203,8 @@ fn program(list: &[Allowed]) -> Vec<sock_filter> {
     program
 }
 
-/// Puts a list into force for all threads. It is gone through from its start at each call: the frequent ones come first.
+/// Installs a list for all threads. The kernel tests it from its start at each call: the frequent
+/// ones come first.
 ///
 /// # Errors
 /// A kernel without seccomp.
@@ -237,12 +243,12 @@ mod tests {
     ];
     const REQUESTS: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
 
-    /// Runs the program as the kernel would; what it answers.
+    /// Runs the program as the kernel would; returns its verdict.
     fn run(architecture: u32, number: u32, third: u32) -> u32 {
         run_with(architecture, number, [REQUESTS[0], third])
     }
 
-    /// The same with a second and a third argument.
+    /// Runs the program with a second and a third argument.
     fn run_with(architecture: u32, number: u32, [second, third]: [u32; 2]) -> u32 {
         let program = program(LIST);
         let (mut at, mut register) = (0, 0);
@@ -313,7 +319,7 @@ mod tests {
         for request in [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSCTTY, 0] {
             assert_eq!(ioctl(request as u32), refused, "{request:#x}");
         }
-        // What stands behind it in the list is as it was.
+        // The following entries of the list are not affected.
         let end = run_with(ARCHITECTURE, libc::SYS_exit_group as u32, [0, 0]);
         assert_eq!(end, libc::SECCOMP_RET_ALLOW);
     }

@@ -1,5 +1,5 @@
-//! Landlock (Linux, `Documentation/userspace-api/landlock.rst`): no path can be opened, no TCP port bound or connected
-//! to, no process outside signalled.
+//! Landlock (Linux, `Documentation/userspace-api/landlock.rst`): no path can be opened, no TCP port
+//! bound or connected to, no outside process signalled.
 
 use std::io;
 
@@ -16,14 +16,16 @@ struct Ruleset {
 
 /// `LANDLOCK_CREATE_RULESET_VERSION`.
 const VERSION: u32 = 1;
-/// Bits of `LANDLOCK_ACCESS_FS_*` by the version that brought them: 13, then REFER, TRUNCATE, IOCTL_DEV.
+/// Bits of `LANDLOCK_ACCESS_FS_*` by the version that added them: 13, then REFER, TRUNCATE,
+/// IOCTL_DEV.
 const FS_BITS: [u32; 5] = [13, 14, 15, 15, 16];
 /// `LANDLOCK_ACCESS_NET_BIND_TCP` and `_CONNECT_TCP`, from version 4.
 const NET: u64 = 3;
 /// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` and `_SIGNAL`, from version 6.
 const SCOPED: u64 = 3;
 
-/// What a kernel of this version (at least 1) can forbid, and how much of the structure it knows.
+/// Returns the rule set that a kernel of this version (at least 1) supports, and the size of its
+/// structure.
 fn ruleset(version: usize) -> (Ruleset, usize) {
     let bits = FS_BITS[version.clamp(1, FS_BITS.len()) - 1];
     let rules = Ruleset {
@@ -39,10 +41,11 @@ fn ruleset(version: usize) -> (Ruleset, usize) {
     (rules, size)
 }
 
-/// Forbids this thread, and all it starts, everything that Landlock knows. A kernel without Landlock is logged.
+/// Forbids this thread, and all that it starts, everything that Landlock covers. A kernel without
+/// Landlock is logged.
 ///
 /// # Errors
-/// A kernel that has it refuses.
+/// The kernel has Landlock and refuses.
 pub(super) fn deny_all() -> io::Result<()> {
     // SAFETY: with this flag the kernel reads no structure.
     let version =
@@ -62,7 +65,7 @@ pub(super) fn deny_all() -> io::Result<()> {
     // SAFETY: the call takes two numbers.
     let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, set, 0) };
     let error = Errno::from_io_error(&io::Error::last_os_error());
-    // SAFETY: the descriptor is the one that was made above, and nobody else knows it.
+    // SAFETY: the descriptor is the one that was created above, and has no other owner.
     unsafe { libc::close(set as i32) };
     match (done, error) {
         (0, _) => Ok(()),

@@ -1,16 +1,16 @@
-//! What a process of ours gives up, so that who takes it over has little.
+//! Rights that a process drops, so that an attacker who takes it over gains little.
 //!
-//! | what | how | where it cannot be had |
+//! | right | how | where it is not possible |
 //! |---|---|---|
 //! | identity | a user and group id of its own, no groups | not root, or root of a user namespace without such ids: it keeps the supervisor's |
-//! | capabilities | none in any set, none to be had again (`no_new_privs`) | - |
+//! | capabilities | none in any set, none can be gained again (`no_new_privs`) | - |
 //! | namespaces | empty network, IPC and UTS namespaces | without `CAP_SYS_ADMIN` |
 //! | files | Landlock without a single rule: no path can be opened | a kernel without Landlock |
-//! | limits | no core file, no locked memory, no priority above that of every thread: [`CLOSED_TO_ALL`] | - |
+//! | limits | no core file, no locked memory, no priority above that of every thread: `CLOSED_TO_ALL` | - |
 //! | system calls | a list, each with its reason: [`filter`] | - |
 //!
-//! What cannot be had for want of rights or of a newer kernel is logged; everything else that fails is an error, which
-//! is to end the process.
+//! A right that cannot be dropped for lack of privileges or of a newer kernel is logged; every
+//! other failure is an error, which is to end the process.
 
 pub mod filter;
 mod landlock;
@@ -20,18 +20,18 @@ use std::io;
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
-/// User and group ids of drivers start here, far from those that anybody hands out: 2^30 and some.
+/// First user and group id of drivers, far from ids in common use: 2^30 and some.
 const DRIVERS: u32 = 0x4c48_0000;
-/// Those of the switch and of control lie before.
+/// The ids of the switch and of control lie before.
 const SWITCH: u32 = DRIVERS - 1;
 const CONTROL: u32 = DRIVERS - 2;
-/// "nobody": where ids are mapped to a smaller range, as in a container.
+/// The system's user `nobody`: used where ids are mapped to a smaller range, as in a container.
 const NOBODY: u32 = 65534;
 
-/// The priority of every ordinary thread, as a limit (getrlimit(2)). The switch's helpers, which take the lowest one while they have
-/// nothing to do for others, come back to it; none of its threads gets above it.
+/// The priority of every ordinary thread, as a limit (getrlimit(2)). The switch's helpers, which
+/// take the lowest one while they are idle, return to it; none of its threads gets above it.
 const ORDINARY: u64 = 20;
-/// What no process needs that was started by the supervisor.
+/// Resources that no process of the supervisor needs.
 const CLOSED_TO_ALL: [Resource; 4] = [
     Resource::Core,
     Resource::Memlock,
@@ -39,19 +39,20 @@ const CLOSED_TO_ALL: [Resource; 4] = [
     Resource::Nice,
 ];
 
-/// Whose rights are dropped: each has a user id of its own, so that none can signal or trace another.
+/// Process whose rights are dropped: each has a user id of its own, so that none can signal or
+/// trace another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Process {
-    /// It forwards.
+    /// The switch.
     Switch,
-    /// It decides.
+    /// Control.
     Control,
-    /// It moves the frames of the port with this number.
+    /// The driver of the port with this number.
     Driver(u32),
 }
 
 impl Process {
-    /// Its user id and group id.
+    /// Returns its user id and group id.
     #[must_use]
     pub fn id(self) -> u32 {
         match self {
@@ -62,11 +63,11 @@ impl Process {
     }
 }
 
-/// Gives up identity, capabilities, namespaces, files and [`CLOSED_TO_ALL`]. The process must have one thread still: those that it
-/// starts inherit what is left.
+/// Drops identity, capabilities, namespaces, files and `CLOSED_TO_ALL`. The process must still
+/// have one thread: those that it starts inherit the remaining rights.
 ///
 /// # Errors
-/// What should always be possible is not.
+/// A step that should always be possible failed.
 pub fn drop_rights(process: Process) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     if process == Process::Switch {
@@ -93,12 +94,14 @@ pub fn drop_rights(process: Process) -> io::Result<()> {
         };
         limit(resource, most)?;
     }
-    // Another identity clears it. If the supervisor died meanwhile, its end of the link is closed.
+    // A change of identity clears it. If the supervisor died meanwhile, its end of the link is
+    // closed.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(())
 }
 
-/// Raises the limit to [`ORDINARY`] where this process may: without that, or a service manager that did, there are no helpers.
+/// Raises the limit to [`ORDINARY`] where this process may: without that, by this process or a
+/// service manager, there are no helpers.
 fn allow_ordinary_priority() {
     let now = getrlimit(Resource::Nice).maximum;
     if now.is_some_and(|now| now < ORDINARY) {
@@ -113,10 +116,10 @@ fn allow_ordinary_priority() {
     }
 }
 
-/// Lowers both limits of a resource (getrlimit(2), in its units); what is lower already stays.
+/// Lowers both limits of a resource (getrlimit(2), in its units); lower limits stay.
 ///
 /// # Errors
-/// The system's refusal.
+/// The error of the system call.
 pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
     let now = getrlimit(resource).maximum;
     let most = Some(now.map_or(most, |now| now.min(most)));
@@ -127,7 +130,8 @@ pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
     Ok(setrlimit(resource, new)?)
 }
 
-/// An empty network, no System V IPC, no host name. Descriptors of an interface keep theirs.
+/// Enters an empty network namespace, without System V IPC and host name. Descriptors of an
+/// interface keep their namespace.
 fn leave_namespaces() {
     let mut kept = Vec::new();
     for (flag, what) in [
@@ -135,7 +139,7 @@ fn leave_namespaces() {
         (UnshareFlags::NEWIPC, "IPC"),
         (UnshareFlags::NEWUTS, "UTS"),
     ] {
-        // SAFETY: none of these flags is `FILES`; the process has one thread still.
+        // SAFETY: none of these flags is `FILES`; the process still has one thread.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(flag) } {
             kept.push(format!("{what}: {error}"));
         }
@@ -145,7 +149,7 @@ fn leave_namespaces() {
     }
 }
 
-/// Takes an id that nobody else has.
+/// Takes an id that no other process has.
 fn change_identity(process: Process) -> io::Result<()> {
     rustix::thread::set_thread_groups(&[])?;
     for id in [process.id(), NOBODY] {

@@ -1,12 +1,13 @@
-//! What the kernel's programs cost: nanoseconds for each context switch with and without them, in turn.
+//! Cost of the BPF programs: nanoseconds per context switch with and without them, in turn.
 //!
 //! ```text
 //! cargo run --release -p lasthop-sched --example cost [ROUNDS]
 //! ```
 //!
-//! Two threads on one core give it to each other: with `yield` by sched_yield(2), which is a context switch and nothing else; with
-//! `pipe` by a byte in a pipe, which is a wake-up too. *others*: the programs run, and the threads are nobody's. *vCPUs*: both
-//! threads are followed. A row is the middle of all rounds.
+//! Two threads on one core pass it to each other: with `yield` by sched_yield(2), which is a
+//! context switch and nothing else; with `pipe` by a byte in a pipe, which is a wake-up too.
+//! *others*: the programs run, and the threads are not followed. *vCPUs*: both threads are
+//! followed. A row is the median of all rounds.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::mpsc;
@@ -17,17 +18,17 @@ use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use sched::load::Programs;
 
 const ROUNDS: usize = 25;
-/// Context switches of a round.
+/// Context switches per round.
 const SWITCHES: u32 = 100_000;
 
-/// How two threads give a core to each other.
+/// Method by which two threads pass a core to each other.
 #[derive(Clone, Copy)]
 enum Way {
     Yield,
     Pipe,
 }
 
-/// What is there while they do so.
+/// Programs that run meanwhile.
 #[derive(Clone, Copy, PartialEq)]
 enum With {
     Nothing,
@@ -64,16 +65,17 @@ fn turns(way: Way) -> [Turn; 2] {
     }
 }
 
-/// A thread that says its id, waits for the start, and answers how long its turns took.
+/// Starts a thread that sends its id, waits for the start, and returns the time of its turns.
 fn start(mut turn: Turn, core: usize) -> (u32, mpsc::Sender<()>, JoinHandle<f64>) {
-    let (say, hear) = mpsc::channel();
+    let (sender, ids) = mpsc::channel();
     let (go, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let mut only = CpuSet::new();
         only.set(core);
         sched_setaffinity(None, &only).expect("a core");
-        say.send(gettid().as_raw_nonzero().get().cast_unsigned())
-            .expect("somebody who hears");
+        sender
+            .send(gettid().as_raw_nonzero().get().cast_unsigned())
+            .expect("a receiver");
         wait.recv().expect("the start");
         let begun = Instant::now();
         for _ in 0..SWITCHES / 2 {
@@ -81,10 +83,10 @@ fn start(mut turn: Turn, core: usize) -> (u32, mpsc::Sender<()>, JoinHandle<f64>
         }
         begun.elapsed().as_nanos() as f64 / f64::from(SWITCHES)
     });
-    (hear.recv().expect("an id"), go, thread)
+    (ids.recv().expect("an id"), go, thread)
 }
 
-/// Nanoseconds for each context switch.
+/// Returns the nanoseconds per context switch.
 fn measure(way: Way, with: With) -> f64 {
     let mut programs = match with {
         With::Nothing => None,

@@ -1,4 +1,4 @@
-//! The memory in which states are kept, the same for all who write it.
+//! Layout of the memory of states, the same for all writers.
 //!
 //! ```text
 //! 0          magic, version, method (u32 each)
@@ -7,30 +7,31 @@
 //!
 //!              63                     14 13      2 1   0
 //!              +------------------------+---------+-----+
-//!              | since when, in 256 ns  |  core   | how |      how: 0 unknown, 1 running, 2 runnable, 3 blocked
-//!
-//!            Its second word: 1 when somebody wants to hear that the thread blocks (see [`crate::bells`])
+//!              | since when, in 256 ns  |  core   | how |
 //!              +------------------------+---------+-----+
 //!
-//! TIDS_AT    buckets of two entries (thread id, slot: u32 each), by which the kernel's program knows a thread; a thread
-//!            is in the bucket that its id's lower bits say. 0: nobody
+//!            how: 0 unknown, 1 running, 2 runnable, 3 blocked. Its second word: 1 with a
+//!            subscription to block events (see `block_events`)
+//!
+//! TIDS_AT    buckets of two entries (thread id, slot: u32 each), by which the BPF programs find a
+//!            thread; its bucket is given by the lower bits of its id. 0: free entry
 //! ```
 //!
-//! Each line has one writer at a time: what happens to a thread happens under the lock of its core's queue. Lines are apart, so
-//! that a core that writes its own takes nobody else's.
+//! Each line has one writer at a time: events of a thread happen under the lock of its core's run
+//! queue. Lines are apart, so that a core that writes its own does not invalidate others.
 
 /// "LHGS".
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LHGS");
 /// Of this layout.
 pub(crate) const VERSION: u32 = 1;
 
-/// Cores that are told apart; those above are never known to idle.
+/// Most cores that are distinguished; those above never count as idle.
 pub const CORES: usize = 1024;
-/// Threads that can be followed at once.
+/// Most threads that are followed at once.
 pub const SLOTS: usize = 4096;
-/// Lists by which a thread is found; a power of two.
+/// Number of buckets by which a thread is found; a power of two.
 pub(crate) const BUCKETS: usize = 16384;
-/// Entries of such a list.
+/// Number of entries of a bucket.
 pub(crate) const WAYS: usize = 2;
 
 /// Bytes of a line.
@@ -38,47 +39,47 @@ pub(crate) const LINE: usize = 64;
 /// Bytes of an entry of a bucket: the thread's id, and behind it its slot.
 pub(crate) const ENTRY: usize = 8;
 
-/// Where the method stands.
+/// Offset of the method.
 pub(crate) const METHOD_AT: usize = 8;
-/// Where the lines of cores start.
+/// Offset of the lines of cores.
 pub(crate) const CORES_AT: usize = 4096;
-/// Where the lines of slots start.
+/// Offset of the lines of slots.
 pub(crate) const VCPUS_AT: usize = CORES_AT + CORES * LINE;
-/// Of a slot's line: where the wish is to hear that it blocks.
-pub(crate) const BELL_AT: usize = 8;
-/// Where the buckets start.
+/// Offset of the subscription within a slot's line.
+pub(crate) const SUBSCRIPTION_AT: usize = 8;
+/// Offset of the buckets.
 pub(crate) const TIDS_AT: usize = VCPUS_AT + SLOTS * LINE;
-/// Bytes of all, whole pages.
+/// Bytes of the whole memory, in whole pages.
 pub const SIZE: usize = TIDS_AT + BUCKETS * WAYS * ENTRY;
 
-/// A core's word.
+/// Word of an idle core.
 pub(crate) const IDLE: u64 = 1;
-/// A core's word.
+/// Word of a busy core.
 pub(crate) const BUSY: u64 = 2;
 
 /// Bits of a state's word below the core.
 pub(crate) const CORE_SHIFT: u32 = 2;
-/// By how many bits nanoseconds are shifted; their lowest eight give way to the rest.
+/// Shift of nanoseconds in a state's word; their lowest eight bits are dropped.
 pub(crate) const SINCE_SHIFT: u32 = 6;
 /// Bits of a state's word that are not its time.
 pub(crate) const SINCE_BELOW: u64 = (1 << 14) - 1;
-/// Bits of a state's word that say how.
+/// Bits of a state's word with the activity.
 pub(crate) const HOW: u64 = 3;
 
 const _: () = assert!(SIZE.is_multiple_of(4096) && BUCKETS.is_power_of_two());
 const _: () = assert!(((CORES - 1) << CORE_SHIFT) as u64 <= SINCE_BELOW);
 
-/// The place of a thread's state.
+/// Index of a thread's state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u16);
 
-/// By whom states are kept.
+/// Source of the states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Method {
-    /// The kernel, as they change: exact.
+    /// The kernel, at each change: exact.
     Kernel = 1,
-    /// The supervisor, some times a second: what happened in between is not seen.
+    /// The supervisor's samples, some times per second: changes in between are not seen.
     Samples = 2,
 }
 
@@ -92,38 +93,39 @@ impl Method {
     }
 }
 
-/// What the scheduler does with a thread.
+/// Activity of a thread, as the scheduler sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Activity {
-    /// It has a core.
+    /// It runs on a core.
     Running = 1,
-    /// It waits for one.
+    /// It waits for a core.
     Runnable = 2,
-    /// It waits for something to happen; a vCPU: for an interrupt.
+    /// It waits for an event; a vCPU: for an interrupt.
     Blocked = 3,
 }
 
 /// The state of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vcpu {
-    /// What it does.
+    /// Its activity.
     pub activity: Activity,
-    /// On which core; of one that does not run: on which it ran last.
+    /// Its core; of one that does not run: the core on which it ran last.
     pub core: u16,
-    /// Since when, in nanoseconds of the machine's monotonic clock, rounded down to 256. Zero: longer than known.
+    /// Start of the activity, in nanoseconds of the machine's monotonic clock, rounded down to 256.
+    /// Zero: unknown.
     pub since_ns: u64,
 }
 
 impl Vcpu {
-    /// As the word of a slot; times above nine years wrap around.
+    /// Returns the word of a slot; times above nine years wrap around.
     #[must_use]
     pub const fn to_word(self) -> u64 {
         let core = (self.core as u64) << CORE_SHIFT & SINCE_BELOW;
         (self.since_ns << SINCE_SHIFT) & !SINCE_BELOW | core | self.activity as u64
     }
 
-    /// Out of the word of a slot; `None` where nothing is known.
+    /// Parses the word of a slot; `None` for an unknown state.
     #[must_use]
     pub const fn from_word(word: u64) -> Option<Self> {
         let activity = match word & HOW {
@@ -148,7 +150,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_state_is_one_word_and_back(core in 0..CORES as u16, since in 0u64..1 << 58, how in 1u64..4) {
+        fn a_state_is_one_word_and_back(
+            core in 0..CORES as u16, since in 0u64..1 << 58, how in 1u64..4
+        ) {
             let word = Vcpu::from_word(how).unwrap();
             let state = Vcpu { core, since_ns: since, ..word };
             let back = Vcpu::from_word(state.to_word()).unwrap();

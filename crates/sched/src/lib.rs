@@ -1,19 +1,20 @@
-//! What the system's scheduler does with guests: for each of their threads that stands for a processor (a *vCPU*) whether it
-//! runs, waits for a core or sleeps, where, and since when; and for each core of the host whether it idles.
+//! Scheduling states of guests: for each of their vCPU threads whether it runs, waits for a core or
+//! sleeps, where, and since when; and for each core of the host whether it idles.
 //!
 //! ```text
 //! kernel, at each context switch      `program`  --stores-->  +--------+
-//!                                                             | layout |  <--loads--  `view`: who decides
+//!                                                             | layout | <--loads-- `view`: switch
 //! supervisor, where that is refused   `sample`   --stores-->  +--------+
-//!                                                    `bells`: hearing that one goes to sleep
-//! supervisor                          `table`, `threads`: whose states are kept
+//!                                                    `block_events`: wake-ups
+//! supervisor                          `table`, `threads`: followed threads
 //! ```
 //!
-//! The memory is one array of words ([`layout`]). Who decides by it maps it read-only ([`view`]) and makes no system call: a
-//! state is one word, so it is never torn, and it is a hint: it may be out of date by the time it was loaded. Who keeps it has a
-//! [`table`], in which it notes whom to follow; the kernel's programs come with one ([`load`]).
+//! The memory is one array of words ([`layout`]). Readers map it read-only ([`view`]) and make no
+//! system call: a state is one word, so it is never torn, and it is a hint: it may be outdated when
+//! it was loaded. The writer has a [`table`] of the threads to follow; the BPF programs come with
+//! one ([`load`]).
 
-pub mod bells;
+pub mod block_events;
 pub mod layout;
 pub mod load;
 mod program;
@@ -23,7 +24,7 @@ pub mod table;
 pub mod threads;
 pub mod view;
 
-pub use bells::Bells;
+pub use block_events::BlockEvents;
 pub use layout::{Activity, Method, Slot, Vcpu};
 pub use table::Table;
 pub use view::View;

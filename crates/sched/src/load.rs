@@ -1,4 +1,4 @@
-//! Loading the programs: for who may.
+//! Loading of the BPF programs, for processes with the rights.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,71 +17,74 @@ const MAP_TYPE_RING: u32 = 27;
 const MAPPABLE: u32 = 1 << 10;
 const PROG_TYPE_TRACING: u32 = 26;
 const ATTACH_RAW_TRACEPOINT: u32 = 23;
-/// Words of `union bpf_attr` for a program, counted in 32 bits.
+/// Places of fields in `union bpf_attr` for a program, counted in 32 bits.
 const LOG_LEVEL: usize = 6;
 const LOG_SIZE: usize = 7;
 const ATTACH_TYPE: usize = 17;
 const ATTACH_TO: usize = 27;
-/// The same, counted in 64 bits.
+/// Place of the log's address, counted in 64 bits.
 const LOG: usize = 4;
-/// Bytes of what the kernel says of a program that it refuses.
+/// Bytes of the verifier's log of a refused program.
 const LOG_BYTES: usize = 64 << 10;
 
-/// The number of the initial PID namespace (`PROC_PID_INIT_INO`): elsewhere threads have other ids than the kernel knows.
+/// The number of the initial PID namespace (`PROC_PID_INIT_INO`): elsewhere threads have other ids
+/// than in the kernel.
 const INITIAL: &str = "pid:[4026531836]";
 
-/// Why the kernel does not keep states for us.
+/// Reason why the kernel does not keep states.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Threads have other ids here than in the kernel.
     #[error("this is not the host's PID namespace")]
     Namespace,
-    /// What the kernel says of itself.
+    /// The kernel's type information does not fit.
     #[error(transparent)]
     Types(#[from] BtfError),
     /// A mistake in the programs.
     #[error("the program: {0}")]
     Assembly(#[from] AssemblyError),
-    /// This process has not the rights.
+    /// This process lacks the rights.
     #[error("no right to load BPF programs ({0})")]
     Rights(io::Error),
-    /// The kernel does not run the program.
+    /// The kernel refuses the program.
     #[error("the kernel refuses the BPF program ({error}): {why}")]
     Refused {
-        /// Its answer.
+        /// The error of the system call.
         error: io::Error,
-        /// The last that it says of it.
+        /// The last line of the verifier's log.
         why: String,
     },
-    /// Any other refusal of the system.
+    /// Any other error of a system call.
     #[error("BPF: {0}")]
     System(#[from] io::Error),
 }
 
-/// The programs, which run until this is dropped.
+/// The loaded programs, which run until this is dropped.
 #[derive(Debug)]
 pub struct Programs {
-    /// What they write.
+    /// The memory that they write.
     pub table: Table,
-    /// What becomes readable when a bell is rung; see [`crate::bells`].
+    /// Becomes readable at a block event; see [`crate::BlockEvents`].
     pub ring: OwnedFd,
     _links: [OwnedFd; 2],
 }
 
 impl Programs {
-    /// Loads and starts them.
+    /// Loads and starts the programs.
     ///
     /// # Errors
-    /// Why that cannot be done; nothing was changed then.
+    /// The reason; nothing was changed then.
     pub fn load() -> Result<Self, LoadError> {
-        // The cheapest question comes first: most who may not load programs may not make maps.
+        // The cheapest check comes first: most processes without the right to load programs cannot
+        // create maps either.
         let map = make_map().map_err(rights)?;
         let namespace = std::fs::read_link("/proc/self/ns/pid")?;
         if namespace.as_os_str() != INITIAL {
             return Err(LoadError::Namespace);
         }
         let kernel = Kernel::of(&Btf::of_kernel()?)?;
-        // The kernel maps for nobody what cannot be written by its descriptor, and who writes deceives only who reads.
+        // The kernel maps no memory for a descriptor without write permission, and a writer
+        // deceives only readers.
         let reader = map.try_clone()?;
         let table = Table::over(map.as_fd(), reader, Method::Kernel)?;
         let ring = make_ring()?;
@@ -107,14 +110,14 @@ fn rights(error: io::Error) -> LoadError {
     }
 }
 
-/// One value in which all is, so that programs reach it by its address.
+/// Creates a map with one value that has everything, so that programs reach it by its address.
 fn make_map() -> io::Result<OwnedFd> {
     // Kind, bytes of a key, bytes of a value, entries, flags.
     let mut attribute = Attribute::new(&[MAP_TYPE_ARRAY, 4, SIZE as u32, 1, MAPPABLE]);
     attribute.make(Command::MapCreate)
 }
 
-/// A ring for records of bells: few, because whoever hears one takes all.
+/// Creates a small ring buffer for records: a woken thread consumes all.
 fn make_ring() -> io::Result<OwnedFd> {
     // Kind, bytes of a key, bytes of a value, bytes of the ring: whole pages.
     let bytes = rustix::param::page_size() as u32;
@@ -122,7 +125,7 @@ fn make_ring() -> io::Result<OwnedFd> {
     attribute.make(Command::MapCreate)
 }
 
-/// Has the kernel run a program at a tracepoint, until the link is closed.
+/// Attaches a program to a tracepoint, until the link is closed.
 fn attach(tracepoint: Id, code: &[Instruction]) -> Result<OwnedFd, LoadError> {
     let program = load(tracepoint, code, &mut []);
     let program = program.map_err(|error| refused(tracepoint, code, error))?;
@@ -146,7 +149,7 @@ fn load(tracepoint: Id, code: &[Instruction], log: &mut [u8]) -> io::Result<Owne
     attribute.make(Command::ProgramLoad)
 }
 
-/// Why a program was refused: asks once more, for the reason.
+/// Returns the reason of a refusal: loads the program once more, with a log.
 fn refused(tracepoint: Id, code: &[Instruction], error: io::Error) -> LoadError {
     let mut log = vec![0; LOG_BYTES];
     // Refused as before.
@@ -167,14 +170,15 @@ fn refused(tracepoint: Id, code: &[Instruction], error: io::Error) -> LoadError 
     }
 }
 
-/// A core that idles does so without a context switch, for ever if nothing happens: nobody would know of it. So a thread goes
-/// to each core once. Where it may not go, the core is known from its next switch on.
+/// Visits all cores. A core that idles does so without a context switch, indefinitely if nothing
+/// happens, and so would not be seen. A core that cannot be visited is known from its next switch
+/// on.
 fn visit_cores() {
     let visit = || {
         for core in 0..rustix::thread::CpuSet::MAX_CPU.min(crate::layout::CORES) {
             let mut only = rustix::thread::CpuSet::new();
             only.set(core);
-            // Cores that are not there, and those of others.
+            // Cores that do not exist or are not allowed.
             let _ = rustix::thread::sched_setaffinity(None, &only);
         }
     };

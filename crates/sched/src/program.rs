@@ -1,4 +1,4 @@
-//! The kernel's two programs: one at each context switch, one at each wake-up.
+//! The two BPF programs: one at each context switch, one at each wake-up.
 //!
 //! ```text
 //! sched_switch(preempt, prev, next, prev_state):        sched_wakeup(task):
@@ -7,14 +7,15 @@
 //!     if prev is followed:
 //!         preempted or still running: it is runnable
 //!         dead:                       it is not followed any more
-//!         else:                       it is blocked; if somebody wants to hear that, the bell is rung
+//!         else:                       it is blocked; with a subscription: a record
 //!         on this core, since now
 //!     if next is followed: it runs, on this core, since now
 //! ```
 //!
-//! Every context switch of the host pays for this, so threads that are nobody's vCPU must cost next to nothing: a thread is
-//! looked up by its id in memory of ours (two loads and two comparisons; see [`crate::layout`]), no helper of the kernel is
-//! called for it, and a core's line is written only when it begins or ceases to idle. The time is asked for vCPUs only.
+//! Every context switch of the host pays for this, so threads that are not followed must cost next
+//! to nothing: a thread is looked up by its id in the shared memory (two loads and two comparisons;
+//! see [`crate::layout`]), no kernel helper is called for it, and a core's line is written only
+//! when it begins or ceases to idle. The time is read for vCPUs only.
 
 use std::os::fd::BorrowedFd;
 
@@ -25,38 +26,38 @@ use bpf::btf::{Btf, BtfError, Id, Kind};
 
 use crate::Activity;
 use crate::layout::{
-    BELL_AT, BUCKETS, BUSY, CORE_SHIFT, CORES, CORES_AT, ENTRY, HOW, IDLE, LINE, SINCE_BELOW,
-    SINCE_SHIFT, SLOTS, TIDS_AT, VCPUS_AT, WAYS,
+    BUCKETS, BUSY, CORE_SHIFT, CORES, CORES_AT, ENTRY, HOW, IDLE, LINE, SINCE_BELOW, SINCE_SHIFT,
+    SLOTS, SUBSCRIPTION_AT, TIDS_AT, VCPUS_AT, WAYS,
 };
 
 /// `BPF_FUNC_ktime_get_ns`: the monotonic clock.
 const TIME: i32 = 5;
-/// `BPF_FUNC_get_smp_processor_id`; recent kernels put one load in its place.
+/// `BPF_FUNC_get_smp_processor_id`; recent kernels replace it by one load.
 const CORE: i32 = 8;
 /// `BPF_FUNC_ringbuf_output`: a record for user space.
 const RING_OUTPUT: i32 = 130;
-/// `BPF_RB_FORCE_WAKEUP`: whoever waits for records is woken.
+/// `BPF_RB_FORCE_WAKEUP`: wakes the threads that wait for records.
 const WAKE_UP: i32 = 2;
 /// `TASK_DEAD` of `linux/sched.h`.
 const DEAD: i32 = 0x80;
 
-/// On the stack: the core, where a state's word has it.
+/// On the stack: the core, at its place in a state's word.
 const OWN_CORE: i16 = -8;
 
-/// What has to be known of a kernel.
+/// Properties of a kernel that the programs need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kernel {
     /// The number of the tracepoint `sched_switch`.
     pub(crate) switch: Id,
     /// The number of the tracepoint `sched_wakeup`.
     pub(crate) wakeup: Id,
-    /// Where `struct task_struct` has the thread's id.
+    /// Offset of the thread's id in `struct task_struct`.
     pid: i16,
-    /// How `sched_switch` says what became of who ran before.
+    /// Source of the previous thread's state at `sched_switch`.
     state: PrevState,
 }
 
-/// Where the state of the thread is that ran before.
+/// Place of the previous thread's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PrevState {
     /// The fourth argument (Linux 5.18 and later).
@@ -66,10 +67,10 @@ enum PrevState {
 }
 
 impl Kernel {
-    /// As its type information says.
+    /// Reads the properties from the type information.
     ///
     /// # Errors
-    /// It is one that the programs do not fit.
+    /// The programs do not fit this kernel.
     pub(crate) fn of(btf: &Btf) -> Result<Self, BtfError> {
         let member = |name| {
             let offset = btf.member("task_struct", name)?;
@@ -97,10 +98,10 @@ impl Kernel {
         })
     }
 
-    /// The program for `sched_switch`.
+    /// Assembles the program for `sched_switch`.
     ///
     /// # Errors
-    /// Never, unless there is a mistake here.
+    /// None, unless there is a mistake here.
     pub(crate) fn at_switch(
         &self,
         map: BorrowedFd<'_>,
@@ -108,7 +109,7 @@ impl Kernel {
     ) -> Result<Vec<Instruction>, AssemblyError> {
         let mut a = Assembler::default();
         let (end, next) = (a.label(), a.label());
-        // Until the end: R9 is the context, R7 the id of who runs next.
+        // Until the end: R9 is the context, R7 the id of the next thread.
         a.set(R9, R1);
         a.load(Width::Double, R6, R9, 8)
             .load(Width::Double, R7, R9, 16);
@@ -120,11 +121,11 @@ impl Kernel {
         a.store(Width::Double, R10, OWN_CORE, R1);
         self.note_core(&mut a, map);
         find(&mut a, map, R6, next);
-        self.leave_dead(&mut a, map, next);
+        self.unfollow_dead(&mut a, map, next);
         now(&mut a);
-        self.what_became(&mut a);
+        self.add_activity(&mut a);
         note(&mut a, map);
-        ring_bell(&mut a, ring, next);
+        emit_event(&mut a, ring, next);
         a.place(next);
         find(&mut a, map, R7, end);
         now(&mut a);
@@ -134,7 +135,8 @@ impl Kernel {
         a.finish()
     }
 
-    /// If R7 or R6, the ids of who is next and who was before, is that of the idle thread: notes so for the core in R0.
+    /// If R7 or R6, the ids of the next and the previous thread, is that of the idle thread: stores
+    /// that in the line of the core in R0.
     fn note_core(&self, a: &mut Assembler, map: BorrowedFd<'_>) {
         let (idle, busy, done) = (a.label(), a.label(), a.label());
         a.jump_if(R7, If::Equal, 0, idle)
@@ -148,8 +150,9 @@ impl Kernel {
         a.place(done);
     }
 
-    /// If who ran before is dead: nobody has its entry, at R8, and its slot, whose line is R6 bytes behind the first.
-    fn leave_dead(&self, a: &mut Assembler, map: BorrowedFd<'_>, next: Label) {
+    /// If the previous thread is dead: clears its entry, at R8, and its slot, whose line is R6
+    /// bytes behind the first.
+    fn unfollow_dead(&self, a: &mut Assembler, map: BorrowedFd<'_>, next: Label) {
         let alive = a.label();
         self.load_state(a);
         a.and(R2, DEAD).jump_if(R2, If::Equal, 0, alive);
@@ -159,7 +162,7 @@ impl Kernel {
         a.place(alive);
     }
 
-    /// R2 is the state of who ran before.
+    /// Loads the state of the previous thread into R2.
     fn load_state(&self, a: &mut Assembler) {
         match self.state {
             PrevState::Argument => a.load(Width::Double, R2, R9, 24),
@@ -169,8 +172,8 @@ impl Kernel {
         };
     }
 
-    /// Adds to the word in R0 what became of who ran before.
-    fn what_became(&self, a: &mut Assembler) {
+    /// Adds the activity of the previous thread to the word in R0.
+    fn add_activity(&self, a: &mut Assembler) {
         let (runnable, done) = (a.label(), a.label());
         a.load(Width::Double, R1, R9, 0)
             .jump_if(R1, If::Other, 0, runnable);
@@ -181,10 +184,10 @@ impl Kernel {
         a.place(done);
     }
 
-    /// The program for `sched_wakeup`.
+    /// Assembles the program for `sched_wakeup`.
     ///
     /// # Errors
-    /// Never, unless there is a mistake here.
+    /// None, unless there is a mistake here.
     pub(crate) fn at_wakeup(&self, map: BorrowedFd<'_>) -> Result<Vec<Instruction>, AssemblyError> {
         let mut a = Assembler::default();
         let end = a.label();
@@ -207,29 +210,31 @@ impl Kernel {
     }
 }
 
-/// Looks for the thread whose id a register holds, and goes on at `nobody` if it is not followed. Else R8 points to its entry
-/// and R6 is how many bytes its slot's line is behind the first. R1 and R2 are spoilt.
-fn find(a: &mut Assembler, map: BorrowedFd<'_>, id: Register, nobody: Label) {
+/// Looks up the thread whose id a register holds, and jumps to `missing` if it is not followed.
+/// Else R8 points to its entry and R6 is the offset of its slot's line behind the first. R1 and R2
+/// are clobbered.
+fn find(a: &mut Assembler, map: BorrowedFd<'_>, id: Register, missing: Label) {
     let found = a.label();
     // The idle threads have all the same id, and are on every other side of a switch.
-    a.jump_if(id, If::Equal, 0, nobody);
+    a.jump_if(id, If::Equal, 0, missing);
     a.map_value(R8, map, TIDS_AT as u32)
         .set(R1, id)
         .and(R1, BUCKETS as i32 - 1);
     a.shift_left(R1, (WAYS * ENTRY).ilog2() as i32).add(R8, R1);
     for way in 1..=WAYS {
         a.load(Width::Word, R2, R8, 0);
-        match way < WAYS {
-            true => a.jump_if(R2, If::Equal, id, found).add(R8, ENTRY as i32),
-            false => a.jump_if(R2, If::Other, id, nobody),
-        };
+        if way < WAYS {
+            a.jump_if(R2, If::Equal, id, found).add(R8, ENTRY as i32);
+        } else {
+            a.jump_if(R2, If::Other, id, missing);
+        }
     }
     a.place(found).load(Width::Word, R6, R8, 4);
-    a.jump_if(R6, If::More, SLOTS as i32 - 1, nobody);
+    a.jump_if(R6, If::More, SLOTS as i32 - 1, missing);
     a.shift_left(R6, LINE.ilog2() as i32);
 }
 
-/// R0 is the time and the core as a state's word has them. R1 to R5 are spoilt.
+/// Sets R0 to the time and the core, as in a state's word. R1 to R5 are clobbered.
 fn now(a: &mut Assembler) {
     a.call(TIME).shift_left(R0, SINCE_SHIFT as i32);
     a.and(R0, !(SINCE_BELOW as i32))
@@ -237,22 +242,24 @@ fn now(a: &mut Assembler) {
         .or(R0, R1);
 }
 
-/// If the state in R0, just noted in the line that R1 points to, is that of a blocked thread, and somebody wants to hear that:
-/// takes the wish off and rings. Else goes on at `next`. R1 to R5 are spoilt.
-fn ring_bell(a: &mut Assembler, ring: BorrowedFd<'_>, next: Label) {
+/// Emits a record if the state in R0, just stored in the line that R1 points to, is that of a
+/// blocked thread, and has a subscription, which is cleared. Else jumps to `next`. R1 to R5 are
+/// clobbered.
+fn emit_event(a: &mut Assembler, ring: BorrowedFd<'_>, next: Label) {
     a.and(R0, HOW as i32)
         .jump_if(R0, If::Other, Activity::Blocked as i32, next);
-    // Adds nothing, but on x86-64 it is a full barrier: the state is there before the wish is looked at.
-    a.set(R2, 0).add_shared(R1, BELL_AT as i16, R2);
-    a.load(Width::Double, R2, R1, BELL_AT as i16)
+    // Adds nothing, but on x86-64 it is a full barrier: the state is stored before the subscription
+    // is loaded.
+    a.set(R2, 0).add_shared(R1, SUBSCRIPTION_AT as i16, R2);
+    a.load(Width::Double, R2, R1, SUBSCRIPTION_AT as i16)
         .jump_if(R2, If::Equal, 0, next);
-    a.store(Width::Double, R1, BELL_AT as i16, 0);
-    // A record of eight bytes, whatever they are.
+    a.store(Width::Double, R1, SUBSCRIPTION_AT as i16, 0);
+    // A record of eight bytes of any value.
     a.map(R1, ring).set(R2, R10).add(R2, i32::from(OWN_CORE));
     a.set(R3, 8).set(R4, WAKE_UP).call(RING_OUTPUT);
 }
 
-/// Notes the word in R0 in the line that is R6 bytes behind the first.
+/// Stores the word in R0 in the line that is R6 bytes behind the first.
 fn note(a: &mut Assembler, map: BorrowedFd<'_>) {
     a.map_value(R1, map, VCPUS_AT as u32)
         .add(R1, R6)

@@ -1,4 +1,4 @@
-//! The shared memory, mapped.
+//! Mapping of the shared memory.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,31 +9,34 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::layout::SIZE;
 
-/// [`SIZE`] bytes that others may write at any time.
+/// [`SIZE`] bytes that other processes may write at any time.
 #[derive(Debug)]
 pub(crate) struct Region(NonNull<u8>);
 
-// SAFETY: the region owns its addresses, and what is there is reached through atomics only.
+// SAFETY: the region owns its addresses, and its memory is reached through atomics only.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps a memory file or a map of the kernel's.
+    /// Maps a memory file or a BPF map.
     ///
     /// # Errors
-    /// The system's refusal; a file that is too short.
+    /// The error of the system call; a file that is too short.
     pub(crate) fn map(fd: BorrowedFd<'_>, writable: bool) -> io::Result<Self> {
-        // A map of the kernel's has no length; one that is too short cannot be mapped. Files in memory have seals.
+        // A BPF map has no length; one that is too short cannot be mapped. Files in memory have
+        // seals.
         let is_file = rustix::fs::fcntl_get_seals(fd).is_ok();
         if is_file && rustix::fs::fstat(fd)?.st_size < SIZE as i64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let protection = match writable {
-            true => ProtFlags::READ | ProtFlags::WRITE,
-            false => ProtFlags::READ,
+        let protection = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
         };
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no other memory of the
+        // process.
         let base = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -49,16 +52,16 @@ impl Region {
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The word at a multiple of eight.
+    /// Returns the word at a multiple of eight.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < SIZE);
-        // SAFETY: the word is inside the mapping, whose pages are aligned and which lives as long as we do; it is never
-        // written through this reference where the mapping is read-only.
+        // SAFETY: the word is inside the mapping, whose pages are aligned and which lives as long
+        // as `self`; it is never written through this reference where the mapping is read-only.
         unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(at).cast()) }
     }
 
-    /// The half of a word at a multiple of four.
+    /// Returns the half of a word at a multiple of four.
     #[inline]
     pub(crate) fn half(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at < SIZE);
@@ -69,7 +72,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this is what was mapped, and nobody has a reference into it.
+        // SAFETY: this is the range that was mapped, and there is no reference into it.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), SIZE) };
     }
 }

@@ -1,31 +1,33 @@
-//! Looking at threads and cores where the kernel does not keep their states: `/proc`, some times a second (proc(5)).
+//! Sampling of threads and cores where BPF is not available: `/proc`, some times per second
+//! (proc(5)).
 //!
-//! What happened between two looks is not seen: a thread that slept at both may have run in between, and *since* is the look at
-//! which it was first seen so. `/proc` does not tell a thread that runs from one that waits for a core; both are taken to run.
+//! Changes between two samples are not seen: a thread that slept at both may have run in between,
+//! and *since* is the first sample that showed the state. `/proc` does not distinguish a thread
+//! that runs from one that waits for a core; both count as running.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{Activity, Table, Vcpu};
 
-/// Between two looks.
+/// Period between two samples.
 pub const PERIOD: Duration = Duration::from_millis(100);
-/// Threads that are looked at in one look; others have their turn with the next.
+/// Most threads in one sample; others follow in the next.
 const MOST: usize = 256;
-/// A core idles that did so for this part of the time, in percent.
+/// Least part of the time, in percent, that a core was idle to count as idle.
 const IDLES: u64 = 90;
 
-/// What a look needs of the one before it.
+/// State of the last sample.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// Times that cores have idled and that they were there.
+    /// Idle and total time of each core.
     cores: BTreeMap<usize, (u64, u64)>,
-    /// The thread that was looked at last.
+    /// The thread that was sampled last.
     last: u32,
 }
 
 impl Sampler {
-    /// Looks at threads that are followed, and at the cores. `now_ns`: of the machine's monotonic clock.
+    /// Samples the followed threads, and the cores. `now_ns`: of the machine's monotonic clock.
     pub fn look(&mut self, table: &Table, now_ns: u64) {
         let (before, after): (Vec<_>, Vec<_>) = table
             .threads()
@@ -66,14 +68,14 @@ impl Sampler {
     }
 }
 
-/// What a thread does, and the core that it ran on last; `None` when it has ended.
+/// Returns the activity of a thread, and the core that it ran on last; `None` when it has ended.
 #[must_use]
 pub fn of_thread(thread: u32) -> Option<(Activity, u16)> {
     let stat = std::fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
     activity(&String::from_utf8_lossy(&stat))
 }
 
-/// Out of a thread's line. Its name, which may have any characters, stands in parentheses.
+/// Parses a thread's line. Its name, which may have any characters, stands in parentheses.
 fn activity(stat: &str) -> Option<(Activity, u16)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -87,12 +89,12 @@ fn activity(stat: &str) -> Option<(Activity, u16)> {
     Some((activity, core))
 }
 
-/// Out of a core's line: its number, the ticks that it idled, and all.
+/// Parses a core's line: its number, the idle ticks, and all ticks.
 fn core_times(line: &str) -> Option<(usize, u64, u64)> {
     let mut fields = line.strip_prefix("cpu")?.split(' ');
     let core = fields.next()?.parse().ok()?;
     let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
-    // User, nice, system, idle, waiting for input; what comes after them is part of those, or another's time.
+    // User, nice, system, idle, iowait; the later fields are part of those, or another's time.
     let idle = ticks.get(3)? + ticks.get(4)?;
     Some((core, idle, ticks.iter().take(8).sum()))
 }
@@ -133,7 +135,7 @@ mod tests {
             )
         };
         sampler.look_at_cores(&table, &stat(1000, 1000));
-        assert!(!view.core_idles(0), "nothing to compare with");
+        assert!(!view.core_idles(0), "first sample");
         sampler.look_at_cores(&table, &stat(1010, 1001));
         assert!(view.core_idles(0) && !view.core_idles(1));
         sampler.look_at_cores(&table, &stat(1010, 1001));
@@ -188,7 +190,7 @@ mod tests {
         SPIN.store(false, Ordering::Relaxed);
         sleeper.join().unwrap();
         spinner.join().unwrap();
-        // The kernel has threads for a while after they were waited for.
+        // The kernel keeps threads for a while after they were waited for.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while slots.map(seen) != [None, None] && std::time::Instant::now() < end {
             sampler.look(&table, 1024);

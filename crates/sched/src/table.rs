@@ -1,4 +1,4 @@
-//! Writing what user space writes: which thread has which slot, and states where the kernel does not keep them.
+//! Writer's side in user space: slots of threads, and states where BPF does not keep them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,31 +13,32 @@ use crate::layout::{
 };
 use crate::region::Region;
 
-/// The memory of states, with the rights of who keeps it.
+/// The memory of states, with the rights of its writer.
 #[derive(Debug)]
 pub struct Table {
     region: Region,
-    /// For those who read.
+    /// Descriptor for readers.
     reader: OwnedFd,
     /// Slots by thread id.
     threads: BTreeMap<u32, Slot>,
-    /// The one that was free for longest comes first: the kernel may still be at a slot that was left just now.
+    /// The slot that was free for longest comes first: the BPF program may still use one that was
+    /// freed just now.
     free: VecDeque<Slot>,
 }
 
 impl Table {
-    /// A memory file, for states that are sampled.
+    /// Creates a memory file, for states that are sampled.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn in_memory() -> io::Result<Self> {
         Self::in_memory_by(Method::Samples)
     }
 
-    /// The same with states of which is said that `method` keeps them: for tests of those who decide by states.
+    /// Creates a memory file with states by `method`: for tests of readers.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn in_memory_by(method: Method) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("lasthop-guests", flags)?;
@@ -50,7 +51,7 @@ impl Table {
         Self::over(file.as_fd(), reader, method)
     }
 
-    /// Memory that all zeros are in; `reader` is a descriptor of the same for those who read.
+    /// Wraps memory of zeros; `reader` is a descriptor of the same memory for readers.
     pub(crate) fn over(
         memory: BorrowedFd<'_>,
         reader: OwnedFd,
@@ -69,13 +70,14 @@ impl Table {
         })
     }
 
-    /// The memory for a [`View`](crate::View). A memory file cannot be written by this descriptor.
+    /// Returns the memory for a [`View`](crate::View). A memory file cannot be written by this
+    /// descriptor.
     #[must_use]
     pub fn reader(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 
-    /// Follows a thread from now on; its slot. `None` when too many are followed.
+    /// Follows a thread; returns its slot. `None` when too many are followed.
     pub fn follow(&mut self, thread: u32) -> Option<Slot> {
         if let Some(slot) = self.threads.get(&thread) {
             return Some(*slot);
@@ -85,18 +87,18 @@ impl Table {
         self.clear(slot);
         let number = self.region.half(entry + 4);
         number.store(slot.0.into(), Ordering::Relaxed);
-        // The slot stands there before anybody looks for it.
+        // The slot is stored before a reader can find it.
         self.region.half(entry).store(thread, Ordering::Release);
         self.threads.insert(thread, slot);
         Some(slot)
     }
 
-    /// Follows a thread no more.
-    pub fn leave(&mut self, thread: u32) {
+    /// Stops following a thread.
+    pub fn unfollow(&mut self, thread: u32) {
         let Some(slot) = self.threads.remove(&thread) else {
             return;
         };
-        // Of one that has ended, the kernel has taken the entry out.
+        // The BPF program has removed the entry of a thread that ended.
         if let Some(entry) = self
             .entries(thread)
             .find(|at| self.thread_at(*at) == thread)
@@ -107,44 +109,45 @@ impl Table {
         self.free.push_back(slot);
     }
 
-    /// The threads that are followed, with their slots.
+    /// Returns the followed threads, with their slots.
     pub fn threads(&self) -> impl Iterator<Item = (u32, Slot)> {
         self.threads.iter().map(|(thread, slot)| (*thread, *slot))
     }
 
-    /// Whether the kernel has seen the end of a thread that is followed.
+    /// Returns whether the kernel has seen the end of a followed thread.
     #[must_use]
     pub fn has_ended(&self, thread: u32) -> bool {
         self.threads.contains_key(&thread)
             && !self.entries(thread).any(|at| self.thread_at(at) == thread)
     }
 
-    /// Notes a state.
+    /// Stores a state.
     pub fn set(&self, slot: Slot, state: Vcpu) {
         self.word(slot).store(state.to_word(), Ordering::Relaxed);
     }
 
-    /// Notes a state where nothing is known yet: who knows better may do so at the same time.
+    /// Stores a state if none is known yet: the BPF program may store a better one at the same
+    /// time.
     pub fn set_first(&self, slot: Slot, state: Vcpu) {
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        // Somebody knew better.
+        // The BPF program was first.
         let _ = self
             .word(slot)
             .compare_exchange(0, state.to_word(), success, failure);
     }
 
-    /// What is noted of a thread.
+    /// Returns the stored state of a thread.
     #[must_use]
     pub fn state(&self, slot: Slot) -> Option<Vcpu> {
         Vcpu::from_word(self.word(slot).load(Ordering::Relaxed))
     }
 
-    /// Notes that nothing is known of a thread any more.
+    /// Marks the state of a thread as unknown.
     pub fn clear(&self, slot: Slot) {
         self.word(slot).store(0, Ordering::Relaxed);
     }
 
-    /// Notes whether a core idles.
+    /// Stores whether a core idles.
     pub fn set_core(&self, core: usize, idles: bool) {
         if core < CORES {
             let word = self.region.word(CORES_AT + core * LINE);
@@ -157,7 +160,7 @@ impl Table {
         self.region.word(VCPUS_AT + at * LINE)
     }
 
-    /// Where a thread's entry may be.
+    /// Returns the places at which a thread's entry may be.
     fn entries(&self, thread: u32) -> impl Iterator<Item = usize> + use<> {
         let bucket = thread as usize & (BUCKETS - 1);
         (0..WAYS).map(move |way| TIDS_AT + (bucket * WAYS + way) * ENTRY)
@@ -221,8 +224,8 @@ mod tests {
         let (mut table, view) = table();
         let slot = table.follow(1).unwrap();
         table.set(slot, state(Activity::Running, 0, 0));
-        table.leave(1);
-        table.leave(1);
+        table.unfollow(1);
+        table.unfollow(1);
         assert_eq!(view.state(slot), None);
         assert_eq!(table.threads().count(), 0);
         let others: Vec<_> = (1..SLOTS as u32)
@@ -240,7 +243,7 @@ mod tests {
         let slots = [7, 7 + step].map(|thread| table.follow(thread).unwrap());
         assert_ne!(slots[0], slots[1]);
         assert_eq!(table.follow(7 + 2 * step), None);
-        table.leave(7);
+        table.unfollow(7);
         assert!(table.follow(7 + 2 * step).is_some());
         assert!(!table.has_ended(7 + step) && !table.has_ended(7));
     }

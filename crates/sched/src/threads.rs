@@ -1,18 +1,19 @@
-//! Which threads of a VMM are its guest's processors.
+//! Selection of the vCPU threads of a VMM.
 //!
-//! VMMs name them: QEMU `CPU 3/KVM` (where it names threads: `-name guest,debug-threads=on`, as libvirt has it), Cloud Hypervisor
-//! `vcpu3`, Firecracker `fc_vcpu 3`, crosvm `crosvm_vcpu3`. What the operator says goes before. Where neither says anything, all
-//! threads are taken: then a guest runs if any thread of its VMM does, which is right more often than a guess which of them are
-//! processors, and never takes a guest that runs for one that sleeps.
+//! VMMs name them: QEMU `CPU 3/KVM` (where it names threads: `-name guest,debug-threads=on`, as
+//! libvirt does), Cloud Hypervisor `vcpu3`, Firecracker `fc_vcpu 3`, crosvm `crosvm_vcpu3`. The
+//! operator's pattern takes precedence. Without names and pattern, all threads are taken: then a
+//! guest runs if any thread of its VMM does, which is right more often than a guess at the vCPUs,
+//! and never takes a running guest for a sleeping one.
 
 use std::io;
 
-/// Threads of one process that are looked at.
+/// Most threads of one process that are read.
 const MOST: usize = 2048;
-/// Threads of one process that are followed.
+/// Most threads of one process that are followed.
 pub const MOST_FOLLOWED: usize = 512;
 
-/// Names of threads that are processors.
+/// Known names of vCPU threads.
 const KNOWN: [&str; 5] = [
     "CPU */KVM",
     "CPU */TCG",
@@ -21,12 +22,13 @@ const KNOWN: [&str; 5] = [
     "crosvm_vcpu*",
 ];
 
-/// Whether a name is as a pattern says: `*` stands for any characters, `?` for one.
+/// Returns whether a name matches a pattern: `*` stands for any characters, `?` for one.
 #[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
-    // Where to go on if what comes after the last `*` does not fit: its place, and the first character that it leaves.
+    // Place to continue at if the part after the last `*` does not match: its place, and the first
+    // character that it leaves.
     let mut star = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -47,7 +49,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// The threads to follow of a process; `pattern` says which, if somebody has said so.
+/// Returns the threads of a process to follow; `pattern` selects them, if it is configured.
 ///
 /// # Errors
 /// The process is gone, or hidden.
@@ -149,7 +151,7 @@ mod tests {
         }
     }
 
-    /// By the definition.
+    /// Matches by the definition.
     fn slowly(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern, name) {
             ([], []) => true,

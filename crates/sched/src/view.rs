@@ -17,10 +17,10 @@ pub struct View {
 }
 
 impl View {
-    /// Maps the memory that a [`Table`](crate::Table) gave away.
+    /// Maps the memory of a [`Table`](crate::Table).
     ///
     /// # Errors
-    /// The system's refusal, or memory that holds something else.
+    /// The error of the system call, or memory with other content.
     pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let region = Region::map(fd, false)?;
         let field = |at| region.half(at).load(Ordering::Relaxed);
@@ -31,13 +31,13 @@ impl View {
         }
     }
 
-    /// By whom states are kept, and so how far they can be trusted.
+    /// Returns the source of the states, and so how far they can be trusted.
     #[must_use]
     pub const fn method(&self) -> Method {
         self.method
     }
 
-    /// The state of a thread; `None` where nothing is known of it yet, or any more.
+    /// Returns the state of a thread; `None` where it is unknown.
     #[inline]
     #[must_use]
     pub fn state(&self, slot: Slot) -> Option<Vcpu> {
@@ -49,8 +49,8 @@ impl View {
         Vcpu::from_word(word.load(Ordering::Relaxed))
     }
 
-    /// Whether nothing wants to run on a core. A core of which nothing is known does not idle. Who asks about the core that it
-    /// runs on itself, whatever its own priority, gets `false`.
+    /// Returns whether a core is idle. A core without a known state is not idle. A caller that
+    /// passes its own core, whatever its priority, gets `false`.
     #[inline]
     #[must_use]
     pub fn core_idles(&self, core: usize) -> bool {

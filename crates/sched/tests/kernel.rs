@@ -1,4 +1,5 @@
-//! The programs in the running kernel: what threads do is seen. Without the rights for that, nothing is tested, which is said.
+//! The BPF programs in the running kernel: states of threads are seen. Without the rights for that,
+//! the tests only print so.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -9,18 +10,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use sched::load::{LoadError, Programs};
-use sched::{Activity, Bells, Method, Slot, Vcpu, View};
+use sched::{Activity, BlockEvents, Method, Slot, Vcpu, View};
 
-/// Longer than anything takes on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of every event, longer than any takes on a busy machine.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Ticks of 10 ms in which a core idles that is not seen to do so, at most: who looks each millisecond may sleep just then.
+/// Most ticks of 10 ms in which an idle core may go unseen: the observer, which looks each
+/// millisecond, may sleep just then.
 const SEEN: u64 = 100;
 
 /// One test at a time: all use the same core.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The programs, and a core that is looked at from another one: who looks from the same keeps others from running there.
+/// The programs, and a core that is observed from another one: an observer on the same core would
+/// keep it busy.
 fn programs() -> Option<(Programs, usize, MutexGuard<'static, ()>)> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (first, last) = first_and_last_core();
@@ -43,7 +46,7 @@ fn stay_on(core: usize) {
     sched_setaffinity(None, &only).expect("a core of ours");
 }
 
-/// Of the cores that this process may use.
+/// Returns the first and the last of the cores that this process may use.
 fn first_and_last_core() -> (usize, usize) {
     let all = sched_getaffinity(None).expect("our cores");
     let mut ours = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
@@ -51,7 +54,7 @@ fn first_and_last_core() -> (usize, usize) {
     (first, ours.next_back().unwrap_or(first))
 }
 
-/// A thread on one core that sleeps until it is told to spin.
+/// A thread on one core that sleeps until it has to spin.
 struct Subject {
     id: u32,
     spins: Arc<AtomicBool>,
@@ -115,7 +118,7 @@ fn reaches(view: &View, slot: Slot, activity: Activity) -> Vcpu {
             return state;
         }
         assert!(
-            begun.elapsed() < PATIENCE,
+            begun.elapsed() < EVENT_TIMEOUT,
             "it is {state:?}, not {activity:?}"
         );
         std::thread::sleep(Duration::from_millis(1));
@@ -125,12 +128,12 @@ fn reaches(view: &View, slot: Slot, activity: Activity) -> Vcpu {
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "not seen: {what}");
+        assert!(begun.elapsed() < EVENT_TIMEOUT, "not seen: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The time that a core has idled, as the system counts it.
+/// Returns the time that a core was idle, as the system counts it.
 fn idle_ticks(core: usize) -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
     let name = format!("cpu{core} ");
@@ -138,11 +141,11 @@ fn idle_ticks(core: usize) -> u64 {
     line.split_whitespace().nth(4).unwrap().parse().unwrap()
 }
 
-/// Waits until a core is seen to idle; `false` when it has hardly idled, whoever says so.
+/// Waits until a core is seen as idle; `false` when it was hardly idle.
 fn idles_in_time(view: &View, core: usize) -> bool {
     let (begun, ticks) = (Instant::now(), idle_ticks(core));
     while !view.core_idles(core) {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > EVENT_TIMEOUT {
             let idled = idle_ticks(core) - ticks;
             assert!(
                 idled < SEEN,
@@ -200,7 +203,7 @@ fn a_core_is_seen_to_idle_and_not_while_a_thread_spins_on_it() {
     }
     subject.spin();
     eventually("a busy core", || !view.core_idles(core));
-    // Whoever else has something to do there, it does not idle while somebody wants it.
+    // If another process runs there, the core is not idle.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(50) {
         assert!(!view.core_idles(core));
@@ -223,14 +226,14 @@ fn a_thread_that_has_ended_is_known_to_have() {
     subject.end();
     eventually("its end", || programs.table.has_ended(subject.id));
     assert_eq!(view.state(slot), None);
-    programs.table.leave(subject.id);
+    programs.table.unfollow(subject.id);
     assert_eq!(programs.table.threads().count(), 0);
 }
 
-/// Whether the bell is rung before long.
-fn is_rung(bells: &Bells, limit: Duration) -> bool {
+/// Returns whether an event comes within the limit.
+fn has_event(events: &BlockEvents, limit: Duration) -> bool {
     let limit = rustix::event::Timespec::try_from(limit).unwrap();
-    let mut fds = [PollFd::new(bells, PollFlags::IN)];
+    let mut fds = [PollFd::new(events, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&limit)).unwrap() > 0
 }
 
@@ -241,23 +244,23 @@ fn a_bell_is_rung_once_when_a_thread_blocks_that_somebody_listens_to() {
     };
     let view = View::map(programs.table.reader()).unwrap();
     let ring = programs.ring.try_clone().unwrap();
-    let bells = Bells::map(programs.table.reader(), ring).unwrap();
+    let events = BlockEvents::map(programs.table.reader(), ring).unwrap();
     let subject = Subject::start(core);
     let slot = programs.table.follow(subject.id).unwrap();
-    // More often than the ring has room, were nothing taken out of it.
+    // More events than the ring has room for, without consumption.
     for round in 0..600 {
         subject.spin();
         reaches(&view, slot, Activity::Running);
         let listens = round % 2 == 0;
         if listens {
-            bells.listen(&[slot]);
+            events.subscribe(&[slot]);
         }
         subject.rest();
         if listens {
-            assert!(is_rung(&bells, PATIENCE), "round {round}");
-            bells.heard();
+            assert!(has_event(&events, EVENT_TIMEOUT), "round {round}");
+            events.drain();
         }
         reaches(&view, slot, Activity::Blocked);
-        assert!(!is_rung(&bells, Duration::ZERO), "nobody listens");
+        assert!(!has_event(&events, Duration::ZERO), "no subscription");
     }
 }

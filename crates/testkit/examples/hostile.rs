@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! cargo run --release -p lasthop-testkit --example hostile -- --bin target/release --minutes 10
-//! cargo run --release -p lasthop-testkit --example hostile -- --bin target/release --trick hugetlb --seconds 10
+//! cargo run --release -p lasthop-testkit --example hostile -- --bin target/release \
+//!     --trick hugetlb --seconds 10
 //! ```
-//! Each trick is played by a process that runs this very program, with arguments of its own that begin with `--attack`.
-//! Honest guests are threads of the first process, which starts the others and ends them.
+//! Each trick is run by a process of this very program, with internal arguments that begin with
+//! `--attack`. Honest guests are threads of the first process, which starts the others and ends
+//! them.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +21,7 @@ use testkit::hostile::{Attackers, HEAD, Options, TRICKS, attack, run};
 const HELP: &str = "\
 hostile --bin DIR [options]
   --bin DIR      folder of Lasthop's binaries
-  --minutes N    time for all tricks; half of it for a program that only burns as much processor time (10)
+  --minutes N    time for all tricks; half of it for a program that only burns as much CPU time (10)
   --seconds N    the same in seconds
   --short        no such program, and no time is judged
   --trick NAME   only tricks whose name contains NAME
@@ -36,7 +38,8 @@ extern "C" fn note(_: libc::c_int) {
 fn on_signals() {
     let handler: extern "C" fn(libc::c_int) = note;
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: a handler may do only what is async-signal-safe; `note` stores to an atomic and nothing else.
+        // SAFETY: a handler may do only what is async-signal-safe; `note` stores to an atomic and
+        // nothing else.
         unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
 }
@@ -47,7 +50,7 @@ fn value<T: FromStr>(name: &str, args: &mut impl Iterator<Item = String>) -> Res
         .map_err(|_| format!("{name}: {text} is no such value"))
 }
 
-/// What to run; none when only the list was asked for.
+/// Parses the options; `None` when only the list was requested.
 fn options(
     program: &Path,
     mut args: impl Iterator<Item = String>,

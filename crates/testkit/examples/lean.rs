@@ -104,7 +104,8 @@ fn line(report: &LeanReport) -> String {
         .collect();
     let total = |of: fn(&testkit::lean::LeanPort) -> u64| report.ports.iter().map(of).sum::<u64>();
     format!(
-        "{:.2} Mpps, {:.2} GiB/s, {:.1} ns a frame, {:.0} % of rounds idle, {:.0} % of time with payload, lost {}, kicks {}, strange {}, sent>received {}",
+        "{:.2} Mpps, {:.2} GiB/s, {:.1} ns a frame, {:.0} % of rounds idle, {:.0} % of time with \
+         payload, lost {}, kicks {}, strange {}, sent>received {}",
         report.mpps(),
         report.gib_per_second(),
         1e3 / report.mpps().max(1e-9),

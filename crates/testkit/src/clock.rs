@@ -1,4 +1,4 @@
-//! A clock that moves when told to.
+//! A clock that tests move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,10 +4,11 @@
 //!            add            publish           (device)           poll
 //!  free  ---------> staged ---------> available ------> used ---------> free
 //! ```
-//! `add` writes descriptors that the device cannot see yet, `publish` shows all of them at once, `poll`
-//! takes one buffer back and checks what the device wrote. Fields that the specification reserves are
-//! filled with garbage, so that a device which looks at them is found out. The `poke_*` functions write
-//! ring fields as a hostile driver would; they do not change what the driver believes.
+//! `add` writes descriptors that the device cannot see yet, `publish` shows all of them at once,
+//! `poll` takes one buffer back and checks what the device wrote. Fields that the specification
+//! reserves are filled with garbage, so that a device which looks at them is found out. The
+//! `poke_*` functions write ring fields as a hostile driver would; they do not change what the
+//! driver believes.
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,7 @@ pub use pokes::{PackedDesc, SplitDesc};
 use packed::PackedRing;
 use split::SplitRing;
 
-/// Descriptor flag: the chain goes on.
+/// Descriptor flag: the chain continues.
 pub const DESC_NEXT: u16 = 1;
 /// Descriptor flag: the device writes this buffer.
 pub const DESC_WRITE: u16 = 2;
@@ -53,7 +54,7 @@ pub enum Layout {
     Packed,
 }
 
-/// What a queue is made with.
+/// Parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueOptions {
     /// Split or packed.
@@ -115,8 +116,8 @@ pub enum Shape {
     Direct,
     /// All pieces in an indirect table.
     Indirect,
-    /// This many ring descriptors, then one that points to a table with the rest: legal in a split ring
-    /// (section 2.7.5.3.2), though no driver does it. A packed ring takes it as `Indirect`.
+    /// This many ring descriptors, then one that points to a table with the rest: legal in a split
+    /// ring (section 2.7.5.3.2), though no driver does it. A packed ring takes it as `Indirect`.
     Mixed(usize),
 }
 
@@ -136,16 +137,16 @@ pub struct RawDesc {
 pub struct Used {
     /// Head index (split) or buffer id (packed).
     pub id: u16,
-    /// What the caller passed to `add`.
+    /// Value that the caller passed to `add`.
     pub token: u64,
     /// Bytes the device wrote.
     pub len: u32,
-    /// No used element was written for this buffer: it was skipped by an in-order batch, so `len` is all
-    /// of its writable bytes.
+    /// No used element was written for this buffer: it was skipped by an in-order batch, so `len`
+    /// is all of its writable bytes.
     pub implied: bool,
 }
 
-/// What a device did wrong with a used ring.
+/// Violations of a device in a used ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsedFault {
     /// The used element names no buffer that is with the device.
@@ -213,9 +214,9 @@ impl Pending {
     }
 }
 
-/// The order of heads and the batch being taken apart, for IN_ORDER queues (sections 2.7.9 and 2.8.10): a
-/// device may write one used element for a batch, naming its last buffer and standing where the element
-/// of its first one belongs.
+/// The order of heads and the batch being taken apart, for IN_ORDER queues (sections 2.7.9 and
+/// 2.8.10): a device may write one used element for a batch, naming its last buffer and standing
+/// where the element of its first one belongs.
 #[derive(Debug, Default)]
 struct InOrder {
     heads: VecDeque<u16>,
@@ -347,18 +348,19 @@ impl DriverQueue {
         each!(mut self, ring => ring.reset());
     }
 
-    /// Replaces the memory that buffers lie in, after hot-plug; the queue's own areas must be in it.
+    /// Replaces the memory that buffers lie in, after hot-plug; the queue's own areas must be in
+    /// it.
     pub fn set_ram(&mut self, ram: &GuestRam) {
         each!(mut self, ring => ring.ram = ram.clone());
     }
 
-    /// What the queue was made with.
+    /// Returns the parameters of the queue.
     #[must_use]
     pub fn options(&self) -> QueueOptions {
         self.options
     }
 
-    /// Where the queue's areas are.
+    /// Returns the addresses of the queue's areas.
     #[must_use]
     pub fn addrs(&self) -> QueueAddrs {
         each!(self, ring => ring.addrs)
@@ -406,9 +408,9 @@ impl DriverQueue {
         each!(mut self, ring => ring.add(descs, direct, token, writable))
     }
 
-    /// Stages a chain of direct descriptors with exactly these flags, for hostile tests: NEXT is not
-    /// added, and the order of readable and writable descriptors is not checked. In a split ring each
-    /// `next` field names the following descriptor of the chain.
+    /// Stages a chain of direct descriptors with exactly these flags, for hostile tests: NEXT is
+    /// not added, and the order of readable and writable descriptors is not checked. In a split
+    /// ring each `next` field names the following descriptor of the chain.
     ///
     /// # Panics
     /// When `descs` is empty.
@@ -422,19 +424,20 @@ impl DriverQueue {
         each!(mut self, ring => ring.publish())
     }
 
-    /// After `publish`: whether the device asked to be kicked for what was published since the last call.
+    /// After `publish`: whether the device asked to be kicked for what was published since the last
+    /// call.
     pub fn needs_kick(&mut self) -> bool {
         each!(mut self, ring => ring.needs_kick())
     }
 
-    /// Whether a used buffer waits to be polled.
+    /// Returns whether a used buffer waits to be polled.
     #[must_use]
     pub fn has_used(&self) -> bool {
         each!(self, ring => ring.has_used())
     }
 
-    /// Used elements that are visible and not yet polled, as far as the ring shows them. In a packed ring
-    /// the count walks used descriptors, so it costs time in proportion.
+    /// Used elements that are visible and not yet polled, as far as the ring shows them. In a
+    /// packed ring the count walks used descriptors, so it costs time in proportion.
     #[must_use]
     pub fn used_waiting(&self) -> u16 {
         each!(self, ring => ring.used_waiting())
@@ -448,9 +451,9 @@ impl DriverQueue {
         each!(mut self, ring => ring.poll())
     }
 
-    /// Asks for or declines used-buffer notifications; when asking, returns whether a used buffer is there
-    /// already (the device may have missed the request). With EVENT_IDX a request is good for one
-    /// notification.
+    /// Asks for or declines used-buffer notifications; when asking, returns whether a used buffer
+    /// is there already (the device may have missed the request). With EVENT_IDX a request is good
+    /// for one notification.
     pub fn set_notifications(&mut self, on: bool) -> bool {
         if on {
             self.notify_after(1)
@@ -460,28 +463,29 @@ impl DriverQueue {
         }
     }
 
-    /// Asks for a notification once `count` more ring positions are used (with EVENT_IDX; otherwise at the
-    /// next one). Returns whether a used buffer is there already.
+    /// Asks for a notification once `count` more ring positions are used (with EVENT_IDX; otherwise
+    /// at the next one). Returns whether a used buffer is there already.
     pub fn notify_after(&mut self, count: u16) -> bool {
         each!(mut self, ring => ring.notify_after(count))
     }
 
-    /// The base for SET_VRING_BASE that makes a back end process all unfinished buffers (again): split: the
-    /// used index; packed: the position behind the used descriptors, in both halves, which is right for a
-    /// device that had used everything in order.
+    /// The base for SET_VRING_BASE that makes a back end process all unfinished buffers (again):
+    /// split: the used index; packed: the position behind the used descriptors, in both halves,
+    /// which is right for a device that had used everything in order.
     #[must_use]
     pub fn resume_base(&self) -> u32 {
         each!(self, ring => ring.resume_base())
     }
 
-    /// The position that GET_VRING_BASE returns from a device that has taken all published buffers and
-    /// returned all but those still outstanding, in order.
+    /// The position that GET_VRING_BASE returns from a device that has taken all published buffers
+    /// and returned all but those still outstanding, in order.
     #[must_use]
     pub fn drained_base(&self) -> u32 {
         each!(self, ring => ring.drained_base())
     }
 
-    /// Which heads are with the device, oldest first where the order is known (IN_ORDER), else by id.
+    /// Which heads are with the device, oldest first where the order is known (IN_ORDER), else by
+    /// id.
     #[must_use]
     pub fn outstanding_ids(&self) -> Vec<u16> {
         each!(self, ring => ring.outstanding_ids())

@@ -1,8 +1,8 @@
 //! A vhost-user front end: what a VMM says to a back end, well-formed or not.
 //!
-//! Every request has a function of its own; [`FrontEnd::send_raw`] and [`FrontEnd::send_bytes`] send
-//! anything else. Requests that carry no answer by themselves are acknowledged when REPLY_ACK was
-//! negotiated and [`FrontEnd::acknowledge`] is on.
+//! Every request has a function of its own; [`FrontEnd::send_raw`] and [`FrontEnd::send_bytes`]
+//! send anything else. Requests that carry no answer by themselves are acknowledged when REPLY_ACK
+//! was negotiated and [`FrontEnd::acknowledge`] is on.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,7 +25,7 @@ pub use listen::FrontListener;
 pub use requests::{DirtyFile, Inflight, VringAddr};
 pub use wire::{FLAG_NEED_REPLY, FLAG_REPLY, MAX_FDS, Message, VERSION, request};
 
-/// What went wrong in a conversation.
+/// Failure of a session.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
     /// The system refused.
@@ -40,7 +40,7 @@ pub enum FrontError {
     /// The answer does not belong to the request or is malformed.
     #[error("bad answer to request {request}: {why} (code {code}, flags {flags:#x}, {size} bytes)")]
     BadReply {
-        /// What was asked.
+        /// Code of the request.
         request: u32,
         /// Code of the answer.
         code: u32,
@@ -54,7 +54,7 @@ pub enum FrontError {
     /// The back end acknowledged with an error.
     #[error("request {request} was refused with {code}")]
     Refused {
-        /// What was asked.
+        /// Code of the request.
         request: u32,
         /// Its answer, not 0.
         code: u64,
@@ -92,7 +92,7 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Connects to a listening back end; tries again until `timeout` while nobody listens.
+    /// Connects to a listening back end; retries until `timeout` while there is no listener.
     ///
     /// # Errors
     /// The last refusal.
@@ -164,7 +164,8 @@ impl FrontEnd {
         wire::receive(&self.socket)
     }
 
-    /// Whether the back end closes the connection within `timeout`; other messages are thrown away.
+    /// Returns whether the back end closes the connection within `timeout`; other messages are
+    /// thrown away.
     #[must_use]
     pub fn closes_within(&self, timeout: Duration) -> bool {
         let end = Instant::now() + timeout;
@@ -178,7 +179,8 @@ impl FrontEnd {
         false
     }
 
-    /// Sends a request without an answer of its own, and takes the acknowledgement if there is to be one.
+    /// Sends a request without an answer of its own, and takes the acknowledgement if there is to
+    /// be one.
     ///
     /// # Errors
     /// [`FrontError::Refused`] when the acknowledgement is not 0.
@@ -231,11 +233,11 @@ impl FrontEnd {
         Ok(message)
     }
 
-    /// Agrees on as many of the wanted features and protocol features as the back end offers, in the
-    /// order QEMU uses; returns the features.
+    /// Negotiates as many of the desired features and protocol features as the back end offers, in
+    /// the order of QEMU; returns the features.
     ///
     /// # Errors
-    /// When the conversation fails.
+    /// When the session fails.
     pub fn negotiate(&mut self, features: u64, protocol: u64) -> Result<u64, FrontError> {
         self.offered = self.get_features()?;
         if self.offered & features & PROTOCOL_FEATURES != 0 {

@@ -33,7 +33,7 @@ pub(crate) mod tests;
 pub use config::GuestConfig;
 pub use pair::{GuestPair, PairStats};
 
-/// Why a guest cannot go on.
+/// Failure that ends a guest.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     /// The session failed.
@@ -198,8 +198,8 @@ impl FakeGuest {
         Ok(bases?)
     }
 
-    /// Waits until the back end has worked through everything that it was told, the start of the queues
-    /// included: messages are handled in order, so an answer proves it.
+    /// Waits until the back end has handled all messages, the start of the queues included:
+    /// messages are handled in order, so a reply proves it.
     ///
     /// # Errors
     /// When the session fails.
@@ -299,7 +299,7 @@ impl FakeGuest {
         Ok(all)
     }
 
-    /// What the guest did since it came up, summed over the pairs.
+    /// Returns the counts since the guest started, summed over the pairs.
     #[must_use]
     pub fn stats(&self) -> PairStats {
         self.pairs
@@ -308,7 +308,8 @@ impl FakeGuest {
             .fold(PairStats::default(), PairStats::plus)
     }
 
-    /// Reboots: stops all queues, takes all buffers back and starts from scratch on the same session.
+    /// Reboots: stops all queues, takes all buffers back and starts from scratch on the same
+    /// session.
     ///
     /// # Errors
     /// When the session fails.
@@ -335,8 +336,8 @@ impl FakeGuest {
         self.bases = None;
     }
 
-    /// Comes back over a new connection with rings and buffers as they are. After a disconnect in good
-    /// order queues go on where they stopped; otherwise everything unfinished is offered again.
+    /// Reconnects with rings and buffers as they are. After an orderly disconnect queues continue
+    /// where they stopped; otherwise everything unfinished is submitted again.
     ///
     /// # Errors
     /// As [`FakeGuest::connect`].
@@ -368,7 +369,7 @@ impl FakeGuest {
             .collect()
     }
 
-    /// Plugs a memory region in; buffers allocated from now on may lie there.
+    /// Hot-plugs a memory region; buffers allocated afterwards may be there.
     ///
     /// # Errors
     /// When the session fails or memory cannot be had.
@@ -407,8 +408,8 @@ impl FakeGuest {
         Ok(())
     }
 
-    /// Starts dirty logging as QEMU does at the start of a migration: log file, LOG_ALL, and addresses with
-    /// a log address for the used rings.
+    /// Starts dirty logging as QEMU does at the start of a migration: log file, LOG_ALL, and
+    /// addresses with a log address for the used rings.
     ///
     /// # Errors
     /// When the session fails.
@@ -429,8 +430,8 @@ impl FakeGuest {
         Ok(log)
     }
 
-    /// Sends the addresses of all queues again, with a log address for the used ring or without, as QEMU does when a
-    /// migration begins or is given up.
+    /// Sends the addresses of all queues again, with a log address for the used ring or without, as
+    /// QEMU does when a migration begins or is given up.
     ///
     /// # Errors
     /// When the session fails.
@@ -451,8 +452,8 @@ impl FakeGuest {
         Ok(())
     }
 
-    /// Gives the parts away, so that pairs can run in threads of their own; the session ends when the
-    /// front end is dropped.
+    /// Gives the parts away, so that pairs can run in threads of their own; the session ends when
+    /// the front end is dropped.
     #[must_use]
     pub fn into_parts(self) -> (Option<FrontEnd>, Vec<GuestPair>) {
         (self.front, self.pairs)
@@ -466,12 +467,12 @@ fn negotiate(front: &mut FrontEnd, config: &GuestConfig) -> Result<u64, GuestErr
     if missing != 0 {
         return Err(GuestError::Missing(missing));
     }
-    let mut wanted = config.features;
-    if offered & wanted & CSUM == 0 {
-        wanted &= !HOST_OFFLOADS;
+    let mut desired = config.features;
+    if offered & desired & CSUM == 0 {
+        desired &= !HOST_OFFLOADS;
     }
-    if offered & wanted & GUEST_CSUM == 0 {
-        wanted &= !GUEST_OFFLOADS;
+    if offered & desired & GUEST_CSUM == 0 {
+        desired &= !GUEST_OFFLOADS;
     }
-    Ok(front.negotiate(wanted, config.protocol)?)
+    Ok(front.negotiate(desired, config.protocol)?)
 }

@@ -1,12 +1,12 @@
-//! Guest memory as the guest sees it: regions of a memfd (or of the heap, for Miri), an allocator, and
-//! access to single ring fields.
+//! Guest memory as the guest sees it: regions of a memfd (or of the heap, for Miri), an allocator,
+//! and access to single ring fields.
 //!
 //! ```text
 //! region   |reserved| bump allocator ->                         |reserved|
 //!          ^ gpa     ^ gpa + EDGE                       end - EDGE ^        ^ end
 //! ```
-//! The reserved edges exist in regions of at least 1 MiB; [`GuestRam::straddle`] takes buffers from them
-//! that cross from one region into the next.
+//! The reserved edges exist in regions of at least 1 MiB; [`GuestRam::straddle`] takes buffers from
+//! them that cross from one region into the next.
 
 mod pool;
 mod written;
@@ -27,7 +27,7 @@ use written::Written;
 pub const EDGE: u64 = 64 << 10;
 const EDGED: u64 = 1 << 20;
 
-/// Where user addresses start: never equal to a guest-physical address in tests.
+/// Start of user addresses: never equal to a guest-physical address in tests.
 pub const USER_BASE: u64 = 0x7e00_0000_0000;
 
 /// A region to make: its place in the guest, in the VMM and in its file.
@@ -104,7 +104,7 @@ impl RamRegion {
         }
     }
 
-    /// What the region was made from.
+    /// Returns the parameters of the region.
     #[must_use]
     pub fn spec(&self) -> RegionSpec {
         self.spec
@@ -137,8 +137,8 @@ impl RamRegion {
     }
 }
 
-/// Guest memory: an immutable list of shared regions. Clones share content and allocator; hot-plug makes
-/// a new list ([`GuestRam::plugged`]) and leaves the old one usable.
+/// Guest memory: an immutable list of shared regions. Clones share content and allocator; hot-plug
+/// makes a new list ([`GuestRam::plugged`]) and leaves the old one usable.
 #[derive(Clone, Debug)]
 pub struct GuestRam {
     regions: Vec<Arc<RamRegion>>,
@@ -178,8 +178,8 @@ impl GuestRam {
         }
     }
 
-    /// The pages that the guest has written through this memory or a clone of it since this was asked for last; none the
-    /// first time. What a device writes is not among them.
+    /// The pages that the guest has written through this memory or a clone of it since this was
+    /// asked for last; none the first time. What a device writes is not among them.
     #[must_use]
     pub fn take_written(&self) -> BTreeSet<u64> {
         self.written.take()
@@ -197,7 +197,7 @@ impl GuestRam {
         &self.regions
     }
 
-    /// The same mappings as the type that the code under test takes.
+    /// Returns the same mappings as the type of the code under test.
     ///
     /// # Panics
     /// When the regions overlap.
@@ -243,7 +243,8 @@ impl GuestRam {
         self.regions[index].alloc(len, align)
     }
 
-    /// A buffer whose first half ends region `index` and whose second half starts the region behind it.
+    /// A buffer whose first half ends region `index` and whose second half starts the region behind
+    /// it.
     ///
     /// # Panics
     /// When no region of at least 1 MiB follows directly, or `len` exceeds the reserved edges.
@@ -279,7 +280,8 @@ impl GuestRam {
         spec.uva + (gpa - spec.gpa)
     }
 
-    /// Where `len` bytes at `gpa` are mapped, for as long as any clone of this memory lives.
+    /// Returns the mapping of `len` bytes at `gpa`, which is valid as long as any clone of this
+    /// memory lives.
     ///
     /// # Panics
     /// When they are not one piece of guest memory.
@@ -312,8 +314,9 @@ impl GuestRam {
     /// When the range is not guest memory.
     pub fn write(&self, gpa: u64, bytes: &[u8]) {
         self.pieces(gpa, bytes.len(), |ptr, at, n| {
-            // SAFETY: `pieces` hands out ranges inside a mapping that `self` keeps alive; the source is a
-            // private slice. A device that races with this write is itself the subject of the test.
+            // SAFETY: `pieces` hands out ranges inside a mapping that `self` keeps alive; the
+            // source is a private slice. A device that races with this write is itself the subject
+            // of the test.
             unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + n].as_ptr(), ptr, n) }
         });
         self.written.note(gpa, bytes.len());
@@ -338,8 +341,8 @@ impl GuestRam {
         self.pieces(gpa, len, |ptr, _, n| {
             out.reserve(n);
             let old = out.len();
-            // SAFETY: `ptr` as in `write`; `reserve` made room for `n` bytes behind the length, which are
-            // initialised here before the length covers them.
+            // SAFETY: `ptr` as in `write`; `reserve` made room for `n` bytes behind the length,
+            // which are initialised here before the length covers them.
             unsafe {
                 std::ptr::copy_nonoverlapping(ptr, out.as_mut_ptr().add(old), n);
                 out.set_len(old + n);

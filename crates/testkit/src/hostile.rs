@@ -1,19 +1,21 @@
-//! Every known trick of a hostile VMM, in turn, against a Lasthop that is started for it, beside honest VMMs.
+//! All known attacks of a hostile VMM, in turn, against a Lasthop that is started for them, beside
+//! honest VMMs.
 //!
 //! ```text
 //!  honest pair  blue0 <-> blue1     numbered frames, one due each millisecond, every byte checked
 //!  honest pair  green0 <-> green1   likewise
 //!  honest VMM   talker              GET_FEATURES, due every 5 ms
 //!  honest VMM   newcomer            connects every second of a trick, and after it
-//!  attackers    red0 … red19        one trick at a time: attack, wait for what is left, burn as much processor time
+//!  attackers    red0 … red19        one trick at a time: attack, wait, burn as much CPU time
 //! ```
-//! Latencies are measured from when a frame or message was due, whether or not the one before had come.
+//! Latencies are measured from when a frame or message was due, whether or not the one before had
+//! arrived.
 //!
 //! Where a trick did harm, those that follow get a fresh Lasthop with fresh honest guests.
 //!
-//! Attackers are processes of their own, so that honest guests share no lock with them, or threads where no time is judged.
-//! Times count only beside a program that burns as much processor time and does nothing else (the *burner*): attackers,
-//! switch and honest guests share the machine's cores.
+//! Attackers are processes of their own, so that honest guests share no lock with them, or threads
+//! where no time is judged. Times count only beside a program that burns as much CPU time and
+//! does nothing else (the *burner*): attackers, switch and honest guests share the machine's cores.
 
 use std::io;
 use std::path::PathBuf;
@@ -46,38 +48,39 @@ pub use watch::{PROCESSES, Seen, Snapshot};
 
 use stage::Stages;
 
-/// Ports of attackers: a port that lost its connection by a fault pauses before it takes the next one.
+/// Ports of attackers: a port that lost its connection by a fault pauses before it takes the next
+/// one.
 const ATTACKERS: usize = 20;
-/// What an allocator may map more or less.
+/// Tolerance for an allocator's mappings.
 const MAPPINGS_SLACK: usize = 4;
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folder of Lasthop's binaries.
     pub bin: PathBuf,
     /// Time for all tricks together.
     pub total: Duration,
-    /// Who plays the tricks.
+    /// Kind of attackers.
     pub attackers: Attackers,
     /// Only tricks whose name contains this.
     pub trick: Option<String>,
-    /// Where random choices start.
+    /// Seed of random choices.
     pub seed: u64,
     /// Run the burner after each trick, and judge times.
     pub times: bool,
 }
 
-/// Runs the tricks, and tells `say` what it does. Ends early and in order when `stop` is set.
+/// Runs the tricks, and reports progress to `say`. Ends early and in order when `stop` is set.
 ///
 /// # Errors
 /// When there is no such trick, or Lasthop or the honest guests do not start.
 pub fn run(options: &Options, stop: &AtomicBool, say: &mut dyn FnMut(&str)) -> io::Result<Report> {
-    let wanted = |trick: &&Trick| {
+    let desired = |trick: &&Trick| {
         let name = options.trick.as_deref();
         name.is_none_or(|name| trick.name.contains(name))
     };
-    let tricks: Vec<&Trick> = TRICKS.iter().filter(wanted).collect();
+    let tricks: Vec<&Trick> = TRICKS.iter().filter(desired).collect();
     if tricks.is_empty() {
         return Err(io::Error::other("no trick has such a name"));
     }

@@ -1,21 +1,22 @@
 //! A client so lean that the switch is the limit: guest ports driven by one polling thread.
 //!
 //! ```text
-//!            port 0                        port 1                two sockets a pair, any number of pairs
+//!            port 0                        port 1            two sockets a pair, any pairs
 //!   tx ring ---------> back end ---------> rx ring
 //!   rx ring <--------- back end <--------- tx ring
 //!        \____________ one thread ____________/
 //! ```
-//! Frames are written once, before the queues start, one to each slot of the transmit ring, and each goes
-//! out again and again in place; receive buffers are offered again as soon as they come back. While a run
-//! lasts nothing is allocated, and no system call is made unless the device asks for a kick. Index updates
-//! are published a batch at a time. Without IN_ORDER slots are refilled with whatever buffer the device
-//! returned.
+//! Frames are written once, before the queues start, one to each slot of the transmit ring, and
+//! each goes out again and again in place; receive buffers are offered again as soon as they come
+//! back. While a run lasts nothing is allocated, and no system call is made unless the device asks
+//! for a kick. Index updates are published a batch at a time. Without IN_ORDER slots are refilled
+//! with whatever buffer the device returned.
 //!
-//! Without that haste, [`Lean::paced`] sends at a given rate and measures how long each frame is on its way.
+//! At a limited rate, [`Lean::paced`] sends on a schedule and measures the latency of each frame.
 //!
-//! What a real guest does with each frame is optional and costs what it costs: [`LeanConfig::touch`] reads
-//! the head of every received frame, [`LeanConfig::rewrite`] writes into every frame before it is sent.
+//! The work of a real guest on each frame is optional and has its cost: [`LeanConfig::touch`] reads
+//! the head of every received frame, [`LeanConfig::rewrite`] writes into every frame before it is
+//! sent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,10 +57,11 @@ use packed::Packed;
 use port::Port;
 use split::Split;
 
-/// What to drive, and with what.
+/// Configuration of the client.
 #[derive(Clone, Debug)]
 pub struct LeanConfig {
-    /// Sockets of the ports, an even number; ports 0 and 1 exchange frames, ports 2 and 3, and so on.
+    /// Sockets of the ports, an even number; ports 0 and 1 exchange frames, ports 2 and 3, and so
+    /// on.
     pub sockets: Vec<PathBuf>,
     /// Listen on the sockets instead of dialling: for back ends that are clients.
     pub listen: bool,
@@ -73,19 +75,19 @@ pub struct LeanConfig {
     pub frame_len: u16,
     /// Bytes of a receive buffer; at least 12 more than a frame are taken, but for super-frames.
     pub rx_buffer: u32,
-    /// Frames are TCP super-frames of 64 KiB, whatever `frame_len` says, every cache line of which is
-    /// written before it is sent and all of which is read when it was received. They may lie in several
-    /// receive buffers, of two whole cache lines or more each. `apart`, `flows`, `touch` and `rewrite` are without
-    /// effect.
+    /// Frames are TCP super-frames of 64 KiB, whatever `frame_len` says, every cache line of which
+    /// is written before it is sent and all of which is read when it was received. They may lie in
+    /// several receive buffers, of two whole cache lines or more each. `apart`, `flows`, `touch`
+    /// and `rewrite` are without effect.
     pub bulk: bool,
-    /// Frames start with a cache line and the virtio header ends the line before, as in DPDK's buffers, in
-    /// place of both sharing a line, as in Linux's.
+    /// Frames start with a cache line and the virtio header ends the line before, as in DPDK's
+    /// buffers, in place of both sharing a line, as in Linux's.
     pub apart: bool,
-    /// UDP flows that each port goes through, 1 at least. Where the ring holds a whole number of rounds
-    /// nothing is written for it, otherwise 4 bytes a frame.
+    /// UDP flows that each port goes through, 1 at least. Where the ring holds a whole number of
+    /// rounds nothing is written for it, otherwise 4 bytes a frame.
     pub flows: u32,
-    /// Heads that each port goes through, one after the other, in place of `flows`; 24 bytes are written for it in each
-    /// frame.
+    /// Heads that each port goes through, one after the other, in place of `flows`; 24 bytes are
+    /// written for it in each frame.
     pub heads: Arc<[Head]>,
     /// Address of each port; by default of test guests 1, 2, ….
     pub macs: Vec<[u8; 6]>,
@@ -95,11 +97,11 @@ pub struct LeanConfig {
     pub rewrite: bool,
     /// Frames published at once, at most half the queue size.
     pub batch: u16,
-    /// Processor pauses after a round in which nothing moved: looking at the rings again and again takes
-    /// their lines from the device that writes them.
+    /// Processor pauses after a round in which nothing moved: looking at the rings again and again
+    /// takes their lines from the device that writes them.
     pub gap: u32,
-    /// Most frames on their way from a port to its partner; none: as many as the rings take. At most half
-    /// the queue size lets no correct switch drop a frame for want of a receive buffer.
+    /// Most frames on their way from a port to its partner; none: as many as the rings take. At
+    /// most half the queue size lets no correct switch drop a frame for want of a receive buffer.
     pub window: Option<u64>,
     /// CPU to run on.
     pub cpu: Option<usize>,
@@ -203,10 +205,10 @@ impl LeanConfig {
     }
 }
 
-/// Why the client cannot go on.
+/// Failure that ends the client.
 #[derive(Debug, thiserror::Error)]
 pub enum LeanError {
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error("the client needs {0}")]
     Config(&'static str),
     /// The session failed.
@@ -223,16 +225,16 @@ pub enum LeanError {
     Device(&'static str),
 }
 
-/// When a run ends.
+/// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// After this time; what is still on its way then is waited for, but counts for loss only.
     Elapsed(Duration),
-    /// When every port has sent this many frames and received its partner's, or waited for them in vain.
+    /// Every port has sent this many frames and received its partner's, or has timed out.
     Sent(u64),
 }
 
-/// What one port did in a run.
+/// Counts of one port in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeanPort {
     /// Frames sent.
@@ -245,26 +247,26 @@ pub struct LeanPort {
     pub kicks: u64,
     /// With `touch` or `bulk`: received frames that were not sent to this port, or not whole.
     pub strange: u64,
-    /// Sum of the flow numbers of all frames sent, as far as they were counted: with `rewrite`, or where
-    /// flows do not fit the ring.
+    /// Sum of the flow numbers of all frames sent, as far as they were counted: with `rewrite`, or
+    /// where flows do not fit the ring.
     pub flows_sent: u64,
     /// With `touch`: sum of the flow numbers of all frames received.
     pub flows_received: u64,
     /// With `bulk`: sum of the payload of all frames sent, as words of eight bytes, modulo 2^64.
     pub payload_sent: u64,
-    /// The same, of all frames received.
+    /// Payload bytes of all frames received.
     pub payload_received: u64,
     /// With `bulk`: nanoseconds spent writing and reading payload.
     pub working: u64,
 }
 
-/// What happened in a run.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct LeanReport {
     /// How long it took.
     pub elapsed: Duration,
-    /// Share of the rounds over all ports in which nothing could be sent or received, 0 to 1: near 0 the
-    /// client is the limit, else the switch is. Only of a run for a time.
+    /// Share of the rounds over all ports in which nothing could be sent or received, 0 to 1: near
+    /// 0 the client is the limit, else the switch is. Only of a run for a time.
     pub idle: f64,
     /// Frames sent in that time, all ports.
     pub sent: u64,
@@ -292,16 +294,16 @@ impl LeanReport {
         bytes as f64 / self.elapsed.as_secs_f64().max(1e-9) / f64::from(1 << 30)
     }
 
-    /// Share of the time in which payload was written or read, 0 to 1, of a run with `bulk`: near 1 the
-    /// client is the limit.
+    /// Share of the time in which payload was written or read, 0 to 1, of a run with `bulk`: near 1
+    /// the client is the limit.
     #[must_use]
     pub fn working(&self) -> f64 {
         let nanos: u64 = self.ports.iter().map(|port| port.working).sum();
         nanos as f64 / 1e9 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Whether the payload that was received is the payload that was sent, of a run with `bulk` in which
-    /// nothing was lost.
+    /// Returns whether the payload that was received is the payload that was sent, of a run with
+    /// `bulk` in which nothing was lost.
     #[must_use]
     pub fn payload_agrees(&self) -> bool {
         let [sent, received] = [
@@ -324,7 +326,7 @@ enum Ports {
 pub struct Lean {
     config: LeanConfig,
     ports: Ports,
-    /// Where the times in frames begin.
+    /// Zero of the times in frames.
     epoch: Instant,
 }
 
@@ -376,9 +378,9 @@ impl Lean {
         }
     }
 
-    /// `count` ports in front of nothing but a thread that gives buffers back, without a session and
-    /// without touching a frame (never super-frames): what the client could do if the switch cost nothing. The thread runs on
-    /// `cpu` until it is dropped.
+    /// `count` ports in front of nothing but a thread that gives buffers back, without a session
+    /// and without touching a frame (never super-frames): what the client could do if the switch
+    /// cost nothing. The thread runs on `cpu` until it is dropped.
     ///
     /// # Errors
     /// When memory or thread cannot be had.
@@ -424,8 +426,8 @@ impl Lean {
         }
     }
 
-    /// Exchanges super-frames in bursts for `time`, on this thread, on the configured CPU: while the back end moves a
-    /// burst, nobody writes or reads payload.
+    /// Exchanges super-frames in bursts for `time`, on this thread, on the configured CPU: while
+    /// the back end moves a burst, payload is neither written nor read.
     ///
     /// # Errors
     /// As [`Lean::run`], without `bulk`, and when frames are lost.

@@ -1,22 +1,25 @@
-//! The other side: what a guest and its VMM do, for unit tests, benches, fuzzing and end-to-end tests.
+//! Guests and VMMs for unit tests, benches, fuzzing and end-to-end tests.
 //!
-//! The crate is an independent oracle. It knows the virtio 1.3 and vhost-user specifications and nothing
-//! of the `virtio` and `datapath` crates that it tests, so that a misreading cannot hide on both sides.
+//! The crate is an independent oracle. It knows the virtio 1.3 and vhost-user specifications and
+//! nothing of the `virtio` and `datapath` crates that it tests, so that a misreading cannot hide on
+//! both sides.
 //!
 //! * [`guest_ram`]: guest memory in a memfd or on the heap, with an allocator
 //! * [`driver`]: the driver's half of split and packed virtqueues, with pokes for hostile tests
-//! * [`net`]: a guest NIC made of two driver queues, which checks what the device owes it
+//! * [`net`]: a guest NIC made of two driver queues, which checks the duties of the device
 //! * [`frontend`]: a vhost-user front end
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
-//! * [`hostile`]: every known trick of a hostile VMM against a Lasthop, beside honest ones
+//! * [`hostile`]: all known attacks of a hostile VMM against a Lasthop, beside honest ones
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
-//! * [`precopy`]: what a VMM does with a guest's memory in a live migration
-//! * [`clock`]: a clock that moves when told to
+//! * [`precopy`]: live migration of a guest's memory by a VMM
+//! * [`samples`]: committed samples of records
+//! * [`clock`]: a clock that tests move
 //!
-//! A test tool may panic on a mistake of the test itself (an address outside guest memory, a poke of the
-//! wrong layout); what the device under test does wrong comes back as an error that names the rule.
+//! A test tool may panic on a mistake of the test itself (an address outside guest memory, a poke
+//! of the wrong layout); a violation of the device under test comes back as an error that names the
+//! rule.
 
 pub mod clock;
 pub mod driver;
@@ -30,6 +33,7 @@ pub mod metrics;
 pub mod net;
 pub mod packets;
 pub mod precopy;
+pub mod samples;
 pub mod vcpu;
 
 #[cfg(test)]

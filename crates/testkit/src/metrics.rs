@@ -1,4 +1,5 @@
-//! A reader of Prometheus's text format 0.0.4 and of OpenMetrics, stricter than collectors are: for tests of what is exposed.
+//! A reader of Prometheus's text format 0.0.4 and of OpenMetrics, stricter than collectors are: for
+//! tests of what is exposed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +96,7 @@ struct Family {
 }
 
 impl Family {
-    /// Whether one of its samples has this name.
+    /// Returns whether one of its samples has this name.
     fn has(&self, sample: &str, open: bool) -> bool {
         let Some(suffix) = sample.strip_prefix(&self.name) else {
             return false;

@@ -1,5 +1,5 @@
-//! A device as simple as possible, for the tests of this crate only: one buffer at a time, straight from
-//! the specification's text, no batching, no checks.
+//! A device as simple as possible, for the tests of this crate only: one buffer at a time, straight
+//! from the specification's text, no batching, no checks.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -212,7 +212,7 @@ impl ModelDevice {
         }
     }
 
-    /// Whether the driver wants to hear of what was used since the last call.
+    /// Returns whether the driver requests a notification of buffers used since the last call.
     pub(crate) fn needs_notify(&mut self) -> bool {
         fence(Ordering::SeqCst);
         let (old, new) = (self.notified, self.used);

@@ -1,6 +1,7 @@
 //! A guest NIC: a receive and a transmit queue, buffers, headers, and the device's duties.
 //!
-//! [`NetPair::receive`] checks what virtio 1.3 section 5.1.6 asks of the device and names what was broken.
+//! [`NetPair::receive`] checks what virtio 1.3 section 5.1.6 asks of the device and names what was
+//! broken.
 
 use crate::driver::{DriverQueue, Layout, Piece, QueueOptions, Shape, UsedFault};
 use crate::features::{
@@ -49,7 +50,7 @@ impl RxBuffers {
     }
 }
 
-/// What a NIC is made with.
+/// Parameters of a NIC.
 #[derive(Clone, Debug)]
 pub struct NetOptions {
     /// Negotiated features.
@@ -113,7 +114,7 @@ impl NetOptions {
     }
 }
 
-/// What the device did wrong.
+/// Violations of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NicFault {
     /// The used ring itself is wrong.
@@ -126,10 +127,10 @@ pub enum NicFault {
     #[error("num_buffers is {0}")]
     NumBuffers(u16),
     /// Not all buffers of a packet became used together.
-    #[error("a packet of {wanted} buffers became visible with {there}")]
+    #[error("a packet of {desired} buffers became visible with {there}")]
     Torn {
         /// `num_buffers`.
-        wanted: u16,
+        desired: u16,
         /// Buffers that were there.
         there: u16,
     },
@@ -153,7 +154,7 @@ pub enum NicFault {
     },
     /// The device wrote between the pieces of a buffer.
     #[error("the device wrote outside of the buffer, near {0:#x}")]
-    Guard(u64),
+    PortSecurity(u64),
 }
 
 /// A packet that the guest received.
@@ -167,8 +168,8 @@ pub struct Received {
     pub buffers: u16,
 }
 
-/// One queue pair of a guest NIC. Staging and publishing are separate, so that a test can batch; kicks are
-/// the caller's business.
+/// One queue pair of a guest NIC. Staging and publishing are separate, so that a test can batch;
+/// kicks are the caller's business.
 #[derive(Debug)]
 pub struct NetPair {
     /// The receive queue (the guest's receive: the device writes).
@@ -180,7 +181,8 @@ pub struct NetPair {
     pool: BufferPool,
     rx_slots: Vec<Slot>,
     rx_idle: Vec<u64>,
-    /// Whether `receive` offers emptied buffers again at once; off models a guest that stopped reading.
+    /// Whether `receive` offers emptied buffers again at once; off models a guest that stopped
+    /// reading.
     pub auto_refill: bool,
 }
 
@@ -206,13 +208,13 @@ impl NetPair {
         pair
     }
 
-    /// What the NIC was made with.
+    /// Returns the parameters of the NIC.
     #[must_use]
     pub fn options(&self) -> &NetOptions {
         &self.options
     }
 
-    /// Memory for buffers allocated from now on, after hot-plug.
+    /// Sets the memory for buffers allocated later, after hot-plug.
     pub fn set_ram(&mut self, ram: &GuestRam) {
         self.ram = ram.clone();
         self.rx.set_ram(ram);
@@ -393,7 +395,7 @@ impl NetPair {
                 });
             }
             let used = self.rx.poll()?.ok_or(NicFault::Torn {
-                wanted: merged,
+                desired: merged,
                 there: index,
             })?;
             self.empty(used.token, used.len, frame)?;
@@ -411,7 +413,9 @@ impl NetPair {
             self.ram.read_onto(piece.gpa, n as usize, out);
             left -= n;
         }
-        buffer.check_guards(&self.ram).map_err(NicFault::Guard)?;
+        buffer
+            .check_canaries(&self.ram)
+            .map_err(NicFault::PortSecurity)?;
         self.rx_idle.push(slot);
         Ok(())
     }
@@ -441,7 +445,7 @@ fn check_header(header: &NetHeader, features: u64, frame_len: usize) -> Result<(
     if header.flags & NEEDS_CSUM != 0 && end > frame_len {
         return fail("the checksum field lies behind the frame");
     }
-    let wanted = match header.gso_type & !GSO_ECN {
+    let desired = match header.gso_type & !GSO_ECN {
         GSO_NONE if header.gso_type == GSO_NONE => return Ok(()),
         GSO_TCPV4 => GUEST_TSO4,
         GSO_TCPV6 => GUEST_TSO6,
@@ -449,7 +453,7 @@ fn check_header(header: &NetHeader, features: u64, frame_len: usize) -> Result<(
         _ => return fail("unknown gso_type"),
     };
     let ecn = header.gso_type & GSO_ECN != 0;
-    if features & wanted == 0 || (ecn && features & GUEST_ECN == 0) {
+    if features & desired == 0 || (ecn && features & GUEST_ECN == 0) {
         return fail("segmentation that was not negotiated");
     }
     if header.flags & NEEDS_CSUM == 0 || header.gso_size == 0 {

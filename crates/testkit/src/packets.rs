@@ -1,7 +1,7 @@
 //! Frames for tests, and an independent look at frames that come back.
 //!
-//! Frames are built with `wire`; checksum verification and segmentation here are written from the RFCs
-//! alone, byte by byte, so that they can judge the fast code under test.
+//! Frames are built with `wire`; checksum verification and segmentation here are written from the
+//! RFCs alone, byte by byte, so that they can judge the fast code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -44,7 +44,7 @@ pub fn mac(n: u8) -> [u8; 6] {
     [0x02, 0x1a, 0x57, 0, 0, n]
 }
 
-/// Who talks to whom.
+/// Addresses and ports of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Source address of the Ethernet header.
@@ -90,7 +90,7 @@ impl Flow {
         }
     }
 
-    /// The same flow in an 802.1Q tag.
+    /// Returns the flow in an 802.1Q tag.
     #[must_use]
     pub fn tagged(self, tci: u16) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Flow {
         }
     }
 
-    /// The same flow between other ports.
+    /// Returns the flow between other ports.
     #[must_use]
     pub fn ports(self, src_port: u16, dst_port: u16) -> Self {
         Self {
@@ -266,8 +266,8 @@ pub fn vlan_stripped(frame: &[u8]) -> (Vec<u8>, Option<u16>) {
     ([&frame[..12], &frame[16..]].concat(), Some(tci))
 }
 
-/// An ICMP echo request (RFC 792), which any IP stack answers with the same identifier, number and payload. The ports of
-/// `flow`, which is one of IPv4, do not count.
+/// An ICMP echo request (RFC 792), which any IP stack answers with the same identifier, number and
+/// payload. The ports of `flow`, which is one of IPv4, do not count.
 #[must_use]
 pub fn echo_request(flow: &Flow, id: u16, seq: u16, payload: &[u8]) -> Vec<u8> {
     network(flow, 8 + payload.len())

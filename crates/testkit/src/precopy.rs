@@ -1,5 +1,6 @@
-//! What a VMM does with a guest's memory in a live migration: a copy of all of it, then pass after pass of the pages that the
-//! logs name, the back end's and that of the guest's own writes; the last one when nothing writes any more.
+//! Live migration of a guest's memory by a VMM: a copy of all of it, then pass after pass of the
+//! pages in the logs, the back end's and that of the guest's own writes; the last one after all
+//! writes.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -54,7 +55,7 @@ impl Precopy {
         &self.log
     }
 
-    /// What the logs name since the last time; it is cleared there.
+    /// Returns the pages logged since the last call; the logs are cleared.
     #[must_use]
     pub fn pending(&self) -> Pending {
         Pending {

@@ -1,4 +1,5 @@
-//! A guest with one processor, played by a thread: it computes, is interrupted, and sleeps when it has nothing to do.
+//! A guest with one processor, played by a thread: it computes, is interrupted, and sleeps when it
+//! has nothing to do.
 //!
 //! ```text
 //!            +--------------------- loop ---------------------+
@@ -8,12 +9,14 @@
 //! nothing:   | sleep until an interrupt, or until the task's time|
 //!            +--------------------------------------------------+
 //! ```
-//! To the scheduler such a thread looks as the thread of a virtual processor does, and to the switch its queues look as those of a
-//! Linux guest do: it polls while there are frames, asks for interrupts before it does anything else, and kicks when asked to. What a
-//! real processor spends on leaving the guest, on an interrupt and on its network stack is spent by looking at the clock
+//! To the scheduler such a thread looks as the thread of a virtual processor does, and to the
+//! switch its queues look as those of a Linux guest do: it polls while there are frames, asks for
+//! interrupts before it does anything else, and kicks when asked to. What a real processor spends
+//! on leaving the guest, on an interrupt and on its network stack is spent by looking at the clock
 //! ([`Costs`]).
 //!
-//! [`lean`](crate::lean) is the client that never is the limit; this one is the client that does as guests do.
+//! [`lean`](crate::lean) is the client that never is the limit; this one is the client that does as
+//! guests do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -35,16 +38,17 @@ pub use thread::VcpuThread;
 use message::{Kind, Message, Templates};
 
 /// So long nothing happens before what is on its way counts as lost.
-const PATIENCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(20);
 /// Data that are acknowledged together, at most.
 const ACKNOWLEDGED: u32 = 2;
 /// A full transmit queue is looked at again after this time.
 const ROOM: Duration = Duration::from_micros(20);
 
-/// What a guest's own work costs, each time.
+/// Costs of a guest's own work, each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// A kick: leaving the guest and coming back to it, beside the system call that a thread makes in any case.
+    /// A kick: leaving the guest and coming back to it, beside the system call that a thread makes
+    /// in any case.
     pub exit: Duration,
     /// An interrupt: delivering it and finding out what it was.
     pub interrupt: Duration,
@@ -64,13 +68,13 @@ impl Default for Costs {
     }
 }
 
-/// What the guest has to do beside answering: requests are answered and data acknowledged always.
+/// Work of the guest beside answering: requests are answered and data acknowledged always.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Task {
     /// Nothing.
     Serve,
     /// Requests to `peer`, so many on their way at all times.
-    Ask {
+    SupervisorRequest {
         /// Number of the guest that is asked.
         peer: u8,
         /// Requests without an answer yet.
@@ -98,7 +102,7 @@ pub enum Task {
     },
 }
 
-/// What a guest did in a run.
+/// Counts of a guest in a run.
 #[derive(Clone, Debug, Default)]
 pub struct VcpuReport {
     /// How long it took.
@@ -179,10 +183,10 @@ pub struct Vcpu<N> {
     streams: BTreeMap<u8, Stream>,
     arrived: BTreeMap<u8, Arrived>,
     outstanding: u32,
-    /// When the next request of [`Task::Pace`] is due.
+    /// Due time of the next request of [`Task::Pace`].
     due: Instant,
     random: u64,
-    /// When something came that was waited for, or was sent when nothing was.
+    /// Time of the last expected arrival, or of the last send without one.
     progress: Instant,
     run: u32,
     report: VcpuReport,
@@ -341,12 +345,12 @@ impl<N: Nic> Vcpu<N> {
     fn produce(&mut self, task: &Task, now: Instant) -> Result<bool, GuestError> {
         match task {
             Task::Serve => Ok(false),
-            Task::Ask {
+            Task::SupervisorRequest {
                 peer,
                 outstanding,
                 payload,
             } => {
-                if self.outstanding > 0 && now - self.progress > PATIENCE {
+                if self.outstanding > 0 && now - self.progress > TIMEOUT {
                     self.give_up(now);
                 }
                 if self.outstanding >= *outstanding {
@@ -399,7 +403,7 @@ impl<N: Nic> Vcpu<N> {
         now: Instant,
     ) -> Result<bool, GuestError> {
         let most = (window / payload).max(1) as u64;
-        if now - self.progress > PATIENCE {
+        if now - self.progress > TIMEOUT {
             self.give_up(now);
         }
         // Who has the least on its way is served first.
@@ -417,7 +421,7 @@ impl<N: Nic> Vcpu<N> {
         Ok(sent)
     }
 
-    /// What is on its way counts as arrived: it is lost.
+    /// Counts frames in flight as arrived: they are lost.
     fn give_up(&mut self, now: Instant) {
         let waiting = |stream: &Stream| stream.sent > stream.acknowledged;
         if self.outstanding > 0 || self.streams.values().any(waiting) {
@@ -432,12 +436,14 @@ impl<N: Nic> Vcpu<N> {
 
     /// How long there is nothing to send, if that is known.
     fn next(&self, task: &Task, now: Instant) -> Option<Duration> {
-        let patience = (self.progress + PATIENCE).saturating_duration_since(now);
+        let patience = (self.progress + TIMEOUT).saturating_duration_since(now);
         match task {
             Task::Serve => None,
-            Task::Ask { outstanding, .. } if self.outstanding < *outstanding => Some(ROOM),
+            Task::SupervisorRequest { outstanding, .. } if self.outstanding < *outstanding => {
+                Some(ROOM)
+            }
             Task::Pace { .. } => Some(self.due.saturating_duration_since(now)),
-            Task::Ask { .. } | Task::Stream { .. } => Some(patience.max(ROOM)),
+            Task::SupervisorRequest { .. } | Task::Stream { .. } => Some(patience.max(ROOM)),
         }
     }
 

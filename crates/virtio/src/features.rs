@@ -1,5 +1,5 @@
-//! Feature bits of a virtio-net device (virtio 1.3, sections 5.1.3 and 6) and the two that vhost keeps in
-//! the same 64-bit word.
+//! Feature bits of a virtio-net device (virtio 1.3, sections 5.1.3 and 6) and the two that vhost
+//! keeps in the same 64-bit word.
 
 use bitflags::bitflags;
 
@@ -86,7 +86,8 @@ bitflags! {
         const ANY_LAYOUT = 1 << 27;
         /// Descriptors may refer to tables of descriptors (sections 2.7.5.3, 2.8.7).
         const RING_INDIRECT_DESC = 1 << 28;
-        /// Both sides say at which index they want to be notified (sections 2.7.7, 2.7.10, 2.8.10).
+        /// Each side states at which index it wants a notification (sections 2.7.7, 2.7.10,
+        /// 2.8.10).
         const RING_EVENT_IDX = 1 << 29;
         /// vhost-user: protocol features can be negotiated (`VHOST_USER_F_PROTOCOL_FEATURES`).
         const VHOST_PROTOCOL_FEATURES = 1 << 30;
@@ -117,19 +118,20 @@ bitflags! {
 }
 
 impl Features {
-    /// Whether a driver took these as a legacy one does: without `VERSION_1`.
+    /// Returns whether a legacy driver chose these features: `VERSION_1` is missing.
     #[must_use]
     pub const fn are_legacy(self) -> bool {
         !self.contains(Self::VERSION_1)
     }
 
-    /// Those among them that no legacy driver can have taken: its registers hold 32 bits (4.1.4.8), so that packed
-    /// rings and `IN_ORDER` are not for it.
+    /// Returns the features that no legacy driver can choose: its registers hold 32 bits (4.1.4.8),
+    /// so packed rings and `IN_ORDER` are out of its reach.
     #[must_use]
     pub const fn beyond_legacy(self) -> Self {
-        match self.are_legacy() {
-            true => Self::from_bits_retain(self.bits() >> 32 << 32),
-            false => Self::empty(),
+        if self.are_legacy() {
+            Self::from_bits_retain(self.bits() >> 32 << 32)
+        } else {
+            Self::empty()
         }
     }
 }

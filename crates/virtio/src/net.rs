@@ -1,6 +1,6 @@
-//! The header in front of every frame on a virtio-net queue (virtio 1.3, section 5.1.6): 12 bytes, little
-//! endian. A legacy driver's ends before `num_buffers` where buffers are not merged (5.1.6.1), and is in the guest's
-//! own byte order, which on x86-64 is the same.
+//! The header in front of every frame on a virtio-net queue (virtio 1.3, section 5.1.6): 12 bytes,
+//! little endian. A legacy driver's ends before `num_buffers` where buffers are not merged
+//! (5.1.6.1), and is in the guest's own byte order, which on x86-64 is the same.
 
 use crate::features::Features;
 
@@ -21,10 +21,6 @@ pub const fn len(features: Features) -> usize {
 
 /// Flag: the checksum from `csum_start` on is to be completed at `csum_start + csum_offset`.
 pub const FLAG_NEEDS_CSUM: u8 = 1;
-/// Flag, towards the driver: the checksum was verified.
-pub const FLAG_DATA_VALID: u8 = 2;
-/// Flag, towards the driver: the `csum_*` fields hold coalescing information (`NET_RSC_EXT`).
-pub const FLAG_RSC_INFO: u8 = 4;
 
 /// The frame is one packet, no segmentation.
 pub const GSO_NONE: u8 = 0;
@@ -50,16 +46,16 @@ pub struct NetHeader {
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where checksumming starts, in bytes from the start of the frame.
+    /// Start of the checksummed bytes, in bytes from the start of the frame.
     pub csum_start: u16,
-    /// Where the checksum goes, in bytes from `csum_start`.
+    /// Place of the checksum, in bytes from `csum_start`.
     pub csum_offset: u16,
     /// Receive buffers that the frame is spread over; 1 without `NET_MRG_RXBUF`, 0 from the driver.
     pub num_buffers: u16,
 }
 
 impl NetHeader {
-    /// Reads the header from its wire form. Any bytes are a header; what they mean is for the caller to check.
+    /// Reads the header from its wire form. Any bytes are a header; the caller checks the values.
     #[inline]
     #[must_use]
     pub const fn decode(b: &[u8; LEN]) -> Self {
@@ -106,7 +102,7 @@ impl NetHeader {
         self.gso_type & !GSO_ECN
     }
 
-    /// Whether a checksum is left to complete.
+    /// Returns whether a checksum is left to complete.
     #[inline]
     #[must_use]
     pub const fn needs_csum(&self) -> bool {

@@ -197,7 +197,7 @@ fn make_fd(file: bool) -> OwnedFd {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd")
 }
 
-/// A VMM that repeats good messages as well as bad ones, and goes on after every fault.
+/// A VMM that repeats valid messages as well as invalid ones, and continues after every fault.
 fn play(steps: &[Step]) -> (u32, u32) {
     let features = Features::VERSION_1 | Features::RING_PACKED;
     let mut session = Session::new(Offer::new(features, 2));

@@ -166,7 +166,7 @@ fn event() -> OwnedFd {
 /// A copy in the event type of the foreign crate, whose name is not ours to use.
 fn foreign<T: FromRawFd>(fd: &OwnedFd) -> T {
     let copy = fd.try_clone().unwrap().into_raw_fd();
-    // SAFETY: the copy is open and belongs to nobody else.
+    // SAFETY: the copy is open and has no other owner.
     unsafe { T::from_raw_fd(copy) }
 }
 
@@ -220,8 +220,8 @@ fn split_queues_start_notify_and_stop() {
 fn packed_queues_with_an_inflight_area() {
     let features = Features::VERSION_1 | Features::RING_PACKED;
     let mut rig = Rig::new(features.bits() | PROTOCOL);
-    let wanted = VhostUserInflight::new(0, 0, 2, 256);
-    let (area, file) = rig.front.get_inflight_fd(&wanted).unwrap();
+    let desired = VhostUserInflight::new(0, 0, 2, 256);
+    let (area, file) = rig.front.get_inflight_fd(&desired).unwrap();
     assert!(area.mmap_size >= 2 * 256 * 32);
     rig.front.set_inflight_fd(&area, file.as_raw_fd()).unwrap();
     rig.start(0, 0x8000);
@@ -259,7 +259,7 @@ fn memory_slots_log_and_configuration() {
     rig.front.set_features(features | LOG_ALL).unwrap();
     rig.with(|seen| {
         assert!(seen.memory.as_ref().unwrap().log().is_some());
-        assert_eq!(seen.running.len(), 1, "it goes on");
+        assert_eq!(seen.running.len(), 1, "the session continues");
     });
 
     let flags = VhostUserConfigFlags::empty();

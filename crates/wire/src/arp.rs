@@ -53,13 +53,7 @@ impl<'a> ArpView<'a> {
         Ipv4Addr::from(array::<PACKET_LEN, 4>(self.fixed, 14))
     }
 
-    /// Hardware address asked for or answered to.
-    #[inline]
-    pub fn target_mac(&self) -> MacAddr {
-        MacAddr(array(self.fixed, 18))
-    }
-
-    /// Protocol address asked for or answered to.
+    /// Requested protocol address, or the receiver of a reply.
     #[inline]
     pub fn target_ip(&self) -> Ipv4Addr {
         Ipv4Addr::from(array::<PACKET_LEN, 4>(self.fixed, 24))

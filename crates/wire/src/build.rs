@@ -1,4 +1,5 @@
-//! Whole frames with right lengths and checksums, for tests and for control. Allocates; not for the hot path.
+//! Whole frames with right lengths and checksums, for tests and for control. Allocates; not for the
+//! hot path.
 //!
 //! ```
 //! use wire::{MacAddr, Parsed, build::PacketBuilder};
@@ -59,7 +60,8 @@ enum Transport {
     Icmp(u8, u8, [u8; 4]),
 }
 
-/// Builds one frame, layer by layer. Without a network layer it is of EtherType 0x88b5 (local experiments).
+/// Builds one frame, layer by layer. Without a network layer it is of EtherType 0x88b5 (local
+/// experiments).
 #[derive(Clone, Debug)]
 pub struct PacketBuilder {
     src: MacAddr,
@@ -128,7 +130,7 @@ impl PacketBuilder {
         self
     }
 
-    /// Has the ARP packet claim another hardware address for its sender than the frame's source.
+    /// Sets another sender hardware address in the ARP packet than the frame's source.
     pub fn arp_sender_mac(mut self, mac: MacAddr) -> Self {
         if let Network::Arp { sender_mac, .. } = &mut self.network {
             *sender_mac = Some(mac);
@@ -141,8 +143,9 @@ impl PacketBuilder {
         self.arp(arp::REQUEST, sender, MacAddr::ZERO, target)
     }
 
-    /// The reverse ARP request by which a station says where it is now, as QEMU sends it after a
-    /// migration (vhost-user specification, `VHOST_USER_SEND_RARP`): the frame's source asks for its own address.
+    /// Builds the reverse ARP request by which a station announces its location, as QEMU sends it
+    /// after a migration (vhost-user specification, `VHOST_USER_SEND_RARP`): the frame's source
+    /// requests its own address.
     pub fn rarp_announce(self) -> Self {
         let own = self.src;
         self.arp(arp::REVERSE_REQUEST, [0; 4], own, [0; 4])
@@ -191,8 +194,9 @@ impl PacketBuilder {
         self
     }
 
-    /// Adds an IPv6 extension header of type `protocol`. `body` is what follows its first two bytes,
-    /// padded with zero to a multiple of eight bytes in all. An authentication header (51) counts its length as RFC 4302 has it.
+    /// Adds an IPv6 extension header of type `protocol`. `body` is what follows its first two
+    /// bytes, padded with zero to a multiple of eight bytes in all. An authentication header (51)
+    /// counts its length as RFC 4302 has it.
     pub fn extension(mut self, protocol: u8, body: &[u8]) -> Self {
         self.extensions.push((protocol, body.to_vec()));
         self

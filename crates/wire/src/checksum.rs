@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// A one's complement sum in progress.
 ///
-/// Pieces of any length may follow each other: a piece after an odd number of bytes is swapped
-/// into place (RFC 1071 section 2 (B)). Fields added as numbers count as if at an even offset and do
-/// not move the position.
+/// Pieces of any length may follow each other: a piece after an odd number of bytes is swapped into
+/// place (RFC 1071 section 2 (B)). Fields added as numbers count as if at an even offset and do not
+/// move the position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Sum of big-endian 16-bit words, not folded. Each addition is below 2^32, so 2^32 of them fit.
+    /// Sum of big-endian 16-bit words, not folded. Each addition is below 2^32, so 2^32 of them
+    /// fit.
     acc: u64,
     /// Whether an odd number of bytes was added.
     odd: bool,
@@ -65,7 +66,8 @@ impl Sum {
         self.acc += u64::from(v >> 16) + u64::from(v & 0xffff);
     }
 
-    /// The IPv4 pseudo-header (RFC 9293 section 3.1); `len` is the bytes of transport header and payload.
+    /// The IPv4 pseudo-header (RFC 9293 section 3.1); `len` is the bytes of transport header and
+    /// payload.
     #[inline]
     pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u32) -> Self {
         let mut s = Self::new();
@@ -76,7 +78,8 @@ impl Sum {
         s
     }
 
-    /// The IPv6 pseudo-header (RFC 8200 section 8.1); `len` is the bytes of transport header and payload.
+    /// The IPv6 pseudo-header (RFC 8200 section 8.1); `len` is the bytes of transport header and
+    /// payload.
     #[inline]
     pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Self {
         let mut s = Self::of(&src.octets());
@@ -108,7 +111,8 @@ impl Sum {
     }
 }
 
-/// Sum of 32-bit little-endian words, so also of 16-bit ones. Four lanes, which the compiler vectorises.
+/// Returns the sum of 32-bit little-endian words, so also of 16-bit ones. Four accumulators, which
+/// the compiler vectorises.
 #[inline]
 fn sum_le(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<32>();
@@ -123,7 +127,7 @@ fn sum_le(bytes: &[u8]) -> u64 {
     lanes.iter().sum::<u64>() + words + sum_tail(rest)
 }
 
-/// The same for fewer than eight bytes.
+/// Returns the sum of fewer than eight bytes.
 #[inline]
 fn sum_tail(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<2>();
@@ -154,8 +158,8 @@ fn fold(v: u64) -> u16 {
 pub struct PartialError;
 
 /// Completes a checksum that a virtio driver left to the device (`VIRTIO_NET_HDR_F_NEEDS_CSUM`,
-/// virtio 1.3 section 5.1.6.2): the field at `csum_start + csum_offset` holds the pseudo-header's sum;
-/// the checksum covers everything from `csum_start`. `payload` is the sum of the frame's bytes
+/// virtio 1.3 section 5.1.6.2): the field at `csum_start + csum_offset` holds the pseudo-header's
+/// sum; the checksum covers everything from `csum_start`. `payload` is the sum of the frame's bytes
 /// after `headers`, up to the end of what the checksum covers.
 ///
 /// A zero result is written as 0xffff, which is the same number and right for UDP too.

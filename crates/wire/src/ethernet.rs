@@ -1,4 +1,5 @@
-//! Ethernet II: addresses, types, and the view of a header with at most one 802.1Q tag (IEEE 802.3, 802.1Q).
+//! Ethernet II: addresses, types, and the view of a header with at most one 802.1Q tag (IEEE 802.3,
+//! 802.1Q).
 
 use crate::{
     VlanTci, WireError,
@@ -21,25 +22,26 @@ impl MacAddr {
     /// 00:00:00:00:00:00, no station's address.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// Whether the group bit is set; true for broadcast.
+    /// Returns whether the group bit is set; true for broadcast.
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether this is the broadcast address.
+    /// Returns whether this is the broadcast address.
     #[inline]
     pub const fn is_broadcast(self) -> bool {
         self.to_u64() == 0xffff_ffff_ffff
     }
 
-    /// Whether this address may be a station's own: neither a group address nor zero.
+    /// Returns whether this address may be a station's own: neither a group address nor zero.
     #[inline]
     pub const fn is_station(self) -> bool {
         !self.is_multicast() && self.to_u64() != 0
     }
 
-    /// Whether this is one of 01-80-C2-00-00-00 to -0F, which a bridge never forwards (IEEE 802.1Q, table 8-1).
+    /// Returns whether this is one of 01-80-C2-00-00-00 to -0F, which a bridge never forwards (IEEE
+    /// 802.1Q, table 8-1).
     #[inline]
     pub const fn is_link_local_reserved(self) -> bool {
         self.to_u64() & !0xf == 0x0180_c200_0000
@@ -102,7 +104,7 @@ fn hex_byte(s: &str) -> Option<u8> {
     digits.then(|| u8::from_str_radix(s, 16).ok()).flatten()
 }
 
-/// What an Ethernet header says it carries; below 0x600 it is an 802.3 length.
+/// Type field of an Ethernet header; below 0x600 it is an 802.3 length.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherType(pub u16);
 
@@ -143,10 +145,10 @@ impl fmt::Debug for EtherType {
     }
 }
 
-/// An Ethernet header, its outer 802.1Q tag if there is one, and what follows.
+/// An Ethernet header, its outer 802.1Q tag if there is one, and the payload.
 ///
-/// Only a customer tag (0x8100) counts as a tag. A second tag, or a service tag, shows as the
-/// [`ethertype`](Self::ethertype) and is opaque: nobody reaches a VLAN by nesting tags.
+/// Only a customer tag (0x8100) counts as a tag. A second tag, or a service tag, is the
+/// [`ethertype`](Self::ethertype) and is opaque: nested tags give no access to a VLAN.
 #[derive(Clone, Copy, Debug)]
 pub struct EthernetView<'a> {
     fixed: &'a [u8; HEADER_LEN],

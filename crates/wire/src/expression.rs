@@ -1,8 +1,8 @@
-//! Two small languages about frames: [`filter`] says which frames are meant, in the words of pcap-filter(7);
+//! Two small languages about frames: [`filter`] matches frames, in the syntax of pcap-filter(7);
 //! [`frame`] describes one frame, much as tcpdump prints it.
 //!
-//! Texts come from operators and from clients of the API: they are bounded in length and in what they may nest,
-//! and what is wrong is said with its column. No text panics, and none recurses deeper than [`MAX_DEPTH`].
+//! Texts come from operators and from clients of the API: they are bounded in length and nesting,
+//! and errors have a column. No text panics, and none recurses deeper than [`MAX_DEPTH`].
 
 pub mod filter;
 pub mod frame;
@@ -18,12 +18,12 @@ pub const MAX_NODES: usize = 128;
 /// How deep parentheses and negations may nest.
 pub const MAX_DEPTH: usize = 16;
 
-/// What is wrong with a text, and where.
+/// Syntax error in a text, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {problem}")]
 pub struct ExpressionError {
-    /// Where, in characters from 1.
+    /// Position in characters, from 1.
     pub column: usize,
-    /// What was expected there, and what was found.
+    /// Expected and found tokens.
     pub problem: String,
 }

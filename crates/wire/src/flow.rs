@@ -1,21 +1,22 @@
-//! The flow key: what a cached decision may depend on, in 64 bytes.
+//! The flow key: all fields on which a cached decision may depend, in 64 bytes.
 //!
 //! ```text
 //! word  bits 63..48        47..32            31..16     15..0
-//!  0    EtherType          conduct, VLAN (1) ingress port
+//!  0    EtherType          class, VLAN (1)   ingress port
 //!  1    TOS | protocol     destination address (48)
 //!  2    TCP flags, ICMP    source address (48)
 //!  3    0                  state (2)         l4 dst     l4 src
 //! 4,5   source IP: word 4 the low 64 bits (IPv4 the low 32), word 5 the high
 //! 6,7   destination IP, likewise
-//! (1) 0x1000 with a tag, low 12 bits its VLAN, the priority is no part of a flow; above them three bits of what a guarded
-//!     port's frame does, see [`Conduct`]   (2) [`KeyState`]
+//! (1) 0x1000 with a tag, low 12 bits its VLAN, the priority is no part of a flow; above them
+//!     three bits of frame class at ports with port security, see [`FrameClass`]
+//! (2) [`KeyState`]
 //! ```
 //! ARP fills the IP words with the sender's and target's addresses and the protocol byte with the
 //! operation (255 for those above).
 
 use crate::{
-    Conduct, EtherType, MacAddr,
+    EtherType, FrameClass, MacAddr,
     packet::{Fragment, L3, Parsed},
 };
 
@@ -37,7 +38,7 @@ pub const LOW_WORDS: usize = 3;
 pub const VLAN_PRESENT: u16 = 0x1000;
 
 bitflags::bitflags! {
-    /// What is known about the upper layers, so that a zero field is not taken for a value.
+    /// Parse state of the upper layers, so that a zero field is not taken for a value.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct KeyState: u16 {
         /// A piece of a larger datagram.
@@ -46,7 +47,8 @@ bitflags::bitflags! {
         const LATER_FRAGMENT = 2;
         /// IP or ARP that contradicts itself: everything above Ethernet is zero.
         const L3_MALFORMED = 4;
-        /// A transport header that could not be read, or a later fragment of what cannot be told: ports are zero.
+        /// A transport header that could not be parsed, or a later fragment of an unknown packet:
+        /// ports are zero.
         const L4_UNKNOWN = 8;
         /// Neither IP nor ARP, but a receiver may take it for that: see [`L3::Hidden`].
         const HIDDEN = 16;
@@ -85,7 +87,7 @@ impl Field {
 
 const IN_PORT: Field = Field::new(0, 0, 32);
 const VLAN: Field = Field::new(0, 32, 13);
-const CONDUCT: Field = Field::new(0, 45, 3);
+const FRAME_CLASS: Field = Field::new(0, 45, 3);
 const ETHERTYPE: Field = Field::new(0, 48, 16);
 const DMAC: Field = Field::new(1, 0, 48);
 const PROTO: Field = Field::new(1, 48, 8);
@@ -100,7 +102,7 @@ const SRC_IP: usize = 4;
 /// First word of the destination address.
 const DST_IP: usize = 6;
 
-/// What a cached decision may depend on; one cache line. See the module for the layout.
+/// All fields on which a cached decision may depend; one cache line. See the module for the layout.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey([u64; 8]);
@@ -125,11 +127,11 @@ impl FlowKey {
         ])
     }
 
-    /// The key of a frame of which only the Ethernet header and its outer tag matter: the fields above are
-    /// zero. `None` without a whole header.
+    /// The key of a frame of which only the Ethernet header and its outer tag matter: the fields
+    /// above are zero. `None` without a whole header.
     ///
-    /// For the path of every frame: it reads each byte once, in words, and leaves nothing in memory that is
-    /// read back in another size, for which a core would wait.
+    /// For the path of every frame: it reads each byte once, in words, and leaves nothing in memory
+    /// that is read back in another size, for which a core would wait.
     #[inline]
     pub fn of_ethernet(in_port: u32, headers: &[u8]) -> Option<Self> {
         let addresses = headers.first_chunk::<8>()?;
@@ -147,9 +149,9 @@ impl FlowKey {
         Some(Self([first, dmac, rest >> 16, 0, 0, 0, 0, 0]))
     }
 
-    /// Two numbers that are the same for frames with the same Ethernet header, and for no others, from a frame's
-    /// first bytes: a quicker way than a key to see that a frame is of the flow of the one before it. `None` for
-    /// tagged frames.
+    /// Two numbers that are the same for frames with the same Ethernet header, and for no others,
+    /// from a frame's first bytes: a quicker way than a key to see that a frame is of the flow of
+    /// the one before it. `None` for tagged frames.
     #[inline(always)]
     pub fn ethernet_words(head: &[u8; 16]) -> Option<(u64, u64)> {
         let both = u128::from_le_bytes(*head);
@@ -175,10 +177,10 @@ impl FlowKey {
         }
     }
 
-    /// What the frame does, if its port is guarded.
+    /// Returns the frame class, which is set at ports with port security.
     #[inline]
-    pub const fn conduct(&self) -> Conduct {
-        Conduct::from_bits(CONDUCT.get(&self.0) as u8)
+    pub const fn frame_class(&self) -> FrameClass {
+        FrameClass::from_bits(FRAME_CLASS.get(&self.0) as u8)
     }
 
     /// Type after the outer tag.
@@ -229,7 +231,7 @@ impl FlowKey {
         L4_DST.get(&self.0) as u16
     }
 
-    /// What is known about the upper layers.
+    /// Returns the parse state of the upper layers.
     #[inline]
     pub const fn state(&self) -> KeyState {
         KeyState::from_bits_truncate(STATE.get(&self.0) as u16)
@@ -247,7 +249,7 @@ impl FlowKey {
         self.0[DST_IP] as u128 | (self.0[DST_IP + 1] as u128) << 64
     }
 
-    /// The same key from another port.
+    /// Returns the key with another ingress port.
     #[must_use]
     #[inline]
     pub const fn with_in_port(mut self, port: u32) -> Self {
@@ -255,7 +257,7 @@ impl FlowKey {
         self
     }
 
-    /// The same key in another VLAN, or untagged.
+    /// Returns the key in another VLAN, or untagged.
     #[must_use]
     #[inline]
     pub const fn with_vlan(mut self, vid: Option<u16>) -> Self {
@@ -267,15 +269,15 @@ impl FlowKey {
         self
     }
 
-    /// The same key of a frame that does something else.
+    /// Returns the key with another frame class.
     #[must_use]
     #[inline]
-    pub const fn with_conduct(mut self, conduct: Conduct) -> Self {
-        CONDUCT.put(&mut self.0, conduct as u64);
+    pub const fn with_frame_class(mut self, frame_class: FrameClass) -> Self {
+        FRAME_CLASS.put(&mut self.0, frame_class as u64);
         self
     }
 
-    /// The same key with another destination address.
+    /// Returns the key with another destination address.
     #[must_use]
     #[inline]
     pub const fn with_dmac(mut self, mac: MacAddr) -> Self {
@@ -283,7 +285,7 @@ impl FlowKey {
         self
     }
 
-    /// The same key with another source address.
+    /// Returns the key with another source address.
     #[must_use]
     #[inline]
     pub const fn with_smac(mut self, mac: MacAddr) -> Self {
@@ -291,7 +293,7 @@ impl FlowKey {
         self
     }
 
-    /// The same key of another type.
+    /// Returns the key with another EtherType.
     #[must_use]
     #[inline]
     pub const fn with_ethertype(mut self, ethertype: EtherType) -> Self {
@@ -299,14 +301,14 @@ impl FlowKey {
         self
     }
 
-    /// The same key with another source IP address; see [`src_ip`](Self::src_ip).
+    /// Returns the key with another source IP address; see [`src_ip`](Self::src_ip).
     #[must_use]
     #[inline]
     pub const fn with_src_ip(self, address: u128) -> Self {
         self.with_ip(SRC_IP, address)
     }
 
-    /// The same key with another destination IP address; see [`dst_ip`](Self::dst_ip).
+    /// Returns the key with another destination IP address; see [`dst_ip`](Self::dst_ip).
     #[must_use]
     #[inline]
     pub const fn with_dst_ip(self, address: u128) -> Self {
@@ -320,7 +322,7 @@ impl FlowKey {
         self
     }
 
-    /// The same key with another IP protocol.
+    /// Returns the key with another IP protocol.
     #[must_use]
     #[inline]
     pub const fn with_ip_proto(mut self, protocol: u8) -> Self {
@@ -328,7 +330,7 @@ impl FlowKey {
         self
     }
 
-    /// The same key with other TCP flags, or ICMP type and code.
+    /// Returns the key with other TCP flags, or ICMP type and code.
     #[must_use]
     #[inline]
     pub const fn with_l4_flags(mut self, flags: u16) -> Self {
@@ -336,7 +338,7 @@ impl FlowKey {
         self
     }
 
-    /// The same key with other TCP or UDP ports.
+    /// Returns the key with other TCP or UDP ports.
     #[must_use]
     #[inline]
     pub const fn with_l4_ports(mut self, source: u16, destination: u16) -> Self {
@@ -345,7 +347,7 @@ impl FlowKey {
         self
     }
 
-    /// The same key with something else known of its upper layers.
+    /// Returns the key with another parse state.
     #[must_use]
     #[inline]
     pub const fn with_state(mut self, state: KeyState) -> Self {
@@ -385,7 +387,7 @@ impl FlowKey {
         words_to_bytes(&self.0)
     }
 
-    /// What [`to_bytes`](Self::to_bytes) gave.
+    /// Returns the key from the bytes of [`to_bytes`](Self::to_bytes).
     #[inline]
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
         Self(words_from_bytes(bytes))

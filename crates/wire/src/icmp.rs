@@ -47,7 +47,7 @@ impl<'a> IcmpView<'a> {
         be16(self.fixed, CHECKSUM_OFFSET)
     }
 
-    /// What is present after the eight bytes.
+    /// Returns the captured payload after the eight bytes.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.rest

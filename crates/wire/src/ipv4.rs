@@ -20,8 +20,9 @@ impl<'a> Ipv4View<'a> {
     /// A view of the header at the start of `bytes`.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] when the header or its options do not fit, [`WireError::Version`], or
-    /// [`WireError::Length`] when the header length is below 20 or the total length below the header's.
+    /// [`WireError::Truncated`] when the header or its options do not fit, [`WireError::Version`],
+    /// or [`WireError::Length`] when the header length is below 20 or the total length below the
+    /// header's.
     #[inline]
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, rest) = bytes.split_first_chunk().ok_or(WireError::Truncated)?;
@@ -62,13 +63,7 @@ impl<'a> Ipv4View<'a> {
         be16(self.fixed, 4)
     }
 
-    /// Whether the don't-fragment bit is set.
-    #[inline]
-    pub fn dont_fragment(&self) -> bool {
-        self.fixed[6] & 0x40 != 0
-    }
-
-    /// Whether more fragments follow.
+    /// Returns whether more fragments follow.
     #[inline]
     pub fn more_fragments(&self) -> bool {
         self.fixed[6] & 0x20 != 0
@@ -110,7 +105,7 @@ impl<'a> Ipv4View<'a> {
         Ipv4Addr::from(array::<20, 4>(self.fixed, 16))
     }
 
-    /// What is present of the payload: neither past the total length nor past the bytes given.
+    /// Returns the captured payload: neither past the total length nor past the bytes given.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let end = (self.total_len() as usize - HEADER_LEN).min(self.rest.len());

@@ -2,13 +2,14 @@
 
 use crate::{
     WireError,
-    bytes::{array, be16, be32},
+    bytes::{array, be16},
 };
 use std::net::Ipv6Addr;
 
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
-/// Extension headers followed before the walk gives up. RFC 8200 section 4.1 recommends no chain longer than six.
+/// Extension headers followed before the walk gives up. RFC 8200 section 4.1 recommends no chain
+/// longer than six.
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// Hop-by-hop options.
@@ -29,7 +30,7 @@ pub struct Ipv6View<'a> {
     rest: &'a [u8],
 }
 
-/// Where the walk over the extension headers ended.
+/// Result of the walk over the extension headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// Protocol at the end: the upper layer's, or the extension header that could not be followed.
@@ -40,7 +41,8 @@ pub struct Extensions {
     pub complete: bool,
     /// Fragment offset in units of eight bytes and the more-fragments bit, with a fragment header.
     pub fragment: Option<(u16, bool)>,
-    /// Whether there is a routing header: the checksum's destination is then not the header's (section 8.1).
+    /// Whether there is a routing header: the checksum's destination is then not the header's
+    /// (section 8.1).
     pub routing: bool,
 }
 
@@ -64,12 +66,6 @@ impl<'a> Ipv6View<'a> {
         (be16(self.fixed, 0) >> 4) as u8
     }
 
-    /// Flow label, 20 bits.
-    #[inline]
-    pub fn flow_label(&self) -> u32 {
-        be32(self.fixed, 0) & 0xf_ffff
-    }
-
     /// Bytes after the fixed header.
     #[inline]
     pub fn payload_len(&self) -> u16 {
@@ -80,12 +76,6 @@ impl<'a> Ipv6View<'a> {
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.fixed[6]
-    }
-
-    /// Hop limit.
-    #[inline]
-    pub fn hop_limit(&self) -> u8 {
-        self.fixed[7]
     }
 
     /// Source address.
@@ -100,17 +90,18 @@ impl<'a> Ipv6View<'a> {
         Ipv6Addr::from(array::<40, 16>(self.fixed, 24))
     }
 
-    /// What is present of the payload: neither past the payload length nor past the bytes given.
+    /// Returns the captured payload: neither past the payload length nor past the bytes given.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.rest[..self.rest.len().min(self.payload_len() as usize)]
     }
 
-    /// Follows hop-by-hop, routing, fragment, authentication and destination-option headers, at most
-    /// [`MAX_EXTENSIONS`] of them. A later fragment ends the walk: what follows is payload.
+    /// Follows hop-by-hop, routing, fragment, authentication and destination-option headers, at
+    /// most [`MAX_EXTENSIONS`] of them. A later fragment ends the walk: what follows is payload.
     ///
     /// # Errors
-    /// [`WireError::Length`] when an extension header runs past the datagram, or for a second fragment header.
+    /// [`WireError::Length`] when an extension header runs past the datagram, or for a second
+    /// fragment header.
     #[inline]
     pub fn extensions(&self) -> Result<Extensions, WireError> {
         let mut walk = Extensions {
@@ -188,7 +179,7 @@ fn fragment_step(walk: &mut Extensions, head: &[u8; 8]) -> Result<Step, WireErro
     })
 }
 
-/// Whether what follows a header with this number is a header with a number of its own.
+/// Returns whether what follows a header with this number is a header with a number of its own.
 #[inline]
 pub(crate) fn is_extension(protocol: u8) -> bool {
     matches!(

@@ -1,27 +1,29 @@
-//! Views and builders for frame headers, the flow key, checksums and segmentation. No I/O, no unsafe.
+//! Views and builders for frame headers, the flow key, checksums and segmentation. No I/O, no
+//! unsafe.
 //!
-//! Everything here works on a private copy of a frame's headers, at most [`SNAPSHOT`] bytes, and
-//! on sums of a payload that lives elsewhere. What crosses the crate's edge is checked once
-//! (`new_checked`, [`packet::Parsed::parse`], [`segment::Segmenter::new`]); after that accessors are
-//! total and nothing panics, whatever a guest wrote.
+//! Everything here works on a private copy of a frame's headers, at most [`SNAPSHOT`] bytes, and on
+//! sums of a payload that lives elsewhere. What crosses the crate's edge is checked once
+//! (`new_checked`, [`packet::Parsed::parse`], [`segment::Segmenter::new`]); after that accessors
+//! are total and nothing panics, whatever a guest wrote.
 //!
-//! Nothing allocates except [`build`], which makes whole frames for tests and for control, [`question`] and [`reject`], which answer
-//! with it, and [`expression`], where texts are read; to match a frame with a filter that was read allocates nothing.
+//! Nothing allocates except [`build`], which makes whole frames for tests and for control,
+//! [`neighbour_request`] and [`reject`], which build replies with it, and [`expression`], which
+//! parses texts; to match a frame with a parsed filter allocates nothing.
 
 #![forbid(unsafe_code)]
 
 pub mod arp;
 pub mod build;
 pub mod checksum;
-pub mod conduct;
 pub mod ethernet;
 pub mod expression;
 pub mod flow;
+pub mod frame_class;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
+pub mod neighbour_request;
 pub mod packet;
-pub mod question;
 pub mod reject;
 pub mod segment;
 pub mod tcp;
@@ -32,14 +34,15 @@ mod wrapped;
 mod bytes;
 
 pub use checksum::Sum;
-pub use conduct::Conduct;
 pub use ethernet::{EtherType, MacAddr};
 pub use flow::{FlowKey, FlowMask};
+pub use frame_class::FrameClass;
 pub use packet::Parsed;
 pub use vlan::{HeaderBuf, VlanTci};
 
 /// Bytes of a frame that are copied to private memory and parsed. The longest header the switch
-/// acts on (Ethernet 14, tag 4, IPv4 60, TCP 60) is 138; the rest is room for IPv6 extension headers.
+/// acts on (Ethernet 14, tag 4, IPv4 60, TCP 60) is 138; the rest is room for IPv6 extension
+/// headers.
 pub const SNAPSHOT: usize = 192;
 
 /// Why bytes are not the header they were taken for.

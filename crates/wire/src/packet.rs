@@ -13,7 +13,7 @@ use crate::{
 };
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What the frame carries behind its Ethernet header.
+/// Payload of the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L3 {
     /// An IPv4 header whose lengths agree with the frame.
@@ -44,7 +44,7 @@ pub enum L3 {
         sender_mac: MacAddr,
         /// Protocol address the sender claims.
         sender_ip: Ipv4Addr,
-        /// Protocol address asked for.
+        /// Requested protocol address.
         target_ip: Ipv4Addr,
     },
     /// Something the switch does not look into.
@@ -52,7 +52,7 @@ pub enum L3 {
     Other,
     /// Nor into this; but a receiver may take it for IP or ARP: a tag without a VLAN, or LLC.
     Hidden,
-    /// The EtherType says IP or ARP and the bytes do not agree, or there is no whole Ethernet header.
+    /// The EtherType is IP or ARP and the bytes do not agree, or there is no whole Ethernet header.
     Malformed,
 }
 
@@ -68,10 +68,10 @@ pub enum Fragment {
     Later,
 }
 
-/// What one pass over a header snapshot found. Offsets count from the frame's first byte.
+/// Result of one pass over a header snapshot. Offsets count from the frame's first byte.
 ///
-/// A frame that is malformed above Ethernet is no error to an L2 switch: [`l3`](Self::l3) says so and the
-/// fields above stay zero or `None`.
+/// A frame that is malformed above Ethernet is no error to an L2 switch: [`l3`](Self::l3) is
+/// malformed then, and the fields above stay zero or `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
     /// Destination address.
@@ -84,14 +84,16 @@ pub struct Parsed {
     pub ethertype: EtherType,
     /// Network layer.
     pub l3: L3,
-    /// Where the network layer begins: 14 or 18; 0 for a frame without a whole Ethernet header.
+    /// Offset of the network header: 14 or 18; 0 for a frame without a whole Ethernet header.
     pub l3_offset: u16,
-    /// End of the IP datagram; what follows in the frame is Ethernet padding. The frame's length for anything but IP.
+    /// End of the IP datagram; what follows in the frame is Ethernet padding. The frame's length
+    /// for anything but IP.
     pub l3_end: u32,
-    /// Protocol number behind the IP headers; of an IPv6 chain that could not be followed to its end, where it broke off.
+    /// Protocol number behind the IP headers; of an IPv6 chain that could not be followed to its
+    /// end, where it broke off.
     pub l4_proto: u8,
-    /// Where the transport header begins. `None` without IP, in a later fragment, or when a TCP,
-    /// UDP or ICMP header is malformed or not wholly within the snapshot.
+    /// Offset of the transport header. `None` without IP, in a later fragment, or when a TCP, UDP
+    /// or ICMP header is malformed or not wholly within the snapshot.
     pub l4_offset: Option<u16>,
     /// TCP or UDP source port.
     pub src_port: u16,
@@ -147,15 +149,16 @@ impl Parsed {
         }
     }
 
-    /// Whether there is a whole Ethernet header, the outer tag included.
+    /// Returns whether there is a whole Ethernet header, the outer tag included.
     #[inline]
     pub fn has_ethernet(&self) -> bool {
         self.l3_offset != 0
     }
 
-    /// Whether a transport header should be there and could not be read: malformed, cut off, or beyond the
-    /// snapshot. A policy that looks at ports must not take the zero ports of such a frame for its ports. Likewise whether a later
-    /// fragment does not say of which protocol it is, because an extension header of IPv6 comes before that in the first.
+    /// Returns whether a transport header should be there and could not be parsed: malformed, cut
+    /// off, or beyond the snapshot. A policy that matches ports must not take the zero ports of
+    /// such a frame for its ports. Also true if a later fragment does not contain its protocol,
+    /// because an extension header of IPv6 comes before it in the first.
     #[inline]
     pub fn l4_unknown(&self) -> bool {
         let later = self.fragment == Fragment::Later;
@@ -174,7 +177,7 @@ impl Parsed {
             .map(|at| self.l3_end.saturating_sub(u32::from(at)))
     }
 
-    /// Where in the frame the TCP, UDP or ICMP checksum is.
+    /// Returns the offset of the TCP, UDP or ICMP checksum in the frame.
     #[inline]
     pub fn checksum_offset(&self) -> Option<u16> {
         let field = match (self.l3, self.l4_proto) {
@@ -188,8 +191,8 @@ impl Parsed {
         self.l4_offset.map(|at| at + field as u16)
     }
 
-    /// The pseudo-header's sum for `len` bytes of transport header and payload. `None` without IP, or when
-    /// a routing header hides the final destination.
+    /// The pseudo-header's sum for `len` bytes of transport header and payload. `None` without IP,
+    /// or when a routing header hides the final destination.
     #[inline]
     pub fn pseudo_header(&self, len: u32) -> Option<Sum> {
         match self.l3 {

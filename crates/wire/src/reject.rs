@@ -1,5 +1,5 @@
-//! What a sender is told whose frame is refused: a TCP reset (RFC 9293, 3.10.7.1), or that the destination cannot be reached for
-//! reasons of policy (RFC 1812, 5.2.7.1; RFC 4443, 3.1).
+//! Answers to a rejected frame's sender: a TCP reset (RFC 9293, 3.10.7.1), or an ICMP error for
+//! administratively prohibited destinations (RFC 1812, 5.2.7.1; RFC 4443, 3.1).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,18 +9,20 @@ use crate::{icmp, tcp};
 
 /// ICMP's "destination unreachable", and of its codes "communication administratively prohibited".
 const UNREACHABLE_V4: (u8, u8) = (3, 13);
-/// Likewise of ICMPv6.
+/// ICMPv6 type and code: destination unreachable, administratively prohibited.
 const UNREACHABLE_V6: (u8, u8) = (1, 1);
-/// Bytes of the refused datagram that go back at most, of those that are at hand: it has to be known again, no more.
+/// Limit of bytes of the refused datagram in an ICMP error: enough to recognise it.
 const QUOTE: usize = 128;
-/// Bytes of the longest frame that [`refusal`] makes: Ethernet, IPv6 and ICMPv6 headers, and what goes back.
+/// Bytes of the longest frame of [`refusal`]: Ethernet, IPv6 and ICMPv6 headers, and the quoted
+/// bytes.
 pub const MAX: usize = 14 + 40 + icmp::HEADER_LEN + QUOTE;
 /// `RST` of TCP's flags.
 const RST: u16 = 0x04;
 
-/// The frame that tells the sender of a frame, which begins with these bytes, that it is refused; untagged, and as if it came from
-/// the one it was for. `None` where nothing is to be said (RFC 1122, 3.2.2; RFC 4443, 2.4): of what was for many, of later
-/// fragments, of resets and errors, of neighbour discovery, of what is not IP.
+/// Returns the frame that reports the rejection of a frame, which begins with these bytes, to its
+/// sender; untagged, and with the receiver's address as its source. `None` where no answer may be
+/// sent (RFC 1122, 3.2.2; RFC 4443, 2.4): to multicast and broadcast, later fragments, resets and
+/// errors, neighbour discovery, and frames without IP.
 #[must_use]
 pub fn refusal(headers: &[u8], frame_len: usize) -> Option<Vec<u8>> {
     let parsed = Parsed::parse(headers, frame_len);
@@ -50,12 +52,13 @@ pub fn refusal(headers: &[u8], frame_len: usize) -> Option<Vec<u8>> {
     Some(frame.icmp(kind, code, [0; 4]).payload(quote).build())
 }
 
-/// Whether an address is that of one host of a network: none of nobody, loopback, groups, class E, or all (RFC 1122, 3.2.1.3).
+/// Returns whether an address is that of one host of a network: not unspecified, loopback,
+/// multicast, class E or broadcast (RFC 1122, 3.2.1.3).
 fn is_one(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// Likewise.
+/// Returns whether an address is that of one host: not unspecified, loopback or multicast.
 fn is_one_v6(address: Ipv6Addr) -> bool {
     !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
 }
@@ -90,7 +93,8 @@ fn reset(parsed: &Parsed, headers: &[u8]) -> Option<TcpFields> {
     })
 }
 
-/// ICMP's errors and redirects, and ICMPv6's errors, neighbour discovery and redirects; and what may be one of them: it does not show.
+/// ICMP's errors and redirects, and ICMPv6's errors, neighbour discovery and redirects; and what
+/// may be one of them: it does not show.
 fn is_not_to_be_answered(parsed: &Parsed) -> bool {
     let kind = parsed.l4_flags >> 8;
     let is_one = match parsed.l4_proto {

@@ -1,12 +1,12 @@
 //! Software segmentation: the headers of the frames that a large TCP or UDP frame becomes.
 //!
-//! Pure header logic: the payload stays where it is, in pieces; a segment says which part of it is its own, and
-//! takes that part's sum for the checksum.
+//! Pure header logic: the payload stays in place, in pieces; a segment has the range of its part,
+//! and takes that part's sum for the checksum.
 //!
 //! ```
 //! # use wire::{Sum, build::PacketBuilder, packet::Parsed, segment::{GsoKind, Segmenter}, MacAddr};
-//! # let frame = PacketBuilder::new(MacAddr::ZERO, MacAddr::BROADCAST).ipv4([10, 0, 0, 1], [10, 0, 0, 2])
-//! #     .udp(1, 2).payload(&[7; 3000]).build();
+//! # let frame = PacketBuilder::new(MacAddr::ZERO, MacAddr::BROADCAST)
+//! #     .ipv4([10, 0, 0, 1], [10, 0, 0, 2]).udp(1, 2).payload(&[7; 3000]).build();
 //! let n = usize::from(Parsed::parse(&frame[..192], frame.len()).header_len);
 //! let (headers, payload) = frame.split_at(n);
 //! let gso = Segmenter::new(headers, payload.len(), 1400, GsoKind::Udp4, false).unwrap();
@@ -25,21 +25,26 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Most segments one frame may become: 64 KiB in parts of 128 bytes. A frame that asks for more asks for work, not for transport.
+/// Limit of segments of one frame: 64 KiB in parts of 128 bytes. A frame with more would be work
+/// rather than transport.
 ///
-/// What guests ask for, of 64 KiB:
+/// Segment sizes of guests, for 64 KiB:
 ///
-/// * TCP whose peer names no segment size uses 536 bytes (RFC 9293, 3.7.1), so do Windows' and Linux' stacks: 123 segments. The
-///   smallest path MTU that Linux believes in (`min_pmtu`, 552) makes it 131.
+/// * TCP whose peer announces no segment size uses 536 bytes (RFC 9293, 3.7.1), so do Windows' and
+///   Linux' stacks: 123 segments. The smallest path MTU that Linux accepts (`min_pmtu`, 552) makes
+///   it 131.
 /// * UDP: Linux sends 64 segments at most, 128 since 2024 (`UDP_MAX_SEGMENTS`).
-/// * DPDK leaves the size to its application; Intel's drivers there take 256 bytes at least (`IAVF_MIN_TSO_MSS`): 256 segments.
+/// * DPDK leaves the size to its application; Intel's drivers there take 256 bytes at least
+///   (`IAVF_MIN_TSO_MSS`): 256 segments.
 ///
-/// A *peer* may have Linux use 36 bytes and less (`TCP_MIN_SND_MSS` is 48, with options; CVE-2019-11479), which would be more than
-/// this. Such a connection loses its super-frames and goes on with what is sent again, which Linux does in single segments. Cards
-/// refuse such sizes as well: Linux' driver of gVNIC below 88 bytes, Intel's cards below 64.
+/// A *peer* may cause Linux to use 36 bytes and less (`TCP_MIN_SND_MSS` is 48, with options;
+/// CVE-2019-11479), which would be more than this. Such a connection loses its super-frames and
+/// continues with retransmissions, which Linux sends as single segments. Network cards refuse such
+/// sizes as well: Linux' driver of gVNIC below 88 bytes, Intel's cards below 64.
 pub const MAX_SEGMENTS: usize = 512;
 
-/// Which large frame it is; of virtio's `gso_type` (virtio 1.3 section 5.1.6.2), with UDP split by IP version.
+/// Which large frame it is; of virtio's `gso_type` (virtio 1.3 section 5.1.6.2), with UDP split by
+/// IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -53,7 +58,7 @@ pub enum GsoKind {
 }
 
 impl GsoKind {
-    /// Whether segments are TCP's.
+    /// Returns whether segments are TCP's.
     pub const fn is_tcp(self) -> bool {
         matches!(self, Self::Tcp4 | Self::Tcp6)
     }
@@ -105,9 +110,10 @@ pub struct Segmenter<'a> {
 }
 
 impl<'a> Segmenter<'a> {
-    /// Checks a frame of `headers`, Ethernet to TCP or UDP header inclusive ([`Parsed::header_len`] bytes), and
-    /// `payload_len` bytes, to be cut every `gso_size` bytes. `ecn` is virtio's `GSO_ECN` bit: only TCP may have it.
-    /// CWR is kept on the first segment alone with or without it (RFC 3168 section 6.1.2).
+    /// Checks a frame of `headers`, Ethernet to TCP or UDP header inclusive ([`Parsed::header_len`]
+    /// bytes), and `payload_len` bytes, to be cut every `gso_size` bytes. `ecn` is virtio's
+    /// `GSO_ECN` bit: only TCP may have it. CWR is kept on the first segment alone with or without
+    /// it (RFC 3168 section 6.1.2).
     ///
     /// # Errors
     /// See [`GsoError`].
@@ -158,12 +164,6 @@ impl<'a> Segmenter<'a> {
         self.headers.len()
     }
 
-    /// Bytes of the longest segment with its headers.
-    #[inline]
-    pub fn max_frame_len(&self) -> usize {
-        self.headers.len() + self.gso_size.min(self.payload_len)
-    }
-
     /// Segment `index`, counted from zero.
     #[inline]
     pub fn segment(&self, index: usize) -> Option<Segment<'_>> {
@@ -176,7 +176,8 @@ impl<'a> Segmenter<'a> {
     }
 }
 
-/// Whether the headers are of `kind` and end at `len`; gives where the transport header begins.
+/// Returns whether the headers are of `kind` and end at `len`; gives where the transport header
+/// begins.
 fn check_headers(p: &Parsed, len: usize, kind: GsoKind) -> Result<usize, GsoError> {
     let version = match p.l3 {
         L3::V4 { .. } => kind.is_v4(),
@@ -212,7 +213,7 @@ pub struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Where in the large frame's payload this segment's begins.
+    /// Returns the offset of this segment's payload in the large frame's.
     #[inline]
     pub fn payload_offset(&self) -> usize {
         self.index * self.gso.gso_size
@@ -230,15 +231,16 @@ impl Segment<'_> {
         self.payload_offset()..self.payload_offset() + self.payload_len()
     }
 
-    /// Whether this is the last segment.
+    /// Returns whether this is the last segment.
     #[inline]
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.gso.count
     }
 
-    /// Writes this segment's headers and gives their length, [`Segmenter::header_len`]. The transport checksum is
-    /// not right yet: call [`finish_checksum`](Self::finish_checksum) or
-    /// [`partial_checksum`](Self::partial_checksum) next. Zero, with nothing written, when `out` is too short.
+    /// Writes this segment's headers and gives their length, [`Segmenter::header_len`]. The
+    /// transport checksum is not right yet: call [`finish_checksum`](Self::finish_checksum) or
+    /// [`partial_checksum`](Self::partial_checksum) next. Zero, with nothing written, when `out` is
+    /// too short.
     #[inline]
     pub fn write_headers(&self, out: &mut [u8]) -> usize {
         let n = self.gso.headers.len();
@@ -255,8 +257,8 @@ impl Segment<'_> {
         n
     }
 
-    /// Completes the transport checksum in what [`write_headers`](Self::write_headers) wrote; `payload` is the
-    /// sum of the bytes of [`payload_range`](Self::payload_range).
+    /// Completes the transport checksum in what [`write_headers`](Self::write_headers) wrote;
+    /// `payload` is the sum of the bytes of [`payload_range`](Self::payload_range).
     #[inline]
     pub fn finish_checksum(&self, out: &mut [u8], payload: Sum) {
         let Some(l4) = out.get_mut(self.gso.l4..self.gso.headers.len()) else {
@@ -274,8 +276,8 @@ impl Segment<'_> {
         put16(l4, self.checksum_field(), done);
     }
 
-    /// Leaves the transport checksum to a receiver that completes it itself (virtio's `GUEST_CSUM`): writes the
-    /// pseudo-header's sum and gives `csum_start` and `csum_offset`.
+    /// Leaves the transport checksum to a receiver that completes it itself (virtio's
+    /// `GUEST_CSUM`): writes the pseudo-header's sum and gives `csum_start` and `csum_offset`.
     #[inline]
     pub fn partial_checksum(&self, out: &mut [u8]) -> (u16, u16) {
         put16(

@@ -102,7 +102,7 @@ impl<'a> TcpView<'a> {
         be16(self.fixed, CHECKSUM_OFFSET)
     }
 
-    /// What is present after the header.
+    /// Returns the captured payload after the header.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.rest

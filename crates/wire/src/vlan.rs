@@ -51,7 +51,7 @@ impl VlanTci {
         ((self.pcp as u16) << 13) | ((self.dei as u16) << 12) | (self.vid & 0xfff)
     }
 
-    /// The same priority in another VLAN.
+    /// Returns the tag with the same priority in another VLAN.
     #[inline]
     pub const fn with_vid(self, vid: u16) -> Self {
         Self {
@@ -89,8 +89,8 @@ impl Default for HeaderBuf {
 }
 
 impl HeaderBuf {
-    /// Makes room for `n` header bytes (at most [`CAP`]; the slice is shorter when more are asked
-    /// for) and gives them to be written. Earlier contents show until they are.
+    /// Reserves `n` header bytes (at most [`CAP`]; the slice is shorter if `n` is larger) for the
+    /// caller to write. Earlier contents are visible until then.
     #[inline]
     pub fn fill(&mut self, n: usize) -> &mut [u8] {
         self.start = HEADROOM as u16;
@@ -130,8 +130,8 @@ impl HeaderBuf {
         self.bytes.get(usize::from(self.start)..)?.first_chunk()
     }
 
-    /// Makes room for `n` more bytes behind those that there are, as far as they fit, and gives the new ones
-    /// to be written.
+    /// Makes room for `n` more bytes behind those that there are, as far as they fit, and gives the
+    /// new ones to be written.
     #[inline]
     pub fn extend(&mut self, n: usize) -> &mut [u8] {
         let old = self.len();
@@ -159,7 +159,7 @@ impl HeaderBuf {
         self.len as usize
     }
 
-    /// Whether nothing was filled in.
+    /// Returns whether nothing was filled in.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -177,7 +177,7 @@ impl HeaderBuf {
         start..start + self.len as usize
     }
 
-    /// Whether the type says that a tag follows, whole or not.
+    /// Returns whether the EtherType is that of a tag, whole or not.
     #[inline(always)]
     pub fn is_tagged(&self) -> bool {
         self.first::<HEADER_LEN>()
@@ -209,8 +209,9 @@ impl HeaderBuf {
         true
     }
 
-    /// Gives the frame the tag of VLAN `vid`, or none, instead of its outer one, whose priority it keeps. `false`, with
-    /// nothing changed, when there is no room for a tag, or when a second tag would become the outer one.
+    /// Gives the frame the tag of VLAN `vid`, or none, instead of its outer one, whose priority it
+    /// keeps. `false`, with nothing changed, when there is no room for a tag, or when a second tag
+    /// would become the outer one.
     #[inline]
     pub fn retag(&mut self, vid: Option<u16>) -> bool {
         let old = self.pop_vlan();

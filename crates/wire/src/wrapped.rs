@@ -1,11 +1,11 @@
-//! IP and ARP in a form that a receiver may take off without having been asked to: filters that do not do the same do not see them
-//! (CVE-2021-27853, CVE-2021-27854, CVE-2021-27861, CVE-2021-27862).
+//! Encapsulated IP and ARP that a receiver may decapsulate by itself: filters that do not do the
+//! same do not match them (CVE-2021-27853, CVE-2021-27854, CVE-2021-27861, CVE-2021-27862).
 
 use crate::bytes::{array, be16};
 use crate::ethernet::EtherType;
 
-/// Bytes behind an EtherType that are looked at: LLC and SNAP (RFC 1042).
-pub(crate) const LOOKED_AT: usize = 8;
+/// Bytes behind an EtherType that are parsed: LLC and SNAP (RFC 1042).
+pub(crate) const PARSED: usize = 8;
 
 /// The first EtherType; what is smaller is a length, and LLC follows (IEEE 802.3).
 const FIRST_TYPE: u16 = 0x600;
@@ -15,12 +15,12 @@ const SAP_ARP: u8 = 0x98;
 const SAP_SNAP: u8 = 0xaa;
 /// Set in an access point that stands for a group.
 const GROUP: u8 = 1;
-/// Who says that an EtherType follows in SNAP: RFC 1042, IEEE 802.1H.
+/// Organisations of SNAP headers with an EtherType: RFC 1042, IEEE 802.1H.
 const OUIS: [[u8; 3]; 2] = [[0, 0, 0], [0, 0, 0xf8]];
 
-/// Whether what follows an EtherType is something that a receiver may read as IP or ARP all the same: a tag without a VLAN, which
-/// is nothing but a priority (IEEE 802.1Q, 6.9), or LLC. Of LLC, what it is for counts alone: who receives it is not known to look
-/// at the rest.
+/// Returns whether what follows an EtherType is something that a receiver may read as IP or ARP all
+/// the same: a tag without a VLAN, which is nothing but a priority (IEEE 802.1Q, 6.9), or LLC. Of
+/// LLC, what it is for counts alone: who receives it is not known to look at the rest.
 #[inline(never)]
 pub(crate) fn hides(ethertype: EtherType, behind: &[u8]) -> bool {
     match ethertype {
@@ -37,7 +37,7 @@ pub(crate) fn hides(ethertype: EtherType, behind: &[u8]) -> bool {
     }
 }
 
-fn snap_hides(snap: &[u8; LOOKED_AT]) -> bool {
+fn snap_hides(snap: &[u8; PARSED]) -> bool {
     let known = matches!(
         EtherType(be16(snap, 6)),
         EtherType::IPV4
@@ -46,7 +46,7 @@ fn snap_hides(snap: &[u8; LOOKED_AT]) -> bool {
             | EtherType::VLAN
             | EtherType::SERVICE_VLAN
     );
-    known && OUIS.contains(&array::<LOOKED_AT, 3>(snap, 3))
+    known && OUIS.contains(&array::<PARSED, 3>(snap, 3))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use virtio::vhost_user::{MAX_FDS, ProtocolFeatures, code};
 /// Bytes of the larger memory file.
 pub(super) const MEM: u64 = 0x2_0000;
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Event,

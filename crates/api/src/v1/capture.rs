@@ -3,22 +3,22 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Which way frames go that are captured, as their port sees it.
+/// Directions of captured frames, as seen from the switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CaptureDirection {
-    /// What the port sends into the switch.
+    /// Frames that the port sends into the switch.
     In,
-    /// What the switch delivers to the port, or wanted to.
+    /// Frames that the switch delivers to the port, and those that were dropped on the way to it.
     Out,
     /// Both.
     #[default]
     Both,
 }
 
-/// Bytes of each frame in a capture where nothing else is said: all.
+/// Default number of captured bytes of each frame: all of them.
 pub const CAPTURE_SNAPLEN: u32 = 262_144;
-/// Bytes of a capture's ring where nothing else is said.
+/// Default size of a capture's ring, in bytes.
 pub const CAPTURE_BUFFER: u32 = 16 << 20;
 
 fn snaplen() -> u32 {
@@ -29,24 +29,25 @@ fn buffer() -> u32 {
     CAPTURE_BUFFER
 }
 
-/// Query of `GET /v1/ports/{name}/capture`: which frames are wanted.
+/// Query of `GET /v1/ports/{name}/capture`: selects frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureQuery {
-    /// Only frames that this filter means, in the words of pcap-filter(7): see docs/CAPTURE.md. Empty: all.
+    /// Only frames that match this filter, a part of pcap-filter(7):
+    /// docs/user/capture-and-mirror.md. Empty: all.
     #[serde(default)]
     #[param(required = false)]
     pub filter: String,
-    /// Bytes of each frame at most.
+    /// Maximum number of captured bytes of each frame.
     #[serde(default = "snaplen")]
     #[param(required = false, default = 262_144, minimum = 1)]
     pub snaplen: u32,
-    /// Frames after which it ends; without it, it goes on until somebody ends it.
+    /// Number of frames after which the capture ends; without it, the capture has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1)]
     pub count: Option<u64>,
-    /// Only one way.
+    /// Captured direction.
     #[serde(default)]
     #[param(required = false, inline)]
     pub direction: CaptureDirection,
@@ -54,7 +55,8 @@ pub struct CaptureQuery {
     #[serde(default)]
     #[param(required = false)]
     pub drops: bool,
-    /// Bytes that wait for the client in each forwarding thread: a power of two from 4096 to 67108864.
+    /// Bytes that wait for the client in each forwarding thread: a power of two from 4096 to
+    /// 67108864.
     #[serde(default = "buffer")]
     #[param(required = false, default = 16_777_216)]
     pub buffer: u32,

@@ -1,54 +1,54 @@
-//! What a change of what is wanted alters, thing by thing.
+//! Differences that a change of the desired state makes, object by object.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::WantedState;
+use super::DesiredState;
 
-/// Query of all changes.
+/// Query parameters of all changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangeOptions {
-    /// Only say whether the change is a right one, and what would be wanted then. Whether sockets and interfaces can be had
-    /// is not known before they are tried.
+    /// Check the change and answer with the resulting desired state, but do not apply it. Sockets
+    /// and interfaces are not tried.
     pub dry_run: bool,
-    /// Answer with 200 and a `ChangesDocument`: what the change alters. A port, a segment, an access list or a part of one that is only
-    /// looked at (`dry_run`) has no other answer.
+    /// Answer with 200 and a `ChangesDocument`. A `dry_run` of a change to a port, a segment, an
+    /// access list or a part of one always does.
     pub changes: bool,
 }
 
-/// What a change alters, or would alter. Answer of every change with `changes=true`.
+/// Differences that a change makes, or would make. Answer of every change with `changes=true`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChangesDocument {
-    /// Everything that is wanted then.
-    pub wanted: WantedState,
-    /// What it takes to get there.
+    /// The desired state after the change.
+    pub desired: DesiredState,
+    /// The steps from the old state to the new one.
     pub changes: Vec<Step>,
 }
 
-/// What a step does to its subject.
+/// Actions of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ChangeAction)]
 pub enum Action {
-    /// It comes.
+    /// The object is added.
     Add,
-    /// It goes.
+    /// The object is removed.
     Remove,
-    /// It stays, and is another.
+    /// Fields of the object change.
     Change,
 }
 
-/// What a step is about.
+/// Kinds of objects that a step changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ChangeSubject)]
 pub enum Subject {
     /// The switch.
     Switch,
-    /// Where metrics are served.
+    /// The socket for metrics.
     Metrics,
     /// A segment.
     Segment,
@@ -62,18 +62,18 @@ pub enum Subject {
     /// A segment's defaults for frames that no rule matches.
     #[serde(rename = "acl_default")]
     AclDefault,
-    /// An access list, or the order of all.
+    /// An access list, or the order of all lists.
     Acl,
     /// A rule of an access list.
     Rule,
-    /// Copies of frames to a port.
+    /// A mirror.
     Mirror,
     /// A static entry of the forwarding database.
     Fdb,
 }
 
 impl Subject {
-    /// The word for it.
+    /// Returns the word in documents.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -92,32 +92,32 @@ impl Subject {
     }
 }
 
-/// A field before and after; `null` where there is none.
+/// A field before and after the change; `null` where it is absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FieldChange {
-    /// Its name, with dots for tables within tables.
+    /// The field's name, with dots between names of nested tables.
     pub field: String,
-    /// Before.
+    /// The value before.
     #[schema(value_type = Value)]
     pub from: Value,
-    /// After.
+    /// The value after.
     #[schema(value_type = Value)]
     pub to: Value,
 }
 
-/// One thing that comes, goes or changes.
+/// One object that is added, removed or changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ObjectChange)]
 pub struct Step {
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// To what.
+    /// The kind of object.
     pub subject: Subject,
-    /// Its name, unless there is but one.
+    /// The object's name, unless there is only one of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The fields that differ.
     pub fields: Vec<FieldChange>,
-    /// Whether the connection of the port's guest or driver ends for it.
+    /// Whether the change closes the connection of the port's guest or driver.
     pub disconnects: bool,
 }

@@ -1,4 +1,4 @@
-//! What was counted for the rules of access lists.
+//! Counters of the rules of access lists.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,7 +13,8 @@ pub struct CountsFilter {
     /// Only the rules of this list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
-    /// Only so many rules, those with the most packets, and only those with any.
+    /// Maximum number of rules. Those with the most packets come first; rules without packets are
+    /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -25,12 +26,12 @@ pub struct AccessCounts {
     pub lists: Vec<ListCounts>,
 }
 
-/// What was counted for the rules of one list.
+/// Counters of the rules of one list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ListCounts {
     /// The list's name.
     pub name: String,
-    /// Which frames it is about.
+    /// The direction of its frames.
     pub direction: Direction,
     /// Segments to which it applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -45,16 +46,17 @@ pub struct ListCounts {
     pub rules: Vec<RuleCounts>,
 }
 
-/// What was counted for a rule: frames about which it has decided, each once, however many ports they go to.
+/// Counters of a rule. A frame that the rule decides counts once, whatever the number of its
+/// receivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RuleCounts {
     /// The rule's name.
     pub name: String,
-    /// Frames.
+    /// Frames that the rule has decided.
     pub packets: u64,
     /// Bytes of these frames.
     pub bytes: u64,
-    /// Milliseconds since the last of them; absent if there was none.
+    /// Milliseconds since the last of these frames; absent without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_hit_ms_ago: Option<u64>,
 }

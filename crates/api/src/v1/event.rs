@@ -1,14 +1,14 @@
-//! Events: what has happened, told as it happens.
+//! Events, as they happen.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Action, FieldChange, PortState, Problem, ProblemKind, Subject};
+use super::{Action, FieldChange, PortState, Problem, ProblemKind, Subject, old_names};
 
-/// Events that are kept at most, and that a client may ask for.
+/// Maximum number of kept events, and of past events in an answer.
 pub const EVENTS_KEPT: u16 = 4096;
 
-/// Query of `GET /v1/events`: which events are wanted.
+/// Query of `GET /v1/events`: selects events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -16,23 +16,25 @@ pub struct EventsFilter {
     /// Only events that concern this port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// Only events of these kinds, with commas between them: `port,change`. Those of kind `missed` come in any case.
+    /// Only events of these kinds, separated by commas: `port,change`. Events of kind `missed` are
+    /// always sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Begin with so many of the last events, at most 4096. A client that goes on (`Last-Event-ID`) gets what it has not had instead.
+    /// Number of past events to start with, at most 4096. A client that resumes with
+    /// `Last-Event-ID` gets the events after that one instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<u16>,
-    /// Whether to go on with what happens from then on; if not, the stream ends where it would wait.
+    /// Whether the stream continues with new events; if not, it ends after the past ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(default = true)]
     pub follow: Option<bool>,
 }
 
 impl EventsFilter {
-    /// Whether it can be meant.
+    /// Checks the values.
     ///
     /// # Errors
-    /// 422 for a kind that there is not, or for too many events.
+    /// 422 for an unknown kind, or for too many events.
     pub fn check(&self) -> Result<(), Problem> {
         let invalid = |field, detail| {
             let problem = Problem::new(ProblemKind::Invalid, detail);
@@ -42,22 +44,27 @@ impl EventsFilter {
             let detail = format!("expected 0 to {EVENTS_KEPT}, found {last}");
             return invalid("last", detail);
         }
-        match self.kinds().find(|kind| !EventKind::NAMES.contains(kind)) {
-            Some(kind) => {
+        let unknown = self.kinds().find(|kind| !EventKind::NAMES.contains(kind));
+        let Some(kind) = unknown else {
+            return Ok(());
+        };
+        let detail = old_names::old_event_kind(kind).map_or_else(
+            || {
                 let kinds = EventKind::NAMES.join(", ");
-                invalid("kind", format!("expected some of {kinds}; found `{kind}`"))
-            }
-            None => Ok(()),
-        }
+                format!("expected some of {kinds}; found `{kind}`")
+            },
+            ToString::to_string,
+        );
+        invalid("kind", detail)
     }
 
-    /// Whether it wants what happens from now on.
+    /// Returns whether the stream continues with new events.
     #[must_use]
     pub fn follows(&self) -> bool {
         self.follow.unwrap_or(true)
     }
 
-    /// Whether it means an event.
+    /// Returns whether the filter selects an event.
     #[must_use]
     pub fn accepts(&self, event: &Event) -> bool {
         let is_its = |port: &String| event.what.ports().contains(&port.as_str());
@@ -72,23 +79,23 @@ impl EventsFilter {
     }
 }
 
-/// Something that has happened: the `data` of each event of `GET /v1/events`, which is a stream of server-sent events. It has the fields of an
-/// `EventKind`, too.
+/// An event: the `data` of each server-sent event of `GET /v1/events`. It also has the fields of an
+/// `EventKind`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Where it is in the stream: what `Last-Event-ID` takes. The first part is another one after each start of control, the second grows
-    /// by one with each event.
+    /// Its position in the stream, for `Last-Event-ID`. The first part is new after each start of
+    /// control, the second grows by one with each event.
     #[serde(default)]
     pub id: String,
-    /// When it happened: UTC, as in RFC 3339, with milliseconds.
+    /// The time in UTC, as in RFC 3339, with milliseconds.
     pub time: String,
-    /// How bad it is.
+    /// The severity.
     #[serde(default)]
     pub level: EventLevel,
-    /// How many like it were left out before, because there were many about the same port.
+    /// Number of similar events about the same port that were suppressed before this one.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub left_out: u64,
-    /// What has happened.
+    pub suppressed: u64,
+    /// The kind of event, and its fields.
     #[serde(flatten)]
     #[schema(ignore)]
     pub what: EventKind,
@@ -98,21 +105,21 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// How bad an event is, as in the log.
+/// Severities of events, as in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EventLevel {
-    /// As it should be.
+    /// Normal operation.
     #[default]
     Info,
-    /// Something that should not be, and is dealt with.
+    /// An abnormal condition that Lasthop handles.
     Warn,
-    /// Something that was asked for and was not done.
+    /// A request that was not carried out.
     Error,
 }
 
 impl EventLevel {
-    /// The level as it is spelt in documents.
+    /// Returns the word in documents.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -122,226 +129,240 @@ impl EventLevel {
     }
 }
 
-/// The process that has asked for something, by what the kernel says of it (`SO_PEERCRED`, or the sender of a signal).
+/// The process that has requested something, as identified by the kernel (`SO_PEERCRED`, or the
+/// sender of a signal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Asker {
-    /// Its user.
+pub struct Requester {
+    /// Its user id.
     pub uid: u32,
-    /// Its number, where it can be seen.
+    /// Its process id, if it is visible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
 }
 
-/// How far something is that takes a while.
+/// Progress of a long operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
-    /// It has begun.
+    /// It has started.
     #[default]
-    Begun,
-    /// It was done, or has ended.
+    Started,
+    /// It has ended successfully.
     Done,
-    /// It was not done, and nothing was changed.
+    /// It was refused, and nothing was changed.
     Refused,
-    /// It failed, and everything is as it was before.
+    /// It failed, and was rolled back.
     RolledBack,
 }
 
-/// What became of a process.
+/// State changes of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessChange {
     /// It has ended.
     Ended,
-    /// It was started again.
+    /// It was restarted.
     Restarted,
 }
 
-/// What an event is about.
+/// Kinds of events, with their fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
-    /// A port is in another state: its guest has connected, gone, or was stopped.
+    /// A port has changed its state: its guest has connected or disconnected, or a queue was
+    /// stopped.
     Port {
         /// The port.
         port: String,
-        /// How far it is.
+        /// Its state.
         state: PortState,
-        /// Why.
+        /// The reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A station was heard at another port than before.
-    Moved {
-        /// Its segment.
-        segment: String,
-        /// Its address.
-        mac: String,
-        /// The port where it was.
-        from: String,
-        /// The port where it is.
-        to: String,
-    },
-    /// A port's guest claims an address that another port still uses. It does not get it.
-    Claimed {
+    /// A MAC address has moved to another port.
+    MacMoved {
         /// The segment.
         segment: String,
-        /// The address.
+        /// The MAC address.
         mac: String,
-        /// The port that claims it.
+        /// The old port.
+        from: String,
+        /// The new port.
+        to: String,
+    },
+    /// A port's guest has used a MAC address that another port still uses. The address does not
+    /// move.
+    MacSpoofed {
+        /// The segment.
+        segment: String,
+        /// The MAC address.
+        mac: String,
+        /// The port that has used it.
         port: String,
     },
-    /// Addresses were bound to a port, whose guard lets its guest have those that it uses first.
-    Bound {
+    /// Sticky port security has bound addresses to a port.
+    AddressBound {
         /// The port.
         port: String,
-        /// The MAC address that is bound there now.
+        /// The bound MAC address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mac: Option<String>,
-        /// The IP addresses that are.
+        /// The bound IP addresses.
         addresses: Vec<String>,
     },
-    /// Somebody has asked for something else, and it was done. Each thing that comes, goes or changes is an event.
+    /// The desired state was changed. Each added, removed or changed object is an event.
     Change {
-        /// Who.
+        /// The requester.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Asker>,
-        /// What was done.
+        by: Option<Requester>,
+        /// The action.
         action: Action,
-        /// To what.
+        /// The kind of object.
         subject: Subject,
-        /// Its name, unless there is but one.
+        /// The object's name, unless there is only one of its kind.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// The fields that differ, unless they are too long to be told.
+        /// The fields that differ, unless they are too long for an event.
         fields: Vec<FieldChange>,
-        /// So many more fields differ.
+        /// Number of further fields that differ.
         #[serde(default, skip_serializing_if = "is_zero")]
         more_fields: u64,
-        /// So many more rules and address sets may have changed, which are too many to be told one by one.
+        /// Number of further rules and address sets that may have changed, without an event for
+        /// each.
         #[serde(default, skip_serializing_if = "is_zero")]
         more_rules: u64,
-        /// Whether the port's guest or driver loses its connection for it.
+        /// Whether the change closes the connection of the port's guest or driver.
         disconnects: bool,
     },
-    /// Learned addresses were forgotten because somebody has asked for that.
-    Flushed {
-        /// Who.
+    /// Learned addresses were removed on request.
+    FdbFlushed {
+        /// The requester.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Asker>,
-        /// Only those of this segment.
+        by: Option<Requester>,
+        /// The segment, if the request was limited to one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         segment: Option<String>,
-        /// Only those behind this port.
+        /// The port, if the request was limited to one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
-        /// How many.
+        /// Number of removed addresses.
         count: u64,
     },
-    /// Cached flows were forgotten because somebody has asked for that.
-    Purged {
-        /// Who.
+    /// Cached flows were removed on request.
+    FlowsPurged {
+        /// The requester.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Asker>,
-        /// Only those from and to this port.
+        by: Option<Requester>,
+        /// The port, if the request was limited to flows from and to one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Somebody captures a port's frames, or does not any more.
+    /// A capture of a port's frames has started or ended.
     Capture {
-        /// Who.
+        /// The requester.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Asker>,
+        by: Option<Requester>,
         /// The port.
         port: String,
         /// The capture's number.
         number: u32,
-        /// Which frames; empty: all.
+        /// The filter; empty for all frames.
         filter: String,
-        /// `begun` or `done`.
+        /// `started` or `done`.
         progress: Progress,
     },
-    /// A process has ended, or was started again.
+    /// A process has ended or was restarted.
     Process {
         /// `control`, `switch`, or `driver` and the name of its port.
         process: String,
-        /// What became of it.
+        /// Its new state.
         state: ProcessChange,
-        /// The number of the one that was started.
+        /// The process id of the new process.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<u32>,
-        /// How often it was started again so far.
+        /// Number of restarts so far.
         #[serde(default)]
         restarts: u64,
-        /// How it ended.
+        /// The reason of its end.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// The configuration file is read again, because of SIGHUP. What that changes are events of their own, asked for by the process that
-    /// reads it.
+    /// The configuration file is reloaded after SIGHUP. The changes are events of their own,
+    /// requested by the process that reads the file.
     Reload {
-        /// Who sent the signal.
+        /// The sender of the signal.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Asker>,
+        by: Option<Requester>,
         /// The file.
         file: String,
-        /// `begun`, `done` or `refused`.
+        /// `started`, `done` or `refused`.
         progress: Progress,
-        /// Why it was refused.
+        /// The reason of a refusal.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// Every process is replaced by one of another version.
+    /// An upgrade: all processes are replaced by another version.
     Upgrade {
-        /// Who asked for that.
+        /// The requester.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Asker>,
-        /// How far it is.
+        by: Option<Requester>,
+        /// Its state.
         progress: Progress,
-        /// The version now, once it is done.
+        /// The new version, after the upgrade.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
-        /// The directory of the new binaries, when it begins.
+        /// The directory of the new binaries, at the start.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dir: Option<String>,
-        /// For how many microseconds no switch served guests, once it is done.
+        /// Microseconds during which no switch served guests, after the upgrade.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         gap_us: Option<u64>,
-        /// Connections that went on.
+        /// Number of connections that were kept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u32>,
-        /// Why it was not done.
+        /// The reason of a refusal or a failure.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// The client was too slow, or was away: events before the next one are lost to it, whether it would have wanted them or not.
+    /// The client was too slow or was disconnected: events before the next one are lost, including
+    /// those that its filter does not select.
     Missed {
-        /// How many; null where that is not known, because control has been started again.
+        /// Number of lost events; `null` if it is not known, because control was restarted.
         count: Option<u64>,
     },
-    /// Something of which an older client does not know.
+    /// A kind that this client does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl EventKind {
-    /// All kinds that can be asked for, as they are spelt in documents.
+    /// All kinds that a filter may name.
     pub const NAMES: [&str; 11] = [
-        "port", "moved", "claimed", "bound", "change", "flushed", "purged", "capture", "process",
-        "reload", "upgrade",
+        "port",
+        "mac_moved",
+        "mac_spoofed",
+        "address_bound",
+        "change",
+        "fdb_flushed",
+        "flows_purged",
+        "capture",
+        "process",
+        "reload",
+        "upgrade",
     ];
 
-    /// The kind as it is spelt in documents.
+    /// Returns the word in documents.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Port { .. } => "port",
-            Self::Moved { .. } => "moved",
-            Self::Claimed { .. } => "claimed",
-            Self::Bound { .. } => "bound",
+            Self::MacMoved { .. } => "mac_moved",
+            Self::MacSpoofed { .. } => "mac_spoofed",
+            Self::AddressBound { .. } => "address_bound",
             Self::Change { .. } => "change",
-            Self::Flushed { .. } => "flushed",
-            Self::Purged { .. } => "purged",
+            Self::FdbFlushed { .. } => "fdb_flushed",
+            Self::FlowsPurged { .. } => "flows_purged",
             Self::Capture { .. } => "capture",
             Self::Process { .. } => "process",
             Self::Reload { .. } => "reload",
@@ -351,16 +372,16 @@ impl EventKind {
         }
     }
 
-    /// The ports that it concerns.
+    /// Returns the ports concerned.
     #[must_use]
     pub fn ports(&self) -> Vec<&str> {
         match self {
             Self::Port { port, .. }
-            | Self::Claimed { port, .. }
-            | Self::Bound { port, .. }
+            | Self::MacSpoofed { port, .. }
+            | Self::AddressBound { port, .. }
             | Self::Capture { port, .. } => vec![port],
-            Self::Moved { from, to, .. } => vec![from, to],
-            Self::Flushed { port, .. } | Self::Purged { port, .. } => {
+            Self::MacMoved { from, to, .. } => vec![from, to],
+            Self::FdbFlushed { port, .. } | Self::FlowsPurged { port, .. } => {
                 port.iter().map(String::as_str).collect()
             }
             Self::Change { subject, name, .. } if *subject == Subject::Port => {
@@ -371,13 +392,13 @@ impl EventKind {
         }
     }
 
-    /// Who has asked for it, where somebody has and is known.
+    /// Returns the requester, if there is one and it is known.
     #[must_use]
-    pub const fn by(&self) -> Option<Asker> {
+    pub const fn by(&self) -> Option<Requester> {
         match self {
             Self::Change { by, .. }
-            | Self::Flushed { by, .. }
-            | Self::Purged { by, .. }
+            | Self::FdbFlushed { by, .. }
+            | Self::FlowsPurged { by, .. }
             | Self::Capture { by, .. }
             | Self::Reload { by, .. }
             | Self::Upgrade { by, .. } => *by,
@@ -385,7 +406,7 @@ impl EventKind {
         }
     }
 
-    /// How bad it is.
+    /// The severity.
     #[must_use]
     pub const fn level(&self) -> EventLevel {
         match self {
@@ -409,7 +430,7 @@ impl EventKind {
                 progress: Progress::Refused,
                 ..
             }
-            | Self::Claimed { .. }
+            | Self::MacSpoofed { .. }
             | Self::Missed { .. } => EventLevel::Warn,
             _ => EventLevel::Info,
         }
@@ -427,13 +448,13 @@ mod tests {
             id: "1-2".to_owned(),
             time: "2026-01-02T03:04:05.006Z".to_owned(),
             level: what.level(),
-            left_out: 0,
+            suppressed: 0,
             what,
         }
     }
 
     fn moved() -> Event {
-        event(EventKind::Moved {
+        event(EventKind::MacMoved {
             segment: "blue".to_owned(),
             mac: "52:54:00:00:00:01".to_owned(),
             from: "vm1".to_owned(),
@@ -444,7 +465,7 @@ mod tests {
     #[test]
     fn an_event_is_one_flat_object() {
         let document = json!({
-            "id": "1-2", "time": "2026-01-02T03:04:05.006Z", "level": "info", "kind": "moved",
+            "id": "1-2", "time": "2026-01-02T03:04:05.006Z", "level": "info", "kind": "mac_moved",
             "segment": "blue", "mac": "52:54:00:00:00:01", "from": "vm1", "to": "vm2",
         });
         assert_eq!(serde_json::to_value(moved()).unwrap(), document);
@@ -468,7 +489,7 @@ mod tests {
         for (port, kind, accepted) in [
             ("", "", true),
             ("vm1", "", true),
-            ("vm2", "port,moved", true),
+            ("vm2", "port,mac_moved", true),
             ("vm3", "", false),
             ("vm1", "port", false),
         ] {
@@ -496,6 +517,10 @@ mod tests {
             (422, Some("kind"))
         );
         assert!(problem.detail.ends_with("found `ports`"), "{problem}");
+        let problem = filter("port,moved", None).check().unwrap_err();
+        let renamed =
+            "kind: \"moved\" was renamed to \"mac_moved\" (see docs/user/changed-names.md)";
+        assert_eq!(problem.to_string(), renamed);
         let problem = filter("port", Some(EVENTS_KEPT + 1)).check().unwrap_err();
         assert_eq!(problem.field.as_deref(), Some("last"));
     }

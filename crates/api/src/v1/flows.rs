@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Flows in one answer at most.
+/// Maximum number of flows in an answer.
 pub const FLOWS_MAX: u16 = 1024;
-/// Flows in an answer when nobody says how many.
+/// Default number of flows in an answer.
 pub const FLOWS_DEFAULT: u16 = 100;
 
 /// Query of `GET /v1/flows`.
@@ -16,7 +16,7 @@ pub struct FlowsFilter {
     /// Only flows from or to this port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// How many at most, 1 to 1024; 100 without.
+    /// Maximum number of flows, 1 to 1024. Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u16>,
 }
@@ -34,36 +34,38 @@ pub struct PurgeFilter {
 /// Answer of `GET /v1/flows`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlowsDocument {
-    /// Cached flows, the busiest first. Those of several workers with the same match are one.
+    /// Cached flows, the busiest first. Flows of several workers with the same match are merged.
     pub flows: Vec<FlowEntry>,
 }
 
-/// A cached decision, and the frames that it is for.
+/// A cached flow: its match, its action and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlowEntry {
-    /// Which frames, in words: `from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02`. What is not said may be anything.
+    /// The match in words: `from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02`. Fields that
+    /// are not named match any value.
     #[serde(rename = "match")]
     pub matches: String,
-    /// What happens to them, in words.
+    /// The action in words.
     pub action: String,
-    /// Name of the port that they come from, where the flow is for one.
+    /// Name of the port that the frames come from, if the flow matches one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Name of the port that they go to, if it is one.
+    /// Name of the port that the frames go to, if it is exactly one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Frames so far.
+    /// Frames that have matched.
     pub packets: u64,
-    /// Frames in a thousand seconds, since the last time that somebody asked; from the beginning, where nobody has.
+    /// Frames per 1000 seconds, since the last request for flows; without one, since the flow was
+    /// cached.
     pub packets_per_1000_s: u64,
     /// Milliseconds since the last frame.
     pub idle_ms: u32,
-    /// Milliseconds since it was decided.
+    /// Milliseconds since the flow was cached.
     pub age_ms: u32,
 }
 
 impl FlowEntry {
-    /// Frames a second, of late.
+    /// Returns the recent rate in frames a second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.packets_per_1000_s as f64 / 1000.0

@@ -1,4 +1,4 @@
-//! Why a request was not done: problem details (RFC 9457).
+//! Problem details of refused requests (RFC 9457).
 
 use std::fmt;
 
@@ -8,74 +8,74 @@ use utoipa::ToSchema;
 /// Body of every answer that is not a success, `application/problem+json` (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What sort of problem it is: `urn:lasthop:problem:` and a word like `invalid` or `conflict`.
+    /// The type of the problem: `urn:lasthop:problem:` and a word like `invalid` or `conflict`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The sort of problem in words.
+    /// The type in words.
     pub title: String,
     /// The HTTP status of the answer.
     pub status: u16,
-    /// What happened here, for people.
+    /// The explanation of this occurrence.
     pub detail: String,
     /// The field of the request that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Where in that field, for a text that is not understood: in characters from 1.
+    /// The position in that field, for a text that cannot be parsed: a character, counted from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
 }
 
-/// The sorts of problems.
+/// Types of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProblemKind {
-    /// The request cannot be read: bad JSON, an unknown query field.
+    /// Malformed request: bad JSON, an unknown query field.
     Malformed,
-    /// What the request names does not exist.
+    /// An object that the request names does not exist.
     NotFound,
     /// The path exists, the method does not.
     MethodNotAllowed,
-    /// What the request would add exists already or is taken; what it would remove is needed.
+    /// An object to be added exists or its resource is taken; an object to be removed is in use.
     Conflict,
-    /// What the request would change cannot change while Lasthop runs.
+    /// The value cannot change while Lasthop runs.
     Fixed,
-    /// What the request wants to change is not any more what it says it is (`If-Match`).
+    /// The desired state has another version than the request names (`If-Match`).
     Outdated,
-    /// The request did not come in time.
+    /// The request did not arrive in time.
     Timeout,
     /// The body is too long.
     TooLarge,
     /// The body is not JSON.
     UnsupportedMedia,
-    /// The request can be read and asks for something that cannot be.
+    /// The request is well formed and has an invalid value.
     Invalid,
-    /// Something failed that is not the client's fault.
+    /// An internal error.
     Internal,
-    /// Lasthop cannot do it now; later it may.
+    /// Lasthop cannot process the request now. A retry may succeed.
     Unavailable,
 }
 
 impl ProblemKind {
-    /// HTTP status, name within the URN, and title.
+    /// Returns the HTTP status, the name within the URN, and the title.
     const fn row(self) -> (u16, &'static str, &'static str) {
         match self {
-            Self::Malformed => (400, "malformed", "The request cannot be read"),
-            Self::NotFound => (404, "not-found", "There is no such thing"),
-            Self::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
-            Self::Conflict => (409, "conflict", "It conflicts with what there is"),
-            Self::Fixed => (409, "fixed", "It cannot change while Lasthop runs"),
-            Self::Outdated => (412, "outdated", "It has changed meanwhile"),
-            Self::Timeout => (408, "timeout", "The request did not come in time"),
-            Self::TooLarge => (413, "too-large", "The request is too long"),
-            Self::UnsupportedMedia => (415, "unsupported-media", "The request is not JSON"),
-            Self::Invalid => (422, "invalid", "The request asks for what cannot be"),
-            Self::Internal => (500, "internal", "It failed"),
-            Self::Unavailable => (503, "unavailable", "Not now"),
+            Self::Malformed => (400, "malformed", "Malformed request"),
+            Self::NotFound => (404, "not-found", "Not found"),
+            Self::MethodNotAllowed => (405, "method-not-allowed", "Method not allowed"),
+            Self::Conflict => (409, "conflict", "Conflict"),
+            Self::Fixed => (409, "fixed", "Cannot change at run time"),
+            Self::Outdated => (412, "outdated", "The desired state has changed"),
+            Self::Timeout => (408, "timeout", "Request timeout"),
+            Self::TooLarge => (413, "too-large", "Request too large"),
+            Self::UnsupportedMedia => (415, "unsupported-media", "Unsupported media type"),
+            Self::Invalid => (422, "invalid", "Invalid value"),
+            Self::Internal => (500, "internal", "Internal error"),
+            Self::Unavailable => (503, "unavailable", "Unavailable"),
         }
     }
 }
 
 impl Problem {
-    /// A problem of a sort, told in `detail`.
+    /// Returns a problem of this type, explained by `detail`.
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         let (status, name, title) = kind.row();
         Self {
@@ -88,14 +88,14 @@ impl Problem {
         }
     }
 
-    /// The same problem, blamed on a field of the request.
+    /// Returns the problem with the field of the request that causes it.
     #[must_use]
     pub fn with_field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// The same problem, blamed on a place in a field.
+    /// Returns the problem with the field that causes it, and the position in that field.
     #[must_use]
     pub fn with_column(self, field: impl Into<String>, column: usize) -> Self {
         let column = Some(column);
@@ -105,7 +105,7 @@ impl Problem {
         }
     }
 
-    /// There is no segment called `name` (404).
+    /// Returns the problem of an unknown segment (404).
     pub fn no_such_segment(name: &str) -> Self {
         Self::new(
             ProblemKind::NotFound,
@@ -113,7 +113,7 @@ impl Problem {
         )
     }
 
-    /// There is no mirror called `name` (404).
+    /// Returns the problem of an unknown mirror (404).
     pub fn no_such_mirror(name: &str) -> Self {
         Self::new(
             ProblemKind::NotFound,
@@ -121,12 +121,12 @@ impl Problem {
         )
     }
 
-    /// There is no port called `name` (404).
+    /// Returns the problem of an unknown port (404).
     pub fn no_such_port(name: &str) -> Self {
         Self::new(ProblemKind::NotFound, format!("there is no port `{name}`"))
     }
 
-    /// There is no access list called `name` (404).
+    /// Returns the problem of an unknown access list (404).
     pub fn no_such_list(name: &str) -> Self {
         Self::new(
             ProblemKind::NotFound,
@@ -134,17 +134,17 @@ impl Problem {
         )
     }
 
-    /// Lasthop cannot do it now (503).
+    /// Returns the problem of a request that may succeed later (503).
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(ProblemKind::Unavailable, detail)
     }
 
-    /// Something failed that is not the client's fault (500).
+    /// Returns the problem of an internal error (500).
     pub fn internal(detail: impl Into<String>) -> Self {
         Self::new(ProblemKind::Internal, detail)
     }
 
-    /// Something exists already or is taken (409).
+    /// Returns the problem of a name or a resource that is taken (409).
     pub fn conflict(field: &str, detail: impl Into<String>) -> Self {
         Self::new(ProblemKind::Conflict, detail).with_field(field)
     }

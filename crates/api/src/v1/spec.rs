@@ -1,13 +1,13 @@
-//! What the operator asks for: the switch, segments, ports, and changes to them.
+//! The desired state: the switch, segments, ports, and changes to them.
 
 mod access;
-mod copying;
 mod fdb;
-mod guard;
+mod helpers;
 mod limits;
 mod metrics;
 mod mirror;
 mod port;
+mod port_security;
 mod shared;
 mod switch;
 
@@ -20,25 +20,26 @@ pub use self::access::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
-pub use self::copying::CopyEngine;
 pub use self::fdb::StaticEntry;
-pub use self::guard::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
+pub use self::helpers::{Enabled, HelpersSpec};
 pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
 pub use self::mirror::{MirrorDirection, MirrorSpec};
 pub use self::port::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
+pub use self::port_security::{
+    Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus,
+};
 pub use self::shared::{Apart, Named, Piece, Shared};
-pub(in crate::v1) use self::switch::Auto;
-pub use self::switch::{BatchingSpec, GuestStates, Poll, SwitchSpec, Workers};
+pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
 
-/// The segment of ports that name none. It always exists.
+/// Name of the segment of ports without `segment` and `trunk`. It always exists.
 pub const DEFAULT_SEGMENT: &str = "default";
 
-/// The most characters that a name of a switch, a segment or a port may have.
+/// Maximum length of the name of a switch, a segment or a port, in characters.
 pub const NAME_MAX: usize = 32;
 
-/// Says whether `name` may name a switch, a segment or a port: 1 to [`NAME_MAX`] characters out of
-/// `A-Z a-z 0-9 _ . -`, at least one of them not a dot (`.` and `..` vanish from a URL's path).
+/// Returns whether `name` may name a switch, a segment or a port: 1 to [`NAME_MAX`] characters out
+/// of `A-Z a-z 0-9 _ . -`, at least one of them not a dot (`.` and `..` vanish from a URL's path).
 ///
 /// ```
 /// assert!(api::v1::valid_name("vm-1.lan"));
@@ -54,8 +55,8 @@ pub fn valid_name(name: &str) -> bool {
 
 /// Reads a MAC address written as six pairs of hexadecimal digits with colons between them.
 ///
-/// Returns `None` for any other spelling. Group addresses are read like all others: whether one is
-/// acceptable is the caller's question.
+/// Returns `None` for any other spelling. Group addresses are accepted: the caller checks whether
+/// they are valid in their place.
 ///
 /// ```
 /// assert_eq!(api::v1::parse_mac("52:54:00:00:00:0A"), Some([0x52, 0x54, 0, 0, 0, 10]));
@@ -74,15 +75,15 @@ pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
     pairs.next().is_none().then_some(mac)
 }
 
-/// Everything that the operator asked for, in one value. Lists keep the operator's order. Answer of `GET /v1/state`, body of
+/// The desired state as one document. Lists keep their order. Answer of `GET /v1/state`, body of
 /// `PUT /v1/state`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct WantedState {
+pub struct DesiredState {
     /// The switch itself.
     #[serde(default)]
     pub switch: SwitchSpec,
-    /// Where metrics are served.
+    /// The socket for metrics.
     #[serde(default, skip_serializing_if = "MetricsSpec::is_default")]
     pub metrics: MetricsSpec,
     /// The L2 broadcast domains.
@@ -91,14 +92,14 @@ pub struct WantedState {
     /// The attachment points.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
-    /// Who may talk to whom; everybody when nothing is said.
+    /// Access lists. Default: everything is allowed.
     #[serde(default, skip_serializing_if = "says_nothing")]
     #[schema(value_type = AccessModel)]
     pub access: Arc<AccessModel>,
-    /// What is also copied to another port; nothing when nothing is said.
+    /// Mirrors, which copy frames to another port. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<MirrorSpec>,
-    /// Stations that are where they are because it is said here; all others are learned.
+    /// Static FDB entries. All other addresses are learned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fdb: Vec<StaticEntry>,
 }
@@ -107,18 +108,18 @@ fn says_nothing(access: &AccessModel) -> bool {
     access.is_empty()
 }
 
-impl WantedState {
-    /// The port called `name`.
+impl DesiredState {
+    /// Returns the port of this name.
     pub fn port(&self, name: &str) -> Option<&PortSpec> {
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// The mirror called `name`.
+    /// Returns the mirror of this name.
     pub fn mirror(&self, name: &str) -> Option<&MirrorSpec> {
         self.mirrors.iter().find(|mirror| mirror.name == name)
     }
 
-    /// The segment called `name`.
+    /// Returns the segment of this name.
     pub fn segment(&self, name: &str) -> Option<&SegmentSpec> {
         self.segments.iter().find(|segment| segment.name == name)
     }
@@ -131,12 +132,14 @@ pub struct SegmentSpec {
     /// The segment's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
     pub name: String,
-    /// The VLAN tag (1 to 4094, IEEE 802.1Q) on trunk ports and uplinks; without one the segment is untagged there.
+    /// The VLAN tag (1 to 4094, IEEE 802.1Q) on trunk ports and uplinks; without one the segment is
+    /// untagged there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 4094)]
     pub vlan: Option<u16>,
-    /// Questions who has an address (ARP requests, neighbour solicitations) are answered by the switch where a guard says for
-    /// sure who has it, and reach nobody then.
+    /// Neighbour suppression (RFC 9161): the switch answers ARP requests and neighbour
+    /// solicitations for addresses that port security binds to a port, and does not forward them.
+    /// Default: false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub neighbour_suppression: bool,
 }
@@ -145,11 +148,12 @@ pub(in crate::v1) fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A change to a segment: body of `PATCH /v1/segments/{name}`, a JSON merge patch (RFC 7396). The name does not change.
+/// A change to a segment: body of `PATCH /v1/segments/{name}`, a JSON merge patch (RFC 7396). The
+/// name does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentPatch {
-    /// The new tag; `null`: none.
+    /// The new VLAN tag; `null` for none.
     #[serde(
         default,
         deserialize_with = "present",
@@ -157,7 +161,7 @@ pub struct SegmentPatch {
     )]
     #[schema(value_type = Option<u16>)]
     pub vlan: Option<Option<u16>>,
-    /// Whether the switch answers questions for known addresses; `null`: no.
+    /// Neighbour suppression; `null` for the default.
     #[serde(
         default,
         deserialize_with = "present",
@@ -167,7 +171,7 @@ pub struct SegmentPatch {
     pub neighbour_suppression: Option<Option<bool>>,
 }
 
-/// Tells a field that is `null` from one that is absent: only present fields are deserialised.
+/// Distinguishes a field that is `null` from an absent one: only present fields are deserialised.
 fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,

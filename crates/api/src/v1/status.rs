@@ -1,4 +1,4 @@
-//! What is: processes, the switch, ports and their connections.
+//! The current state: processes, the switch, ports and their connections.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    AdminState, GuardStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats,
-    Poll, PortKind, PortSpec, PortStats, Role, Traffic, UplinkDriver, Work,
+    AdminState, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats, Poll, PortKind,
+    PortSecurityStatus, PortSpec, PortStats, Role, Traffic, UplinkDriver, Work,
 };
 
 /// Answer of `GET /v1/status`.
@@ -21,61 +21,61 @@ pub struct StatusDocument {
     pub uptime_seconds: u64,
     /// The processes, supervisor first.
     pub processes: Vec<ProcessStatus>,
-    /// What control knows of the switch.
+    /// The switch, as seen by control.
     pub switch: SwitchStatus,
-    /// The segments, in the operator's order.
+    /// The segments, in the order of the desired state.
     pub segments: Vec<SegmentStatus>,
-    /// The ports, in the operator's order.
+    /// The ports, in the order of the desired state.
     pub ports: Vec<PortStatus>,
 }
 
 /// One of Lasthop's processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessStatus {
-    /// What it is: `supervisor`, `control`, `switch`, or `driver` and the name of its port.
+    /// Its name: `supervisor`, `control`, `switch`, or `driver` and the name of its port.
     pub name: String,
     /// Whether it runs.
     pub state: ProcessState,
     /// Its process id while it runs.
     pub pid: Option<u32>,
-    /// Seconds since this incarnation of it started.
+    /// Seconds since it was last started.
     pub uptime_seconds: u64,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// What it uses of the machine while it runs.
+    /// CPU time and memory while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ProcessUsage>,
 }
 
-/// What a process uses of the machine.
+/// CPU time and memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessUsage {
-    /// Processor time of all its threads since it started, milliseconds.
+    /// CPU time of all its threads since it started, in milliseconds.
     pub cpu_ms: u64,
-    /// Memory that it has in RAM, in bytes, shared memory (like that of guests) included.
+    /// Resident memory in bytes, including shared memory such as that of guests.
     pub resident_bytes: u64,
-    /// Of that, what is backed by no file and shared with nobody, in bytes.
+    /// Anonymous part of the resident memory in bytes: neither backed by a file nor shared.
     pub anonymous_bytes: u64,
 }
 
-/// Whether a process runs.
+/// States of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessState {
     /// It runs.
     Running,
-    /// It died and is about to be started again.
+    /// It has ended and is about to be restarted.
     Restarting,
     /// It does not run.
     Stopped,
-    /// Nothing is known of it, or a newer server says something this client does not know.
+    /// The state is not known, or it is a state of a newer server that this client does not know.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl ProcessState {
-    /// The state as it is spelt in documents.
+    /// Returns the word in documents.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -89,101 +89,106 @@ impl ProcessState {
 /// The switch, as control sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SwitchStatus {
-    /// Whether control and the switch talk; without it, cached flows still forward.
+    /// Whether control is connected to the switch. If not, cached flows still forward.
     pub connected: bool,
     /// The epoch of the policy that the switch executes.
     pub epoch: u64,
     /// Flows in the switch's caches.
     pub flows: u64,
-    /// Frames that went to control because no flow matched, since control started.
+    /// Upcalls since control started: frames that matched no flow.
     pub upcalls: u64,
-    /// Upcalls that found their ring full, since the switch started.
+    /// Upcalls that were dropped because their ring was full, since the switch started.
     pub upcalls_dropped: u64,
-    /// Threads that forward.
+    /// Number of workers.
     pub workers: u16,
-    /// Threads that help them while their cores idle.
+    /// Number of helpers: threads on idle cores that help workers.
     #[serde(default)]
     pub helpers: u16,
-    /// Frames that those have served, since the switch started.
+    /// Frames that helpers have processed since the switch started.
     #[serde(default)]
-    pub helped: u64,
-    /// Whether they sleep when there are no frames.
+    pub helper_frames: u64,
+    /// Polling of the workers.
     pub poll: Poll,
-    /// By what it knows what the processors of guests do.
+    /// The source of the states of guests' vCPUs.
     #[serde(default)]
     pub guest_state: GuestStateStatus,
 }
 
-/// By what the switch knows what the processors of guests do.
+/// The source of the states of guests' vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestStateStatus {
-    /// What does so: `bpf`, `proc` or `off`; `auto` while that is not known.
+    /// The source in use: `bpf`, `proc` or `off`; `auto` while it is not known.
     pub by: GuestStates,
-    /// Why it is not the kernel.
+    /// The reason why it is not `bpf`.
     pub reason: Option<String>,
 }
 
 /// Answer of `GET /v1/segments`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SegmentsDocument {
-    /// The segments, in the operator's order.
+    /// The segments, in the order of the desired state.
     pub segments: Vec<SegmentStatus>,
 }
 
-/// A segment and who is in it. Answer of `GET /v1/segments/{name}`.
+/// A segment and its ports. Answer of `GET /v1/segments/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SegmentStatus {
     /// The segment's name.
     pub name: String,
-    /// Its tag on trunk ports.
+    /// Its VLAN tag on trunk ports.
     pub vlan: Option<u16>,
-    /// Whether questions for known addresses are answered.
+    /// Whether neighbour suppression is enabled.
     #[serde(default, skip_serializing_if = "super::spec::is_false")]
     pub neighbour_suppression: bool,
-    /// Names of its member ports, trunk ports too.
+    /// Names of its member ports, including trunk ports.
     pub ports: Vec<String>,
 }
 
 /// Answer of `GET /v1/mirrors`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MirrorsDocument {
-    /// The mirrors, in the operator's order.
+    /// The mirrors, in the order of the desired state.
     pub mirrors: Vec<MirrorStatus>,
 }
 
-/// A mirror, and what the port has got that gets its copies. What the mirror is is that of `MirrorSpec`, with the same names.
+/// A mirror with its counters and those of the port that receives its copies. The fields of
+/// `MirrorSpec` have the same names here.
 ///
-/// `copied` and `lost` are this mirror's; `to_guest` and `drops` are all that this port got and dropped, of other mirrors and of others' frames, too.
+/// `copied` and `lost` are counters of this mirror. `to_guest` and `drops` are counters of the
+/// port: they include other mirrors and ordinary frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MirrorStatus {
     /// The mirror's name.
     pub name: String,
-    /// The port that gets the copies.
+    /// The port that receives the copies.
     pub to: String,
     /// Ports whose frames are copied.
     pub ports: Vec<String>,
-    /// Of these ports, which frames.
+    /// The direction of the frames of these ports. Default: both.
     pub direction: MirrorDirection,
-    /// Segments of which each frame is copied once, as it was sent.
+    /// Segments. Each of their frames is copied once, as it was sent.
     pub segments: Vec<String>,
-    /// Only frames that this means; without ports and segments, those of all ports.
+    /// The filter; without ports and segments it applies to frames of all ports.
     pub filter: Option<String>,
-    /// Copies that were delivered since the mirror was added. A segmentation-offload frame is one, whether its copy was cut or not.
+    /// Copies that were delivered since the mirror was added. A segmentation-offload frame counts
+    /// once, even if its copy was segmented.
     #[serde(default)]
     pub copied: Traffic,
-    /// Copies that were lost, by reason: what the port that was to get them had against them.
+    /// Lost copies by the drop reason at the port that receives the copies.
     #[serde(default)]
     pub lost: BTreeMap<String, u64>,
-    /// How far the port is that gets the copies.
+    /// The state of the port that receives the copies.
     pub state: PortState,
-    /// What that port was given since it was added.
+    /// Traffic to that port since it was added.
     pub to_guest: Traffic,
-    /// Frames dropped at that port by reason; copies that it had no room for are `receiver-full`.
+    /// Frames dropped at that port by reason; copies without a free buffer count as
+    /// `receiver-full`.
     pub drops: BTreeMap<String, u64>,
 }
 
 impl MirrorStatus {
-    /// A mirror, what it has copied, and the numbers of the port that gets its copies.
+    /// Returns the status of a mirror: its own counters and those of the port that receives its
+    /// copies.
     pub fn new(spec: &MirrorSpec, own: &MirrorStats, port: &PortStats) -> Self {
         let MirrorSpec {
             name,
@@ -212,11 +217,11 @@ impl MirrorStatus {
 /// Answer of `GET /v1/ports`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortsDocument {
-    /// The ports, in the operator's order.
+    /// The ports, in the order of the desired state.
     pub ports: Vec<PortStatus>,
 }
 
-/// How far a port is.
+/// States of a port.
 ///
 /// ```text
 ///            listens            VMM dials            first queue pair
@@ -229,26 +234,27 @@ pub struct PortsDocument {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PortState {
-    /// The switch has not taken the port yet.
+    /// The switch has not added the port yet.
     Starting,
-    /// It listens and no VMM is connected.
+    /// Lasthop listens and no VMM is connected.
     Waiting,
-    /// It dials and no VMM is connected.
+    /// Lasthop tries to connect and no VMM is connected.
     Dialing,
     /// A VMM is connected; the guest's driver does not run yet.
     Connected,
     /// At least one queue pair carries frames.
     Up,
-    /// At least one queue was stopped because of what the guest did; see `reason`.
+    /// At least one queue was stopped because of an error of the guest; see `reason`.
     Faulted,
-    /// The switch cannot be asked, or a newer server says something this client does not know.
+    /// The switch does not answer, or it is a state of a newer server that this client does not
+    /// know.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl PortState {
-    /// The state as it is spelt in documents.
+    /// Returns the word in documents.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -273,7 +279,7 @@ pub enum RingFormat {
 }
 
 impl RingFormat {
-    /// The format as it is spelt in documents.
+    /// Returns the word in documents.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Split => "split",
@@ -282,162 +288,164 @@ impl RingFormat {
     }
 }
 
-/// A queue that was stopped because of what the guest put into it.
+/// A queue that was stopped because of invalid contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueFault {
     /// The queue's index in virtio's counting: even ones carry frames to the guest.
     pub queue: u16,
-    /// What was wrong.
+    /// The error.
     pub reason: String,
 }
 
-/// The process between a port and an interface of the host.
+/// The driver process of a port with an interface of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DriverStatus {
-    /// How it moves frames: `tap`, `packet`, `xdp (zero-copy)` or `xdp (copy)`; nothing while the interface is not open.
+    /// The driver in use: `tap`, `packet`, `xdp (zero-copy)` or `xdp (copy)`; `null` while the
+    /// interface is not open.
     pub back_end: Option<String>,
-    /// The MAC address of the interface, while that is there.
+    /// The MAC address of the interface, while the interface exists.
     #[serde(default)]
     pub mac: Option<String>,
     /// Its process id while it runs.
     pub pid: Option<u32>,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// Frames that the interface did not take: it is down, full, or they are too long for it.
-    pub refused_by_interface: u64,
+    /// Frames that the interface rejected: it is down or full, or they are too long for it.
+    pub rejected_by_interface: u64,
     /// Frames of the interface that were too long for a buffer.
-    pub too_long: u64,
-    /// Why it does not run, or why it ended last; of one that runs, that its interface is another port's, too.
+    pub oversized_frames: u64,
+    /// The reason why it does not run, or why it ended last. For one that runs, a note if another
+    /// port has the same interface.
     pub reason: Option<String>,
 }
 
-/// What is wanted, is right, and may not be meant.
+/// A warning: a valid setting that is perhaps not intended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Warning {
-    /// In words, without a line's end.
+    /// The text, on one line.
     pub text: String,
-    /// Names of the ports that it is about, if it is about ports.
+    /// Names of the ports concerned, if any.
     #[serde(default)]
     pub ports: Vec<String>,
 }
 
-/// Everything of that kind. Answer of `GET /v1/warnings`.
+/// Answer of `GET /v1/warnings`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WarningsDocument {
-    /// All of them.
+    /// All addresses.
     pub warnings: Vec<Warning>,
 }
 
-/// A port: what is wanted of it and how far it is. Answer of `GET /v1/ports/{name}`.
+/// A port: its desired and its current state. Answer of `GET /v1/ports/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortStatus {
     /// The port's name.
     pub name: String,
-    /// What kind of attachment it is.
+    /// The kind of port.
     pub kind: PortKind,
-    /// How far it is.
+    /// Its state.
     pub state: PortState,
-    /// Whether it is to take part: whatever its state is, nothing goes through a port that is `down`.
+    /// The administrative state. A port that is `down` forwards nothing, whatever its state.
     #[serde(default)]
     pub admin_state: AdminState,
-    /// Why it is in that state, when there is more to say: the last error of its connection or queues.
+    /// The reason for the state, if there is one: the last error of its connection or its queues.
     pub reason: Option<String>,
-    /// The socket path as it was asked for.
+    /// The socket path as configured.
     pub socket: String,
-    /// Who opens the connection.
+    /// Whether Lasthop listens or connects.
     pub role: Role,
-    /// The user that was asked for, of a socket that listens.
+    /// The configured owner of a listening socket.
     #[serde(default)]
     pub user: Option<String>,
-    /// Its group.
+    /// The configured group of the socket.
     #[serde(default)]
     pub group: Option<String>,
-    /// Its mode.
+    /// The configured mode of the socket.
     #[serde(default)]
     pub mode: Option<String>,
     /// The only user whose processes may connect.
     #[serde(default)]
     pub peer_user: Option<String>,
-    /// Queue pairs offered at most.
+    /// Maximum number of queue pairs offered.
     pub queues: u16,
     /// The segment of an access port.
     pub segment: Option<String>,
     /// The segments of a trunk port.
     pub trunk: Option<Vec<String>>,
-    /// The MAC address that was asked for.
+    /// The configured MAC address.
     pub mac: Option<String>,
-    /// The MTU in bytes that is offered.
+    /// The offered MTU in bytes.
     pub mtu: Option<u16>,
-    /// Its part of the switch's time, compared with other ports.
+    /// Its share of the switch's time, relative to other ports.
     #[serde(default)]
     pub weight: u16,
-    /// What it may send and be sent.
+    /// Rate limits.
     #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
     pub limits: LimitsSpec,
-    /// What the switch did for it.
+    /// CPU time that the switch has spent for it.
     #[serde(default)]
     pub work: Work,
-    /// The driver that was asked for, of an uplink.
+    /// The configured driver of an uplink.
     #[serde(default)]
     pub driver: Option<UplinkDriver>,
-    /// The host's interface, of an uplink or a TAP port.
+    /// The host's interface of an uplink or a TAP port.
     #[serde(default)]
     pub interface: Option<String>,
-    /// The address that the interface got.
+    /// The address of the interface.
     #[serde(default)]
     pub address: Option<String>,
     /// The network namespace of the interface.
     #[serde(default)]
     pub netns: Option<String>,
-    /// The driver process, of an uplink or a TAP port.
+    /// The driver process of an uplink or a TAP port.
     #[serde(default)]
     pub driver_process: Option<DriverStatus>,
     /// Queue pairs that carry frames now.
     pub queue_pairs: u16,
-    /// Layout of the queues, once negotiated.
+    /// Layout of the queues, after negotiation.
     pub ring: Option<RingFormat>,
     /// Names of the negotiated virtio features, as in virtio 1.3 without `VIRTIO_`.
     pub features: Vec<String>,
     /// Bytes of guest memory that the switch maps for this port.
     pub memory_bytes: u64,
-    /// Threads of the VMM that are taken for the guest's processors.
+    /// Number of vCPU threads found in the VMM.
     #[serde(default)]
     pub vcpu_threads: u32,
-    /// What its guest may send.
+    /// Port security in effect.
     #[serde(default)]
-    pub guard: GuardStatus,
+    pub port_security: PortSecurityStatus,
     /// Queues that were stopped, lowest first.
     pub queue_faults: Vec<QueueFault>,
-    /// What the port had to do against those who connect to it.
+    /// Counters of connections and refusals.
     #[serde(default)]
     pub front_ends: FrontEndStatus,
 }
 
-/// What a port had to do against VMMs and others who connect to it, since it is there.
+/// Counters of a port's connections and refusals, since the port was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FrontEndStatus {
-    /// Connections so far, of all of them.
+    /// Connections so far.
     pub connections: u64,
-    /// Connections that were closed as soon as they were made: somebody else was connected, or they were of another user than `peer_user`.
-    pub turned_away: u64,
-    /// How many milliseconds ago the last of them was.
+    /// Connections that were closed at once: another one was open, or the user was not `peer_user`.
+    pub rejected_connections: u64,
+    /// Milliseconds since the last rejected connection.
     #[serde(default)]
-    pub turned_away_ms_ago: Option<u64>,
-    /// The number of the last such user.
+    pub last_rejected_ms_ago: Option<u64>,
+    /// User id of the last rejected connection of another user.
     #[serde(default)]
-    pub last_stranger: Option<u32>,
+    pub last_rejected_uid: Option<u32>,
     /// vhost-user messages that were refused.
-    pub refusals: u64,
-    /// Times that no connection was taken for a while, after one that did harm.
+    pub refused_messages: u64,
+    /// Number of pauses: after a harmful connection, no connection is accepted for a while.
     pub pauses: u64,
-    /// Milliseconds for which no connection is taken from now on.
+    /// Remaining time of the current pause in milliseconds.
     pub pause_ms: u64,
-    /// Lines about the port that were left out of the log, because there were many.
-    pub lines_left_out: u64,
+    /// Log lines about the port that were suppressed by the rate limit.
+    pub suppressed_log_lines: u64,
 }
 
 impl PortStatus {
-    /// The status of a port of which nothing but what is wanted is known.
+    /// Returns the status of a port whose current state is not known.
     pub fn new(spec: &PortSpec, state: PortState) -> Self {
         Self {
             name: spec.name.clone(),
@@ -459,7 +467,7 @@ impl PortStatus {
             weight: spec.weight,
             limits: spec.limits,
             work: Work::default(),
-            guard: GuardStatus::default(),
+            port_security: PortSecurityStatus::default(),
             driver: spec.driver,
             interface: spec.interface.clone(),
             address: spec.address.clone(),

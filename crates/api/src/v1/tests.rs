@@ -1,4 +1,4 @@
-//! The documents, byte for byte where others depend on the bytes.
+//! Tests of documents, byte for byte where clients depend on the bytes.
 
 use serde_json::{from_str, json, to_value};
 
@@ -49,6 +49,7 @@ fn trunk_and_access_name_their_segments() {
 fn stats_have_exactly_the_promised_shape() {
     let stats = StatsDocument {
         ports: vec![PortStats {
+            neighbour_replies: 11,
             name: "vm1".to_owned(),
             state: PortState::Up,
             from_guest: Traffic {
@@ -66,7 +67,7 @@ fn stats_have_exactly_the_promised_shape() {
                 switching_ns_per_frame: 6,
                 copying_ns_per_frame: 7,
                 cpu_us: 8,
-                masked_batches: 9,
+                skipped_batches: 9,
             },
         }],
         drops: [("runt".to_owned(), 3)].into(),
@@ -82,8 +83,9 @@ fn stats_have_exactly_the_promised_shape() {
     let text = concat!(
         r#"{"ports":[{"name":"vm1","state":"up","from_guest":{"packets":1,"bytes":60},"#,
         r#""to_guest":{"packets":2,"bytes":120},"drops":{"runt":3},"#,
+        r#""neighbour_replies":11,"#,
         r#""work":{"cycles_switching":4,"cycles_copying":5,"switching_ns_per_frame":6,"#,
-        r#""copying_ns_per_frame":7,"cpu_us":8,"masked_batches":9}}],"drops":{"runt":3},"#,
+        r#""copying_ns_per_frame":7,"cpu_us":8,"skipped_batches":9}}],"drops":{"runt":3},"#,
         r#""mirrors":[{"name":"m1","copied":{"packets":1,"bytes":60},"lost":{"receiver-full":2}}]}"#
     );
     assert_eq!(serde_json::to_string(&stats).unwrap(), text);
@@ -138,7 +140,7 @@ fn problems_follow_rfc_9457() {
     let problem = Problem::conflict("name", "there is a port `vm1` already");
     let text = json!({
         "type": "urn:lasthop:problem:conflict",
-        "title": "It conflicts with what there is",
+        "title": "Conflict",
         "status": 409,
         "detail": "there is a port `vm1` already",
         "field": "name",

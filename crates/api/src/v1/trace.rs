@@ -1,24 +1,24 @@
-//! Why a frame goes where it goes.
+//! Traces: the path of a frame through the switch, with reasons.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{FlowEntry, MirrorDirection, PortState};
 
-/// Frames in one request at most.
+/// Maximum number of frames in a request.
 pub const TRACE_MAX: usize = 16;
 
-/// Body of `POST /v1/trace`: what would become of frames that a port's guest sends now. Either an expression or frames. Nothing is
+/// Body of `POST /v1/trace`: frames from a port's guest, as an expression or as bytes. Nothing is
 /// sent, learned or counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
     /// The port that they come from.
     pub port: String,
-    /// A frame in words, like `icmp 10.0.0.1 > 10.0.0.2`.
+    /// A frame expression, like `icmp 10.0.0.1 > 10.0.0.2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expression: Option<String>,
-    /// Frames, 16 at most.
+    /// At most 16 frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<TraceFrame>,
 }
@@ -27,9 +27,10 @@ pub struct TraceRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceFrame {
-    /// Its first bytes, from the Ethernet header on, in hexadecimal. More than 192 are not looked at.
+    /// Its first bytes in hexadecimal, starting with the Ethernet header. Bytes after the first 192
+    /// are ignored.
     pub headers: String,
-    /// How many bytes it has, where that is more.
+    /// Its length in bytes, if it is longer than `headers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<u32>,
 }
@@ -39,53 +40,53 @@ pub struct TraceFrame {
 pub struct TraceDocument {
     /// The port that the frames come from.
     pub port: String,
-    /// The forwarding program that decides.
+    /// The epoch of the policy that decides.
     pub epoch: u64,
-    /// One for each frame, in their order.
+    /// One trace for each frame, in their order.
     pub traces: Vec<Trace>,
 }
 
-/// What would become of a frame.
+/// The trace of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Trace {
-    /// The frame in words.
+    /// The frame as an expression.
     pub frame: String,
-    /// What the expression left out, and how it was filled in.
+    /// Fields that the expression left out, and the values that were used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filled: Vec<String>,
-    /// What was found out about it, in turn.
+    /// The steps of the decision, in order.
     pub steps: Vec<TraceStep>,
-    /// What comes of it.
+    /// The result.
     pub outcome: TraceOutcome,
-    /// Limits that the frame meets on its way. Whether it is one too many depends on what else is sent.
+    /// Limits that count the frame. Whether it exceeds one depends on the other traffic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<TraceLimit>,
-    /// Mirrors that copy it.
+    /// Mirrors that copy the frame.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<TraceMirror>,
-    /// The decisions for such frames that the switch has cached, one for each of its workers that has one. Without any, the
-    /// first such frame has control asked.
+    /// Cached flows of the switch that match the frame, at most one for each worker. Without any,
+    /// the first such frame causes an upcall.
     pub flows: Vec<TracedFlow>,
 }
 
-/// Part of a frame's way.
+/// Stages of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceStage {
     /// The frame itself: its addresses, its length.
     Frame,
-    /// The segment that it belongs to.
+    /// The segment of the frame.
     Segment,
-    /// Its source address, and what is learned of it.
+    /// Its source address: port security and learning.
     Source,
     /// Access lists.
     Policy,
-    /// Where its destination is.
+    /// The port of its destination address.
     Station,
 }
 
 impl TraceStage {
-    /// Its name in documents.
+    /// Returns the name in documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,39 +99,40 @@ impl TraceStage {
     }
 }
 
-/// One thing that was found out.
+/// A step of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceStep {
-    /// About what.
+    /// The stage.
     pub stage: TraceStage,
-    /// In words.
+    /// The explanation.
     pub text: String,
-    /// The reason, if the frame is dropped here: as statistics count it.
+    /// The drop reason, if the frame is dropped here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop: Option<String>,
-    /// The segment, if it was found here.
+    /// The segment, if this step determines it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
-    /// What access lists were asked, and what they say.
+    /// The verdict of access lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ruling: Option<TraceRuling>,
-    /// The port behind which the destination is, if one is known.
+    /// The port of the destination address, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
 }
 
-/// What the access lists of one side say.
+/// The verdict of the access lists in one direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceRuling {
     /// `from-guest` or `to-guest`.
     pub direction: String,
-    /// The ports that were asked: the sender, or receivers with the same lists.
+    /// The ports whose lists were evaluated: the sender, or receivers with the same lists.
     pub ports: Vec<String>,
-    /// The lists, in the order in which they are asked.
+    /// The lists, in the order of evaluation.
     pub lists: Vec<String>,
     /// `allow`, `drop` or `reject`.
     pub verdict: String,
-    /// The list of the rule that decides. Without one, the segment's default does, or the headers could not be read.
+    /// The list of the rule that decides. Without one, the segment's default decides, or the
+    /// headers could not be parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
     /// The rule that decides.
@@ -138,49 +140,50 @@ pub struct TraceRuling {
     pub rule: Option<String>,
 }
 
-/// What happens to frames.
+/// Actions for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceAction {
-    /// They go to one port.
+    /// Deliver to one port.
     Deliver,
-    /// They go to several ports of the segment.
+    /// Deliver to several ports of the segment.
     Flood,
-    /// They go nowhere.
+    /// Drop.
     Drop,
-    /// They go nowhere, and the switch answers what they ask: the receiver is their sender.
+    /// Answer a neighbour request in place of its target; only the sender receives a frame.
     Answer,
 }
 
-/// What comes of a frame.
+/// The result for a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceOutcome {
-    /// What is done.
+    /// The action.
     pub action: TraceAction,
-    /// In words.
+    /// The explanation.
     pub text: String,
-    /// Why it is dropped, as statistics count it.
+    /// The drop reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// To whom it goes.
+    /// The receivers.
     pub receivers: Vec<TraceReceiver>,
 }
 
-/// A limit of a port, which counts the frame.
+/// A limit of a port that counts the frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceLimit {
-    /// Which limit: by its name in `limits` of a port.
+    /// The limit's name in `limits` of a port.
     pub limit: String,
-    /// The port whose limit it is; of receivers those that have the same one, each for itself.
+    /// The ports with this limit: the sender, or receivers with equal limits, each with its own.
     pub ports: Vec<String>,
-    /// In words.
+    /// The explanation.
     pub text: String,
-    /// Why a frame is dropped that is one too many, as statistics count it. Without this, it waits with its sender.
+    /// The drop reason of frames above the limit. Without one, such frames wait in the sender's
+    /// queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop: Option<String>,
 }
 
-/// A copy of the frame.
+/// A copy of the frame by a mirror.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceMirror {
     /// The mirror.
@@ -189,32 +192,33 @@ pub struct TraceMirror {
     pub to: String,
     /// The port at which it is copied.
     pub port: String,
-    /// As that port sent it, or as it was delivered to it: never `both`.
+    /// `in` for a copy of the frame as that port sent it, `out` as it was delivered to it.
     pub direction: MirrorDirection,
-    /// In words.
+    /// The explanation.
     pub text: String,
 }
 
-/// Who gets a frame.
+/// A receiver of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceReceiver {
     /// The port.
     pub port: String,
-    /// The tag that it leaves with; without one, untagged.
+    /// The VLAN tag of the frame at this port; absent for an untagged frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// How far the port is. Frames to one that is not up are dropped there.
+    /// The port's state. Frames to a port that is not up are dropped there.
     pub state: PortState,
 }
 
-/// A cached decision for a frame.
+/// A cached flow that matches a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TracedFlow {
-    /// The worker of the switch that has it: each has its own cache.
+    /// The worker whose cache has the flow.
     pub worker: u16,
     /// The flow.
     pub flow: FlowEntry,
-    /// Why it is not what would be decided now; without this, it is. Such a flow is about to be replaced.
+    /// The difference between the cached flow and a new decision, if there is one. Such a flow is
+    /// about to be replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disagrees: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! The lean client with super-frames of 64 KiB in both directions, and beside it a plain copy of as many.
+//! The lean client with super-frames of 64 KiB in both directions, and beside it a plain copy of as
+//! many.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::stop;
 
-/// Entries of a receive queue, as QEMU has them, with buffers of a page, as Linux fills them for large frames.
+/// Entries of a receive queue, as QEMU has them, with buffers of a page, as Linux fills them for
+/// large frames.
 const QUEUE: u16 = 256;
 const RX_BUFFER: u32 = 4096;
 
@@ -23,7 +25,7 @@ pub(crate) struct BulkClient {
     bursts: Option<BurstReport>,
 }
 
-/// What a client of super-frames is made with.
+/// Returns the configuration of a client of super-frames.
 pub(super) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
     LeanConfig {
         bulk: true,

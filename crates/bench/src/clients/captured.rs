@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::{Captured, Client};
-use crate::captures::{Captures, Outcome, Wish};
+use crate::captures::{CaptureSpec, Captures, Outcome};
 use crate::peers::{Kind, Peer};
 use crate::procfs;
 
@@ -16,7 +16,7 @@ const WORKER: &str = "worker";
 pub(crate) struct CapturedClient {
     inner: Box<dyn Client>,
     captures: Captures,
-    wish: Option<Wish>,
+    spec: Option<CaptureSpec>,
     /// The switch, where its thread pauses while there is nothing to do.
     switch: Option<u32>,
     last: Option<Captured>,
@@ -28,15 +28,15 @@ impl CapturedClient {
         Self {
             inner,
             captures,
-            wish: None,
+            spec: None,
             switch: switch.and_then(|pids| pids.first().copied()),
             last: None,
         }
     }
 
-    /// What is to be captured from now on, if anything.
-    pub(crate) fn set_wish(&mut self, wish: Option<Wish>) {
-        self.wish = wish;
+    /// Sets the capture beside the next measurements, if any.
+    pub(crate) fn set_capture(&mut self, spec: Option<CaptureSpec>) {
+        self.spec = spec;
     }
 
     fn worker_seconds(&self) -> Option<f64> {
@@ -59,8 +59,8 @@ impl Client for CapturedClient {
 
     fn mpps(&mut self, window: Duration) -> Result<f64> {
         let capture = self
-            .wish
-            .map(|wish| self.captures.begin(wish))
+            .spec
+            .map(|spec| self.captures.begin(spec))
             .transpose()?;
         let before = self.worker_seconds();
         let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! Guests that compute, are interrupted and sleep: threads in place of virtual processors, each at a port.
+//! Guests that compute, are interrupted and sleep: threads in place of vCPUs, each at
+//! a port.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -25,7 +26,8 @@ const QUEUE: u16 = 1024;
 /// Longer than any frame through a TAP device.
 const FRAME: usize = 10_000;
 
-/// The name of the thread of guest `number`, counted from 1, in group `group`. Guests of all groups are threads of one process.
+/// The name of the thread of guest `number`, counted from 1, in group `group`. Guests of all groups
+/// are threads of one process.
 pub(crate) fn thread_name(group: usize, number: usize) -> String {
     format!("vcpu-{group}-{number}")
 }
@@ -39,7 +41,8 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// One guest at each port of a peer, on these cores in turn; their threads are called after their group.
+    /// One guest at each port of a peer, on these cores in turn; their threads are called after
+    /// their group.
     pub(crate) fn attach(peer: &Peer, group: usize, cores: &[usize]) -> Result<Self> {
         let cores = || cores.iter().copied().cycle();
         let guests: Result<Vec<_>> = match peer.taps() {
@@ -70,12 +73,12 @@ impl Guests {
         })
     }
 
-    /// What they do from now on, in their order; the rest serve.
+    /// Sets their tasks, in their order; the rest serve.
     pub(crate) fn set(&mut self, tasks: Vec<Task>) {
         self.tasks = tasks;
     }
 
-    /// Whether anything was answered or acknowledged in the last run.
+    /// Returns whether anything was answered or acknowledged in the last run.
     pub(crate) fn heard(&self) -> bool {
         let last = self.last.as_ref();
         last.is_some_and(|exchange| exchange.answers + exchange.gbit > 0.0)

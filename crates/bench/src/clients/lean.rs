@@ -10,7 +10,7 @@ use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::stop;
 
-/// What every client of this kind is made with.
+/// Returns the configuration of every client of this kind.
 pub(super) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
     LeanConfig {
         sockets: peer.sockets().to_vec(),
@@ -41,7 +41,8 @@ impl LeanClient {
         }
     }
 
-    /// One that reads the head of every frame that it receives and writes into every frame that it sends.
+    /// One that reads the head of every frame that it receives and writes into every frame that it
+    /// sends.
     pub(crate) fn guest(plan: &Plan, peer: &Peer, layout: Layout, flows: u32) -> Self {
         let mut client = Self::new(plan, peer, layout, flows);
         client.config.touch = true;

@@ -1,5 +1,5 @@
-//! A pair of ports with frames at a given rate, whose latency is measured, and beside it pairs that flood: one at a
-//! time, or none.
+//! A pair of ports with frames at a given rate, whose latency is measured, and beside it pairs that
+//! flood: one at a time, or none.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::stop;
 
-/// What a neighbour sends.
+/// Traffic of a neighbour.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flood {
     /// Bytes of a frame.
@@ -74,7 +74,7 @@ impl NeighbourClient {
         }
     }
 
-    /// What the next measurements are of: frames a second, and which neighbour floods meanwhile.
+    /// Sets the next measurements: frames per second, and the neighbour that floods meanwhile.
     pub(crate) fn set(&mut self, rate: u32, flood: Option<usize>) {
         self.pace.rate = f64::from(rate);
         self.flood = flood;

@@ -1,4 +1,5 @@
-//! The lean client with frames that no switch has seen before: as fast as they are let through, or at a given rate.
+//! The lean client with frames that no switch has seen before: as fast as they are let through, or
+//! at a given rate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::peers::Peer;
 use crate::relay::{Cores, relay};
 use crate::stop;
 
-/// Frames that may be on their way from each port: no switch that keeps frames while it decides runs out of room.
+/// Frames that may be on their way from each port: no switch that keeps frames while it decides
+/// runs out of room.
 const WINDOW: u64 = 96;
 /// Frames of the first of several runs, from each port.
 const FIRST: u64 = 256;
@@ -26,7 +28,8 @@ pub(crate) enum Way {
     Paced(u32),
 }
 
-/// See the module; connected once it knows the size of its frames. Its heads must be for frames of this size.
+/// See the module; connected once it knows the size of its frames. Its heads must be for frames of
+/// this size.
 pub(crate) struct NewFlowsClient {
     config: LeanConfig,
     cores: Cores,

@@ -32,7 +32,7 @@ impl PacedClient {
         }
     }
 
-    /// From now on it sends so many frames a second.
+    /// Sets the rate in frames per second.
     pub(crate) fn set_rate(&mut self, rate: f64) {
         self.pace.rate = rate;
     }

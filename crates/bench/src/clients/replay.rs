@@ -1,7 +1,8 @@
-//! Captures for testpmd to send again and again: frames of many flows with the addresses of their ports.
+//! Captures for testpmd to send again and again: frames of many flows with the addresses of their
+//! ports.
 //!
-//! testpmd's own generator sends from one and the same address at both ports, which a switch that learns takes
-//! for a station that moves.
+//! testpmd's own generator sends from one and the same address at both ports, which a switch that
+//! learns takes for a station that moves.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -9,8 +10,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// Of a capture file in the classic format: magic number, version 2.4, time zone and its accuracy, longest frame,
-/// Ethernet.
+/// Of a capture file in the classic format: magic number, version 2.4, time zone and its accuracy,
+/// longest frame, Ethernet.
 const HEAD: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1];
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;

@@ -1,5 +1,5 @@
-//! Two lean clients on the switch's own cores, each with a pair of ports and a core. They give way when nothing
-//! arrives, as guests do that share their cores with the switch.
+//! Two lean clients on the switch's own cores, each with a pair of ports and a core. They give way
+//! when nothing arrives, as guests do that share their cores with the switch.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ use crate::stop;
 const BURST: u64 = 8192;
 /// Most frames on their way in each direction: half a queue, so that none needs to be dropped.
 const WINDOW: u64 = 512;
-/// Of super-frames: what a port sends at once, entries of a queue as QEMU has them, and buffers of a page, as Linux fills them.
+/// Of super-frames: what a port sends at once, entries of a queue as QEMU has them, and buffers of
+/// a page, as Linux fills them.
 const BULK_BURST: u64 = 256;
 const BULK_QUEUE: u16 = 256;
 const BULK_BUFFER: u32 = 4096;
@@ -33,7 +34,7 @@ impl Sharing {
         Self::on(peer, plan.cores)
     }
 
-    /// The same on these cores.
+    /// Returns the clients on these cores.
     pub(crate) fn on(peer: &Peer, cores: [usize; 2]) -> Self {
         let pairs = peer.sockets().chunks_exact(2);
         let one = |sockets: &[std::path::PathBuf]| LeanConfig {
@@ -52,7 +53,7 @@ impl Sharing {
         }
     }
 
-    /// The same with super-frames, whatever size is set.
+    /// Returns the clients with super-frames, whatever size is set.
     pub(crate) fn in_bulk(mut self) -> Self {
         for config in &mut self.configs {
             config.bulk = true;
@@ -64,9 +65,10 @@ impl Sharing {
     }
 
     fn burst(&self) -> u64 {
-        match self.configs.iter().any(|config| config.bulk) {
-            true => BULK_BURST,
-            false => BURST,
+        if self.configs.iter().any(|config| config.bulk) {
+            BULK_BURST
+        } else {
+            BURST
         }
     }
 

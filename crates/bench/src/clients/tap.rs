@@ -1,8 +1,8 @@
-//! The client of the Linux bridge: a thread on each core, each with a TAP device of its own. There is no way to give
-//! a TAP device more than one frame with a system call.
+//! The client of the Linux bridge: a thread on each core, each with a TAP device of its own. There
+//! is no way to give a TAP device more than one frame with a system call.
 //!
-//! A thread writes frames and reads those of the other. The bridge works inside of these calls, so it has both cores,
-//! less what the threads need themselves.
+//! A thread writes frames and reads those of the other. The bridge works inside of these calls, so
+//! it has both cores, less what the threads need themselves.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -74,7 +74,7 @@ fn exchange(mut tap: &File, frame: &[u8], end: Instant) -> Result<f64> {
     Ok(arrived)
 }
 
-/// Whether a call moved a frame; it may be that there was none, or no room.
+/// Returns whether a call moved a frame; it may be that there was none, or no room.
 fn done(outcome: io::Result<usize>) -> io::Result<bool> {
     match outcome {
         Ok(_) => Ok(true),

@@ -1,4 +1,5 @@
-//! DPDK's testpmd with two `net_virtio_user` ports, in ordinary pages, forwarding on the client's core.
+//! DPDK's testpmd with two `net_virtio_user` ports, in ordinary pages, forwarding on the client's
+//! core.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,10 +21,11 @@ const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
 const REPLAYED: u16 = 64;
 /// Packet buffers beside those that hold a capture.
 const BUFFERS: u32 = 16384;
-/// Bursts of 32 frames that each port sends first. They bounce from then on; all of them together fit any one queue of
-/// 1024, so that no switch has to drop one and all have the same number on their way.
+/// Bursts of 32 frames that each port sends first. They bounce from then on; all of them together
+/// fit any one queue of 1024, so that no switch has to drop one and all have the same number on
+/// their way.
 const BURSTS: u32 = 14;
-/// What it prints when it starts to forward, and with each port's statistics.
+/// Output of testpmd when it starts to forward, and with each port's statistics.
 const STARTED: &str = "packet forwarding - ports=";
 const RATE: &str = "Rx-pps:";
 
@@ -56,7 +58,8 @@ impl Testpmd {
             output.contains("Checking link statuses").then_some(())
         })?;
         if let Traffic::Flows(_) = traffic {
-            // From each capture to its port; what arrives at the port goes to the capture, which drops it.
+            // From each capture to its port; what arrives at the port goes to the capture, which
+            // drops it.
             process.tell("set fwd io")?;
             process.tell("set portlist 2,0,3,1")?;
         } else {
@@ -145,7 +148,7 @@ fn last_rate(output: &str) -> Option<f64> {
     rates.map(|rates| rates.iter().sum())
 }
 
-/// Where the frames are that a port sends.
+/// Returns the path of the frames that a port sends.
 fn capture(folder: &Path, port: usize) -> PathBuf {
     folder.join(format!("{port}.pcap"))
 }
@@ -166,9 +169,11 @@ fn arguments(
     // MiB: a buffer has 2.5 KiB, and some go round in queues.
     let memory = 704 + buffers / 256;
     let prefix = folder.file_name().unwrap_or_default().to_string_lossy();
-    // Line-buffered, because its output is read from a file while it runs. The main core takes commands only.
+    // Line-buffered, because its output is read from a file while it runs. The main core takes
+    // commands only.
     let mut all = words(&format!(
-        "stdbuf -oL {PROGRAM_DPDK} --no-pci --no-huge -m {memory} -l {switch},{client} --main-lcore={switch} \
+        "stdbuf -oL {PROGRAM_DPDK} --no-pci --no-huge -m {memory} -l {switch},{client} \
+         --main-lcore={switch} \
          --no-telemetry --file-prefix={prefix}"
     ));
     for (index, socket) in peer.sockets().iter().enumerate() {
@@ -190,7 +195,8 @@ fn arguments(
         }));
     }
     all.extend(words(&format!(
-        "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs={buffers} --eth-peer=0,{} --eth-peer=1,{}",
+        "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs={buffers} --eth-peer=0,{} \
+         --eth-peer=1,{}",
         MACS[1], MACS[0]
     )));
     all
@@ -204,7 +210,8 @@ mod tests {
     fn the_last_rates_of_both_ports_are_added() {
         let block = |first, second| {
             format!(
-                "  Throughput (since last show)\n  Rx-pps:  {first}  Rx-bps: 5\n  Tx-pps: 7 Tx-bps: 8\n\
+                "  Throughput (since last show)\n  Rx-pps:  {first}  Rx-bps: 5\n  Tx-pps: 7 \
+                 Tx-bps: 8\n\
                  Rx-pps: {second} Rx-bps: 5\n Tx-pps: 7 Tx-bps: 8\n"
             )
         };

@@ -1,4 +1,5 @@
-//! What captures cost, and how much they can take: throughput with one beside it, and the rate at which one misses nothing.
+//! Cost and limits of captures: throughput with one beside it, and the highest rate without a
+//! missed frame.
 //!
 //! ```text
 //!   switch's core   other cores, or else the client's
@@ -13,7 +14,7 @@ use anyhow::Result;
 
 use super::throughput::{Run, prepare};
 use super::{Plan, progress};
-use crate::captures::{self, Captures, Wish};
+use crate::captures::{self, CaptureSpec, Captures};
 use crate::clients::captured::CapturedClient;
 use crate::clients::lean::LeanClient;
 use crate::clients::{self, Client, Layout, Traffic};
@@ -26,7 +27,7 @@ pub(crate) use whole::Whole;
 
 /// The switches whose ports can be captured.
 pub(crate) const KINDS: [Kind; 2] = [Kind::Lasthop, Kind::Ovs];
-/// The first one in a cell's series: nobody looks.
+/// The first one in a cell's series: no capture.
 pub(crate) const NONE: &str = "none";
 const WHOLE: &str = "whole frames";
 const HEADS: &str = "96 bytes of each";
@@ -36,37 +37,41 @@ const ELSEWHERE: &str = "whole frames of another port";
 const SUPER: u32 = testkit::lean::SUPER_FRAME_LEN as u32;
 const SIZES: [u32; 3] = [64, 1500, SUPER];
 
-const FLOODED: &str = "The first table's frames are as many as the switch forwards, both ways, and all of them are of the port that is captured";
-const BY_TCPDUMP: &str = "Open vSwitch's are captured as ovs-tcpdump does it: a mirror to a TAP device, from which tcpdump reads with as long a \
+const FLOODED: &str = "The first table's frames are as many as the switch forwards, both ways, and \
+    all of them are of the port that is captured";
+const BY_TCPDUMP: &str = "Open vSwitch's are captured as ovs-tcpdump does it: a mirror to a TAP \
+    device, from which tcpdump reads with as long a \
     buffer; what it misses is what arrived at the client and was not written";
 const NOWHERE: &str = "All is written to /dev/null: what a file system can take is not measured";
-const SHARED: &str = "There is no core for captures alone: control, the command and tcpdump share the client's, so a flood leaves them a part of \
-    it, and throughput falls also because the client has less of it; the forwarding thread's time for a frame says what the switch does more";
+const SHARED: &str = "There is no core for captures alone: control, the command and tcpdump share \
+    the client's, so a flood leaves them a part of \
+    it, and throughput falls also because the client has less of it; the forwarding thread's time \
+    for a frame says what the switch does more";
 
 /// All frames of the first port.
-pub(super) fn all() -> Wish {
-    Wish {
+pub(super) fn all() -> CaptureSpec {
+    CaptureSpec {
         port: "p0",
         snaplen: None,
         filter: "",
     }
 }
 
-/// What is captured beside which traffic, under which name.
-fn wishes(kind: Kind) -> Vec<(&'static str, Option<Wish>)> {
-    let heads = Wish {
+/// Returns the captures with their names, by traffic.
+fn capture_specs(kind: Kind) -> Vec<(&'static str, Option<CaptureSpec>)> {
+    let heads = CaptureSpec {
         snaplen: Some(96),
         ..all()
     };
-    let nothing = Wish {
+    let nothing = CaptureSpec {
         filter: "tcp port 9 and host 203.0.113.9",
         ..all()
     };
-    let elsewhere = Wish {
+    let elsewhere = CaptureSpec {
         port: "p2",
         ..all()
     };
-    let mut wishes = vec![
+    let mut capture_specs = vec![
         (NONE, None),
         (WHOLE, Some(all())),
         (HEADS, Some(heads)),
@@ -75,9 +80,9 @@ fn wishes(kind: Kind) -> Vec<(&'static str, Option<Wish>)> {
     ];
     // Its mirror copies before any filter, and another port's is no different.
     if kind != Kind::Lasthop {
-        wishes.truncate(3);
+        capture_specs.truncate(3);
     }
-    wishes
+    capture_specs
 }
 
 /// See the module.
@@ -97,7 +102,7 @@ pub(crate) fn capture(plan: &Plan) -> Result<Report> {
     for size in SIZES {
         let mut scenes = Vec::new();
         for &kind in &kinds {
-            // Its super-frames would need settings that nobody has who captures.
+            // Captures of its super-frames would need settings that are unusual for captures.
             if kind == Kind::Lasthop || size != SUPER {
                 add(&mut run, &mut scenes, Scene::start(plan, kind, size), kind)?;
             }
@@ -125,7 +130,7 @@ fn add<T>(run: &mut Run<'_>, all: &mut Vec<T>, started: Result<T>, kind: Kind) -
 struct Scene {
     peer: Peer,
     client: CapturedClient,
-    wishes: Vec<(&'static str, Option<Wish>)>,
+    capture_specs: Vec<(&'static str, Option<CaptureSpec>)>,
 }
 
 impl Scene {
@@ -142,7 +147,7 @@ impl Scene {
         ready.map(|()| Self {
             peer,
             client,
-            wishes: wishes(kind),
+            capture_specs: capture_specs(kind),
         })
     }
 }
@@ -156,12 +161,12 @@ fn turns(run: &mut Run<'_>, plan: &Plan, scenes: &mut [Scene], size: u32) -> Res
     };
     for round in 1..=2 * plan.rounds {
         for scene in &mut *scenes {
-            for (series, wish) in &scene.wishes {
+            for (series, spec) in &scene.capture_specs {
                 let cell = cell(series);
                 if run.has_enough(scene.peer.kind(), &cell) {
                     continue;
                 }
-                scene.client.set_wish(*wish);
+                scene.client.set_capture(*spec);
                 run.sample(&scene.peer, &mut scene.client, &cell, round)?;
             }
         }
@@ -169,7 +174,7 @@ fn turns(run: &mut Run<'_>, plan: &Plan, scenes: &mut [Scene], size: u32) -> Res
     Ok(())
 }
 
-/// What a table calls frames of this size.
+/// Returns a table's name for frames of this size.
 fn traffic(size: u32) -> String {
     match size {
         SUPER => "TCP super-frames of 64 KiB".to_owned(),

@@ -1,5 +1,6 @@
-//! Ports that lead to interfaces of the host: a network namespace with a TAP interface talks through each switch with another
-//! one, over a TAP interface or over a veth pair, with the same sockets.
+//! Ports that lead to interfaces of the host: a network namespace with a TAP interface talks
+//! through each switch with another one, over a TAP interface or over a veth pair, with the same
+//! sockets.
 
 mod guests;
 mod load;
@@ -33,13 +34,14 @@ pub(crate) struct Sample {
     /// Of a core, what the process between switch and interface used, where there is one.
     pub(crate) driver_percent: Option<f64>,
     pub(crate) trips_ns: [f64; 2],
-    /// None when it changed meanwhile, or somebody else used the machine: the sample does not count.
+    /// `None` when it changed meanwhile, or another process used the machine: the sample does not
+    /// count.
     pub(crate) placement: Option<Placement>,
 }
 
 /// Fewer samples say nothing where everything shares two cores.
 const ROUNDS: u32 = 5;
-/// No cache line takes that long, in nanoseconds: somebody else was on a core.
+/// Longer than any cache line takes, in nanoseconds: another process was on a core.
 const DISTURBED: f64 = 500.0;
 
 pub(crate) fn external(plan: &Plan) -> Result<Report> {
@@ -72,18 +74,25 @@ pub(crate) fn external(plan: &Plan) -> Result<Report> {
 }
 
 const NOTES: [&str; 5] = [
-    "out is from the namespace behind the switch's TAP interface, in is to it; one TCP connection, or UDP packets of 64 bytes on the \
+    "out is from the namespace behind the switch's TAP interface, in is to it; one TCP connection, \
+     or UDP packets of 64 bytes on the \
      wire, of which those count that arrive",
-    "two guests exchange frames as fast as they can (both directions added): what the one sends leaves by one interface and comes \
-     back by the other, the two ends of a veth pair, or two TAP interfaces and a kernel bridge; here OVS has DPDK, a polling \
-     thread for the guests on core 0 and its main thread for the interfaces; the client polls on core 1",
-    "senders, receivers, switch and drivers share the machine's cores, and the kernel's work for them counts as theirs",
-    "OVS is its userspace datapath without DPDK, with userspace-tso-enable, an internal port, and the same end of the veth pair or \
+    "two guests exchange frames as fast as they can (both directions added): what the one sends \
+     leaves by one interface and comes \
+     back by the other, the two ends of a veth pair, or two TAP interfaces and a kernel bridge; \
+     here OVS has DPDK, a polling \
+     thread for the guests on core 0 and its main thread for the interfaces; the client polls on \
+     core 1",
+    "senders, receivers, switch and drivers share the machine's cores, and the kernel's work for \
+     them counts as theirs",
+    "OVS is its userspace datapath without DPDK, with userspace-tso-enable, an internal port, and \
+     the same end of the veth pair or \
      another internal port",
-    "the bridge has no process at all: its namespace is behind a second veth pair, as behind TAP there would have to be one",
+    "the bridge has no process at all: its namespace is behind a second veth pair, as behind TAP \
+     there would have to be one",
 ];
 
-/// What happened in a time.
+/// Counts of an interval.
 struct Measured {
     count: u64,
     seconds: f64,

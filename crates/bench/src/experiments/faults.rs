@@ -1,12 +1,13 @@
-//! What does a death cost, and what an upgrade? Each of Lasthop's processes is killed under traffic, again and again, all are
-//! upgraded, and the gap in the traffic and the frames that did not arrive are counted.
+//! Cost of a crash and of an upgrade: each of Lasthop's processes is killed under traffic, again
+//! and again, all are upgraded, and the gap in the traffic and the lost frames are measured.
 //!
 //! ```text
 //!   p0 <----------> p1      two guests, the pair
 //!   p2 <----------> t0      a guest and the host, over a TAP port with its driver
 //! ```
-//! Each kill has a Lasthop of its own: who starts a driver again and again waits before the next, and that wait would
-//! be measured. The client is one thread that does everything in turn and never sleeps.
+//! Each kill has a Lasthop of its own: the restart of a driver that fails repeatedly is delayed,
+//! and that delay would be measured. The client is one thread that does everything in turn and
+//! never sleeps.
 
 pub(crate) mod chaos;
 mod outcome;
@@ -26,7 +27,7 @@ use super::{Plan, progress};
 use crate::peers::lasthop::port_table;
 use crate::placement::pin;
 
-/// Who is killed.
+/// Process to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Victim {
@@ -34,7 +35,7 @@ enum Victim {
     Switch,
     Driver,
     Supervisor,
-    /// Nobody: `lasthop upgrade` replaces all, the driver last.
+    /// None: `lasthop upgrade` replaces all, the driver last.
     Upgrade,
 }
 
@@ -54,7 +55,7 @@ impl Victim {
             Self::Switch => "switch",
             Self::Driver => "driver",
             Self::Supervisor => "supervisor",
-            Self::Upgrade => "nobody (upgrade)",
+            Self::Upgrade => "none (upgrade)",
         }
     }
 

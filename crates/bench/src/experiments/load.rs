@@ -1,4 +1,5 @@
-//! Frames at a given rate through each peer in turn: how long they take, and what that costs the switch.
+//! Frames at a given rate through each peer in turn: how long they take, and what that costs the
+//! switch.
 
 use anyhow::Result;
 
@@ -8,7 +9,8 @@ use crate::clients::{Layout, Traffic};
 use crate::peers::Kind;
 use crate::report::{Body, Report};
 
-/// Frames a second. At the first ones a switch that sleeps without traffic sleeps between two frames.
+/// Frames a second. At the first ones a switch that sleeps without traffic sleeps between two
+/// frames.
 const RATES: &[u32] = &[1000, 10_000, 100_000, 1_000_000];
 const RATES_QUICK: &[u32] = &[1000, 100_000, 1_000_000];
 const SIZE: u32 = 64;

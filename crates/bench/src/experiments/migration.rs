@@ -1,11 +1,12 @@
-//! Live migration: a guest of a real QEMU moves from port to port of a switch that learns, while a station at another port
-//! and the guest talk.
+//! Live migration: a guest of a real QEMU moves from port to port of a learning switch, while a
+//! station at another port and the guest exchange pings.
 //!
 //! ```text
 //!   station --- port 0      port 1, port 2, … --- one QEMU after the other, and the guest in one of them
 //! ```
-//! Each switch gets a guest of its own. It never comes back to a port: OVS keeps flows for ten seconds, and learns nothing of
-//! what they match until its revalidator comes by, which would be counted against it.
+//! Each switch gets a guest of its own. It never comes back to a port: OVS keeps flows for ten
+//! seconds, and learns nothing from their frames until its revalidator runs, which would be counted
+//! against it.
 
 mod moving;
 
@@ -40,12 +41,16 @@ pub(crate) struct Sample {
 }
 
 const NOTES: [&str; 4] = [
-    "the switch forwards on core 0; both QEMUs (one CPU, 96 MiB, QEMU's default bandwidth and most downtime) and the station are on \
+    "the switch forwards on core 0; both QEMUs (one CPU, 96 MiB, QEMU's default bandwidth and most \
+     downtime) and the station are on \
      core 1 and share it. OVS-DPDK has its rule NORMAL, and its other threads run anywhere",
-    "the station pings the guest every 2 ms, with 16 to 1415 bytes that it checks in the answer, and the guest pings the station \
+    "the station pings the guest every 2 ms, with 16 to 1415 bytes that it checks in the answer, \
+     and the guest pings the station \
      every 10 ms; in the guest only the kernel answers",
-    "the outage is from the first of the station's pings that was never answered to the next that was; silence is the longest time \
-     in which nothing of the guest came; standstill is the downtime that QEMU reports; lost are frames without an answer, in the outage, \
+    "the outage is from the first of the station's pings that was never answered to the next that \
+     was; silence is the longest time \
+     in which nothing of the guest came; standstill is the downtime that QEMU reports; lost are \
+     frames without an answer, in the outage, \
      and beyond it any others of the station and those of the guest that did not come",
     "a move that fails, or whose guest does not answer afterwards, is named here and in no row",
 ];

@@ -1,6 +1,6 @@
-//! How long frames of one pair of guests are on their way, alone and beside a pair that floods. All guests are one
-//! thread, and the switch has one; so alone and beside differ in what the switch does, and a little in how often the
-//! thread looks.
+//! How long frames of one pair of guests are on their way, alone and beside a pair that floods. All
+//! guests are one thread, and the switch has one; so alone and beside differ in what the switch
+//! does, and a little in how often the thread looks.
 
 use anyhow::Result;
 
@@ -13,12 +13,14 @@ use crate::report::{Body, Report};
 use crate::sample::Cell;
 use crate::stop;
 
-/// Frames a second of the victim, in the mean: so few that its kicks are waited for, and so many that they are not.
+/// Frames a second of the victim, in the mean: so few that its kicks are waited for, and so many
+/// that they are not.
 const RATES: [u32; 2] = [500, 20_000];
 /// Bytes of its frames.
 const SIZE: u32 = 64;
 const PEERS: [Kind; 2] = [Kind::Lasthop, Kind::Ovs];
-const LONG: &str = "OVS-DPDK drops frames of 60000 bytes, which do not fit its buffers: its row with them is one \
+const LONG: &str = "OVS-DPDK drops frames of 60000 bytes, which do not fit its buffers: its row \
+    with them is one \
     without a flood that arrives";
 
 /// A victim's latency, by what its neighbour does.

@@ -1,7 +1,8 @@
-//! What access rules cost: throughput beside that without rules, new flows, and changes. Both switches get the same rules, Open
-//! vSwitch by `ovs-ofctl`.
+//! Cost of access rules: throughput beside that without rules, new flows, and changes. Both
+//! switches get the same rules, Open vSwitch by `ovs-ofctl`.
 //!
-//! The first is the experiment of sNICh: 971 rules like those of ClassBench, of which none ever matches.
+//! The first is the experiment of sNICh: 971 rules like those of ClassBench, of which none ever
+//! matches.
 
 mod changes;
 
@@ -45,16 +46,23 @@ const LONG_ENOUGH: Duration = Duration::from_secs(1);
 /// No protocol above IPv4 has fewer bytes in its header, so that a time fits into a short frame.
 const UDP: u8 = 17;
 
-const SAME: &str = "Open vSwitch has the rules in a table before the one that forwards; a range of ports is as many masks as cover it";
-const ON_ONE_CORE: &str = "Lasthop's switch and control share the switch's core, as OVS-DPDK's polling thread decides by itself";
-const ON_TWO_CORES: &str = "Lasthop's control may use a core besides the switch's; OVS-DPDK's polling thread decides by itself";
-const NEAR_THE_RULES: &str = "Frames have addresses and ports near the edges of the rules, which let half of what they match pass, and only \
+const SAME: &str = "Open vSwitch has the rules in a table before the one that forwards; a range of \
+    ports is as many masks as cover it";
+const ON_ONE_CORE: &str = "Lasthop's switch and control share the switch's core, as OVS-DPDK's \
+    polling thread decides by itself";
+const ON_TWO_CORES: &str = "Lasthop's control may use a core besides the switch's; OVS-DPDK's \
+    polling thread decides by itself";
+const NEAR_THE_RULES: &str = "Frames have addresses and ports near the edges of the rules, which \
+    let half of what they match pass, and only \
     frames that pass are sent; each is sent once";
-const SLOWEST: &str = "Not every frame is a miss, as a cached flow may be for many: as many of the slowest frames are taken for the misses \
+const SLOWEST: &str = "Not every frame is a miss, as a cached flow may be for many: as many of the \
+    slowest frames are taken for the misses \
     as the switch counted";
 
-const ALONE: &str = "The machine alone: threads on these cores that sleep hand a token on as often, each time just before; from the \
-    client to the switch's core, to control's, back to the switch's, and to the client, which polls. As rare: what as few of these \
+const ALONE: &str = "The machine alone: threads on these cores that sleep hand a token on as \
+    often, each time just before; from the \
+    client to the switch's core, to control's, back to the switch's, and to the client, which \
+    polls. As rare: what as few of these \
     times exceed as there are frames slower than the p99";
 
 /// Throughput without rules and with those that never match.
@@ -96,7 +104,7 @@ fn twice(kind: Kind) -> [Kind; 2] {
 /// New flows a second.
 pub(crate) fn set_ups(plan: &Plan) -> Result<Report> {
     let count = if plan.quick { NEW_QUICK } else { NEW };
-    // Those to get ready with, and at most twice as many samples as are wanted.
+    // Some to prepare with, and at most twice as many samples as required.
     let heads = (2 * u64::from(plan.rounds) + 4) * (count + 1000);
     let set = RuleSet::mixed(MANY);
     let heads = set.heads(usize::try_from(heads)?, None, u16::try_from(NEW_SIZE)?);

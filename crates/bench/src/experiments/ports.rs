@@ -1,4 +1,4 @@
-//! What ports cost while nothing happens: CPU, memory, time to start.
+//! Cost of idle ports: CPU, memory, time to start.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::stop;
 
 const IDLE_PORTS: [u32; 3] = [1, 16, 64];
 const GROWTH_PORTS: [u32; 4] = [1, 16, 64, 256];
-/// What attaching stirs up has settled by then.
+/// Time for processes to settle after attaching.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How often a row is measured before it is given up.
 const ATTEMPTS: usize = 3;
@@ -48,7 +48,7 @@ pub(crate) fn growth(plan: &Plan) -> Result<Report> {
     rows(plan, "growth", title, columns, &GROWTH_PORTS, growth_row)
 }
 
-/// Measures each row until nobody disturbs it, or it is given up.
+/// Measures each row until it is undisturbed, or gives it up.
 fn rows(
     plan: &Plan,
     name: &'static str,
@@ -100,7 +100,8 @@ fn rows(
     }
     if disturbed + flipped > 0 {
         notes.push(format!(
-            "{flipped} measurements were discarded because the placement flipped and {disturbed} because others used \
+            "{flipped} measurements were discarded because the placement flipped and {disturbed} \
+             because others used \
              the machine"
         ));
     }

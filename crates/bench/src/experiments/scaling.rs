@@ -1,4 +1,4 @@
-//! What throughput does as Lasthop grows: idle ports, workers. Settings take turns as peers do.
+//! Throughput as Lasthop grows: idle ports, workers. Settings take turns as peers do.
 
 use anyhow::Result;
 
@@ -14,7 +14,8 @@ use crate::stop;
 const IDLE: [u32; 4] = [0, 16, 64, 256];
 const WORKERS: [u32; 2] = [1, 2];
 const SIZE: u32 = 64;
-const SHARING: &str = "Two pairs of ports with a lean client each. Clients and workers share the two cores, so the \
+const SHARING: &str = "Two pairs of ports with a lean client each. Clients and workers share the \
+    two cores, so the \
     figures say what is left beside the guests, not what a worker can do";
 
 /// One pair of ports with traffic, beside connected ports without.

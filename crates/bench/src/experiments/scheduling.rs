@@ -1,9 +1,10 @@
-//! What the rules about notifications do for guests that compute, are interrupted and sleep, each rule alone and all together
-//! (Hyper-Switch, section 4.6: figures 4.9 to 4.13), beside a switch that polls and one that lives of notifications alone.
+//! Effect of the notification rules on guests that compute, are interrupted and sleep, each rule
+//! alone and all together (Hyper-Switch, section 4.6: figures 4.9 to 4.13), beside a switch that
+//! polls and one that uses notifications alone.
 //!
-//! A switch that polls has one core, the guests share the others. Lasthop runs wherever the kernel likes, as it does by itself, or on
-//! that one core. Guests are threads that cost the scheduler and the switch what virtual
-//! processors cost them (`testkit::vcpu`).
+//! A switch that polls has one core, the guests share the others. Lasthop runs wherever the kernel
+//! places it, as by default, or on that one core. Guests are threads that cost the scheduler and
+//! the switch as much as vCPUs do (`testkit::vcpu`).
 
 use std::time::Duration;
 
@@ -28,13 +29,13 @@ struct Setting {
     keys: &'static str,
 }
 
-const OFF: &str = "guest_state = \"off\"\n\n[switch.batching]\nenabled = false\n";
+const OFF: &str = "guest_state = \"off\"\n\n[switch.coalescing]\nenabled = false\n";
 /// Without any rule: others are compared with these.
 const RULES_OFF: &str = "Lasthop, rules off";
 const OWN_CORE_RULES_OFF: &str = "Lasthop on a core, rules off";
 const OWN_CORE: &str = "Lasthop on a core";
 
-const SETTINGS: [Setting; 6] = [
+const SETTINGS: [Setting; 5] = [
     Setting {
         name: RULES_OFF,
         own_core: false,
@@ -43,12 +44,7 @@ const SETTINGS: [Setting; 6] = [
     Setting {
         name: "Lasthop, kicks held",
         own_core: false,
-        keys: "\n[switch.batching]\nthreshold = 1\n",
-    },
-    Setting {
-        name: "Lasthop, copy engine",
-        own_core: false,
-        keys: "guest_state = \"off\"\ncopy_engine = \"thread\"\n\n[switch.batching]\nenabled = false\n",
+        keys: "\n[switch.coalescing]\nframes = 1\n",
     },
     Setting {
         name: "Lasthop",
@@ -67,7 +63,7 @@ const SETTINGS: [Setting; 6] = [
     },
 ];
 
-/// What a setting is compared with; itself if nothing.
+/// Returns the series that a setting is compared with; itself if none.
 pub(crate) fn base(series: &str) -> &'static str {
     if [OWN_CORE, OWN_CORE_RULES_OFF].contains(&series) {
         OWN_CORE_RULES_OFF
@@ -83,15 +79,18 @@ const GUESTS: usize = 4;
 const WINDOW: usize = 256 << 10;
 /// Until the first answer or acknowledgement: a switch may take its time to notice a port.
 const ARRIVE: Duration = Duration::from_secs(20);
-/// What is known of a guest's threads comes within this time.
+/// Time within which a guest's threads are known.
 const FOUND: Duration = Duration::from_secs(20);
 
-const COSTS: &str = "Guests are threads that spend a microsecond on a kick, on an interrupt and on each frame sent or received, \
-    beside the system calls that they make in any case; those of a bridge write to and read from TAP devices and have no kicks";
-const WINDOWS: &str = "A stream has 256 KiB on its way at most, acknowledged every second frame. OVS-DPDK and the bridge have no \
+const COSTS: &str = "Guests are threads that spend a microsecond on a kick, on an interrupt and on \
+    each frame sent or received, \
+    beside the system calls that they make in any case; those of a bridge write to and read from \
+    TAP devices and have no kicks";
+const WINDOWS: &str = "A stream has 256 KiB on its way at most, acknowledged every second frame. \
+    OVS-DPDK and the bridge have no \
     rows of streams: 'bulk' and 'external' are about those";
 
-/// What guests do, and by what it is judged.
+/// Tasks of guests, and the measure of the result.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     group: Group,
@@ -192,7 +191,7 @@ fn turns(
     for contender in &mut taking {
         contender.guests.set(scenario.tasks.clone());
         contender.peer.thaw();
-        stop::wait("guests hear of each other", ARRIVE, || {
+        stop::wait("guests receive each other's frames", ARRIVE, || {
             contender.guests.warm_up(plan.settle)?;
             Ok(contender.guests.heard().then_some(()))
         })?;
@@ -254,7 +253,7 @@ fn requests(outstanding: u32, payload: usize) -> Scenario {
         group: Group::Requests,
         name: format!("requests, {outstanding} at once, {payload} B"),
         x: payload as f64,
-        tasks: vec![Task::Ask {
+        tasks: vec![Task::SupervisorRequest {
             peer: 2,
             outstanding,
             payload,

@@ -1,5 +1,6 @@
-//! Does a frame get lost that nobody counts? One pair of ports under full load, while others are added, driven, left
-//! without notice and removed beside it; at the end what was sent is what arrived and what was dropped by name.
+//! Soak test for uncounted losses: one pair of ports under full load, while others are added,
+//! driven, left without notice and removed beside it; at the end sent frames must equal received
+//! plus dropped ones.
 
 mod account;
 mod churn;
@@ -26,11 +27,13 @@ const CHURN_SEGMENT: &str = "churn";
 const BURST: u64 = 10_000_000;
 /// Frames of each port before the processes' memory is looked at for the first time.
 const FIRST: u64 = 1_000_000;
-/// How long frames may be on their way before the client stops to wait for them. They count when they come later.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long frames may be on their way before the client stops to wait for them. They count when
+/// they come later.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the last frames and counters are waited for.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Numbers that go round in the frames. A round does not fit a queue, so every frame is written before it is sent.
+/// Numbers that go round in the frames. A round does not fit a queue, so every frame is written
+/// before it is sent.
 const NUMBERS: u32 = 100_003;
 
 /// Runs for `time`, prints the account and writes it to a file.
@@ -83,12 +86,12 @@ fn configuration() -> String {
     text + &STEADY.map(|port| port_table(port, "steady")).concat()
 }
 
-/// What all clients have in common: they read every frame that they get.
+/// Returns the common configuration of all clients: they read every frame that they get.
 fn client(plan: &Plan) -> LeanConfig {
     LeanConfig {
         flows: NUMBERS,
         touch: true,
-        patience: PATIENCE,
+        patience: TIMEOUT,
         cpu: Some(plan.cores[1]),
         ..LeanConfig::default()
     }

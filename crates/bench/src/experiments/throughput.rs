@@ -13,17 +13,23 @@ use crate::sample::{Cell, Sample, Verdict, take, wait_quiet};
 use crate::stop;
 
 const SIZES: [u32; 3] = [64, 256, 1500];
-/// How long frames may take to arrive after a client was attached, and how long each look for them is.
+/// How long frames may take to arrive after a client was attached, and how long each look for them
+/// is.
 const ARRIVE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_millis(100);
 const FLOWS: &[u32] = &[1, 1024, 100_000];
 const FLOWS_QUICK: &[u32] = &[1, 100_000];
-const BRIDGE: &str = "The Linux bridge has TAP ports, so another client: a thread on each core writes and reads a \
-    frame with a system call, and the bridge works inside of these calls, on both cores; rows of split queues only";
-const BOUNCE: &str = "With testpmd 896 frames bounce between the ports, so many that no queue of 1024 can overflow: every \
+const BRIDGE: &str = "The Linux bridge has TAP ports, so another client: a thread on each core \
+    writes and reads a \
+    frame with a system call, and the bridge works inside of these calls, on both cores; rows of \
+    split queues only";
+const BOUNCE: &str = "With testpmd 896 frames bounce between the ports, so many that no queue of \
+    1024 can overflow: every \
     peer has the same number on its way. With small frames testpmd's own core is the limit";
-const REPLAY: &str = "testpmd replays captures with the addresses of its ports, because its flow generator has one \
-    source address for both; with 100000 flows its own buffers no longer fit the caches, so that it is the limit for every peer: lean has \
+const REPLAY: &str = "testpmd replays captures with the addresses of its ports, because its flow \
+    generator has one \
+    source address for both; with 100000 flows its own buffers no longer fit the caches, so that \
+    it is the limit for every peer: lean has \
     the same number of flows without that";
 
 /// By frame size, split and packed.
@@ -74,14 +80,16 @@ fn by(axis: &'static str) -> impl FnOnce(Vec<Sample>) -> Body {
     move |samples| Body::Throughput { axis, samples }
 }
 
-/// A peer with its client and what is measured there; both frozen but for their own samples. The client goes first.
+/// A peer with its client and what is measured there; both frozen but for their own samples. The
+/// client goes first.
 pub(crate) struct Pair {
     pub(crate) client: Box<dyn Client>,
     pub(crate) peer: Peer,
     pub(crate) cell: Cell,
 }
 
-/// Changes to frames of `size` bytes and waits until they arrive: a switch may take its time to notice a port.
+/// Changes to frames of `size` bytes and waits until they arrive: a switch may take its time to
+/// notice a port.
 pub(super) fn prepare(peer: &Peer, client: &mut dyn Client, size: u32) -> Result<()> {
     peer.thaw();
     client.thaw()?;
@@ -107,7 +115,7 @@ pub(crate) struct Run<'a> {
     samples: Vec<Sample>,
     notes: Vec<String>,
     pages: Option<HugePages>,
-    /// What is left of the time to wait for a quiet machine.
+    /// Remaining time to wait for a quiet machine.
     patience: Duration,
 }
 
@@ -115,8 +123,8 @@ impl<'a> Run<'a> {
     /// Makes room for these peers.
     pub(crate) fn new(plan: &'a Plan, name: &'static str, kinds: &[Kind]) -> Self {
         let mut notes = Vec::new();
-        let wanted = kinds.iter().map(|kind| kind.huge_pages()).sum();
-        let pages = HugePages::reserve(wanted)
+        let desired = kinds.iter().map(|kind| kind.huge_pages()).sum();
+        let pages = HugePages::reserve(desired)
             .map_err(|error| notes.push(format!("no huge pages, so no DPDK peers: {error:#}")))
             .ok();
         Self {
@@ -129,7 +137,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether there are huge pages for this peer, if it needs any; a note says why not.
+    /// Returns whether there are huge pages for this peer, if it needs any; a note says why not.
     pub(crate) fn has_room_for(&self, kind: Kind) -> bool {
         kind.huge_pages() == 0 || self.pages.is_some()
     }
@@ -172,8 +180,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Samples of all pairs in turn with frames of `size` bytes. Those that do not count are taken again, within
-    /// bounds.
+    /// Samples of all pairs in turn with frames of `size` bytes. Those that do not count are taken
+    /// again, within bounds.
     pub(crate) fn turns(&mut self, pairs: &mut [Pair], size: u32) -> Result<()> {
         let mut ready = Vec::new();
         for pair in pairs {
@@ -217,7 +225,7 @@ impl<'a> Run<'a> {
         self.notes.push(note.to_owned());
     }
 
-    /// Goes on without something, and says why.
+    /// Continues without a measurement, and notes the reason.
     pub(crate) fn leave_out(&mut self, note: String) {
         progress(&note);
         self.notes.push(note);
@@ -241,7 +249,7 @@ impl<'a> Run<'a> {
         self.has_enough(pair.peer.kind(), &pair.cell)
     }
 
-    /// Whether there are as many samples as wanted that count.
+    /// Returns whether there are as many valid samples as required.
     pub(crate) fn has_enough(&self, kind: Kind, cell: &Cell) -> bool {
         let kept = self.samples.iter().filter(|sample| {
             sample.peer == kind.name() && sample.cell == *cell && sample.verdict == Verdict::Kept

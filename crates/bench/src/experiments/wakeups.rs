@@ -1,6 +1,7 @@
-//! Idle cores that help: what they do for two pairs of ports that share a worker, and what a thread that wants such a core has to
-//! wait for it. The worker and the clients have one core; on the other one nothing runs but, every 200 µs for a moment, a thread of
-//! ordinary priority that notes how late it woke up (as `cyclictest` does).
+//! Idle cores that help: what they do for two pairs of ports that share a worker, and what a thread
+//! that wants such a core has to wait for it. The worker and the clients have one core; on the
+//! other one nothing runs but, every 200 µs for a moment, a thread of ordinary priority that notes
+//! how late it woke up (as `cyclictest` does).
 
 use std::fs;
 use std::num::NonZeroU64;
@@ -30,10 +31,9 @@ const SIZES: [u32; 3] = [64, 1500, SUPER_FRAME];
 const SUPER_FRAME: u32 = SUPER_FRAME_LEN as u32;
 /// Between two wake-ups.
 const PERIOD: Duration = Duration::from_micros(200);
-const NOTE: &str = "Setting 0: no traffic, nothing else runs on the core; 1: two pairs of ports share a worker, no helpers; 2: the \
+const NOTE: &str = "Setting 0: no traffic, nothing else runs on the core; 1: two pairs of ports \
+    share a worker, no helpers; 2: the \
     same with helpers on the other core, which is where the late wake-ups are counted";
-const NOTE_RIGHTS: &str = "The switch is the example `inside`, which is for benchmarks alone and gives no right up: so helpers may come back \
-    from the lowest priority also where RLIMIT_NICE cannot be raised. It has no sandbox, with helpers and without";
 
 /// One thing that is measured, again and again in turn with the others.
 struct Setting {
@@ -50,7 +50,6 @@ struct Setting {
 
 /// See the module.
 pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
-    let plan = &plan.inside()?;
     let mut settings = vec![Setting::new(0.0, 0, None)];
     for size in SIZES {
         for (number, offload) in [(1.0, false), (2.0, true)] {
@@ -88,8 +87,9 @@ pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
         "p99.9, us",
         "max, us",
     ];
-    let title = "Helpers on an idle core: throughput of two pairs on one worker, and wake-ups of a thread on that core";
-    let notes = [NOTE, NOTE_RIGHTS].map(str::to_owned).to_vec();
+    let title = "Helpers on an idle core: throughput of two pairs on one worker, and wake-ups of a \
+        thread on that core";
+    let notes = vec![NOTE.to_owned()];
     Ok(Report::new(
         plan,
         "wakeups",

@@ -1,7 +1,7 @@
 //! The kernel's bridge between two TAP devices, in a network namespace of its own.
 //!
-//! Nothing of it has a name that others see: the namespace lives as long as the descriptors of its devices, so that
-//! the kernel removes it all with this process, whatever that dies of.
+//! Nothing of it has a name that others see: the namespace lives as long as the descriptors of its
+//! devices, so that the kernel removes it all with this process, whatever that dies of.
 
 use std::fs::File;
 use std::io;
@@ -69,8 +69,8 @@ fn open(name: &str) -> Result<File> {
         rest: [0; 22],
     };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: the request is as long as the kernel's `struct ifreq`, which is what it reads and writes, and lives
-    // until the call has returned.
+    // SAFETY: the request is as long as the kernel's `struct ifreq`, which is what it reads and
+    // writes, and lives until the call has returned.
     if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } != 0 {
         bail!("TAP device {name}: {}", io::Error::last_os_error());
     }

@@ -19,7 +19,8 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     let sockets = ["s0.sock", "s1.sock"].map(|name| folder.path().join(name));
     let [first, second] = [&sockets[0], &sockets[1]].map(|socket| socket.display());
     let command = format!(
-        "stdbuf -oL {PROGRAM_DPDK} --no-pci --in-memory -m 400 -l {client},{switch} --main-lcore={client} \
+        "stdbuf -oL {PROGRAM_DPDK} --no-pci --in-memory -m 400 -l {client},{switch} \
+         --main-lcore={client} \
          --no-telemetry --file-prefix=lasthop-bench-fwd --vdev=net_vhost0,iface={first},queues=1 \
          --vdev=net_vhost1,iface={second},queues=1 -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
          --total-num-mbufs=32768"

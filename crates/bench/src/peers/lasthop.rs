@@ -1,4 +1,4 @@
-//! Lasthop, with as many ports as wanted, all in one segment.
+//! Lasthop, with any number of ports, all in one segment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,13 +87,13 @@ pub(crate) fn with_helpers(plan: &Plan, core: Option<usize>) -> Result<Peer> {
         Some(core) => format!("enabled = true\ncores = [{core}]\n"),
         None => "enabled = false\n".to_owned(),
     };
-    let text = configuration(&format!("\n[switch.offload]\n{offload}"), 4);
+    let text = configuration(&format!("\n[switch.helpers]\n{offload}"), 4);
     let running = Lasthop::with(plan, &plan.cores, &text)?;
     Ok(running.into_peer(4, Vec::new()))
 }
 
-/// So many ports for a group of guests whose processors are threads of this process, with `keys` in the tables of the switch; on
-/// these cores, or wherever the kernel likes if none is named.
+/// So many ports for a group of guests whose processors are threads of this process, with `keys` in
+/// the tables of the switch; on these cores, or wherever the kernel likes if none is named.
 pub(crate) fn with_guests(
     plan: &Plan,
     cores: &[usize],
@@ -112,7 +112,7 @@ pub(crate) fn with_guests(
     Ok(running.into_peer(u32::try_from(ports)?, Vec::new()))
 }
 
-/// Whether it knows the thread of each guest of [`with_guests`], or is to know none.
+/// Returns whether it knows the thread of each guest of [`with_guests`], or is to know none.
 pub(crate) fn follows(plan: &Plan, peer: &Peer) -> Result<Option<()>> {
     #[derive(Deserialize)]
     struct Port {
@@ -166,8 +166,9 @@ pub(crate) struct Lasthop {
 }
 
 impl Lasthop {
-    /// Starts Lasthop on the switch's core with `ports` listening ports and waits until it is ready. With
-    /// super-frames it polls as its peers do: a wake-up a burst would be measured as copying.
+    /// Starts Lasthop on the switch's core with `ports` listening ports and waits until it is
+    /// ready. With super-frames it polls as its peers do: a wake-up a burst would be measured as
+    /// copying.
     pub(crate) fn start(plan: &Plan, ports: u32) -> Result<Self> {
         let poll = if plan.super_frames {
             "poll = \"always\"\n"
@@ -177,7 +178,7 @@ impl Lasthop {
         Self::with(plan, &plan.cores[..1], &configuration(poll, ports))
     }
 
-    /// The same on these cores, with this configuration.
+    /// Starts it on these cores, with this configuration.
     pub(crate) fn with(plan: &Plan, cores: &[usize], configuration: &str) -> Result<Self> {
         let folder = folders::new("lasthop")?;
         fs::write(folder.path().join(CONFIGURATION), configuration)?;
@@ -205,7 +206,7 @@ impl Lasthop {
         Ok(())
     }
 
-    /// What it has logged so far.
+    /// Returns its log so far.
     pub(crate) fn log(&self) -> String {
         self.process.output()
     }

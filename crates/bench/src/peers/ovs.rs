@@ -1,5 +1,6 @@
-//! Open vSwitch with DPDK: its own database in a temporary folder, one polling thread, ports in the client
-//! role. Between two ports it has explicit unicast flows, because a learning bridge would flood testpmd's addresses.
+//! Open vSwitch with DPDK: its own database in a temporary folder, one polling thread, ports in the
+//! client role. Between two ports it has explicit unicast flows, because a learning bridge would
+//! flood testpmd's addresses.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +15,13 @@ use crate::stop;
 
 /// Debian's build with DPDK.
 pub(crate) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
-/// The same without DPDK.
+/// Path of the daemon without DPDK.
 pub(crate) const PLAIN: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
 /// A setting with a blank in it.
 pub(crate) const EXTRA: &str = "other_config:dpdk-extra=\"--no-pci --in-memory\"";
 /// The device that [`add_tap`] adds.
 pub(crate) const TAP: &str = "lasthop-mirror";
-/// What [`pass_across`] says, behind rules.
+/// Flows of [`pass_across`], behind rules.
 const ACROSS_IN_TABLE_1: &str =
     "table=1,in_port=1,actions=output:2\ntable=1,in_port=2,actions=output:1\n";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -59,13 +60,14 @@ pub(super) fn misses(folder: &Path) -> Result<u64> {
     let counts: Option<Vec<u64>> = lines.map(|count| count.trim().parse().ok()).collect();
     let counts = counts.filter(|counts| !counts.is_empty());
     Ok(counts
-        .context("Open vSwitch does not tell its misses")?
+        .context("Open vSwitch does not report its misses")?
         .iter()
         .sum())
 }
 
-/// With so many ports, and as it is without rules: a bridge that learns. Its threads other than the polling one run
-/// anywhere: on that one's core they would take seconds to notice that a port has changed.
+/// With so many ports, and as it is without rules: a bridge that learns. Its threads other than the
+/// polling one run anywhere: on that one's core they would take seconds to notice that a port has
+/// changed.
 pub(super) fn learning(plan: &Plan, ports: u32) -> Result<Peer> {
     with(plan, (SWITCH, ""), ports, |_| Ok(()))
 }
@@ -116,7 +118,8 @@ pub(crate) fn start_database(folder: &Path) -> Result<Process> {
         &environment(folder),
     )?;
     let command = format!(
-        "ovsdb-server {at}/conf.db --remote=punix:{at}/db.sock --pidfile={at}/ovsdb.pid --unixctl={at}/ovsdb.ctl"
+        "ovsdb-server {at}/conf.db --remote=punix:{at}/db.sock --pidfile={at}/ovsdb.pid \
+         --unixctl={at}/ovsdb.ctl"
     );
     let log = folder.join("ovsdb.log");
     let database = Process::start(
@@ -132,7 +135,7 @@ pub(crate) fn start_database(folder: &Path) -> Result<Process> {
     Ok(database)
 }
 
-/// Tells the database of a folder something.
+/// Runs a command on the database of a folder.
 pub(crate) fn vsctl(folder: &Path, arguments: &[String]) -> Result<String> {
     let database = folder.join("db.sock");
     let mut command = words(&format!(
@@ -200,7 +203,7 @@ fn add_bridge(folder: &Path, ports: u32) -> Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-/// What comes from one of two ports goes to the other one.
+/// Forwards frames of each of two ports to the other.
 fn pass_across(folder: &Path) -> Result<()> {
     ofctl(folder, "del-flows", "")?;
     ofctl(folder, "add-flow", "in_port=1,actions=output:2")?;
@@ -217,7 +220,8 @@ pub(crate) fn add_tap(folder: &Path) -> Result<()> {
 /// Mirrors the first port there, both ways.
 pub(crate) fn begin_mirror(folder: &Path) -> Result<()> {
     let command = format!(
-        "-- --id=@v get Port v0 -- --id=@t get Port {TAP} -- --id=@m create Mirror name=m select-dst-port=@v \
+        "-- --id=@v get Port v0 -- --id=@t get Port {TAP} -- --id=@m create Mirror name=m \
+         select-dst-port=@v \
          select-src-port=@v output-port=@t -- set Bridge br0 mirrors=@m"
     );
     vsctl(folder, &words(&command))?;
@@ -230,7 +234,8 @@ pub(crate) fn end_mirror(folder: &Path) -> Result<()> {
     decide_anew(folder)
 }
 
-/// Cached flows are forgotten at once: by itself it takes up to seconds until all of them know a change.
+/// Cached flows are forgotten at once: by itself it takes up to seconds until all of them know a
+/// change.
 fn decide_anew(folder: &Path) -> Result<()> {
     let target = folder.join("vs.ctl");
     let command = format!("ovs-appctl -t {} revalidator/purge", target.display());

@@ -28,9 +28,12 @@ pub(super) fn table(samples: &[Sample]) -> String {
             }
         }
     }
-    let legend = "\nPer busy second: the client writes frames at both ports, publishes them all, and reads them when the last has \
-                  arrived; the time between counts, in which the switch is the only one to work. memcpy: on the switch's \
-                  core, of the same frames, in the same way, just before each sample. Without pause: the client writes \
+    let legend = "\nPer busy second: the client writes frames at both ports, publishes them all, \
+        and reads them when the last has \
+                  arrived; the time between counts, in which the switch is the only one to work. \
+                  memcpy: on the switch's \
+                  core, of the same frames, in the same way, just before each sample. Without \
+                  pause: the client writes \
                   and reads all the time; near 100 % at work it is the limit.\n";
     super::table(&HEAD.map(str::to_owned), &rows) + legend + &dropped(samples)
 }

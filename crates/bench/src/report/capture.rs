@@ -42,11 +42,14 @@ pub(super) fn tables(samples: &[Sample], whole: &[Whole]) -> String {
             }
         }
     }
-    let legend = "\nForwarding a frame: CPU time of the forwarding thread for each frame that arrived. Captured: frames written for each second of \
-        traffic, the last of them from what waited when it ended. Writing a frame: CPU time of all that is behind the switch, for each frame that was written.\n";
+    let legend = "\nForwarding a frame: CPU time of the forwarding thread for each frame that \
+        arrived. Captured: frames written for each second of \
+        traffic, the last of them from what waited when it ended. Writing a frame: CPU time of all \
+        that is behind the switch, for each frame that was written.\n";
     let beside = markdown(&BESIDE.map(str::to_owned), &rows) + legend + &dropped(samples);
     format!(
-        "{beside}\nOne way, as many frames a second as a capture can take without missing one:\n\n{}",
+        "{beside}\nOne way, as many frames a second as a capture can take without missing one:\n\n\
+         {}",
         searches(whole)
     )
 }
@@ -80,7 +83,8 @@ fn row(samples: &[Sample], cell: &Cell, kind: Kind, placement: Placement) -> Opt
     ])
 }
 
-/// Frames captured a second and the share that was missed; where there was none to be captured, nothing.
+/// Frames captured a second and the share that was missed; where there was none to be captured,
+/// nothing.
 fn captured(samples: &[&Sample]) -> String {
     let mpps = middle(samples, |sample| {
         let captured = sample.captured?;
@@ -209,7 +213,8 @@ mod tests {
         );
         assert_eq!(
             lines[3],
-            "| 64 B split | whole frames | Lasthop | near, 55 ns | 0.50x | 1.50x | 10.00 | 75 | 0.500 (75.0 %) | 300 | 1 |"
+            "| 64 B split | whole frames | Lasthop | near, 55 ns | 0.50x | 1.50x | 10.00 | 75 | \
+             0.500 (75.0 %) | 300 | 1 |"
         );
     }
 
@@ -235,7 +240,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[2],
-            "| 1500 B | whole frames | Lasthop | near, 56 ns | - | 900 (800 1000) | 10.80 | 850 (1 ended because no more were let in) |"
+            "| 1500 B | whole frames | Lasthop | near, 56 ns | - | 900 (800 1000) | 10.80 | 850 (1 \
+             ended because no more were let in) |"
         );
         assert_eq!(
             lines[3],

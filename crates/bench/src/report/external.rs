@@ -1,4 +1,5 @@
-//! Ways to interfaces of the host: what goes through, beside the peers over the same kind of interface.
+//! Ways to interfaces of the host: what goes through, beside the peers over the same kind of
+//! interface.
 
 use super::shown;
 use crate::experiments::external::{Sample, Way};
@@ -26,21 +27,6 @@ const ROWS: [(Way, Way, Option<Way>); 3] = [
     (Way::LasthopXdp, Way::OvsVeth, Some(Way::BridgeVeth)),
 ];
 
-/// What a process of its own costs: with it, and without.
-const PRICES: [(Way, Way); 2] = [
-    (Way::LasthopTap, Way::InsideTap),
-    (Way::LasthopPacket, Way::InsidePacket),
-];
-const PRICE_HEAD: [&str; 7] = [
-    "traffic",
-    "Lasthop's way",
-    "cores",
-    "own process / thread of the switch",
-    "drivers in their own processes",
-    "drivers as threads of the switch",
-    "samples",
-];
-
 /// The tables: medians of the samples of one placement.
 pub(super) fn table(samples: &[Sample]) -> String {
     let mut loads: Vec<_> = Vec::new();
@@ -49,7 +35,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
             loads.push(sample.load);
         }
     }
-    let (mut rows, mut prices) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
     for placement in [Placement::Near, Placement::Far] {
         for load in &loads {
             let here: Vec<&Sample> = samples
@@ -61,21 +47,15 @@ pub(super) fn table(samples: &[Sample]) -> String {
                     .into_iter()
                     .flatten(),
             );
-            prices.extend(
-                PRICES
-                    .into_iter()
-                    .filter_map(|ways| price(&here, placement, ways)),
-            );
         }
     }
     let flipped = samples.iter().filter(|sample| sample.placement.is_none());
     let flipped = flipped.count();
     let all = samples.len();
     super::table(&HEAD.map(str::to_owned), &rows)
-        + "\nWhat the boundary of a process costs, beside a build whose drivers are threads of the switch:\n\n"
-        + &super::table(&PRICE_HEAD.map(str::to_owned), &prices)
         + &format!(
-            "\nOf {all} samples, {flipped} were dropped because the placement flipped or somebody else was on a core.\n"
+            "\nOf {all} samples, {flipped} were dropped because the placement flipped or somebody \
+             else was on a core.\n"
         )
 }
 
@@ -112,23 +92,6 @@ fn name(samples: &[&Sample], placement: Placement, way: Way) -> Option<[String; 
 fn counts(samples: &[&Sample], ways: &[Way]) -> String {
     let count = |way: &Way| of(samples, *way).count().to_string();
     ways.iter().map(count).collect::<Vec<_>>().join(" ")
-}
-
-fn price(
-    samples: &[&Sample],
-    placement: Placement,
-    (apart, inside): (Way, Way),
-) -> Option<Vec<String>> {
-    let rate = |way| rate(samples, way);
-    rate(inside)?;
-    let mut row = name(samples, placement, apart)?.to_vec();
-    row.extend([
-        shown(ratio(rate(apart), rate(inside)), "x"),
-        shown(rate(apart), ""),
-        shown(rate(inside), ""),
-        counts(samples, &[apart, inside]),
-    ]);
-    Some(row)
 }
 
 fn row(

@@ -65,7 +65,8 @@ impl<'a> Group<'a> {
         self.latencies.iter().map(|latency| of(latency)).sum()
     }
 
-    /// Microseconds that `share` of the frames do not exceed; None where no frame is beyond that share.
+    /// Microseconds that `share` of the frames do not exceed; None where no frame is beyond that
+    /// share.
     fn quantile(&self, share: f64) -> Option<f64> {
         let beyond = self.histogram.count() as f64 * (1.0 - share);
         // Rounding must not turn one frame of a thousand into none.
@@ -135,7 +136,8 @@ fn one_decimal(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// The table. Percentiles are those of all frames of the kept samples, CPU use is the median of the samples.
+/// The table. Percentiles are those of all frames of the kept samples, CPU use is the median of the
+/// samples.
 pub(super) fn table(samples: &[Sample]) -> String {
     let mut rows = Vec::new();
     for cell in cells(samples) {
@@ -147,8 +149,10 @@ pub(super) fn table(samples: &[Sample]) -> String {
             }
         }
     }
-    let legend = "\nCPU: all processes of the switch, median of the samples. Latency: one way, of all frames of these \
-                  samples. Lost: frames that did not arrive or found no room in the ring, of those due.\n";
+    let legend = "\nCPU: all processes of the switch, median of the samples. Latency: one way, of \
+        all frames of these \
+                  samples. Lost: frames that did not arrive or found no room in the ring, of those \
+                  due.\n";
     super::table(&HEAD.map(str::to_owned), &rows) + legend + &dropped(samples)
 }
 
@@ -244,7 +248,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[2],
-            "| 64 B split | Lasthop | near, 55 ns | - | - | 3.0 | 25.1 | 50.0 | - | 50.0 | 6 of 106 | 0.0 | 2 |"
+            "| 64 B split | Lasthop | near, 55 ns | - | - | 3.0 | 25.1 | 50.0 | - | 50.0 | 6 of \
+             106 | 0.0 | 2 |"
         );
         assert!(
             lines[3].starts_with("| 64 B split | OVS-DPDK | near, 55 ns | 0.03x | 0.05x | 100.0 |"),
@@ -260,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_frames_are_asked_for_only_where_there_are_any() {
+    fn rare_frames_are_required_only_where_there_are_any() {
         let samples = samples();
         let cell = &samples[0].cell;
         let group = |kind| Group::of(&samples, kind, cell, Placement::Near).expect("samples");

@@ -1,4 +1,4 @@
-//! What access rules cost: throughput beside that without, new flows and their latency, changes.
+//! Cost of access rules: throughput beside that without, new flows and their latency, changes.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn middle(samples: &[&Sample], figure: impl Fn(&Sample) -> f64) -> Option<f64> {
     median(&values)
 }
 
-/// What was measured, in the order of the first samples.
+/// Returns the names of measurements, in the order of the first samples.
 fn names(samples: &[Sample]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for sample in samples {
@@ -224,7 +224,8 @@ fn set_ups_row(
     ]
 }
 
-/// Nanoseconds that this share of the misses do not exceed, which are taken to be the slowest frames.
+/// Nanoseconds that this share of the misses do not exceed, which are taken to be the slowest
+/// frames.
 fn of_misses(sample: &Sample, share: f64) -> Option<u64> {
     let share = of_all(sample, share)?;
     Some(sample.latency.as_ref()?.histogram.quantile(share))

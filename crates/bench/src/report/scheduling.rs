@@ -1,5 +1,5 @@
-//! Guests that compute and sleep: a row for each scenario, setting and placement; what it is judged by beside the same switch
-//! without rules.
+//! Guests that compute and sleep: a row for each scenario, setting and placement; what it is judged
+//! by beside the same switch without rules.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ const HEAD: [&str; 13] = [
 /// One figure of a sample.
 type Figure = fn(&Sample) -> f64;
 
-/// What an exchange is judged by: a scenario has requests or data, never both.
+/// Returns the measure of an exchange: a scenario has requests or data, never both.
 fn rate(sample: &Sample) -> f64 {
     of(sample, |exchange| exchange.answers.max(exchange.gbit))
 }
@@ -224,8 +224,8 @@ mod tests {
             guests("Lasthop", 1500.0, Placement::Near),
         ];
         let curves = curves(&samples, "requests, 1", Placement::Near, rate);
-        let wanted = [(RULES_OFF, 1000.0), ("Lasthop", 1500.0)];
-        let wanted = wanted.map(|(name, y)| (name.to_owned(), vec![(64.0, y)]));
-        assert_eq!(curves, wanted);
+        let desired = [(RULES_OFF, 1000.0), ("Lasthop", 1500.0)];
+        let desired = desired.map(|(name, y)| (name.to_owned(), vec![(64.0, y)]));
+        assert_eq!(curves, desired);
     }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A file with these types, each as words, and names.
+/// Returns a file with these types, each as words, and names.
 fn file(types: &[&[u32]], names: &[u8]) -> Vec<u8> {
     let types: Vec<u8> = types
         .iter()
@@ -50,7 +50,8 @@ fn sample() -> Vec<u8> {
                 2,
                 128,
             ],
-            // 4: pointer to it, 5: a function of (void *, int, task *), 6: a pointer to that, 7: the tracepoint
+            // 4: pointer to it, 5: a function of (void *, int, task *), 6: a pointer to that, 7:
+            // the tracepoint
             &[0, info(2, 0), 3],
             &[0, info(13, 3), 0, 0, 4, 0, 1, 0, 4],
             &[0, info(2, 0), 5],
@@ -128,7 +129,7 @@ fn the_running_kernel_is_understood() {
     };
     let pid = btf.member("task_struct", "pid").unwrap();
     let tgid = btf.member("task_struct", "tgid").unwrap();
-    assert_eq!(pid.abs_diff(tgid), 4, "they are neighbours");
+    assert_eq!(pid.abs_diff(tgid), 4, "the members are adjacent");
     let (id, arguments) = btf.tracepoint("sched_switch").unwrap();
     assert!(id > 0 && arguments.len() >= 3);
 }

@@ -1,4 +1,5 @@
-//! What the switch copies, as the body of an answer: a file that is made piece by piece, each when the client has read those before.
+//! Body of a capture's response: a pcapng file, made in chunks, each when the client has read those
+//! before.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,142 +15,142 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::pcapng;
 
-/// Until it looks again at rings that were empty. The timer may be as late once more, and a ring of the usual length takes 8 GiB a
-/// second then.
-const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes of a piece, about. With less of them there are more system calls and wake-ups for a frame, with more a piece does not stay in
-/// the processor's cache until it is sent.
-const PIECE: usize = 256 << 10;
-/// Room for a piece, and for the longest block with which it may end.
-const ROOM: usize = PIECE + (66 << 10);
+/// Interval, 1 ms, between two looks at empty rings. With a timer that is late by as
+/// much again, a ring of the default length can take 8 GiB a second.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Bytes of a chunk, about. Smaller chunks cost more system calls and wake-ups for a frame, larger
+/// ones do not stay in the CPU's cache until they are sent.
+const CHUNK: usize = 256 << 10;
+/// Capacity of a chunk, with the longest block that may end it.
+const CHUNK_CAPACITY: usize = CHUNK + (66 << 10);
 
-/// What a client is to get.
-pub struct Feed {
-    /// Where frames come from.
+/// The input of a capture file.
+pub struct CaptureSource {
+    /// Reader of the captured frames.
     pub reader: Reader,
-    /// The port's name.
+    /// Name of the port.
     pub port: String,
-    /// The filter as it was given.
+    /// The filter as the client sent it.
     pub filter: String,
-    /// Bytes of each frame at most.
+    /// Most bytes of each frame.
     pub snaplen: u32,
-    /// Frames after which it ends.
+    /// Frames after which the file ends.
     pub count: Option<u64>,
-    /// To be called when nothing more is wanted, whyever.
+    /// Called once when no more frames are needed, for any reason.
     pub ended: Box<dyn FnOnce() + Send>,
 }
 
-/// Room for [`MAX_CAPTURES`]. Clones have the same places.
+/// Slots of [`MAX_CAPTURES`] captures. Clones share the slots.
 #[derive(Clone, Debug)]
-pub struct Places(Arc<Semaphore>);
+pub struct CaptureSlots(Arc<Semaphore>);
 
-/// A place for one capture.
+/// Slot of one capture.
 #[derive(Debug)]
-pub struct Place {
+pub struct CaptureSlot {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Default for Places {
+impl Default for CaptureSlots {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(MAX_CAPTURES)))
     }
 }
 
-impl Places {
-    /// A place, if one is free.
+impl CaptureSlots {
+    /// Takes a slot, if one is free.
     #[must_use]
-    pub fn take(&self) -> Option<Place> {
-        let place = Arc::clone(&self.0).try_acquire_owned();
-        place.ok().map(|permit| Place { _permit: permit })
+    pub fn acquire(&self) -> Option<CaptureSlot> {
+        let slot = Arc::clone(&self.0).try_acquire_owned();
+        slot.ok().map(|permit| CaptureSlot { _permit: permit })
     }
 }
 
-/// The file. While nobody asks for more of it, the rings fill.
+/// The body of the response. While the client reads nothing, the rings fill up.
 #[derive(Debug)]
-pub struct Pieces {
-    /// `None` when everything was read; what is left is to be sent.
-    feed: Option<Feed>,
-    /// What is to be sent next.
+pub struct CaptureBody {
+    /// `None` when all frames were read.
+    source: Option<CaptureSource>,
+    /// Bytes to send next.
     out: Vec<u8>,
-    /// What was sent last.
+    /// Bytes sent last.
     sent: Bytes,
     written: u64,
-    /// It found nothing more, and looks again after that.
+    /// Pause after empty rings.
     pause: Pin<Box<Sleep>>,
-    _place: Place,
+    _slot: CaptureSlot,
 }
 
-impl Pieces {
-    /// Begins to make a file; `place` is taken until its end. Call it inside the runtime.
+impl CaptureBody {
+    /// Starts a file, which keeps `slot` until its end. Call it inside the runtime.
     #[must_use]
-    pub fn new(place: Place, feed: Feed) -> Self {
-        let mut out = Vec::with_capacity(ROOM);
-        pcapng::begin(&mut out, &feed.port, &feed.filter, feed.snaplen);
+    pub fn new(slot: CaptureSlot, source: CaptureSource) -> Self {
+        let mut out = Vec::with_capacity(CHUNK_CAPACITY);
+        pcapng::begin(&mut out, &source.port, &source.filter, source.snaplen);
         Self {
-            feed: Some(feed),
+            source: Some(source),
             out,
             sent: Bytes::new(),
             written: 0,
             pause: Box::pin(sleep(Duration::ZERO)),
-            _place: place,
+            _slot: slot,
         }
     }
 
-    /// Reads about a piece; at the end of the capture, writes what a file ends with.
+    /// Reads about a chunk; at the end of the capture, writes the end of the file.
     fn read(&mut self) {
-        let Some(feed) = &mut self.feed else {
+        let Some(source) = &mut self.source else {
             return;
         };
-        let is_last = feed.reader.is_ended();
+        let is_last = source.reader.is_ended();
         let is_over = loop {
-            if feed.count.is_some_and(|count| self.written >= count) {
+            if source.count.is_some_and(|count| self.written >= count) {
                 break true;
             }
-            if self.out.len() >= PIECE {
+            if self.out.len() >= CHUNK {
                 break false;
             }
             let out = &mut self.out;
             let write = |seen: &_, bytes: &[u8]| pcapng::packet(out, seen, bytes);
-            match feed.reader.take(write) {
+            match source.reader.take(write) {
                 Ok(Some(())) => self.written += 1,
                 Ok(None) => break is_last,
                 Err(error) => {
-                    tracing::error!(port = feed.port, "a capture ends early: {error}");
+                    tracing::error!(port = source.port, "capture ended early: {error}");
                     break true;
                 }
             }
         };
         if is_over {
-            let counts = feed.reader.counts();
+            let counts = source.reader.counts();
             pcapng::end(&mut self.out, now(), counts, self.written);
             self.stop();
         }
     }
 
-    /// What is to be sent. The next piece gets the memory of the one before, which has gone as a rule: new memory would be asked of
-    /// the kernel each time, and be filled with zeros.
-    fn piece(&mut self) -> Bytes {
-        let gone = std::mem::take(&mut self.sent).try_into_mut();
-        let spare = gone.ok().map(|mut memory| {
+    /// Returns the bytes to send. The next chunk reuses the memory of the last one, which is free
+    /// by then as a rule: new memory would come from the kernel each time, and be zeroed.
+    fn take_chunk(&mut self) -> Bytes {
+        let last = std::mem::take(&mut self.sent).try_into_mut();
+        let spare = last.ok().map(|mut memory| {
             memory.clear();
             Vec::from(memory)
         });
-        let spare = spare.filter(|memory| memory.capacity() >= ROOM);
-        let next = spare.unwrap_or_else(|| Vec::with_capacity(ROOM));
-        let piece = Bytes::from(std::mem::replace(&mut self.out, next));
-        self.sent = piece.clone();
-        piece
+        let spare = spare.filter(|memory| memory.capacity() >= CHUNK_CAPACITY);
+        let next = spare.unwrap_or_else(|| Vec::with_capacity(CHUNK_CAPACITY));
+        let chunk = Bytes::from(std::mem::replace(&mut self.out, next));
+        self.sent = chunk.clone();
+        chunk
     }
 
-    /// Wants nothing more.
+    /// Ends the capture.
     fn stop(&mut self) {
-        if let Some(feed) = self.feed.take() {
-            (feed.ended)();
+        if let Some(source) = self.source.take() {
+            (source.ended)();
         }
     }
 }
 
-impl Body for Pieces {
+impl Body for CaptureBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -160,35 +161,35 @@ impl Body for Pieces {
         loop {
             ready!(self.pause.as_mut().poll(context));
             self.read();
-            if self.out.len() < PIECE {
-                // Of what comes meanwhile there is a longer piece then.
-                self.pause.as_mut().reset(Instant::now() + PAUSE);
+            if self.out.len() < CHUNK {
+                // The next chunk is longer after a pause.
+                self.pause.as_mut().reset(Instant::now() + POLL_INTERVAL);
             }
             if !self.out.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(self.piece()))));
+                return Poll::Ready(Some(Ok(Frame::data(self.take_chunk()))));
             }
-            if self.feed.is_none() {
+            if self.source.is_none() {
                 return Poll::Ready(None);
             }
         }
     }
 }
 
-impl Drop for Pieces {
+impl Drop for CaptureBody {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-impl std::fmt::Debug for Feed {
+impl std::fmt::Debug for CaptureSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Feed")
+        f.debug_struct("CaptureSource")
             .field("port", &self.port)
             .finish_non_exhaustive()
     }
 }
 
-/// Nanoseconds since 1970.
+/// Returns nanoseconds since 1970.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,13 +1,15 @@
-//! Writing pcapng (draft-ietf-opsawg-pcapng): one section with one interface. Times are in nanoseconds.
+//! pcapng writer (draft-ietf-opsawg-pcapng): one section with one interface. Times are in
+//! nanoseconds.
 //!
 //! | block | options |
 //! |---|---|
 //! | section header (4.1) | `shb_userappl` |
 //! | interface description (4.2) | `if_name`, `if_filter`, `if_tsresol` |
-//! | enhanced packet (4.3) | `epb_flags` with the direction; a comment with what was left undone, and why it was dropped |
+//! | enhanced packet (4.3) | `epb_flags` with the direction; comments with its offloads and drop reason |
 //! | interface statistics (4.6) | `isb_ifrecv`, `isb_ifdrop`, `isb_usrdeliv` |
 //!
-//! Integers are in this machine's order, as the section header says. *Inbound* is what the port sent into the switch.
+//! Integers are in the machine's byte order, as the section header says. *Inbound* is the direction
+//! into the switch.
 
 use channel::capture::{Counts, Seen, Way};
 use port::{Offload, PartialChecksum};
@@ -31,7 +33,7 @@ const RECEIVED: u16 = 4;
 const DROPPED: u16 = 5;
 const DELIVERED: u16 = 8;
 
-/// A block under construction; finished when dropped.
+/// A block under construction; [`Block::finish`] completes it.
 struct Block<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
@@ -42,7 +44,7 @@ impl<'a> Block<'a> {
         let start = out.len();
         let mut block = Self { out, start };
         block.put(&kind.to_ne_bytes());
-        // Its length, when that is known.
+        // Its length, patched at the end.
         block.put(&[0; 4]);
         block
     }
@@ -55,20 +57,20 @@ impl<'a> Block<'a> {
         self.put(&value.to_ne_bytes());
     }
 
-    /// High half first (4.3).
+    /// Writes a time, high half first (4.3).
     fn put_time(&mut self, at_ns: u64) {
         self.put_u32((at_ns >> 32) as u32);
         self.put_u32(at_ns as u32);
     }
 
-    /// Bytes, up to the next multiple of four.
+    /// Writes bytes, padded to a multiple of four.
     fn put_padded(&mut self, bytes: &[u8]) {
         self.put(bytes);
         let padding = bytes.len().next_multiple_of(4) - bytes.len();
         self.put(&[0; 3][..padding]);
     }
 
-    /// What is too long for an option is cut off.
+    /// Writes an option; a value that is too long is truncated.
     fn option(&mut self, code: u16, value: &[u8]) {
         let value = &value[..value.len().min(u16::MAX.into())];
         self.put(&code.to_ne_bytes());
@@ -85,13 +87,13 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Writes what every file begins with.
+/// Writes the beginning of a file.
 pub fn begin(out: &mut Vec<u8>, port: &str, filter: &str, snaplen: u32) {
     let mut section = Block::begin(out, SECTION_HEADER);
     section.put_u32(BYTE_ORDER);
     section.put(&1_u16.to_ne_bytes());
     section.put(&0_u16.to_ne_bytes());
-    // The section's length: not known.
+    // The section's length: unknown.
     section.put(&u64::MAX.to_ne_bytes());
     let us = concat!("lasthop ", env!("CARGO_PKG_VERSION"));
     section.option(USER_APPLICATION, us.as_bytes());
@@ -103,7 +105,7 @@ pub fn begin(out: &mut Vec<u8>, port: &str, filter: &str, snaplen: u32) {
     interface.put_u32(snaplen);
     interface.option(IF_NAME, port.as_bytes());
     if !filter.is_empty() {
-        // A zero: the text of a filter as libpcap writes it.
+        // A zero: the filter's text as libpcap writes it.
         interface.option(IF_FILTER, &[&[0], filter.as_bytes()].concat());
     }
     interface.option(IF_TIME_RESOLUTION, &[9]);
@@ -133,7 +135,7 @@ pub fn packet(out: &mut Vec<u8>, seen: &Seen, bytes: &[u8]) {
     packet.finish();
 }
 
-/// What its sender has left to do, in words.
+/// Returns the offloads that the sender has left to others, as text.
 fn offload(offload: &Offload) -> Option<String> {
     let PartialChecksum { start, offset } = offload.checksum?;
     let checksum = format!(
@@ -153,7 +155,7 @@ fn offload(offload: &Offload) -> Option<String> {
     Some(format!("{checksum}; {kind} segments of {size} bytes"))
 }
 
-/// Writes what a file ends with: how many frames were meant and lost, and how many are in the file.
+/// Writes the end of a file: the numbers of frames that were selected, lost and written.
 pub fn end(out: &mut Vec<u8>, at_ns: u64, counts: Counts, written: u64) {
     let mut statistics = Block::begin(out, STATISTICS);
     statistics.put_u32(0);

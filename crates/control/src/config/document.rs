@@ -1,24 +1,24 @@
-//! The shape of the document: which tables, which keys, which types; and where each value stands.
+//! The schema of the file: tables, keys and types. Reading it records the offset of each value.
 
 mod access;
-mod guard;
 mod keys;
 mod limits;
+mod port_security;
 mod segment;
 mod within;
 
 use std::collections::HashMap;
 
 use api::v1::{
-    AdminState, CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SwitchSpec, UplinkDriver,
-    WantedState, Workers,
+    AdminState, DesiredState, GuestStates, Poll, PortKind, PortSpec, Role, SwitchSpec,
+    UplinkDriver, Workers, old_names,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use self::keys::{PORT_KEYS, SWITCH_KEYS, TAP_KEYS, TOP_KEYS, UPLINK_KEYS};
-use self::within::{batching, metrics, offload};
-use crate::wanted::{Place, expect, quoted};
+use self::within::{coalescing, helpers, metrics};
+use crate::desired::{Place, expect, quoted};
 
 /// An error with the byte offset of its place.
 pub(super) struct Fault {
@@ -36,9 +36,10 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// The best known offset: the element's, else the value's, else the table's, else the file's.
+    /// Returns the best known offset: the element's, else the value's, else the table's, else the
+    /// file's.
     pub(super) fn find(&self, place: Place, key: &'static str, item: Option<usize>) -> usize {
-        // Of what is in a table within the table, that one stands for it.
+        // A key of a nested table has the offset of that table.
         let key = key.split('.').next().unwrap_or(key);
         let value = self.offsets.get(&(place, key));
         let element = value.and_then(|all| all.get(item? + 1));
@@ -49,9 +50,9 @@ impl Lines {
 }
 
 /// Reads a document; values are not checked beyond their types.
-pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
+pub(super) fn read(text: &str) -> Result<(DesiredState, Lines), Fault> {
     let document = DeTable::parse(text).map_err(|error| {
-        // It says, as a rule, what it would have liked better.
+        // The message usually ends in the expected syntax.
         let (found, expected) = error
             .message()
             .rsplit_once(", expected ")
@@ -65,7 +66,7 @@ pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
     })?;
     let top = document.into_inner();
     let mut lines = Lines::default();
-    let mut state = WantedState::default();
+    let mut state = DesiredState::default();
     Table::open(&top, 0, Place::Top, TOP_KEYS, &mut lines)?;
     if let Some(value) = top.get("switch") {
         let DeValue::Table(table) = value.get_ref() else {
@@ -91,7 +92,7 @@ pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
     Ok((state, lines))
 }
 
-/// The tables of an array of tables, each with its offset.
+/// Returns the tables of an array of tables, each with its offset.
 fn tables<'t, 'i>(top: &'t DeTable<'i>, key: &str) -> Result<Vec<(&'t DeTable<'i>, usize)>, Fault> {
     let Some(value) = top.get(key) else {
         return Ok(Vec::new());
@@ -107,7 +108,7 @@ fn tables<'t, 'i>(top: &'t DeTable<'i>, key: &str) -> Result<Vec<(&'t DeTable<'i
     array.iter().map(table).collect()
 }
 
-/// A value of the wrong type.
+/// Returns the error for a value of the wrong type.
 fn misshapen(value: &Spanned<DeValue<'_>>, key: &str, expected: &str) -> Fault {
     Fault {
         offset: value.span().start,
@@ -117,7 +118,7 @@ fn misshapen(value: &Spanned<DeValue<'_>>, key: &str, expected: &str) -> Fault {
     }
 }
 
-/// A number, unless it is far out of every range.
+/// Returns a number, unless it is far out of every range.
 fn small(value: &Spanned<DeValue<'_>>) -> Option<u16> {
     match value.get_ref() {
         DeValue::Integer(text) => u16::from_str_radix(text.as_str(), text.radix()).ok(),
@@ -125,7 +126,7 @@ fn small(value: &Spanned<DeValue<'_>>) -> Option<u16> {
     }
 }
 
-/// A value in words.
+/// Describes a value.
 fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => quoted(text),
@@ -145,19 +146,16 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
         name: table.text("name", expect::NAME)?.unwrap_or(default.name),
         poll: table.word("poll", expect::POLL, POLLS)?.unwrap_or_default(),
         workers: table.workers()?,
-        batching: match table.table("batching", expect::BATCHING)? {
-            Some((inner, at)) => batching(inner, at, table.lines)?,
-            None => default.batching,
+        coalescing: match table.table("coalescing", expect::COALESCING)? {
+            Some((inner, at)) => coalescing(inner, at, table.lines)?,
+            None => default.coalescing,
         },
         guest_state: table
             .word("guest_state", expect::GUEST_STATE, GUEST_STATES)?
             .unwrap_or_default(),
-        copy_engine: table
-            .word("copy_engine", expect::COPY_ENGINE, COPY_ENGINES)?
-            .unwrap_or_default(),
-        offload: match table.table("offload", expect::OFFLOAD)? {
-            Some((inner, at)) => offload(inner, at, table.lines)?,
-            None => default.offload,
+        helpers: match table.table("helpers", expect::HELPERS)? {
+            Some((inner, at)) => helpers(inner, at, table.lines)?,
+            None => default.helpers,
         },
         socket_dirs: table
             .list("socket_dirs", expect::SOCKET_DIRS, expect::SOCKET_DIRS)?
@@ -206,9 +204,9 @@ fn port(
         address: table.text("address", expect::ADDRESS)?,
         netns: table.text("netns", expect::NETNS)?,
         vcpu_threads: table.text("vcpu_threads", expect::VCPU_THREADS)?,
-        guard: match table.table("guard", expect::GUARD)? {
-            Some((inner, at)) => guard::read(inner, at, index, table.lines)?,
-            None => default.guard.clone(),
+        port_security: match table.table("port_security", expect::PORT_SECURITY)? {
+            Some((inner, at)) => port_security::read(inner, at, index, table.lines)?,
+            None => default.port_security.clone(),
         },
         limits: match table.table("limits", expect::LIMITS)? {
             Some((inner, at)) => limits::limits(inner, at, index, table.lines)?,
@@ -218,7 +216,7 @@ fn port(
     })
 }
 
-/// The keys that a port of this kind may have.
+/// Returns the keys that a port of this kind may have.
 fn port_keys(table: &DeTable<'_>) -> &'static [&'static str] {
     match table.get("kind").map(Spanned::get_ref) {
         Some(DeValue::String(kind)) if kind == PortKind::Uplink.as_str() => UPLINK_KEYS,
@@ -227,7 +225,7 @@ fn port_keys(table: &DeTable<'_>) -> &'static [&'static str] {
     }
 }
 
-/// The values that are words, as the configuration spells them.
+/// Values that are words.
 const KINDS: &[(&str, PortKind)] = &[
     (PortKind::VhostUser.as_str(), PortKind::VhostUser),
     (PortKind::Uplink.as_str(), PortKind::Uplink),
@@ -251,12 +249,6 @@ const GUEST_STATES: &[(&str, GuestStates)] = &[
     (GuestStates::Proc.as_str(), GuestStates::Proc),
     (GuestStates::Off.as_str(), GuestStates::Off),
 ];
-const COPY_ENGINES: &[(&str, CopyEngine)] = &[
-    (CopyEngine::Cpu.as_str(), CopyEngine::Cpu),
-    (CopyEngine::Thread.as_str(), CopyEngine::Thread),
-    (CopyEngine::Dsa.as_str(), CopyEngine::Dsa),
-    (CopyEngine::Auto.as_str(), CopyEngine::Auto),
-];
 const DRIVERS: &[(&str, UplinkDriver)] = &[
     (UplinkDriver::Auto.as_str(), UplinkDriver::Auto),
     (UplinkDriver::Tap.as_str(), UplinkDriver::Tap),
@@ -264,7 +256,7 @@ const DRIVERS: &[(&str, UplinkDriver)] = &[
     (UplinkDriver::Xdp.as_str(), UplinkDriver::Xdp),
 ];
 
-/// One table being read: finds values by key, checks types, notes offsets.
+/// A table that is being read: finds values by key, checks types, records offsets.
 struct Table<'t, 'i> {
     table: &'t DeTable<'i>,
     offset: usize,
@@ -285,11 +277,18 @@ impl<'t, 'i> Table<'t, 'i> {
             .iter()
             .filter(|(key, _)| !known.contains(&key.get_ref().as_ref()));
         if let Some((key, _)) = unknown.min_by_key(|(key, _)| key.span().start) {
+            let (expected, found) = match old_names::old_key(key.get_ref(), known) {
+                Some(row) => (String::new(), row.to_string()),
+                None => (
+                    format!("one of the keys {}", known.join(", ")),
+                    format!("the unknown key {}", quoted(key.get_ref())),
+                ),
+            };
             return Err(Fault {
                 offset: key.span().start,
                 key: place.key(key.get_ref()),
-                expected: format!("one of the keys {}", known.join(", ")),
-                found: format!("the unknown key {}", quoted(key.get_ref())),
+                expected,
+                found,
             });
         }
         lines.offsets.insert((place, ""), vec![offset]);
@@ -301,7 +300,7 @@ impl<'t, 'i> Table<'t, 'i> {
         })
     }
 
-    /// The value of a key; its offset is noted.
+    /// Returns the value of a key, and records its offset.
     fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'i>>> {
         let value = self.table.get(key)?;
         let mut offsets = vec![value.span().start];
@@ -312,12 +311,12 @@ impl<'t, 'i> Table<'t, 'i> {
         Some(value)
     }
 
-    /// A value that is not what was expected.
+    /// Returns the error for an unexpected value.
     fn wrong(&self, value: &Spanned<DeValue<'_>>, key: &str, expected: &str) -> Fault {
         misshapen(value, &self.place.key(key), expected)
     }
 
-    /// A string, if the key is there.
+    /// Returns a string, if the key exists.
     fn text(&mut self, key: &'static str, expected: &str) -> Result<Option<String>, Fault> {
         let Some(value) = self.value(key) else {
             return Ok(None);
@@ -328,7 +327,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// A table within this one, if the key is there, and its offset.
+    /// Returns a nested table and its offset, if the key exists.
     fn table(
         &mut self,
         key: &'static str,
@@ -343,7 +342,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// A yes or a no, if the key is there.
+    /// Returns a Boolean, if the key exists.
     fn flag(&mut self, key: &'static str, expected: &str) -> Result<Option<bool>, Fault> {
         let Some(value) = self.value(key) else {
             return Ok(None);
@@ -354,13 +353,13 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// A string that must be there.
+    /// Returns a required string.
     fn required(&mut self, key: &'static str, expected: &str) -> Result<String, Fault> {
         self.text(key, expected)?
             .ok_or_else(|| self.missing(key, expected))
     }
 
-    /// A string that must be there and say something.
+    /// Returns a required string that must not be empty.
     fn filled(&mut self, key: &'static str, expected: &str) -> Result<String, Fault> {
         match self.required(key, expected)? {
             text if text.is_empty() => Err(Fault {
@@ -372,7 +371,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// A key that must be there and is not.
+    /// Returns the error for a missing key.
     fn missing(&self, key: &str, expected: &str) -> Fault {
         Fault {
             offset: self.offset,
@@ -382,7 +381,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// A number, if the key is there. One that is far out of every range is refused here.
+    /// Returns a number, if the key exists. Numbers far out of every range are refused here.
     fn number(&mut self, key: &'static str, expected: &str) -> Result<Option<u16>, Fault> {
         let Some(value) = self.value(key) else {
             return Ok(None);
@@ -393,7 +392,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// A list of numbers; none if the key is not there.
+    /// Returns a list of numbers; empty if the key does not exist.
     fn numbers(&mut self, key: &'static str, expected: &str) -> Result<Vec<u16>, Fault> {
         let Some(value) = self.value(key) else {
             return Ok(Vec::new());
@@ -405,7 +404,7 @@ impl<'t, 'i> Table<'t, 'i> {
         array.iter().map(number).collect()
     }
 
-    /// A list of strings, if the key is there.
+    /// Returns a list of strings, if the key exists.
     fn list(
         &mut self,
         key: &'static str,
@@ -425,7 +424,7 @@ impl<'t, 'i> Table<'t, 'i> {
         array.iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
-    /// One of a few words, if the key is there.
+    /// Returns the value of a keyword, if the key exists.
     fn word<T: Copy>(
         &mut self,
         key: &'static str,
@@ -447,7 +446,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// The number of workers, or the word that leaves it to the switch.
+    /// Returns the number of workers, or `auto`.
     fn workers(&mut self) -> Result<Workers, Fault> {
         const KEY: &str = "workers";
         match self.value(KEY).map(Spanned::get_ref) {

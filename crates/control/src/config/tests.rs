@@ -1,28 +1,30 @@
-//! Every error of the configuration, word for word.
+//! Tests of the configuration file: every error, word for word.
 
 use std::path::Path;
 
 use api::v1::{
-    AdminState, BatchingSpec, CopyEngine, Enabled, GuestStates, Offload, Poll, PortSpec, Role,
-    SegmentSpec, SwitchSpec, WantedState, Workers,
+    AdminState, CoalescingSpec, DesiredState, Enabled, GuestStates, HelpersSpec, Poll, PortSpec,
+    Role, SegmentSpec, SwitchSpec, Workers,
 };
 
 use super::*;
 
 mod access;
 mod devices;
+mod documented;
 mod export;
+mod old_names;
 mod owners;
 mod readme;
 
-/// A line that starts every port of these tests, so that one line says what is special.
+/// The first lines of every port in these tests; the tested line follows.
 const PORT: &str = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\n";
 
-fn read(text: &str) -> Result<WantedState, ConfigError> {
+fn read(text: &str) -> Result<DesiredState, ConfigError> {
     parse(text, Path::new("lasthop.toml"), Path::new("/run/lasthop"))
 }
 
-/// Reads `text`, which has to be wrong; the message after the file's name, without the column.
+/// Reads an invalid `text`; returns the message after the file's name, without the column.
 fn wrong(text: &str) -> String {
     let error = read(text).expect_err(text);
     let (line, column) = error.place.unwrap();
@@ -39,7 +41,8 @@ fn metrics_are_for_this_host() {
     assert_eq!(listen(text).as_deref(), Some("[::1]:9464"));
     let text = "[metrics]\nlisten = \"unix:m.sock\"\n";
     assert_eq!(listen(text).as_deref(), Some("unix:m.sock"));
-    let address = "2: metrics.listen: expected an address of this host itself with a port like \"127.0.0.1:9464\", \
+    let address = "2: metrics.listen: expected an address of this host itself with a port like \
+                   \"127.0.0.1:9464\", \
                    or \"unix:\" and the path of a socket, found";
     for bad in [
         "0.0.0.0:9464",
@@ -62,7 +65,8 @@ fn metrics_are_for_this_host() {
         ),
         (
             "[metrics]\nlisten = \"unix:api.sock\"\n",
-            "2: metrics.listen: expected a path of its own, found \"api.sock\", which Lasthop has for itself",
+            "2: metrics.listen: expected a path of its own, found \"api.sock\", which Lasthop has \
+             for itself",
         ),
         (
             "[metrics]\nport = 5\n",
@@ -74,7 +78,8 @@ fn metrics_are_for_this_host() {
         ),
     ]);
     let message = wrong(&format!("[metrics]\nlisten = \"unix:vm1.sock\"\n{PORT}"));
-    let taken = "6: port.socket: expected a socket that no other port has, found \"vm1.sock\", the socket of the metrics";
+    let taken = "6: port.socket: expected a socket that no other port has, found \"vm1.sock\", \
+                 the socket of the metrics";
     assert_eq!(message, taken);
 }
 
@@ -123,16 +128,15 @@ fn the_documented_configuration_is_read() {
         poll = "always"
         workers = 4
         guest_state = "proc"
-        copy_engine = "auto"
         socket_dirs = ["/srv/vms"]
-        [switch.batching]
+        [switch.coalescing]
         enabled = false
         period_us = 50
-        threshold = 8
+        frames = 8
 
-        [switch.offload]
+        [switch.helpers]
         enabled = true
-        mark = 16
+        backlog = 16
         hysteresis_us = 10
         cores = [2, 3]
 
@@ -176,16 +180,15 @@ fn the_documented_configuration_is_read() {
         name: "host1".to_owned(),
         poll: Poll::Always,
         workers: Workers::Count(4),
-        batching: BatchingSpec {
+        coalescing: CoalescingSpec {
             enabled: false,
             period_us: 50,
-            threshold: 8,
+            frames: 8,
         },
         guest_state: GuestStates::Proc,
-        copy_engine: CopyEngine::Auto,
-        offload: Offload {
+        helpers: HelpersSpec {
             enabled: Enabled::Yes,
-            mark: 16,
+            backlog: 16,
             hysteresis_us: 10,
             cores: vec![2, 3],
         },
@@ -261,12 +264,14 @@ fn keys() {
         ),
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
-            "3: switch.colour: expected one of the keys name, poll, workers, batching, guest_state, \
-             copy_engine, offload, socket_dirs, found the unknown key \"colour\"",
+            "3: switch.colour: expected one of the keys name, poll, workers, coalescing, \
+             guest_state, \
+             helpers, socket_dirs, found the unknown key \"colour\"",
         ),
         (
             "[[segment]]\nname = \"a\"\ntag = 1\n",
-            "3: segment.tag: expected one of the keys name, vlan, neighbour_suppression, found the unknown key \"tag\"",
+            "3: segment.tag: expected one of the keys name, vlan, neighbour_suppression, found \
+             the unknown key \"tag\"",
         ),
         (
             "[[segment]]\n\n[[segment]]\nname = \"a\"\n",
@@ -284,8 +289,10 @@ fn keys() {
     ]);
     check_port_lines(&[(
         "queue = 2",
-        "5: port.queue: expected one of the keys name, kind, admin_state, socket, role, user, group, \
-         mode, peer_user, queues, segment, trunk, mac, mtu, weight, vcpu_threads, guard, limits, found the unknown key \"queue\"",
+        "5: port.queue: expected one of the keys name, kind, admin_state, socket, role, user, \
+         group, \
+         mode, peer_user, queues, segment, trunk, mac, mtu, weight, vcpu_threads, port_security, \
+         limits, found the unknown key \"queue\"",
     )]);
 }
 
@@ -306,63 +313,46 @@ fn the_switchs_own_keys() {
         ("poll = \"never\"", format!("{poll} \"never\"")),
         ("poll = true", format!("{poll} true")),
         (
-            "batching = 125",
-            "2: switch.batching: expected the table [switch.batching], found 125".to_owned(),
+            "coalescing = 125",
+            "2: switch.coalescing: expected the table [switch.coalescing], found 125".to_owned(),
         ),
         (
-            "offload = true",
-            "2: switch.offload: expected the table [switch.offload], found true".to_owned(),
+            "helpers = true",
+            "2: switch.helpers: expected the table [switch.helpers], found true".to_owned(),
         ),
     ] {
         assert_eq!(wrong(&format!("[switch]\n{line}\n")), message);
     }
-    assert_eq!(switch("").copy_engine, CopyEngine::Cpu);
-    assert_eq!(
-        switch("copy_engine = \"auto\"").copy_engine,
-        CopyEngine::Auto
-    );
-    assert_eq!(
-        wrong("[switch]\ncopy_engine = \"thread\"\noffload = { enabled = true }\n"),
-        "3: switch.offload.enabled: expected false or \"auto\" where copy_engine is \"thread\", found true"
-    );
-    assert_eq!(
-        wrong("[switch]\ncopy_engine = \"dma\"\n"),
-        "2: switch.copy_engine: expected \"cpu\", \"thread\", \"dsa\" or \"auto\", found \"dma\""
-    );
-    assert_eq!(
-        wrong("[switch]\ncopy_engine = \"dsa\"\n"),
-        "2: switch.copy_engine: expected \"cpu\", \"thread\" or \"auto\", found \"dsa\", whose work queues serve \
-         only the process that opens them, which the switch may not"
-    );
-    assert_eq!(switch("").batching, BatchingSpec::default());
-    let batching = |key: &str, message: &str| {
-        let text = format!("[switch.batching]\n{key}\n");
-        assert_eq!(wrong(&text), format!("2: switch.batching.{message}"));
+    assert_eq!(switch("").coalescing, CoalescingSpec::default());
+    let coalescing = |key: &str, message: &str| {
+        let text = format!("[switch.coalescing]\n{key}\n");
+        assert_eq!(wrong(&text), format!("2: switch.coalescing.{message}"));
     };
-    batching(
+    coalescing(
         "period_us = 0",
         "period_us: expected an integer from 1 to 10000, found 0",
     );
-    batching(
-        "threshold = 1025",
-        "threshold: expected an integer from 1 to 1024, found 1025",
+    coalescing(
+        "frames = 1025",
+        "frames: expected an integer from 1 to 1024, found 1025",
     );
-    batching("enabled = 1", "enabled: expected true or false, found 1");
-    batching(
+    coalescing("enabled = 1", "enabled: expected true or false, found 1");
+    coalescing(
         "timer = 1",
-        "timer: expected one of the keys enabled, period_us, threshold, found the unknown key \"timer\"",
+        "timer: expected one of the keys enabled, period_us, frames, found the unknown key \
+         \"timer\"",
     );
 }
 
 #[test]
 fn the_table_about_helpers() {
-    let offload = |line: &str| {
-        let state = read(&format!("[switch.offload]\n{line}\n")).unwrap();
-        state.switch.offload
+    let helpers = |line: &str| {
+        let state = read(&format!("[switch.helpers]\n{line}\n")).unwrap();
+        state.switch.helpers
     };
-    assert_eq!(offload(""), Offload::default());
-    assert_eq!(offload("enabled = \"auto\"").enabled, Enabled::Auto);
-    assert_eq!(offload("enabled = false").enabled, Enabled::No);
+    assert_eq!(helpers(""), HelpersSpec::default());
+    assert_eq!(helpers("enabled = \"auto\"").enabled, Enabled::Auto);
+    assert_eq!(helpers("enabled = false").enabled, Enabled::No);
     for (line, message) in [
         (
             "enabled = 1",
@@ -373,12 +363,12 @@ fn the_table_about_helpers() {
             "enabled: expected true, false or \"auto\", found \"yes\"",
         ),
         (
-            "mark = 0",
-            "mark: expected an integer from 1 to 1024, found 0",
+            "backlog = 0",
+            "backlog: expected an integer from 1 to 1024, found 0",
         ),
         (
-            "mark = 1025",
-            "mark: expected an integer from 1 to 1024, found 1025",
+            "backlog = 1025",
+            "backlog: expected an integer from 1 to 1024, found 1025",
         ),
         (
             "hysteresis_us = 0",
@@ -398,12 +388,12 @@ fn the_table_about_helpers() {
         ),
         (
             "core = 1",
-            "core: expected one of the keys enabled, mark, hysteresis_us, cores, \
+            "core: expected one of the keys enabled, backlog, hysteresis_us, cores, \
              found the unknown key \"core\"",
         ),
     ] {
-        let text = format!("[switch.offload]\n{line}\n");
-        assert_eq!(wrong(&text), format!("2: switch.offload.{message}"));
+        let text = format!("[switch.helpers]\n{line}\n");
+        assert_eq!(wrong(&text), format!("2: switch.helpers.{message}"));
     }
 }
 
@@ -617,7 +607,8 @@ fn sockets() {
         "/run//lasthop/./api.sock",
     ] {
         let message = format!(
-            "4: port.socket: expected a path of its own, found \"{socket}\", which Lasthop has for itself"
+            "4: port.socket: expected a path of its own, found \"{socket}\", which Lasthop has \
+             for itself"
         );
         assert_eq!(wrong(&port(socket)), message);
     }
@@ -642,17 +633,18 @@ fn sockets() {
 }
 
 #[test]
-fn what_a_terminal_obeys_is_escaped_wherever_it_stands() {
+fn control_characters_are_escaped_everywhere() {
     let texts = [
         "\"\\u001b[31mfoo\" = 1",
         "[switch]\n\"\\u001b[31m\\nfoo\" = 1",
         "[switch.\"\\u001b[31mfoo\"]\na = 1",
-        "[switch.batching]\n\"\\u009bfoo\" = 1",
+        "[switch.coalescing]\n\"\\u009bfoo\" = 1",
         "[switch]\nname = \"\\u001b]0;foo\\u0007\"",
         "[[acl]]\n\"\\u001bfoo\" = 1",
         "[[acl]]\nname = \"\\u001bfoo\"\ndirection = \"to-guest\"",
         "[[acl]]\nname = \"l\"\ndirection = \"\\u001bfoo\"",
-        "[[acl]]\nname = \"l\"\ndirection = \"to-guest\"\n[[acl.rule]]\nname = \"r\"\naction = \"drop\"\nsource = [\"\\u001bfoo\"]",
+        "[[acl]]\nname = \"l\"\ndirection = \"to-guest\"\n[[acl.rule]]\nname = \"r\"\naction = \
+         \"drop\"\nsource = [\"\\u001bfoo\"]",
         "[[group]]\nname = \"g\"\nports = [\"\\u001bfoo\"]",
         "[[acl_default]]\nsegment = \"\\u001bfoo\"",
         "[[mirror]]\nname = \"\\u001bfoo\"\nto = \"a\"",
@@ -678,7 +670,8 @@ fn directories_of_sockets() {
     let dirs = |dirs: &str| format!("[switch]\nsocket_dirs = {dirs}\n");
     let good = read(&dirs("[\"/srv/vms\", \"/run/vms/\"]")).unwrap();
     assert_eq!(good.switch.socket_dirs, ["/srv/vms", "/run/vms/"]);
-    let expected = "2: switch.socket_dirs: expected an array of at most 64 absolute paths of directories, without \"..\", found";
+    let expected = "2: switch.socket_dirs: expected an array of at most 64 absolute paths of \
+                    directories, without \"..\", found";
     for (bad, found) in [
         ("5", "5"),
         ("[5]", "5"),
@@ -712,9 +705,10 @@ fn files() {
 }
 
 proptest::proptest! {
-    /// Whatever the file holds, reading it ends, and an error has a line of the file, and nothing that a terminal obeys.
+    /// Reading any text ends; errors have a line of the file, and no control characters.
     #[test]
-    fn no_text_panics(text in "([a-z\\[\\]\"='., \n0-9]|\\\\u001b|\x1b|\\\\n|\"|port|name|segment|\\[\\[port\\]\\]\n){0,60}") {
+    fn no_text_panics(text in "([a-z\\[\\]\"='., \
+                               \n0-9]|\\\\u001b|\x1b|\\\\n|\"|port|name|segment|\\[\\[port\\]\\]\n){0,60}") {
         if let Err(error) = read(&text) {
             let lines = text.split('\n').count();
             let (line, _) = error.place.unwrap();

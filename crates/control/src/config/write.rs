@@ -1,22 +1,23 @@
-//! The other way: a wanted state to the configuration file that says it.
+//! Writes a desired state as a configuration file.
 //!
-//! Every specification is taken apart field by field, so that a new one cannot be forgotten here: it does not compile then.
+//! Every type is destructured field by field: a new field that is missing here does not compile.
 
 mod value;
 
 use api::v1::{
-    AccessListSpec, AccessModel, AddressSet, BatchingSpec, DEFAULT_SEGMENT, GuardSpec, LimitsSpec,
-    MetricsSpec, MirrorSpec, Offload, PortKind, PortSpec, RuleSpec, SegmentDefault, SegmentSpec,
-    StaticEntry, SwitchSpec, UplinkDriver, WantedState,
+    AccessListSpec, AccessModel, AddressSet, CoalescingSpec, DEFAULT_SEGMENT, DesiredState,
+    HelpersSpec, LimitsSpec, MetricsSpec, MirrorSpec, PortKind, PortSecuritySpec, PortSpec,
+    RuleSpec, SegmentDefault, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver,
 };
 
 use self::value::Value;
 
-/// The configuration file that says what a checked state says: [`parse`](super::parse) makes the same of it, once both are
-/// [normalised](crate::wanted::normalise). What holds without being said is left out, and paths stay as they are written.
+/// Returns the configuration file of a checked state. [`parse`](super::parse) reads it as the same
+/// state, once both are [normalised](crate::desired::normalise). Defaults are left out, and paths
+/// stay as they are written.
 #[must_use]
-pub fn export(state: &WantedState) -> String {
-    let WantedState {
+pub fn export(state: &DesiredState) -> String {
+    let DesiredState {
         switch,
         metrics,
         segments,
@@ -45,7 +46,7 @@ struct File {
 }
 
 impl File {
-    /// Begins a table.
+    /// Starts a table.
     fn table(&mut self, header: &str) {
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -54,7 +55,7 @@ impl File {
         self.text.push('\n');
     }
 
-    /// Begins a table, unless it has nothing in it.
+    /// Starts a table, unless it has no keys.
     fn table_of(&mut self, header: &str, keys: impl FnOnce(&mut Self)) {
         let before = self.text.len();
         self.table(header);
@@ -70,19 +71,19 @@ impl File {
         self.text.push_str(&format!("{key} = {value}\n"));
     }
 
-    /// A key that need not be there.
+    /// Writes an optional key.
     fn given(&mut self, key: &str, value: Option<&(impl Value + ?Sized)>) {
         if let Some(value) = value {
             self.key(key, value);
         }
     }
 
-    /// A key that says something if it differs from what holds without it.
+    /// Writes a key, unless it has its default.
     fn unless<T: Value + PartialEq>(&mut self, key: &str, value: &T, usual: &T) {
         self.given(key, Some(value).filter(|value| *value != usual));
     }
 
-    /// A list that need not be there.
+    /// Writes an optional list.
     fn list<T: Value>(&mut self, key: &str, items: &[T]) {
         self.given(key, Some(items).filter(|items| !items.is_empty()));
     }
@@ -92,10 +93,9 @@ impl File {
             name,
             poll,
             workers,
-            batching,
+            coalescing,
             guest_state,
-            copy_engine,
-            offload,
+            helpers,
             socket_dirs,
         } = switch;
         let usual = SwitchSpec::default();
@@ -103,39 +103,38 @@ impl File {
             file.unless("name", name, &usual.name);
             file.unless("workers", workers, &usual.workers);
             file.unless("guest_state", guest_state, &usual.guest_state);
-            file.unless("copy_engine", copy_engine, &usual.copy_engine);
             file.unless("poll", poll, &usual.poll);
             file.list("socket_dirs", socket_dirs);
         });
-        self.batching(batching);
-        self.offload(offload);
+        self.coalescing(coalescing);
+        self.helpers(helpers);
     }
 
-    fn batching(&mut self, batching: &BatchingSpec) {
-        let BatchingSpec {
+    fn coalescing(&mut self, coalescing: &CoalescingSpec) {
+        let CoalescingSpec {
             enabled,
             period_us,
-            threshold,
-        } = batching;
-        let usual = BatchingSpec::default();
-        self.table_of("[switch.batching]", |file| {
+            frames,
+        } = coalescing;
+        let usual = CoalescingSpec::default();
+        self.table_of("[switch.coalescing]", |file| {
             file.unless("enabled", enabled, &usual.enabled);
             file.unless("period_us", period_us, &usual.period_us);
-            file.unless("threshold", threshold, &usual.threshold);
+            file.unless("frames", frames, &usual.frames);
         });
     }
 
-    fn offload(&mut self, offload: &Offload) {
-        let Offload {
+    fn helpers(&mut self, helpers: &HelpersSpec) {
+        let HelpersSpec {
             enabled,
-            mark,
+            backlog,
             hysteresis_us,
             cores,
-        } = offload;
-        let usual = Offload::default();
-        self.table_of("[switch.offload]", |file| {
+        } = helpers;
+        let usual = HelpersSpec::default();
+        self.table_of("[switch.helpers]", |file| {
             file.unless("enabled", enabled, &usual.enabled);
-            file.unless("mark", mark, &usual.mark);
+            file.unless("backlog", backlog, &usual.backlog);
             file.unless("hysteresis_us", hysteresis_us, &usual.hysteresis_us);
             file.list("cores", cores);
         });
@@ -146,7 +145,7 @@ impl File {
         self.table_of("[metrics]", |file| file.given("listen", listen.as_ref()));
     }
 
-    /// The default segment is the first one without being said.
+    /// Writes a segment. The default segment is the first one even if it is not listed.
     fn segment(&mut self, segment: &SegmentSpec, first: bool) {
         let SegmentSpec {
             name,
@@ -185,7 +184,7 @@ impl File {
             address,
             netns,
             vcpu_threads,
-            guard,
+            port_security,
             limits,
         } = port;
         let usual = PortSpec::new("", *kind);
@@ -199,7 +198,7 @@ impl File {
         self.given("group", group.as_ref());
         self.given("mode", mode.as_ref());
         self.given("peer_user", peer_user.as_ref());
-        // A TAP port's interface has its name without being said.
+        // The default name of a TAP port's interface is the port's.
         let own = *kind == PortKind::Tap && interface.as_ref() == Some(name);
         self.given("interface", interface.as_ref().filter(|_| !own));
         let usual_driver = UplinkDriver::default();
@@ -216,18 +215,18 @@ impl File {
         self.unless("weight", weight, &usual.weight);
         self.given("mtu", mtu.as_ref());
         self.given("vcpu_threads", vcpu_threads.as_ref());
-        self.guard(guard);
+        self.port_security(port_security);
         self.limits(limits);
     }
 
-    fn guard(&mut self, guard: &GuardSpec) {
-        let GuardSpec {
+    fn port_security(&mut self, port_security: &PortSecuritySpec) {
+        let PortSecuritySpec {
             macs,
             addresses,
             dhcp_server,
             router,
-        } = guard;
-        self.table_of("[port.guard]", |file| {
+        } = port_security;
+        self.table_of("[port.port_security]", |file| {
             file.given("macs", macs.as_ref());
             file.given("addresses", addresses.as_ref());
             file.given("dhcp_server", dhcp_server.as_ref());

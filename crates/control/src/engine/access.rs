@@ -1,4 +1,4 @@
-//! The access lists as the engine has them: compiled, and compiled again only as far as they have changed.
+//! Compiled access lists. A change recompiles only what it affects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use policy::acl::{AccessError, Names, Rules, few_changes};
 use policy::{Model, PortId, Segment, SegmentId};
 
 use super::Engine;
-use crate::wanted::placed;
+use crate::desired::placed;
 
-/// What was compiled last.
+/// The access lists that were compiled last, with the names that they were compiled for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     model: Arc<AccessModel>,
@@ -20,8 +20,9 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Whether names mean what they did. One that nobody knew then is in no list that was right.
-    fn means_the_same(&self, names: Names<'_>) -> bool {
+    /// Returns whether all names still have the same numbers. Names that are new cannot occur in
+    /// lists that were valid before.
+    fn has_same_numbers(&self, names: Names<'_>) -> bool {
         let port =
             |(name, id): (&String, &PortId)| names.ports.get(name).is_none_or(|now| now == id);
         let segment = |(id, was): (&SegmentId, &Segment)| {
@@ -32,10 +33,10 @@ impl Access {
         self.ports.iter().all(port) && self.segments.iter().all(segment)
     }
 
-    /// Another model with these names.
+    /// Compiles another model with these names.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first error in the model.
     pub(super) fn compiled(
         &self,
         model: &Arc<AccessModel>,
@@ -49,39 +50,39 @@ impl Access {
         })
     }
 
-    /// Whether this is what was compiled.
-    fn is_of(&self, model: &AccessModel) -> bool {
+    /// Returns whether these lists were compiled from `model`.
+    fn was_compiled_from(&self, model: &AccessModel) -> bool {
         *self.model == *model
     }
 
-    /// Whether these names are those with which it was compiled.
+    /// Returns whether these lists were compiled for exactly these names.
     pub(super) fn has_names(&self, names: Names<'_>) -> bool {
         self.segments == *names.segments && self.ports == *names.ports
     }
 
-    /// Whether there is still everything that there was.
-    fn has_lost_nothing(&self, names: Names<'_>) -> bool {
+    /// Returns whether all segments and ports of these lists still exist.
+    fn all_exist(&self, names: Names<'_>) -> bool {
         let segment = |was: &Segment| names.segments.values().any(|s| s.name == was.name);
         let mut ports = self.ports.keys();
         ports.all(|name| names.ports.contains_key(name)) && self.segments.values().all(segment)
     }
 
-    /// Compiles a model, or changes what was compiled last.
+    /// Compiles a model, incrementally where possible.
     fn compile(&self, model: &Arc<AccessModel>, names: Names<'_>) -> Result<Rules, AccessError> {
-        if self.means_the_same(names) && (self.has_lost_nothing(names) || knows_all(model, names)) {
+        if self.has_same_numbers(names) && (self.all_exist(names) || names_exist(model, names)) {
             if Arc::ptr_eq(&self.model, model) || self.model == *model {
                 return Ok(self.rules.with_ports(names));
             }
-            // What cannot be changed one by one may be right all the same as a whole.
-            if let Some(Ok(rules)) = self.with_few_changes(model, names) {
+            // Changes that fail one by one may be valid together.
+            if let Some(Ok(rules)) = self.apply_few_changes(model, names) {
                 return Ok(rules);
             }
         }
         Ok(Rules::compile(model, names)?.rules)
     }
 
-    /// The rules with what is different in a model, if that is little.
-    fn with_few_changes(
+    /// Applies the differences of a model to the rules, if they are few.
+    fn apply_few_changes(
         &self,
         model: &AccessModel,
         names: Names<'_>,
@@ -96,8 +97,8 @@ impl Access {
     }
 }
 
-/// Whether there is still everything that a model names.
-fn knows_all(model: &AccessModel, names: Names<'_>) -> bool {
+/// Returns whether all segments and ports that a model names exist.
+fn names_exist(model: &AccessModel, names: Names<'_>) -> bool {
     let segment = |name: &String| names.segments.values().any(|s| s.name == *name);
     let port = |name: &String| names.ports.contains_key(name);
     let list = |list: &AccessListSpec| {
@@ -111,28 +112,30 @@ fn knows_all(model: &AccessModel, names: Names<'_>) -> bool {
 }
 
 impl Engine {
-    /// Compiles the wanted access lists; [`Engine::rules`] has them then.
+    /// Compiles the desired access lists for [`Engine::rules`].
     ///
     /// # Errors
-    /// What is wrong with them; nothing has changed then.
+    /// The first error in them; nothing has changed then.
     pub(super) fn compile_access(&mut self, model: &Model) -> Result<(), Problem> {
-        let wanted = &self.saved.wanted;
-        let access = Arc::clone(&wanted.access);
+        let desired = &self.saved.desired;
+        let access = Arc::clone(&desired.access);
         let names = Names {
             segments: &model.segments,
             ports: &self.saved.numbers.ports,
         };
-        let ahead = self.ahead.take();
-        let ahead = ahead.filter(|ahead| ahead.has_names(names) && ahead.is_of(&access));
-        let compiled = match ahead {
-            Some(ahead) => Ok(ahead),
+        let precompiled = self.precompiled.take();
+        let precompiled = precompiled.filter(|precompiled| {
+            precompiled.has_names(names) && precompiled.was_compiled_from(&access)
+        });
+        let compiled = match precompiled {
+            Some(precompiled) => Ok(precompiled),
             None => self.access.compiled(&access, names),
         };
         self.access = compiled.map_err(|error| placed(&access, &error).to_problem_in(None))?;
         Ok(())
     }
 
-    /// The access lists that were compiled last.
+    /// Returns the access lists that were compiled last.
     pub(super) fn rules(&self) -> Rules {
         self.access.rules.clone()
     }

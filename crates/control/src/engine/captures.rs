@@ -1,49 +1,49 @@
-//! Captures, as far as the switch has to be told.
+//! Captures: the engine's commands to the switch.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
 
 use api::v1::{CAPTURE_BUFFER, CaptureDirection, CaptureQuery, Problem, ProblemKind};
-use channel::capture::{CaptureOrder, MAX_CAPTURES, MAX_RING, MIN_RING, Region, Way};
-use channel::switching::{Order, Report};
+use channel::capture::{CaptureCommand, MAX_CAPTURES, MAX_RING, MIN_RING, Region, Way};
+use channel::switching::{SwitchCommand, SwitchEvent};
 use port::PortId;
 use wire::expression::Filter;
 
 use super::{Engine, unavailable};
-use crate::command::Begun;
+use crate::command::StartedCapture;
 
-/// Bytes of the rings of all captures together, in each forwarding thread: room for as many captures as there may be, with rings of
-/// the usual length, or for two with the longest.
+/// Bytes of the rings of all captures together, in each forwarding thread: enough for
+/// [`MAX_CAPTURES`] with rings of the default length, or for two with the longest.
 const ALL_RINGS: u32 = MAX_CAPTURES as u32 * CAPTURE_BUFFER;
 
-/// Those that go on.
+/// The open captures.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     last: u32,
-    /// By number.
+    /// Captures by number.
     open: BTreeMap<u32, Capture>,
 }
 
 #[derive(Debug)]
 struct Capture {
-    /// Whether somebody wants it still.
+    /// Expires when the client's side of the capture is gone.
     held: Weak<()>,
     /// Bytes of its ring in each thread.
     ring: u32,
 }
 
 impl Captures {
-    /// Whether the rings of those that are wanted leave room for another.
+    /// Checks that the rings of the captures in use leave room for another.
     fn room_for(&self, ring: u32) -> Result<(), Problem> {
-        let wanted = self
+        let used = self
             .open
             .values()
             .filter(|open| open.held.strong_count() > 0);
-        let left = ALL_RINGS - wanted.map(|open| open.ring).sum::<u32>();
+        let left = ALL_RINGS - used.map(|open| open.ring).sum::<u32>();
         if ring > left {
             return Err(Problem::unavailable(format!(
-                "the buffers of all captures are at most {ALL_RINGS} bytes together, and {left} are left"
+                "buffers of all captures are limited to {ALL_RINGS} bytes, {left} are free"
             ))
             .with_field("buffer"));
         }
@@ -55,21 +55,21 @@ fn invalid(field: &str, detail: impl Into<String>) -> Problem {
     Problem::new(ProblemKind::Invalid, detail).with_field(field)
 }
 
-/// What the switch is to do.
-fn order(id: u32, port: PortId, query: &CaptureQuery) -> Result<CaptureOrder, Problem> {
+/// Validates a request and returns the command to the switch.
+fn command(id: u32, port: PortId, query: &CaptureQuery) -> Result<CaptureCommand, Problem> {
     Filter::parse(&query.filter).map_err(|error| invalid("filter", error.to_string()))?;
     if query.snaplen == 0 {
-        return Err(invalid("snaplen", "nothing of a frame is nothing to see"));
+        return Err(invalid("snaplen", "must be at least 1"));
     }
     if query.count == Some(0) {
-        return Err(invalid("count", "it would end before it begins"));
+        return Err(invalid("count", "must be at least 1"));
     }
     let ring = query.buffer;
     if !ring.is_power_of_two() || !(MIN_RING..=MAX_RING).contains(&ring) {
-        let detail = format!("has to be a power of two from {MIN_RING} to {MAX_RING}");
+        let detail = format!("must be a power of two from {MIN_RING} to {MAX_RING}");
         return Err(invalid("buffer", detail));
     }
-    Ok(CaptureOrder {
+    Ok(CaptureCommand {
         id,
         port,
         filter: query.filter.clone(),
@@ -85,25 +85,33 @@ fn order(id: u32, port: PortId, query: &CaptureQuery) -> Result<CaptureOrder, Pr
 }
 
 impl Engine {
-    /// Has a port's frames copied.
-    pub(super) fn capture(&mut self, name: &str, query: &CaptureQuery) -> Result<Begun, Problem> {
+    /// Starts to capture a port's frames.
+    pub(super) fn capture(
+        &mut self,
+        name: &str,
+        query: &CaptureQuery,
+    ) -> Result<StartedCapture, Problem> {
         let mut ports = self.ports.values();
         let port = ports.find(|port| port.name == name).map(|port| port.id);
         let port = port.ok_or_else(|| Problem::no_such_port(name))?;
         self.captures.last = self.captures.last.wrapping_add(1);
         let id = self.captures.last;
-        let order = order(id, port, query)?;
-        let ring = order.ring;
+        let command = command(id, port, query)?;
+        let ring = command.ring;
         self.captures.room_for(ring)?;
         let mut memory = None;
         self.switch
-            .request(Order::Capture(order), &[], |report, mut fds| match report {
-                Report::Capture { id: of, threads } if of == id => {
-                    memory = fds.pop().map(|file| (file, threads));
-                    None
-                }
-                other => Some(other),
-            })
+            .request(
+                SwitchCommand::Capture(command),
+                &[],
+                |event, mut fds| match event {
+                    SwitchEvent::Capture { id: of, threads } if of == id => {
+                        memory = fds.pop().map(|file| (file, threads));
+                        None
+                    }
+                    other => Some(other),
+                },
+            )
             .map_err(unavailable)?;
         let held = Arc::new(());
         let capture = Capture {
@@ -111,10 +119,11 @@ impl Engine {
             ring,
         };
         self.captures.open.insert(id, capture);
-        let (file, threads) = memory.ok_or_else(|| Problem::internal("no memory came"))?;
+        let (file, threads) =
+            memory.ok_or_else(|| Problem::internal("the switch sent no memory for a capture"))?;
         let region = Region::map(&file, threads.into(), ring).map_err(unavailable)?;
         let reader = region.reader().map_err(unavailable)?;
-        Ok(Begun {
+        Ok(StartedCapture {
             number: id,
             reader,
             held,
@@ -127,25 +136,25 @@ impl Engine {
             let detail = format!("there is no capture {id}");
             return Err(Problem::new(ProblemKind::NotFound, detail));
         }
-        let ended = self.switch.order(Order::EndCapture(id), &[]);
+        let ended = self.switch.send(SwitchCommand::EndCapture(id), &[]);
         ended.map(drop).map_err(unavailable)
     }
 
-    /// Ends them all.
+    /// Ends all captures.
     pub(super) fn end_captures(&mut self) -> io::Result<()> {
         while let Some((id, _)) = self.captures.open.pop_first() {
-            self.switch.order(Order::EndCapture(id), &[])?;
+            self.switch.send(SwitchCommand::EndCapture(id), &[])?;
         }
         Ok(())
     }
 
-    /// Ends those that nobody wants any more who has not said so.
-    pub(super) fn end_unwanted_captures(&mut self) -> io::Result<()> {
+    /// Ends captures whose clients are gone without having ended them.
+    pub(super) fn end_orphaned_captures(&mut self) -> io::Result<()> {
         let open = self.captures.open.iter();
-        let unwanted = open.filter(|(_, capture)| capture.held.strong_count() == 0);
-        for id in unwanted.map(|(id, _)| *id).collect::<Vec<_>>() {
+        let orphans = open.filter(|(_, capture)| capture.held.strong_count() == 0);
+        for id in orphans.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.captures.open.remove(&id);
-            self.switch.order(Order::EndCapture(id), &[])?;
+            self.switch.send(SwitchCommand::EndCapture(id), &[])?;
         }
         Ok(())
     }

@@ -1,28 +1,28 @@
-//! From the wanted state to what the switch has.
+//! Reconciliation: makes the switch and the supervisor match the desired state.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 
-use api::v1::{PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, WantedState, Warning};
+use api::v1::{DesiredState, PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, Warning};
 use channel::driving::{self, DriverState};
 use channel::records::{Answer, Stale};
 use channel::state::PARTS_MAX;
 use channel::supervision::WatchedGuests;
-use channel::switching::{self, Order, PortConfig, PortState};
+use channel::switching::{self, PortConfig, PortState, SwitchCommand};
 use policy::Model;
 use port::PortId;
 
 use super::plan::{Basis, Plan};
-use super::saved::Written;
+use super::saved::EncodedPieces;
 use super::{Engine, documents, guests, unavailable};
-use crate::command::{Changed, Request, Wanted};
-use crate::wanted;
+use crate::command::{Changed, Desired, Request};
+use crate::desired;
 
-/// What the switch is to know of a wanted port.
+/// Returns the switch's configuration of a desired port.
 fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
     let (socket, role) = match (spec.kind, spec.role) {
-        // The switch dials, and the supervisor answers with a driver.
+        // The switch connects, and the supervisor connects a driver to the other side.
         (PortKind::Uplink | PortKind::Tap, _) => {
             (driving::address(&spec.name), switching::Role::Client)
         }
@@ -41,7 +41,7 @@ fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
     }
 }
 
-/// Whether the port can stay connected through the change.
+/// Returns whether the port can stay connected through the change.
 fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
     let fixed = |p: &PortConfig| PortConfig {
         mtu: None,
@@ -52,12 +52,12 @@ fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
     fixed(from) == fixed(to)
 }
 
-/// Why what is wanted could not be kept.
-fn unsaved(error: io::Error) -> Problem {
+/// Returns the problem of a desired state that could not be saved.
+fn save_problem(error: io::Error) -> Problem {
     match error.kind() {
         io::ErrorKind::FileTooLarge => {
             let most = PARTS_MAX >> 20;
-            let detail = format!("access lists may take {most} MiB as JSON, and these take more");
+            let detail = format!("access lists are limited to {most} MiB as JSON");
             Problem::new(ProblemKind::TooLarge, detail)
         }
         _ => unavailable(error),
@@ -65,13 +65,13 @@ fn unsaved(error: io::Error) -> Problem {
 }
 
 impl Engine {
-    /// Makes the switch have what is wanted, and nothing else.
+    /// Makes the ports, limits, mirrors and program of the switch match the desired state.
     ///
     /// # Errors
-    /// The first port that cannot be made; what was done before it stays done.
+    /// The first port that cannot be created; earlier steps are not undone.
     pub(super) fn reconcile(&mut self) -> Result<(), Problem> {
         let model = self.model();
-        let specs = self.saved.wanted.ports.clone();
+        let specs = self.saved.desired.ports.clone();
         let mut configs = BTreeMap::new();
         for spec in &specs {
             let id = self.saved.numbers.port_id(&spec.name);
@@ -82,24 +82,18 @@ impl Engine {
         let claimed = match self.claim_sockets(&specs) {
             Ok(claimed) => claimed,
             Err(problem) => {
-                self.drop_metrics(&metrics)?;
+                self.release_metrics(&metrics)?;
                 return Err(problem);
             }
         };
-        // Interfaces that are not wanted any more go with that, so it comes last.
-        let done = self.claim_dials(&specs);
-        let done = done.and_then(|()| self.claim_interfaces(&specs));
-        let done = done.and_then(|()| self.reconcile_ports(configs));
-        let done = done.and_then(|()| self.reconcile_limits(&specs));
-        // Before the program, with which a new switch begins to serve: nothing goes by uncopied.
-        let done = done.and_then(|()| self.reconcile_mirrors());
+        let done = self.reconcile_switch(&specs, configs);
         for path in claimed {
             if !self.listens(&path) {
                 self.unlisten(&path)?;
             }
         }
         if let Err(problem) = done {
-            self.drop_metrics(&metrics)?;
+            self.release_metrics(&metrics)?;
             return Err(problem);
         }
         self.serve_metrics(metrics)?;
@@ -107,16 +101,32 @@ impl Engine {
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish(&model)?;
         self.pin_stations();
-        self.save().map_err(unsaved)
+        self.save().map_err(save_problem)
     }
 
-    /// Opens the interfaces that are not open yet, so that one which cannot be had is known before anything else is
-    /// changed. The supervisor keeps them.
+    /// Makes interfaces, ports, limits and mirrors match the desired state, whose sockets are open.
+    fn reconcile_switch(
+        &mut self,
+        specs: &[PortSpec],
+        configs: BTreeMap<PortId, PortConfig>,
+    ) -> Result<(), Problem> {
+        self.claim_dials(specs)?;
+        // It closes the interfaces that are no longer desired, so all other claims come first.
+        self.claim_interfaces(specs)?;
+        self.reconcile_ports(configs)?;
+        self.reconcile_limits(specs)?;
+        // Before the program, with which a new switch starts to forward: no frame is forwarded
+        // without its copies.
+        self.reconcile_mirrors()
+    }
+
+    /// Opens the interfaces that are not open yet, so that a failure is known before anything else
+    /// is changed. The supervisor holds them.
     fn claim_interfaces(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
         let mut drivers = Vec::new();
         for spec in specs {
             let id = self.saved.numbers.port_id(&spec.name);
-            drivers.extend(wanted::driver_of(spec, id));
+            drivers.extend(desired::driver_of(spec, id));
         }
         let had = self.supervisor.drivers(drivers).map_err(unavailable)?;
         had.map_err(|(port, reason)| {
@@ -124,34 +134,34 @@ impl Engine {
         })
     }
 
-    /// Has the supervisor know where the switch may have it connect to.
+    /// Sends the supervisor the sockets to which the switch may connect.
     fn claim_dials(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
-        let client = specs.iter().filter(|spec| wanted::dials(spec));
+        let client = specs.iter().filter(|spec| desired::dials(spec));
         let all = client.map(|spec| (self.saved.numbers.port_id(&spec.name), spec.socket.clone()));
         let taken = self.supervisor.dials(all.collect()).map_err(unavailable)?;
         taken.map_err(|reason| Problem::conflict("socket", reason))
     }
 
     fn reconcile_ports(&mut self, configs: BTreeMap<PortId, PortConfig>) -> Result<(), Problem> {
-        let gone: Vec<PortId> = self
+        let removed: Vec<PortId> = self
             .ports
             .iter()
-            .filter(|(id, have)| configs.get(id).is_none_or(|want| !keeps_guest(have, want)))
+            .filter(|(id, old)| configs.get(id).is_none_or(|new| !keeps_guest(old, new)))
             .map(|(id, _)| *id)
             .collect();
-        for id in gone {
+        for id in removed {
             self.drop_port(id)?;
         }
-        for (id, want) in configs {
-            // There may be many: the supervisor hears meanwhile that we live.
-            self.supervisor.hear();
+        for (id, new) in configs {
+            // There may be many ports: the supervisor gets its heartbeats meanwhile.
+            self.supervisor.handle_events();
             match self.ports.get(&id) {
-                None => self.make_port(want)?,
-                Some(have) => {
-                    let is_same = *have == want;
-                    self.reconcile_peer(&want)?;
+                None => self.make_port(new)?,
+                Some(old) => {
+                    let is_same = *old == new;
+                    self.reconcile_peer(&new)?;
                     if !is_same {
-                        self.change_port(want)?;
+                        self.change_port(new)?;
                     }
                 }
             }
@@ -159,15 +169,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the switch hold ports to what is wanted.
+    /// Sends the switch the rate limits that differ.
     fn reconcile_limits(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
         for spec in specs {
             let id = self.saved.numbers.port_id(&spec.name);
-            let wanted = wanted::limits_of(&spec.limits);
-            if self.limits.get(&id).copied().unwrap_or_default() != wanted {
-                self.supervisor.hear();
-                self.order(Order::SetLimits(id, wanted))?;
-                self.limits.insert(id, wanted);
+            let desired = desired::limits_of(&spec.limits);
+            if self.limits.get(&id).copied().unwrap_or_default() != desired {
+                self.supervisor.handle_events();
+                self.order(SwitchCommand::SetLimits(id, desired))?;
+                self.limits.insert(id, desired);
             }
         }
         Ok(())
@@ -175,13 +185,13 @@ impl Engine {
 
     fn make_port(&mut self, config: PortConfig) -> Result<(), Problem> {
         let socket = match config.role {
-            switching::Role::Server => Some(self.listen_again(&config)?),
+            switching::Role::Server => Some(self.reopen_socket(&config)?),
             switching::Role::Client => None,
         };
-        // Before anybody can connect.
+        // Before the first client can connect.
         self.reconcile_peer(&config)?;
         let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-        let order = Order::AddPort(config.clone());
+        let order = SwitchCommand::AddPort(config.clone());
         if let Err(error) = self.switch.request(order, &fds, |report, _| Some(report)) {
             return Err(unavailable(error));
         }
@@ -190,47 +200,48 @@ impl Engine {
     }
 
     fn change_port(&mut self, config: PortConfig) -> Result<(), Problem> {
-        let order = Order::SetPort(config.clone());
+        let order = SwitchCommand::SetPort(config.clone());
         self.order(order)?;
         self.ports.insert(config.id, config);
         Ok(())
     }
 
     fn drop_port(&mut self, id: PortId) -> Result<(), Problem> {
-        self.order(Order::RemovePort(id))?;
+        self.order(SwitchCommand::RemovePort(id))?;
         self.limits.remove(&id);
         self.peers.remove(&id);
-        self.forget_mirrors_of(id);
-        self.ports_told.remove(&id);
-        self.phases_untold.remove(&id);
+        self.remove_from_mirrors(id);
+        self.event_limiters.remove(&id);
+        self.pending_phases.remove(&id);
         let Some(config) = self.ports.remove(&id) else {
             return Ok(());
         };
         if config.role == switching::Role::Server {
             self.unlisten(&config.socket)?;
         }
-        // What it asked last is in the ring by now, and its number may be another port's soon.
-        self.forget_questions(id).map_err(unavailable)?;
+        // The port's last upcalls are in the ring by now, and its number may soon be another
+        // port's.
+        self.discard_upcalls(id).map_err(unavailable)?;
         let effects = self.fdb.forget_port(id);
-        self.carry_out(effects);
+        self.apply_effects(effects);
         self.connected.remove(&id);
         self.saved.bound.remove(&id);
-        self.forget_flows(id);
+        self.remove_flows(id);
         Ok(())
     }
 
-    pub(super) fn order(&mut self, order: Order) -> Result<(), Problem> {
+    pub(super) fn order(&mut self, order: SwitchCommand) -> Result<(), Problem> {
         self.switch
             .request(order, &[], |report, _| Some(report))
             .map_err(unavailable)
     }
 
-    pub(super) fn forget_flows(&mut self, port: PortId) {
+    pub(super) fn remove_flows(&mut self, port: PortId) {
         self.send(Answer::Forget(Stale::Port(port)));
     }
 
-    /// Compiles the program and publishes it if it differs. Flows of ports whose segments changed are taken
-    /// back; all others stay.
+    /// Compiles the program and publishes it if it differs. Flows of ports whose segments changed
+    /// are removed; all others stay.
     fn publish(&mut self, model: &Model) -> Result<(), Problem> {
         let epoch = self.saved.epoch;
         let invalid = |e: policy::CompileError| Problem::internal(e.to_string());
@@ -241,7 +252,7 @@ impl Engine {
         }
         let program = same.with_rules(self.rules(), epoch + 1);
         let was_running = self.program.epoch() != 0;
-        self.order(Order::Program {
+        self.order(SwitchCommand::Program {
             outdated: was_running.then(|| program.outdated(&self.program)),
             program: program.without_rules(),
         })?;
@@ -251,18 +262,18 @@ impl Engine {
         for port in ports {
             if was_running && old.ingress(port) != self.program.ingress(port) {
                 let effects = self.fdb.forget_port(port);
-                self.carry_out(effects);
-                self.forget_flows(port);
+                self.apply_effects(effects);
+                self.remove_flows(port);
             }
             if was_running {
-                self.guard_changed(port, old.guard(port));
+                self.port_security_changed(port, old.port_security(port));
             }
         }
         Ok(())
     }
 
-    /// What the switch runs under this epoch. If that is the epoch of the state file, it is the program of the
-    /// state file, and nothing need be published.
+    /// Adopts the program that the switch runs under this epoch. If that is the epoch of the state
+    /// file, it is the program of the state file, and is not published again.
     pub(super) fn adopt_program(&mut self, running: u64) {
         let model = self.model();
         if running == self.saved.epoch
@@ -275,42 +286,43 @@ impl Engine {
     }
 
     pub(super) fn model(&mut self) -> Model {
-        self.saved.numbers.model(&self.saved.wanted)
+        self.saved.numbers.model(&self.saved.desired)
     }
 
-    /// Wants something else; if it cannot be had, everything is as before.
-    fn want(&mut self, new: WantedState) -> Result<(), Problem> {
-        let old = std::mem::replace(&mut self.saved.wanted, new);
-        // Ports and segments that stay must keep their numbers, also those that are not wanted for a moment.
+    /// Applies a new desired state; if that fails, restores the old one.
+    fn apply_desired(&mut self, new: DesiredState) -> Result<(), Problem> {
+        let old = std::mem::replace(&mut self.saved.desired, new);
+        // Ports and segments that stay must keep their numbers, also those that the failed change
+        // would have removed.
         let numbers = self.saved.numbers.clone();
         let compiled = self.access.clone();
         let Err(problem) = self.reconcile() else {
             self.log_shared_macs(&old);
             return Ok(());
         };
-        self.saved.wanted = old;
-        self.saved.numbers.take_back(numbers);
-        self.ahead = Some(compiled);
+        self.saved.desired = old;
+        self.saved.numbers.restore(numbers);
+        self.precompiled = Some(compiled);
         if let Err(second) = self.reconcile() {
-            tracing::error!("the change could not be taken back: {second}");
+            tracing::error!("rollback of a change failed: {second}");
         }
         Err(problem)
     }
 
-    /// Warns of what was not so before a change.
-    fn log_shared_macs(&self, before: &WantedState) {
-        let known: Vec<Warning> = wanted::shared_macs(before).collect();
-        let new = wanted::shared_macs(&self.saved.wanted);
+    /// Logs the warnings that a change has caused.
+    fn log_shared_macs(&self, before: &DesiredState) {
+        let known: Vec<Warning> = desired::shared_macs(before).collect();
+        let new = desired::shared_macs(&self.saved.desired);
         for warning in new.filter(|warning| !known.contains(warning)) {
             tracing::warn!("{}", warning.text);
         }
     }
 
-    /// What is wanted.
-    pub(super) fn wanted(&self) -> Wanted {
-        let state = self.saved.wanted.clone();
-        let version = wanted::version(&state);
-        Wanted {
+    /// Returns the desired state.
+    pub(super) fn desired(&self) -> Desired {
+        let state = self.saved.desired.clone();
+        let version = desired::version(&state);
+        Desired {
             state,
             version,
             port: None,
@@ -318,49 +330,50 @@ impl Engine {
         }
     }
 
-    /// What a change starts from.
+    /// Returns the basis of a change.
     pub(super) fn basis(&self) -> Basis {
         Basis {
-            wanted: self.saved.wanted.clone(),
+            desired: self.saved.desired.clone(),
             access: self.access.clone(),
             numbers: self.saved.numbers.clone(),
             reach: self.reach.clone(),
         }
     }
 
-    /// Does what a client asks for, if everything is still as it was when that was planned.
+    /// Applies a planned change, if its basis is still the current state.
     ///
     /// # Errors
-    /// What the switch or the system have against it; nothing has changed then.
-    pub(super) fn follow_plan(
+    /// The refusal of the switch or the system; nothing has changed then.
+    pub(super) fn execute_plan(
         &mut self,
         planned: Box<(Request, Plan)>,
     ) -> Result<Changed, Problem> {
         let basis = self.basis();
-        let wanted = match planned.1.starts_from(&basis) {
-            true => Some(self.carry_through(&planned.0, &planned.1)?),
-            false => None,
+        let desired = if planned.1.is_based_on(&basis) {
+            Some(self.apply_plan(&planned.0, &planned.1)?)
+        } else {
+            None
         };
         Ok(Changed {
-            wanted,
+            desired,
             basis,
             planned,
         })
     }
 
-    fn carry_through(&mut self, request: &Request, plan: &Plan) -> Result<Wanted, Problem> {
-        self.ahead = Some(plan.access.clone());
-        self.saved.written.clone_from(&plan.written);
-        let done = self.want(plan.after.clone());
-        self.ahead = None;
-        self.saved.written = Written::default();
+    fn apply_plan(&mut self, request: &Request, plan: &Plan) -> Result<Desired, Problem> {
+        self.precompiled = Some(plan.access.clone());
+        self.saved.encoded.clone_from(&plan.encoded);
+        let done = self.apply_desired(plan.after.clone());
+        self.precompiled = None;
+        self.saved.encoded = EncodedPieces::default();
         done?;
         let port = request.change.port();
         let port = port.map(|name| self.port_status(name)).transpose()?;
-        Ok(Wanted {
+        Ok(Desired {
             port,
             changes: None,
-            ..self.wanted()
+            ..self.desired()
         })
     }
 
@@ -373,24 +386,25 @@ impl Engine {
         found.ok_or_else(|| Problem::no_such_port(name))
     }
 
-    /// How the drivers are. Without one nobody is asked.
+    /// Returns the states of the drivers. Without any the supervisor is not asked.
     pub(super) fn driver_states(&mut self) -> Result<Vec<DriverState>, Problem> {
         let needs_one = |port: &PortSpec| port.kind != PortKind::VhostUser;
-        match self.saved.wanted.ports.iter().any(needs_one) {
-            true => self.supervisor.driver_states().map_err(unavailable),
-            false => Ok(Vec::new()),
+        if self.saved.desired.ports.iter().any(needs_one) {
+            self.supervisor.driver_states().map_err(unavailable)
+        } else {
+            Ok(Vec::new())
         }
     }
 
-    /// All wanted ports, in the operator's order.
+    /// Returns the status of all desired ports, in the operator's order.
     pub(super) fn statuses(
         &self,
         states: &[PortState],
         drivers: &[DriverState],
         watched: &WatchedGuests,
     ) -> Vec<PortStatus> {
-        let wanted = self.saved.wanted.ports.iter();
-        wanted
+        let desired = self.saved.desired.ports.iter();
+        desired
             .map(|spec| {
                 let state = states.iter().find(|s| s.config.name == spec.name);
                 let driver = drivers.iter().find(|d| d.name == spec.name);
@@ -398,7 +412,7 @@ impl Engine {
                 PortStatus {
                     vcpu_threads: guests::threads_of(watched, id),
                     work: state.map(|s| self.work_of(s)).unwrap_or_default(),
-                    guard: self.guard_status(spec, id),
+                    port_security: self.port_security_status(spec, id),
                     ..documents::port_status(spec, state, driver)
                 }
             })

@@ -1,4 +1,4 @@
-//! From what the switch and the supervisor report to the API's documents.
+//! Conversion of reports of the switch and the supervisor to the API's documents.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use channel::driving::DriverState;
 use channel::supervision::{self, ProcessInfo};
 use channel::switching::{PortPhase, PortState, SwitchFigures};
 use policy::SegmentId;
+use port::DropReason;
 use port::counters::{self, PortCounts};
-use port::{DropReason, REASONS};
 
 use super::{Engine, guests, unavailable};
-use crate::wanted;
+use crate::desired;
 
 /// Nanoseconds and microseconds in a second.
 const NS: u64 = 1_000_000_000;
@@ -70,7 +70,7 @@ pub(super) fn api_state(phase: PortPhase) -> ApiState {
     }
 }
 
-/// One port: what is wanted, and how the switch says it is.
+/// Returns the status of one port from its configuration and the reports about it.
 pub(super) fn port_status(
     spec: &PortSpec,
     state: Option<&PortState>,
@@ -87,13 +87,13 @@ fn driver_status(state: &DriverState) -> DriverStatus {
         mac: state.mac.map(|mac| wire::MacAddr(mac).to_string()),
         pid: state.pid,
         restarts: state.restarts.into(),
-        refused_by_interface: state.refused.by_interface,
-        too_long: state.refused.too_long,
+        rejected_by_interface: state.refused.rejected_by_interface,
+        oversized_frames: state.refused.oversized_frames,
         reason: state.reason.clone(),
     }
 }
 
-/// A port as the switch sees it.
+/// Returns the status of a port as the switch reports it.
 fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
     let Some(state) = state else {
         return PortStatus::new(spec, ApiState::Starting);
@@ -130,18 +130,18 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
         .collect();
     status.front_ends = FrontEndStatus {
         connections: state.connections,
-        turned_away: state.front_ends.turned_away,
-        turned_away_ms_ago: state.front_ends.turned_away_ms_ago,
-        last_stranger: state.front_ends.last_stranger,
-        refusals: state.front_ends.refusals,
+        rejected_connections: state.front_ends.rejected_connections,
+        last_rejected_ms_ago: state.front_ends.last_rejected_ms_ago,
+        last_rejected_uid: state.front_ends.last_rejected_uid,
+        refused_messages: state.front_ends.refused_messages,
         pauses: state.front_ends.pauses,
         pause_ms: state.front_ends.pause_ms,
-        lines_left_out: state.front_ends.lines_left_out,
+        suppressed_log_lines: state.front_ends.suppressed_log_lines,
     };
     status
 }
 
-/// One process.
+/// Returns the status of one process.
 fn process_status(info: &ProcessInfo, used: Option<&supervision::ProcessUsage>) -> ProcessStatus {
     ProcessStatus {
         name: info.name.clone(),
@@ -170,10 +170,10 @@ fn traffic(t: counters::Traffic) -> Traffic {
 
 fn drops(counts: &PortCounts) -> BTreeMap<String, u64> {
     let named = |&reason: &DropReason| (reason.name().to_owned(), counts.dropped(reason));
-    REASONS.iter().map(named).filter(|(_, n)| *n > 0).collect()
+    port::losses().map(named).filter(|(_, n)| *n > 0).collect()
 }
 
-/// What a port's ticks mean, of which there are so many in a second, if that is known.
+/// Converts a port's CPU ticks; `per_second` is their frequency, if that is known.
 fn work(counts: &PortCounts, per_second: Option<u64>) -> Work {
     let ticks = counts.ticks;
     let in_seconds = |ticks: u64, unit: u64| {
@@ -187,11 +187,11 @@ fn work(counts: &PortCounts, per_second: Option<u64>) -> Work {
         switching_ns_per_frame: ns_per_frame(ticks.switching, counts.from_guest.packets),
         copying_ns_per_frame: ns_per_frame(ticks.copying, counts.to_guest.packets),
         cpu_us: in_seconds(ticks.switching + ticks.copying, US),
-        masked_batches: counts.masked,
+        skipped_batches: counts.masked,
     }
 }
 
-/// All ports' counters, and the drops in total.
+/// Returns the counters of all ports, and the drops in total.
 fn stats(
     ports: impl Iterator<Item = (String, ApiState, PortCounts)>,
     per_second: Option<u64>,
@@ -208,13 +208,14 @@ fn stats(
             from_guest: traffic(counts.from_guest),
             to_guest: traffic(counts.to_guest),
             work: work(&counts, per_second),
+            neighbour_replies: counts.dropped(DropReason::NeighbourReply),
             drops,
         });
     }
     document
 }
 
-/// The state of a port for statistics.
+/// Returns the state of a port for statistics.
 pub(super) fn state_of(state: Option<&PortState>) -> ApiState {
     state.map_or(ApiState::Starting, |s| api_state(s.phase))
 }
@@ -225,7 +226,7 @@ impl Engine {
         self.status_of(&states, &figures.switch)
     }
 
-    /// The status, where the switch has been asked already.
+    /// Returns the status from port states that the switch has reported already.
     pub(super) fn status_of(
         &mut self,
         states: &[PortState],
@@ -238,10 +239,10 @@ impl Engine {
         let drivers = self.driver_states()?;
         let watched = self.supervisor.watched_guests().map_err(unavailable)?;
         let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
-        let wanted = &self.saved.wanted;
+        let desired = &self.saved.desired;
         Ok(StatusDocument {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            name: wanted.switch.name.clone(),
+            name: desired.switch.name.clone(),
             uptime_seconds: uptime,
             processes: processes.into_iter().map(process).collect(),
             switch: SwitchStatus {
@@ -252,11 +253,11 @@ impl Engine {
                 upcalls_dropped: self.upcall_drops(),
                 workers: figures.workers,
                 helpers: figures.helpers,
-                helped: figures.helped,
-                poll: wanted.switch.poll,
+                helper_frames: figures.helper_frames,
+                poll: desired.switch.poll,
                 guest_state: guests::status(&watched),
             },
-            segments: wanted::segments(wanted),
+            segments: desired::segments(desired),
             ports: self.statuses(states, &drivers, &watched),
         })
     }
@@ -277,8 +278,8 @@ impl Engine {
 
     pub(super) fn stats(&mut self) -> Result<StatsDocument, Problem> {
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
-        let wanted = self.saved.wanted.ports.iter();
-        let ports = wanted.map(|spec| {
+        let desired = self.saved.desired.ports.iter();
+        let ports = desired.map(|spec| {
             let id = self.saved.numbers.ports.get(&spec.name).copied();
             let state = states.iter().find(|s| Some(s.config.id) == id);
             let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
@@ -290,15 +291,15 @@ impl Engine {
         })
     }
 
-    /// What a port that the switch has did cost so far.
+    /// Returns the CPU work that a port of the switch has caused so far.
     pub(super) fn work_of(&self, state: &PortState) -> Work {
         let counts = self.counters.read(state.config.id);
         work(&counts, self.counters.ticks_per_second())
     }
 
-    /// What was learned; 404 where there is no such port or segment.
+    /// Returns the FDB; 404 where there is no such port or segment.
     pub(super) fn fdb_document(&self, filter: &FdbFilter) -> Result<FdbDocument, Problem> {
-        filter.check(&self.saved.wanted)?;
+        filter.check(&self.saved.desired)?;
         let stations = self.fdb.list(self.now()).into_iter().map(|s| FdbEntry {
             segment: self.segment_name(s.segment).to_owned(),
             mac: s.mac.to_string(),

@@ -1,4 +1,4 @@
-//! How guests' processors are looked at: what the supervisor is to know of it, and what it says.
+//! vCPU states of guests: the configuration for the supervisor, and its report.
 
 use api::v1::{GuestStateStatus, GuestStates};
 use channel::supervision::{self, GuestWatch, WatchedGuests};
@@ -7,15 +7,15 @@ use port::PortId;
 use super::Engine;
 
 impl Engine {
-    /// What is wanted.
+    /// Returns the desired configuration.
     pub(super) fn guest_watch(&self) -> GuestWatch {
-        let wanted = &self.saved.wanted;
-        let threads = wanted.ports.iter().filter_map(|spec| {
+        let desired = &self.saved.desired;
+        let threads = desired.ports.iter().filter_map(|spec| {
             let id = self.saved.numbers.ports.get(&spec.name)?;
             Some((*id, spec.vcpu_threads.clone()?))
         });
         GuestWatch {
-            by: match wanted.switch.guest_state {
+            by: match desired.switch.guest_state {
                 GuestStates::Auto => supervision::GuestStates::Auto,
                 GuestStates::Bpf => supervision::GuestStates::Bpf,
                 GuestStates::Proc => supervision::GuestStates::Proc,
@@ -26,7 +26,7 @@ impl Engine {
     }
 }
 
-/// What is said of the switch as a whole.
+/// Returns the status for the switch as a whole.
 pub(super) fn status(watched: &WatchedGuests) -> GuestStateStatus {
     let words = [GuestStates::Bpf, GuestStates::Proc, GuestStates::Off];
     let by = words.into_iter().find(|word| word.as_str() == watched.by);
@@ -36,7 +36,7 @@ pub(super) fn status(watched: &WatchedGuests) -> GuestStateStatus {
     }
 }
 
-/// How many threads of a port are followed.
+/// Returns the number of a port's threads that are followed.
 pub(super) fn threads_of(watched: &WatchedGuests, port: Option<PortId>) -> u32 {
     let all = watched.threads.iter();
     let of_port = all.filter(|(id, _)| Some(*id) == port);

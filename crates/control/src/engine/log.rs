@@ -1,4 +1,5 @@
-//! The log of access lists: a line for each new flow that a rule with a log has decided, and not more of them than it says.
+//! Log of access lists: a line for each new flow that a rule with `log` has decided, up to the
+//! rule's rate.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,39 +12,39 @@ use wire::flow::FlowKey;
 use super::Engine;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Rules of which is remembered what they have logged, unless more have lately.
-const RULES: usize = 4096;
+/// Rules whose limiters are kept, unless more rules were active limiters.
+const MAX_LIMITERS: usize = 4096;
 
-/// What rules have logged lately.
+/// Limiters of the rules that have logged limiters.
 #[derive(Debug, Default)]
 pub(super) struct AccessLog {
-    lately: HashMap<RuleId, EventLimiter>,
-    /// With so many, those are looked for that can be forgotten.
+    limiters: HashMap<RuleId, EventLimiter>,
+    /// Number of limiters at which idle ones are removed.
     forget_at: usize,
 }
 
 impl AccessLog {
-    /// Whether a rule may write a line, and how many it has left out before.
+    /// Returns whether a rule may write a line: `Some` with the number of lines suppressed before.
     fn may_write(&mut self, now: Duration, rule: &RuleInfo) -> Option<u64> {
         let per_second = rule.log?.per_second;
-        if self.lately.len() >= self.forget_at.max(RULES) {
-            self.lately.retain(|_, lines| lines.is_needed(now));
-            self.forget_at = 2 * self.lately.len();
+        if self.limiters.len() >= self.forget_at.max(MAX_LIMITERS) {
+            self.limiters.retain(|_, lines| lines.is_needed(now));
+            self.forget_at = 2 * self.limiters.len();
         }
-        let lines = self.lately.entry(rule.id);
+        let lines = self.limiters.entry(rule.id);
         let lines = lines.or_insert_with(|| EventLimiter::new(per_second, SECOND));
-        lines.once_more(now)
+        lines.admit(now)
     }
 }
 
 impl Engine {
-    /// Writes what the rules want written of a decision.
+    /// Writes the log lines of a decision.
     pub(super) fn log_access(&mut self, now: Duration, key: &FlowKey, decision: &Decision) {
         for ruling in decision.rulings() {
             let Some(rule) = ruling.rule() else {
                 continue;
             };
-            let Some(left_out) = self.access_log.may_write(now, rule) else {
+            let Some(suppressed) = self.access_log.may_write(now, rule) else {
                 continue;
             };
             let did = match rule.verdict {
@@ -58,7 +59,7 @@ impl Engine {
                 rule = %rule.name,
                 port,
                 flow = %key.in_words(),
-                left_out,
+                suppressed,
                 "{did}"
             );
         }
@@ -94,10 +95,10 @@ mod tests {
         assert_eq!(lines(5999), [0; 0]);
         assert_eq!(lines(6000), [2; 5000]);
         assert_eq!(lines(9000), [0; 5000]);
-        // Those that have nothing to say are forgotten in time.
+        // Idle limiters are removed in time.
         for n in 0..100_000 {
             log.may_write(Duration::from_secs(10 + n / 100), &rule(10_000 + n));
         }
-        assert!(log.lately.len() < 20_000, "{}", log.lately.len());
+        assert!(log.limiters.len() < 20_000, "{}", log.limiters.len());
     }
 }

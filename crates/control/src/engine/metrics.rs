@@ -1,4 +1,4 @@
-//! Where metrics are served, and what they are made of.
+//! The metrics socket, and the data of the metrics page.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,61 +6,74 @@ use std::sync::Arc;
 use api::v1::Problem;
 
 use super::{Engine, unavailable};
+use crate::desired;
 use crate::metrics::{Facts, PortFacts};
-use crate::wanted;
 
-/// A socket that listens for those who collect metrics.
+/// A listening socket for metrics.
 #[derive(Clone, Debug)]
-pub(super) struct MetricsDoor {
-    /// As the supervisor knows it.
+pub(super) struct MetricsSocket {
+    /// Path or address by which the supervisor knows it.
     path: String,
     pub(super) socket: Arc<OwnedFd>,
 }
 
 impl Engine {
-    /// The socket that is wanted: the one that there is, or another.
+    /// Returns the desired socket: the open one, or a new one.
     ///
     /// # Errors
-    /// 409 when it cannot be had.
-    pub(super) fn claim_metrics(&mut self) -> Result<Option<MetricsDoor>, Problem> {
-        let Some(path) = wanted::metrics_socket(&self.saved.wanted) else {
+    /// 409 when it cannot be opened.
+    pub(super) fn claim_metrics(&mut self) -> Result<Option<MetricsSocket>, Problem> {
+        let Some(path) = desired::metrics_socket(&self.saved.desired) else {
             return Ok(None);
         };
-        if let Some(door) = &self.metrics
-            && door.path == path
+        if let Some(listener) = &self.metrics
+            && listener.path == path
         {
-            return Ok(Some(door.clone()));
+            return Ok(Some(listener.clone()));
         }
         let socket = self.supervisor.listen(&path);
-        let taken = |e: std::io::Error| Problem::conflict("metrics.listen", e.to_string());
-        let socket = Arc::new(socket.map_err(taken)?);
-        Ok(Some(MetricsDoor { path, socket }))
+        let conflict = |e: std::io::Error| Problem::conflict("metrics.listen", e.to_string());
+        let socket = Arc::new(socket.map_err(conflict)?);
+        Ok(Some(MetricsSocket { path, socket }))
     }
 
-    /// Gives a socket back that is not the one there is.
-    pub(super) fn drop_metrics(&mut self, door: &Option<MetricsDoor>) -> Result<(), Problem> {
-        let Some(door) = door else { return Ok(()) };
+    /// Closes a socket, unless it is the one in use.
+    pub(super) fn release_metrics(
+        &mut self,
+        listener: &Option<MetricsSocket>,
+    ) -> Result<(), Problem> {
+        let Some(listener) = listener else {
+            return Ok(());
+        };
         match &self.metrics {
-            Some(have) if have.path == door.path => Ok(()),
-            _ => self.supervisor.unlisten(&door.path).map_err(unavailable),
+            Some(have) if have.path == listener.path => Ok(()),
+            _ => self
+                .supervisor
+                .unlisten(&listener.path)
+                .map_err(unavailable),
         }
     }
 
-    /// Serves metrics there, and nowhere else.
-    pub(super) fn serve_metrics(&mut self, door: Option<MetricsDoor>) -> Result<(), Problem> {
-        let path = |door: &Option<MetricsDoor>| door.as_ref().map(|door| door.path.clone());
-        if path(&door) == path(&self.metrics) {
+    /// Serves metrics on this socket only.
+    pub(super) fn serve_metrics(&mut self, listener: Option<MetricsSocket>) -> Result<(), Problem> {
+        let path = |listener: &Option<MetricsSocket>| {
+            listener.as_ref().map(|listener| listener.path.clone())
+        };
+        if path(&listener) == path(&self.metrics) {
             return Ok(());
         }
-        self.doors
-            .serve_metrics(door.as_ref().map(|door| Arc::clone(&door.socket)));
-        match std::mem::replace(&mut self.metrics, door) {
+        self.api_gate.serve_metrics(
+            listener
+                .as_ref()
+                .map(|listener| Arc::clone(&listener.socket)),
+        );
+        match std::mem::replace(&mut self.metrics, listener) {
             Some(old) => self.supervisor.unlisten(&old.path).map_err(unavailable),
             None => Ok(()),
         }
     }
 
-    /// What metrics are made of.
+    /// Returns the data of the metrics page.
     pub(super) fn facts(&mut self) -> Result<Facts, Problem> {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
         let status = self.status_of(&states, &figures.switch)?;

@@ -1,26 +1,26 @@
-//! Mirrors: the switch has those that are wanted.
+//! Mirrors: makes those of the switch match the desired ones.
 
 use api::v1::{AdminState, MirrorDirection, MirrorSpec, MirrorStats, Problem, Traffic};
 use channel::capture::Way;
 use channel::mirrors::Mirror;
-use channel::switching::Order;
+use channel::switching::SwitchCommand;
 use port::PortId;
 use port::counters::{COPY_LOSSES, MirrorCounts};
 
 use super::Engine;
 
 impl Engine {
-    /// Has the switch copy what is wanted. The ports are there.
+    /// Sends the desired mirrors to the switch, after their ports.
     pub(super) fn reconcile_mirrors(&mut self) -> Result<(), Problem> {
-        let wanted = self.wanted_mirrors();
-        if wanted != self.mirrors {
-            self.order(Order::SetMirrors(wanted.clone()))?;
-            self.mirrors = wanted;
+        let desired = self.desired_mirrors();
+        if desired != self.mirrors {
+            self.order(SwitchCommand::SetMirrors(desired.clone()))?;
+            self.mirrors = desired;
         }
         Ok(())
     }
 
-    /// What mirrors have copied, in the operator's order.
+    /// Returns the counters of mirrors, in the operator's order.
     pub(super) fn mirror_stats(&self) -> Vec<MirrorStats> {
         let one = |spec: &MirrorSpec| {
             let number = self.saved.numbers.mirrors.get(&spec.name);
@@ -39,23 +39,23 @@ impl Engine {
                     .collect(),
             }
         };
-        self.saved.wanted.mirrors.iter().map(one).collect()
+        self.saved.desired.mirrors.iter().map(one).collect()
     }
 
-    /// The switch forgets a port that is removed, and who is mirrored to it.
-    pub(super) fn forget_mirrors_of(&mut self, port: PortId) {
+    /// Removes a port from the mirrors, as the switch does with a removed port.
+    pub(super) fn remove_from_mirrors(&mut self, port: PortId) {
         let all = std::mem::take(&mut self.mirrors).into_iter();
         self.mirrors = all.filter_map(|mirror| mirror.without(port)).collect();
     }
 
-    fn wanted_mirrors(&mut self) -> Vec<Mirror> {
-        let wanted = &self.saved.wanted;
+    fn desired_mirrors(&mut self) -> Vec<Mirror> {
+        let desired = &self.saved.desired;
         let is_down = |name: &str| {
-            let port = wanted.port(name);
+            let port = desired.port(name);
             port.is_some_and(|port| port.admin_state == AdminState::Down)
         };
-        // A port that is down gets no copies either.
-        let specs = wanted.mirrors.iter().filter(|spec| !is_down(&spec.to));
+        // A port that is administratively down gets no copies either.
+        let specs = desired.mirrors.iter().filter(|spec| !is_down(&spec.to));
         let specs: Vec<MirrorSpec> = specs.cloned().collect();
         let (numbers, counters) = (&mut self.saved.numbers, &self.counters);
         let mut number = |name: &str| {

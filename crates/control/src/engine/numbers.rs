@@ -1,39 +1,33 @@
-//! Numbers of ports, segments and mirrors. Those that were handed out stay the same, because the switch's flows speak of them. A number
-//! that is given back is handed out again when all others have had their turn: until then nothing is left in the
-//! switch, or on its way to or from it, that speaks of whoever had it.
+//! Numbers of ports, segments and mirrors. Numbers in use stay the same, because the switch's flows
+//! contain them. A released number is reused after all other free ones: until then nothing in the
+//! switch, or on its way to or from it, refers to the former owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::v1::{AdminState, PortSpec, WantedState};
+use api::v1::{AdminState, DesiredState, PortSpec};
 use policy::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 use port::PortId;
 use port::counters::{MAX_MIRRORS, MAX_PORTS};
 use serde::{Deserialize, Serialize};
 
-/// See the module.
+/// Numbers in use; see the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbers {
-    /// Of segments by name.
-    #[serde(default)]
+    /// Segments by name.
     pub segments: BTreeMap<String, SegmentId>,
-    /// Of ports by name.
-    #[serde(default)]
+    /// Ports by name.
     pub ports: BTreeMap<String, PortId>,
-    /// Of mirrors by name.
-    #[serde(default)]
+    /// Mirrors by name.
     pub mirrors: BTreeMap<String, u8>,
-    /// Where the next free number is looked for.
-    #[serde(default)]
+    /// Start of the search for the next free segment number.
     next_segment: u32,
-    /// Likewise.
-    #[serde(default)]
+    /// Start of the search for the next free port number.
     next_port: u32,
-    /// Likewise.
-    #[serde(default)]
+    /// Start of the search for the next free mirror number.
     next_mirror: u32,
 }
 
-/// The first number that is not taken among those below `end`, from `next` on and around.
+/// Returns the first free number below `end`, searching from `next` and wrapping around.
 fn free(next: u32, end: usize, taken: impl Iterator<Item = u32>) -> u32 {
     let taken: BTreeSet<u32> = taken.collect();
     let mut numbers = (next..end as u32).chain(0..next);
@@ -41,7 +35,7 @@ fn free(next: u32, end: usize, taken: impl Iterator<Item = u32>) -> u32 {
 }
 
 impl Numbers {
-    /// The number of a segment; a new one gets the next free number.
+    /// Returns the number of a segment; a new one gets the next free number.
     pub fn segment_id(&mut self, name: &str) -> SegmentId {
         if let Some(id) = self.segments.get(name) {
             return *id;
@@ -54,7 +48,7 @@ impl Numbers {
         id
     }
 
-    /// The number of a port; a new one gets the next free number.
+    /// Returns the number of a port; a new one gets the next free number.
     pub fn port_id(&mut self, name: &str) -> PortId {
         if let Some(id) = self.ports.get(name) {
             return *id;
@@ -67,7 +61,7 @@ impl Numbers {
         id
     }
 
-    /// The number of a mirror, and whether it was handed out just now.
+    /// Returns the number of a mirror, and whether it is new.
     pub fn mirror_number(&mut self, name: &str) -> (u8, bool) {
         if let Some(number) = self.mirrors.get(name) {
             return (*number, false);
@@ -79,24 +73,26 @@ impl Numbers {
         (number as u8, true)
     }
 
-    /// Gives back those of what is not wanted any more.
-    pub fn forget_unwanted(&mut self, wanted: &WantedState) {
-        self.ports.retain(|name, _| wanted.port(name).is_some());
+    /// Releases the numbers of everything that is no longer desired.
+    pub fn release_undesired(&mut self, desired: &DesiredState) {
+        self.ports.retain(|name, _| desired.port(name).is_some());
         self.segments
-            .retain(|name, _| wanted.segment(name).is_some());
-        self.mirrors.retain(|name, _| wanted.mirror(name).is_some());
+            .retain(|name, _| desired.segment(name).is_some());
+        self.mirrors
+            .retain(|name, _| desired.mirror(name).is_some());
     }
 
-    /// Has the names that there were before. What was handed out since has its next turn when all others had theirs.
-    pub fn take_back(&mut self, before: Self) {
+    /// Restores earlier names and numbers. Numbers assigned since are reused last.
+    pub fn restore(&mut self, before: Self) {
         (self.ports, self.segments) = (before.ports, before.segments);
         self.mirrors = before.mirrors;
     }
 
-    /// What is wanted, in numbers. New names get some, and those of what is not wanted any more are given back.
-    pub fn model(&mut self, wanted: &WantedState) -> Model {
-        self.forget_unwanted(wanted);
-        let segments = wanted.segments.iter().map(|spec| {
+    /// Returns the desired ports and segments by number. New names get numbers, and those of names
+    /// that are no longer desired are released.
+    pub fn model(&mut self, desired: &DesiredState) -> Model {
+        self.release_undesired(desired);
+        let segments = desired.segments.iter().map(|spec| {
             let segment = Segment {
                 name: spec.name.clone(),
                 vlan: spec.vlan,
@@ -104,7 +100,7 @@ impl Numbers {
             (self.segment_id(&spec.name), segment)
         });
         let segments = segments.collect();
-        let ports = wanted.ports.iter();
+        let ports = desired.ports.iter();
         let ports = ports.map(|spec| (self.port_id(&spec.name), self.mode(spec)));
         Model {
             segments,

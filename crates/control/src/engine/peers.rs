@@ -1,6 +1,7 @@
-//! Asking the switch and the supervisor, and waiting for what they say.
+//! Links to the switch and the supervisor.
 //!
-//! A question waits for its answer at most [`PATIENCE`]; what else arrives meanwhile is kept for later.
+//! A request waits for its reply for at most [`PEER_TIMEOUT`]; other messages that arrive meanwhile
+//! are queued.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,36 +13,37 @@ use channel::figures::WorkerFigures;
 use channel::flows::FoundFlow;
 use channel::link::{Link, Received};
 use channel::supervision::{
-    Ask, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, Tell, WatchedGuests,
+    GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest,
+    WatchedGuests,
 };
-use channel::switching::{Order, PortState, Report, Request, SwitchFigures};
+use channel::switching::{PortState, Request, SwitchCommand, SwitchEvent, SwitchFigures};
 use port::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How long a peer may take to answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Time, 5 s, within which a peer has to reply.
+pub(super) const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn gone(who: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, format!("the {who} is gone"))
+fn closed(peer: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, format!("the {peer} is gone"))
 }
 
 /// Waits for the next message until `deadline`.
 fn wait_for<Out: Serialize, In: DeserializeOwned>(
     link: &mut Link<Out, In>,
-    who: &str,
+    peer: &str,
     deadline: Instant,
 ) -> io::Result<(In, Vec<OwnedFd>)> {
     loop {
         match link.recv()? {
             Received::Message(message, fds) => return Ok((message, fds)),
-            Received::Closed => return Err(gone(who)),
+            Received::Closed => return Err(closed(peer)),
             Received::Nothing => {}
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let text = format!("the {who} did not answer");
+            let text = format!("no reply from the {peer}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         let timeout = Timespec {
@@ -56,105 +58,107 @@ fn wait_for<Out: Serialize, In: DeserializeOwned>(
     }
 }
 
-/// What the switch has counted beside ports.
+/// Counters of the switch other than those of ports.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
-    /// As a whole.
+    /// Counters of the switch as a whole.
     pub(super) switch: SwitchFigures,
-    /// Of each thread that forwards.
+    /// Counters of each forwarding thread.
     pub(super) workers: Vec<WorkerFigures>,
 }
 
-/// The switch.
+/// The link to the switch.
 #[derive(Debug)]
 pub(super) struct SwitchPeer {
-    link: Link<Request, Report>,
-    patience: Duration,
+    link: Link<Request, SwitchEvent>,
+    timeout: Duration,
     next: u64,
-    /// What came while something else was waited for.
-    later: VecDeque<Report>,
-    /// An order that changes something had no answer: what the switch has is unknown.
-    unsure: bool,
+    /// Events that arrived while a reply was awaited.
+    deferred: VecDeque<SwitchEvent>,
+    /// A command that changes something had no reply: the state of the switch is unknown.
+    out_of_sync: bool,
 }
 
 impl SwitchPeer {
-    /// Over one end of a link.
+    /// Creates the peer from one end of a link.
     ///
     /// # Errors
     /// The system's refusal.
-    pub(super) fn new(fd: OwnedFd, patience: Duration) -> io::Result<Self> {
+    pub(super) fn new(fd: OwnedFd, timeout: Duration) -> io::Result<Self> {
         let link = Link::new(fd);
         link.set_nonblocking()?;
         Ok(Self {
             link,
-            patience,
+            timeout,
             next: 0,
-            later: VecDeque::new(),
-            unsure: false,
+            deferred: VecDeque::new(),
+            out_of_sync: false,
         })
     }
 
-    /// Sends an order without waiting; its number.
+    /// Sends a command without waiting; returns its number.
     ///
     /// # Errors
     /// The switch is gone.
-    pub(super) fn order(&mut self, order: Order, fds: &[BorrowedFd<'_>]) -> io::Result<u64> {
+    pub(super) fn send(&mut self, order: SwitchCommand, fds: &[BorrowedFd<'_>]) -> io::Result<u64> {
         self.next += 1;
         let number = self.next;
         self.link.send(&Request { number, order }, fds)?;
         Ok(number)
     }
 
-    /// Sends an order and waits until it is done. What the switch reported on the way goes to `each`, which
-    /// returns what it does not want.
+    /// Sends a command and waits until it is done. Events that the switch sends meanwhile go to
+    /// `each`, which returns those that it does not consume.
     ///
     /// # Errors
-    /// The switch is gone, silent, or refuses, with its reason.
+    /// The switch is gone, does not reply in time, or refuses, with its reason.
     pub(super) fn request(
         &mut self,
-        order: Order,
+        order: SwitchCommand,
         fds: &[BorrowedFd<'_>],
-        mut each: impl FnMut(Report, Vec<OwnedFd>) -> Option<Report>,
+        mut each: impl FnMut(SwitchEvent, Vec<OwnedFd>) -> Option<SwitchEvent>,
     ) -> io::Result<()> {
-        let question = matches!(
+        let is_query = matches!(
             order,
-            Order::PortStates | Order::Stations { .. } | Order::FindFlows(_)
+            SwitchCommand::PortStates
+                | SwitchCommand::Stations { .. }
+                | SwitchCommand::FindFlows(_)
         );
-        let number = self.order(order, fds)?;
-        let deadline = Instant::now() + self.patience;
+        let number = self.send(order, fds)?;
+        let deadline = Instant::now() + self.timeout;
         loop {
-            let (report, fds) = wait_for(&mut self.link, "switch", deadline)
-                .inspect_err(|_| self.unsure |= !question)?;
-            match report {
-                Report::Done { number: n, error } if n == number => {
+            let (event, fds) = wait_for(&mut self.link, "switch", deadline)
+                .inspect_err(|_| self.out_of_sync |= !is_query)?;
+            match event {
+                SwitchEvent::Done { number: n, error } if n == number => {
                     return error.map_or(Ok(()), |reason| Err(io::Error::other(reason)));
                 }
-                other => self.later.extend(each(other, fds)),
+                other => self.deferred.extend(each(other, fds)),
             }
         }
     }
 
-    /// Whether it is known what the switch has.
+    /// Checks that the state of the switch is known.
     ///
     /// # Errors
-    /// It is not: an order was sent and not answered. Only a new start finds out.
+    /// A command was not replied to. Only a restart of control finds out its effect.
     pub(super) fn check(&self) -> io::Result<()> {
-        if self.unsure {
-            let text = "the switch did not answer an order: starting over";
+        if self.out_of_sync {
+            let text = "no reply from the switch to a command: restarting";
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         Ok(())
     }
 
-    /// States of all ports, and figures.
+    /// Returns the states of all ports, and counters.
     ///
     /// # Errors
     /// As [`SwitchPeer::request`].
     pub(super) fn port_states(&mut self) -> io::Result<(Vec<PortState>, Figures)> {
         let mut states = Vec::new();
         let mut figures = Figures::default();
-        self.request(Order::PortStates, &[], |report, _| match report {
-            Report::PortStates(part, switch, workers) => {
+        self.request(SwitchCommand::PortStates, &[], |event, _| match event {
+            SwitchEvent::PortStates(part, switch, workers) => {
                 states.extend(part);
                 figures = Figures { switch, workers };
                 None
@@ -164,34 +168,38 @@ impl SwitchPeer {
         Ok((states, figures))
     }
 
-    /// The flows that frames with these keys have.
+    /// Returns the flows that frames with these keys have.
     ///
     /// # Errors
     /// As [`SwitchPeer::request`].
     pub(super) fn find_flows(&mut self, keys: Vec<[u64; 8]>) -> io::Result<Vec<FoundFlow>> {
         let mut found = Vec::new();
-        self.request(Order::FindFlows(keys), &[], |report, _| match report {
-            Report::Found(flows) => {
-                found = flows;
-                None
-            }
-            other => Some(other),
-        })?;
+        self.request(
+            SwitchCommand::FindFlows(keys),
+            &[],
+            |event, _| match event {
+                SwitchEvent::Found(flows) => {
+                    found = flows;
+                    None
+                }
+                other => Some(other),
+            },
+        )?;
         Ok(found)
     }
 
-    /// The next report, if there is one.
+    /// Returns the next event, if there is one.
     ///
     /// # Errors
-    /// The switch is gone or makes no sense.
-    pub(super) fn poll(&mut self) -> io::Result<Option<Report>> {
-        if let Some(report) = self.later.pop_front() {
-            return Ok(Some(report));
+    /// The switch is gone or sent a malformed message.
+    pub(super) fn poll(&mut self) -> io::Result<Option<SwitchEvent>> {
+        if let Some(event) = self.deferred.pop_front() {
+            return Ok(Some(event));
         }
         match self.link.recv()? {
-            Received::Message(report, _) => Ok(Some(report)),
+            Received::Message(event, _) => Ok(Some(event)),
             Received::Nothing => Ok(None),
-            Received::Closed => Err(gone("switch")),
+            Received::Closed => Err(closed("switch")),
         }
     }
 }
@@ -202,35 +210,39 @@ impl AsFd for SwitchPeer {
     }
 }
 
-/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`], [`Tell::Thaw`], [`Tell::Ping`] and
-/// [`Tell::Events`].
+/// The link to the supervisor. Only [`SupervisorEvent::Stop`], [`SupervisorEvent::Freeze`],
+/// [`SupervisorEvent::Thaw`], [`SupervisorEvent::Ping`] and [`SupervisorEvent::Events`] arrive
+/// without a request.
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
-    link: Link<Ask, Tell>,
-    patience: Duration,
-    /// It has told us to end, perhaps while we waited for something else.
+    link: Link<SupervisorRequest, SupervisorEvent>,
+    timeout: Duration,
+    /// A stop was requested, perhaps while a reply was awaited.
     stop: bool,
-    /// Whether it wants us to change nothing.
+    /// A freeze was requested: nothing may be changed.
     frozen: bool,
-    /// What it knows of whom to dial, as far as that is known.
+    /// The sockets to connect to that were sent last, if they are known to be accepted.
     dials: Option<Dials>,
-    /// What it has said that has happened.
+    /// Events that were received and not taken yet.
     events: Vec<String>,
 }
 
-/// Where front ends listen, by port.
+/// Sockets of front ends, by port.
 type Dials = Vec<(PortId, String)>;
 
 impl SupervisorPeer {
-    /// Over the supervision link.
+    /// Creates the peer from the supervision link.
     ///
     /// # Errors
     /// The system's refusal.
-    pub(super) fn new(link: Link<Ask, Tell>, patience: Duration) -> io::Result<Self> {
+    pub(super) fn new(
+        link: Link<SupervisorRequest, SupervisorEvent>,
+        timeout: Duration,
+    ) -> io::Result<Self> {
         link.set_nonblocking()?;
         Ok(Self {
             link,
-            patience,
+            timeout,
             stop: false,
             frozen: false,
             dials: None,
@@ -238,63 +250,66 @@ impl SupervisorPeer {
         })
     }
 
-    /// Asks, and waits for what `wanted` says is the answer. An answer to an earlier question, which nobody
-    /// waits for any more, is thrown away.
-    pub(super) fn ask<T>(
+    /// Sends a request and waits for the event from which `accept` returns a result. Late replies
+    /// to earlier requests, which have timed out, are discarded.
+    pub(super) fn request<T>(
         &mut self,
-        ask: &Ask,
-        mut wanted: impl FnMut(Tell, Vec<OwnedFd>) -> Option<T>,
+        request: &SupervisorRequest,
+        mut accept: impl FnMut(SupervisorEvent, Vec<OwnedFd>) -> Option<T>,
     ) -> io::Result<T> {
-        self.link.send(ask, &[])?;
-        let deadline = Instant::now() + self.patience;
+        self.link.send(request, &[])?;
+        let deadline = Instant::now() + self.timeout;
         loop {
-            let (tell, fds) = wait_for(&mut self.link, "supervisor", deadline)?;
-            self.note(&tell)?;
-            if let Some(answer) = wanted(tell, fds) {
+            let (event, fds) = wait_for(&mut self.link, "supervisor", deadline)?;
+            self.handle_unsolicited(&event)?;
+            if let Some(answer) = accept(event, fds) {
                 return Ok(answer);
             }
         }
     }
 
-    /// Everything wanted is in place.
+    /// Reports that everything desired is in place.
     ///
     /// # Errors
     /// The supervisor is gone.
     pub(super) fn ready(&self) -> io::Result<()> {
-        self.link.send(&Ask::Ready, &[])
+        self.link.send(&SupervisorRequest::Ready, &[])
     }
 
-    /// Has it say what happens of which only it knows, once. `had`: all that it has said was told.
+    /// Requests the events that only the supervisor knows, once. `had`: those of the last reply
+    /// were published.
     ///
     /// # Errors
     /// The supervisor is gone.
-    pub(super) fn ask_for_events(&self, had: bool) -> io::Result<()> {
-        self.link.send(&Ask::Events { had }, &[])
+    pub(super) fn request_events(&self, had: bool) -> io::Result<()> {
+        self.link.send(&SupervisorRequest::Events { had }, &[])
     }
 
-    /// What it has said so since this was asked last.
+    /// Returns the events received since the last call.
     pub(super) fn take_events(&mut self) -> Vec<String> {
         std::mem::take(&mut self.events)
     }
 
-    /// The switch is gone, and we go, too.
-    pub(super) fn bereft(&self) {
-        // If it was the supervisor that is gone, nobody counts.
-        let _ = self.link.send(&Ask::Bereft, &[]);
+    /// Reports that control ends because the switch is gone.
+    pub(super) fn report_switch_gone(&self) {
+        // If the supervisor is gone, the report has no receiver.
+        let _ = self.link.send(&SupervisorRequest::SwitchGone, &[]);
     }
 
-    /// A listening socket at `path`.
+    /// Returns a listening socket at `path`.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason of a refusal.
     pub(super) fn listen(&mut self, path: &str) -> io::Result<OwnedFd> {
-        let ask = Ask::Listen {
+        let request = SupervisorRequest::Listen {
             path: path.to_owned(),
         };
-        self.ask(&ask, |tell, mut fds| match tell {
-            Tell::Listening { path: of, error } if of == path => Some(match error {
+        self.request(&request, |event, mut fds| match event {
+            SupervisorEvent::Listening { path: of, error } if of == path => Some(match error {
                 Some(reason) => Err(io::Error::new(io::ErrorKind::AddrInUse, reason)),
-                None => fds.pop().ok_or_else(|| io::Error::other("no socket came")),
+                None => fds
+                    .pop()
+                    .ok_or_else(|| io::Error::other("the supervisor sent no socket")),
             }),
             _ => None,
         })?
@@ -306,64 +321,76 @@ impl SupervisorPeer {
     /// The supervisor is gone.
     pub(super) fn unlisten(&self, path: &str) -> io::Result<()> {
         let path = path.to_owned();
-        self.link.send(&Ask::Unlisten { path }, &[])
+        self.link.send(&SupervisorRequest::Unlisten { path }, &[])
     }
 
-    /// Has these drivers and no others.
+    /// Starts these drivers and ends all others.
     ///
     /// # Errors
-    /// The supervisor is gone or silent; or, inside, the first port whose interface cannot be had, and why.
+    /// The supervisor is gone or does not reply in time; the inner error is the first port whose
+    /// interface cannot be opened, and the reason.
     pub(super) fn drivers(
         &mut self,
-        wanted: Vec<DriverSpec>,
+        desired: Vec<DriverSpec>,
     ) -> io::Result<Result<(), (String, String)>> {
-        self.ask(&Ask::Drivers(wanted), |tell, _| match tell {
-            Tell::Drivers { error } => Some(error.map_or(Ok(()), Err)),
-            _ => None,
-        })
+        self.request(
+            &SupervisorRequest::Drivers(desired),
+            |event, _| match event {
+                SupervisorEvent::Drivers { error } => Some(error.map_or(Ok(()), Err)),
+                _ => None,
+            },
+        )
     }
 
-    /// Says where the front ends of these ports are, which are to be dialled, and of no others.
+    /// Sends the sockets of the front ends to which the switch may connect, by port.
     ///
     /// # Errors
-    /// The supervisor is gone or silent; or, inside, why it dials none of them.
+    /// The supervisor is gone or does not reply in time; the inner error is the reason of its
+    /// refusal.
     pub(super) fn dials(&mut self, all: Dials) -> io::Result<Result<(), String>> {
         if self.dials.as_ref() == Some(&all) {
             return Ok(Ok(()));
         }
         self.dials = None;
-        let taken = self.ask(&Ask::Dials(all.clone()), |tell, _| match tell {
-            Tell::Dials { error } => Some(error.map_or(Ok(()), Err)),
-            _ => None,
-        })?;
-        self.dials = taken.is_ok().then_some(all);
-        Ok(taken)
+        let accepted = self.request(
+            &SupervisorRequest::Dials(all.clone()),
+            |event, _| match event {
+                SupervisorEvent::Dials { error } => Some(error.map_or(Ok(()), Err)),
+                _ => None,
+            },
+        )?;
+        self.dials = accepted.is_ok().then_some(all);
+        Ok(accepted)
     }
 
-    /// In which directories sockets may be.
+    /// Returns the directories in which sockets may be.
     ///
     /// # Errors
-    /// The supervisor is gone or silent.
+    /// The supervisor is gone or does not reply in time.
     pub(super) fn socket_dirs(&mut self) -> io::Result<Vec<SocketDir>> {
-        self.ask(&Ask::SocketDirs, |tell, _| match tell {
-            Tell::SocketDirs(dirs) => Some(dirs),
+        self.request(&SupervisorRequest::SocketDirs, |event, _| match event {
+            SupervisorEvent::SocketDirs(dirs) => Some(dirs),
             _ => None,
         })
     }
 
-    /// How the drivers are.
+    /// Returns the states of the drivers.
     ///
     /// # Errors
-    /// The supervisor is gone or silent.
+    /// The supervisor is gone or does not reply in time.
     pub(super) fn driver_states(&mut self) -> io::Result<Vec<DriverState>> {
-        let mut states = self.ask(&Ask::DriverStates, |tell, _| match tell {
-            Tell::DriverStates(states) => Some(states),
-            _ => None,
-        })?;
-        let addresses = self.ask(&Ask::InterfaceAddresses, |tell, _| match tell {
-            Tell::InterfaceAddresses(addresses) => Some(addresses),
-            _ => None,
-        })?;
+        let mut states =
+            self.request(&SupervisorRequest::DriverStates, |event, _| match event {
+                SupervisorEvent::DriverStates(states) => Some(states),
+                _ => None,
+            })?;
+        let addresses = self.request(
+            &SupervisorRequest::InterfaceAddresses,
+            |event, _| match event {
+                SupervisorEvent::InterfaceAddresses(addresses) => Some(addresses),
+                _ => None,
+            },
+        )?;
         let addresses: BTreeMap<String, [u8; 6]> = addresses.into_iter().collect();
         for state in &mut states {
             state.mac = addresses.get(&state.name).copied();
@@ -371,53 +398,53 @@ impl SupervisorPeer {
         Ok(states)
     }
 
-    /// How the processes are.
+    /// Returns the processes.
     ///
     /// # Errors
-    /// The supervisor is gone or silent.
+    /// The supervisor is gone or does not reply in time.
     pub(super) fn processes(&mut self) -> io::Result<Vec<ProcessInfo>> {
-        self.ask(&Ask::Processes, |tell, _| match tell {
-            Tell::Processes(list) => Some(list),
+        self.request(&SupervisorRequest::Processes, |event, _| match event {
+            SupervisorEvent::Processes(list) => Some(list),
             _ => None,
         })
     }
 
-    /// What the processes use.
+    /// Returns the CPU time and memory of the processes.
     ///
     /// # Errors
-    /// The supervisor is gone or silent.
+    /// The supervisor is gone or does not reply in time.
     pub(super) fn process_usage(&mut self) -> io::Result<Vec<ProcessUsage>> {
-        self.ask(&Ask::ProcessUsage, |tell, _| match tell {
-            Tell::ProcessUsage(list) => Some(list),
+        self.request(&SupervisorRequest::ProcessUsage, |event, _| match event {
+            SupervisorEvent::ProcessUsage(list) => Some(list),
             _ => None,
         })
     }
 
-    /// Says how guests are to be looked at.
+    /// Sends the configuration of vCPU states.
     ///
     /// # Errors
     /// The supervisor is gone.
     pub(super) fn watch_guests(&self, watch: GuestWatch) -> io::Result<()> {
-        self.link.send(&Ask::WatchGuests(watch), &[])
+        self.link.send(&SupervisorRequest::WatchGuests(watch), &[])
     }
 
-    /// How they are looked at.
+    /// Returns the report on vCPU states.
     ///
     /// # Errors
-    /// The supervisor is gone or silent.
+    /// The supervisor is gone or does not reply in time.
     pub(super) fn watched_guests(&mut self) -> io::Result<WatchedGuests> {
-        self.ask(&Ask::WatchedGuests, |tell, _| match tell {
-            Tell::WatchedGuests(watched) => Some(watched),
+        self.request(&SupervisorRequest::WatchedGuests, |event, _| match event {
+            SupervisorEvent::WatchedGuests(watched) => Some(watched),
             _ => None,
         })
     }
 
-    /// Takes what it said unasked.
-    pub(super) fn hear(&mut self) {
+    /// Handles the unsolicited events that have arrived.
+    pub(super) fn handle_events(&mut self) {
         loop {
             match self.link.recv() {
                 Ok(Received::Nothing) => return,
-                Ok(Received::Message(tell, _)) if self.note(&tell).is_ok() => {}
+                Ok(Received::Message(event, _)) if self.handle_unsolicited(&event).is_ok() => {}
                 _ => {
                     self.stop = true;
                     return;
@@ -426,39 +453,39 @@ impl SupervisorPeer {
         }
     }
 
-    /// Follows what it says unasked.
-    fn note(&mut self, tell: &Tell) -> io::Result<()> {
-        match tell {
-            Tell::Stop => self.stop = true,
-            Tell::Freeze => self.frozen = true,
-            Tell::Thaw => self.frozen = false,
-            Tell::Ping => self.link.send(&Ask::Alive, &[])?,
-            Tell::Events(all) => self.events.extend_from_slice(all),
+    /// Handles an event if it is unsolicited.
+    fn handle_unsolicited(&mut self, event: &SupervisorEvent) -> io::Result<()> {
+        match event {
+            SupervisorEvent::Stop => self.stop = true,
+            SupervisorEvent::Freeze => self.frozen = true,
+            SupervisorEvent::Thaw => self.frozen = false,
+            SupervisorEvent::Ping => self.link.send(&SupervisorRequest::Heartbeat, &[])?,
+            SupervisorEvent::Events(all) => self.events.extend_from_slice(all),
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether nothing is to be changed: another control is on its way, or serves still.
-    pub(super) fn wants_rest(&self) -> bool {
+    /// Returns whether nothing may be changed: another control takes over, or still serves.
+    pub(super) fn is_freezing(&self) -> bool {
         self.frozen
     }
 
-    /// As the supervisor said at the start.
+    /// Sets the state that the supervisor sent at the start.
     pub(super) fn start_frozen(&mut self, frozen: bool) {
         self.frozen = frozen;
     }
 
-    /// Nothing is changed any more.
+    /// Reports that nothing is changed any more.
     ///
     /// # Errors
     /// The supervisor is gone.
-    pub(super) fn rested(&self) -> io::Result<()> {
-        self.link.send(&Ask::Frozen, &[])
+    pub(super) fn report_frozen(&self) -> io::Result<()> {
+        self.link.send(&SupervisorRequest::Frozen, &[])
     }
 
-    /// Whether the supervisor wants us to end, or is gone.
-    pub(super) fn wants_stop(&self) -> bool {
+    /// Returns whether the supervisor has requested a stop, or is gone.
+    pub(super) fn is_stopping(&self) -> bool {
         self.stop
     }
 }

@@ -1,60 +1,60 @@
-//! Changes of what is wanted, made ready by whoever asks for them: all that needs time, but not the switch, is done before the engine
-//! hears of a change. It answers upcalls meanwhile.
+//! Planned changes of the desired state. Everything that takes time but not the switch is done by
+//! the requester, before the engine gets the change. The engine handles upcalls meanwhile.
 
 use std::path::Path;
 
-use api::v1::{Problem, WantedState};
+use api::v1::{DesiredState, Problem};
 use policy::acl::Names;
 
 use super::access::Access;
 use super::numbers::Numbers;
-use super::saved::Written;
+use super::saved::EncodedPieces;
 use crate::command::Request;
-use crate::wanted::{Reach, placed, version};
+use crate::desired::{Reach, placed, version};
 
-/// What a change starts from.
+/// The state that a change starts from.
 #[derive(Clone, Debug, Default)]
 pub struct Basis {
-    pub(super) wanted: WantedState,
+    pub(super) desired: DesiredState,
     pub(super) access: Access,
     pub(super) numbers: Numbers,
     pub(super) reach: Reach,
 }
 
-/// What a change leads to.
+/// A prepared change.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    before: (WantedState, Numbers),
-    pub(super) after: WantedState,
+    before: (DesiredState, Numbers),
+    pub(super) after: DesiredState,
     pub(super) access: Access,
-    pub(super) written: Written,
+    pub(super) encoded: EncodedPieces,
 }
 
 impl Basis {
-    /// A state that has no access lists, for tests without an engine.
+    /// Creates a basis without access lists, for tests without an engine.
     #[must_use]
-    pub fn new(wanted: WantedState, runtime_dir: &Path) -> Self {
+    pub fn new(desired: DesiredState, runtime_dir: &Path) -> Self {
         Self {
-            reach: Reach::of(&wanted, runtime_dir),
-            wanted,
+            reach: Reach::of(&desired, runtime_dir),
+            desired,
             ..Self::default()
         }
     }
 
-    /// What is wanted.
+    /// Returns the desired state.
     #[must_use]
-    pub fn wanted(&self) -> &WantedState {
-        &self.wanted
+    pub fn desired(&self) -> &DesiredState {
+        &self.desired
     }
 }
 
 impl Plan {
-    /// Does of a change what can be done without the switch.
+    /// Does the part of a change that does not need the switch.
     ///
     /// # Errors
-    /// 412 when the condition does not hold, and what is wrong with the change or what it would lead to.
+    /// 412 when the condition does not hold, and any error in the change or in its result.
     pub fn new(basis: &Basis, request: &Request) -> Result<Self, Problem> {
-        let after = request.against(&basis.wanted, basis.reach.runtime_dir())?;
+        let after = request.apply_to(&basis.desired, basis.reach.runtime_dir())?;
         let within = basis.reach.check(&after);
         within.map_err(|beyond| match request.change.port() {
             Some(_) => beyond.to_problem(),
@@ -68,22 +68,23 @@ impl Plan {
         };
         let access = basis.access.compiled(&after.access, names);
         let access = access.map_err(|error| placed(&after.access, &error).to_problem_in(None))?;
-        // What it takes to know that is kept with the rules.
+        // Computes the version here: the parts of it are cached with the rules.
         let _ = version(&after);
         Ok(Self {
-            before: (basis.wanted.clone(), basis.numbers.clone()),
-            written: Written::new(&basis.wanted.access, &after.access)
+            before: (basis.desired.clone(), basis.numbers.clone()),
+            encoded: EncodedPieces::new(&basis.desired.access, &after.access)
                 .map_err(|error| Problem::internal(error.to_string()))?,
             after,
             access,
         })
     }
 
-    /// Plans the same from another basis. What was compiled is not compiled again, if it still holds.
+    /// Plans the same change on another basis. Compiled access lists are reused where they still
+    /// hold.
     ///
     /// # Errors
     /// As [`Plan::new`].
-    pub fn anew(&self, basis: Basis, request: &Request) -> Result<Self, Problem> {
+    pub fn replan(&self, basis: Basis, request: &Request) -> Result<Self, Problem> {
         let basis = Basis {
             access: self.access.clone(),
             ..basis
@@ -91,15 +92,15 @@ impl Plan {
         Self::new(&basis, request)
     }
 
-    /// What would be wanted.
+    /// Returns the desired state after the change.
     #[must_use]
-    pub fn after(&self) -> &WantedState {
+    pub fn after(&self) -> &DesiredState {
         &self.after
     }
 
-    /// Whether it starts from this.
-    pub(super) fn starts_from(&self, basis: &Basis) -> bool {
-        let (wanted, numbers) = &self.before;
-        (wanted, numbers) == (&basis.wanted, &basis.numbers)
+    /// Returns whether this basis is the one that the change was planned on.
+    pub(super) fn is_based_on(&self, basis: &Basis) -> bool {
+        let (desired, numbers) = &self.before;
+        (desired, numbers) == (&basis.desired, &basis.numbers)
     }
 }

@@ -1,12 +1,12 @@
-//! Asking the switch what was counted for rules: again and again, so that little is lost with a switch that dies, and for everybody
-//! who wants to know. To count takes the switch a while, so nobody waits here.
+//! Counters of rules, requested from the switch: periodically, so that little is lost with a switch
+//! that crashes, and for clients. The switch needs some time to count, so the engine does not wait.
 
 use std::io;
 use std::sync::Arc;
 
 use api::v1::Problem;
 use channel::rules::{MAX_RULES, RuleUse};
-use channel::switching::Order;
+use channel::switching::SwitchCommand;
 use policy::Decision;
 use policy::acl::RuleId;
 
@@ -14,19 +14,19 @@ use super::{Engine, unavailable};
 use crate::command::Reply;
 use crate::rule_counts::{Counted, Counts};
 
-/// See the module.
+/// Requests for counters of rules; see the module documentation.
 #[derive(Debug, Default)]
-pub(super) struct RuleQuestions {
+pub(super) struct RuleCountRequests {
     counts: Arc<Counts>,
-    /// The order's number, and who gets what comes of it.
-    asked: Option<(u64, Vec<Reply<Counted>>)>,
-    /// Something was counted since that was saved.
+    /// The open request: the command's number, and the clients that wait for it.
+    open: Option<(u64, Vec<Reply<Counted>>)>,
+    /// Counters have changed since the last save.
     any_new: bool,
-    /// Who came since.
+    /// Clients that arrived since.
     next: Vec<Reply<Counted>>,
 }
 
-/// The rules for which a decision's frames are counted.
+/// Returns the rules for which a decision's frames are counted.
 pub(super) fn deciding(decision: &Decision) -> Vec<RuleId> {
     let mut rules = decision.rules();
     rules.truncate(MAX_RULES);
@@ -34,68 +34,72 @@ pub(super) fn deciding(decision: &Decision) -> Vec<RuleId> {
 }
 
 impl Engine {
-    /// Begins with what was saved.
-    pub(super) fn adopt_rule_counts(&mut self) {
+    /// Starts with the saved counters.
+    pub(super) fn restore_rule_counts(&mut self) {
         let saved = Counts::saved(&self.saved.rule_counts);
-        self.rule_questions.counts = Arc::new(saved);
+        self.rule_count_requests.counts = Arc::new(saved);
     }
 
-    /// What was counted when the switch was asked last.
+    /// Returns the counters as of the last reply of the switch.
     pub(super) fn counted(&self) -> Counted {
         Counted {
-            access: self.saved.wanted.access.clone(),
-            counts: Arc::clone(&self.rule_questions.counts),
+            access: self.saved.desired.access.clone(),
+            counts: Arc::clone(&self.rule_count_requests.counts),
             now: self.now(),
         }
     }
 
-    /// Somebody wants to know what was counted by now.
-    pub(super) fn ask_for_rule_counts(&mut self, reply: Reply<Counted>) {
-        self.rule_questions.next.push(reply);
-        if let Err(error) = self.count_rules() {
+    /// Queues a client that requests the counters.
+    pub(super) fn queue_rule_counts(&mut self, reply: Reply<Counted>) {
+        self.rule_count_requests.next.push(reply);
+        if let Err(error) = self.request_rule_counts() {
             let problem = unavailable(error);
-            for reply in std::mem::take(&mut self.rule_questions.next) {
+            for reply in std::mem::take(&mut self.rule_count_requests.next) {
                 drop(reply.send(Err(problem.clone())));
             }
         }
     }
 
-    /// Asks the switch, if there are rules or somebody wants to know, and nothing is asked yet.
+    /// Sends the request to the switch, if there are rules or clients and no request is open.
     ///
     /// # Errors
     /// The switch is gone.
-    pub(super) fn count_rules(&mut self) -> io::Result<()> {
-        let questions = &mut self.rule_questions;
-        let any = !self.program.rules().is_empty() || !questions.next.is_empty();
-        if any && questions.asked.is_none() {
-            let number = self.switch.order(Order::CountRules, &[])?;
-            questions.asked = Some((number, std::mem::take(&mut questions.next)));
+    pub(super) fn request_rule_counts(&mut self) -> io::Result<()> {
+        let requests = &mut self.rule_count_requests;
+        let any = !self.program.rules().is_empty() || !requests.next.is_empty();
+        if any && requests.open.is_none() {
+            let number = self.switch.send(SwitchCommand::CountRules, &[])?;
+            requests.open = Some((number, std::mem::take(&mut requests.next)));
         }
         Ok(())
     }
 
-    /// Part of an answer has come.
-    pub(super) fn note_rules(&mut self, uses: &[RuleUse]) {
+    /// Adds a part of the reply.
+    pub(super) fn add_rule_counts(&mut self, uses: &[RuleUse]) {
         let now = self.now();
-        Arc::make_mut(&mut self.rule_questions.counts).add(uses, now);
-        self.rule_questions.any_new = true;
+        Arc::make_mut(&mut self.rule_count_requests.counts).add(uses, now);
+        self.rule_count_requests.any_new = true;
     }
 
-    /// An order is done, perhaps that one.
+    /// Completes the request, if this command is the one for it.
     ///
     /// # Errors
-    /// The switch is gone, or the system's refusal of the state file.
-    pub(super) fn rules_are_told(&mut self, number: u64, error: Option<&str>) -> io::Result<()> {
-        let mine = |asked: &mut (u64, _)| asked.0 == number;
-        let Some((_, replies)) = self.rule_questions.asked.take_if(mine) else {
+    /// The switch is gone, or the system refuses a write of the state file.
+    pub(super) fn finish_rule_counts(
+        &mut self,
+        number: u64,
+        error: Option<&str>,
+    ) -> io::Result<()> {
+        let is_this = |open: &mut (u64, _)| open.0 == number;
+        let Some((_, replies)) = self.rule_count_requests.open.take_if(is_this) else {
             return Ok(());
         };
-        let questions = &mut self.rule_questions;
-        if std::mem::take(&mut questions.any_new) {
-            let counts = Arc::make_mut(&mut questions.counts);
-            counts.forget_others(&self.saved.wanted.access);
+        let requests = &mut self.rule_count_requests;
+        if std::mem::take(&mut requests.any_new) {
+            let counts = Arc::make_mut(&mut requests.counts);
+            counts.forget_others(&self.saved.desired.access);
             self.saved.rule_counts = counts.latest();
-            // The switch does not tell it again.
+            // The switch sends each difference once.
             self.save()?;
         }
         for reply in replies {
@@ -103,12 +107,12 @@ impl Engine {
                 Some(reason) => Err(Problem::unavailable(reason)),
                 None => Ok(self.counted()),
             };
-            // A client that has gone away does not want its answer.
+            // Sending fails when the client is gone; nothing is to be done then.
             drop(reply.send(counted));
         }
-        match self.rule_questions.next.is_empty() {
-            true => Ok(()),
-            false => self.count_rules(),
+        if self.rule_count_requests.next.is_empty() {
+            return Ok(());
         }
+        self.request_rule_counts()
     }
 }

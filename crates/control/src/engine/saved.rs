@@ -1,4 +1,5 @@
-//! What survives a restart of control: the document in the state file, and the access lists beside it.
+//! The state that survives a restart of control: the document in the state file, and the access
+//! lists beside it.
 
 mod lists;
 
@@ -7,72 +8,66 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::v1::{AccessModel, WantedState};
+use api::v1::DesiredState;
 use channel::state::{Part, StateFile};
 use policy::SegmentId;
 use policy::acl::RuleId;
-use policy::guard::Bound;
+use policy::port_security::Bindings;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 use wire::MacAddr;
 
 use super::numbers::Numbers;
 use crate::rule_counts::Count;
+pub(super) use lists::EncodedPieces;
 use lists::Lists;
-pub(super) use lists::Written;
 
-/// The document.
+/// The document in the state file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Saved {
-    /// What the operator asked for, run-time changes included.
-    pub wanted: WantedState,
-    /// Of its ports and segments.
+    /// The desired state, changes at run time included.
+    pub desired: DesiredState,
+    /// Numbers of its ports, segments and mirrors.
     #[serde(flatten)]
     pub numbers: Numbers,
-    /// Of the last program.
-    #[serde(default)]
+    /// Epoch of the last program.
     pub epoch: u64,
-    /// Stations learned, as of the last save.
-    #[serde(default)]
+    /// Learned FDB entries as of the last save.
     pub stations: Vec<SavedStation>,
-    /// What is bound at ports.
-    #[serde(default)]
-    pub bound: BTreeMap<PortId, Bound>,
-    /// What was counted for rules, of those that were hit last.
+    /// Bindings of port security, by port.
+    pub bound: BTreeMap<PortId, Bindings>,
+    /// Counters of the rules that were hit last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rule_counts: Vec<(RuleId, Count)>,
-    /// The wanted access lists in a document of a version that had them in there.
-    #[serde(default, skip_serializing)]
-    access: Arc<AccessModel>,
-    /// Where they are in the file.
+    /// Location of the access lists in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     directory: Option<Part>,
     #[serde(skip)]
     lists: Lists,
-    /// Pieces of the wanted access lists as the file will have them.
+    /// Encoded pieces of the desired access lists.
     #[serde(skip)]
-    pub(super) written: Written,
+    pub(super) encoded: EncodedPieces,
 }
 
-fn senseless(error: serde_json::Error) -> io::Error {
-    io::Error::other(format!("the state file makes no sense: {error}"))
+fn malformed(error: serde_json::Error) -> io::Error {
+    io::Error::other(format!("malformed state file: {error}"))
 }
 
-/// A learned station.
+/// A learned FDB entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedStation {
-    /// Its segment.
+    /// The segment.
     pub segment: SegmentId,
-    /// Its address.
+    /// The MAC address.
     pub mac: [u8; 6],
-    /// Its port.
+    /// The port.
     pub port: PortId,
-    /// When it was heard last, on the machine's monotonic clock.
+    /// Time of its last frame, on the machine's monotonic clock.
     pub seen: Duration,
 }
 
 impl SavedStation {
-    /// Its address.
+    /// Returns the MAC address.
     #[must_use]
     pub fn mac(&self) -> MacAddr {
         MacAddr(self.mac)
@@ -80,11 +75,11 @@ impl SavedStation {
 }
 
 impl Saved {
-    /// The document of a first start.
+    /// Creates the document of a first start.
     #[must_use]
-    pub fn initial(wanted: WantedState) -> Self {
+    pub fn initial(desired: DesiredState) -> Self {
         Self {
-            wanted,
+            desired,
             ..Self::default()
         }
     }
@@ -92,34 +87,35 @@ impl Saved {
     /// Reads the document.
     ///
     /// # Errors
-    /// There is none, or it is not one.
+    /// The file is empty or malformed.
     pub fn load(file: &StateFile) -> io::Result<Self> {
         let bytes = file
             .load()?
             .ok_or_else(|| io::Error::other("the state file is empty"))?;
-        let mut saved: Self = serde_json::from_slice(&bytes).map_err(senseless)?;
-        saved.wanted.access = std::mem::take(&mut saved.access);
+        let mut saved: Self = serde_json::from_slice(&bytes).map_err(malformed)?;
         if let Some(directory) = saved.directory {
             saved.lists = Lists::load(file, directory)?;
-            saved.wanted.access = Arc::clone(saved.lists.access());
+            saved.desired.access = Arc::clone(saved.lists.access());
         }
         Ok(saved)
     }
 
-    /// Writes the document, and before it what is new of the access lists.
+    /// Writes the new parts of the access lists, then the document.
     ///
     /// # Errors
-    /// It is too long ([`io::ErrorKind::FileTooLarge`]), or the system's refusal; the file has what it had.
+    /// It is too long ([`io::ErrorKind::FileTooLarge`]), or the system's refusal; the file keeps
+    /// its contents.
     pub fn store(&mut self, file: &StateFile) -> io::Result<()> {
-        let is_other = !Arc::ptr_eq(self.lists.access(), &self.wanted.access);
-        let lists = match is_other {
-            true => Some(self.lists.with(&self.wanted.access, &self.written, file)?),
-            false => None,
+        let is_other = !Arc::ptr_eq(self.lists.access(), &self.desired.access);
+        let lists = if is_other {
+            Some(self.lists.with(&self.desired.access, &self.encoded, file)?)
+        } else {
+            None
         };
         self.directory = lists.as_ref().unwrap_or(&self.lists).directory();
-        let access = std::mem::take(&mut self.wanted.access);
+        let access = std::mem::take(&mut self.desired.access);
         let bytes = serde_json::to_vec(self);
-        self.wanted.access = access;
+        self.desired.access = access;
         file.save(&bytes.map_err(io::Error::other)?)?;
         if let Some(lists) = lists {
             self.lists = lists;

@@ -1,4 +1,4 @@
-//! What a new control process is given, by the supervisor and by the switch.
+//! Start of a control process: messages from the supervisor and the switch.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,29 +8,31 @@ use channel::limits::Limits;
 use channel::link::{Link, Received};
 use channel::mirrors::Mirror;
 use channel::shared::Region;
-use channel::supervision::{Ask, Tell};
-use channel::switching::{Order, PortConfig, Report, StationUse};
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::switching::{PortConfig, StationUse, SwitchCommand, SwitchEvent};
 use port::PortId;
 
 use super::peers::SwitchPeer;
 
-/// What [`Tell::StartControl`] brings.
+/// Contents of [`SupervisorEvent::StartControl`].
 pub(super) struct Start {
     pub(super) runtime_dir: PathBuf,
     pub(super) switch: OwnedFd,
     pub(super) api: OwnedFd,
     pub(super) state: OwnedFd,
     pub(super) counters: OwnedFd,
-    /// Another control serves the API still.
+    /// Another control still serves the API.
     pub(super) frozen: bool,
 }
 
 /// Waits for the supervisor's first message.
-pub(super) fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Start> {
-    let bad = || io::Error::other("the supervisor did not say how to start");
+pub(super) fn receive_start(
+    link: &mut Link<SupervisorRequest, SupervisorEvent>,
+) -> io::Result<Start> {
+    let bad = || io::Error::other("no start message from the supervisor");
     let (runtime_dir, frozen, fds) = match link.recv()? {
         Received::Message(
-            Tell::StartControl {
+            SupervisorEvent::StartControl {
                 runtime_dir,
                 frozen,
             },
@@ -49,7 +51,7 @@ pub(super) fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Start> {
     })
 }
 
-/// What the switch hands over.
+/// State of the switch that control adopts.
 pub(super) struct Adopted {
     pub(super) epoch: u64,
     pub(super) region: Region,
@@ -60,12 +62,12 @@ pub(super) struct Adopted {
     pub(super) stations: Vec<StationUse>,
 }
 
-/// Takes the switch over from whoever had it.
+/// Adopts the state of the switch.
 pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
     let (mut region, mut epoch, mut ports, mut stations) = (None, 0, Vec::new(), Vec::new());
     let (mut limits, mut mirrors, mut peers) = (Vec::new(), Vec::new(), Vec::new());
-    switch.request(Order::Adopt, &[], |report, fds| match report {
-        Report::Adopted {
+    switch.request(SwitchCommand::Adopt, &[], |report, fds| match report {
+        SwitchEvent::Adopted {
             epoch: running,
             ports: all,
             limits: held_to,
@@ -77,7 +79,7 @@ pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
             region = <[OwnedFd; 3]>::try_from(fds).ok();
             None
         }
-        Report::Stations(part) => {
+        SwitchEvent::Stations(part) => {
             stations.extend(part);
             None
         }

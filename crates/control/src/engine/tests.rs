@@ -1,13 +1,13 @@
 mod access;
-mod answers;
 mod captures;
 mod changes;
 mod events;
-mod guards;
 mod learning;
+mod neighbour_proxy;
 mod owners;
 mod peers;
 mod pins;
+mod port_security;
 mod restart;
 mod saved;
 mod trace;

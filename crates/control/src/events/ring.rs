@@ -1,35 +1,35 @@
-//! The last events, bounded in number and bytes.
+//! Ring of the last events, bounded in number and bytes.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
 
 use api::v1::{EVENTS_KEPT, Event, EventKind, EventsFilter};
 
-/// Bytes of all that are kept, as JSON.
+/// Most bytes of all events, as JSON.
 const BYTES_MAX: usize = 4 << 20;
-/// Bytes that one look gives, but for the last event of them.
-pub(super) const LOOK_BYTES: usize = 16 << 10;
-/// Events that one look passes over at most: nobody else can get at them meanwhile.
-const LOOK_EVENTS: usize = 512;
+/// Bytes after which one read ends.
+pub(super) const READ_BYTES: usize = 16 << 10;
+/// Most events that one read passes, as it holds the lock.
+const READ_EVENTS: usize = 512;
 
-/// See the module.
+/// Ring of events; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Ring {
     epoch: u64,
-    /// The number of the first that is kept; one more than that of the last, where none is.
+    /// Number of the first event that is kept, or of the next one if none is.
     first: u64,
     kept: VecDeque<Kept>,
     bytes: usize,
 }
 
-/// An event, and what is sent of it.
+/// An event, and its encoding.
 #[derive(Debug)]
 struct Kept {
     event: Event,
     json: String,
 }
 
-/// What a client has had last, as it says (`Last-Event-ID`).
+/// Id of an event (`Last-Event-ID`): epoch of the ring, and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) epoch: u64,
@@ -37,7 +37,7 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// Reads one that was sent to the client before.
+    /// Parses an id that was sent to a client before.
     #[must_use]
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (epoch, number) = text.split_once('-')?;
@@ -66,7 +66,7 @@ impl Ring {
         }
     }
 
-    /// Keeps an event; its number.
+    /// Adds an event; returns its number.
     pub(super) fn push(&mut self, mut event: Event) -> u64 {
         let number = self.next();
         event.id = self.id(number);
@@ -91,12 +91,12 @@ impl Ring {
         self.kept.iter().map(|kept| kept.event.clone()).collect()
     }
 
-    /// The number of the next.
+    /// Returns the number of the next event.
     pub(super) fn next(&self) -> u64 {
         self.first + self.kept.len() as u64
     }
 
-    /// What a client says that has had all before this number.
+    /// Returns the id of a client that has received everything before this number.
     pub(super) fn id_before(&self, number: u64) -> String {
         self.id(number - 1)
     }
@@ -106,17 +106,19 @@ impl Ring {
         Id { epoch, number }.to_string()
     }
 
-    /// Where one goes on that has had this one last, and how many it has missed, if that is known, where it has missed any.
+    /// Returns the next number for a client that resumes, and whether it has missed events: the
+    /// inner number is `None` if their count is unknown.
     pub(super) fn after(&self, id: Id) -> (u64, Option<Option<u64>>) {
         let next = id.number.saturating_add(1);
-        match id.epoch == self.epoch && next <= self.next() {
-            // What is gone meanwhile is found then.
-            true => (next.max(1), None),
-            false => (self.first, Some(None)),
+        if id.epoch == self.epoch && next <= self.next() {
+            // A later read finds the events that are gone.
+            (next.max(1), None)
+        } else {
+            (self.first, Some(None))
         }
     }
 
-    /// Where one begins that wants so many of the last that a filter means.
+    /// Returns the number of the first of the last `count` events that a filter accepts.
     pub(super) fn last(&self, count: u16, filter: &EventsFilter) -> u64 {
         let numbered = (self.first..).zip(&self.kept);
         let numbered = numbered.filter(|(_, kept)| filter.accepts(&kept.event));
@@ -126,16 +128,17 @@ impl Ring {
         numbers.first().copied().unwrap_or(self.next())
     }
 
-    /// Writes events from a number on that a filter means, some of them; the number from which on there may be more.
-    pub(super) fn look(&self, from: u64, filter: &EventsFilter, out: &mut String) -> u64 {
+    /// Writes some events that a filter accepts, starting at a number; returns the number of the
+    /// next read.
+    pub(super) fn read(&self, from: u64, filter: &EventsFilter, out: &mut String) -> u64 {
         let missed = self.first.saturating_sub(from);
         if missed > 0 {
             self.write_missed(self.first, Some(missed), out);
         }
         let mut number = from.max(self.first);
         let begin = (number - self.first) as usize;
-        for kept in self.kept.iter().skip(begin).take(LOOK_EVENTS) {
-            if out.len() >= LOOK_BYTES {
+        for kept in self.kept.iter().skip(begin).take(READ_EVENTS) {
+            if out.len() >= READ_BYTES {
                 break;
             }
             if filter.accepts(&kept.event) {
@@ -147,18 +150,18 @@ impl Ring {
         number
     }
 
-    /// Writes that what was before a number is lost.
+    /// Writes an event of kind `missed` for the events before a number.
     pub(super) fn write_missed(&self, before: u64, count: Option<u64>, out: &mut String) {
         let id = self.id_before(before);
-        let missed = super::untold(EventKind::Missed { count }, 0);
+        let missed = super::unlogged(EventKind::Missed { count }, 0);
         let event = Event { id, ..missed };
         let json = serde_json::to_string(&event).unwrap_or_default();
         write_event(&event.id, event.what.name(), &json, out);
     }
 }
 
-/// One server-sent event (WHATWG HTML, 9.2.6). JSON has no line breaks.
+/// Writes one server-sent event (WHATWG HTML, 9.2.6). JSON has no line breaks.
 fn write_event(id: &str, kind: &str, json: &str, out: &mut String) {
-    // A string takes all.
+    // Writing to a string cannot fail.
     let _ = write!(out, "id: {id}\nevent: {kind}\ndata: {json}\n\n");
 }

@@ -1,4 +1,4 @@
-//! Events, and those who watch them.
+//! Events and their streams.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -10,9 +10,9 @@ use serde_json::json;
 use super::ring::Id;
 use super::*;
 
-/// The next piece of a stream; none at its end.
-async fn piece(feed: &mut Feed) -> Option<String> {
-    let frame = poll_fn(|context| Pin::new(&mut *feed).poll_frame(context)).await;
+/// Returns the next chunk of a stream; `None` at its end.
+async fn piece(stream: &mut EventStream) -> Option<String> {
+    let frame = poll_fn(|context| Pin::new(&mut *stream).poll_frame(context)).await;
     let bytes = frame?.unwrap().into_data().unwrap();
     Some(String::from_utf8(bytes.to_vec()).unwrap())
 }
@@ -25,19 +25,19 @@ fn port(port: &str) -> EventKind {
     }
 }
 
-fn watch(events: &Events, filter: EventsFilter, start: &str) -> Feed {
+fn watch(events: &Events, filter: EventsFilter, start: &str) -> EventStream {
     let start = match start {
         "" => Start::default(),
-        id => Start::behind(id).unwrap(),
+        id => Start::after(id).unwrap(),
     };
-    Feed::new(events.clone(), filter, start, events.place().unwrap())
+    EventStream::new(events.clone(), filter, start, events.slot().unwrap())
 }
 
 fn all() -> EventsFilter {
     EventsFilter::default()
 }
 
-/// Numbers and kinds of the events in a piece.
+/// Returns the numbers and kinds of the events in a chunk.
 fn seen(piece: &str) -> Vec<(String, String)> {
     let lines = |name: &str| -> Vec<String> {
         let lines = piece.split("\n\n").filter(|block| block.contains("data: "));
@@ -60,56 +60,58 @@ fn pairs(all: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_client_gets_what_happens_from_then_on_in_order() {
+async fn a_client_gets_later_events_in_order() {
     let events = Events::of_epoch(10);
-    events.tell(port("before"), 0);
-    let mut feed = watch(&events, all(), "");
-    let begin = piece(&mut feed).await.unwrap();
+    events.emit(port("before"), 0);
+    let mut stream = watch(&events, all(), "");
+    let begin = piece(&mut stream).await.unwrap();
     assert_eq!(begin, "retry: 1000\nid: a-1\n\n", "it knows where it is");
-    events.tell(port("vm1"), 0);
-    events.tell(port("vm2"), 3);
-    let text = piece(&mut feed).await.unwrap();
+    events.emit(port("vm1"), 0);
+    events.emit(port("vm2"), 3);
+    let text = piece(&mut stream).await.unwrap();
     assert_eq!(seen(&text), pairs(&[("2", "port"), ("3", "port")]));
     let data = text.lines().find_map(|line| line.strip_prefix("data: "));
     let data: serde_json::Value = serde_json::from_str(data.unwrap()).unwrap();
     let time = data["time"].clone();
-    let expected = json!({"id": "a-2", "time": time, "level": "info", "kind": "port", "port": "vm1", "state": "up"});
+    let expected = json!({
+        "id": "a-2", "time": time, "level": "info", "kind": "port", "port": "vm1", "state": "up",
+    });
     assert_eq!(data, expected);
-    assert!(text.contains("\"left_out\":3"), "{text}");
+    assert!(text.contains("\"suppressed\":3"), "{text}");
 }
 
 #[tokio::test]
 async fn a_client_that_waits_is_woken() {
     let events = Events::of_epoch(10);
-    let mut feed = watch(&events, all(), "");
-    piece(&mut feed).await;
-    let waiting = tokio::spawn(async move { piece(&mut feed).await });
+    let mut stream = watch(&events, all(), "");
+    piece(&mut stream).await;
+    let waiting = tokio::spawn(async move { piece(&mut stream).await });
     tokio::task::yield_now().await;
-    events.tell(port("vm1"), 0);
+    events.emit(port("vm1"), 0);
     let text = waiting.await.unwrap().unwrap();
     assert_eq!(seen(&text), pairs(&[("1", "port")]));
 }
 
 #[tokio::test]
-async fn who_comes_back_goes_on_where_it_was() {
+async fn a_client_resumes_at_its_position() {
     let events = Events::of_epoch(10);
     for name in ["vm1", "vm2", "vm3"] {
-        events.tell(port(name), 0);
+        events.emit(port(name), 0);
     }
-    let mut feed = watch(&events, all(), "a-1");
-    let text = piece(&mut feed).await.unwrap();
+    let mut stream = watch(&events, all(), "a-1");
+    let text = piece(&mut stream).await.unwrap();
     assert_eq!(seen(&text), pairs(&[("2", "port"), ("3", "port")]));
-    let mut feed = watch(&events, all(), "a-3");
-    assert!(seen(&piece(&mut feed).await.unwrap()).is_empty());
+    let mut stream = watch(&events, all(), "a-3");
+    assert!(seen(&piece(&mut stream).await.unwrap()).is_empty());
 }
 
 #[tokio::test]
-async fn of_another_control_nobody_knows_what_was_missed() {
+async fn the_number_of_missed_events_of_another_control_is_unknown() {
     let events = Events::of_epoch(11);
-    events.tell(port("vm1"), 0);
+    events.emit(port("vm1"), 0);
     for start in ["a-1", "a-99999", "b-99999"] {
-        let mut feed = watch(&events, all(), start);
-        let text = piece(&mut feed).await.unwrap();
+        let mut stream = watch(&events, all(), start);
+        let text = piece(&mut stream).await.unwrap();
         let expected = pairs(&[("0", "missed"), ("1", "port")]);
         assert_eq!(seen(&text), expected, "{start}");
         assert!(text.contains(r#""kind":"missed","count":null"#), "{text}");
@@ -117,21 +119,21 @@ async fn of_another_control_nobody_knows_what_was_missed() {
 }
 
 #[tokio::test]
-async fn a_slow_client_is_told_how_many_it_has_missed_and_nothing_is_kept_for_it() {
+async fn a_slow_client_gets_the_number_of_missed_events_and_nothing_is_kept_for_it() {
     let events = Events::of_epoch(10);
-    let mut feed = watch(&events, all(), "");
-    piece(&mut feed).await;
+    let mut stream = watch(&events, all(), "");
+    piece(&mut stream).await;
     let all = u64::from(EVENTS_KEPT) + 100;
-    (0..all).for_each(|_| events.tell(port("vm1"), 0));
-    let text = piece(&mut feed).await.unwrap();
+    (0..all).for_each(|_| events.emit(port("vm1"), 0));
+    let text = piece(&mut stream).await.unwrap();
     let first = &seen(&text)[..2];
     assert_eq!(first, pairs(&[("100", "missed"), ("101", "port")]));
     assert!(text.contains(r#""kind":"missed","count":100"#), "{text}");
-    assert!(text.len() < 2 * ring::LOOK_BYTES, "in pieces");
+    assert!(text.len() < 2 * ring::READ_BYTES, "in pieces");
     let mut count = seen(&text).len() - 1;
     let kept = usize::from(EVENTS_KEPT);
     while count < kept {
-        count += seen(&piece(&mut feed).await.unwrap()).len();
+        count += seen(&piece(&mut stream).await.unwrap()).len();
     }
     assert_eq!(count, kept);
 }
@@ -146,12 +148,12 @@ async fn long_events_are_not_kept_for_as_long() {
             port: "vm1".to_owned(),
             number,
             filter: filter.clone(),
-            progress: Progress::Begun,
+            progress: Progress::Started,
         };
-        events.adopt(untold(event, 0));
+        events.publish(unlogged(event, 0));
     }
-    let mut feed = watch(&events, all(), "a-0");
-    let text = piece(&mut feed).await.unwrap();
+    let mut stream = watch(&events, all(), "a-0");
+    let text = piece(&mut stream).await.unwrap();
     assert_eq!(seen(&text)[0], pairs(&[("7", "missed")])[0]);
 }
 
@@ -159,7 +161,7 @@ async fn long_events_are_not_kept_for_as_long() {
 async fn a_filter_and_the_last_ones() {
     let events = Events::of_epoch(10);
     for name in ["vm1", "vm2", "vm1", "vm1"] {
-        events.tell(port(name), 0);
+        events.emit(port(name), 0);
     }
     let filter = |last| EventsFilter {
         port: Some("vm1".to_owned()),
@@ -167,63 +169,65 @@ async fn a_filter_and_the_last_ones() {
         ..all()
     };
     for (last, expected) in [(0, &[][..]), (2, &["3", "4"]), (9, &["1", "3", "4"])] {
-        let mut feed = watch(&events, filter(last), "");
-        let text = piece(&mut feed).await.unwrap();
+        let mut stream = watch(&events, filter(last), "");
+        let text = piece(&mut stream).await.unwrap();
         let expected: Vec<_> = expected.iter().map(|n| (*n, "port")).collect();
         assert_eq!(seen(&text), pairs(&expected), "{last}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_told_with_where_the_client_is() {
+async fn a_keep_alive_has_the_position_of_the_client() {
     let events = Events::of_epoch(10);
     let filter = EventsFilter {
         kind: Some("upgrade".to_owned()),
         ..all()
     };
-    let mut feed = watch(&events, filter, "");
-    piece(&mut feed).await;
-    events.tell(port("vm1"), 0);
-    let text = piece(&mut feed).await.unwrap();
+    let mut stream = watch(&events, filter, "");
+    piece(&mut stream).await;
+    events.emit(port("vm1"), 0);
+    let text = piece(&mut stream).await.unwrap();
     assert_eq!(text, ": nothing new\nid: a-1\n\n");
 }
 
 #[tokio::test]
 async fn all_clients_can_be_ended_after_what_there_is() {
     let events = Events::of_epoch(10);
-    let mut feed = watch(&events, all(), "");
-    events.tell(port("vm1"), 0);
+    let mut stream = watch(&events, all(), "");
+    events.emit(port("vm1"), 0);
     events.end_clients();
-    assert_eq!(seen(&piece(&mut feed).await.unwrap()).len(), 1);
-    assert_eq!(piece(&mut feed).await, None);
+    assert_eq!(seen(&piece(&mut stream).await.unwrap()).len(), 1);
+    assert_eq!(piece(&mut stream).await, None);
     let mut next = watch(&events, all(), "");
     assert!(piece(&mut next).await.is_some(), "who comes then stays");
 }
 
 #[tokio::test]
-async fn who_does_not_follow_gets_what_there_is_and_the_end() {
+async fn a_stream_without_follow_ends() {
     let events = Events::of_epoch(10);
-    (0..1000).for_each(|_| events.tell(port("vm1"), 0));
+    (0..1000).for_each(|_| events.emit(port("vm1"), 0));
     let filter = EventsFilter {
         last: Some(700),
         follow: Some(false),
         ..all()
     };
-    let mut feed = watch(&events, filter, "");
+    let mut stream = watch(&events, filter, "");
     let mut count = 0;
-    while let Some(text) = piece(&mut feed).await {
+    while let Some(text) = piece(&mut stream).await {
         count += seen(&text).len();
     }
     assert_eq!(count, 700);
 }
 
 #[tokio::test]
-async fn there_are_places_for_so_many() {
+async fn streams_are_bounded() {
     let events = Events::of_epoch(10);
-    let feeds: Vec<_> = (0..CLIENTS).map(|_| watch(&events, all(), "")).collect();
-    assert_eq!(events.place().unwrap_err().status, 503);
-    drop(feeds);
-    assert!(events.place().is_ok());
+    let streams: Vec<_> = (0..MAX_CLIENTS)
+        .map(|_| watch(&events, all(), ""))
+        .collect();
+    assert_eq!(events.slot().unwrap_err().status, 503);
+    drop(streams);
+    assert!(events.slot().is_ok());
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn ids_of_a_later_control_are_others() {
     assert_ne!(id(&one).epoch, id(&other).epoch);
     assert_eq!(id(&one).number, 4);
     for wrong in ["", "a", "a-", "-1", "a-b", "a-1-", "+a-1", "a-+1", "x-1"] {
-        assert_eq!(Start::behind(wrong), None, "{wrong}");
+        assert_eq!(Start::after(wrong), None, "{wrong}");
     }
 }
 
@@ -248,20 +252,20 @@ fn times_are_utc() {
         (4_107_542_400, "2100-03-01T00:00:00.007Z"),
         (1_767_225_599, "2025-12-31T23:59:59.007Z"),
     ] {
-        assert_eq!(words::time((seconds, 7_999_999)), expected);
+        assert_eq!(text::time((seconds, 7_999_999)), expected);
     }
 }
 
 #[test]
-fn a_change_is_told_with_its_fields_as_far_as_there_is_room() {
-    let field = |name: &str, to: serde_json::Value| crate::wanted::FieldChange {
+fn a_change_event_has_as_many_fields_as_fit() {
+    let field = |name: &str, to: serde_json::Value| crate::desired::FieldChange {
         field: name.to_owned(),
         from: serde_json::Value::Null,
         to,
     };
     let step = Step {
         action: Action::Change,
-        subject: crate::wanted::Subject::Port,
+        subject: crate::desired::Subject::Port,
         name: Some("vm1".to_owned()),
         fields: vec![
             field("long", json!("x".repeat(FIELDS_MAX))),
@@ -271,18 +275,19 @@ fn a_change_is_told_with_its_fields_as_far_as_there_is_room() {
         disconnects: true,
     };
     let what = change(None, step);
-    let line = words(&what);
+    let line = message(&what);
     assert_eq!(
         line,
-        "port vm1 changed: mtu none -> 9000, mode none -> \"a\\u001b[31m\\nb\", and 1 more field, which ends its connection"
+        "port vm1 changed: mtu none -> 9000, mode none -> \"a\\u001b[31m\\nb\", and 1 more field, \
+         which ends its connection"
     );
     assert!(serde_json::to_string(&what).unwrap().len() < 2 * FIELDS_MAX);
 }
 
 #[test]
-fn what_others_write_is_no_command_for_a_terminal() {
+fn foreign_text_has_no_control_characters() {
     let reason = format!("\u{1b}]0;x\u{7}\n{}", "y".repeat(5000));
-    let line = words(&EventKind::Port {
+    let line = message(&EventKind::Port {
         port: "vm1".to_owned(),
         state: PortState::Faulted,
         reason: Some(reason),

@@ -1,66 +1,66 @@
-//! What a change of the database means for others.
+//! Effects of changes of the database.
 
 use std::time::Duration;
 
 use policy::{PortId, SegmentId};
 use wire::MacAddr;
 
-/// Something that happened, in order; [`Effect::Invalidate`] asks for work, the rest is news.
+/// Effects, in order. [`Effect::Invalidate`] requires an action; the others are notifications.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// An unknown station was learned (or pinned).
+    /// A new address was learned or pinned.
     Learned {
-        /// The station's segment.
+        /// The address's segment.
         segment: SegmentId,
-        /// Its address.
+        /// The address.
         mac: MacAddr,
-        /// The port behind which it is.
+        /// Its port.
         port: PortId,
     },
-    /// A station is now behind another port.
+    /// An address has moved to another port.
     Moved {
-        /// The station's segment.
+        /// The address's segment.
         segment: SegmentId,
-        /// Its address.
+        /// The address.
         mac: MacAddr,
-        /// The port behind which it was.
+        /// The old port.
         from: PortId,
-        /// The port behind which it is.
+        /// Its port.
         to: PortId,
     },
-    /// A station was not heard for too long, or its port or segment is gone.
+    /// An entry has aged out, or its port or segment was removed.
     Forgotten {
-        /// The station's segment.
+        /// The address's segment.
         segment: SegmentId,
-        /// Its address.
+        /// The address.
         mac: MacAddr,
-        /// The port behind which it was.
+        /// The old port.
         port: PortId,
     },
-    /// A port claimed an address that another still uses: its frames with this source are to be
-    /// dropped (`mac-claim`) for a while.
+    /// A port has used an address that another still uses: its frames with this source are dropped
+    /// (`spoofed-source`) until the bar ends.
     Barred {
         /// The address's segment.
         segment: SegmentId,
         /// The address.
         mac: MacAddr,
-        /// The port that claimed it.
+        /// The barred port.
         port: PortId,
-        /// When the bar ends.
+        /// The end of the bar.
         until: Duration,
     },
-    /// A frame taught nothing.
+    /// A source address was not learned.
     Refused {
         /// The frame's segment.
         segment: SegmentId,
         /// Its source address.
         mac: MacAddr,
-        /// The port that it came from.
+        /// The frame's port.
         port: PortId,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
-    /// All cached flows from and to this address in this segment were decided on old knowledge.
+    /// All cached flows from and to this address in this segment are outdated.
     Invalidate {
         /// The segment.
         segment: SegmentId,
@@ -69,7 +69,7 @@ pub enum Effect {
     },
 }
 
-/// Why a frame taught nothing.
+/// Reasons why a source address is not learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// Too many addresses at its port.
@@ -82,18 +82,18 @@ pub enum Refusal {
     Pinned,
 }
 
-/// What has happened so far.
+/// Counters of the database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Stations learned.
+    /// Addresses learned.
     pub learned: u64,
-    /// Stations that changed their port, also back to where they were.
+    /// Moves of addresses, including moves back.
     pub moved: u64,
-    /// Stations not heard for too long.
+    /// Entries that have aged out.
     pub aged: u64,
-    /// Claims found false, each of which barred a port.
+    /// False claims, each of which barred a port.
     pub false_claims: u64,
-    /// Frames that taught nothing, see [`Refusal::PortFull`].
+    /// Frames that were not learned, see [`Refusal::PortFull`].
     pub port_full: u64,
     /// Likewise, [`Refusal::TableFull`].
     pub table_full: u64,

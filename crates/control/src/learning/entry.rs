@@ -1,4 +1,4 @@
-//! One address: who holds it, who held it, who is barred from it.
+//! One address: its holder, its former holders, and the ports that are barred from it.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use policy::PortId;
 use super::effect::Refusal;
 use super::limits::Limits;
 
-/// That a port uses the address. Of two claims the one with the smaller number is older.
+/// Use of the address by a port. Of two claims the one with the smaller number is older.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Claim {
     port: PortId,
@@ -27,14 +27,14 @@ impl Lost {
     }
 }
 
-/// That a port must not use the address. Stays after its end, to make the next one longer.
+/// A bar: the port must not use the address. It is kept after its end, to make the next one longer.
 #[derive(Clone, Copy, Debug)]
 struct Bar {
     port: PortId,
     until: Duration,
-    /// How long it was.
+    /// Its duration.
     hold: Duration,
-    /// Its end was reported.
+    /// Whether its end was reported.
     lifted: bool,
 }
 
@@ -43,27 +43,27 @@ struct Bar {
 pub(super) struct Entry {
     holder: Claim,
     pinned: bool,
-    /// When the holder was last heard.
+    /// Time of the last frame from the holder.
     seen: Duration,
-    /// The claim that the last move took over.
+    /// The claim that lost the address in the last move.
     previous: Option<Lost>,
-    /// The oldest claim that was taken over.
+    /// The oldest claim that has lost the address.
     eldest: Option<Lost>,
     bars: Vec<Bar>,
 }
 
-/// What came of hearing a port.
+/// Results of a frame with this source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It holds the address.
+    /// The port holds the address.
     Known,
     /// Nothing changes.
     Refused(Refusal),
-    /// It holds the address now.
+    /// The address moves to the port.
     Moved,
-    /// It holds the address again; who held it in between is barred.
+    /// The address returns to the port; the holder in between is barred.
     Returned { until: Duration },
-    /// It is barred; the holder stays.
+    /// The port is barred; the holder stays.
     Barred { until: Duration },
 }
 
@@ -101,7 +101,7 @@ impl Entry {
         self.seen
     }
 
-    /// Time since the holder was heard.
+    /// Returns the time since the last frame from the holder.
     pub(super) fn idle(&self, now: Duration) -> Duration {
         if self.pinned {
             Duration::ZERO
@@ -120,7 +120,7 @@ impl Entry {
         }
     }
 
-    /// Why `port` must not use the address now, if it must not.
+    /// Returns why `port` must not use the address now, if so.
     pub(super) fn refusal(&self, now: Duration, port: PortId) -> Option<Refusal> {
         if self.pinned {
             return (self.port() != port).then_some(Refusal::Pinned);
@@ -132,8 +132,8 @@ impl Entry {
         barred.then_some(Refusal::Barred)
     }
 
-    /// A frame with this source address came from `port`.
-    pub(super) fn hear(
+    /// Processes a frame with this source address from `port`.
+    pub(super) fn observe(
         &mut self,
         now: Duration,
         port: PortId,
@@ -152,10 +152,10 @@ impl Entry {
             .filter(|lost| lost.claim.port == port && lost.within(now, limits.move_window));
         match contested {
             Some(lost) if lost.claim.number < self.holder.number => {
-                let pretender = self.holder.port;
-                self.give_back(now, lost.claim);
+                let loser = self.holder.port;
+                self.undo_move(now, lost.claim);
                 Verdict::Returned {
-                    until: self.bar(now, pretender, limits),
+                    until: self.bar(now, loser, limits),
                 }
             }
             Some(_) => Verdict::Barred {
@@ -168,7 +168,7 @@ impl Entry {
         }
     }
 
-    /// A move: `port` is believed, with its old claim if it has one that is remembered.
+    /// Moves the address to `port`, with its old claim if one is remembered.
     fn take_over(&mut self, now: Duration, port: PortId, limits: &Limits, next_claim: &mut u64) {
         let remembered = |lost: &Lost| lost.within(now, limits.age);
         let own = [self.eldest, self.previous]
@@ -192,15 +192,15 @@ impl Entry {
         self.seen = now;
     }
 
-    /// A false move undone: as if it had not been.
-    fn give_back(&mut self, now: Duration, claim: Claim) {
+    /// Undoes a false move.
+    fn undo_move(&mut self, now: Duration, claim: Claim) {
         self.holder = claim;
         self.seen = now;
         self.previous = None;
         self.eldest = self.eldest.filter(|lost| lost.claim.port != claim.port);
     }
 
-    /// Bars `port`, longer than last time, and says until when.
+    /// Bars `port`, for longer than the last time; returns the end.
     fn bar(&mut self, now: Duration, port: PortId, limits: &Limits) -> Duration {
         self.drop_old_bars(now, limits);
         let last = self.bars.iter().position(|bar| bar.port == port);
@@ -223,7 +223,7 @@ impl Entry {
             .retain(|bar| now < bar.until.saturating_add(limits.max_hold));
     }
 
-    /// Notes the bars that have ended. `true`: one or more have since the last call.
+    /// Marks the bars that have ended; returns whether there are new ones since the last call.
     pub(super) fn lift_bars(&mut self, now: Duration, limits: &Limits) -> bool {
         let mut any = false;
         for bar in self
@@ -238,18 +238,7 @@ impl Entry {
         any
     }
 
-    /// When the entry becomes stale or a bar ends.
-    pub(super) fn next_expiry(&self, limits: &Limits) -> Option<Duration> {
-        let stale = (!self.pinned).then(|| self.seen.saturating_add(limits.age));
-        let bars = self
-            .bars
-            .iter()
-            .filter(|bar| !bar.lifted)
-            .map(|bar| bar.until);
-        stale.into_iter().chain(bars).min()
-    }
-
-    /// The port is gone, and its number may be another port's soon. `true`: it was barred.
+    /// Removes all traces of a port, whose number may be reused; returns whether it was barred.
     pub(super) fn forget_claims_of(&mut self, port: PortId) -> bool {
         let barred = self.bars.iter().any(|bar| bar.port == port && !bar.lifted);
         self.previous = self.previous.filter(|lost| lost.claim.port != port);

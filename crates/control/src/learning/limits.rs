@@ -5,20 +5,20 @@ use std::time::Duration;
 /// Times and sizes of a forwarding database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// An address that was not heard for this long is forgotten. 300 s, as in IEEE 802.1Q.
+    /// Ageing time: entries without frames for this long are removed. 300 s, as in IEEE 802.1Q.
     pub age: Duration,
-    /// Addresses that may be learned at one port; frames to further ones are flooded. An address
-    /// that moves to a full port is still moved: the table does not grow by it, and refusing would
-    /// cut the station off.
+    /// Maximum number of addresses learned at one port; frames to further ones are flooded. An
+    /// address still moves to a full port: the table does not grow, and a refusal would disconnect
+    /// the host.
     pub per_port: usize,
-    /// Addresses that may be learned in total.
+    /// Maximum number of learned addresses in total.
     pub total: usize,
-    /// A move is false if the old port still speaks this long after it.
+    /// Move window: a move is false if the old port sends within this time after it.
     pub move_window: Duration,
-    /// The first time that a port is barred from an address.
+    /// Duration of the first bar of a port.
     pub hold: Duration,
-    /// Each repetition doubles the time, up to this. A claim is repeated if it comes within this
-    /// time after the last bar has ended.
+    /// Maximum duration of a bar: each repetition doubles it. A false claim is a repetition if it
+    /// comes within this time after the end of the last bar.
     pub max_hold: Duration,
 }
 

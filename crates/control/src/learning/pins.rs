@@ -1,4 +1,4 @@
-//! Addresses that belong to a port because the operator says so.
+//! Pinned addresses, of static entries and of port security.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::entry::Entry;
 use super::{Effect, Fdb, Key, invalidate};
 
 impl Fdb {
-    /// Ties an address to a port until [`Fdb::unpin`]. No other port may use it as a source.
+    /// Pins an address to a port until [`Fdb::unpin`]. No other port may use it as a source.
     pub fn pin(&mut self, segment: SegmentId, mac: MacAddr, port: PortId) -> Vec<Effect> {
         let key = (segment, mac);
         let mut effects = Vec::new();
@@ -33,8 +33,8 @@ impl Fdb {
         effects
     }
 
-    /// Takes back a [`Fdb::pin`]: the address is then one that was heard just now, if there is room for that. Nothing happens to a
-    /// learned one.
+    /// Reverts [`Fdb::pin`]: the address becomes a learned one with the age zero, if the limits
+    /// permit it. Learned entries are not changed.
     pub fn unpin(&mut self, now: Duration, segment: SegmentId, mac: MacAddr) -> Vec<Effect> {
         let key = (segment, mac);
         let mut effects = Vec::new();
@@ -57,15 +57,15 @@ impl Fdb {
     pub fn pin_all(
         &mut self,
         now: Duration,
-        wanted: &BTreeMap<(SegmentId, MacAddr), PortId>,
+        desired: &BTreeMap<(SegmentId, MacAddr), PortId>,
     ) -> Vec<Effect> {
-        let gone = self.pinned.iter().filter(|key| !wanted.contains_key(key));
+        let gone = self.pinned.iter().filter(|key| !desired.contains_key(key));
         let gone: Vec<Key> = gone.copied().collect();
         let mut effects = Vec::new();
         for (segment, mac) in gone {
             effects.extend(self.unpin(now, segment, mac));
         }
-        for (&(segment, mac), &port) in wanted {
+        for (&(segment, mac), &port) in desired {
             effects.extend(self.pin(segment, mac, port));
         }
         effects

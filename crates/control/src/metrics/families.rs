@@ -1,15 +1,15 @@
-//! Which metrics there are.
+//! Families of metrics.
 
 use api::v1::{PortState, PortStatus, ProcessState, ProcessUsage};
 use channel::figures::{QueueCounts, WAIT_BOUNDS_US, WorkerFigures};
 use channel::switching::FrontEnds;
-use port::REASONS;
+use port::DropReason;
 use port::counters::COPY_LOSSES;
 
 use super::text::{Kind, Page};
 use super::{Facts, PortFacts, limits};
 
-/// All states that a port can be in.
+/// All states of a port.
 const STATES: [PortState; 7] = [
     PortState::Starting,
     PortState::Waiting,
@@ -37,7 +37,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     drivers(facts, page);
 }
 
-/// What was done against front ends of a port, if the switch knows the port.
+/// Returns the counters of connections to a port, zero if the switch does not have the port.
 fn front_ends(port: &PortFacts) -> FrontEnds {
     let state = port.state.as_ref();
     state.map(|state| state.front_ends).unwrap_or_default()
@@ -45,31 +45,33 @@ fn front_ends(port: &PortFacts) -> FrontEnds {
 
 fn host(facts: &Facts, page: &mut Page) {
     let status = &facts.status;
-    let help = "Always 1; the version is that of control, the name that of the switch.";
+    let help = "Always 1; the labels are the version of control and the name of the switch.";
     let labels = [("version", &*status.version), ("name", &*status.name)];
     page.family(Kind::Gauge, "lasthop_build_info", help)
         .sample(&labels, 1);
     let help = "Seconds since lasthop run started.";
     page.family(Kind::Gauge, "lasthop_uptime_seconds", help)
         .sample(&[], status.uptime_seconds);
-    let help = "Ports in a segment, trunk ports too.";
+    let help = "Ports in a segment, including trunk ports.";
     let mut family = page.family(Kind::Gauge, "lasthop_segment_ports", help);
     for segment in &status.segments {
         family.sample(&[("segment", &segment.name)], segment.ports.len());
     }
 }
 
-/// Rules with metrics: more would make a page that is too long to collect every few seconds.
+/// Maximum number of rules with metrics: more would make the page too long to collect every few
+/// seconds.
 const RULES: usize = 1000;
 
 fn rules(facts: &Facts, page: &mut Page) {
     let busiest: Vec<_> = facts.rules.busiest(RULES).collect();
-    let help = "Frames about which a rule of an access list has decided, of the 1000 rules with the most, up to five seconds ago.";
+    let help = "Frames that a rule of an access list has decided, of the 1000 rules with the most \
+                packets; up to five seconds old.";
     let mut family = page.family(Kind::Counter, "lasthop_acl_rule_packets", help);
     for (list, rule, count) in &busiest {
         family.sample(&[("list", list), ("rule", rule)], count.packets);
     }
-    let help = "Bytes of the frames about which a rule of an access list has decided.";
+    let help = "Bytes of the frames that a rule of an access list has decided.";
     let mut family = page.family(Kind::Counter, "lasthop_acl_rule_bytes", help);
     for (list, rule, count) in &busiest {
         family.sample(&[("list", list), ("rule", rule)], count.bytes);
@@ -78,17 +80,21 @@ fn rules(facts: &Facts, page: &mut Page) {
 
 fn processes(facts: &Facts, page: &mut Page) {
     let all = &facts.status.processes;
-    let mut family = page.family(Kind::Gauge, "lasthop_process_up", "Whether a process runs.");
+    let mut family = page.family(
+        Kind::Gauge,
+        "lasthop_process_up",
+        "1 if a process runs, else 0.",
+    );
     for process in all {
         let up = process.state == ProcessState::Running;
         family.sample(&[("process", &process.name)], u8::from(up));
     }
-    let help = "How often a process was started again.";
+    let help = "Restarts of a process.";
     let mut family = page.family(Kind::Counter, "lasthop_process_restarts", help);
     for process in all {
         family.sample(&[("process", &process.name)], process.restarts);
     }
-    let help = "Seconds since a process was started last.";
+    let help = "Seconds since the last start of a process.";
     let mut family = page.family(Kind::Gauge, "lasthop_process_uptime_seconds", help);
     for process in all {
         family.sample(&[("process", &process.name)], process.uptime_seconds);
@@ -102,19 +108,21 @@ fn process_usage(facts: &Facts, page: &mut Page) {
         (
             Kind::Counter,
             "lasthop_process_cpu_seconds",
-            "Processor time of all threads of a process, in user mode and in the kernel, since it was started last.",
+            "CPU time of all threads of a process, in user mode and in the kernel, since its last \
+             start.",
             |used| used.cpu_ms as f64 / 1e3,
         ),
         (
             Kind::Gauge,
             "lasthop_process_resident_memory_bytes",
-            "Memory of a process that is in RAM; of the switch with what it has touched of its guests' memory.",
+            "Resident memory of a process; for the switch including the touched parts of its \
+             guests' memory.",
             |used| used.resident_bytes as f64,
         ),
         (
             Kind::Gauge,
             "lasthop_process_anonymous_memory_bytes",
-            "Of that, what belongs to no file and to no shared memory: the process's own data.",
+            "Anonymous part of the resident memory: the process's own data.",
             |used| used.anonymous_bytes as f64,
         ),
     ];
@@ -138,12 +146,12 @@ fn switch(facts: &Facts, page: &mut Page) {
         ),
         (
             "lasthop_switch_workers",
-            "Threads that forward.",
+            "Workers: threads that forward frames.",
             switch.workers.into(),
         ),
         (
             "lasthop_switch_helpers",
-            "Threads that help workers while their cores idle.",
+            "Helpers: threads on idle cores that help workers.",
             switch.helpers.into(),
         ),
         (
@@ -153,12 +161,12 @@ fn switch(facts: &Facts, page: &mut Page) {
         ),
         (
             "lasthop_upcall_waiting_frames",
-            "Frames that wait for a decision of control now.",
-            figures.parked,
+            "Frames that wait for the answer to their upcall.",
+            figures.pending,
         ),
         (
-            "lasthop_stations",
-            "Addresses that were learned.",
+            "lasthop_fdb_entries",
+            "Learned MAC addresses in the forwarding database.",
             facts.stations,
         ),
     ] {
@@ -167,28 +175,28 @@ fn switch(facts: &Facts, page: &mut Page) {
     for (name, help, value) in [
         (
             "lasthop_flow_cache_hits",
-            "Frames that found a flow, since the switch started.",
+            "Frames that matched a cached flow, since the switch started.",
             figures.hits,
         ),
         (
             "lasthop_flow_cache_misses",
-            "Frames that found none, since the switch started.",
+            "Frames that matched no cached flow, since the switch started.",
             figures.misses,
         ),
         (
             "lasthop_upcalls",
-            "Questions to control, since the switch started.",
+            "Upcalls sent by the switch, since the switch started.",
             figures.upcalls,
         ),
         (
             "lasthop_control_upcalls",
-            "Questions that control has answered, since it started.",
+            "Upcalls answered by control, since control started.",
             switch.upcalls,
         ),
         (
-            "lasthop_helped_frames",
-            "Frames that helpers have served, since the switch started.",
-            figures.helped,
+            "lasthop_helper_frames",
+            "Frames that helpers have processed, since the switch started.",
+            figures.helper_frames,
         ),
     ] {
         page.family(Kind::Counter, name, help).sample(&[], value);
@@ -200,42 +208,49 @@ fn waits(facts: &Facts, page: &mut Page) {
     let counts = WAIT_BOUNDS_US.iter().zip(waits.within);
     page.histogram(
         "lasthop_upcall_seconds",
-        "From a frame without a flow to control's answer, since the switch started.",
+        "Latency of upcalls, from the frame to control's answer, since the switch started.",
         counts.map(|(us, count)| (*us as f64 / 1e6, count)),
         (waits.longer, waits.total_ns as f64 / 1e9),
     );
 }
 
-/// Every port with what is counted at it.
+/// Returns all ports with their counters.
 fn each(facts: &Facts) -> impl Iterator<Item = (&PortStatus, &PortFacts)> {
     facts.status.ports.iter().zip(&facts.ports)
 }
 
 fn counters(facts: &Facts, page: &mut Page) {
     type Value = fn(&PortFacts) -> u64;
-    let families: [(&str, &str, Value); 10] = [
+    let families: [(&str, &str, Value); 11] = [
         (
             "lasthop_port_received_frames",
-            "Frames that the switch took from the port's guest; a segmentation-offload frame counts once.",
+            "Frames from the port's guest; a segmentation-offload frame counts once.",
             |p| p.counts.from_guest.packets,
         ),
         (
             "lasthop_port_received_bytes",
-            "Bytes of those, without the virtio-net header.",
+            "Bytes of the frames from the port's guest, without the virtio-net header.",
             |p| p.counts.from_guest.bytes,
         ),
         (
             "lasthop_port_sent_frames",
-            "Frames that the port's guest was given.",
+            "Frames to the port's guest; a segmentation-offload frame counts once.",
             |p| p.counts.to_guest.packets,
         ),
-        ("lasthop_port_sent_bytes", "Bytes of those.", |p| {
-            p.counts.to_guest.bytes
-        }),
         (
-            "lasthop_port_masked_batches",
-            "Batches that found the port without a buffer for so long that it was not tried.",
+            "lasthop_port_sent_bytes",
+            "Bytes of the frames to the port's guest, without the virtio-net header.",
+            |p| p.counts.to_guest.bytes,
+        ),
+        (
+            "lasthop_port_skipped_batches",
+            "Batches that skipped the port, because it had no receive buffer for a long time.",
             |p| p.counts.masked,
+        ),
+        (
+            "lasthop_port_neighbour_replies",
+            "ARP requests and neighbour solicitations of the guest to which the switch replied.",
+            |p| p.counts.dropped(DropReason::NeighbourReply),
         ),
         (
             "lasthop_port_connections",
@@ -243,24 +258,25 @@ fn counters(facts: &Facts, page: &mut Page) {
             |p| p.state.as_ref().map_or(0, |state| state.connections),
         ),
         (
-            "lasthop_port_turned_away_connections",
-            "Connections that were closed as soon as they were made.",
-            |p| front_ends(p).turned_away,
+            "lasthop_port_rejected_connections",
+            "Connections that were closed at once: another one was open, or the user was not \
+             peer_user.",
+            |p| front_ends(p).rejected_connections,
         ),
         (
             "lasthop_port_refused_messages",
             "vhost-user messages of VMMs or drivers that were refused.",
-            |p| front_ends(p).refusals,
+            |p| front_ends(p).refused_messages,
         ),
         (
             "lasthop_port_pauses",
-            "Times that the port took no connection for a while, after one that did harm.",
+            "Pauses: after a harmful connection, the port accepts no connection for a while.",
             |p| front_ends(p).pauses,
         ),
         (
-            "lasthop_port_log_lines_left_out",
-            "Lines about the port that were left out of the log, because there were many.",
-            |p| front_ends(p).lines_left_out,
+            "lasthop_port_suppressed_log_lines",
+            "Log lines about the port that were suppressed by the rate limit.",
+            |p| front_ends(p).suppressed_log_lines,
         ),
     ];
     for (name, help, value) in families {
@@ -269,10 +285,11 @@ fn counters(facts: &Facts, page: &mut Page) {
             family.sample(&[("port", &port.name)], value(counted));
         }
     }
-    let help = "Frames dropped, at the port that is the cause: the sender or the receiver.";
+    let help =
+        "Frames dropped, by reason, at the port that causes the drop: the sender or the receiver.";
     let mut family = page.family(Kind::Counter, "lasthop_port_dropped_frames", help);
     for (port, counted) in each(facts) {
-        for reason in REASONS {
+        for reason in port::losses() {
             let labels = [("port", &*port.name), ("reason", reason.name())];
             family.sample(&labels, counted.counts.dropped(*reason));
         }
@@ -281,17 +298,19 @@ fn counters(facts: &Facts, page: &mut Page) {
 
 fn mirrors(facts: &Facts, page: &mut Page) {
     let all = &facts.mirrors;
-    let help = "Copies that a mirror's receiver was given, since the mirror was added; a segmentation-offload frame counts once.";
+    let help = "Copies delivered by a mirror, since the mirror was added; a segmentation-offload \
+                frame counts once.";
     let mut family = page.family(Kind::Counter, "lasthop_mirror_copied_frames", help);
     for mirror in all {
         family.sample(&[("mirror", &mirror.name)], mirror.copied.packets);
     }
-    let help = "Bytes of those.";
+    let help = "Bytes of the copies delivered by a mirror.";
     let mut family = page.family(Kind::Counter, "lasthop_mirror_copied_bytes", help);
     for mirror in all {
         family.sample(&[("mirror", &mirror.name)], mirror.copied.bytes);
     }
-    let help = "Copies that a mirror's receiver was not given; they are counted at that port, too.";
+    let help = "Copies that a mirror could not deliver, by reason; they are also counted at the \
+                receiving port.";
     let mut family = page.family(Kind::Counter, "lasthop_mirror_lost_frames", help);
     for mirror in all {
         for reason in COPY_LOSSES {
@@ -307,17 +326,18 @@ fn work(facts: &Facts, page: &mut Page) {
         let ticks = counted.counts.ticks;
         [("switching", ticks.switching), ("copying", ticks.copying)]
     };
-    let help = "Cycles of the switch's counter for frames from a port's guest (switching) and to it (copying).";
-    let mut family = page.family(Kind::Counter, "lasthop_port_processor_cycles", help);
+    let help = "Cycles of the switch's counter spent for frames from a port's guest (switching) \
+                and to it (copying).";
+    let mut family = page.family(Kind::Counter, "lasthop_port_cpu_cycles", help);
     for (port, counted) in each(facts) {
         for (stage, ticks) in stages(counted) {
             family.sample(&[("port", &port.name), ("stage", stage)], ticks);
         }
     }
-    // Seconds would not be a counter: how many cycles make one becomes known more and more exactly.
+    // Seconds would not be a counter: the measured frequency becomes more exact over time.
     if let Some(rate) = facts.ticks_per_second {
-        let help = "Cycles of that counter in a second.";
-        page.family(Kind::Gauge, "lasthop_processor_cycles_per_second", help)
+        let help = "Frequency of the counter that cycles are measured with.";
+        page.family(Kind::Gauge, "lasthop_cpu_cycles_per_second", help)
             .sample(&[], rate);
     }
 }
@@ -327,12 +347,14 @@ fn workers(facts: &Facts, page: &mut Page) {
     let families: [(&str, &str, Value); 2] = [
         (
             "lasthop_worker_busy_cycles",
-            "Cycles of the switch's counter that a thread has spent for frames since the switch was started: its share is their rate by lasthop_processor_cycles_per_second.",
+            "Cycles of the switch's counter that a thread has spent for frames since the switch \
+             started; their rate divided by lasthop_cpu_cycles_per_second is its load.",
             |w| w.busy_ticks as f64,
         ),
         (
-            "lasthop_worker_processor_seconds",
-            "Processor time of a thread that forwards since the switch was started, also that in which it looked for frames and found none.",
+            "lasthop_worker_cpu_seconds",
+            "CPU time of a worker or a helper since the switch started, including polling without \
+             frames.",
             |w| w.cpu_ns as f64 / 1e9,
         ),
     ];
@@ -352,7 +374,7 @@ fn ports(facts: &Facts, page: &mut Page) {
     let mut family = page.family(
         Kind::Gauge,
         "lasthop_port_info",
-        "Always 1; the labels say what the port is.",
+        "Always 1; the labels describe the port.",
     );
     for port in &facts.status.ports {
         let labels = [
@@ -380,17 +402,17 @@ fn ports(facts: &Facts, page: &mut Page) {
         ),
         (
             "lasthop_port_memory_bytes",
-            "Guest memory that the switch maps.",
+            "Guest memory that the switch maps for a port.",
             |p| p.memory_bytes,
         ),
         (
             "lasthop_port_weight",
-            "The port's part of the switch's time.",
+            "Weight of the port: its share of the switch's time under contention.",
             |p| p.weight.into(),
         ),
         (
             "lasthop_port_faulted_queues",
-            "Queues that were stopped for what the guest did.",
+            "Queues that were stopped because of an error of the guest.",
             |p| p.queue_faults.len() as u64,
         ),
     ];
@@ -403,7 +425,7 @@ fn ports(facts: &Facts, page: &mut Page) {
 }
 
 fn queues(facts: &Facts, page: &mut Page) {
-    let help = "Whether a queue carries frames; even queues carry them to the guest.";
+    let help = "1 if a queue carries frames, else 0; even queues carry them to the guest.";
     let mut family = page.family(Kind::Gauge, "lasthop_queue_running", help);
     for (port, counted) in each(facts) {
         let queues = counted.state.iter().flat_map(|state| &state.queues);
@@ -422,18 +444,23 @@ fn queue_counters(facts: &Facts, page: &mut Page) {
     let families: [(&str, &str, Value); 4] = [
         (
             "lasthop_queue_frames",
-            "Frames that a queue has carried since it was started; even queues carry them to the guest.",
+            "Frames of a queue since it was started; even queues carry them to the guest.",
             |q| q.frames as f64,
         ),
-        ("lasthop_queue_bytes", "Bytes of those.", |q| q.bytes as f64),
+        (
+            "lasthop_queue_bytes",
+            "Bytes of the frames of a queue since it was started.",
+            |q| q.bytes as f64,
+        ),
         (
             "lasthop_queue_notifications",
-            "Kicks of the guest that were heard, of odd queues; interrupts of the guest, of even ones.",
+            "Notifications since the queue was started: kicks received from the guest for odd \
+             queues, interrupts sent to the guest for even ones.",
             |q| q.notifications as f64,
         ),
         (
             "lasthop_queue_full_seconds",
-            "Time without a receive buffer when one was wanted, until one was there.",
+            "Time for which frames to the guest found no receive buffer in the queue.",
             |q| q.full_ns as f64 / 1e9,
         ),
     ];
@@ -447,12 +474,18 @@ fn queue_counters(facts: &Facts, page: &mut Page) {
             }
         }
     }
-    let help = "Frames dropped that came by a queue, or were to go by it, since it was started; without reasons of which there are none.";
+    let help = "Frames dropped that came from a queue, or were for it, by reason, since it was \
+                started; reasons without drops are left out.";
     let mut family = page.family(Kind::Counter, "lasthop_queue_dropped_frames", help);
     for (port, counted) in each(facts) {
         for queue in counted.state.iter().flat_map(|state| &state.queues) {
             let index = queue.index.to_string();
-            for (reason, frames) in &queue.counts.drops {
+            let losses = queue
+                .counts
+                .drops
+                .iter()
+                .filter(|(reason, _)| reason.is_loss());
+            for (reason, frames) in losses {
                 let (port, queue) = (("port", &*port.name), ("queue", &*index));
                 family.sample(&[port, queue, ("reason", reason.name())], *frames);
             }
@@ -465,18 +498,18 @@ fn drivers(facts: &Facts, page: &mut Page) {
     let families: [(&str, &str, Value); 3] = [
         (
             "lasthop_driver_restarts",
-            "How often a port's driver was started again.",
+            "Restarts of a port's driver process.",
             |d| d.restarts,
         ),
         (
             "lasthop_driver_refused_frames",
-            "Frames that the interface did not take: it is down, full, or they are too long for it.",
-            |d| d.refused_by_interface,
+            "Frames that the interface rejected: it is down or full, or they are too long for it.",
+            |d| d.rejected_by_interface,
         ),
         (
             "lasthop_driver_oversized_frames",
             "Frames of the interface that were too long for a buffer.",
-            |d| d.too_long,
+            |d| d.oversized_frames,
         ),
     ];
     for (name, help, value) in families {

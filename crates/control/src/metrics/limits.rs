@@ -1,11 +1,11 @@
-//! The limits of ports.
+//! Metrics of the limits of ports.
 
 use api::v1::{LimitsSpec, RateLimit};
 
 use super::Facts;
 use super::text::{Kind, Page};
 
-/// The bounds of a port that were asked for: which, frames and bytes a second.
+/// Returns the configured limits of a port: name, frames and bytes a second.
 fn rates(limits: &LimitsSpec) -> impl Iterator<Item = (&'static str, Option<u64>, Option<f64>)> {
     let ways = [
         ("from-guest", limits.from_guest),
@@ -34,9 +34,10 @@ fn rates(limits: &LimitsSpec) -> impl Iterator<Item = (&'static str, Option<u64>
     )
 }
 
-/// Writes their families.
+/// Writes the families of limits.
 pub(super) fn write(facts: &Facts, page: &mut Page) {
-    let help = "Frames a second that a port may send (from-guest), be sent (to-guest), or send to many, where that is bounded.";
+    let help = "Configured limit in frames a second, by direction (from-guest, to-guest) or kind \
+                of flooded frames.";
     let mut family = page.family(Kind::Gauge, "lasthop_port_limit_frames_per_second", help);
     for port in &facts.status.ports {
         for (which, frames, _) in rates(&port.limits) {
@@ -46,8 +47,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
                 .for_each(|rate| family.sample(&labels, rate));
         }
     }
-    let help =
-        "Bytes a second of Ethernet frames that a port may send or be sent, where that is bounded.";
+    let help = "Configured limit in bytes a second of Ethernet frames, by direction.";
     let mut family = page.family(Kind::Gauge, "lasthop_port_limit_bytes_per_second", help);
     for port in &facts.status.ports {
         for (which, _, bytes) in rates(&port.limits) {

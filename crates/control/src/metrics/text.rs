@@ -1,11 +1,12 @@
-//! The two text formats: <https://prometheus.io/docs/instrumenting/exposition_formats/> and OpenMetrics 1.0.
+//! The two text formats: <https://prometheus.io/docs/instrumenting/exposition_formats/> and
+//! OpenMetrics 1.0.
 
 use std::fmt::{Display, Write};
 
-/// Which format.
+/// Text formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus's own, 0.0.4.
+    /// Prometheus's text format 0.0.4.
     #[default]
     Plain,
     /// OpenMetrics 1.0.
@@ -13,16 +14,17 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a client asks for with its `Accept`.
+    /// Returns the format for a client's `Accept` header.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
-        match accept.contains("application/openmetrics-text") {
-            true => Self::OpenMetrics,
-            false => Self::Plain,
+        if accept.contains("application/openmetrics-text") {
+            Self::OpenMetrics
+        } else {
+            Self::Plain
         }
     }
 
-    /// The content type.
+    /// Returns the content type.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -32,14 +34,14 @@ impl Format {
     }
 }
 
-/// What a family of samples is.
+/// Types of families.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It only grows; its samples end in `_total`.
+    /// A value that only grows; its samples end in `_total`.
     Counter,
-    /// It is what it is now.
+    /// A current value.
     Gauge,
-    /// How many there were up to each bound; see [`Page::histogram`].
+    /// Counts up to each bound; see [`Page::histogram`].
     Histogram,
 }
 
@@ -68,7 +70,7 @@ impl Page {
         };
         let told = match self.format {
             Format::Plain => suffix,
-            // There the suffix belongs to the sample.
+            // In OpenMetrics only samples have the suffix.
             Format::OpenMetrics => "",
         };
         let word = match kind {
@@ -86,8 +88,8 @@ impl Page {
         }
     }
 
-    /// A whole family of one histogram: counts up to each bound and not up to the one before, those beyond the last, and the
-    /// sum of all.
+    /// Writes a family of one histogram. `counts` has the counts of each bucket, not cumulated;
+    /// `beyond` is the count above the last bound.
     pub(super) fn histogram(
         &mut self,
         name: &'static str,
@@ -112,7 +114,7 @@ impl Page {
         let _ = write!(self.text, "{what}");
     }
 
-    /// The whole page.
+    /// Returns the whole page.
     pub(super) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -129,7 +131,7 @@ pub(super) struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// One more sample.
+    /// Writes a sample.
     pub(super) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
         let (name, suffix) = (self.name, self.suffix);
         self.page.put(format_args!("{name}{suffix}"));
@@ -143,7 +145,7 @@ impl Family<'_> {
     }
 }
 
-/// A label's value: backslashes, quotes and ends of lines are escaped.
+/// Escapes backslashes, quotes and line ends in a label's value.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\\\").replace('"', "\\\"");
     text.replace('\n', "\\n")

@@ -1,14 +1,16 @@
-//! What serde says of a document, in the words of the configuration's errors: what was expected, and what was found.
+//! Translates serde's errors into those of the configuration: what was expected, and what was
+//! found.
 
-use api::v1::{Problem, ProblemKind};
+use api::v1::{Problem, ProblemKind, old_names};
 use serde_json::Error;
 use serde_path_to_error::Error as Misfit;
 
 use super::INTEGERS;
-use crate::wanted::{expect, quoted, said};
+use crate::desired::{expect, message, quoted};
 
-/// Keys that mean the same in every document, and what is expected of each. Those with a type are something else with another.
-const KEYS: [(&str, Option<&str>, &str); 22] = [
+/// Keys with the same meaning in every document, and the expected value of each. An entry with a
+/// type applies only to errors about that type.
+const KEYS: [(&str, Option<&str>, &str); 21] = [
     ("name", None, expect::NAME),
     ("kind", None, expect::KIND),
     ("driver", None, expect::DRIVER),
@@ -25,25 +27,24 @@ const KEYS: [(&str, Option<&str>, &str); 22] = [
     ("workers", None, expect::WORKERS),
     ("poll", None, expect::POLL),
     ("guest_state", None, expect::GUEST_STATE),
-    ("copy_engine", None, expect::COPY_ENGINE),
     ("period_us", None, expect::PERIOD),
-    ("threshold", None, expect::THRESHOLD),
-    ("mark", None, expect::MARK),
+    ("frames", None, expect::COALESCED_FRAMES),
+    ("backlog", None, expect::BACKLOG),
     ("hysteresis_us", None, expect::HYSTERESIS),
     ("listen", None, expect::LISTEN),
 ];
 
-/// What is wrong with a document, for whoever sent it: it is no JSON (400), or not the document that was asked for (422).
+/// Returns the problem of a document for the client: no JSON (400), or invalid (422).
 pub(crate) fn problem(error: &Misfit<Error>) -> Problem {
     let (path, error) = (error.path().to_string(), error.inner());
     if !error.is_data() {
-        return unreadable(error);
+        return syntax_error(error);
     }
     let path = match path.as_str() {
         "." | "?" => "",
         path => path,
     };
-    let (detail, field) = told(without_place(&error.to_string()), path);
+    let (detail, field) = explain(without_place(&error.to_string()), path);
     let problem = Problem::new(ProblemKind::Invalid, detail);
     match field.as_str() {
         "" => problem,
@@ -51,19 +52,20 @@ pub(crate) fn problem(error: &Misfit<Error>) -> Problem {
     }
 }
 
-/// What is no JSON, and where: only there the place says more than the field would.
-pub(crate) fn unreadable(error: &Error) -> Problem {
+/// Returns the problem of a text that is not JSON, with its line and column.
+pub(crate) fn syntax_error(error: &Error) -> Problem {
     let (line, column) = (error.line(), error.column());
     let at = format!("at line {line} column {column}");
     let text = error.to_string();
-    let detail = match error.is_eof() {
-        true => format!("expected more JSON, found its end {at}"),
-        false => format!("expected JSON, found none {at}: {}", without_place(&text)),
+    let detail = if error.is_eof() {
+        format!("expected more JSON, found its end {at}")
+    } else {
+        format!("expected JSON, found none {at}: {}", without_place(&text))
     };
     Problem::new(ProblemKind::Malformed, detail)
 }
 
-/// What serde says, without the place in the text: a document may come from elsewhere.
+/// Removes the position in the text from serde's message: a document may come from elsewhere.
 fn without_place(text: &str) -> &str {
     let is_place = |place: &str| {
         let numbers = place.split_once(" column ");
@@ -76,42 +78,45 @@ fn without_place(text: &str) -> &str {
     }
 }
 
-/// What serde says of the value at a path: what is wrong, and with which field.
-pub(crate) fn told(what: &str, path: &str) -> (String, String) {
+/// Translates serde's message about the value at a path; returns the detail and the field.
+pub(crate) fn explain(what: &str, path: &str) -> (String, String) {
     if let Some(name) = between(what, "missing field `", "`") {
         let key = KEYS.iter().find(|(key, ..)| *key == name);
         let expected = key.map_or("the key", |(.., words)| words);
-        return (said(expected, "no such key"), within(path, name));
+        return (message(expected, "no such key"), within(path, name));
     }
     if let Some(name) = between(what, "duplicate field `", "`") {
         let found = format!("{} a second time", quoted(name));
-        return (said("each key once", &found), path.to_owned());
+        return (message("each key once", &found), path.to_owned());
     }
     if let Some(name) = between(what, "unknown field `", "`, there are no fields") {
         let found = format!("the unknown key {}", quoted(name));
-        return (said("no key", &found), path.to_owned());
+        return (message("no key", &found), path.to_owned());
     }
-    // What the client sent is in there, too, but before.
+    // The client's text is in the message, too, but before.
     let detail = match what.rsplit_once(", expected ") {
         Some((found, expected)) => with_both(found, expected, path),
         None => match what.strip_prefix("expected ") {
-            // Of several types that would be right.
-            Some(expected) => said(expected, "something else"),
+            // Of several possible types.
+            Some(expected) => message(expected, "something else"),
             None => what.to_owned(),
         },
     };
     (detail, path.to_owned())
 }
 
-/// What was found and what was expected, of an error that has both.
+/// Translates an error with a found and an expected part.
 fn with_both(found: &str, expected: &str, path: &str) -> String {
     if let Some(name) = between(found, "unknown field `", "`") {
         let keys: Vec<&str> = words(expected).collect();
+        if let Some(row) = old_names::old_key(name, &keys) {
+            return row.to_string();
+        }
         let expected = match keys.len() {
             1 => format!("the key {}", keys[0]),
             _ => format!("one of the keys {}", keys.join(", ")),
         };
-        return said(&expected, &format!("the unknown key {}", quoted(name)));
+        return message(&expected, &format!("the unknown key {}", quoted(name)));
     }
     if let Some(word) = between(found, "unknown variant `", "`") {
         let all: Vec<String> = words(expected).map(quoted).collect();
@@ -119,17 +124,17 @@ fn with_both(found: &str, expected: &str, path: &str) -> String {
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
             _ => all.concat(),
         };
-        return said(&expected, &quoted(word));
+        return message(&expected, &quoted(word));
     }
     let found = ["invalid type: ", "invalid value: "]
         .iter()
         .find_map(|prefix| found.strip_prefix(prefix))
         .map_or_else(|| found.to_owned(), value);
-    said(&wanted_at(path, expected), &found)
+    message(&expected_at(path, expected), &found)
 }
 
-/// What is expected at a path where serde would like a type.
-fn wanted_at(path: &str, expected: &str) -> String {
+/// Returns the expected value at a path where serde expects a type.
+fn expected_at(path: &str, expected: &str) -> String {
     let key = path.rsplit('.').next().unwrap_or(path);
     let known = KEYS
         .iter()
@@ -147,7 +152,7 @@ fn wanted_at(path: &str, expected: &str) -> String {
     }
 }
 
-/// A value in serde's words, like ``integer `7` `` or `string "a"`, as it stands in the document.
+/// Returns a value that serde calls ``integer `7` `` or `string "a"` as in the document.
 fn value(found: &str) -> String {
     for kind in ["integer `", "floating point `", "boolean `", "character `"] {
         if let Some(value) = between(found, kind, "`") {
@@ -165,7 +170,7 @@ fn value(found: &str) -> String {
     }
 }
 
-/// The words of a list like ``one of `a`, `b` ``.
+/// Returns the words of a list like ``one of `a`, `b` ``.
 fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split('`').skip(1).step_by(2)
 }
@@ -174,7 +179,7 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
     text.strip_prefix(before)?.strip_suffix(after)
 }
 
-/// The path of a field of what is at a path.
+/// Returns the path of a field of the object at a path.
 fn within(path: &str, name: &str) -> String {
     match path {
         "" => name.to_owned(),

@@ -1,13 +1,14 @@
-//! Connections of clients, and how much they may take: whoever floods, stalls or sends garbage takes from other clients
-//! of the same socket at most, and nothing from guests.
+//! Connections of clients, and their limits: a client that floods, stalls or sends garbage can only
+//! affect other clients of the same socket, never guests.
 //!
 //! ```text
-//! connections     at most CLIENTS; one more takes the place of the one that has been idle for longest, and where all are
-//!                 busy it is turned away with 503; at most FAREWELLS are told so at once
-//! head            at most BUFFER bytes and HEADERS lines, within HEAD; else 431, 400, 408
-//! body            bounded by the router, within EXCHANGE; else 413, 408
-//! answer          at most ANSWERS at once are being made, or are LONG and being written; a client that does not read its
-//!                 own within EXCHANGE loses the connection
+//! connections   at most MAX_CLIENTS; a new one replaces the one that has been idle for longest;
+//!               if all are busy, it is rejected with 503, at most MAX_REJECTIONS at a time
+//! head          at most BUFFER bytes and HEADERS lines, within HEAD_TIMEOUT; else 431, 400, 408
+//! body          bounded by the router, within EXCHANGE_TIMEOUT; else 413, 408
+//! response      at most MAX_RESPONSES are made at a time, or are longer than LONG_RESPONSE and
+//!               being written; a client that does not read its own within EXCHANGE_TIMEOUT is
+//!               disconnected
 //! ```
 
 use std::convert::Infallible;
@@ -38,50 +39,51 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::requests::Failure;
 
-/// Connections of one socket.
-pub(super) const CLIENTS: usize = 64;
-/// Clients beyond that who are told at once why they are turned away.
-const FAREWELLS: usize = 16;
-/// Answers at once.
-const ANSWERS: usize = 8;
-/// For the head of a request.
-pub(super) const HEAD: Duration = Duration::from_secs(10);
-/// For all the rest; longer than the engine may take.
-pub(super) const EXCHANGE: Duration = Duration::from_secs(20);
-/// Bytes of a head, and of an answer that waits to be written.
+/// Most connections of one socket.
+pub(super) const MAX_CLIENTS: usize = 64;
+/// Most clients beyond [`MAX_CLIENTS`] that get the reason of their rejection at a time.
+const MAX_REJECTIONS: usize = 16;
+/// Most responses that are made at a time.
+const MAX_RESPONSES: usize = 8;
+/// Time, 10 s, for the head of a request.
+pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time, 20 s, for the rest of a request and its response; longer than the engine's.
+pub(super) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Most bytes of a head, and of a response that waits to be written.
 const BUFFER: usize = 32 * 1024;
-/// Lines of a head.
+/// Most lines of a head.
 const HEADERS: usize = 64;
-/// Bytes of an answer of which each client may have one that waits to be read.
-const LONG: u64 = 256 * 1024;
-/// Bytes of an answer that are handed over at once.
-const PIECE: usize = 16 * 1024;
-/// Bytes that a client by a path may have not read, of which the system makes twice as many: as long as all the system lets anybody
-/// have where nothing else is set. What waits there is written while the client does not run, and so there are fewer turns.
-const UNREAD: usize = 208 * 1024;
-/// After a connection could not be accepted: descriptors are short, as a rule.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes beyond which a response counts against [`MAX_RESPONSES`] until the client has read it.
+const LONG_RESPONSE: u64 = 256 * 1024;
+/// Bytes of a response that are passed to the connection at a time.
+const CHUNK: usize = 16 * 1024;
+/// Bytes in the send buffer of a unix socket, which the system doubles: its default maximum. The
+/// client need not run while they are written, so there are fewer context switches.
+const SEND_BUFFER: usize = 208 * 1024;
+/// Interval, 100 ms, after a connection could not be accepted, for want of descriptors as
+/// a rule.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A socket that listens.
+/// A listening socket.
 pub enum Listener {
-    /// With a path.
+    /// A unix socket.
     Unix(UnixListener),
-    /// With an address.
+    /// A TCP socket.
     Tcp(TcpListener),
 }
 
-/// A connection, whatever it comes by.
+/// A connection of either kind.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Listener {
-    /// A connection, and who it is by a path.
+    /// Accepts a connection; the peer is known for a unix socket.
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
         match self {
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                set_socket_send_buffer_size(&stream, UNREAD)?;
+                set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
                 let peer = Peer::of(&stream).ok();
                 Ok((Box::new(stream), peer))
             }
@@ -90,14 +92,14 @@ impl Listener {
     }
 }
 
-/// When a client has last done something, and whether it waits for an answer.
+/// Time of a client's last activity, and whether it waits for a response.
 #[derive(Debug)]
 struct Activity {
     start: Instant,
-    /// Milliseconds since then, and in the lowest bit that it waits.
+    /// Milliseconds since the start; the lowest bit: a response is being made.
     last: AtomicU64,
-    /// It gets an answer that has no end.
-    is_fed: AtomicBool,
+    /// The client receives an endless response.
+    is_streaming: AtomicBool,
 }
 
 impl Activity {
@@ -105,7 +107,7 @@ impl Activity {
         Self {
             start: Instant::now(),
             last: AtomicU64::new(0),
-            is_fed: AtomicBool::new(false),
+            is_streaming: AtomicBool::new(false),
         }
     }
 
@@ -114,10 +116,10 @@ impl Activity {
         self.last.store(now << 1 | u64::from(waits), Relaxed);
     }
 
-    /// The time; none of one that waits for an answer.
+    /// Returns the time of the last activity of an idle client.
     fn idle_since(&self) -> Option<Instant> {
         let last = self.last.load(Relaxed);
-        let idle = last & 1 == 0 && !self.is_fed.load(Relaxed);
+        let idle = last & 1 == 0 && !self.is_streaming.load(Relaxed);
         idle.then(|| self.start + Duration::from_millis(last >> 1))
     }
 
@@ -133,16 +135,17 @@ struct Client {
 }
 
 /// All clients of a socket.
-struct Crowd {
+struct ConnectionPool {
     router: Router,
     clients: Vec<Client>,
     tasks: JoinSet<()>,
-    answers: Arc<Semaphore>,
-    farewells: Arc<Semaphore>,
+    responses: Arc<Semaphore>,
+    rejections: Arc<Semaphore>,
     closing: watch::Sender<bool>,
 }
 
-/// Serves all who connect until `shutdown` is over, and then `grace` longer who waits for an answer.
+/// Serves all clients until `shutdown` completes, and then for at most `grace` those with requests
+/// under way.
 pub(super) async fn serve(
     listener: Listener,
     router: Router,
@@ -150,66 +153,66 @@ pub(super) async fn serve(
     grace: Duration,
 ) {
     let mut shutdown = pin!(shutdown);
-    let mut crowd = Crowd::new(router);
+    let mut pool = ConnectionPool::new(router);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => crowd.admit(stream, peer),
+                Ok((stream, peer)) => pool.admit(stream, peer),
                 Err(error) => {
-                    tracing::debug!("a client could not be accepted: {error}");
-                    sleep(PAUSE).await;
+                    tracing::debug!("accept failed: {error}");
+                    sleep(RETRY_INTERVAL).await;
                 }
             },
-            Some(_) = crowd.tasks.join_next(), if !crowd.tasks.is_empty() => {
-                crowd.clients.retain(|client| !client.task.is_finished());
+            Some(_) = pool.tasks.join_next(), if !pool.tasks.is_empty() => {
+                pool.clients.retain(|client| !client.task.is_finished());
             }
         }
     }
     drop(listener);
-    crowd.closing.send_replace(true);
-    let all = async { while crowd.tasks.join_next().await.is_some() {} };
-    // Whoever has not read its answer by then does not get the rest.
+    pool.closing.send_replace(true);
+    let all = async { while pool.tasks.join_next().await.is_some() {} };
+    // The connections of clients that have not read their responses by then are closed.
     let _ = timeout(grace, all).await;
 }
 
-impl Crowd {
+impl ConnectionPool {
     fn new(router: Router) -> Self {
         Self {
             router,
             clients: Vec::new(),
             tasks: JoinSet::new(),
-            answers: Arc::new(Semaphore::new(ANSWERS)),
-            farewells: Arc::new(Semaphore::new(FAREWELLS)),
+            responses: Arc::new(Semaphore::new(MAX_RESPONSES)),
+            rejections: Arc::new(Semaphore::new(MAX_REJECTIONS)),
             closing: watch::Sender::new(false),
         }
     }
 
     fn admit(&mut self, stream: Box<dyn Stream>, peer: Option<Peer>) {
-        if self.clients.len() >= CLIENTS && !self.make_room() {
-            // Whoever comes in a flood is not even told.
-            if let Ok(place) = Arc::clone(&self.farewells).try_acquire_owned() {
-                self.tasks.spawn(turn_away(stream, place));
+        if self.clients.len() >= MAX_CLIENTS && !self.make_room() {
+            // In a flood, further clients are disconnected without a reason.
+            if let Ok(permit) = Arc::clone(&self.rejections).try_acquire_owned() {
+                self.tasks.spawn(reject(stream, permit));
             }
             return;
         }
         let activity = Arc::new(Activity::new());
-        let answers = Arc::clone(&self.answers);
+        let responses = Arc::clone(&self.responses);
         let closing = self.closing.subscribe();
         let service = TowerToHyperService::new(self.router.clone());
-        let attended = attend(
+        let served = serve_client(
             stream,
             peer,
             service,
             Arc::clone(&activity),
-            answers,
+            responses,
             closing,
         );
-        let task = self.tasks.spawn(attended);
+        let task = self.tasks.spawn(served);
         self.clients.push(Client { activity, task });
     }
 
-    /// Ends the connection that has been idle for longest; `false` where none is.
+    /// Closes the connection that has been idle for the longest time; `false` where none is idle.
     fn make_room(&mut self) -> bool {
         let clients = self.clients.iter().enumerate();
         let idle = clients.filter_map(|(at, client)| Some((client.activity.idle_since()?, at)));
@@ -221,82 +224,85 @@ impl Crowd {
     }
 }
 
-/// Serves one client until it, we or its time is over.
-async fn attend(
+/// Serves one client until it disconnects, the server ends, or its time is over.
+async fn serve_client(
     stream: Box<dyn Stream>,
     peer: Option<Peer>,
     service: TowerToHyperService<Router>,
     activity: Arc<Activity>,
-    answers: Arc<Semaphore>,
+    responses: Arc<Semaphore>,
     mut closing: watch::Receiver<bool>,
 ) {
     let noted = Arc::clone(&activity);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         noted.note(true);
         peer.map(|peer| request.extensions_mut().insert(peer));
-        let (noted, answers) = (Arc::clone(&noted), Arc::clone(&answers));
+        let (noted, responses) = (Arc::clone(&noted), Arc::clone(&responses));
         let service = service.clone();
         async move {
-            let answer = answer(service, request, answers).await;
-            let answer = fed(answer, &noted);
+            let response = response(service, request, responses).await;
+            let response = track_stream(response, &noted);
             noted.note(false);
-            Ok::<_, Infallible>(answer)
+            Ok::<_, Infallible>(response)
         }
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(BUFFER)
         .max_headers(HEADERS)
         .serve_connection(TokioIo::new(stream), service);
     let mut closed = pin!(async { closing.wait_for(|closing| *closing).await.is_ok() });
-    let mut told = false;
+    let mut is_closing = false;
     loop {
-        // A stalled one does nothing; whoever waits for an answer gets one in time.
-        let deadline = activity.last() + 2 * EXCHANGE;
+        // A stalled client shows no activity; a client that waits for a response gets one in time.
+        let deadline = activity.last() + 2 * EXCHANGE_TIMEOUT;
         let done = tokio::select! {
             done = &mut connection => done,
-            _ = &mut closed, if !told => {
-                told = true;
+            _ = &mut closed, if !is_closing => {
+                is_closing = true;
                 Pin::new(&mut connection).graceful_shutdown();
                 continue;
             }
             () = sleep_until(deadline) => {
-                if activity.is_fed.load(Relaxed) {
-                    // It may have nothing to get for long; there are few places for such.
+                if activity.is_streaming.load(Relaxed) {
+                    // A stream may be silent for long; the number of streams is bounded.
                     activity.note(false);
-                } else if activity.last() + 2 * EXCHANGE <= Instant::now() {
+                } else if activity.last() + 2 * EXCHANGE_TIMEOUT <= Instant::now() {
                     return;
                 }
                 continue;
             }
         };
         if done.is_err_and(|error| error.is_timeout()) {
-            let seconds = HEAD.as_secs();
-            let detail = format!("the head of the request did not come within {seconds} s");
+            let seconds = HEAD_TIMEOUT.as_secs();
+            let detail = format!("no complete request head within {seconds} s");
             let problem = Problem::new(ProblemKind::Timeout, detail);
-            tell(connection.into_parts().io.into_inner(), problem).await;
+            send_problem(connection.into_parts().io.into_inner(), problem).await;
         }
         return;
     }
 }
 
-/// The answer to one request, in time, and not too many at once.
-async fn answer(
+/// Makes the response to one request, in time, and not too many at once.
+async fn response(
     service: TowerToHyperService<Router>,
     request: hyper::Request<Incoming>,
-    answers: Arc<Semaphore>,
+    responses: Arc<Semaphore>,
 ) -> Response {
-    let made = timeout(EXCHANGE, async {
-        let permit = answers.acquire_owned().await;
-        let answer = service.call(request).await;
-        let answer = answer.unwrap_or_else(|never| match never {});
-        if answer.extensions().get::<Endless>().is_some() {
-            return answer;
+    let made = timeout(EXCHANGE_TIMEOUT, async {
+        let permit = responses.acquire_owned().await;
+        let response = service.call(request).await;
+        let response = response.unwrap_or_else(|never| match never {});
+        if response.extensions().get::<Streaming>().is_some() {
+            return response;
         }
-        answer.map(|inner| {
-            let is_long = inner.size_hint().exact().is_none_or(|size| size > LONG);
-            Body::new(Pieces {
+        response.map(|inner| {
+            let is_long = inner
+                .size_hint()
+                .exact()
+                .is_none_or(|size| size > LONG_RESPONSE);
+            Body::new(ChunkedBody {
                 inner,
                 rest: Bytes::new(),
                 _permit: permit.ok().filter(|_| is_long),
@@ -304,41 +310,42 @@ async fn answer(
         })
     });
     let late = |_| {
-        let seconds = EXCHANGE.as_secs();
-        let detail = format!("the request did not come, or was not done, within {seconds} s");
+        let seconds = EXCHANGE_TIMEOUT.as_secs();
+        let detail = format!("the request was not completed within {seconds} s");
         Failure::from(Problem::new(ProblemKind::Timeout, detail)).into_response()
     };
     made.await.unwrap_or_else(late)
 }
 
-/// Marks an answer without end: it counts as none of [`ANSWERS`], and whoever makes it bounds how many there are.
+/// Marks an endless response: it does not count against [`MAX_RESPONSES`], and its handler bounds
+/// the number of such responses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Endless;
+pub(super) struct Streaming;
 
-/// An answer; where it has no end, its client is not idle until it is over.
-fn fed(answer: Response, activity: &Arc<Activity>) -> Response {
-    if answer.extensions().get::<Endless>().is_none() {
-        return answer;
+/// Marks the client of an endless response as busy until its end.
+fn track_stream(response: Response, activity: &Arc<Activity>) -> Response {
+    if response.extensions().get::<Streaming>().is_none() {
+        return response;
     }
-    activity.is_fed.store(true, Relaxed);
+    activity.is_streaming.store(true, Relaxed);
     let activity = Arc::clone(activity);
-    answer.map(|inner| Body::new(Fed { inner, activity }))
+    response.map(|inner| Body::new(StreamingBody { inner, activity }))
 }
 
-/// The body of an answer without end.
-struct Fed {
+/// The body of an endless response.
+struct StreamingBody {
     inner: Body,
     activity: Arc<Activity>,
 }
 
-impl Drop for Fed {
+impl Drop for StreamingBody {
     fn drop(&mut self) {
-        self.activity.is_fed.store(false, Relaxed);
+        self.activity.is_streaming.store(false, Relaxed);
         self.activity.note(false);
     }
 }
 
-impl HttpBody for Fed {
+impl HttpBody for StreamingBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -350,32 +357,34 @@ impl HttpBody for Fed {
     }
 }
 
-/// Tells a client that there are too many.
-async fn turn_away(stream: Box<dyn Stream>, _place: OwnedSemaphorePermit) {
-    tell(stream, Problem::unavailable("there are too many clients")).await;
+/// Sends a client the reason of its rejection.
+async fn reject(stream: Box<dyn Stream>, _permit: OwnedSemaphorePermit) {
+    send_problem(stream, Problem::unavailable("too many clients")).await;
 }
 
-/// Says what is wrong where there is no request that could be answered, and hangs up.
-async fn tell(mut stream: Box<dyn Stream>, problem: Problem) {
+/// Sends a problem to a client without a complete request, and closes the connection.
+async fn send_problem(mut stream: Box<dyn Stream>, problem: Problem) {
     let (status, title) = (problem.status, &problem.title);
     let body = serde_json::to_string(&problem).unwrap_or_default();
     let length = body.len();
     let text = format!(
-        "HTTP/1.1 {status} {title}\r\nconnection: close\r\ncontent-type: application/problem+json\r\n\
+        "HTTP/1.1 {status} {title}\r\nconnection: close\r\n\
+         content-type: application/problem+json\r\n\
          content-length: {length}\r\n\r\n{body}"
     );
-    // It hears it or not.
-    let _ = timeout(PAUSE, stream.write_all(text.as_bytes())).await;
+    // The client may be gone.
+    let _ = timeout(RETRY_INTERVAL, stream.write_all(text.as_bytes())).await;
 }
 
-/// A body in pieces: what a client does not read is not copied for it. While one that is long is read, others that are wait.
-struct Pieces {
+/// A body in chunks: only the bytes that a client reads are copied for it. A long one keeps its
+/// permit until the client has read it.
+struct ChunkedBody {
     inner: Body,
     rest: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl HttpBody for Pieces {
+impl HttpBody for ChunkedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -392,7 +401,7 @@ impl HttpBody for Pieces {
                 other => return other,
             }
         }
-        let length = self.rest.len().min(PIECE);
+        let length = self.rest.len().min(CHUNK);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
 
@@ -415,22 +424,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_flood_of_clients_that_read_nothing_holds_a_bounded_number_of_connections() {
-        let mut crowd = Crowd::new(Router::new());
+        let mut pool = ConnectionPool::new(Router::new());
         let mut others = Vec::new();
-        for _ in 0..CLIENTS {
-            crowd.admit(deaf(&mut others), None);
+        for _ in 0..MAX_CLIENTS {
+            pool.admit(stalled(&mut others), None);
         }
-        for client in &crowd.clients {
+        for client in &pool.clients {
             client.activity.note(true);
         }
-        for _ in 0..10 * FAREWELLS {
-            crowd.admit(deaf(&mut others), None);
+        for _ in 0..10 * MAX_REJECTIONS {
+            pool.admit(stalled(&mut others), None);
         }
-        assert_eq!(crowd.tasks.len(), CLIENTS + FAREWELLS);
+        assert_eq!(pool.tasks.len(), MAX_CLIENTS + MAX_REJECTIONS);
     }
 
-    /// Our end of a connection that takes a byte.
-    fn deaf(others: &mut Vec<tokio::io::DuplexStream>) -> Box<dyn Stream> {
+    /// Returns the server's end of a connection that holds one byte.
+    fn stalled(others: &mut Vec<tokio::io::DuplexStream>) -> Box<dyn Stream> {
         let (ours, other) = tokio::io::duplex(1);
         others.push(other);
         Box::new(ours)

@@ -1,4 +1,4 @@
-//! Events: an answer that goes on until its client ends it, or control does.
+//! Handlers of events: an endless response, until the client or control ends it.
 
 use api::v1::{EventsFilter, Problem};
 use axum::body::Body;
@@ -8,61 +8,67 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName};
 use axum::response::{IntoResponse, Response};
 
-use super::connections::Endless;
+use super::connections::Streaming;
 use super::handlers::query;
-use super::requests::{Done, malformed};
+use super::requests::{HandlerResult, malformed};
 use crate::command::EngineHandle;
-use crate::events::{Feed, Start};
+use crate::events::{EventStream, Start};
 
-/// What a client has had last (WHATWG HTML, 9.2.4).
+/// Header with the last event that a client has received (WHATWG HTML, 9.2.4).
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// What happens, as it happens
+/// Watch events
 ///
-/// Server-sent events: the `event` of each is its kind, its `data` a document `Event`, its `id` the one of that
-/// document. Without `last` and `Last-Event-ID` it begins with the next. The last 4096 are kept; where some are gone that a client has not
-/// had there is one of kind `missed`. A comment comes after 15 seconds of silence. At most 16 at once. An upgrade ends them: clients come back with `Last-Event-ID`.
-#[utoipa::path(get, operation_id = "watch_events", path = "/v1/events", params(EventsFilter, LastEventId), responses(
-    (status = 200, body = String, content_type = "text/event-stream")
-))]
+/// Server-sent events: the `event` of each is its kind, its `data` a document `Event`, its `id` the
+/// one of that document. Without `last` and `Last-Event-ID` the stream starts with the next event.
+/// The last 4096 are kept; an event of kind `missed` stands for those that a client has not
+/// received and that are gone. A comment is sent after 15 seconds without an event. At most 16
+/// clients at once. An upgrade ends all streams: clients resume with `Last-Event-ID`.
+#[utoipa::path(
+    get,
+    operation_id = "watch_events",
+    path = "/v1/events",
+    params(EventsFilter, LastEventId),
+    responses((status = 200, body = String, content_type = "text/event-stream")),
+)]
 pub(super) async fn watch(
     State(engine): State<EngineHandle>,
     filter: Result<Query<EventsFilter>, QueryRejection>,
     headers: HeaderMap,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let filter = query(filter)?;
     filter.check()?;
     let start = start(&headers)?;
     let events = engine.events().clone();
-    let place = events.place()?;
+    let slot = events.slot()?;
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-store"),
     ];
-    let body = Body::new(Feed::new(events, filter, start, place));
+    let body = Body::new(EventStream::new(events, filter, start, slot));
     let mut answer = (headers, body).into_response();
-    answer.extensions_mut().insert(Endless);
+    answer.extensions_mut().insert(Streaming);
     Ok(answer)
 }
 
-/// Where a client begins, as it says.
+/// Returns the start of a client's stream.
 fn start(headers: &HeaderMap) -> Result<Start, Problem> {
     let Some(id) = headers.get(LAST_EVENT_ID) else {
         return Ok(Start::default());
     };
-    let start = id.to_str().ok().and_then(Start::behind);
+    let start = id.to_str().ok().and_then(Start::after);
     start.ok_or_else(|| {
         let detail = format!("{LAST_EVENT_ID}: expected the id of an event, found {id:?}");
         malformed(detail)
     })
 }
 
-/// The header with which a client goes on where it was.
+/// The header with which a client resumes a stream.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "it is there to be described")]
 pub(super) struct LastEventId {
-    /// The `id` of the last event that the client has had.
+    /// The `id` of the last event that the client has received.
     #[param(rename = "Last-Event-ID", required = false)]
     last_event_id: Option<String>,
 }

@@ -1,11 +1,11 @@
-//! What is done for each path and method; the table is in the module above.
+//! Handlers of each path and method; the table is in the parent module.
 
 pub(super) mod trace;
 
 use api::v1::{
-    ChangeOptions, ChangesDocument, PortPatch, PortSpec, PortStats, PortStatus, PortsDocument,
-    Problem, ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument,
-    StatsDocument, StatusDocument, SwitchSpec, WantedState, WarningsDocument,
+    ChangeOptions, ChangesDocument, DesiredState, PortPatch, PortSpec, PortStats, PortStatus,
+    PortsDocument, Problem, ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus,
+    SegmentsDocument, StatsDocument, StatusDocument, SwitchSpec, WarningsDocument,
 };
 use axum::Json;
 use axum::body::Bytes;
@@ -16,230 +16,334 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::openapi;
-use super::requests::{Client, Done, Failure, condition, document, is_known, misspelt, name};
-use crate::command::{EngineHandle, Request, Wanted};
+use super::requests::{
+    Client, Failure, HandlerResult, condition, document, is_known, malformed_query, name,
+};
+use crate::command::{Desired, EngineHandle, Request};
+use crate::desired::{self, Change, Difference};
 use crate::metrics::{self, Format};
-use crate::wanted::{self, Change, Difference};
 
-/// A name in a path, or why there is none.
+/// The name in a path, or why it cannot be read.
 pub(super) type Name = Result<Path<String>, PathRejection>;
-/// A body, or why there is none.
+/// A body, or why it cannot be read.
 pub(super) type Body = Result<Bytes, BytesRejection>;
-/// The options of a change, or why there are none.
+/// The options of a change, or why they cannot be read.
 pub(super) type Options = Result<Query<ChangeOptions>, QueryRejection>;
 
-/// What everything is doing
-#[utoipa::path(get, operation_id = "get_status", path = "/v1/status", responses((status = 200, body = StatusDocument)))]
-pub(super) async fn status(State(engine): State<EngineHandle>) -> Done<Json<StatusDocument>> {
+/// Get status
+#[utoipa::path(
+    get,
+    operation_id = "get_status",
+    path = "/v1/status",
+    responses((status = 200, body = StatusDocument)),
+)]
+pub(super) async fn status(
+    State(engine): State<EngineHandle>,
+) -> HandlerResult<Json<StatusDocument>> {
     Ok(Json(engine.status().await?))
 }
 
-/// Traffic and drops
-#[utoipa::path(get, operation_id = "get_stats", path = "/v1/stats", responses((status = 200, body = StatsDocument)))]
-pub(super) async fn stats(State(engine): State<EngineHandle>) -> Done<Json<StatsDocument>> {
+/// Get traffic and drops
+#[utoipa::path(
+    get,
+    operation_id = "get_stats",
+    path = "/v1/stats",
+    responses((status = 200, body = StatsDocument)),
+)]
+pub(super) async fn stats(
+    State(engine): State<EngineHandle>,
+) -> HandlerResult<Json<StatsDocument>> {
     Ok(Json(engine.stats().await?))
 }
 
-/// Traffic and drops of one port
-#[utoipa::path(get, operation_id = "get_port_stats", path = "/v1/ports/{name}/stats", params(NamePath), responses((status = 200, body = PortStats)))]
+/// Get traffic and drops of a port
+#[utoipa::path(
+    get,
+    operation_id = "get_port_stats",
+    path = "/v1/ports/{name}/stats",
+    params(NamePath),
+    responses((status = 200, body = PortStats)),
+)]
 pub(super) async fn port_stats(
     State(engine): State<EngineHandle>,
     port: Name,
-) -> Done<Json<PortStats>> {
+) -> HandlerResult<Json<PortStats>> {
     let port = name(port)?;
     let mut all = engine.stats().await?.ports.into_iter();
     let found = all.find(|one| one.name == port);
     Ok(Json(found.ok_or_else(|| Problem::no_such_port(&port))?))
 }
 
-/// Metrics for Prometheus
+/// Get metrics for Prometheus
 ///
-/// In its text format 0.0.4, or in OpenMetrics 1.0 for those who accept that.
-#[utoipa::path(get, operation_id = "get_metrics", path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+/// In text format 0.0.4, or in OpenMetrics 1.0 for clients that accept it.
+#[utoipa::path(
+    get,
+    operation_id = "get_metrics",
+    path = "/metrics",
+    responses((status = 200, body = String, content_type = "text/plain")),
+)]
 pub(super) async fn metrics(
     State(engine): State<EngineHandle>,
     headers: HeaderMap,
-) -> Done<impl IntoResponse> {
+) -> HandlerResult<impl IntoResponse> {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
     let page = metrics::page(&engine.metrics().await?, format);
     Ok(([(CONTENT_TYPE, format.content_type())], page))
 }
 
-/// This document
-#[utoipa::path(get, operation_id = "get_openapi", path = "/v1/openapi.json", responses((status = 200, body = Value)))]
+/// Get this document
+#[utoipa::path(
+    get,
+    operation_id = "get_openapi",
+    path = "/v1/openapi.json",
+    responses((status = 200, body = Value)),
+)]
 pub(super) async fn openapi() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], openapi::COMMITTED)
 }
 
-/// Everything that is wanted
-#[utoipa::path(get, operation_id = "get_state", path = "/v1/state", params(IfNoneMatch), responses(
-    (status = 200, body = WantedState),
-    (status = 304, description = "It is the one of If-None-Match.")
-))]
-pub(super) async fn wanted(
+/// Get the desired state
+#[utoipa::path(
+    get,
+    operation_id = "get_state",
+    path = "/v1/state",
+    params(IfNoneMatch),
+    responses(
+        (status = 200, body = DesiredState),
+        (status = 304, description = "The version is one of If-None-Match."),
+    ),
+)]
+pub(super) async fn desired(
     State(engine): State<EngineHandle>,
     headers: HeaderMap,
-) -> Done<Response> {
-    let wanted = engine.wanted().await?;
-    if is_known(&headers, &wanted.version)? {
-        return Ok(with_tag(&wanted, StatusCode::NOT_MODIFIED));
+) -> HandlerResult<Response> {
+    let desired = engine.desired().await?;
+    if is_known(&headers, &desired.version)? {
+        return Ok(with_tag(&desired, StatusCode::NOT_MODIFIED));
     }
-    Ok(with_tag(&wanted, Json(&wanted.state)))
+    Ok(with_tag(&desired, Json(&desired.state)))
 }
 
-/// What is wanted, is right, and may not be meant
+/// List warnings about the desired state
 ///
-/// One MAC address at two ports of a segment, rules that never decide anything, access lists that are nobody's.
-#[utoipa::path(get, operation_id = "list_warnings", path = "/v1/warnings", responses((status = 200, body = WarningsDocument)))]
-pub(super) async fn warnings(State(engine): State<EngineHandle>) -> Done<Response> {
-    let wanted = engine.wanted().await?;
-    let warnings = wanted::warnings(&wanted.state);
-    Ok(with_tag(&wanted, Json(WarningsDocument { warnings })))
+/// Valid configuration that is probably a mistake: one MAC address at two ports of a segment, rules
+/// that never decide anything, unattached access lists.
+#[utoipa::path(
+    get,
+    operation_id = "list_warnings",
+    path = "/v1/warnings",
+    responses((status = 200, body = WarningsDocument)),
+)]
+pub(super) async fn warnings(State(engine): State<EngineHandle>) -> HandlerResult<Response> {
+    let desired = engine.desired().await?;
+    let warnings = desired::warnings(&desired.state);
+    Ok(with_tag(&desired, Json(WarningsDocument { warnings })))
 }
 
-/// Want all this and nothing else
+/// Replace the desired state
 ///
-/// Fields that are not there have their defaults. Done as a whole or not at all; ports and segments that stay as they are notice
-/// nothing.
-#[utoipa::path(put, operation_id = "replace_state", path = "/v1/state", params(ChangeOptions, IfMatch), request_body = WantedState, responses(
-    (status = 200, body = WantedState)
-))]
+/// Missing fields get their defaults. The change is made as a whole or not at all; ports and
+/// segments without a difference are not disturbed.
+#[utoipa::path(
+    put,
+    operation_id = "replace_state",
+    path = "/v1/state",
+    params(ChangeOptions, IfMatch),
+    request_body = DesiredState,
+    responses((status = 200, body = DesiredState)),
+)]
 pub(super) async fn put_state(
     Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let change = Change::State(Box::new(document(&headers, body)?));
-    let wanted = order(&engine, &headers, options, change).await?;
-    Ok(with_tag(&wanted, Json(&wanted.state)))
+    let desired = apply(&engine, &headers, options, change).await?;
+    Ok(with_tag(&desired, Json(&desired.state)))
 }
 
-/// Want something else
+/// Update the desired state (JSON merge patch)
 ///
-/// A JSON merge patch (RFC 7396) of what `GET` gives: lists are replaced as a whole.
-#[utoipa::path(patch, path = "/v1/state", params(ChangeOptions, IfMatch), request_body = Value, responses(
-    (status = 200, body = WantedState)
-))]
+/// A JSON merge patch (RFC 7396) of the document that `GET` returns: arrays are replaced as a
+/// whole.
+#[utoipa::path(
+    patch,
+    path = "/v1/state",
+    params(ChangeOptions, IfMatch),
+    request_body = Value,
+    responses((status = 200, body = DesiredState)),
+)]
 pub(super) async fn patch_state(
     Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let change = Change::PatchState(document(&headers, body)?);
-    let wanted = order(&engine, &headers, options, change).await?;
-    Ok(with_tag(&wanted, Json(&wanted.state)))
+    let desired = apply(&engine, &headers, options, change).await?;
+    Ok(with_tag(&desired, Json(&desired.state)))
 }
 
-/// What is wanted of the switch
-#[utoipa::path(get, operation_id = "get_switch", path = "/v1/switch", responses((status = 200, body = SwitchSpec)))]
-pub(super) async fn switch(State(engine): State<EngineHandle>) -> Done<Response> {
-    let wanted = engine.wanted().await?;
-    Ok(with_tag(&wanted, Json(&wanted.state.switch)))
+/// Get the switch's configuration
+#[utoipa::path(
+    get,
+    operation_id = "get_switch",
+    path = "/v1/switch",
+    responses((status = 200, body = SwitchSpec)),
+)]
+pub(super) async fn switch(State(engine): State<EngineHandle>) -> HandlerResult<Response> {
+    let desired = engine.desired().await?;
+    Ok(with_tag(&desired, Json(&desired.state.switch)))
 }
 
-/// Want something else of the switch
+/// Update the switch's configuration (JSON merge patch)
 ///
-/// A JSON merge patch. Only the name can change while Lasthop runs; other changes are answered with 409.
-#[utoipa::path(patch, path = "/v1/switch", params(ChangeOptions, IfMatch), request_body = Value, responses(
-    (status = 200, body = SwitchSpec)
-))]
+/// Only the name can change while Lasthop runs; other changes get a 409.
+#[utoipa::path(
+    patch,
+    path = "/v1/switch",
+    params(ChangeOptions, IfMatch),
+    request_body = Value,
+    responses((status = 200, body = SwitchSpec)),
+)]
 pub(super) async fn patch_switch(
     Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let change = Change::PatchSwitch(document(&headers, body)?);
-    let wanted = order(&engine, &headers, options, change).await?;
-    Ok(with_tag(&wanted, Json(&wanted.state.switch)))
+    let desired = apply(&engine, &headers, options, change).await?;
+    Ok(with_tag(&desired, Json(&desired.state.switch)))
 }
 
-/// All segments
-#[utoipa::path(get, operation_id = "list_segments", path = "/v1/segments", responses((status = 200, body = SegmentsDocument)))]
-pub(super) async fn segments(State(engine): State<EngineHandle>) -> Done<Response> {
-    let wanted = engine.wanted().await?;
-    let segments = wanted::segments(&wanted.state);
-    Ok(with_tag(&wanted, Json(SegmentsDocument { segments })))
+/// List segments
+#[utoipa::path(
+    get,
+    operation_id = "list_segments",
+    path = "/v1/segments",
+    responses((status = 200, body = SegmentsDocument)),
+)]
+pub(super) async fn segments(State(engine): State<EngineHandle>) -> HandlerResult<Response> {
+    let desired = engine.desired().await?;
+    let segments = desired::segments(&desired.state);
+    Ok(with_tag(&desired, Json(SegmentsDocument { segments })))
 }
 
-/// One segment
-#[utoipa::path(get, operation_id = "get_segment", path = "/v1/segments/{name}", params(NamePath), responses((status = 200, body = SegmentStatus)))]
-pub(super) async fn show_segment(State(engine): State<EngineHandle>, path: Name) -> Done<Response> {
+/// Get a segment
+#[utoipa::path(
+    get,
+    operation_id = "get_segment",
+    path = "/v1/segments/{name}",
+    params(NamePath),
+    responses((status = 200, body = SegmentStatus)),
+)]
+pub(super) async fn show_segment(
+    State(engine): State<EngineHandle>,
+    path: Name,
+) -> HandlerResult<Response> {
     let name = name(path)?;
-    let wanted = engine.wanted().await?;
-    let segment = segment(&wanted, &name)?;
-    Ok(with_tag(&wanted, Json(segment)))
+    let desired = engine.desired().await?;
+    let segment = segment(&desired, &name)?;
+    Ok(with_tag(&desired, Json(segment)))
 }
 
 /// Add a segment
-#[utoipa::path(post, path = "/v1/segments", params(ChangeOptions, IfMatch), request_body = SegmentSpec, responses(
-    (status = 201, body = SegmentStatus)
-))]
+#[utoipa::path(
+    post,
+    path = "/v1/segments",
+    params(ChangeOptions, IfMatch),
+    request_body = SegmentSpec,
+    responses((status = 201, body = SegmentStatus)),
+)]
 pub(super) async fn add_segment(
     Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let spec: SegmentSpec = document(&headers, body)?;
     let name = spec.name.clone();
-    let wanted = order_one(&engine, &headers, options, Change::AddSegment(spec)).await?;
+    let desired = apply_one(&engine, &headers, options, Change::AddSegment(spec)).await?;
     let location = [(LOCATION, format!("/v1/segments/{name}"))];
     let created = (
         StatusCode::CREATED,
         location,
-        Json(segment(&wanted, &name)?),
+        Json(segment(&desired, &name)?),
     );
-    Ok(with_tag(&wanted, created))
+    Ok(with_tag(&desired, created))
 }
 
-/// Change a segment
-#[utoipa::path(patch, operation_id = "change_segment", path = "/v1/segments/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = SegmentPatch, responses(
-    (status = 200, body = SegmentStatus)
-))]
+/// Update a segment
+#[utoipa::path(
+    patch,
+    operation_id = "change_segment",
+    path = "/v1/segments/{name}",
+    params(NamePath, ChangeOptions, IfMatch),
+    request_body = SegmentPatch,
+    responses((status = 200, body = SegmentStatus)),
+)]
 pub(super) async fn set_segment(
     Client(engine): Client,
     path: Name,
     options: Options,
     headers: HeaderMap,
     body: Body,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let patch: SegmentPatch = document(&headers, body)?;
     let name = name(path)?;
     let change = Change::SetSegment(name.clone(), patch);
-    let wanted = order_one(&engine, &headers, options, change).await?;
-    let segment = segment(&wanted, &name)?;
-    Ok(with_tag(&wanted, Json(segment)))
+    let desired = apply_one(&engine, &headers, options, change).await?;
+    let segment = segment(&desired, &name)?;
+    Ok(with_tag(&desired, Json(segment)))
 }
 
 /// Remove a segment; no port may be in it
-#[utoipa::path(delete, path = "/v1/segments/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
+#[utoipa::path(
+    delete,
+    path = "/v1/segments/{name}",
+    params(NamePath, ChangeOptions, IfMatch),
+    responses((status = 204)),
+)]
 pub(super) async fn remove_segment(
     Client(engine): Client,
     path: Name,
     options: Options,
     headers: HeaderMap,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let change = Change::RemoveSegment(name(path)?);
-    let wanted = order_one(&engine, &headers, options, change).await?;
-    Ok(with_tag(&wanted, StatusCode::NO_CONTENT))
+    let desired = apply_one(&engine, &headers, options, change).await?;
+    Ok(with_tag(&desired, StatusCode::NO_CONTENT))
 }
 
-/// All ports
-#[utoipa::path(get, operation_id = "list_ports", path = "/v1/ports", responses((status = 200, body = PortsDocument)))]
-pub(super) async fn ports(State(engine): State<EngineHandle>) -> Done<Json<PortsDocument>> {
+/// List ports
+#[utoipa::path(
+    get,
+    operation_id = "list_ports",
+    path = "/v1/ports",
+    responses((status = 200, body = PortsDocument)),
+)]
+pub(super) async fn ports(
+    State(engine): State<EngineHandle>,
+) -> HandlerResult<Json<PortsDocument>> {
     Ok(Json(engine.ports().await?))
 }
 
-/// One port
-#[utoipa::path(get, operation_id = "get_port", path = "/v1/ports/{name}", params(NamePath), responses((status = 200, body = PortStatus)))]
+/// Get a port
+#[utoipa::path(
+    get,
+    operation_id = "get_port",
+    path = "/v1/ports/{name}",
+    params(NamePath),
+    responses((status = 200, body = PortStatus)),
+)]
 pub(super) async fn show_port(
     State(engine): State<EngineHandle>,
     path: Name,
-) -> Done<Json<PortStatus>> {
+) -> HandlerResult<Json<PortStatus>> {
     let name = name(path)?;
     let mut ports = engine.ports().await?.ports.into_iter();
     let port = ports.find(|port| port.name == name);
@@ -247,146 +351,163 @@ pub(super) async fn show_port(
 }
 
 /// Add a port
-#[utoipa::path(post, path = "/v1/ports", params(ChangeOptions, IfMatch), request_body = PortSpec, responses(
-    (status = 201, body = PortStatus)
-))]
+#[utoipa::path(
+    post,
+    path = "/v1/ports",
+    params(ChangeOptions, IfMatch),
+    request_body = PortSpec,
+    responses((status = 201, body = PortStatus)),
+)]
 pub(super) async fn add_port(
     Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let port: PortSpec = document(&headers, body)?;
     let location = [(LOCATION, format!("/v1/ports/{}", port.name))];
-    let wanted = order_one(&engine, &headers, options, Change::AddPort(Box::new(port))).await?;
-    let created = (StatusCode::CREATED, location, Json(&wanted.port));
-    Ok(with_tag(&wanted, created))
+    let desired = apply_one(&engine, &headers, options, Change::AddPort(Box::new(port))).await?;
+    let created = (StatusCode::CREATED, location, Json(&desired.port));
+    Ok(with_tag(&desired, created))
 }
 
-/// Change a port
-#[utoipa::path(patch, operation_id = "change_port", path = "/v1/ports/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = PortPatch, responses(
-    (status = 200, body = PortStatus)
-))]
+/// Update a port
+#[utoipa::path(
+    patch,
+    operation_id = "change_port",
+    path = "/v1/ports/{name}",
+    params(NamePath, ChangeOptions, IfMatch),
+    request_body = PortPatch,
+    responses((status = 200, body = PortStatus)),
+)]
 pub(super) async fn set_port(
     Client(engine): Client,
     path: Name,
     options: Options,
     headers: HeaderMap,
     body: Body,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let patch: PortPatch = document(&headers, body)?;
     let change = Change::SetPort(name(path)?, patch);
-    let wanted = order_one(&engine, &headers, options, change).await?;
-    Ok(with_tag(&wanted, Json(&wanted.port)))
+    let desired = apply_one(&engine, &headers, options, change).await?;
+    Ok(with_tag(&desired, Json(&desired.port)))
 }
 
-/// Remove a port; its guest loses the connection
-#[utoipa::path(delete, path = "/v1/ports/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
+/// Remove a port; its guest is disconnected
+#[utoipa::path(
+    delete,
+    path = "/v1/ports/{name}",
+    params(NamePath, ChangeOptions, IfMatch),
+    responses((status = 204)),
+)]
 pub(super) async fn remove_port(
     Client(engine): Client,
     path: Name,
     options: Options,
     headers: HeaderMap,
-) -> Done<Response> {
+) -> HandlerResult<Response> {
     let change = Change::RemovePort(name(path)?);
-    let wanted = order_one(&engine, &headers, options, change).await?;
-    Ok(with_tag(&wanted, StatusCode::NO_CONTENT))
+    let desired = apply_one(&engine, &headers, options, change).await?;
+    Ok(with_tag(&desired, StatusCode::NO_CONTENT))
 }
 
 pub(super) async fn unknown_path() -> Failure {
-    Problem::new(ProblemKind::NotFound, "there is nothing at this path").into()
+    Problem::new(ProblemKind::NotFound, "no such path").into()
 }
 
 pub(super) async fn unknown_method() -> Failure {
-    let detail = "this path does not know this method";
+    let detail = "this path does not support the method";
     Problem::new(ProblemKind::MethodNotAllowed, detail).into()
 }
 
-/// The end of a path.
+/// The name at the end of a path.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "it is there to be described")]
 pub(super) struct NamePath {
-    /// The name.
+    /// Name of the object.
     name: String,
 }
 
-/// The header with which a change is done only if nothing else has changed.
+/// The header that makes a change conditional.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "it is there to be described")]
 pub(super) struct IfMatch {
-    /// ETags of everything that is wanted, of `GET /v1/state` or of the last change: the change is done only if it still is one of
-    /// these, and else answered with 412.
+    /// ETags of the desired state, from `GET /v1/state` or the last change: the change is made only
+    /// if the desired state still has one of these, and else the response is 412.
     #[param(rename = "If-Match", required = false)]
     if_match: Option<String>,
 }
 
-/// The header with which an answer comes only if it is not known already.
+/// The header that makes a response conditional.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "it is there to be described")]
 pub(super) struct IfNoneMatch {
-    /// ETags of what the client has: where what is wanted is still one of these, the answer is 304, without a body.
+    /// ETags that the client knows: where the desired state still has one of these, the response is
+    /// 304, without a body.
     #[param(rename = "If-None-Match", required = false)]
     if_none_match: Option<String>,
 }
 
-/// Has a change done, on the client's condition, or looks at it; and says what it alters, where the client asks for that.
-pub(super) async fn order(
+/// Makes a change under the client's condition, or previews it; adds the list of differences where
+/// the client requests it.
+pub(super) async fn apply(
     engine: &EngineHandle,
     headers: &HeaderMap,
     options: Options,
     change: Change,
-) -> Result<Wanted, Failure> {
+) -> Result<Desired, Failure> {
     let request = Request {
         change,
         condition: condition(headers)?,
     };
     let options = query(options)?;
-    let (before, mut wanted) = match options.dry_run {
-        true => engine.look_at(&request).await?,
-        false => engine.change(request).await?,
+    let (before, mut desired) = if options.dry_run {
+        engine.preview(&request).await?
+    } else {
+        engine.change(request).await?
     };
     if options.changes {
-        wanted.changes = Some(Difference::between(&before, &wanted.state).changes);
+        desired.changes = Some(Difference::between(&before, &desired.state).changes);
     }
-    Ok(wanted)
+    Ok(desired)
 }
 
-/// The same for a change of which nothing else can be said when it is only looked at.
-pub(super) async fn order_one(
+/// Makes or previews a change whose preview has no other result than the differences.
+pub(super) async fn apply_one(
     engine: &EngineHandle,
     headers: &HeaderMap,
     options: Options,
     change: Change,
-) -> Result<Wanted, Failure> {
+) -> Result<Desired, Failure> {
     let mut options = query(options)?;
     options.changes |= options.dry_run;
-    order(engine, headers, Ok(Query(options)), change).await
+    apply(engine, headers, Ok(Query(options)), change).await
 }
 
-/// The query of a request.
+/// Returns the query of a request.
 pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
-    let Query(query) = query.map_err(|error| misspelt(&error.body_text()))?;
+    let Query(query) = query.map_err(|error| malformed_query(&error.body_text()))?;
     Ok(query)
 }
 
-/// A segment of what is wanted.
-fn segment(wanted: &Wanted, name: &str) -> Result<SegmentStatus, Problem> {
-    let mut all = wanted::segments(&wanted.state).into_iter();
+/// Returns a segment of the desired state.
+fn segment(desired: &Desired, name: &str) -> Result<SegmentStatus, Problem> {
+    let mut all = desired::segments(&desired.state).into_iter();
     let segment = all.find(|segment| segment.name == name);
     segment.ok_or_else(|| Problem::no_such_segment(name))
 }
 
-/// An answer that says of which wanted state it is; or what was changed, where that is asked for.
-pub(super) fn with_tag(wanted: &Wanted, answer: impl IntoResponse) -> Response {
-    let tag = [(ETAG, format!("\"{}\"", wanted.version))];
-    let Some(changes) = &wanted.changes else {
+/// Adds the ETag of the desired state to a response, or replaces it by the requested differences.
+pub(super) fn with_tag(desired: &Desired, answer: impl IntoResponse) -> Response {
+    let tag = [(ETAG, format!("\"{}\"", desired.version))];
+    let Some(changes) = &desired.changes else {
         return (tag, answer).into_response();
     };
     let document = ChangesDocument {
-        wanted: wanted.state.clone(),
+        desired: desired.state.clone(),
         changes: changes.clone(),
     };
     (tag, Json(document)).into_response()

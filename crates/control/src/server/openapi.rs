@@ -1,7 +1,8 @@
-//! The API as an OpenAPI document (3.1), made from the types and the handlers, and committed as `docs/openapi.json`.
+//! The OpenAPI document (3.1), generated from the types and the handlers, and committed as
+//! `docs/openapi.json`.
 //!
-//! What is served is the committed document. A test says whether it is the one that would be made; `BLESS=1` has it written:
-//! `BLESS=1 cargo test -p lasthop-control openapi`.
+//! The server sends the committed document. A test compares it with the generated one; `BLESS=1
+//! cargo test -p lasthop-control openapi` updates it.
 
 use utoipa::OpenApi;
 use utoipa::openapi::header::HeaderBuilder;
@@ -11,21 +12,22 @@ use utoipa::openapi::{Content, ContentBuilder, Ref, RefOr, Response, ResponseBui
 
 use super::{access, captures, events, fdb, handlers, mirrors};
 
-/// As it was made last.
+/// The committed document.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
 
-/// The paths; what they speak of comes with them.
+/// All paths; their schemas follow.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Lasthop",
         version = "1",
-        description = "The API of a running Lasthop: HTTP and JSON on the unix socket `DIR/api.sock`. It is extended within a major version, \
-                       and never broken: answers may carry fields that are not listed here."
+        description = "The API of a running Lasthop: HTTP and JSON on the unix socket \
+                       `DIR/api.sock`. It is extended within a major version and stays \
+                       compatible: responses may have fields that are not listed here."
     ),
     paths(
         handlers::status,
-        handlers::wanted,
+        handlers::desired,
         handlers::put_state,
         handlers::patch_state,
         handlers::warnings,
@@ -87,10 +89,10 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
 )]
 struct Api;
 
-/// The document as the types and the handlers say it.
+/// Generates the document from the types and the handlers.
 ///
 /// # Panics
-/// Never: it has nothing that JSON has not.
+/// Never: all values can be encoded as JSON.
 #[must_use]
 pub fn document() -> String {
     let mut api = Api::openapi();
@@ -107,10 +109,10 @@ pub fn document() -> String {
             operation.tags = tag.map(|tag| vec![tag.trim_end_matches(".json").to_owned()]);
             let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem")));
             let refusal = ResponseBuilder::new()
-                .description("Why it was not done (RFC 9457).")
+                .description("The problem (RFC 9457).")
                 .content("application/problem+json", problem.build());
-            tell_of_changes(operation);
-            let is_versioned = takes(operation, "If-Match") || tag.is_some_and(is_wanted);
+            describe_changes(operation);
+            let is_versioned = takes(operation, "If-Match") || tag.is_some_and(is_desired);
             let all = &mut operation.responses.responses;
             all.iter_mut().for_each(describe);
             if is_versioned {
@@ -124,35 +126,35 @@ pub fn document() -> String {
     text
 }
 
-/// An answer of which nothing is said beside its status says what that means: OpenAPI wants a description of each.
+/// Adds the description that OpenAPI requires to a response without one, by its status.
 fn describe((status, answer): (&String, &mut RefOr<Response>)) {
     if let RefOr::T(answer) = answer
         && answer.description.is_empty()
     {
         answer.description = match status.as_str() {
-            "201" => "It was added.",
-            "204" => "It was done, and there is nothing to say about it.",
-            _ => "What was asked for.",
+            "201" => "Added.",
+            "204" => "Done.",
+            _ => "The requested document.",
         }
         .to_owned();
     }
 }
 
-/// Whether an operation has a parameter of this name.
+/// Returns whether an operation has a parameter of this name.
 fn takes(operation: &Operation, name: &str) -> bool {
     let mut all = operation.parameters.iter().flatten();
     all.any(|one| matches!(one, RefOr::T(one) if one.name == name))
 }
 
-/// With `changes=true` the answer is another. Who reads an answer tries that one first: all its fields have to be there.
-fn tell_of_changes(operation: &mut Operation) {
+/// Adds the response to `changes=true`. It comes first, as a client may try the alternatives in
+/// order and all its fields are required.
+fn describe_changes(operation: &mut Operation) {
     if !takes(operation, "changes") {
         return;
     }
     let all = &mut operation.responses.responses;
     let answer = all.entry("200".to_owned()).or_insert_with(|| {
-        let answer =
-            ResponseBuilder::new().description("What is changed, where that is asked for.");
+        let answer = ResponseBuilder::new().description("The differences, with `changes=true`.");
         answer.build().into()
     });
     let RefOr::T(answer) = answer else { return };
@@ -168,16 +170,16 @@ fn tell_of_changes(operation: &mut Operation) {
     });
 }
 
-/// Whether what lies below this path is a part of what is wanted, and nothing else.
-fn is_wanted(path: &str) -> bool {
+/// Returns whether all responses below this path are parts of the desired state.
+fn is_desired(path: &str) -> bool {
     ["access", "segments", "state", "switch"].contains(&path)
 }
 
-/// The answer says of which wanted state it is.
+/// Adds the ETag header to a response.
 fn version(answer: &mut RefOr<Response>) {
     if let RefOr::T(answer) = answer {
         let header = HeaderBuilder::new()
-            .description(Some("Of everything that is wanted: for If-Match."))
+            .description(Some("Version of the desired state, for If-Match."))
             .build();
         answer.headers.insert("ETag".to_owned(), header.into());
     }
@@ -204,7 +206,7 @@ mod tests {
         );
     }
 
-    /// Every path of the table in `server.rs` is described, and no other.
+    /// The document describes every path of the table in `server.rs`, and no other.
     #[test]
     fn every_path_and_method_is_there() {
         let table = include_str!("../server.rs").lines();
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(described, table);
     }
 
-    /// Generators make a method of each operation: its name says what it does, and to what.
+    /// Generators make a method of each operation: its name has a verb and an object.
     #[test]
     fn every_operation_has_a_name_of_its_own_and_every_answer_a_description() {
         let document: Value = serde_json::from_str(&document()).unwrap();
@@ -251,7 +253,8 @@ mod tests {
         assert!(names.len() > 30);
     }
 
-    /// A client can make the condition of one change of the answer to another, or to any question about what is wanted.
+    /// A client can make the condition of a change from the response to another, or to any request
+    /// for the desired state.
     #[test]
     fn every_answer_with_a_version_says_so() {
         let document: Value = serde_json::from_str(&document()).unwrap();
@@ -286,7 +289,7 @@ mod tests {
         assert!(all > 20);
     }
 
-    /// Bytes, not a list of numbers.
+    /// A file is binary, not an array of numbers.
     #[test]
     fn a_capture_is_a_file() {
         let document: Value = serde_json::from_str(&document()).unwrap();
@@ -298,7 +301,7 @@ mod tests {
         );
     }
 
-    /// Who reads it does not have our code.
+    /// Readers of the document do not have the code.
     #[test]
     fn no_description_refers_to_our_code() {
         let document = document();
@@ -307,7 +310,7 @@ mod tests {
         assert_eq!(line, None);
     }
 
-    /// No reference leads nowhere.
+    /// All references have a target.
     #[test]
     fn everything_that_is_named_is_there() {
         fn names(value: &Value, found: &mut Vec<String>) {

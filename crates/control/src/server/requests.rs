@@ -1,4 +1,4 @@
-//! From a request to what is asked for, or to what is wrong with it.
+//! Parsing of requests, and the problems of malformed ones.
 
 use std::convert::Infallible;
 
@@ -18,7 +18,7 @@ use super::{BODY_MAX, STATE_MAX};
 use crate::command::{Condition, EngineHandle};
 use crate::objects;
 
-/// A problem on its way to the client.
+/// A problem as a response.
 pub(super) struct Failure(Problem);
 
 impl From<Problem> for Failure {
@@ -36,10 +36,10 @@ impl IntoResponse for Failure {
     }
 }
 
-/// What a handler gives back.
-pub(super) type Done<T> = Result<T, Failure>;
+/// Result of a handler.
+pub(super) type HandlerResult<T> = Result<T, Failure>;
 
-/// The engine, which is told who asks: for what is to be seen in the log.
+/// The engine, with the requester for the audit log.
 pub(super) struct Client(pub(super) EngineHandle);
 
 impl FromRequestParts<EngineHandle> for Client {
@@ -54,48 +54,49 @@ impl FromRequestParts<EngineHandle> for Client {
     }
 }
 
-/// A request that cannot be read.
+/// Returns the problem of a request that cannot be read.
 pub(super) fn malformed(detail: impl Into<String>) -> Problem {
     Problem::new(ProblemKind::Malformed, detail)
 }
 
-/// A query that cannot be read. axum says `Failed to deserialize query string: limit: invalid digit found in string`.
-pub(super) fn misspelt(text: &str) -> Problem {
+/// Returns the problem of a query that cannot be read, from axum's text `Failed to deserialize
+/// query string: limit: invalid digit found in string`.
+pub(super) fn malformed_query(text: &str) -> Problem {
     let what = text
         .rsplit_once("query string: ")
         .map_or(text, |(_, what)| what);
     match what.split_once(": ") {
         Some((field, detail)) if !field.contains(' ') => {
-            let (detail, field) = objects::told(detail, field);
+            let (detail, field) = objects::explain(detail, field);
             malformed(detail).with_field(field)
         }
         _ => malformed(what),
     }
 }
 
-/// The name in the path.
+/// Returns the name in the path.
 pub(super) fn name(name: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
     let Path(name) = name.map_err(|error| malformed(error.body_text()))?;
     Ok(name)
 }
 
-/// The body is about what the path names.
+/// Checks that the body has the name in the path.
 pub(super) fn same_name(path: &str, body: &str) -> Result<(), Problem> {
     if path == body {
         return Ok(());
     }
-    let detail = format!("the path says `{path}`");
+    let detail = format!("differs from the path: `{path}`");
     Err(Problem::new(ProblemKind::Invalid, detail).with_field("name"))
 }
 
-/// The document in a request's body.
+/// Returns the document in a request's body.
 pub(super) fn document<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<T, Problem> {
-    let body = body.map_err(|error| unread(&error))?;
+    let body = body.map_err(|error| incomplete_body(&error))?;
     if !is_json(headers) {
-        let detail = "the content type has to be application/json";
+        let detail = "the content type must be application/json";
         return Err(Problem::new(ProblemKind::UnsupportedMedia, detail));
     }
     let mut json = serde_json::Deserializer::from_slice(&body);
@@ -104,14 +105,14 @@ pub(super) fn document<T: DeserializeOwned>(
     {
         return Ok(document);
     }
-    // Once more, with a note of where it goes wrong, which takes twice as long.
+    // A second pass finds the place of the error; it takes twice as long.
     let mut json = serde_json::Deserializer::from_slice(&body);
     let document = objects::read(&mut json).map_err(|error| objects::problem(&error))?;
-    json.end().map_err(|error| objects::unreadable(&error))?;
+    json.end().map_err(|error| objects::syntax_error(&error))?;
     Ok(document)
 }
 
-/// Says whether the body claims to be JSON; a body without a claim is believed to be.
+/// Returns whether the body is declared as JSON; one without a declaration is accepted.
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return true;
@@ -123,12 +124,13 @@ fn is_json(headers: &HeaderMap) -> bool {
         .any(|known| kind.eq_ignore_ascii_case(known))
 }
 
-/// A body that did not arrive whole.
-fn unread(error: &BytesRejection) -> Problem {
+/// Returns the problem of a body that did not arrive completely.
+fn incomplete_body(error: &BytesRejection) -> Problem {
     match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             let detail = format!(
-                "the body may have {BODY_MAX} bytes, that of /v1/state, of /v1/access and of a list {STATE_MAX}"
+                "the body is limited to {BODY_MAX} bytes, that of /v1/state, /v1/access and an \
+                 access list to {STATE_MAX}"
             );
             Problem::new(ProblemKind::TooLarge, detail)
         }
@@ -136,23 +138,23 @@ fn unread(error: &BytesRejection) -> Problem {
     }
 }
 
-/// On what condition a change is asked for.
+/// Returns the condition of a change.
 ///
 /// # Errors
-/// 400 for what is no list of entity tags.
+/// 400 for a malformed list of entity tags.
 pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, Problem> {
     let Some(tags) = tags(headers, &IF_MATCH)? else {
         return Ok(Condition::Any);
     };
     let versions = tags.into_iter().filter(|tag| !tag.weak);
     let versions: Vec<String> = versions.map(|tag| tag.version).collect();
-    match versions.iter().any(|version| version == ANY) {
-        true => Ok(Condition::Any),
-        false => Ok(Condition::OneOf(versions)),
+    if versions.iter().any(|version| version == ANY) {
+        return Ok(Condition::Any);
     }
+    Ok(Condition::OneOf(versions))
 }
 
-/// Whether a client has what it asks for already (`If-None-Match`, RFC 9110, 13.1.2).
+/// Returns whether a client knows this version already (`If-None-Match`, RFC 9110, 13.1.2).
 ///
 /// # Errors
 /// As [`condition`].
@@ -162,7 +164,7 @@ pub(super) fn is_known(headers: &HeaderMap, version: &str) -> Result<bool, Probl
     Ok(versions.any(|v| v == version || v == ANY))
 }
 
-/// In place of a tag: whichever there is.
+/// The wildcard in place of a tag.
 const ANY: &str = "*";
 
 /// An entity tag (RFC 9110, 8.8.3).
@@ -171,9 +173,9 @@ struct Tag {
     version: String,
 }
 
-/// The tags of a header, if it is there.
+/// Returns the tags of a header, if it is there.
 fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Vec<Tag>>, Problem> {
-    let bad = || malformed(format!("{name} has to be * or a list of quoted ETags"));
+    let bad = || malformed(format!("{name} must be * or a list of quoted ETags"));
     let mut all = Vec::new();
     for value in headers.get_all(name) {
         let text = value.to_str().map_err(|_| bad())?;

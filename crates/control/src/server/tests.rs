@@ -1,4 +1,4 @@
-//! The server over a real socket, with an engine that only remembers.
+//! The server on a real socket, with a fake engine.
 
 mod access;
 mod changes;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::v1::{
-    CaptureQuery, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument, PortState,
-    PortStats, PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, StatsDocument,
-    StatusDocument, SwitchStatus, TraceDocument, WantedState,
+    CaptureQuery, DesiredState, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument,
+    PortState, PortStats, PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus,
+    StatsDocument, StatusDocument, SwitchStatus, TraceDocument,
 };
 use channel::capture::{Region, Seen, Way};
 use port::Offload;
@@ -24,15 +24,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::command::{Answer, Begun, Changed, Command, Request, Wanted, engine_channel};
+use crate::command::{Answer, Changed, Command, Desired, Request, StartedCapture, engine_channel};
+use crate::desired;
 use crate::engine::{Basis, Plan};
 use crate::events::Events;
 use crate::metrics::Facts;
 use crate::rule_counts::Counted;
-use crate::wanted;
 
-/// A capture of one frame, which has ended.
-fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<Begun> {
+/// Starts a capture of one frame, which has ended.
+fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<StartedCapture> {
     if port != "vm1" {
         return Err(Problem::no_such_port(port));
     }
@@ -47,7 +47,7 @@ fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<Begun> {
     region.writer(0).unwrap().write(&seen, &[7; 60]);
     region.end();
     let reader = Region::map(&file, 1, query.buffer).unwrap().reader();
-    Ok(Begun {
+    Ok(StartedCapture {
         number: 5,
         reader: reader.unwrap(),
         held: Arc::default(),
@@ -56,31 +56,31 @@ fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<Begun> {
 
 /// An engine without a switch.
 struct FakeEngine {
-    wanted: WantedState,
+    desired: DesiredState,
     dir: PathBuf,
 }
 
 impl FakeEngine {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         while let Some(command) = commands.recv().await {
-            self.obey(command);
+            self.execute(command);
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Status(reply) => drop(reply.send(Ok(self.status()))),
             Command::Ports(reply) => drop(reply.send(Ok(PortsDocument {
                 ports: self.ports(),
             }))),
             Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
-            Command::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
+            Command::Desired(reply) => drop(reply.send(Ok(self.desired(None)))),
             Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
             Command::Change(planned, reply) => {
                 let basis = self.basis();
-                let wanted = self.change(&planned.0, &planned.1);
-                drop(reply.send(wanted.map(|wanted| Changed {
-                    wanted: Some(wanted),
+                let desired = self.change(&planned.0, &planned.1);
+                drop(reply.send(desired.map(|desired| Changed {
+                    desired: Some(desired),
                     basis,
                     planned,
                 })));
@@ -95,7 +95,7 @@ impl FakeEngine {
                 drop(reply.send(Ok(FdbFlushed { flushed })));
             }
             Command::PurgeFlows(port, reply) => {
-                let missing = port.filter(|name| self.wanted.port(name).is_none());
+                let missing = port.filter(|name| self.desired.port(name).is_none());
                 let done = missing.map_or(Ok(()), |name| Err(Problem::no_such_port(&name)));
                 drop(reply.send(done));
             }
@@ -104,7 +104,7 @@ impl FakeEngine {
                 ..TraceDocument::default()
             }))),
             Command::RuleCounts(reply) => {
-                let access = Arc::clone(&self.wanted.access);
+                let access = Arc::clone(&self.desired.access);
                 drop(reply.send(Ok(Counted {
                     access,
                     ..Counted::default()
@@ -118,7 +118,7 @@ impl FakeEngine {
 
     fn status(&self) -> StatusDocument {
         StatusDocument {
-            name: self.wanted.switch.name.clone(),
+            name: self.desired.switch.name.clone(),
             processes: vec![ProcessStatus {
                 name: "control".to_owned(),
                 state: ProcessState::Running,
@@ -137,35 +137,35 @@ impl FakeEngine {
     }
 
     fn ports(&self) -> Vec<PortStatus> {
-        let ports = self.wanted.ports.iter();
+        let ports = self.desired.ports.iter();
         ports
             .map(|p| PortStatus::new(p, PortState::Waiting))
             .collect()
     }
 
     fn show(&self, name: &str) -> Result<PortStatus, Problem> {
-        let port = self.wanted.port(name);
+        let port = self.desired.port(name);
         let port = port.ok_or_else(|| Problem::no_such_port(name))?;
         Ok(PortStatus::new(port, PortState::Waiting))
     }
 
-    fn wanted(&self, port: Option<PortStatus>) -> Wanted {
-        Wanted {
-            state: self.wanted.clone(),
-            version: wanted::version(&self.wanted),
+    fn desired(&self, port: Option<PortStatus>) -> Desired {
+        Desired {
+            state: self.desired.clone(),
+            version: desired::version(&self.desired),
             port,
             changes: None,
         }
     }
 
     fn basis(&self) -> Basis {
-        Basis::new(self.wanted.clone(), &self.dir)
+        Basis::new(self.desired.clone(), &self.dir)
     }
 
-    fn change(&mut self, request: &Request, plan: &Plan) -> Result<Wanted, Problem> {
-        self.wanted = plan.after().clone();
+    fn change(&mut self, request: &Request, plan: &Plan) -> Result<Desired, Problem> {
+        self.desired = plan.after().clone();
         let port = request.change.port().map(|name| self.show(name));
-        Ok(self.wanted(port.transpose()?))
+        Ok(self.desired(port.transpose()?))
     }
 }
 
@@ -195,7 +195,7 @@ impl Site {
         let (engine, commands) = engine_channel(4, Events::default());
         let dir = tempfile::tempdir().unwrap();
         let fake = FakeEngine {
-            wanted: WantedState::default(),
+            desired: DesiredState::default(),
             dir: dir.path().to_owned(),
         };
         tokio::spawn(fake.run(commands));
@@ -216,12 +216,12 @@ impl Site {
         }
     }
 
-    /// Sends one request; gives back the status, the head, and the JSON body.
+    /// Sends one request; returns the status, the head, and the JSON body.
     async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String, Value) {
         self.ask_as(method, path, "application/json", body).await
     }
 
-    /// The same with more lines in the head.
+    /// Sends one request with more lines in the head.
     async fn ask_with(
         &self,
         method: &str,
@@ -248,7 +248,7 @@ impl Site {
              content-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // The server may answer, and close, before it has read all of a body that is too long.
+        // The server may respond, and close, before it has read all of a body that is too long.
         let sent = stream.write_all(body.as_bytes()).await;
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer).await;
@@ -263,12 +263,12 @@ impl Site {
         (status, head.to_ascii_lowercase(), body)
     }
 
-    /// The version of what is wanted.
+    /// Returns the version of the desired state.
     async fn tag(&self) -> String {
         tag_of(&self.ask("GET", "/v1/state", "").await.1)
     }
 
-    /// Sends a request that has to fail; checks that the answer is a problem.
+    /// Sends a request that has to fail; checks that the response is a problem.
     async fn refused(&self, method: &str, path: &str, body: &str) -> Problem {
         let (status, head, body) = self.ask(method, path, body).await;
         let kind = "content-type: application/problem+json";
@@ -312,22 +312,23 @@ async fn a_port_is_added_shown_changed_and_removed() {
 }
 
 #[tokio::test]
-async fn everything_is_wanted_at_once_under_a_tag() {
+async fn the_desired_state_is_replaced_under_a_tag() {
     let site = Site::start();
     let (status, head, empty) = site.ask("GET", "/v1/state", "").await;
     let first = tag_of(&head);
     assert_eq!((status, &empty["ports"]), (200, &json!([])));
 
-    let wanted = format!(
-        r#"{{"switch":{{"name":"host1"}},"segments":[{{"name":"blue","vlan":10}}],"ports":[{VM1}]}}"#
+    let desired = format!(
+        r#"{{"switch":{{"name":"host1"}},"segments":[{{"name":"blue","vlan":10}}],
+            "ports":[{VM1}]}}"#
     );
-    let (status, head, dry) = site.ask("PUT", "/v1/state?dry_run=true", &wanted).await;
+    let (status, head, dry) = site.ask("PUT", "/v1/state?dry_run=true", &desired).await;
     assert_eq!((status, tag_of(&head)), (200, first.clone()));
     assert_eq!(dry["ports"][0]["segment"], "default");
     let (_, head, _) = site.ask("GET", "/v1/state", "").await;
     assert_eq!(tag_of(&head), first, "it was only looked at");
 
-    let (status, head, done) = site.ask("PUT", "/v1/state", &wanted).await;
+    let (status, head, done) = site.ask("PUT", "/v1/state", &desired).await;
     let second = tag_of(&head);
     assert_eq!((status, &done), (200, &dry));
     assert_ne!(first, second);
@@ -349,7 +350,7 @@ async fn everything_is_wanted_at_once_under_a_tag() {
     for (method, path, body) in [
         ("POST", "/v1/ports", VM1),
         ("DELETE", "/v1/ports/vm1", ""),
-        ("PUT", "/v1/state", &wanted),
+        ("PUT", "/v1/state", &desired),
         ("POST", "/v1/segments", r#"{"name":"red"}"#),
     ] {
         let (status, _, body) = site.ask_with(method, path, &header, body).await;
@@ -421,9 +422,9 @@ async fn a_wrong_document_names_the_field_and_changes_nothing() {
         (
             "PUT",
             "/v1/state",
-            r#"{"switch":{"name":"a","batching":{"period_us":0}}}"#.to_owned(),
+            r#"{"switch":{"name":"a","coalescing":{"period_us":0}}}"#.to_owned(),
             422,
-            "switch.batching.period_us",
+            "switch.coalescing.period_us",
             "found 0",
         ),
         (
@@ -453,9 +454,9 @@ async fn a_wrong_document_names_the_field_and_changes_nothing() {
         (
             "PATCH",
             "/v1/switch",
-            r#"{"offload":{"mark":1025}}"#.to_owned(),
+            r#"{"helpers":{"backlog":1025}}"#.to_owned(),
             422,
-            "offload.mark",
+            "helpers.backlog",
             "1025",
         ),
         (
@@ -554,7 +555,7 @@ async fn segments_and_the_switch_have_paths_of_their_own() {
     assert_eq!((status, &body["openapi"]), (200, &json!("3.1.0")));
 }
 
-/// The `ETag` of an answer.
+/// Returns the `ETag` of a response.
 fn tag_of(head: &str) -> String {
     let line = head.lines().find_map(|line| line.strip_prefix("etag: "));
     line.unwrap().trim_matches('"').to_owned()
@@ -593,8 +594,8 @@ async fn wrong_requests_get_problems() {
     site.ask("POST", "/v1/ports", VM1).await;
     // Method, path, body, status, field, part of the detail.
     let table = [
-        ("GET", "/", "", 404, None, "nothing at this path"),
-        ("GET", "/v1/ports/", "", 404, None, "nothing at this path"),
+        ("GET", "/", "", 404, None, "no such path"),
+        ("GET", "/v1/ports/", "", 404, None, "no such path"),
         (
             "GET",
             "/v1/ports/vm9",
@@ -861,17 +862,17 @@ async fn an_engine_that_is_gone_is_503() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_is_silent_is_503() {
+async fn an_engine_that_does_not_reply_is_503() {
     let (engine, _commands) = engine_channel(1, Events::default());
     for _ in 0..3 {
         let problem = engine.stats().await.unwrap_err();
         assert_eq!(problem.status, 503);
-        assert_eq!(problem.detail, "control did not answer within 10 s");
+        assert_eq!(problem.detail, "no reply from control within 10 s");
     }
 }
 
 #[tokio::test]
-async fn the_server_ends_when_told() {
+async fn the_server_ends_on_shutdown() {
     let site = Site::start();
     site.ask("GET", "/v1/status", "").await;
     site.stop.send(()).unwrap();
@@ -885,20 +886,20 @@ async fn a_stalled_client_does_not_hold_up_the_end() {
     let mut stalled = UnixStream::connect(socket).await.unwrap();
     let head = b"POST /v1/ports HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n";
     stalled.write_all(head).await.unwrap();
-    // An answer to another client: the server has seen the stalled one by then.
+    // A response to another client: the server has seen the stalled one by then.
     site.ask("GET", "/v1/status", "").await;
     site.stop.send(()).unwrap();
-    let end = tokio::time::timeout(GRACE * 10, site.server).await;
+    let end = tokio::time::timeout(SHUTDOWN_TIMEOUT * 10, site.server).await;
     end.unwrap().unwrap();
 }
 
-/// The socket, connected; nothing was sent.
+/// Connects to the socket and sends nothing.
 async fn connect(site: &Site) -> UnixStream {
     let socket = site.dir.path().join("api.sock");
     UnixStream::connect(socket).await.unwrap()
 }
 
-/// Everything that comes until the server hangs up.
+/// Reads everything until the server closes the connection.
 async fn rest(mut stream: UnixStream) -> String {
     let mut answer = Vec::new();
     // A reset is an end, too.
@@ -907,15 +908,15 @@ async fn rest(mut stream: UnixStream) -> String {
 }
 
 #[tokio::test]
-async fn a_crowd_of_idle_clients_makes_room() {
+async fn idle_clients_are_disconnected_for_new_ones() {
     let site = Site::start();
     let mut idle = Vec::new();
-    for _ in 0..3 * connections::CLIENTS {
+    for _ in 0..3 * connections::MAX_CLIENTS {
         idle.push(connect(&site).await);
         let (status, _, _) = site.ask("GET", "/v1/status", "").await;
         assert_eq!(status, 200);
     }
-    // The first to come were the first to go.
+    // The oldest connections were closed first.
     assert_eq!(rest(idle.remove(0)).await, "");
     let last = idle.pop().unwrap();
     last.try_write(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -924,18 +925,18 @@ async fn a_crowd_of_idle_clients_makes_room() {
 }
 
 #[tokio::test]
-async fn a_crowd_of_busy_clients_is_served_a_few_at_a_time_and_the_rest_is_turned_away() {
-    // An engine that never answers.
+async fn many_busy_clients_are_served_a_few_at_a_time_and_the_rest_is_rejected() {
+    // An engine that never replies.
     let (engine, _commands) = engine_channel(1, Events::default());
     let site = Site::with_engine(tempfile::tempdir().unwrap(), engine);
     let ask = b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut busy = Vec::new();
-    for _ in 0..connections::CLIENTS {
+    for _ in 0..connections::MAX_CLIENTS {
         let mut stream = connect(&site).await;
         stream.write_all(ask).await.unwrap();
         busy.push(stream);
     }
-    // They are all seen to be busy by then, or their heads are read in time.
+    // All of them are known to be busy by then, or their heads are read in time.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -964,7 +965,7 @@ async fn garbage_is_400_and_long_heads_are_431() {
         (many.as_bytes(), "431"),
     ] {
         let mut stream = connect(&site).await;
-        // It may hang up before all is sent.
+        // The server may close the connection before all is sent.
         let _ = stream.write_all(garbage).await;
         let answer = rest(stream).await;
         let start = format!("HTTP/1.1 {status}");
@@ -978,13 +979,13 @@ async fn garbage_is_400_and_long_heads_are_431() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_takes_too_long_is_told() {
+async fn a_request_that_takes_too_long_gets_a_timeout() {
     let site = Site::start();
     let mut head = connect(&site).await;
     head.write_all(b"GET /v1/status HT").await.unwrap();
     let answer = rest(head).await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
-    assert!(answer.contains("the head of the request did not come within 10 s"));
+    assert!(answer.contains("no complete request head within 10 s"));
     let mut body = connect(&site).await;
     let text = b"POST /v1/ports HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{";
     body.write_all(text).await.unwrap();
@@ -993,12 +994,12 @@ async fn who_takes_too_long_is_told() {
     assert!(answer.contains("urn:lasthop:problem:timeout"), "{answer}");
 }
 
-/// Who does not read its answers has a place until others want it, and no more.
+/// A client that does not read its responses keeps its connection until others need it.
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_nobody_up() {
+async fn a_client_that_does_not_read_delays_no_other() {
     let site = Site::start();
     let mut deaf = Vec::new();
-    for _ in 0..connections::CLIENTS / 2 {
+    for _ in 0..connections::MAX_CLIENTS / 2 {
         let stream = connect(&site).await;
         let ask = "GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(50);
         let _ = stream.try_write(ask.as_bytes());
@@ -1013,7 +1014,8 @@ async fn a_client_that_does_not_read_holds_nobody_up() {
 async fn metrics_are_text() {
     let site = Site::start();
     let mut stream = connect(&site).await;
-    let text = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\naccept: application/openmetrics-text\r\n\r\n";
+    let text = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+        accept: application/openmetrics-text\r\n\r\n";
     stream.write_all(text.as_bytes()).await.unwrap();
     let answer = rest(stream).await;
     assert!(

@@ -1,4 +1,4 @@
-//! What a frame meets beside the decision: limits of ports, and mirrors.
+//! Limits and mirrors that apply to a traced frame.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,8 @@ use super::words::list;
 /// Limits of ports by name.
 pub(crate) type Limits<'a> = HashMap<&'a str, &'a LimitsSpec>;
 
-/// The limits that a frame meets from this port to this address, of which this comes. What a limit lets by is not foretold.
+/// Returns the limits that count a frame with this outcome. Whether a limit passes it is not
+/// predicted.
 pub(crate) fn limits(
     sender: &str,
     destination: MacAddr,
@@ -30,7 +31,10 @@ pub(crate) fn limits(
     let from = from.map(|limit| TraceLimit {
         limit: "from_guest".to_owned(),
         ports: vec![sender.to_owned()],
-        text: format!("{sender} may send {}: more waits there", rate(&limit)),
+        text: format!(
+            "{sender} may send {}: more frames wait in its queue",
+            rate(&limit)
+        ),
         drop: None,
     });
     let mut all: Vec<TraceLimit> = from.into_iter().collect();
@@ -43,14 +47,14 @@ pub(crate) fn limits(
     all
 }
 
-/// What the sender may send to many.
+/// Returns the sender's limit of flooded frames.
 fn flood_limit(sender: &str, destination: MacAddr, own: &LimitsSpec) -> Option<TraceLimit> {
     let (name, what, limit) = match destination {
         MacAddr::BROADCAST => ("broadcast", "broadcasts", own.broadcast),
         group if group.is_multicast() => ("multicast", "multicasts", own.multicast),
         _ => (
             "unknown_unicast",
-            "frames for unknown stations",
+            "frames for unknown addresses",
             own.unknown_unicast,
         ),
     };
@@ -61,12 +65,15 @@ fn flood_limit(sender: &str, destination: MacAddr, own: &LimitsSpec) -> Option<T
     Some(TraceLimit {
         limit: name.to_owned(),
         ports: vec![sender.to_owned()],
-        text: format!("{sender} may send {packets} {what} a second: more are dropped, storm"),
-        drop: Some("storm".to_owned()),
+        text: format!(
+            "{sender} may send {packets} {what} a second: more are dropped, \
+                       storm-control"
+        ),
+        drop: Some("storm-control".to_owned()),
     })
 }
 
-/// What the receivers may be sent: those with the same limit are told of together.
+/// Returns the receivers' limits; receivers with equal limits share an element.
 fn receivers(outcome: &TraceOutcome, limits: &Limits<'_>) -> Vec<TraceLimit> {
     let mut all: Vec<(RateLimit, Vec<String>)> = Vec::new();
     for receiver in &outcome.receivers {
@@ -79,7 +86,7 @@ fn receivers(outcome: &TraceOutcome, limits: &Limits<'_>) -> Vec<TraceLimit> {
             None => all.push((limit, vec![receiver.port.clone()])),
         }
     }
-    let told = all.into_iter().map(|(limit, ports)| {
+    let limits = all.into_iter().map(|(limit, ports)| {
         let each = if ports.len() > 1 { " each" } else { "" };
         let (names, rate) = (list(&ports), rate(&limit));
         TraceLimit {
@@ -89,7 +96,7 @@ fn receivers(outcome: &TraceOutcome, limits: &Limits<'_>) -> Vec<TraceLimit> {
             drop: Some("rate-limited".to_owned()),
         }
     });
-    told.collect()
+    limits.collect()
 }
 
 fn rate(limit: &RateLimit) -> String {
@@ -104,12 +111,12 @@ pub(crate) struct Copying<'a> {
     pub(crate) name: &'a str,
     /// The port that gets the copies.
     pub(crate) to: &'a str,
-    /// As the switch has it, sorted.
+    /// The mirror in the switch, sorted.
     pub(crate) order: Mirror,
 }
 
-/// The copies of a frame that a port sends: one of each mirror that means it there, and one for each receiver at which a mirror means it.
-/// `id_of`: numbers of ports by name.
+/// Returns the copies of a frame: one for each mirror that selects it at the sender, and one for
+/// each receiver at which a mirror selects it. `id_of` maps names of ports to numbers.
 pub(crate) fn mirrors(
     mirrors: &[Copying<'_>],
     frame: &Frame,
@@ -117,14 +124,14 @@ pub(crate) fn mirrors(
     outcome: &TraceOutcome,
     id_of: &dyn Fn(&str) -> Option<PortId>,
 ) -> Vec<TraceMirror> {
-    // What was not delivered is not copied as delivered.
+    // Only delivered frames are copied at receivers.
     let up = outcome.receivers.iter();
     let up = up.filter(|receiver| receiver.state == PortState::Up);
     let delivered = up.filter_map(|receiver| Some((receiver, id_of(&receiver.port)?)));
     let delivered: Vec<_> = delivered.collect();
     let mut copies = Vec::new();
     for mirror in mirrors {
-        // The switch has none of which the filter cannot be read.
+        // The switch has no mirror with an invalid filter.
         let Ok(filter) = Filter::parse(&mirror.order.filter) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! Cached flows in words.
+//! Descriptions of cached flows.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,15 +7,15 @@ use channel::flows::CachedFlow;
 use policy::{Action, Decision};
 use port::PortId;
 use wire::flow::{FlowKey, FlowMask, KeyState};
-use wire::{Conduct, EtherType, icmp, tcp, udp};
+use wire::{EtherType, FrameClass, icmp, tcp, udp};
 
 use super::Names;
 use super::words::{action, tag};
 
-/// What stands for an address that may be any.
+/// The word for any address.
 const ANY: &str = "any";
 
-/// A flow for the API.
+/// Returns a flow for the API.
 pub(crate) fn entry(flow: &CachedFlow, names: &Names) -> FlowEntry {
     let (key, mask) = (flow.flow_key(), flow.flow_mask());
     let to = match flow.action {
@@ -34,23 +34,23 @@ pub(crate) fn entry(flow: &CachedFlow, names: &Names) -> FlowEntry {
     }
 }
 
-/// Why a cached flow is not what would be decided now; `None`: it is.
+/// Returns the difference between a cached flow and a new decision; `None` if they agree.
 pub(crate) fn disagrees(flow: &CachedFlow, decision: &Decision, names: &Names) -> Option<String> {
-    let except = left_out(decision);
+    let except = excluded(decision);
     if flow.action != decision.action || flow.except != except {
         let was = action(&flow.action, &flow.except, names);
         let is = action(&decision.action, &except, names);
         return Some(format!("its frames are {was}; now they would be {is}"));
     }
     if flow.segment != decision.segment {
-        return Some("it was decided in another segment".to_owned());
+        return Some("it was decided for another segment".to_owned());
     }
     let wide = !flow.flow_mask().covers(&decision.mask);
-    wide.then(|| "it is for more frames than the decision of today is".to_owned())
+    wide.then(|| "its match is wider than that of a new decision".to_owned())
 }
 
-/// Whom a flood leaves out.
-fn left_out(decision: &Decision) -> Vec<PortId> {
+/// Returns the ports that a flood excludes.
+fn excluded(decision: &Decision) -> Vec<PortId> {
     match decision.action {
         Action::Flood { .. } => decision.excluded().collect(),
         Action::Unicast { .. } | Action::Drop(_) => Vec::new(),
@@ -61,7 +61,7 @@ fn counts_port(mask: &FlowMask) -> bool {
     mask.with_in_port() == *mask
 }
 
-/// Which frames a flow is for.
+/// Describes the match of a flow.
 pub(crate) fn matches(key: &FlowKey, mask: &FlowMask, names: &Names) -> String {
     let masked = FlowKey::from_words(*mask.words());
     let mut words = Vec::new();
@@ -93,7 +93,7 @@ pub(crate) fn matches(key: &FlowKey, mask: &FlowMask, names: &Names) -> String {
     if mask.with_ip_proto() == *mask {
         words.push(protocol(key));
     }
-    // A mask that was rounded up may count the ports of what has none.
+    // A rounded mask may include the ports of a protocol without ports.
     if !(mask.with_ip_proto() == *mask && has_no_ports(key)) {
         let ports = [
             ports(key.l4_src(), masked.l4_src()),
@@ -108,19 +108,19 @@ pub(crate) fn matches(key: &FlowKey, mask: &FlowMask, names: &Names) -> String {
     if mask.with_state() == *mask {
         words.extend(state(key.state()));
     }
-    if mask.with_conduct() == *mask {
-        words.extend(conduct(key.conduct()).map(str::to_owned));
+    if mask.with_frame_class() == *mask {
+        words.extend(frame_class(key.frame_class()).map(str::to_owned));
     }
     words.join(", ")
 }
 
-/// From one to the other, unless both may be any.
+/// Joins source and destination, unless both are `any`.
 fn pair([from, to]: [String; 2]) -> Option<String> {
     let any = from == ANY && to == ANY;
     (!any).then(|| format!("{from} > {to}"))
 }
 
-/// An address or a prefix.
+/// Returns an address or a prefix.
 fn address(ethertype: EtherType, value: u128, bits: u128) -> String {
     let length = bits.count_ones();
     let v6 = ethertype == EtherType::IPV6;
@@ -148,13 +148,13 @@ fn protocol(key: &FlowKey) -> String {
     }
 }
 
-/// Whether the transport header, of which the protocol is known, has no ports.
+/// Returns whether the protocol has no ports.
 fn has_no_ports(key: &FlowKey) -> bool {
     let icmp = matches!(key.ip_proto(), icmp::PROTOCOL_V4 | icmp::PROTOCOL_V6);
     icmp || key.ethertype() == EtherType::ARP
 }
 
-/// A port, or the block of ports that have the same first bits.
+/// Returns a port, or the range of ports with the same prefix.
 fn ports(value: u16, bits: u16) -> String {
     match bits {
         0 => ANY.to_owned(),
@@ -163,7 +163,7 @@ fn ports(value: u16, bits: u16) -> String {
     }
 }
 
-/// TCP flags, or ICMP's type and code, as far as they count.
+/// Returns the masked TCP flags, or ICMP's type and code.
 fn flags(key: &FlowKey, bits: u16) -> Option<String> {
     let value = key.l4_flags() & bits;
     let is_icmp = matches!(key.ip_proto(), icmp::PROTOCOL_V4 | icmp::PROTOCOL_V6);
@@ -179,7 +179,7 @@ fn flags(key: &FlowKey, bits: u16) -> Option<String> {
     }
 }
 
-/// All flags that have a name.
+/// Returns all flags that have a name.
 fn all_flags() -> u16 {
     tcp::FLAGS.iter().fold(0, |all, (_, bit)| all | bit)
 }
@@ -189,16 +189,16 @@ fn flag_names(flags: u16) -> String {
     set.map(|(name, _)| *name).collect::<Vec<_>>().join(",")
 }
 
-/// What the frames do that guards ask about. Ordinary ones, which nearly all are, are not said to be.
-fn conduct(conduct: Conduct) -> Option<&'static str> {
-    match conduct {
-        Conduct::Ordinary => None,
-        Conduct::Neighbour => Some("neighbour discovery"),
-        Conduct::FalseNeighbour => Some("false ARP or neighbour discovery"),
-        Conduct::DhcpServer => Some("as a DHCP server"),
-        Conduct::Router => Some("as a router"),
-        Conduct::Unreadable => Some("unreadable"),
-        Conduct::Question => Some("ARP request to all"),
+/// Describes the class of frames for port security; `None` for ordinary ones.
+fn frame_class(frame_class: FrameClass) -> Option<&'static str> {
+    match frame_class {
+        FrameClass::Ordinary => None,
+        FrameClass::Neighbour => Some("neighbour discovery"),
+        FrameClass::SpoofedNeighbour => Some("false ARP or neighbour discovery"),
+        FrameClass::DhcpServer => Some("as a DHCP server"),
+        FrameClass::Router => Some("as a router"),
+        FrameClass::Unparseable => Some("unparseable"),
+        FrameClass::NeighbourRequest => Some("ARP request to all"),
     }
 }
 
@@ -206,7 +206,7 @@ fn state(state: KeyState) -> Option<String> {
     let words = [
         (KeyState::HIDDEN, "hidden behind tags or LLC"),
         (KeyState::L3_MALFORMED, "malformed"),
-        (KeyState::L4_UNKNOWN, "transport header unreadable"),
+        (KeyState::L4_UNKNOWN, "transport header not parsed"),
         (KeyState::LATER_FRAGMENT, "later fragments"),
         (KeyState::FRAGMENT, "first fragments"),
     ];
@@ -225,7 +225,7 @@ mod tests {
         key.with_ip_proto(protocol).with_l4_flags(flags)
     }
 
-    fn told(key: &FlowKey, mask: FlowMask) -> String {
+    fn described(key: &FlowKey, mask: FlowMask) -> String {
         let names = Names::new(&BTreeMap::new(), &BTreeMap::new());
         matches(key, &mask.with_ethertype(), &names)
     }
@@ -233,34 +233,34 @@ mod tests {
     #[test]
     fn flags_have_their_names() {
         let mask = FlowMask::default().with_ip_proto().with_l4_flags_bits(0x12);
-        let flags = |set| told(&of(EtherType::IPV4, tcp::PROTOCOL, set), mask);
+        let flags = |set| described(&of(EtherType::IPV4, tcp::PROTOCOL, set), mask);
         assert_eq!(flags(0x02), "ipv4, tcp, flags syn of syn,ack");
         assert_eq!(flags(0x12), "ipv4, tcp, flags syn,ack of syn,ack");
         assert_eq!(flags(0x20), "ipv4, tcp, no flags of syn,ack");
         let all = FlowMask::default().with_ip_proto().with_l4_flags();
-        let odd = told(&of(EtherType::IPV4, tcp::PROTOCOL, 0x102), all);
+        let odd = described(&of(EtherType::IPV4, tcp::PROTOCOL, 0x102), all);
         assert_eq!(odd, "ipv4, tcp, flags 0x102 of 0xffff");
     }
 
     #[test]
-    fn what_has_no_ports_is_told_without() {
+    fn protocols_without_ports_have_none() {
         let mask = FlowMask::default().with_l4_dst_bits(0xf000);
         let icmp = of(EtherType::IPV4, icmp::PROTOCOL_V4, 0x0800);
-        assert_eq!(told(&icmp, mask.with_ip_proto()), "ipv4, icmp");
+        assert_eq!(described(&icmp, mask.with_ip_proto()), "ipv4, icmp");
         let arp = of(EtherType::ARP, 1, 0);
-        assert_eq!(told(&arp, mask.with_ip_proto()), "arp, operation 1");
+        assert_eq!(described(&arp, mask.with_ip_proto()), "arp, operation 1");
         let tcp = of(EtherType::IPV4, tcp::PROTOCOL, 0);
         let blocks = "ipv4, tcp, ports any > 0-4095";
-        assert_eq!(told(&tcp, mask.with_ip_proto()), blocks);
-        assert_eq!(told(&icmp, mask), "ipv4, ports any > 0-4095");
+        assert_eq!(described(&tcp, mask.with_ip_proto()), blocks);
+        assert_eq!(described(&icmp, mask), "ipv4, ports any > 0-4095");
     }
 
     #[test]
-    fn what_guards_go_by_is_told() {
-        let mask = FlowMask::default().with_conduct();
-        let advert = of(EtherType::IPV6, 0, 0).with_conduct(Conduct::Router);
-        assert_eq!(told(&advert, mask), "ipv6, as a router");
+    fn frame_classes_are_described() {
+        let mask = FlowMask::default().with_frame_class();
+        let advert = of(EtherType::IPV6, 0, 0).with_frame_class(FrameClass::Router);
+        assert_eq!(described(&advert, mask), "ipv6, as a router");
         let ordinary = of(EtherType::IPV6, 0, 0);
-        assert_eq!(told(&ordinary, mask), "ipv6");
+        assert_eq!(described(&ordinary, mask), "ipv6");
     }
 }

@@ -1,4 +1,4 @@
-//! Frames: read from what a client sends, and told in words.
+//! Frames of trace requests, and their descriptions.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,20 +11,20 @@ use wire::{FlowKey, MacAddr, Parsed, SNAPSHOT, arp, icmp, tcp, udp};
 
 /// The shortest frame that has a whole Ethernet header.
 const ETHERNET: usize = 14;
-/// The longest frame that any port takes: a super-frame.
+/// The longest frame that a port accepts, with segmentation offload.
 const LONGEST: usize = 65_535 + 18;
 
-/// A frame that is asked about.
+/// A frame to trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Frame {
     /// Its first bytes.
     headers: Vec<u8>,
-    /// How many it has.
+    /// Its length in bytes.
     length: usize,
 }
 
 impl Frame {
-    /// A whole frame.
+    /// Returns a frame of which all bytes are known.
     pub(crate) fn new(mut bytes: Vec<u8>) -> Self {
         let length = bytes.len();
         bytes.truncate(SNAPSHOT);
@@ -34,10 +34,10 @@ impl Frame {
         }
     }
 
-    /// The frame of a request; `at`: which of them.
+    /// Reads the frame with the index `at` of a request.
     ///
     /// # Errors
-    /// 422 for what is no frame.
+    /// 422 for an invalid frame.
     pub(crate) fn read(frame: &TraceFrame, at: usize) -> Result<Self, Problem> {
         let invalid = |field: &str, detail: String| {
             let problem = Problem::new(ProblemKind::Invalid, detail);
@@ -59,27 +59,28 @@ impl Frame {
         Ok(read)
     }
 
-    /// Whether it is shorter than an Ethernet header: the switch looks at nothing of it.
+    /// Returns whether it is shorter than an Ethernet header: the switch parses none of it.
     pub(crate) fn is_runt(&self) -> bool {
         self.length < ETHERNET
     }
 
-    /// The key that it has when it comes from a port.
+    /// Returns its key as a frame from a port.
     pub(crate) fn key(&self, in_port: u32) -> FlowKey {
         FlowKey::new(in_port, &self.parse())
     }
 
-    /// Its first bytes, and how many it has.
+    /// Returns its first bytes and its length.
     pub(crate) fn bytes(&self) -> (&[u8], usize) {
         (&self.headers, self.length)
     }
 
-    /// Whether a filter means it.
+    /// Returns whether a filter matches it.
     pub(crate) fn is_meant_by(&self, filter: &Filter) -> bool {
         filter.matches(&self.parse(), self.length as u32)
     }
 
-    /// The frame with this tag in the place of the outer one, or without one: as the switch delivers it.
+    /// Returns the frame as the switch delivers it: with this tag in place of the outer one, or
+    /// untagged.
     pub(crate) fn with_tag(&self, vid: Option<u16>) -> Self {
         let mut headers = HeaderBuf::copy_of(&self.headers);
         let before = headers.len();
@@ -97,7 +98,7 @@ impl Frame {
         Parsed::parse(&self.headers, self.length)
     }
 
-    /// The frame in words: where it can be described, a description that can be asked about again, and its length.
+    /// Describes the frame: as an expression that a trace accepts, if possible, and its length.
     pub(crate) fn describe(&self) -> String {
         if self.is_runt() {
             return format!("{} bytes", self.length);
@@ -168,7 +169,7 @@ fn arp_body(p: &Parsed, operation: u16, mac: MacAddr, sender: Ipv4Addr, target: 
     }
 }
 
-/// The IP address that a described frame comes from.
+/// Returns the source IP address of a frame expression.
 pub(crate) fn sender(described: &FrameText) -> Option<IpAddr> {
     match described.body {
         Body::Icmp { src, .. } | Body::Ip { src, .. } => Some(src),

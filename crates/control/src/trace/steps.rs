@@ -1,4 +1,4 @@
-//! The steps of a decision in words.
+//! Descriptions of the steps of a decision.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,21 +7,23 @@ use api::v1::{
     PortState, TraceAction, TraceOutcome, TraceReceiver, TraceRuling, TraceStage, TraceStep,
 };
 use policy::acl::{By, Direction, Ruling, Verdict};
-use policy::{Action, Asked, Decision, Destination, DropReason, PortId, Program, SegmentId, Step};
+use policy::{
+    Action, Decision, Destination, DropReason, ListEvaluation, PortId, Program, SegmentId, Step,
+};
 use wire::{FlowKey, MacAddr};
 
 use super::Names;
 use super::words::{list, reason, tag, time};
-use crate::learning::{Fdb, Hearing, Refusal};
+use crate::learning::{Fdb, LearnPreview, Refusal};
 
-/// What is known when a decision is explained.
+/// The input of an explanation.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) program: &'a Program,
     pub(crate) fdb: &'a Fdb,
     pub(crate) now: Duration,
     pub(crate) names: &'a Names,
-    /// How ports are.
+    /// The states of ports.
     pub(crate) states: &'a dyn Fn(PortId) -> PortState,
 }
 
@@ -36,7 +38,7 @@ fn step(stage: TraceStage, text: String) -> TraceStep {
     }
 }
 
-/// A step at which the frame is dropped.
+/// Returns a step that drops the frame.
 fn end(stage: TraceStage, why: DropReason, text: String) -> TraceStep {
     TraceStep {
         drop: Some(why.name().to_owned()),
@@ -44,7 +46,7 @@ fn end(stage: TraceStage, why: DropReason, text: String) -> TraceStep {
     }
 }
 
-/// A frame that has no whole Ethernet header.
+/// Returns the steps and the outcome of a frame shorter than an Ethernet header.
 pub(crate) fn runt() -> (Vec<TraceStep>, TraceOutcome) {
     let why = DropReason::Runt;
     let step = end(TraceStage::Frame, why, reason(why));
@@ -61,33 +63,33 @@ fn dropped(why: DropReason) -> TraceOutcome {
 }
 
 impl Scene<'_> {
-    /// The steps of a decision about a frame with this key; `learned`: whether it lets the source be learned.
-    pub(crate) fn tell(
+    /// Describes the steps of a decision about a frame with this key.
+    pub(crate) fn steps(
         &self,
         key: &FlowKey,
         steps: &[Step],
         decision: &Decision,
     ) -> Vec<TraceStep> {
-        let mut told: Vec<TraceStep> = Vec::new();
+        let mut described: Vec<TraceStep> = Vec::new();
         for step in steps {
             let next = match step {
                 Step::Addresses(why) => end(TraceStage::Frame, *why, reason(*why)),
                 Step::Segment(found) => self.segment(key, *found),
-                Step::Guard(why) => end(TraceStage::Source, *why, reason(*why)),
+                Step::PortSecurity(why) => end(TraceStage::Source, *why, reason(*why)),
                 Step::Source { barred } => self.source(key, *barred, decision),
                 Step::Unfiltered => step_unfiltered(),
                 Step::Lists(asked) => {
                     let joins = |last: &mut TraceStep| self.joins(last, asked);
-                    if told.last_mut().is_some_and(joins) {
+                    if described.last_mut().is_some_and(joins) {
                         continue;
                     }
                     self.lists(asked)
                 }
                 Step::Destination(destination) => self.station(key, *destination, decision),
             };
-            told.push(next);
+            described.push(next);
         }
-        told
+        described
     }
 
     fn segment(&self, key: &FlowKey, found: Result<SegmentId, DropReason>) -> TraceStep {
@@ -115,38 +117,42 @@ impl Scene<'_> {
         let holder = self.fdb.station(self.now, segment, mac);
         if barred {
             let port = holder.map_or_else(String::new, |s| self.names.port(s.port));
-            let text = match holder.is_some_and(|s| s.pinned) {
-                true => format!("{mac} is a static address of {port}, which is up"),
-                false => format!("{mac} belongs to {port}, which still uses it"),
+            let text = if holder.is_some_and(|s| s.pinned) {
+                format!("{mac} is a static address of {port}, which is up")
+            } else {
+                format!("{mac} belongs to {port}, which still uses it")
             };
-            return end(TraceStage::Source, DropReason::MacClaim, text);
+            return end(TraceStage::Source, DropReason::SpoofedSource, text);
         }
-        let known = |s: &crate::learning::Station| match s.pinned {
-            true => "is a static address here".to_owned(),
-            false => format!("is known here, heard {} ago", time(s.age)),
+        let known = |s: &crate::learning::Station| {
+            if s.pinned {
+                "is a static address here".to_owned()
+            } else {
+                format!("is known here, last seen {} ago", time(s.age))
+            }
         };
-        let what = match self.fdb.foresee(self.now, segment, mac, port) {
-            Hearing::Known => holder.as_ref().map(known).unwrap_or_default(),
+        let what = match self.fdb.preview(self.now, segment, mac, port) {
+            LearnPreview::Known => holder.as_ref().map(known).unwrap_or_default(),
             _ if decision.learn.is_none() => "is new, and would not be learned".to_owned(),
-            Hearing::New => "is new, and would be learned".to_owned(),
-            Hearing::Moves { from } => {
+            LearnPreview::New => "is new, and would be learned".to_owned(),
+            LearnPreview::Moves { from } => {
                 format!(
                     "is known behind {}, and would move here",
                     self.names.port(from)
                 )
             }
-            Hearing::Refused(Refusal::PortFull) => {
+            LearnPreview::Refused(Refusal::PortFull) => {
                 "would not be learned: its port has too many addresses".to_owned()
             }
-            Hearing::Refused(Refusal::TableFull) => {
+            LearnPreview::Refused(Refusal::TableFull) => {
                 "would not be learned: there are too many addresses".to_owned()
             }
-            Hearing::Barred | Hearing::Refused(_) => "would not be learned".to_owned(),
+            LearnPreview::Barred | LearnPreview::Refused(_) => "would not be learned".to_owned(),
         };
         step(TraceStage::Source, format!("{mac} {what}"))
     }
 
-    fn lists(&self, asked: &Asked) -> TraceStep {
+    fn lists(&self, asked: &ListEvaluation) -> TraceStep {
         let rule = asked.ruling.rule();
         let ruling = TraceRuling {
             direction: direction(asked.direction).to_owned(),
@@ -164,8 +170,9 @@ impl Scene<'_> {
         }
     }
 
-    /// Adds a receiver to a step in which others were asked that have the same lists and the same ruling.
-    fn joins(&self, last: &mut TraceStep, asked: &Asked) -> bool {
+    /// Adds a receiver to the step of others with the same lists and the same verdict; returns
+    /// whether it fits.
+    fn joins(&self, last: &mut TraceStep, asked: &ListEvaluation) -> bool {
         let next = self.lists(asked);
         let (Some(old), Some(new)) = (&mut last.ruling, &next.ruling) else {
             return false;
@@ -188,11 +195,11 @@ impl Scene<'_> {
             let station = decision
                 .segment
                 .and_then(|s| self.fdb.station(self.now, s, mac));
-            let heard = station
+            let seen = station
                 .filter(|s| !s.pinned)
-                .map(|s| format!(", heard {} ago", time(s.age)));
+                .map(|s| format!(", last seen {} ago", time(s.age)));
             let port = self.names.port(port);
-            let text = format!("{mac} is behind {port}{}", heard.unwrap_or_default());
+            let text = format!("{mac} is behind {port}{}", seen.unwrap_or_default());
             (text, Some(port))
         };
         let why = DropReason::Reflection;
@@ -224,7 +231,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What comes of the frame.
+    /// Returns the outcome of a frame.
     pub(crate) fn outcome(&self, key: &FlowKey, decision: &Decision) -> TraceOutcome {
         let (action, receivers) = match decision.action {
             Action::Drop(why) => return dropped(why),
@@ -232,8 +239,8 @@ impl Scene<'_> {
             Action::Flood { segment, .. } => {
                 let members = self.program.flood(segment, PortId(key.in_port()));
                 let excluded: Vec<PortId> = decision.excluded().collect();
-                let wanted = members.filter(|member| !excluded.contains(&member.port));
-                let all = wanted.map(|member| self.receiver(member.port, member.tag));
+                let desired = members.filter(|member| !excluded.contains(&member.port));
+                let all = desired.map(|member| self.receiver(member.port, member.tag));
                 (TraceAction::Flood, all.collect())
             }
         };
@@ -248,7 +255,8 @@ impl Scene<'_> {
         }
     }
 
-    /// The step and the outcome of a question of this key that the switch answers: `target` is at `owner`, behind `port`.
+    /// Returns the step and the outcome of a neighbour request that the switch answers: `target` is
+    /// at `owner`, behind `port`.
     pub(crate) fn answered(
         &self,
         key: &FlowKey,
@@ -256,14 +264,18 @@ impl Scene<'_> {
         (port, owner): (PortId, MacAddr),
     ) -> (TraceStep, TraceOutcome) {
         let name = self.names.port(port);
-        let asker = self.receiver(PortId(key.in_port()), key.vlan().filter(|vid| *vid != 0));
-        let text =
-            format!("{target} is at {owner} behind {name} for sure, and the segment answers");
+        let requester = self.receiver(PortId(key.in_port()), key.vlan().filter(|vid| *vid != 0));
+        let text = format!(
+            "{target} is at {owner} behind {name} by port security: neighbour suppression answers"
+        );
         let outcome = TraceOutcome {
             action: TraceAction::Answer,
-            text: format!("answered to {} alone: {target} is at {owner}", asker.port),
-            reason: Some(DropReason::Answered.name().to_owned()),
-            receivers: vec![asker],
+            text: format!(
+                "answered to {} alone: {target} is at {owner}",
+                requester.port
+            ),
+            reason: Some(DropReason::NeighbourReply.name().to_owned()),
+            receivers: vec![requester],
         };
         let step = TraceStep {
             port: Some(name),
@@ -284,7 +296,7 @@ impl Scene<'_> {
 fn step_unfiltered() -> TraceStep {
     step(
         TraceStage::Policy,
-        "no access lists are asked in this segment".to_owned(),
+        "no access lists apply in this segment".to_owned(),
     )
 }
 
@@ -303,9 +315,9 @@ fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// `from vm1: allowed by rule ssh of list web-in (asked: web-in, all)`.
-fn ruling_text(told: &TraceRuling, ruling: &Ruling) -> String {
-    let way = match told.direction.as_str() {
+/// Returns a text like `from vm1: allowed by rule ssh of list web-in (lists: web-in, all)`.
+fn ruling_text(described: &TraceRuling, ruling: &Ruling) -> String {
+    let way = match described.direction.as_str() {
         "from-guest" => "from",
         _ => "to",
     };
@@ -316,14 +328,14 @@ fn ruling_text(told: &TraceRuling, ruling: &Ruling) -> String {
     };
     let by = match &ruling.by {
         By::Default => "by default, no rule matches".to_owned(),
-        By::Unreadable => "as what it carries cannot be read".to_owned(),
+        By::Unparseable => "as its headers cannot be parsed".to_owned(),
         By::Rule(rule) => format!("by rule {} of list {}", rule.name, rule.list),
     };
-    let asked = match told.lists.as_slice() {
+    let lists = match described.lists.as_slice() {
         [] => "no lists".to_owned(),
-        lists => format!("asked: {}", list(lists)),
+        lists => format!("lists: {}", list(lists)),
     };
-    format!("{way} {}: {done} {by} ({asked})", list(&told.ports))
+    format!("{way} {}: {done} {by} ({lists})", list(&described.ports))
 }
 
 fn outcome_text(action: TraceAction, receivers: &[TraceReceiver]) -> String {

@@ -1,4 +1,4 @@
-//! Small words.
+//! Helpers for texts.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use policy::{Action, DropReason, PortId};
 
 use super::Names;
 
-/// How long something is or was, roughly.
+/// Returns a rounded duration.
 pub(crate) fn time(time: Duration) -> String {
     let (ms, seconds) = (time.as_millis(), time.as_secs());
     match seconds {
@@ -17,7 +17,7 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// A tag, or that there is none.
+/// Describes a tag, or its absence.
 pub(super) fn tag(vlan: Option<u16>) -> String {
     match vlan {
         None => "untagged".to_owned(),
@@ -26,28 +26,29 @@ pub(super) fn tag(vlan: Option<u16>) -> String {
     }
 }
 
-/// What happens to a frame; whom a flood leaves out.
+/// Describes an action, with the ports that a flood excludes.
 pub(super) fn action(action: &Action, except: &[PortId], names: &Names) -> String {
     match *action {
         Action::Unicast { port, tag: vlan } => format!("to {}, {}", names.port(port), tag(vlan)),
         Action::Flood { segment, .. } => {
             let segment = names.segment(segment);
             let except: Vec<String> = except.iter().map(|port| names.port(*port)).collect();
-            match except.is_empty() {
-                true => format!("flooded in {segment}"),
-                false => format!("flooded in {segment}, except to {}", list(&except)),
+            if except.is_empty() {
+                format!("flooded in {segment}")
+            } else {
+                format!("flooded in {segment}, except to {}", list(&except))
             }
         }
         Action::Drop(reason) => format!("dropped: {reason}"),
     }
 }
 
-/// A reason with its sentence.
+/// Returns a drop reason with its help text.
 pub(super) fn reason(reason: DropReason) -> String {
     format!("{reason}: {}", uncapped(reason.help()))
 }
 
-/// A sentence as part of another one. One that begins with an abbreviation does so still.
+/// Converts a sentence into a clause: lower case, unless it begins with an abbreviation.
 fn uncapped(sentence: &str) -> String {
     let sentence = sentence.trim_end_matches('.');
     let mut letters = sentence.chars();
@@ -58,7 +59,7 @@ fn uncapped(sentence: &str) -> String {
     }
 }
 
-/// Several names in a row.
+/// Joins names with commas.
 pub(super) fn list(names: &[String]) -> String {
     names.join(", ")
 }
@@ -68,9 +69,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_goes_on_behind_its_name() {
+    fn a_reason_has_its_name_and_its_help() {
         let full = reason(DropReason::ReceiverFull);
-        assert_eq!(full, "receiver-full: the receiver had no free buffer");
+        assert_eq!(
+            full,
+            "receiver-full: the receiving guest had no free receive buffer"
+        );
         let arp = reason(DropReason::SpoofedNeighbour);
         assert!(arp.starts_with("spoofed-neighbour: ARP or "), "{arp}");
     }

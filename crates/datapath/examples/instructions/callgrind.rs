@@ -1,16 +1,17 @@
-//! One scenario under valgrind's callgrind, which counts instructions and models no time.
+//! Runs of a scenario under valgrind's callgrind, which counts instructions and models no time.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::ledger::Counts;
 
-/// The function that is counted, with what it calls.
+/// Function that is counted, including its callees.
 const COUNTED: &str = "*serve_counted*";
 
-/// The C library picks its copy routines by the processor's features: with these off it takes the same ones
-/// on every x86-64 machine.
-const PLAINEST_COPIES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-SSE4_1,-SSE4_2,-ERMS,-FSRM";
+/// CPU features that are hidden from the C library, so that it takes the same copy routines on
+/// every x86-64 machine.
+const GLIBC_TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,\
+    -AVX_Fast_Unaligned_Load,-SSSE3,-SSE4_1,-SSE4_2,-ERMS,-FSRM";
 
 /// Instructions of a whole replay.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +22,7 @@ pub(crate) struct Total {
 
 impl Total {
     pub(crate) fn per_frame(self, frames: usize) -> Counts {
-        // To a tenth: what the file shows.
+        // Rounded to a tenth, as in the file.
         let share = |total: u64| (total as f64 * 10.0 / frames as f64).round() / 10.0;
         Counts {
             switch: share(self.own),
@@ -30,9 +31,9 @@ impl Total {
     }
 }
 
-/// Replays the scenario in a process of its own, so that none depends on those before it.
+/// Counts the scenario in a process of its own, so that it does not depend on earlier ones.
 pub(crate) fn count(scenario: &str) -> Result<Total, String> {
-    let program = std::env::current_exe().map_err(|e| format!("who am I: {e}"))?;
+    let program = std::env::current_exe().map_err(|e| format!("current executable: {e}"))?;
     let folder = tempfile::tempdir().map_err(|e| format!("no temporary folder: {e}"))?;
     let out = folder.path().join("callgrind.out");
     let mut valgrind = Command::new("valgrind");
@@ -43,7 +44,7 @@ pub(crate) fn count(scenario: &str) -> Result<Total, String> {
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(&program)
         .arg(scenario)
-        .env("GLIBC_TUNABLES", PLAINEST_COPIES);
+        .env("GLIBC_TUNABLES", GLIBC_TUNABLES);
     let output = valgrind
         .output()
         .map_err(|e| format!("valgrind does not run ({e}): 'make setup' installs it"))?;
@@ -55,8 +56,8 @@ pub(crate) fn count(scenario: &str) -> Result<Total, String> {
     read(&profile, &program).ok_or(format!("{scenario}: a profile that was not understood"))
 }
 
-/// Adds up what functions spent themselves, by the file that they were loaded from. The format is described
-/// in valgrind's manual, "Callgrind Format Specification".
+/// Sums the own cost of functions by the file from which they were loaded. The format is
+/// described in valgrind's manual, "Callgrind Format Specification".
 fn read(profile: &str, program: &Path) -> Option<Total> {
     let mut total = Total::default();
     let (mut own, mut of_callee) = (false, false);

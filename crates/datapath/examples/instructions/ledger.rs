@@ -1,4 +1,4 @@
-//! The committed numbers, `crates/datapath/instructions.toml`, and how others compare with them.
+//! Committed numbers, `crates/datapath/instructions.toml`, and the comparison with measured ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,26 +9,29 @@ use serde::Deserialize;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.toml");
 const BLESS: &str = "make instructions BLESS=1";
-/// Share by which a number may differ, either way: a number that nobody has looked at hides the next change.
+/// Relative tolerance of a number, in both directions: an outdated committed number would hide the
+/// next change.
 const TOLERANCE: f64 = 0.05;
-/// Instructions by which it may differ in any case: numbers near zero have no percentage worth a word.
+/// Absolute tolerance, instructions: relative changes of numbers near zero mean nothing.
 const SLACK: f64 = 1.0;
 
 const HEADER: &str = "\
-# Instructions per frame, warm, release build: `make instructions` compares, `make instructions BLESS=1` writes.
-# switch: our own code. copy: the C library's, which is nearly all copying. Scenarios: examples/instructions.
+# Instructions per frame, warm, release build: `make instructions` compares, \
+`make instructions BLESS=1` writes.
+# switch: our own code. copy: the C library's, which is nearly all copying. \
+Scenarios: examples/instructions.
 ";
 
-/// Instructions for one frame.
+/// Instructions per frame.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Counts {
-    /// Those of our code.
+    /// Instructions of our own code.
     pub(crate) switch: f64,
-    /// Those of the C library.
+    /// Instructions of the C library.
     pub(crate) copy: f64,
 }
 
-/// What numbers depend on besides the code.
+/// Tool versions on which the numbers depend.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub(crate) struct Tools {
     rustc: String,
@@ -36,7 +39,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// This machine's.
+    /// Returns the description of this machine.
     pub(crate) fn here() -> Result<Self, String> {
         Ok(Self {
             rustc: second_word("rustc", "--version")?,
@@ -51,18 +54,18 @@ fn second_word(program: &str, argument: &str) -> Result<String, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let word = text.split_whitespace().nth(1);
     word.map(str::to_owned)
-        .ok_or(format!("{program} {argument} says {text:?}"))
+        .ok_or(format!("{program} {argument}: unexpected output {text:?}"))
 }
 
-/// Counts by scenario, and what they were taken with.
+/// Counts by scenario, and the tools of the measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) tools: Tools,
-    /// In the order of the scenarios.
+    /// Counts in the order of the scenarios.
     pub(crate) counts: Vec<(String, Counts)>,
 }
 
-/// The file.
+/// Contents of the file.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ledger {
     tools: Tools,
@@ -88,7 +91,7 @@ impl Ledger {
             format!("{HEADER}\n[tools]\nrustc = \"{rustc}\"\nglibc = \"{glibc}\"\n\n[scenario]\n");
         let line = |(name, counts): &(String, Counts)| {
             let Counts { switch, copy } = counts;
-            format!("{name:<19} = {{ switch = {switch:.1}, copy = {copy:.1} }}\n")
+            format!("{name:<24} = {{ switch = {switch:.1}, copy = {copy:.1} }}\n")
         };
         head + &measured.counts.iter().map(line).collect::<String>()
     }
@@ -112,7 +115,7 @@ impl Ledger {
                 new.switch,
                 same_compiler,
             ));
-            // The library's routines change with its version, and are called by what the compiler made.
+            // The library's routines depend on its version, and their calls on the compiler.
             rows.push(row(
                 name,
                 "copy",
@@ -136,7 +139,7 @@ impl Ledger {
     }
 }
 
-/// One number beside the committed one.
+/// Measured number beside the committed one.
 #[derive(Debug)]
 struct Row {
     name: String,
@@ -147,7 +150,7 @@ struct Row {
 }
 
 impl Row {
-    /// Relative difference to the committed number.
+    /// Returns the relative difference to the committed number.
     fn change(&self) -> Option<f64> {
         let old = self.committed?;
         Some(if self.new == old {
@@ -199,8 +202,10 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
+    /// Returns whether all numbers are within their tolerance.
+    ///
     /// # Errors
-    /// The numbers that are out of bounds, and what to do.
+    /// The numbers that are not, and the next step.
     pub(crate) fn verdict(&self) -> Result<(), String> {
         let bad = self.rows.iter().filter(|row| row.verdict().is_some());
         let mut lines: Vec<String> = bad.map(Row::to_string).collect();
@@ -215,7 +220,7 @@ impl Comparison {
         let lines = lines.join("\n  ");
         Err(format!(
             "instructions per frame (committed, now, change):\n  {lines}\n\
-             Find the reason; when it is meant, commit what '{BLESS}' writes, and say why."
+             Find the reason; if it is intended, commit the output of '{BLESS}' with the reason."
         ))
     }
 }
@@ -234,13 +239,13 @@ impl fmt::Display for Comparison {
         if old.rustc != new.rustc {
             writeln!(
                 f,
-                "warning: rustc {} here, {} in the file: nothing can be said, and nothing fails",
+                "warning: rustc {} here, {} in the file: no comparison",
                 new.rustc, old.rustc
             )?;
         } else if old != new {
             writeln!(
                 f,
-                "warning: glibc {} here, {} in the file: 'copy' is not judged",
+                "warning: glibc {} here, {} in the file: 'copy' is not compared",
                 new.glibc, old.glibc
             )?;
         }

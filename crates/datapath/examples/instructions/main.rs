@@ -1,19 +1,19 @@
-//! Instructions that the switch spends on a frame, beside the committed ones: `make instructions`.
+//! Instructions of the switch per frame, compared with the committed ones: `make instructions`.
 //!
 //! ```text
 //! main       one run of itself under callgrind for each scenario; the table; --bless
 //! scenarios  the frames and flows, and the replay of them that is counted
-//! callgrind  runs valgrind and reads what it counted
+//! callgrind  runs valgrind and reads its counts
 //! ledger     the file of committed numbers, and the comparison
 //! ```
 //!
-//! Instructions do not depend on the clock, the load or the machine, so a regression shows here before any
-//! measurement sees it. They say nothing about cache misses: for those there is `make bench`.
+//! Instructions do not depend on the clock, the load or the machine, so small regressions show here
+//! that time measurements miss. They do not cover cache misses: see `make bench`.
 
 mod callgrind;
+#[path = "../../tests/common/mod.rs"]
+mod common;
 mod ledger;
-#[path = "../../tests/near/mod.rs"]
-mod near;
 mod scenarios;
 
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What callgrind runs.
+/// Replays one scenario; callgrind runs this.
 fn replay(name: &str) -> Result<(), String> {
     let scenario = SCENARIOS.iter().find(|s| s.name == name);
     scenario.ok_or(format!("no scenario {name}"))?.replay();

@@ -1,10 +1,10 @@
-//! What is replayed: two guests in this process, their virtio queues, and the switch between them.
+//! Scenarios: two guests in this process, their virtio queues, and the switch between them.
 
 use channel::records::Answer;
 use datapath::guest::GuestPort;
 use datapath::switch::Switch;
 use policy::acl::RuleId;
-use policy::guard::{Guard, Guards, Macs};
+use policy::port_security::{Macs, PortSecurity, PortSecurityTable};
 use policy::{Action, DECISION_MASK, Program};
 use port::PortId;
 use port::counters::Counters;
@@ -15,13 +15,13 @@ use testkit::packets::{Flow, tcp_super, udp};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 
-use crate::near::{NoUpcalls, guest};
+use crate::common::{NoUpcalls, guest};
 
-/// Rounds that bring arenas and rings to their working size, and those that are counted.
+/// Rounds before the counted ones, in which arenas and rings reach their working size.
 const WARM_UP: usize = 4;
 const ROUNDS: usize = 16;
 
-/// What a current Linux guest negotiates besides offloads.
+/// Features that a current Linux guest negotiates besides offloads.
 const LINUX: u64 = VERSION_1 | MRG_RXBUF | INDIRECT_DESC | EVENT_IDX;
 const OFFLOADS: u64 = LINUX | HOST_OFFLOADS | GUEST_OFFLOADS;
 const PACKED: u64 = LINUX | RING_PACKED;
@@ -34,7 +34,7 @@ const NOW: u64 = 1000;
 
 /// Ethernet, IPv4 and UDP headers, bytes.
 const UDP_HEADERS: usize = 42;
-/// Besides what every decision looks at, what tells conversations apart: whole headers are parsed.
+/// Mask of flows per conversation, for which whole headers are parsed.
 const DEEP: FlowMask = DECISION_MASK
     .with_ethertype()
     .with_ip_proto()
@@ -48,19 +48,19 @@ type Frame = (Vec<u8>, NetHeader);
 /// Frames from one guest to another, with their flows cached.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// Negotiated by both guests.
+    /// Features that both guests negotiated.
     features: u64,
-    /// Sent again and again in this order.
+    /// Frames that are sent repeatedly in this order.
     frames: fn() -> Vec<Frame>,
     /// Frames that wait at once.
     round: usize,
-    /// What the cached flows look at.
+    /// Mask of the cached flows.
     mask: FlowMask,
-    /// The receiver reads nothing: its buffers are used up before frames are counted.
+    /// Whether the receiver reads nothing: its buffers are used up before frames are counted.
     dead: bool,
-    /// The sender's port is guarded, as those of guests are where nothing is said.
-    guarded: bool,
-    /// A rule of an access list has decided, and is counted.
+    /// Whether the sender's port has the default port security of guests.
+    port_security: bool,
+    /// Whether a rule of an access list has decided, and is counted.
     ruled: bool,
 }
 
@@ -71,11 +71,11 @@ const PLAIN: Scenario = Scenario {
     round: 64,
     mask: DECISION_MASK,
     dead: false,
-    guarded: false,
+    port_security: false,
     ruled: false,
 };
 
-/// All of them. Sizes are those of the frame, from the Ethernet header on.
+/// All scenarios. Sizes are frame lengths from the Ethernet header on.
 pub(crate) const SCENARIOS: [Scenario; 15] = [
     Scenario {
         name: "split-64",
@@ -136,14 +136,14 @@ pub(crate) const SCENARIOS: [Scenario; 15] = [
         ..PLAIN
     },
     Scenario {
-        name: "split-64-guarded",
-        guarded: true,
+        name: "split-64-port-security",
+        port_security: true,
         ..PLAIN
     },
     Scenario {
-        name: "split-1500-guarded",
+        name: "split-1500-port-security",
         frames: || bytes(1500),
-        guarded: true,
+        port_security: true,
         ..PLAIN
     },
     Scenario {
@@ -160,13 +160,13 @@ pub(crate) const SCENARIOS: [Scenario; 15] = [
     },
 ];
 
-/// One frame of this length.
+/// Returns one frame of this length.
 fn bytes(len: usize) -> Vec<Frame> {
     let payload = vec![1; len - UDP_HEADERS];
     vec![(udp(&Flow::v4(1, 2), &payload), NetHeader::default())]
 }
 
-/// Frames of 1024 connections between two stations.
+/// Returns frames of 1024 connections between two stations.
 fn connections() -> Vec<Frame> {
     let connection = |n: u16| {
         let flow = Flow::v4(1, 2).ports(n, 53);
@@ -175,7 +175,7 @@ fn connections() -> Vec<Frame> {
     (0..1024).map(connection).collect()
 }
 
-/// From 1024 stations, each with a flow of its own.
+/// Returns frames of 1024 stations, each with a flow of its own.
 fn stations() -> Vec<Frame> {
     let station = |n: u16| {
         let [high, low] = n.to_be_bytes();
@@ -188,31 +188,31 @@ fn stations() -> Vec<Frame> {
     (0..1024).map(station).collect()
 }
 
-/// From a trunk: an access port gets it without its tag.
+/// Returns a frame of a trunk port; an access port gets it without its tag.
 fn tagged() -> Vec<Frame> {
     let flow = Flow::v4(1, 2).tagged(10);
     vec![(udp(&flow, &[1; 64 - UDP_HEADERS]), NetHeader::default())]
 }
 
-/// As large as TCP over IPv4 makes it, with segments of a whole number of payloads.
+/// Returns a TSO frame of maximum length, with segments of equal length.
 fn super_frame() -> Vec<Frame> {
     vec![tcp_super(&Flow::v4(1, 2), 1, &[1; 45 * 1448], 1448)]
 }
 
 impl Scenario {
-    /// Frames that are counted.
+    /// Returns the number of frames that are counted.
     pub(crate) fn frames(&self) -> usize {
         ROUNDS * self.round
     }
 
-    /// Sends them.
+    /// Sends the frames.
     ///
     /// # Panics
     /// When a frame does not arrive.
     pub(crate) fn replay(&self) {
         let mut scene = Scene::new(self.options());
-        if self.guarded {
-            scene.guard();
+        if self.port_security {
+            scene.enable_port_security();
         }
         let frames = (self.frames)();
         let rules = if self.ruled {
@@ -245,7 +245,8 @@ impl Scenario {
         }
     }
 
-    /// Buffers as Linux has them: a small frame in one piece; a large one as headers and pages, in a table.
+    /// Returns the options of a Linux guest: a small frame has one buffer; a large one has headers
+    /// and pages, in an indirect table.
     fn options(&self) -> NetOptions {
         let options = NetOptions::new(self.features, QUEUE);
         if self.features & HOST_OFFLOADS == 0 {
@@ -260,7 +261,7 @@ impl Scenario {
 }
 
 struct Scene {
-    /// On the heap: on the stack its place would depend on the environment's size.
+    // On the heap: the address on the stack would depend on the size of the environment.
     switch: Box<Switch<GuestPort>>,
     sender: NetPair,
     receiver: NetPair,
@@ -284,17 +285,17 @@ impl Scene {
         }
     }
 
-    /// Guards the sender's port.
-    fn guard(&mut self) {
-        let guard = Guard {
+    /// Enables port security at the sender's port.
+    fn enable_port_security(&mut self) {
+        let host = PortSecurity {
             macs: Macs::Learned,
             no_dhcp_server: true,
             no_router: true,
-            ..Guard::default()
+            ..PortSecurity::default()
         };
-        let guards = Guards::from_iter([(SENDER, guard)]);
+        let table = PortSecurityTable::from_iter([(SENDER, host)]);
         self.switch
-            .set_program(Program::default().with_guards(guards));
+            .set_program(Program::default().with_port_security(table));
     }
 
     /// Caches the frame's flow, as control's answer does.
@@ -315,10 +316,10 @@ impl Scene {
             epoch: 0,
         };
         self.switch.answer(answer, NOW);
-        self.switch.go_on(NOW);
+        self.switch.continue_work(NOW);
     }
 
-    /// Both guests poll, as under load.
+    /// Runs a round in which both guests poll, as under load.
     fn round<'a>(
         &mut self,
         frames: impl Iterator<Item = &'a Frame>,
@@ -337,7 +338,7 @@ impl Scene {
         self.receiver.offer();
     }
 
-    /// Sends frames, and the switch does with them what it can; how many.
+    /// Sends frames through the switch. Returns their number.
     fn send<'a>(
         &mut self,
         frames: impl Iterator<Item = &'a Frame>,
@@ -360,10 +361,10 @@ fn serve(switch: &mut Switch<GuestPort>) {
     switch.drain(SENDER, 0, NOW, &mut NoUpcalls);
 }
 
-/// Callgrind counts from the entry of this function to its end, and knows it by its name.
+/// Serves the queue. Callgrind counts this function, which it finds by its name.
 #[inline(never)]
 fn serve_counted(switch: &mut Switch<GuestPort>) {
     serve(switch);
-    // So that the call above does not become a jump out of this function.
+    // The call above must not become a tail call.
     std::hint::black_box(());
 }

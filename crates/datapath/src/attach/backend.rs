@@ -1,4 +1,4 @@
-//! The calls of a session, passed on to the workers.
+//! The back end of a session: its calls change queues of the workers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use virtio::features::Features;
 use virtio::queue::{Journal, JournalRegion, Queue};
 use virtio::vhost_user::{Backend, QueueSetup, Resume};
 
-use super::bounds::Bounds;
+use super::event_limits::EventLimits;
 use crate::guest::{GuestPort, GuestQueue};
-use crate::keeper::Keeper;
+use crate::session_store::PortSessionStore;
 use crate::watchdog::Doorbells;
 use crate::workers::Workers;
 
-/// What a successor needs to know of the port's queues, beside their rings.
+/// The data of the port's queues that a successor needs, beside the rings.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
-    /// Where packed queues say how far they are; made when the first one starts.
+    /// The journal of packed queues' positions; allocated when the first one starts.
     pub(super) journal: Option<Arc<JournalRegion>>,
-    /// How often each queue was started, by index.
+    /// The number of starts of each queue, by index.
     pub(super) starts: Vec<u32>,
 }
 
@@ -35,8 +35,8 @@ impl Positions {
         }
     }
 
-    /// Which start of the queue this is. A queue that ran may have been started once more by a message that the
-    /// record does not know of, and so may one that perhaps was.
+    /// Returns the number of this start of the queue. A resumed queue may have been started once
+    /// more by a message that is not in the saved session; so may a queue with `Resume::Perhaps`.
     fn count_start(&mut self, index: u16, resume: Resume) -> u32 {
         let found = self.journal.as_ref().map(|j| j.last_start(index));
         let Some(starts) = self.starts.get_mut(usize::from(index)) else {
@@ -50,17 +50,17 @@ impl Positions {
     }
 }
 
-/// See the module.
-pub(super) struct ToWorkers<'a> {
+/// The back end of one port's session.
+pub(super) struct WorkerBackend<'a> {
     pub(super) workers: &'a Workers,
     pub(super) config: &'a PortConfig,
-    pub(super) keeper: &'a mut Keeper,
+    pub(super) store: &'a mut PortSessionStore,
     pub(super) positions: &'a mut Positions,
     pub(super) doorbells: &'a Doorbells,
-    pub(super) bounds: &'a Bounds,
+    pub(super) event_limits: &'a EventLimits,
 }
 
-impl ToWorkers<'_> {
+impl WorkerBackend<'_> {
     fn port(&self) -> PortId {
         self.config.id
     }
@@ -80,7 +80,7 @@ impl ToWorkers<'_> {
         } = setup;
         let packed = features.contains(Features::RING_PACKED);
         if packed && resume == Resume::Yes && self.positions.journal.is_none() {
-            return Err("where it stood was not kept".into());
+            return Err("the position of the queue was not saved".into());
         }
         let region = if packed { self.journal() } else { None };
         let start = self.positions.count_start(index, resume);
@@ -97,15 +97,16 @@ impl ToWorkers<'_> {
         queue.map_err(|fault| fault.to_string())
     }
 
-    /// The memory of positions; without it the port works, and does not outlive this process.
+    /// Returns the journal; without it the port works, but its packed queues do not outlive this
+    /// process.
     fn journal(&mut self) -> Option<Arc<JournalRegion>> {
         if self.positions.journal.is_none() {
             match self.make_journal() {
                 Ok(region) => self.positions.journal = Some(Arc::new(region)),
                 Err(error) => {
-                    if let Some(left_out) = self.bounds.line() {
+                    if let Some(suppressed) = self.event_limits.log_line() {
                         let port = &self.config.name;
-                        tracing::warn!(port, left_out, "no memory to keep positions in: {error}");
+                        tracing::warn!(port, suppressed, "no journal for queue positions: {error}");
                     }
                 }
             }
@@ -125,7 +126,7 @@ impl ToWorkers<'_> {
         };
         let fd = make().map_err(|e| e.to_string())?;
         let region = JournalRegion::map(&fd, queues).map_err(|e| e.to_string())?;
-        self.keeper.keep(JOURNAL, fd.as_fd());
+        self.store.store_descriptor(JOURNAL, fd.as_fd());
         Ok(region)
     }
 }
@@ -140,7 +141,7 @@ struct Ring {
     mem: Arc<GuestMemory>,
 }
 
-impl Backend for ToWorkers<'_> {
+impl Backend for WorkerBackend<'_> {
     fn set_memory(&mut self, memory: Option<Arc<GuestMemory>>) {
         if let Some(memory) = memory {
             self.on_port(move |guest| guest.set_memory(&memory));
@@ -191,7 +192,7 @@ impl Backend for ToWorkers<'_> {
     }
 
     fn signal(&mut self, event: &OwnedFd) {
-        // On a worker, which has a watchdog. That it blocked is seen by the doorbells.
+        // A worker rings it, because it has a watchdog. The doorbells record that a write blocked.
         if let Ok(event) = event.try_clone() {
             let doorbells = self.doorbells.clone();
             self.workers.first(move |_| {
@@ -201,9 +202,14 @@ impl Backend for ToWorkers<'_> {
     }
 
     fn queue_refused(&mut self, index: u16, reason: &str) {
-        if let Some(left_out) = self.bounds.line() {
+        if let Some(suppressed) = self.event_limits.log_line() {
             let port = &self.config.name;
-            tracing::warn!(port, queue = index, left_out, "not started: {reason}");
+            tracing::warn!(
+                port,
+                queue = index,
+                suppressed,
+                "queue not started: {reason}"
+            );
         }
     }
 
@@ -214,13 +220,13 @@ impl Backend for ToWorkers<'_> {
     }
 
     fn send_rarp(&mut self, mac: [u8; 6]) {
-        if self.bounds.announcement() {
+        if self.event_limits.announcement() {
             let port = self.port();
             self.workers.first(move |w| w.announce(port, mac));
         }
     }
 
     fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
-        self.keeper.keep(number, fd);
+        self.store.store_descriptor(number, fd);
     }
 }

@@ -1,10 +1,10 @@
-//! What a port offers to its front end.
+//! The features that a port offers to its front end.
 
 use channel::switching::PortConfig;
 use virtio::features::Features;
 use virtio::vhost_user::Offer;
 
-/// What is offered to every guest; MTU and multi-queue are added where they are configured.
+/// Returns the offered features; MTU and multi-queue are added where they are configured.
 fn offered(config: &PortConfig) -> Features {
     let mut features = Features::VERSION_1
         | Features::RING_PACKED
@@ -30,8 +30,9 @@ fn offered(config: &PortConfig) -> Features {
     features
 }
 
-/// The offer to a front end that was made one before: nothing else than then, and nothing that is not served any more.
-pub(super) fn offer_again(config: &PortConfig, before: u64) -> Offer {
+/// Returns the offer for a restored connection: the earlier features, without those that are no
+/// longer served.
+pub(super) fn offer_after_restore(config: &PortConfig, before: u64) -> Offer {
     let mut offer = offer(config);
     let served = offer.features | Features::NET_MTU;
     offer.features = Features::from_bits_retain(before) & served;

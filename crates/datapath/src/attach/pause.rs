@@ -1,53 +1,56 @@
-//! How long a port takes no connection: after one that did harm, and after those that came to nothing.
+//! Pauses in which a port accepts no connection: after connections that did harm, and after failed
+//! ones.
 
 use std::time::{Duration, Instant};
 
-/// Each pause is twice as long as the one before.
+/// The growth of pauses: each is twice as long as the one before.
 #[derive(Debug)]
 struct Growth {
     first: Duration,
     longest: Duration,
-    /// After so long without a reason for a pause the next one is the first again.
-    forgiven: Duration,
+    /// Time without a reason for a pause after which the next one is the shortest again.
+    reset_after: Duration,
 }
 
 /// Pauses of one port for one kind of reason.
 #[derive(Debug)]
 pub(super) struct Pauses {
     growth: Growth,
-    /// The last one.
-    begun: Option<Instant>,
+    /// The start of the last pause.
+    last_start: Option<Instant>,
     next: Duration,
     until: Option<Instant>,
-    /// Pauses so far.
+    /// The number of pauses so far.
     pub(super) count: u64,
 }
 
 impl Pauses {
-    /// After connections that did harm.
-    pub(super) fn after_harm() -> Self {
+    /// Creates pauses after connections that did harm.
+    pub(super) fn after_fault() -> Self {
         Self::new(Growth {
             first: Duration::from_millis(100),
             longest: Duration::from_secs(10),
-            forgiven: Duration::from_secs(60),
+            reset_after: Duration::from_secs(60),
         })
     }
 
-    /// After connections that came to nothing: who hangs up again and again would else keep a processor busy.
-    pub(super) fn after_nothing() -> Self {
-        Self::rising_to(Duration::from_millis(20))
+    /// Creates pauses after failed connections: a front end that disconnects repeatedly would
+    /// otherwise keep a core busy.
+    pub(super) fn after_failure() -> Self {
+        Self::growing_to(Duration::from_millis(20))
     }
 
-    /// After connections beside one that is open, as of two VMMs that dial one socket. Nobody waits for it who is to be served.
-    pub(super) fn beside_another() -> Self {
-        Self::rising_to(Duration::from_secs(1))
+    /// Creates pauses after connections beside an open one, as of two VMMs with one socket. They
+    /// delay no connection that could be served.
+    pub(super) fn after_rejection() -> Self {
+        Self::growing_to(Duration::from_secs(1))
     }
 
-    fn rising_to(longest: Duration) -> Self {
+    fn growing_to(longest: Duration) -> Self {
         Self::new(Growth {
             first: Duration::from_millis(1),
             longest,
-            forgiven: Duration::from_secs(10),
+            reset_after: Duration::from_secs(10),
         })
     }
 
@@ -55,46 +58,46 @@ impl Pauses {
         Self {
             next: growth.first,
             growth,
-            begun: None,
+            last_start: None,
             until: None,
             count: 0,
         }
     }
 
-    /// Begins one. All was well from `since` until `now`.
+    /// Starts a pause. No reason for a pause occurred from `since` until `now`.
     pub(super) fn begin(&mut self, since: Instant, now: Instant) {
-        if now.saturating_duration_since(since) >= self.growth.forgiven {
+        if now.saturating_duration_since(since) >= self.growth.reset_after {
             self.next = self.growth.first;
         }
         let pause = self.next;
         self.until = Some(now + pause);
         self.next = self.growth.longest.min(2 * pause);
-        self.begun = Some(now);
+        self.last_start = Some(now);
         self.count += 1;
     }
 
-    /// Begins one. All was well since the last one began.
+    /// Starts a pause. No reason for a pause occurred since the last one.
     pub(super) fn begin_again(&mut self, now: Instant) {
-        self.begin(self.begun.unwrap_or(now), now);
+        self.begin(self.last_start.unwrap_or(now), now);
     }
 
-    /// Has the pause that is under way end now.
-    pub(super) fn cut_short(&mut self, now: Instant) {
+    /// Ends the present pause now.
+    pub(super) fn end_now(&mut self, now: Instant) {
         self.until = self.until.map(|until| until.min(now));
     }
 
-    /// When the pause ends that is under way.
+    /// Returns the end of the present pause.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// What is left of it.
-    pub(super) fn left(&self, now: Instant) -> Duration {
+    /// Returns the remaining time of the present pause.
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
         let until = self.until.unwrap_or(now);
         until.saturating_duration_since(now)
     }
 
-    /// Ends a pause whose time is over. Whether there was one.
+    /// Ends a pause whose time is over. Returns whether there was one.
     pub(super) fn is_over(&mut self, now: Instant) -> bool {
         self.until.take_if(|until| *until <= now).is_some()
     }
@@ -105,18 +108,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pause_is_twice_the_one_before_until_a_connection_behaves_for_a_minute() {
-        let mut pauses = Pauses::after_harm();
+    fn each_pause_is_twice_the_one_before_until_a_minute_without_a_fault() {
+        let mut pauses = Pauses::after_fault();
         let mut now = Instant::now();
         let mut after = |lasted: u64| {
             let attached = now;
             now += Duration::from_secs(lasted);
             pauses.begin(attached, now);
-            let pause = pauses.left(now);
+            let pause = pauses.remaining(now);
             assert!(!pauses.is_over(now));
             now += pause;
             assert!(pauses.is_over(now));
-            assert_eq!((pauses.until(), pauses.left(now)), (None, Duration::ZERO));
+            assert_eq!(
+                (pauses.until(), pauses.remaining(now)),
+                (None, Duration::ZERO)
+            );
             pause.as_millis()
         };
         let lasting = |seconds, count| vec![seconds; count];
@@ -130,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_is_cut_short_is_over() {
-        let mut pauses = Pauses::after_nothing();
+    fn a_pause_that_was_ended_is_over() {
+        let mut pauses = Pauses::after_failure();
         let now = Instant::now();
-        pauses.cut_short(now);
+        pauses.end_now(now);
         assert_eq!(pauses.until(), None);
         pauses.begin_again(now);
         assert!(!pauses.is_over(now));
-        pauses.cut_short(now);
+        pauses.end_now(now);
         assert!(pauses.is_over(now));
     }
 }

@@ -1,4 +1,4 @@
-//! Of which user a front end is.
+//! The user of a front end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,50 +6,50 @@ use std::os::fd::AsFd;
 use channel::peer::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Those who were turned away because of it.
+/// The check of `peer_user`, with the last user who was rejected.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
-    last: Option<u32>,
+pub(super) struct PeerCheck {
+    last_rejected: Option<u32>,
 }
 
-impl Strangers {
-    /// Why a connection is not taken, where only processes of one user may connect.
-    pub(super) fn look(
+impl PeerCheck {
+    /// Returns the reason to reject a connection, where only processes of one user may connect.
+    pub(super) fn check(
         &mut self,
         socket: &impl AsFd,
-        alone: Option<u32>,
+        required: Option<u32>,
     ) -> io::Result<Option<&'static str>> {
-        let Some(alone) = alone else {
+        let Some(required) = required else {
             return Ok(None);
         };
         let user = user_of(socket)?;
-        if user == alone {
+        if user == required {
             return Ok(None);
         }
-        self.last = Some(user);
-        Ok(Some("a connection of another user than peer_user"))
+        self.last_rejected = Some(user);
+        Ok(Some("its user is not peer_user"))
     }
 
-    /// The number of the last one's user.
-    pub(super) fn last(&self) -> Option<u32> {
-        self.last
+    /// Returns the uid of the last rejected connection.
+    pub(super) fn last_rejected(&self) -> Option<u32> {
+        self.last_rejected
     }
 
-    /// The last one, for people.
-    pub(super) fn words(&self) -> Option<String> {
-        let user = self.last?;
+    /// Returns the last rejection as a reason for operators.
+    pub(super) fn reason(&self) -> Option<String> {
+        let user = self.last_rejected?;
         Some(format!(
-            "a connection of user {user} was turned away, who is not its peer_user"
+            "rejected a connection of user {user}, which is not peer_user"
         ))
     }
 }
 
-/// The user that the process at the other end had when it connected.
+/// Returns the user that the peer process had when it connected.
 pub(super) fn user_of(socket: &impl AsFd) -> io::Result<u32> {
     Ok(Peer::of(socket)?.user.as_raw())
 }
 
-/// Whether the other end is closed already.
+/// Returns whether the peer has closed the connection already.
 pub(super) fn has_hung_up(socket: &impl AsFd) -> io::Result<bool> {
     let mut polled = [PollFd::new(socket, PollFlags::empty())];
     poll(&mut polled, Some(&Timespec::default()))?;
@@ -63,14 +63,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_one_user_is_no_stranger() {
+    fn only_connections_of_the_required_user_are_accepted() {
         let (one, _other) = UnixStream::pair().unwrap();
         let own = rustix::process::geteuid().as_raw();
-        let mut strangers = Strangers::default();
-        assert_eq!(strangers.look(&one, None).unwrap(), None);
-        assert_eq!(strangers.look(&one, Some(own)).unwrap(), None);
-        assert_eq!((strangers.last(), strangers.words()), (None, None));
-        assert!(strangers.look(&one, Some(own + 1)).unwrap().is_some());
-        assert_eq!(strangers.last(), Some(own));
+        let mut peer_check = PeerCheck::default();
+        assert_eq!(peer_check.check(&one, None).unwrap(), None);
+        assert_eq!(peer_check.check(&one, Some(own)).unwrap(), None);
+        assert_eq!(
+            (peer_check.last_rejected(), peer_check.reason()),
+            (None, None)
+        );
+        assert!(peer_check.check(&one, Some(own + 1)).unwrap().is_some());
+        assert_eq!(peer_check.last_rejected(), Some(own));
     }
 }

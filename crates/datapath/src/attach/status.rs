@@ -1,4 +1,4 @@
-//! What there is to know of a port's vhost-user side.
+//! The status of a port's vhost-user side.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,10 +6,10 @@ use std::time::Instant;
 use channel::figures::QueueCounts;
 use channel::switching::{FrontEnds, PortPhase, PortState, QueueState, Role};
 
-use super::{Attachment, bare};
+use super::{Attachment, missing_memory};
 
 impl Attachment {
-    /// Where the port is in its life.
+    /// Returns the phase of the port.
     #[must_use]
     pub fn phase(&self) -> PortPhase {
         let Some(open) = &self.open else {
@@ -28,13 +28,13 @@ impl Attachment {
         }
     }
 
-    /// The phase, if it is another than at the last call.
+    /// Returns the phase, if it has changed since the last call.
     pub fn phase_change(&mut self) -> Option<PortPhase> {
         let phase = self.phase();
         (std::mem::replace(&mut self.phase, phase) != phase).then_some(phase)
     }
 
-    /// Everything for `status`.
+    /// Returns the whole state for `status`.
     #[must_use]
     pub fn state(&self, counts: &BTreeMap<u16, QueueCounts>) -> PortState {
         let info = self.open.as_ref().map(|open| open.session.info());
@@ -64,35 +64,36 @@ impl Attachment {
                 .collect(),
             connections: self.connections,
             front_ends: FrontEnds {
-                turned_away: self.turned_away.count(),
-                turned_away_ms_ago: self.turned_away.ms_ago(),
-                last_stranger: self.strangers.last(),
-                refusals: self.refusals + info.map_or(0, |i| i.refusals),
+                rejected_connections: self.rejected.count(),
+                last_rejected_ms_ago: self.rejected.last_ms_ago(),
+                last_rejected_uid: self.peer_check.last_rejected(),
+                refused_messages: self.refused_messages + info.map_or(0, |i| i.refused_messages),
                 pauses: self.pauses.count,
-                pause_ms: self.pauses.left(Instant::now()).as_millis() as u64,
-                lines_left_out: self.bounds.lines_left_out(),
+                pause_ms: self.pauses.remaining(Instant::now()).as_millis() as u64,
+                suppressed_log_lines: self.event_limits.suppressed_log_lines(),
             },
         }
     }
 
-    /// What is wrong now, or why the last connection ended, or else that others dial beside the one that is open.
+    /// Returns the present fault, or the reason of the last connection's end, or a report of
+    /// rejected connections.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
-        let now = self.fault().or_else(|| self.earlier.clone());
-        now.or_else(|| self.turned_away.words())
+        let now = self.fault().or_else(|| self.previous_reason.clone());
+        now.or_else(|| self.rejected.reason())
     }
 
-    /// What is wrong with the connection that is open, or was with the last one.
+    /// Returns the fault of the open connection, or of the last one.
     fn fault(&self) -> Option<String> {
         let open = self.open.as_ref();
-        if open.is_some_and(|open| open.bare.is(Instant::now())) {
-            return Some(bare::WORDS.to_owned());
+        if open.is_some_and(|open| open.missing_memory.is_overdue(Instant::now())) {
+            return Some(missing_memory::REASON.to_owned());
         }
-        self.lasting_fault()
+        self.persistent_fault()
     }
 
-    /// As [`Self::fault`], but for what is over with the connection.
-    pub(super) fn lasting_fault(&self) -> Option<String> {
+    /// Returns the same without faults that end with the connection.
+    pub(super) fn persistent_fault(&self) -> Option<String> {
         let queues = self.open.iter().flat_map(|open| open.session.info().queues);
         let stopped = queues.filter_map(|q| {
             let fault = q.fault?;

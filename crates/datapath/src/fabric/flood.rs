@@ -1,23 +1,24 @@
-//! Frames for many.
+//! Delivery of a frame to all members of a segment.
 
 use policy::SegmentId;
 use port::{DropReason, Port, PortId};
 use wire::vlan::VlanTci;
 
-use super::{Fabric, InHand};
+use super::{Fabric, FrameInTransit};
 
 impl<P: Port> Fabric<P> {
-    /// Gives a frame to all of its segment but who is left out. Such a frame that has to be cut is summed up once for all of them.
+    /// Delivers a frame to all members of its segment except the excluded ones. The payload
+    /// checksums of a TSO frame are computed once for all receivers.
     #[inline(never)]
     pub(super) fn flood(
         &mut self,
         segment: SegmentId,
-        left_out: &[PortId],
+        excluded: &[PortId],
         priority: VlanTci,
-        frame: InHand<'_>,
+        frame: FrameInTransit<'_>,
     ) {
-        if self.is_storm(&frame) {
-            self.lose_at_sender(frame.from, DropReason::Storm);
+        if self.exceeds_storm_limit(&frame) {
+            self.drop_at_sender(frame.from, DropReason::StormControl);
             return;
         }
         let is_cut = frame.offload.gso.is_some();
@@ -31,12 +32,12 @@ impl<P: Port> Fabric<P> {
             if member.port == frame.from {
                 continue;
             }
-            if left_out.binary_search(&member.port).is_ok() {
-                self.lose_at_receiver(member.port, DropReason::LeftOut, &frame);
+            if excluded.binary_search(&member.port).is_ok() {
+                self.drop_at_receiver(member.port, DropReason::AclExcluded, &frame);
                 continue;
             }
             receivers += 1;
-            let again = InHand {
+            let again = FrameInTransit {
                 headers: &mut *frame.headers,
                 ..frame
             };
@@ -46,7 +47,7 @@ impl<P: Port> Fabric<P> {
             self.fitter.keep_sums(false);
         }
         if receivers == 0 {
-            self.lose_at_sender(frame.from, DropReason::NoReceiver);
+            self.drop_at_sender(frame.from, DropReason::NoReceiver);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Frames that are not simply delivered, because a port's limits or a masked receiver forbid it.
+//! Delivery with rate limits and to masked receivers.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use policy::Action;
 use port::{Batch, Cost, DropReason, Port, PortId};
 use wire::MacAddr;
 
-use super::{Fabric, InHand, Slot};
-use crate::flow_table::LeftOutLists;
+use super::{Fabric, FrameInTransit, Slot};
+use crate::flow_batch::ActionBatch;
+use crate::flow_table::ExcludeSets;
 use crate::limits::PortLimits;
-use crate::runs::Run;
 
-impl InHand<'_> {
-    /// What it is on the wire.
+impl FrameInTransit<'_> {
+    /// Returns the cost of the frame on the wire.
     pub(super) fn cost(&self) -> Cost {
         let len = self.headers.len() as u32 + self.payload.len();
         Cost::of(len, &self.offload)
@@ -20,75 +20,77 @@ impl InHand<'_> {
 }
 
 impl<P> Slot<P> {
-    /// Whether the port may be sent a frame, which is then paid for.
+    /// Takes the cost of a frame from the port's to-guest limit. Returns `false` if it is exceeded.
     #[cold]
-    pub(super) fn may_get(&self, cost: Cost, now: u64) -> bool {
+    pub(super) fn admits(&self, cost: Cost, now: u64) -> bool {
         let limits = self.limits.as_deref();
         limits.is_none_or(|limits| limits.admits(cost, now))
     }
 }
 
 impl<P: Port> Fabric<P> {
-    /// What a port may send and be sent is this from now on.
+    /// Sets the limits of a port.
     pub(crate) fn set_limits(&mut self, id: PortId, limits: Option<Arc<PortLimits>>) {
         if let Some(slot) = self.slot(id) {
-            slot.limited = limits.as_ref().is_some_and(|limits| limits.drops());
+            slot.limited = limits
+                .as_ref()
+                .is_some_and(|limits| limits.limits_to_guest());
             slot.limits = limits;
         }
     }
 
-    /// Does to a frame of a batch what its flow says.
+    /// Executes the action of one frame of a batch.
     #[inline(always)]
-    pub(super) fn execute_one(
+    pub(super) fn forward_one(
         &mut self,
-        (action, left_out): (Action, &LeftOutLists),
+        (action, excluded): (Action, &ExcludeSets),
         index: usize,
         batch: &mut Batch,
         from: PortId,
     ) {
         let (headers, payload, offload) = batch.split(index);
-        let frame = InHand {
+        let frame = FrameInTransit {
             headers,
             payload: &payload,
             offload: *offload,
             from,
         };
-        self.execute_here(action, frame, left_out);
+        self.execute_inline(action, frame, excluded);
     }
 
-    /// Does it to frames for a receiver with one queue that is masked, all at once, or limited, one by one; `false` if it is
-    /// neither.
+    /// Handles frames for a receiver with one queue that is masked (all at once) or rate limited
+    /// (one by one). Returns `false` if it is neither.
     #[cold]
-    pub(super) fn execute_special(
+    pub(super) fn forward_special(
         &mut self,
-        run: &Run,
+        group: &ActionBatch,
         batch: &mut Batch,
         from: PortId,
-        left_out: &LeftOutLists,
+        excluded: &ExcludeSets,
     ) -> bool {
-        if self.drop_masked(run) {
+        if self.drop_masked(group) {
             return true;
         }
-        let Action::Unicast { port: to, .. } = run.action else {
+        let Action::Unicast { port: to, .. } = group.action else {
             return false;
         };
         let limited = self.slot(to).is_some_and(|slot| slot.limited);
         if limited {
-            for index in run.frames.clone() {
-                self.execute_one((run.action, left_out), index, batch, from);
+            for index in group.frames.clone() {
+                self.forward_one((group.action, excluded), index, batch, from);
             }
         }
         limited
     }
 
-    /// Drops frames for a receiver with one queue that is masked, all at once; `false` if it is not.
-    fn drop_masked(&mut self, run: &Run) -> bool {
-        let Action::Unicast { port: to, .. } = run.action else {
+    /// Drops all frames for a receiver with one queue that is masked. Returns `false` if it is not.
+    fn drop_masked(&mut self, group: &ActionBatch) -> bool {
+        let Action::Unicast { port: to, .. } = group.action else {
             return false;
         };
         let masked = self.slot(to).is_some_and(|slot| slot.masked);
         if masked {
-            let frames = run.frames.len() as u64;
+            let frames = group.frames.len() as u64;
             if let Some(slot) = self.slot(to) {
                 slot.port.note_dropped(0, DropReason::ReceiverFull, frames);
             }
@@ -98,8 +100,8 @@ impl<P: Port> Fabric<P> {
         masked
     }
 
-    /// Whether a frame that is to be flooded is one too many.
-    pub(super) fn is_storm(&mut self, frame: &InHand<'_>) -> bool {
+    /// Returns whether a flooded frame exceeds the storm control limit of its sender.
+    pub(super) fn exceeds_storm_limit(&mut self, frame: &FrameInTransit<'_>) -> bool {
         let (now, cost) = (self.now, frame.cost());
         let to = frame.headers.first().copied().map(MacAddr);
         let slot = self.slots.get(frame.from.0 as usize);

@@ -1,16 +1,16 @@
-//! Outer tags: taken off as a frame comes, put on as its receiver wants it.
+//! Outer VLAN tags: popped at the ingress, pushed at the egress.
 
 use port::Offload;
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use super::{ETHERNET, TAG};
 
-/// Bytes before the IP packet of a frame that goes out with this tag.
+/// Returns the length of the link header of a frame with this egress tag.
 pub(super) fn link_header(tag: Option<u16>) -> u32 {
     ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 }
 }
 
-/// Takes the outer tag off; what is left of it is the priority, for a receiver that wants a tag.
+/// Pops the outer tag. Returns its TCI, whose priority is kept for a tagged egress.
 #[inline]
 pub(super) fn strip_tag(headers: &mut HeaderBuf, offload: &mut Offload) -> VlanTci {
     match headers.pop_vlan() {
@@ -22,7 +22,7 @@ pub(super) fn strip_tag(headers: &mut HeaderBuf, offload: &mut Offload) -> VlanT
     }
 }
 
-/// The offload of a frame whose headers grew or shrank in front of the network header.
+/// Returns the offload after the network header moved by so many bytes.
 pub(super) fn shifted(mut offload: Offload, by: i32) -> Offload {
     let shift = |v: u16| (i32::from(v) + by) as u16;
     if let Some(checksum) = &mut offload.checksum {

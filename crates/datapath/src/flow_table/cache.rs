@@ -1,6 +1,6 @@
-//! Memory in cache lines, and hints to the machine about what will be needed of it.
+//! Memory in cache lines: prefetches and huge pages.
 
-/// Asks for the cache line of `at`; it comes while other work is done.
+/// Prefetches the cache line of `at`.
 #[inline]
 pub(super) fn prefetch<T>(at: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -16,17 +16,18 @@ pub(super) fn prefetch<T>(at: &T) {
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// Asks for huge pages for the reserved memory behind the first 2 MiB: over millions of flows a core
-/// would look for pages longer than for flows. What comes first stays in small pages, so that a switch with few
-/// flows needs no more memory than they do. A system without them changes nothing.
-pub(super) fn want_huge_pages<T>(reserved: &Vec<T>) {
+/// Advises huge pages for the reserved memory behind the first 2 MiB: with millions of flows, TLB
+/// misses would cost more than the flows themselves. The first part keeps small pages, so that a
+/// switch with few flows needs little memory. A kernel without huge pages ignores the advice.
+pub(super) fn advise_huge_pages<T>(reserved: &Vec<T>) {
     let bytes = reserved.capacity() * size_of::<T>();
     let at = reserved.as_ptr().cast();
     // SAFETY: the range is the vector's own allocation.
     unsafe { advise_huge(at, HUGE, bytes) }
 }
 
-/// Asks for huge pages for the bytes from `from` to `to` behind `start`, as far as they fill such pages.
+/// Advises huge pages for the bytes from `from` to `to` behind `start`, as far as they fill such
+/// pages.
 ///
 /// # Safety
 /// The bytes from `start` to `to` are one allocation of the caller's.
@@ -36,29 +37,29 @@ unsafe fn advise_huge(start: *const u8, from: usize, to: usize) {
         return;
     };
     let (at, bytes) = (start.with_addr(first).cast_mut(), bytes & !(HUGE - 1));
-    // SAFETY: the range lies within the caller's allocation, and the advice changes neither its content nor
-    // whether it is mapped.
+    // SAFETY: the range lies within the caller's allocation, and the advice changes neither its
+    // content nor whether it is mapped.
     let _ = unsafe { rustix::mm::madvise(at.cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
 }
 
 /// Words in a cache line.
 pub(super) const LINE: usize = 8;
 
-/// Cache lines of zeroes at first, which cost nothing before they are used.
+/// Zeroed cache lines; untouched ones use no memory.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// The lines, after a few unused words that bring the first to its place: memory that comes zeroed from
-    /// the system cannot be had aligned.
+    /// The lines, after some unused words that align the first one: zeroed memory from the system
+    /// cannot be requested aligned.
     words: Vec<u64>,
     first: usize,
 }
 
-/// In which order lines come into use.
+/// Order in which lines are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
-    /// From the first on, as there are more flows.
+    /// Ascending, as flows are added.
     InTurn,
-    /// Any of them at any time, so that small pages would save nothing.
+    /// Random, so that small pages would save nothing.
     Scattered,
 }
 
@@ -83,6 +84,8 @@ impl Lines {
         Self { words, first }
     }
 
+    /// Returns a line.
+    ///
     /// # Panics
     /// When there is no such line.
     #[inline]
@@ -91,6 +94,8 @@ impl Lines {
         words.expect("a line behind the last")
     }
 
+    /// Returns a line.
+    ///
     /// # Panics
     /// When there is no such line.
     #[inline]

@@ -1,18 +1,19 @@
-//! What things cost that are done between two passes over the queues, while frames wait.
+//! Costs of work between two passes over the queues, while frames wait.
 
-/// Flows that are forgotten in one call.
-pub const PIECE: usize = 1024;
+/// Flows that are removed in one part of a sweep.
+pub const FLOWS_PER_PART: usize = 1024;
 
-/// Looking at a flow in its turn.
+/// Cost of reading a flow in slot order.
 pub(crate) const LOOK: usize = 1;
-/// Looking at a flow somewhere, or asking a map once or twice.
+/// Cost of a flow at a random slot, or of one or two map lookups.
 pub(crate) const SEEK: usize = 16;
-/// Forgetting a flow or installing one, or handing a frame over: some places in memory that nobody has fetched.
+/// Cost of removing or installing a flow, or of delivering a frame: several cache misses.
 pub(crate) const CHANGE: usize = 32;
-/// Bytes that are copied for what a [`LOOK`] costs.
+/// Bytes whose copy costs a [`LOOK`].
 const BYTES: usize = 64;
 
-/// What may still be done in one call: what it costs to forget [`PIECE`] flows, about a tenth of a millisecond.
+/// Remaining budget of one call: the cost of removing [`FLOWS_PER_PART`] flows, about a tenth of a
+/// millisecond.
 #[derive(Debug)]
 pub struct Effort {
     left: usize,
@@ -21,24 +22,24 @@ pub struct Effort {
 impl Default for Effort {
     fn default() -> Self {
         Self {
-            left: PIECE * CHANGE,
+            left: FLOWS_PER_PART * CHANGE,
         }
     }
 }
 
 impl Effort {
-    /// Whether nothing more is to be begun.
+    /// Returns whether the budget is spent.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         self.left == 0
     }
 
-    /// Something was done.
+    /// Subtracts a cost.
     pub(crate) fn charge(&mut self, cost: usize) {
         self.left = self.left.saturating_sub(cost);
     }
 
-    /// So many frames with so many bytes were handed over.
+    /// Subtracts the cost of delivering frames.
     pub(crate) fn charge_frames(&mut self, frames: usize, bytes: usize) {
         self.charge(frames * CHANGE + bytes / BYTES);
     }

@@ -1,15 +1,16 @@
-//! The exact-match level: which flow the frames with one whole key have, so that not every mask has to be
-//! asked.
+//! Exact-match level: the flow of a whole key, so that not every mask has to be searched.
 //!
-//! It holds references, no actions. A reference counts only if its flow still matches the key, bit by bit
-//! under the flow's own mask; so a removed flow is never followed, and a changed one is as it is now. What
-//! that does not show is a flow of an earlier mask that was installed since; therefore every installation
-//! makes the references of its ingress port old. "Whole key" means all bits that some mask counts.
+//! It holds references, no actions. A reference is valid only if its flow still matches the key,
+//! bit by bit under the flow's own mask; so a removed flow is never used, and a changed one has its
+//! current action. That does not detect a flow of an earlier mask that was installed since;
+//! therefore every installation invalidates the references of its ingress port. "Whole key" means
+//! all bits in the union of the masks.
 //!
-//! There are few sets at first, and twice as many, empty ones each time that keys begin to lack a place: memory that is touched for the first
-//! time is given by the system then, in which a frame waits, up to some milliseconds where the pages are huge.
+//! The level starts with few sets and doubles them, empty, when keys begin to lack a place: the
+//! first touch of new memory faults, in which a frame waits, up to some milliseconds where the
+//! pages are huge.
 //!
-//! A reference is one word, so that a cache line holds eight and hardly ever too many keys share one:
+//! A reference is one word, so that a cache line holds eight and a set rarely overflows:
 //!
 //! ```text
 //! bits 63..45   44..21   20                            19..0
@@ -19,17 +20,18 @@
 use super::cache::{LINE, Lines, Use, prefetch};
 use super::index::SLOT_BITS;
 
-/// Ingress ports are told apart by so many bits of their number.
+/// Epoch counters; ingress ports share them modulo this number.
 const PORTS: usize = 256;
 
 /// References in a set, which is a cache line.
 const WAYS: usize = LINE;
 /// Sets at first: 256 KiB.
 const FIRST_SETS: usize = 4096;
-/// Of so many sets, one key without a place is one too many.
-const SETS_PER_HOMELESS: usize = 64;
-/// Keys that a set has on average when there are as many as flows in the largest table. With twice as many, one key
-/// in a hundred would have no place, and asking all masks for that costs more than the memory does.
+/// Number of sets per key without a place at which the level grows.
+const SETS_PER_UNPLACED: usize = 64;
+/// Average keys per set when there are as many keys as flows in the largest table. With twice as
+/// many, one key in a hundred would have no place, and searching all masks for that costs more than
+/// the memory does.
 const KEYS_PER_SET: usize = 2;
 
 const SLOTS: u64 = (1 << SLOT_BITS) - 1;
@@ -37,41 +39,42 @@ const LONG: u64 = 1 << SLOT_BITS;
 const EPOCH_SHIFT: u32 = SLOT_BITS + 1;
 const EPOCH_BITS: u32 = 24;
 const LAST_EPOCH: u32 = (1 << EPOCH_BITS) - 1;
-/// Of so many installations one empties a set, each in its turn: before an epoch comes again, no reference of it is left.
+/// Installations after which one set is emptied, in turn: before an epoch number is reused, no
+/// reference of it is left.
 const CALLS_PER_SWEEP: u32 = 16;
 const _: () = assert!((CALLS_PER_SWEEP << SLOT_BITS) / KEYS_PER_SET as u32 <= LAST_EPOCH);
-/// The tag is what is left at the top; sets are chosen from the bottom of the hash.
+/// Tag, in the top bits; sets are chosen from the bottom of the hash.
 const TAG: u64 = u64::MAX << (EPOCH_SHIFT + EPOCH_BITS);
-/// What a reference that counts has in common with what is looked for.
+/// Bits in which a valid reference equals the expected word.
 const COUNTS: u64 = u64::MAX << EPOCH_SHIFT;
 
-/// Where the flow of a key probably is.
+/// Slot of the likely flow of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) slot: u32,
-    /// Its mask looks above Ethernet.
+    /// Whether its mask looks above Ethernet.
     pub(super) long: bool,
 }
 
-/// See the module.
+/// Exact-match level; see the module.
 #[derive(Debug)]
 pub(super) struct Exact {
     sets: Lines,
     /// Number of sets, a power of two, less one.
     last_set: usize,
-    /// By ingress port: installations so far, from 1 on. A reference of another epoch is old, and an unused
-    /// place has none.
+    /// Installations so far by ingress port, from 1 on. A reference of another epoch is invalid,
+    /// and an empty place has epoch 0.
     epochs: Box<[u32; PORTS]>,
-    /// Calls of [`Exact::outdate`], modulo 2^32.
+    /// Calls of [`Exact::invalidate`], modulo 2^32.
     calls: u32,
-    /// Keys that took another's place, since there are so many sets.
-    homeless: usize,
+    /// Keys that displaced another one, since the last growth.
+    unplaced: usize,
     /// Sets at most.
     most: usize,
 }
 
 impl Exact {
-    /// A level for `flows` keys.
+    /// Returns a level for `flows` keys.
     pub(super) fn new(flows: usize) -> Self {
         let most = (flows / KEYS_PER_SET).next_power_of_two();
         let sets = most.min(FIRST_SETS);
@@ -80,66 +83,66 @@ impl Exact {
             last_set: sets - 1,
             epochs: Box::new([1; PORTS]),
             calls: 0,
-            homeless: 0,
+            unplaced: 0,
             most,
         }
     }
 
-    /// Makes twice as many sets if too many keys have no place. They have no references: what a set has does not say where it would
-    /// be among more. Memory comes from the system for that, so it is not for the path of frames.
+    /// Doubles the sets if too many keys have no place. The new sets are empty: a reference does
+    /// not have the bits that choose among more sets. It allocates, so it is not called per frame.
     pub(super) fn make_room(&mut self) {
         let sets = self.last_set + 1;
-        if self.homeless * SETS_PER_HOMELESS < sets || sets >= self.most {
+        if self.unplaced * SETS_PER_UNPLACED < sets || sets >= self.most {
             return;
         }
         self.sets = Lines::new(2 * sets, Use::Scattered);
         self.last_set = 2 * sets - 1;
-        self.homeless = 0;
+        self.unplaced = 0;
     }
 
-    /// The number of a hash's set.
+    /// Returns the index of a hash's set.
     #[inline]
     fn set(&self, hash: u64) -> usize {
         hash as usize & self.last_set
     }
 
-    /// What a reference to a key of this hash has in common with this one.
+    /// Returns the expected tag and epoch of a reference.
     #[inline]
-    fn wanted(&self, hash: u64, in_port: u32) -> u64 {
+    fn expected(&self, hash: u64, in_port: u32) -> u64 {
         hash & TAG | u64::from(self.epochs[in_port as usize % PORTS]) << EPOCH_SHIFT
     }
 
-    /// Fetches the set of a hash.
+    /// Prefetches the set of a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         prefetch(self.sets.get(self.set(hash)));
     }
 
-    /// The flow that a key of this hash had.
+    /// Returns the flow that a key of this hash had.
     #[inline]
     pub(super) fn find(&self, hash: u64, in_port: u32) -> Option<Found> {
         let set = self.sets.get(self.set(hash));
-        let place = *set.get(way_of(set, self.wanted(hash, in_port))?)?;
+        let place = *set.get(way_of(set, self.expected(hash, in_port))?)?;
         Some(Found {
             slot: (place & SLOTS) as u32,
             long: place & LONG != 0,
         })
     }
 
-    /// Notes where a key's flow is: in its own place, an unused one, or another's that is as good as random.
-    pub(super) fn remember(&mut self, hash: u64, in_port: u32, found: Found) {
-        let (at, wanted) = (self.set(hash), self.wanted(hash, in_port));
+    /// Stores a key's flow: in its own place, an empty one, or a random one.
+    pub(super) fn insert(&mut self, hash: u64, in_port: u32, found: Found) {
+        let (at, expected) = (self.set(hash), self.expected(hash, in_port));
         let set = self.sets.get_mut(at);
         let own = set.iter().position(|place| *place & TAG == hash & TAG);
         let free = own.or_else(|| set.iter().position(|place| *place == 0));
         let way = free.unwrap_or((hash >> 32) as usize % WAYS);
-        self.homeless += usize::from(free.is_none());
+        self.unplaced += usize::from(free.is_none());
         let long = if found.long { LONG } else { 0 };
-        set[way] = wanted | long | u64::from(found.slot) & SLOTS;
+        set[way] = expected | long | u64::from(found.slot) & SLOTS;
     }
 
-    /// References of a port's frames are old; without a port, all are.
-    pub(super) fn outdate(&mut self, in_port: Option<u32>) {
+    /// Invalidates the references of a port, or all.
+    pub(super) fn invalidate(&mut self, in_port: Option<u32>) {
         let advance = |epoch: &mut u32| {
             *epoch = if *epoch == LAST_EPOCH { 1 } else { *epoch + 1 };
         };
@@ -155,44 +158,46 @@ impl Exact {
     }
 }
 
-/// The way whose reference counts. All are compared, whichever it is: which one cannot be foreseen.
+/// Returns the way with a valid reference. All are compared without branches, which could not be
+/// predicted.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn way_of(set: &[u64; WAYS], wanted: u64) -> Option<usize> {
+fn way_of(set: &[u64; WAYS], expected: u64) -> Option<usize> {
     use std::arch::x86_64::*;
-    // SAFETY: every x86-64 processor has SSE2, and the four loads of 16 bytes, which need no alignment, are
-    // the set.
+    // SAFETY: every x86-64 processor has SSE2, and the four loads of 16 bytes, which need no
+    // alignment, are the set.
     let halves = unsafe {
-        let (wanted, counts) = (
-            _mm_set1_epi64x(wanted as i64),
+        let (expected, counts) = (
+            _mm_set1_epi64x(expected as i64),
             _mm_set1_epi64x(COUNTS as i64),
         );
         let two = |n: usize| {
             let places = _mm_loadu_si128(set.as_ptr().add(2 * n).cast());
-            let differ = _mm_and_si128(_mm_xor_si128(places, wanted), counts);
+            let differ = _mm_and_si128(_mm_xor_si128(places, expected), counts);
             _mm_cmpeq_epi32(differ, _mm_setzero_si128())
         };
         let low = _mm_packs_epi32(two(0), two(1));
         let high = _mm_packs_epi32(two(2), two(3));
         _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
     };
-    // A bit for each half of a word.
+    // One bit for each half of a word.
     let words = halves & halves >> 1 & 0x5555;
     (words != 0).then(|| words.trailing_zeros() as usize / 2)
 }
 
-/// The way whose reference counts.
+/// Returns the way with a valid reference.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn way_of(set: &[u64; WAYS], wanted: u64) -> Option<usize> {
-    set.iter().position(|place| (place ^ wanted) & COUNTS == 0)
+fn way_of(set: &[u64; WAYS], expected: u64) -> Option<usize> {
+    set.iter()
+        .position(|place| (place ^ expected) & COUNTS == 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A hash with this tag, of set 5.
+    /// Returns a hash with this tag, of set 5.
     fn hash(tag: u64) -> u64 {
         tag << (EPOCH_SHIFT + EPOCH_BITS) | 5
     }
@@ -208,20 +213,20 @@ mod tests {
         assert_eq!(exact.sets.get(0).as_ptr().addr() % 64, 0);
         for n in 0..WAYS as u32 {
             assert_eq!(exact.find(hash(n.into()), n % 2), None);
-            exact.remember(hash(n.into()), n % 2, found(SLOTS as u32 - n));
+            exact.insert(hash(n.into()), n % 2, found(SLOTS as u32 - n));
         }
         for n in 0..WAYS as u32 {
             let flow = Some(found(SLOTS as u32 - n));
             assert_eq!(exact.find(hash(n.into()), n % 2), flow);
             assert_eq!(exact.find(hash(n.into()) ^ 1, n % 2), None, "another set");
         }
-        exact.outdate(Some(1));
+        exact.invalidate(Some(1));
         let known = |n: &u32| exact.find(hash((*n).into()), n % 2).is_some();
         let left: Vec<u32> = (0..WAYS as u32).filter(known).collect();
         assert_eq!(left, [0, 2, 4, 6]);
-        exact.remember(hash(1), 1, found(3));
+        exact.insert(hash(1), 1, found(3));
         assert_eq!(exact.find(hash(1), 1), Some(found(3)), "in its old place");
-        exact.outdate(None);
+        exact.invalidate(None);
         assert!((0..WAYS as u32).all(|n| exact.find(hash(n.into()), n % 2).is_none()));
     }
 
@@ -234,12 +239,12 @@ mod tests {
         let mut exact = Exact::new(1 << SLOT_BITS);
         let mut sets = Vec::new();
         for keys in [1_000, 8_000, 100_000, 1 << SLOT_BITS] {
-            // Whoever is not found is looked for elsewhere, and remembered again.
+            // Keys that are not found are looked up in the masks and inserted again.
             for _ in 0..12 {
                 exact.make_room();
                 for n in 0..keys {
                     if exact.find(spread(n), 0).is_none() {
-                        exact.remember(spread(n), 0, found(n as u32));
+                        exact.insert(spread(n), 0, found(n as u32));
                     }
                 }
             }
@@ -255,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_an_age_old_is_not_new() {
+    fn a_reused_epoch_matches_no_old_reference() {
         let mut exact = Exact::new(64);
-        exact.remember(7, 3, found(9));
+        exact.insert(7, 3, found(9));
         for _ in 0..LAST_EPOCH {
-            exact.outdate(Some(3));
+            exact.invalidate(Some(3));
         }
         assert_eq!(exact.find(7, 3), None);
     }
@@ -274,14 +279,14 @@ mod tests {
                 .count()
         };
         for round in 0..2 {
-            // By another port, whose epoch begins again meanwhile.
+            // By another port, whose epoch wraps meanwhile.
             exact.epochs[1] = LAST_EPOCH - 100;
             for set in 0..sets {
-                exact.remember(set, 0, found(1));
+                exact.insert(set, 0, found(1));
             }
             let mut before = known(&exact);
             for call in 0..64 * CALLS_PER_SWEEP {
-                exact.outdate(Some(1));
+                exact.invalidate(Some(1));
                 if call % CALLS_PER_SWEEP == CALLS_PER_SWEEP - 1 {
                     let left = known(&exact);
                     assert_eq!(before - left, 1, "round {round}");
@@ -290,7 +295,7 @@ mod tests {
             }
         }
         for _ in 0..sets as u32 * CALLS_PER_SWEEP {
-            exact.outdate(Some(1));
+            exact.invalidate(Some(1));
         }
         assert_eq!(known(&exact), 0);
     }

@@ -1,35 +1,35 @@
-//! The flows themselves, one beside the other, and how many of them each port has.
+//! Flows by slot, contiguous, and their number per port.
 
 use std::collections::HashMap;
 
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, LOW_WORDS};
 
-use super::cache::{Lines, Use, prefetch, want_huge_pages};
+use super::cache::{Lines, Use, advise_huge_pages, prefetch};
 use super::used::Used;
 
-/// Words of a key that only long masks count.
+/// Words of a key that only long masks cover.
 const HIGH_WORDS: usize = 8 - LOW_WORDS;
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
-/// No tuple: the slot is free.
+/// Tuple number of a free slot.
 const FREE: u8 = u8::MAX;
 
-/// A flow, but for the high words of its key: one cache line.
+/// Flow without the high words of its key: one cache line.
 #[repr(align(64))]
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
     /// First words of the masked key.
     pub(super) low: [u64; LOW_WORDS],
-    /// Of the masked key, by its tuple's hash. In a free slot: the next free one.
+    /// Hash of the masked key under its tuple. In a free slot: the next free slot.
     pub(super) hash: u64,
     pub(super) packets: u64,
     pub(super) action: Action,
     pub(super) ruled: Ruled,
     pub(super) segment: MaybeSegment,
-    /// Milliseconds by the clock of the caller, modulo 2^32.
+    /// Last use, milliseconds by the caller's clock, modulo 2^32.
     pub(super) used: u32,
-    /// Number of its mask.
+    /// Number of its mask's tuple.
     pub(super) tuple: u8,
     /// See [`Origin`](super::Origin).
     pub(super) learned: bool,
@@ -37,17 +37,17 @@ pub(super) struct Flow {
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
-/// The rules that decided, and the bytes of frames since they were counted for these: a number of 16 bits, and above it one of 48.
+/// Rule list of the flow (16 bits) and bytes that are not counted for its rules yet (48 bits).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ruled(u64);
 
 impl Ruled {
-    /// By the rules of the list of this number; no bytes yet.
+    /// Returns the value for a rule list, without bytes.
     pub(super) fn by(rules: u16) -> Self {
         Self(rules.into())
     }
 
-    /// The number of their list; 0: no rule decided.
+    /// Returns the number of the rule list; 0: no rule decided.
     pub(super) fn rules(self) -> u16 {
         self.0 as u16
     }
@@ -57,7 +57,7 @@ impl Ruled {
     }
 }
 
-/// A segment or none, in two bytes: numbers of segments end below [`policy::MAX_SEGMENTS`].
+/// Optional segment in two bytes: segment numbers are below [`policy::MAX_SEGMENTS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MaybeSegment(u16);
 
@@ -80,7 +80,7 @@ impl Flow {
         self.tuple == FREE
     }
 
-    /// Milliseconds since the last use.
+    /// Returns the milliseconds since the last use.
     pub(super) fn idle(&self, now: u64) -> u32 {
         (now as u32).wrapping_sub(self.used)
     }
@@ -89,7 +89,7 @@ impl Flow {
         self.segment.into()
     }
 
-    /// Notes bytes of frames. Above 2^48, which is a day at 25 Gbit/s without anybody asking, they begin again at 0.
+    /// Adds bytes of frames. They wrap at 2^48, a day at 25 Gbit/s without a sweep.
     #[inline]
     pub(super) fn add_bytes(&mut self, bytes: u64) {
         self.ruled.0 = self.ruled.0.wrapping_add(bytes << 16);
@@ -107,48 +107,48 @@ impl Flow {
     }
 }
 
-/// What was, for those who ask how old and how busy a flow is.
+/// History of a flow, for its age and rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Past {
-    /// When it was decided, in the same time as [`Flow::used`].
+    /// Time of the decision, on the clock of [`Flow::used`].
     pub(super) made: u32,
-    /// Packets when they were counted last, modulo 2^32.
+    /// Packets at the last count, modulo 2^32.
     pub(super) counted: u32,
-    /// Packets that were counted for the rules that decided.
+    /// Packets that were counted for the rules.
     pub(super) ruled: u64,
 }
 
-/// A port's flows.
+/// Number of a port's flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     from: usize,
     to: usize,
 }
 
-/// See the module.
+/// Flows by slot; see the module.
 #[derive(Debug)]
 pub(super) struct Flows {
-    /// By slot. Room for all is reserved at the start; the system gives memory to what was touched.
+    /// Slots. Capacity is reserved at the start; untouched memory is not allocated.
     slots: Vec<Flow>,
-    /// By slot: the high words of a key, for long masks alone.
+    /// High words of keys by slot, for long masks only.
     high: Lines,
-    /// By slot, as many as there are slots. No frame looks at it.
+    /// History by slot. Not accessed per frame.
     past: Vec<Past>,
     used: Used,
     capacity: usize,
-    /// The first of the free slots among those that were in use.
+    /// First free slot below the used length.
     free: u32,
     len: usize,
-    /// Ports from or to which there is a flow.
+    /// Flow counts of the ports with flows.
     shares: HashMap<u32, Share>,
-    /// Ports from which there is one.
+    /// Number of ports with flows from them.
     senders: usize,
 }
 
 impl Flows {
     pub(super) fn new(capacity: usize) -> Self {
         let slots = Vec::with_capacity(capacity);
-        want_huge_pages(&slots);
+        advise_huge_pages(&slots);
         Self {
             slots,
             high: Lines::new(capacity, Use::InTurn),
@@ -174,12 +174,12 @@ impl Flows {
         self.len == self.capacity
     }
 
-    /// The first slot with a flow at a place or behind it.
+    /// Returns the first slot with a flow at a position or behind it.
     pub(super) fn next(&self, at: usize) -> Option<usize> {
         self.used.next(at)
     }
 
-    /// Fetches a flow, and the high words of its key if they may be needed.
+    /// Prefetches a flow, and the high words of its key if `high`.
     #[inline]
     pub(super) fn prefetch(&self, slot: u32, high: bool) {
         let Some(flow) = self.slots.get(slot as usize) else {
@@ -191,7 +191,7 @@ impl Flows {
         }
     }
 
-    /// What is in a slot: a flow, or what is left of one; see [`Flow::is_free`].
+    /// Returns the content of a slot: a flow, or a free slot, see [`Flow::is_free`].
     #[inline]
     pub(super) fn get(&self, slot: u32) -> Option<&Flow> {
         self.slots.get(slot as usize)
@@ -202,7 +202,7 @@ impl Flows {
         self.slots.get_mut(slot as usize)
     }
 
-    /// Whether the high words are these.
+    /// Returns whether the slot has these high words.
     #[inline]
     pub(super) fn has_high(&self, slot: u32, key: &FlowKey, mask: &[u64; 8]) -> bool {
         let words = self.high.get(slot as usize);
@@ -210,7 +210,7 @@ impl Flows {
         (0..HIGH_WORDS).fold(0, |all, i| all | differ(i)) == 0
     }
 
-    /// The masked key. Whether the mask is long says whether there are high words.
+    /// Returns the masked key. `long`: the mask is long, so there are high words.
     pub(super) fn key(&self, slot: u32, long: bool) -> FlowKey {
         let mut words = [0; 8];
         let (low, high) = words.split_at_mut(LOW_WORDS);
@@ -221,7 +221,7 @@ impl Flows {
         FlowKey::from_words(words)
     }
 
-    /// Puts a flow into a free slot, which there must be; `high` with a long mask.
+    /// Inserts a flow into a free slot, which must exist; `high` with a long mask.
     pub(super) fn insert(&mut self, flow: Flow, high: Option<&[u64; 8]>) -> u32 {
         self.count(&flow, true);
         self.len += 1;
@@ -249,7 +249,7 @@ impl Flows {
         slot
     }
 
-    /// Puts another flow with the same key into a slot.
+    /// Replaces the flow in a slot by another with the same key.
     pub(super) fn change(&mut self, slot: u32, flow: Flow) {
         let old = self.slots[slot as usize].clone();
         self.count(&old, false);
@@ -259,14 +259,14 @@ impl Flows {
         self.slots[slot as usize] = flow;
     }
 
-    /// The frames of the flow in a slot were counted for its rules.
+    /// Notes that the frames of the flow in a slot were counted for its rules.
     pub(super) fn ruled(&mut self, slot: u32) {
         let flow = &mut self.slots[slot as usize];
         flow.ruled = Ruled::by(flow.ruled.rules());
         self.past[slot as usize].ruled = flow.packets;
     }
 
-    /// What was with the flow in a slot.
+    /// Returns the history of the flow in a slot.
     pub(super) fn past_mut(&mut self, slot: u32) -> &mut Past {
         &mut self.past[slot as usize]
     }
@@ -306,34 +306,34 @@ impl Flows {
         self.senders = self.senders + usize::from(sends) - usize::from(sent);
     }
 
-    /// Flows from a port.
+    /// Returns the number of flows from a port.
     pub(super) fn count_from(&self, port: u32) -> usize {
         self.shares.get(&port).map_or(0, |share| share.from)
     }
 
-    /// Whether more flows than this are from one port.
+    /// Returns whether a port has more flows than this.
     pub(super) fn any_has_more_than(&self, flows: usize) -> bool {
         self.shares.values().any(|share| share.from > flows)
     }
 
-    /// Flows that a port may have when all are wanted: the same for all that have any.
+    /// Returns the share of each port when the table is full: the same for all ports with flows.
     pub(super) fn fair_share(&self) -> usize {
         self.capacity / self.senders.max(1)
     }
 
-    /// Whether there is a flow from or to a port.
+    /// Returns whether there is a flow from or to a port.
     pub(super) fn concern(&self, port: u32) -> bool {
         self.shares.contains_key(&port)
     }
 
-    /// The segment of the flow in a slot, if that goes to several ports or to nobody.
+    /// Returns the segment of the flow in a slot, if it is flooded or dropped.
     pub(super) fn goes_to_not_one(&self, slot: u32) -> Option<SegmentId> {
         let flow = &self.slots[slot as usize];
         flow.segment()
             .filter(|_| !flow.is_free() && flow.to().is_none())
     }
 
-    /// Whether the flow in a slot is from or to a port like that.
+    /// Returns whether the flow in a slot is from or to a matching port.
     pub(super) fn concerns(&self, slot: u32, is_one: impl Fn(u32) -> bool) -> bool {
         let flow = &self.slots[slot as usize];
         !flow.is_free() && (is_one(flow.in_port()) || flow.to().is_some_and(is_one))

@@ -1,21 +1,21 @@
-//! Where flows are, by hash: sets of one cache line, compared tag by tag.
+//! Hash index of the flows: sets of one cache line, compared tag by tag.
 //!
-//! The index grows by linear hashing (Litwin, 1980): one set at a time is split in two, so that memory
-//! follows the number of flows and no installation moves more than one set.
+//! The index grows by linear hashing (Litwin, 1980): one set at a time is split in two, so that
+//! memory follows the number of flows and no installation moves more than one set.
 
 use super::cache::prefetch;
 
-/// Flows in a set: four times what a set has on average when the table is full, so that the chance that one
-/// overflows is one in a million.
+/// Flows in a set: four times the average of a full table, so that the chance of an overflow is one
+/// in a million.
 pub(super) const WAYS: usize = 16;
-/// Flows for each set at which the index grows.
+/// Average flows per set at which the index grows.
 const GROW_AT: usize = 2;
-/// Flows for each set when the table is full.
+/// Average flows per set of a full table.
 const FLOWS_PER_SET: usize = 4;
-/// Sets at first: a page.
+/// Sets at first: one page.
 const FIRST_SETS: usize = 64;
 
-/// Bits of a way that say which slot; those above are the tag, which is never 0.
+/// Bits of a way for the slot; those above are the tag, which is never 0.
 pub(super) const SLOT_BITS: u32 = 20;
 const TAG_BITS: u32 = u32::BITS - SLOT_BITS;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
@@ -27,7 +27,7 @@ pub(super) const MAX_SLOTS: usize = 1 << SLOT_BITS;
 #[derive(Clone, Copy, Debug, Default)]
 struct Set([u32; WAYS]);
 
-/// Ways of a set, a bit each.
+/// Ways of a set, one bit each.
 #[derive(Clone, Copy)]
 struct Ways(u32);
 
@@ -46,13 +46,13 @@ impl Iterator for Ways {
 }
 
 impl Set {
-    /// The ways that hold `tag`.
+    /// Returns the ways that hold `tag`.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn with_tag(&self, tag: u32) -> Ways {
         use std::arch::x86_64::*;
-        // SAFETY: every x86-64 processor has SSE2, and the four loads of 16 bytes are the set, which is
-        // aligned to 64.
+        // SAFETY: every x86-64 processor has SSE2, and the four loads of 16 bytes are the set,
+        // which is aligned to 64.
         unsafe {
             let (tags, tag) = (
                 _mm_set1_epi32(!SLOT_MASK as i32),
@@ -68,7 +68,7 @@ impl Set {
         }
     }
 
-    /// The ways that hold `tag`.
+    /// Returns the ways that hold `tag`.
     #[cfg(not(target_arch = "x86_64"))]
     #[inline]
     fn with_tag(&self, tag: u32) -> Ways {
@@ -84,35 +84,34 @@ impl Set {
     }
 }
 
-/// See the module.
+/// Index of the flows; see the module.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// Room for all is reserved at the start; the system gives memory to what was touched.
+    /// Sets. Capacity is reserved at the start; untouched memory is not allocated.
     sets: Vec<Set>,
     most: usize,
-    /// One less than the power of two that has room for all sets there are.
+    /// Mask of the smallest power of two that is not below the number of sets.
     wide: usize,
 }
 
-/// The tag of a hash, in its place: from the top, while sets are chosen from the bottom.
+/// Returns the tag of a hash, in its position: from the top bits; sets are chosen from the bottom.
 #[inline]
 fn tag_of(hash: u64) -> u32 {
     ((hash >> (64 - TAG_BITS)) as u32).max(1) << SLOT_BITS
 }
 
 impl Index {
-    /// An index for `flows` flows.
+    /// Returns an index for `flows` flows.
     pub(super) fn new(flows: usize) -> Self {
         let most = (flows / FLOWS_PER_SET).next_power_of_two();
         let mut sets = Vec::with_capacity(most);
         sets.resize(most.min(FIRST_SETS), Set::default());
-        super::cache::want_huge_pages(&sets);
+        super::cache::advise_huge_pages(&sets);
         let wide = sets.len() - 1;
         Self { sets, most, wide }
     }
 
-    /// The number of the set for a hash: of the sets that the coming power of two would have, if it is there
-    /// already, else of those that the last one has.
+    /// Returns the set of a hash: by the mask, or by half of it if that set does not exist yet.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         let set = hash as usize & self.wide;
@@ -123,31 +122,31 @@ impl Index {
         }
     }
 
-    /// Fetches the set of a hash.
+    /// Prefetches the set of a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         prefetch(&self.sets[self.home(hash)]);
     }
 
-    /// The slots that may hold the flow of this hash.
+    /// Returns the slots that may hold the flow of this hash.
     #[inline]
     pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = u32> {
         let set = &self.sets[self.home(hash)];
         set.with_tag(tag_of(hash)).map(|way| set.0[way] & SLOT_MASK)
     }
 
-    /// Whether another flow of this hash has no room.
+    /// Returns whether the set of this hash is full.
     pub(super) fn is_full_at(&self, hash: u64) -> bool {
         !self.sets[self.home(hash)].0.contains(&0)
     }
 
-    /// The slots in the set that is `further` behind that of a hash.
+    /// Returns the slots in the set that is `further` behind that of a hash.
     pub(super) fn neighbours(&self, hash: u64, further: usize) -> impl Iterator<Item = u32> {
         self.sets[(self.home(hash) + further) % self.sets.len()].slots()
     }
 
-    /// Adds a flow, for which there is room. `flows` is how many there are then, `hash_of` tells the hash of
-    /// each.
+    /// Adds a flow, for which there is room. `flows` is their number after that; `hash_of` returns
+    /// the hash of each.
     pub(super) fn insert(
         &mut self,
         hash: u64,
@@ -168,7 +167,7 @@ impl Index {
         }
     }
 
-    /// Adds a set, to which the flows move that belong there now: all come from one set.
+    /// Adds a set and moves the flows that belong to it, all from one set.
     fn split(&mut self, hash_of: impl Fn(u32) -> u64) {
         let new = self.sets.len();
         let from = new & !(1 << new.ilog2());
@@ -179,7 +178,7 @@ impl Index {
         }
     }
 
-    /// Takes a flow out.
+    /// Removes a flow.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
         let home = self.home(hash);
         let word = tag_of(hash) | slot;

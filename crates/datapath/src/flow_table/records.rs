@@ -1,13 +1,13 @@
-//! Flows as tests see them.
+//! Flows as tests compare them.
 
 use policy::Action;
 
 use super::{FlowTable, Origin};
 
-/// A cached flow.
+/// Cached flow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FlowRecord {
-    /// Masked.
+    /// Masked key.
     pub(crate) key: [u64; 8],
     pub(crate) mask: [u64; 8],
     pub(crate) action: Action,
@@ -17,7 +17,7 @@ pub(crate) struct FlowRecord {
 }
 
 impl FlowTable {
-    /// All flows.
+    /// Returns all flows.
     pub(crate) fn records(&self, now: u64) -> Vec<FlowRecord> {
         let next = |slot: &usize| self.flows.next(slot + 1);
         let slots = std::iter::successors(self.flows.next(0), next);

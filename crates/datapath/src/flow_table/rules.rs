@@ -1,5 +1,5 @@
-//! What has come of the rules of access lists: frames are counted at their flows, and flows for the rules that decided about them,
-//! when somebody asks, when a flow is decided anew and when it goes. So no frame knows of rules.
+//! Counters of access list rules. Frames are counted per flow; a flow's counts are added to its
+//! rules by a sweep, when its decision changes and when it is removed. So no frame touches rules.
 
 use std::collections::HashMap;
 
@@ -10,25 +10,26 @@ use super::effort::{Effort, LOOK, SEEK};
 use super::lists::Lists;
 use super::{FlowTable, Progress};
 
-/// What was counted for a rule since it was told last.
+/// Counts of a rule since the last report.
 #[derive(Clone, Copy, Debug)]
 struct Uses {
     packets: u64,
     bytes: u64,
-    /// When the last frame was, milliseconds by the clock of the caller, modulo 2^32.
+    /// Last frame, milliseconds by the caller's clock, modulo 2^32.
     used: u32,
 }
 
-/// See the module.
+/// Counters of all rules; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounts {
-    /// Rules that decided together.
+    /// Lists of rules that decided together.
     pub(super) lists: Lists<RuleId>,
     uses: HashMap<RuleId, Uses>,
 }
 
 impl RuleCounts {
-    /// Counts frames for each rule of a list, the last of them at `used`. Beyond [`MAX_COUNTED`] rules, others are not counted.
+    /// Adds frames to each rule of a list, the last of them at `used`. Beyond [`MAX_COUNTED`]
+    /// rules, further ones are not counted.
     pub(super) fn count(&mut self, rules: u16, packets: u64, bytes: u64, used: u32) {
         for rule in self.lists.get(rules) {
             if self.uses.len() >= MAX_COUNTED && !self.uses.contains_key(rule) {
@@ -47,7 +48,7 @@ impl RuleCounts {
         }
     }
 
-    /// What was counted since the last call.
+    /// Returns and resets the counts.
     pub(crate) fn take(&mut self, now: u64) -> Vec<RuleUse> {
         let uses = std::mem::take(&mut self.uses).into_iter();
         uses.map(|(rule, uses)| RuleUse {
@@ -61,21 +62,22 @@ impl RuleCounts {
 }
 
 impl FlowTable {
-    /// Whether rules decided about any flow, so that the bytes of frames count.
+    /// Returns whether rules decided about any flow, so that bytes have to be counted.
     #[inline]
     pub(crate) fn counts_rules(&self) -> bool {
         !self.rules.lists.is_empty()
     }
 
-    /// The number of a list of rules, for [`Origin::rules`](super::Origin::rules), until
-    /// [`FlowTable::release_rules`]. 0, and nothing is counted for them, where there are too many others.
-    pub fn hold_rules(&mut self, rules: Vec<RuleId>) -> u16 {
-        self.rules.lists.hold(rules).unwrap_or(0)
+    /// Returns the number of a list of rules for [`Origin::rules`](super::Origin::rules), until
+    /// [`FlowTable::release_rules`]. Returns 0, which is not counted, when there are too many
+    /// lists.
+    pub fn intern_rules(&mut self, rules: Vec<RuleId>) -> u16 {
+        self.rules.lists.intern(rules).unwrap_or(0)
     }
 
-    /// See [`FlowTable::hold_rules`].
+    /// Releases a list of [`FlowTable::intern_rules`].
     pub fn release_rules(&mut self, rules: u16) {
-        self.rules.lists.release(rules);
+        self.rules.lists.decref(rules);
     }
 
     /// Counts frames that had no flow.
@@ -85,7 +87,7 @@ impl FlowTable {
         }
     }
 
-    /// Counts a flow's frames for its rules, as far as that was not done.
+    /// Adds a flow's new frames to its rules. Returns the cost.
     pub(super) fn count_for_rules(&mut self, slot: u32) -> usize {
         let Some(flow) = self.flows.get(slot).filter(|flow| !flow.is_free()) else {
             return LOOK;
@@ -100,7 +102,7 @@ impl FlowTable {
         SEEK * (1 + self.rules.lists.get(rules).len())
     }
 
-    /// Counts all flows for their rules, a piece from a place on.
+    /// Adds the new frames of all flows to their rules, in parts.
     pub(crate) fn count_rules(&mut self, at: usize, effort: &mut Effort) -> Progress {
         if !self.counts_rules() {
             return Progress::Done;

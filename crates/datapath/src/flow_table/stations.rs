@@ -1,8 +1,8 @@
-//! The flows of a station: a list of those from it, and one of those to it, so that they are forgotten without
-//! looking at others.
+//! Lists of the flows from each station and to it, so that they are removed without a walk through
+//! all flows.
 //!
-//! Stations are found by a hash; where two meet, their lists are one. A flow is in the lists while it has a
-//! segment, because a station is one within its segment. Nothing here is touched when a frame is switched.
+//! Stations are found by a hash; colliding ones share a list. A flow is in the lists while it has a
+//! segment, because a station belongs to a segment. Forwarding does not touch the lists.
 
 use policy::SegmentId;
 use wire::MacAddr;
@@ -10,36 +10,36 @@ use wire::flow::FlowKey;
 
 use super::flows::Flow;
 
-/// Flows for each list at which flows of different stations would meet too often.
+/// Average flows per list, low enough that few stations collide.
 const FLOWS_PER_LIST: usize = 4;
 
-/// Which end of a flow the station is.
+/// End of a flow at which the station is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     From = 0,
     To = 1,
 }
 
-/// Both, for those who go through them.
+/// Both ends.
 pub(super) const SIDES: [Side; 2] = [Side::From, Side::To];
 
-/// The flows before and behind one in a list: their slots and one, 0 at the end.
+/// Previous and next flow in a list: slots plus one, 0 at the end.
 type Link = [u32; 2];
 const BEFORE: usize = 0;
 const BEHIND: usize = 1;
 
-/// See the module.
+/// Lists of all stations; see the module.
 #[derive(Debug)]
 pub(super) struct Stations {
-    /// The first of each list, as in a [`Link`], by side: a list is of one side only. Here and below the system
-    /// gives memory to what was touched.
+    /// First flow of each list, as in a [`Link`], by side. Untouched memory is not allocated, here
+    /// and below.
     heads: [Vec<u32>; 2],
-    /// By slot and side.
+    /// Links by slot and side.
     links: Vec<[Link; 2]>,
     seed: u64,
 }
 
-/// The station at one side of a flow, if it can be one.
+/// Returns the station at one side of a flow, unless the address is a group address.
 pub(super) fn station(flow: &Flow, side: Side) -> Option<(SegmentId, MacAddr)> {
     let [low0, low1, low2] = flow.low;
     let key = FlowKey::from_words([low0, low1, low2, 0, 0, 0, 0, 0]);
@@ -52,7 +52,7 @@ pub(super) fn station(flow: &Flow, side: Side) -> Option<(SegmentId, MacAddr)> {
 }
 
 impl Stations {
-    /// For `flows` flows.
+    /// Returns lists for `flows` flows.
     pub(super) fn new(flows: usize, seed: u64) -> Self {
         let lists = (flows / FLOWS_PER_LIST).next_power_of_two();
         Self {
@@ -69,7 +69,7 @@ impl Stations {
         key.hash(self.seed) as usize & (self.heads[0].len() - 1)
     }
 
-    /// Whether the flows of two stations are in the same lists.
+    /// Returns whether two stations share their lists.
     pub(super) fn share_a_list(
         &self,
         one: (SegmentId, MacAddr),
@@ -87,7 +87,7 @@ impl Stations {
         &mut self.links[slot as usize][side as usize]
     }
 
-    /// Puts a new flow into its lists.
+    /// Adds a new flow to its lists.
     pub(super) fn add(&mut self, slot: u32, flow: &Flow) {
         for side in SIDES {
             let Some(station) = station(flow, side) else {
@@ -101,7 +101,7 @@ impl Stations {
         }
     }
 
-    /// Takes a flow out of its lists.
+    /// Removes a flow from its lists.
     pub(super) fn remove(&mut self, slot: u32, flow: &Flow) {
         for side in SIDES {
             let Some(station) = station(flow, side) else {
@@ -118,12 +118,12 @@ impl Stations {
         }
     }
 
-    /// The first flow of a station's list, which may be of another station.
+    /// Returns the first flow of a station's list, which may belong to another station.
     pub(super) fn first(&self, station: (SegmentId, MacAddr), side: Side) -> Option<u32> {
         self.heads[side as usize][self.list(station)].checked_sub(1)
     }
 
-    /// The next one.
+    /// Returns the next flow.
     pub(super) fn after(&self, slot: u32, side: Side) -> Option<u32> {
         self.links[slot as usize][side as usize][BEHIND].checked_sub(1)
     }

@@ -1,11 +1,11 @@
-//! What is done to flows beside the way of frames: they expire, are forgotten by rule, are checked, and tell which
-//! stations use them.
+//! Maintenance of flows outside of forwarding: expiry, removal by rule, checks, stations in use.
 //!
-//! Each call ends when its [`Effort`] is spent, because frames wait meanwhile. A walk starts at place 0 and goes on
-//! where the call before says. A flow that stays is met once, one that comes meanwhile perhaps.
+//! Each call ends when its [`Effort`] is spent, because frames wait meanwhile. A walk starts at
+//! position 0 and continues at the position that the previous call returned. It visits a flow that
+//! stays once; it may miss a new one.
 
 use channel::switching::{Station, StationUse};
-use policy::{Action, Decision, LeftOut, Lookup, Outdated, PortId, Program, SegmentId, decide};
+use policy::{Action, Decision, Excluded, Lookup, Outdated, PortId, Program, SegmentId, decide};
 use wire::MacAddr;
 
 use super::FlowTable;
@@ -13,17 +13,17 @@ use super::effort::{CHANGE, Effort, LOOK, SEEK};
 use super::flows::Flow;
 use super::stations::{Side, station};
 
-/// How far [`FlowTable::forget_station`] or a walk came.
+/// Progress of [`FlowTable::forget_station`] or a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// There is nothing left to do.
+    /// The walk is complete.
     Done,
-    /// There is; the place to go on from.
-    GoOn(usize),
+    /// The walk continues at this position.
+    ResumeAt(usize),
 }
 
 impl FlowTable {
-    /// Has a look at flows from a place on, as far as the effort goes; `each` says what it has cost.
+    /// Visits flows from a position on while effort is left; `each` returns its cost.
     pub(super) fn walk(
         &mut self,
         mut at: usize,
@@ -32,7 +32,7 @@ impl FlowTable {
     ) -> Progress {
         while let Some(slot) = self.flows.next(at) {
             if effort.is_spent() {
-                return Progress::GoOn(slot);
+                return Progress::ResumeAt(slot);
             }
             effort.charge(each(self, slot as u32));
             at = slot + 1;
@@ -40,8 +40,8 @@ impl FlowTable {
         Progress::Done
     }
 
-    /// Forgets flows from a station and to it. Others are looked at only where they share a list with them. Where
-    /// there are more, it is to be called again before a flow is installed that is to stay.
+    /// Removes flows from a station and to it. Other flows are visited only in shared lists. Unless
+    /// the result is `Done`, it has to be called again before the next installation.
     pub fn forget_station(
         &mut self,
         segment: SegmentId,
@@ -49,16 +49,16 @@ impl FlowTable {
         at: usize,
         effort: &mut Effort,
     ) -> Progress {
-        let wanted = (segment, mac);
-        let (mut side, mut next) = self.resume(wanted, at);
+        let target = (segment, mac);
+        let (mut side, mut next) = self.resume(target, at);
         loop {
             while let Some(slot) = next {
                 if effort.is_spent() {
-                    return Progress::GoOn(place(side, slot));
+                    return Progress::ResumeAt(place(side, slot));
                 }
                 next = self.stations.after(slot, side);
                 let flow = self.flows.get(slot);
-                let its = flow.is_some_and(|flow| station(flow, side) == Some(wanted));
+                let its = flow.is_some_and(|flow| station(flow, side) == Some(target));
                 effort.charge(if its { CHANGE } else { SEEK });
                 if its {
                     self.forget(slot);
@@ -68,27 +68,28 @@ impl FlowTable {
                 return Progress::Done;
             }
             side = Side::From;
-            next = self.stations.first(wanted, side);
+            next = self.stations.first(target, side);
         }
     }
 
-    /// Where to go on in a station's lists. If the flow there has gone meanwhile, the list begins again.
-    fn resume(&self, wanted: (SegmentId, MacAddr), at: usize) -> (Side, Option<u32>) {
+    /// Returns the position in a station's lists at which to resume. If the flow there is gone, the
+    /// list is walked from its start.
+    fn resume(&self, target: (SegmentId, MacAddr), at: usize) -> (Side, Option<u32>) {
         let Some((side, slot)) = side_and_slot(at) else {
-            return (Side::To, self.stations.first(wanted, Side::To));
+            return (Side::To, self.stations.first(target, Side::To));
         };
         let flow = self.flows.get(slot).filter(|flow| !flow.is_free());
         let there = flow
             .and_then(|flow| station(flow, side))
-            .filter(|there| self.stations.share_a_list(*there, wanted));
+            .filter(|there| self.stations.share_a_list(*there, target));
         let next = match there {
             Some(_) => Some(slot),
-            None => self.stations.first(wanted, side),
+            None => self.stations.first(target, side),
         };
         (side, next)
     }
 
-    /// Forgets the flows from and to ports, and those in segments that go to several ports or to nobody.
+    /// Removes the flows from and to ports, and in segments those that are flooded or dropped.
     pub fn forget_outdated(
         &mut self,
         outdated: &Outdated,
@@ -112,9 +113,9 @@ impl FlowTable {
         })
     }
 
-    /// Forgets those of the next `flows` flows that were not used for more than `limit` milliseconds; how many.
-    /// Each call goes on where the one before stopped, and from the end to the start. It also gives the exact-match level room, if
-    /// that has too little.
+    /// Removes those of the next `flows` flows that were idle for more than `limit` milliseconds,
+    /// and returns their number. Each call continues where the previous one stopped, cyclically. It
+    /// also grows the exact-match level if necessary.
     pub fn expire_some(&mut self, now: u64, limit: u32, flows: usize) -> usize {
         if let Some(exact) = &mut self.exact {
             exact.make_room();
@@ -134,8 +135,8 @@ impl FlowTable {
         before - self.flows.len()
     }
 
-    /// Tells the learned stations from which flows were used within so many milliseconds; one may be told several
-    /// times.
+    /// Reports the learned stations from which flows were used within so many milliseconds; one may
+    /// be reported several times.
     pub fn stations_in_use(
         &mut self,
         at: usize,
@@ -156,8 +157,8 @@ impl FlowTable {
         })
     }
 
-    /// Forgets the flows that would be decided otherwise now, and those of which that cannot be said: what access lists deny. Whom
-    /// they leave out is not looked at.
+    /// Removes the flows that would be decided otherwise now, and those that access lists deny, of
+    /// which that cannot be determined. Exclude sets are not compared.
     pub fn check(
         &mut self,
         at: usize,
@@ -180,21 +181,25 @@ impl FlowTable {
     }
 }
 
-/// Whether an action is what was decided without access lists, as far as these leave it as it is.
+/// Returns whether an action equals the decision without access lists, except for their exclude
+/// set.
 fn is_right(program: &Program, right: &Decision, action: Action) -> bool {
-    let asked = right.segment.is_some_and(|segment| program.asks(segment));
-    match asked {
-        true => action.leaving_out(LeftOut::NOBODY) == right.action,
-        false => action == right.action,
+    let has_lists = right
+        .segment
+        .is_some_and(|segment| program.filters(segment));
+    if has_lists {
+        action.excluding(Excluded::NONE) == right.action
+    } else {
+        action == right.action
     }
 }
 
-/// A place in the lists of a station; never 0, which is the start.
+/// Returns a position in the lists of a station; never 0, which is the start.
 fn place(side: Side, slot: u32) -> usize {
     1 + 2 * slot as usize + side as usize
 }
 
-/// What such a place stands for.
+/// Returns the side and slot of such a position.
 fn side_and_slot(place: usize) -> Option<(Side, u32)> {
     let place = place.checked_sub(1)?;
     let side = if place % 2 == Side::From as usize {
@@ -205,7 +210,7 @@ fn side_and_slot(place: usize) -> Option<(Side, u32)> {
     Some((side, (place / 2) as u32))
 }
 
-/// That a flow's source uses it, where control has learned that.
+/// Returns the use of a flow's source, if control has learned it.
 fn in_use(flow: &Flow, now: u64) -> Option<StationUse> {
     let (segment, mac) = station(flow, Side::From).filter(|_| flow.learned)?;
     let station = Station {

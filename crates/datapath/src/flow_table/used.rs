@@ -1,15 +1,14 @@
-//! Which slots hold a flow, a bit for each: who goes through all flows does not look at empty slots, of which there
-//! are many after there were many flows.
+//! Bitmap of the slots in use: walks over all flows skip free slots, of which there may be many.
 
 /// Slots in a word.
 const BITS: usize = u64::BITS as usize;
 
-/// See the module.
+/// Bitmap of slots; see the module.
 #[derive(Debug)]
 pub(super) struct Used(Vec<u64>);
 
 impl Used {
-    /// No slot of `slots` holds one.
+    /// Returns a bitmap of `slots` free slots.
     pub(super) fn new(slots: usize) -> Self {
         Self(vec![0; slots.div_ceil(BITS)])
     }
@@ -20,7 +19,7 @@ impl Used {
         *word = if used { *word | bit } else { *word & !bit };
     }
 
-    /// The first slot with a flow at a place or behind it. The whole of the largest table is 16 384 words.
+    /// Returns the first used slot at a position or behind it. The largest table has 16 384 words.
     pub(super) fn next(&self, at: usize) -> Option<usize> {
         let (word, bit) = (at / BITS, at % BITS);
         let here = self.0.get(word)? & u64::MAX << bit;

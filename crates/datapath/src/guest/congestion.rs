@@ -1,54 +1,54 @@
-//! Receivers that show no buffers, and are left alone.
+//! Receivers without buffers.
 //!
 //! ```text
-//!             no buffer in MANY batches, one after the other
-//!   [ tried ] -----------------------------------------------> [ masked ]
-//!       ^                                                          |
-//!       '---------- a buffer is there at a batch's first look -----'
+//!          no buffer in MAX_DRY_BATCHES consecutive batches
+//!   [ tried ] ------------------------------------------> [ masked ]
+//!       ^                                                     |
+//!       '------- a buffer is available at the first check ----'
 //! ```
-//! A masked receiver costs a batch one look, whatever the number of frames: nothing is taken ahead or given back, no
-//! frame is cut, checksummed or tagged for it. (Ram, Cox and Rixner, "Hyper-Switch", USENIX ATC 2013: an interface
-//! is masked while its receive ring is full.)
+//! A masked receiver costs a batch one check, whatever the number of frames: no buffers are taken
+//! ahead or returned, no frame is segmented, checksummed or tagged for it. (Ram, Cox and Rixner,
+//! "Hyper-Switch", USENIX ATC 2013: an interface is masked while its receive ring is full.)
 
-/// Batches after which looking for buffers frame by frame is over.
-const MANY: u8 = 4;
+/// Consecutive batches without a buffer after which a receiver is masked.
+const MAX_DRY_BATCHES: u8 = 4;
 
-/// See the module. Of a queue that takes frames to a guest.
+/// Congestion state of a to-guest queue; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
-    /// Batches one after the other in which frames wanted a buffer and there was not a single one.
+    /// Consecutive batches in which frames needed a buffer and there was none.
     dry: u8,
-    /// This batch wanted one and found none.
+    /// Whether a frame of this batch found no buffer.
     missed: bool,
-    /// This batch had one.
+    /// Whether a frame of this batch found a buffer.
     found: bool,
-    /// What this batch's look showed.
+    /// Result of this batch's check.
     masks: Option<bool>,
-    /// Since when there is none, nanoseconds; 0: there are some.
+    /// Time since which there is no buffer, nanoseconds; 0: there are buffers.
     empty_since: u64,
-    /// How long there was none before that.
+    /// Earlier time without buffers, nanoseconds.
     empty_ns: u64,
 }
 
 impl Congestion {
-    /// Whether it is masked in this batch; `shows_any` looks whether there are buffers.
+    /// Returns whether the receiver is masked in this batch; `shows_any` checks for buffers.
     #[inline]
     pub(super) fn masks(&mut self, shows_any: impl FnOnce() -> bool) -> bool {
-        self.dry >= MANY && *self.masks.get_or_insert_with(|| !shows_any())
+        self.dry >= MAX_DRY_BATCHES && *self.masks.get_or_insert_with(|| !shows_any())
     }
 
-    /// So many buffers were used.
+    /// Notes that so many buffers were used.
     #[inline(always)]
     pub(super) fn found(&mut self, buffers: usize) {
         self.found |= buffers > 0;
     }
 
-    /// A frame found none.
+    /// Notes that a frame found no buffer.
     pub(super) fn found_none(&mut self) {
         self.missed = true;
     }
 
-    /// Nothing more comes for now.
+    /// Ends the batch.
     #[inline]
     pub(super) fn end_batch(&mut self, now: u64) {
         if self.found {
@@ -67,14 +67,15 @@ impl Congestion {
     #[cold]
     fn ran_out(&mut self, now: u64) {
         if !self.found {
-            self.dry = (self.dry + 1).min(MANY);
+            self.dry = (self.dry + 1).min(MAX_DRY_BATCHES);
         }
         if self.empty_since == 0 {
             self.empty_since = now.max(1);
         }
     }
 
-    /// How long there was no buffer when one was wanted, until one was there, nanoseconds.
+    /// Returns the time during which a frame needed a buffer and there was none, until one was
+    /// used, nanoseconds.
     pub(super) fn full_ns(&self) -> u64 {
         self.empty_ns
     }
@@ -84,7 +85,8 @@ impl Congestion {
 mod tests {
     use super::*;
 
-    /// A batch of three frames, of which `buffers` find a buffer. Whether it was masked, and how often it was looked.
+    /// Processes a batch of three frames, of which `buffers` find a buffer. Returns whether the
+    /// receiver was masked, and the number of checks.
     fn batch(congestion: &mut Congestion, buffers: usize) -> (bool, u32) {
         let mut looks = 0;
         let mut masked = false;
@@ -93,10 +95,10 @@ mod tests {
                 looks += 1;
                 buffers > 0
             });
-            match masked {
-                true => {}
-                false if frame < buffers => congestion.found(1),
-                false => congestion.found_none(),
+            if !masked && frame < buffers {
+                congestion.found(1);
+            } else if !masked {
+                congestion.found_none();
             }
         }
         congestion.end_batch(7);
@@ -106,14 +108,14 @@ mod tests {
     #[test]
     fn many_dry_batches_mask_and_one_buffer_unmasks() {
         let mut congestion = Congestion::default();
-        for _ in 0..MANY {
+        for _ in 0..MAX_DRY_BATCHES {
             assert_eq!(batch(&mut congestion, 0), (false, 0));
         }
         for _ in 0..1000 {
             assert_eq!(batch(&mut congestion, 0), (true, 1), "one look a batch");
         }
         assert_eq!(batch(&mut congestion, 1), (false, 1));
-        for _ in 0..MANY {
+        for _ in 0..MAX_DRY_BATCHES {
             assert_eq!(batch(&mut congestion, 0), (false, 0), "from the beginning");
         }
         assert_eq!(batch(&mut congestion, 0), (true, 1));
@@ -140,12 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn who_is_only_slow_is_not_masked() {
+    fn a_slow_receiver_is_not_masked() {
         let mut congestion = Congestion::default();
         for _ in 0..1000 {
             assert_eq!(batch(&mut congestion, 1), (false, 0));
         }
-        // Nor who was not sent anything.
+        // Batches without frames do not count.
         for _ in 0..1000 {
             congestion.end_batch(7);
         }

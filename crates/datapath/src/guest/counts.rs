@@ -1,4 +1,4 @@
-//! What is counted of each queue.
+//! Counters of each queue.
 
 use channel::figures::QueueCounts;
 use port::counters::Traffic;
@@ -6,14 +6,14 @@ use port::{Batch, DropReason, REASONS};
 
 use super::{GuestPort, GuestQueue};
 
-/// What one worker has dropped of each queue since it was started, by reason. It is the worker's own, so that nobody waits for others when
-/// something is dropped of a queue that they have.
+/// Drops of one worker by queue and reason, since the queue was started. Each worker has its own,
+/// so that it needs no lock of a queue that another worker uses.
 #[derive(Debug, Default)]
 pub(super) struct Drops(Vec<OfQueue>);
 
 #[derive(Clone, Debug)]
 struct OfQueue {
-    /// Reasons that are counted already, one bit each: there are few, and who reads looks at no others.
+    /// Bitmap of the reasons with a count: readers skip the others.
     seen: u64,
     frames: [u64; REASONS.len()],
 }
@@ -30,7 +30,7 @@ impl Default for OfQueue {
 }
 
 impl Drops {
-    /// A queue is started.
+    /// Resets a queue that is started.
     pub(super) fn begin(&mut self, queue: usize) {
         if self.0.len() <= queue {
             self.0.resize_with(queue + 1, OfQueue::default);
@@ -38,7 +38,7 @@ impl Drops {
         self.0[queue] = OfQueue::default();
     }
 
-    /// Counts; what is of no queue is left out.
+    /// Adds dropped frames; frames of an unknown queue are ignored.
     #[inline]
     pub(super) fn add(&mut self, queue: usize, reason: DropReason, frames: u64) {
         if let Some(of) = self.0.get_mut(queue) {
@@ -47,7 +47,7 @@ impl Drops {
         }
     }
 
-    /// All that was counted: queue, reason, frames.
+    /// Returns all counts: queue, reason, frames.
     fn all(&self) -> impl Iterator<Item = (u16, DropReason, u64)> + '_ {
         let queues = (0..).zip(&self.0).filter(|(_, of)| of.seen != 0);
         queues.flat_map(|(queue, of)| {
@@ -59,14 +59,14 @@ impl Drops {
 }
 
 impl GuestQueue {
-    /// Frames were carried.
+    /// Counts frames that were carried.
     #[inline(always)]
     pub(super) fn carried(&mut self, done: Traffic) {
         self.counts.frames += done.packets;
         self.counts.bytes += done.bytes;
     }
 
-    /// A batch was filled, from the beginning.
+    /// Counts the frames of a new batch.
     #[inline(always)]
     pub(super) fn count_leased(&mut self, batch: &Batch) {
         self.carried(batch.taken());
@@ -74,18 +74,18 @@ impl GuestQueue {
 }
 
 impl GuestPort {
-    /// What was counted of every queue, by index; but for drops, which each worker has of its own.
+    /// Returns the counters of every queue by index, without drops, which are per worker.
     pub(crate) fn counts(&mut self) -> Vec<(u16, QueueCounts)> {
         let queues = (0..).zip(&mut self.queues);
         let counts = |queue: &mut GuestQueue| QueueCounts {
             full_ns: queue.congestion.full_ns(),
             ..queue.counts.clone()
         };
-        let all = queues.filter_map(|(at, lane)| Some((at, lane.as_mut()?.with(counts))));
+        let all = queues.filter_map(|(at, lock)| Some((at, lock.as_mut()?.with(counts))));
         all.collect()
     }
 
-    /// What this worker has dropped since the queues were started: queue, reason, frames.
+    /// Returns the drops of this worker since the queues were started: queue, reason, frames.
     pub(crate) fn drops(&self) -> impl Iterator<Item = (u16, DropReason, u64)> + '_ {
         self.drops.all()
     }

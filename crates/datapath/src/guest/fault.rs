@@ -1,18 +1,18 @@
-//! Why a guest's queue was stopped.
+//! Faults of a guest's queue.
 
 use virtio::queue::QueueFault;
 
-/// Why a queue was stopped.
+/// Reason for which a queue was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GuestFault {
-    /// The ring or a descriptor broke a rule.
+    /// The ring or a descriptor violated the specification.
     #[error(transparent)]
     Queue(#[from] QueueFault),
-    /// The front end does not let itself be notified (see `watchdog`).
-    #[error("the call descriptor does not take notifications")]
+    /// The call descriptor blocks (see `watchdog`).
+    #[error("the call descriptor blocks")]
     CallBlocked,
-    /// Kicks, and never a buffer: what the guest writes is not what we see.
-    #[error("the guest kicks, and its memory shows no buffer: is it shared (QEMU: share=on)?")]
+    /// The guest kicks but never makes a buffer available: its memory is not shared.
+    #[error("the guest kicks but offers no buffers: is its memory shared (QEMU: share=on)?")]
     NotShared,
     /// A chain has no room for the virtio header (CVE-2022-2132, CVE-2026-86566).
     #[error("a chain is too short for the virtio header")]

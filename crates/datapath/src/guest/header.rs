@@ -1,5 +1,4 @@
-//! The virtio network header, between what guests say and what the switch means (virtio 1.3, 5.1.6.2 and
-//! 5.1.6.4).
+//! Conversion between the virtio network header and [`Offload`] (virtio 1.3, 5.1.6.2 and 5.1.6.4).
 
 use port::{Accepts, DropReason, Gso, Offload, PartialChecksum};
 use virtio::features::Features;
@@ -8,13 +7,13 @@ use virtio::net::{
 };
 use wire::segment::GsoKind;
 
-/// A header in two little-endian numbers: its first eight and its last four bytes.
+/// Header as two little-endian numbers: its first eight and its last four bytes.
 pub type Words = (u64, u32);
 
-/// That of a frame with nothing left undone, in one buffer.
+/// Header of a frame without offloads, in one buffer.
 pub const PLAIN: Words = (0, 1 << 16);
 
-/// What a guest with these features takes over from senders.
+/// Returns the offloads that a guest with these features accepts.
 #[must_use]
 pub fn accepts(features: Features) -> Accepts {
     let has = |feature| features.contains(feature);
@@ -28,24 +27,25 @@ pub fn accepts(features: Features) -> Accepts {
     }
 }
 
-/// Whether a header, of which these are the first eight bytes, asks for nothing: no flag, no segmentation.
+/// Returns whether a header with these first eight bytes requests no offload: no flag, no
+/// segmentation.
 #[inline(always)]
 #[must_use]
 pub fn leaves_nothing(low: u64) -> bool {
     low as u16 == 0
 }
 
-/// As [`decode`], of a header in two little-endian numbers: its first eight and its last four bytes.
+/// Decodes a header given as two little-endian numbers, see [`decode`].
 ///
 /// # Errors
-/// As [`decode`].
+/// The same as [`decode`].
 pub fn decode_words(low: u64, high: u32, features: Features) -> Result<Offload, DropReason> {
     let (low, high) = (low.to_le_bytes(), high.to_le_bytes());
     let bytes = std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] });
     decode(&NetHeader::decode(&bytes), features)
 }
 
-/// What a sender left undone, by its header.
+/// Returns the offload that a header requests.
 ///
 /// # Errors
 /// [`DropReason::BadHeader`]: an unknown segmentation type, or one that was not negotiated.
@@ -67,7 +67,7 @@ pub fn decode(header: &NetHeader, features: Features) -> Result<Offload, DropRea
         }
         GSO_TCPV4 => (GsoKind::Tcp4, Features::NET_HOST_TSO4),
         GSO_TCPV6 => (GsoKind::Tcp6, Features::NET_HOST_TSO6),
-        // The switch tells IPv6 from IPv4 when it has parsed the frame.
+        // The IP version is known once the frame is parsed.
         GSO_UDP_L4 if !ecn => (GsoKind::Udp4, Features::NET_HOST_USO),
         _ => return Err(DropReason::BadHeader),
     };
@@ -86,8 +86,8 @@ pub fn decode(header: &NetHeader, features: Features) -> Result<Offload, DropRea
     Ok(Offload { checksum, gso })
 }
 
-/// The header for a receiver that takes this offload, over so many merged buffers: its first eight and its
-/// last four bytes as little-endian numbers.
+/// Returns the header with this offload for a frame in so many merged buffers, as two little-endian
+/// numbers.
 #[inline(always)]
 #[must_use]
 pub fn encode(offload: &Offload, buffers: u16) -> Words {

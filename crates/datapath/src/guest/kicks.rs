@@ -1,17 +1,19 @@
-//! Whose kick was it? A VMM kicks when it starts a queue (QEMU makes its eventfd with a count of one); every
-//! later kick is the guest's, which kicks only when it has made a buffer available. A guest that kicks while
-//! no buffer is to be seen writes to memory that is not ours.
+//! Attribution of kicks. A VMM kicks when it starts a queue (QEMU makes its eventfd with a count of
+//! one); every later kick is the guest's, which kicks only when it has made a buffer available. A
+//! guest that kicks while no buffer is visible writes to memory that is not shared.
 //!
-//! A guest that goes by the event index may kick once and never again, so its first kick has to be known.
+//! A guest that uses the event index may kick once and never again, so its first kick must be
+//! recognised.
 
 use std::time::{Duration, Instant};
 
-/// A kick this long after the queue's start is the guest's, even if it is the first.
-const START: Duration = Duration::from_millis(250);
-/// A kick this long after the first one is the guest's: what a VMM does at the start it does at once.
-const APART: Duration = Duration::from_millis(10);
+/// Time after a queue's start from which a kick is the guest's, even if it is the first.
+const STARTUP_TIME: Duration = Duration::from_millis(250);
+/// Time after the first kick from which a kick is the guest's: the kicks of a VMM's start come
+/// together.
+const MIN_DISTANCE: Duration = Duration::from_millis(10);
 
-/// The kicks of one queue.
+/// Kicks of one queue.
 #[derive(Debug)]
 pub(super) struct Kicks {
     started: Instant,
@@ -19,7 +21,7 @@ pub(super) struct Kicks {
 }
 
 impl Kicks {
-    /// For a queue that is put into service at `now`.
+    /// Returns the state of a queue that is started at `now`.
     #[must_use]
     pub(super) fn since(now: Instant) -> Self {
         Self {
@@ -28,10 +30,10 @@ impl Kicks {
         }
     }
 
-    /// Notes a kick; whether it is the guest's.
+    /// Notes a kick. Returns whether it is the guest's.
     pub(super) fn note(&mut self, now: Instant) -> bool {
         let first = *self.first.get_or_insert(now);
-        now - self.started >= START || now - first >= APART
+        now - self.started >= STARTUP_TIME || now - first >= MIN_DISTANCE
     }
 }
 
@@ -53,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_is_up_at_once_is_told_from_its_vmm() {
+    fn a_guest_that_starts_at_once_is_distinguished_from_its_vmm() {
         assert_eq!(kicks_at(&[0, 70]), [false, true]);
     }
 

@@ -1,18 +1,32 @@
-//! When a guest hears of what was published: see [`crate::batching`].
+//! Notifications of a guest; see [`crate::coalescing`].
 
 use super::{GuestFault, GuestQueue};
-use crate::batching::{Activity, Nanos, Rules};
+use crate::coalescing::{Activity, Nanos, Rules};
 use crate::watchdog::Doorbells;
 
 impl GuestQueue {
-    /// Its guest is notified as one of this connection's.
+    /// Sets the connection whose watchdog covers the notifications.
     #[must_use]
     pub fn with_doorbells(mut self, doorbells: Doorbells) -> Self {
         self.doorbells = doorbells;
         self
     }
 
-    /// Notifies the guest of what was published, or puts that off: until when.
+    /// Publishes used buffers, and notifies the guest or defers that. Returns the due time of a new
+    /// deferral.
+    pub(super) fn publish_and_notify_by(
+        &mut self,
+        rules: Rules,
+        now: Nanos,
+        activity: impl FnOnce() -> Activity,
+    ) -> Option<Nanos> {
+        self.queue.publish();
+        let was_deferred = self.deferred;
+        let due = self.notify_by(rules, now, activity);
+        due.filter(|_| !was_deferred)
+    }
+
+    /// Notifies the guest of used buffers, or defers that. Returns the due time of a deferral.
     pub(super) fn notify_by(
         &mut self,
         rules: Rules,
@@ -21,14 +35,15 @@ impl GuestQueue {
     ) -> Option<Nanos> {
         let published = self.queue.unnotified();
         let until = rules.wait(published, self.notified, now, activity);
-        if until.is_some() && self.may_put_off() {
-            self.late = true;
+        if until.is_some() && self.may_defer() {
+            self.deferred = true;
             return until;
         }
-        if std::mem::take(&mut self.late) {
-            // One that looked by itself was spared an interrupt; one that fell asleep had better been interrupted before.
+        if std::mem::take(&mut self.deferred) {
+            // A guest that polled meanwhile was spared an interrupt; one that went to sleep should
+            // have been interrupted earlier.
             let paid = until.is_some() || rules.is_up(published, self.notified, now);
-            self.puts_off.learn(paid);
+            self.deferral.learn(paid);
         }
         if self.queue.needs_notify() {
             self.notified = Some(now);
@@ -37,9 +52,9 @@ impl GuestQueue {
         None
     }
 
-    /// Whether a notification is wanted, and putting it off paid lately.
-    fn may_put_off(&mut self) -> bool {
-        self.queue.wants_notify() && (self.late || self.puts_off.wants())
+    /// Returns whether the guest requests a notification and recent deferrals were of benefit.
+    fn may_defer(&mut self) -> bool {
+        self.queue.wants_notify() && (self.deferred || self.deferral.should_try())
     }
 
     pub(super) fn notify(&mut self) {

@@ -1,26 +1,25 @@
-//! To the guest: filling its receive buffers.
+//! To-guest direction: filling receive buffers.
 
 use memory::Segment;
 use memory::copy::{Cursor, copy_bytes, prefetch_buffer, store_words};
-use memory::engine::{Copier, Copies, Cpu, LEAST, Tickets};
 use port::counters::Traffic;
-use port::{BATCH, DropReason, Outgoing, Piece, Pieces};
+use port::{BATCH, DropReason, Outgoing, Piece};
 use virtio::net;
 use virtio::queue::{Chain, Fill, Limit, Taken};
 
 use super::header::{self, Words};
-use super::{GuestFault, GuestQueue, PIECES};
+use super::{GuestFault, GuestQueue, SEGMENTS};
 
-/// Receive buffers that are taken before they are needed, when nobody said how many will be.
+/// Receive buffers that are taken ahead when the number of frames is unknown.
 const AHEAD: usize = 16;
-/// Pieces of memory for whose list room is kept: all buffers of a batch in several regions each.
-const MOST_PIECES: usize = 4096;
+/// Segments for which capacity is kept: all buffers of a batch in several regions each.
+const MAX_SEGMENTS: usize = 4096;
 /// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
 const MAX_MERGED: usize = 128;
 
 impl GuestQueue {
-    /// Takes buffers for so many frames, as far as there are any, before the frames come: the first lines of
-    /// the buffers are then on their way here from the guest's core.
+    /// Takes buffers for so many frames, as far as available, before the frames come, and
+    /// prefetches their first lines from the guest's core.
     pub(super) fn expect(&mut self, frames: usize) {
         if self.is_masked() {
             return;
@@ -28,12 +27,12 @@ impl GuestQueue {
         let ahead = self.chains.len() - self.spent;
         let room = BATCH.saturating_sub(self.chains.len());
         self.queue.expect_used(frames as u16);
-        // What goes wrong is found again, and told, when a frame needs a buffer.
+        // A fault is found and reported again when a frame needs a buffer.
         let _ = self.take_ahead(frames.saturating_sub(ahead).min(room));
     }
 
-    /// Copies frames with what their headers shall say into the next buffers, which were taken before, one frame
-    /// each; up to the first one that does not fit. Only where [`GuestQueue::at_once`] says so, or for small frames.
+    /// Copies frames with their headers into the buffers that were taken ahead, one each, up to the
+    /// first frame that does not fit. Used only without a dirty log.
     #[inline(always)]
     pub(super) fn fill_each<'a>(
         &mut self,
@@ -57,26 +56,10 @@ impl GuestQueue {
         done
     }
 
-    /// As [`GuestQueue::fill_each`] where an engine copies long frames: none of them, and none at all behind one that
-    /// waits. Neither where what is written is logged.
-    #[inline(never)]
-    pub(super) fn fill_small(&mut self, frames: Pieces<'_>) -> Traffic {
-        if self.queue.memory().log().is_some() || !self.waiting.is_empty() {
-            return Traffic::default();
-        }
-        let small = frames.take_while(|frame| (frame.rest_len as usize) < LEAST);
-        self.fill_each(small.map(|frame| (header::PLAIN, frame)))
-    }
-
-    /// Copies one frame into the next buffers, or has it copied.
+    /// Copies one frame into the next buffers.
     #[inline(always)]
-    pub(super) fn fill(
-        &mut self,
-        frame: &Outgoing<'_>,
-        merge: bool,
-        copier: Option<&Copier>,
-    ) -> Result<(), DropReason> {
-        if self.at_once
+    pub(super) fn fill(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
+        if !self.logged
             && let Some(rest) = frame.payload.in_one_piece()
         {
             let piece = Piece {
@@ -89,16 +72,16 @@ impl GuestQueue {
                 return Ok(());
             }
         }
-        // A copy, so that only this path has the frame's parts in memory.
+        // Copied, so that only this path has the frame's parts in memory.
         let payload = *frame.payload;
         let frame = Outgoing {
             payload: &payload,
             ..*frame
         };
-        self.fill_pieces(&frame, merge, copier)
+        self.fill_pieces(&frame, merge)
     }
 
-    /// Notes the bytes that were written to these chains, for a live migration.
+    /// Marks the written bytes of these chains in the dirty log.
     #[cold]
     fn log(&self, chains: &[Chain], written: u32) {
         let mut parts = Spread(written);
@@ -108,34 +91,20 @@ impl GuestQueue {
         }
     }
 
-    /// Copies a frame that is in pieces, or goes to pieces, or has no buffer yet.
+    /// Copies a frame that has several segments, needs several buffers, or has no buffer yet.
     #[inline(never)]
-    fn fill_pieces(
-        &mut self,
-        frame: &Outgoing<'_>,
-        merge: bool,
-        copier: Option<&Copier>,
-    ) -> Result<(), DropReason> {
+    fn fill_pieces(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
         let need = self.header + frame.len();
         let count = self.reserve(need, merge)?;
-        // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
-        // are used no more.
+        // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed
+        // until they are used no more.
         let mut target = unsafe { Cursor::new(self.memory_of(count)) };
         let (low, high) = header::encode(&frame.offload, count as u16);
         target.write_words(low, high, self.header as usize);
         target.write(frame.headers);
         let (mut payload, len) = (frame.payload.cursor(), frame.payload.len());
-        // What an engine will have written some time later could not be logged then: its place would be forgotten.
-        let copier = copier.filter(|_| self.queue.memory().log().is_none());
-        let tickets = if let Some(copier) = copier {
-            let mut copying = copier.frame();
-            target.copy_from(&mut payload, len, &mut copying);
-            copying.tickets()
-        } else {
-            target.copy_from(&mut payload, len, &mut Cpu);
-            Tickets::default()
-        };
-        self.commit(count, need, tickets);
+        target.copy_from(&mut payload, len);
+        self.commit(count, need);
         self.carried(Traffic {
             packets: 1,
             bytes: frame.len().into(),
@@ -143,7 +112,7 @@ impl GuestQueue {
         Ok(())
     }
 
-    /// Buffers for `need` bytes: so many of the chains from `spent` on.
+    /// Reserves buffers for `need` bytes. Returns the number of chains from `spent` on.
     fn reserve(&mut self, need: u32, merge: bool) -> Result<usize, DropReason> {
         let (mut room, mut count) = (0, 0);
         while room < need {
@@ -169,7 +138,7 @@ impl GuestQueue {
         Ok(count)
     }
 
-    /// Takes the next `count` buffers, or as many as there are.
+    /// Takes the next `count` buffers, or as many as are available.
     fn take_ahead(&mut self, count: usize) -> Result<(), DropReason> {
         if self.spent == self.chains.len() {
             self.forget_taken();
@@ -182,30 +151,30 @@ impl GuestQueue {
             chains: count,
             bytes: u64::MAX,
         };
-        let near = |buffer: &Segment| prefetch_buffer(buffer, net::LEN);
-        let result = self.queue.take_all_writable(&mut taken, limit, near);
+        let fetch = |buffer: &Segment| prefetch_buffer(buffer, net::LEN);
+        let result = self.queue.take_all_writable(&mut taken, limit, fetch);
         self.used |= !self.chains.is_empty();
         result.map_err(|fault| self.stop(fault.into()))
     }
 
-    /// Gives back what was taken ahead and not needed.
+    /// Returns the buffers that were taken ahead and not used.
     pub(super) fn give_back(&mut self) {
         self.queue.untake(&self.chains[self.spent..]);
         self.forget_taken();
     }
 
-    /// None of the chains that were taken ahead is needed any more. Nor is the memory of a long list of their pieces.
+    /// Clears the chains taken ahead, and frees the memory of an unusually long segment list.
     #[inline(always)]
     fn forget_taken(&mut self) {
         self.spent = 0;
         self.chains.clear();
         self.segments.clear();
-        if self.segments.capacity() > MOST_PIECES {
-            self.segments.shrink_to(PIECES);
+        if self.segments.capacity() > MAX_SEGMENTS {
+            self.segments.shrink_to(SEGMENTS);
         }
     }
 
-    /// The memory of the next `count` chains, which were taken one after the other.
+    /// Returns the memory of the next `count` chains, which were taken one after the other.
     fn memory_of(&self, count: usize) -> &[Segment] {
         let chains = &self.chains[self.spent..self.spent + count];
         let start = chains.first().map_or(0, |c| c.segs.start);
@@ -213,17 +182,11 @@ impl GuestQueue {
         &self.segments[start as usize..end as usize]
     }
 
-    /// Stages the next `count` chains as used for `written` bytes in all; once their copies are done, and those of all
-    /// before them.
-    fn commit(&mut self, count: usize, written: u32, tickets: Tickets) {
+    /// Stages the next `count` chains as used for `written` bytes in total.
+    fn commit(&mut self, count: usize, written: u32) {
         self.congestion.found(count);
         let chains = &self.chains[self.spent..self.spent + count];
-        if !tickets.is_empty() || !self.waiting.is_empty() {
-            self.waiting.push(chains, written, tickets);
-            self.spent += count;
-            return;
-        }
-        if self.queue.memory().log().is_some() {
+        if self.logged {
             self.log(chains, written);
         }
         self.queue.put_filled(chains, &mut Spread(written));
@@ -231,8 +194,8 @@ impl GuestQueue {
     }
 }
 
-/// Says how much of each chain a frame takes that was written to all of them; the bytes that are left.
-pub(super) struct Spread(pub(super) u32);
+/// Remaining bytes of a frame that was written to several chains.
+struct Spread(u32);
 
 impl Spread {
     #[inline(always)]
@@ -250,9 +213,9 @@ impl Fill for Spread {
     }
 }
 
-/// Copies one frame into each chain that it is given, as long as they are of one buffer and have room.
+/// Copies one frame into each chain that consists of one buffer with enough room.
 struct Copying<'a, I> {
-    /// The chains' buffers; the memory behind them is held.
+    /// Buffers of the chains, in mapped memory.
     segments: &'a [Segment],
     /// Bytes of a header: at most [`net::LEN`].
     header: u32,
@@ -265,13 +228,14 @@ impl<'a, I: Iterator<Item = (Words, Piece<'a>)>> Fill for Copying<'_, I> {
     #[inline(always)]
     fn fill(&mut self, chain: &Chain) -> Option<u32> {
         let (header, frame) = self.frames.next()?;
-        // Room for the longest header also where it is shorter: the frame then begins in what was written for the header.
+        // The longest header must fit even if the actual one is shorter: the frame overwrites its
+        // end.
         if chain.segs.len != 1 || chain.bytes < net::LEN as u32 + frame.len() {
             return None;
         }
         let buffer = self.segments.get(chain.segs.start as usize)?;
-        // SAFETY: the buffer is one piece of the memory that the queue holds, with room for the longest header and the
-        // frame; the frame's maker keeps its pieces mapped.
+        // SAFETY: the buffer is one segment of the memory that the queue holds, with room for the
+        // longest header and the frame; the frame's lease keeps its segments mapped.
         unsafe { write_frame(buffer.ptr, header, self.header, &frame) };
         let written = self.header + frame.len();
         self.written += u64::from(written);
@@ -282,18 +246,18 @@ impl<'a, I: Iterator<Item = (Words, Piece<'a>)>> Fill for Copying<'_, I> {
 /// Writes header and frame to one buffer, the frame `skip` bytes from its start.
 ///
 /// # Safety
-/// At `to` there are [`net::LEN`] plus the frame's length bytes mapped, and the frame's pieces are; `skip` is at most
-/// [`net::LEN`].
+/// At `to`, [`net::LEN`] plus the frame's length bytes are mapped, and so are the frame's segments;
+/// `skip` is at most [`net::LEN`].
 #[inline(always)]
 unsafe fn write_frame(to: *mut u8, (low, high): Words, skip: u32, frame: &Piece<'_>) {
     let (head, rest) = (frame.head.len(), frame.rest_len as usize);
-    // SAFETY: the caller speaks for all of it.
+    // SAFETY: this function's contract has the same requirements.
     unsafe {
         store_words(to, low, high);
         let to = to.add(skip as usize);
         copy_bytes(frame.head.as_ptr(), to, head);
         if rest > 0 {
-            Cpu.copy(frame.rest, to.add(head), rest);
+            copy_bytes(frame.rest, to.add(head), rest);
         }
     }
 }

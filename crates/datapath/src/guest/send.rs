@@ -1,20 +1,19 @@
-//! From the guest: leasing what it sends.
+//! From-guest direction: leasing the frames that a guest sends.
 
 use memory::Segment;
 use memory::copy::{load_words, prefetch};
-use memory::engine::Tickets;
 use port::{Batch, DropReason, MAX_FRAME, Offload, Whole};
 use virtio::features::Features;
 use virtio::queue::{Chain, Limit, Taken};
 
 use super::{GuestFault, GuestQueue, header};
 
-/// Ethernet header: a frame that is shorter is none.
+/// Length of an Ethernet header, the minimum of a frame.
 const MIN_FRAME: u32 = 14;
 
 impl GuestQueue {
-    /// Fills a batch, in two rounds: first all chains, so that the heads of all frames are on the way here from
-    /// the guest's core together.
+    /// Fills a batch in two passes: first all chains are taken, so that the heads of all frames are
+    /// prefetched from the guest's core together.
     pub(super) fn lease(&mut self, features: Features, batch: &mut Batch) {
         if self.fault.is_some() {
             return;
@@ -49,7 +48,7 @@ impl GuestQueue {
         }
     }
 
-    /// The same frame by frame, as far as the batch's budget goes.
+    /// Fills a batch frame by frame, as far as its rate limit budget allows.
     #[cold]
     fn lease_within_budget(&mut self, features: Features, batch: &mut Batch) {
         for at in 0..self.chains.len() {
@@ -59,53 +58,46 @@ impl GuestQueue {
                 self.fault = Some(fault);
                 return self.leave_from(at);
             }
-            // One that was dropped is paid for already.
+            // A dropped frame is already part of the budget.
             if batch.frames().len() > before && !batch.keeps_last() {
                 return self.leave_from(at);
             }
         }
     }
 
-    /// The chains from this one on were not looked at: they stay the guest's.
+    /// Returns the chains from this one on to the guest, not processed.
     #[cold]
     fn leave_from(&mut self, at: usize) {
         self.queue.untake(&self.chains[at..]);
         self.chains.truncate(at);
     }
 
-    /// Gives back everything that was leased, once these copies are done, and those of all that was leased before.
-    pub(super) fn end_leases_after(&mut self, copies: Tickets) {
-        if copies.is_empty() && self.waiting.is_empty() {
-            return self.end_leases();
-        }
-        self.waiting.push(&self.chains, 0, copies);
-        self.chains.clear();
-        self.publish_and_notify();
-    }
-
-    /// Leaves all that was leased with the guest, as if it had never been taken.
+    /// Returns all leased chains to the guest as if they had not been taken.
     pub(super) fn untake_leases(&mut self) {
         self.queue.untake(&self.chains);
         self.chains.clear();
     }
 
-    /// Gives back everything that was leased.
+    /// Completes all leased chains.
     pub(super) fn end_leases(&mut self) {
         self.queue.put_read(&self.chains);
         self.chains.clear();
-        self.publish_and_notify();
+        self.queue.publish();
+        if self.queue.needs_notify() {
+            self.notify();
+        }
     }
 }
 
-/// Makes frames of chains of one buffer with nothing left undone, which is almost every chain, up to the first one
-/// that is not of this kind. Returns how many.
+/// Makes frames of chains with one buffer and no offload, the most common case, up to the first one
+/// of another kind. Returns their number.
 #[inline(always)]
 fn lease_wholes(chains: &[Chain], header: u32, enabled: bool, batch: &mut Batch) -> usize {
     if !enabled {
         return 0;
     }
-    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is released, and
-    // the frames lie within them.
+    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
+    // released, and the frames lie within them.
     unsafe {
         batch.push_wholes(|segments| Wholes {
             chains: chains.iter(),
@@ -115,11 +107,11 @@ fn lease_wholes(chains: &[Chain], header: u32, enabled: bool, batch: &mut Batch)
     }
 }
 
-/// The frames of chains that are whole; see [`lease_wholes`].
+/// Frames of chains with one buffer; see [`lease_wholes`].
 struct Wholes<'a> {
     chains: std::slice::Iter<'a, Chain>,
     segments: &'a [Segment],
-    /// Bytes of a header, which with the shortest frame are enough for the longest.
+    /// Bytes of a header. Header and shortest frame together are longer than the longest header.
     header: u32,
 }
 
@@ -135,8 +127,8 @@ impl Iterator for Wholes<'_> {
         }
         let at = chain.segs.start;
         let segment = self.segments.get(at as usize)?;
-        // SAFETY: the segment was translated by the queue, whose memory is held; it is as long as the chain, and so
-        // longer than the longest header.
+        // SAFETY: the segment was translated by the queue, whose memory is held; it is as long as
+        // the chain, and so longer than the longest header.
         let (low, _) = unsafe { load_words(segment.ptr) };
         header::leaves_nothing(low).then(|| Whole {
             at,
@@ -147,7 +139,7 @@ impl Iterator for Wholes<'_> {
     }
 }
 
-/// Makes a frame of any chain, or a named drop.
+/// Makes a frame of any chain, or counts it as dropped.
 #[inline(never)]
 fn lease_one(
     chain: &Chain,

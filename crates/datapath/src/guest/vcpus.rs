@@ -1,30 +1,31 @@
-//! When a guest is notified, and what is seen of its processors.
+//! Notification rules of a port, and the vCPU states of its guest.
 
 use std::sync::Arc;
 
 use super::GuestPort;
-use crate::batching::{Activity, Processor, Rules, Vcpus};
+use crate::coalescing::{Activity, Processor, Rules, Vcpus};
 
 impl GuestPort {
-    /// The same, whose guest is notified by these rules.
+    /// Sets the rules by which the guest is notified.
     #[must_use]
     pub fn with_rules(self, rules: Rules) -> Self {
         Self { rules, ..self }
     }
 
-    /// By what rules the guest is notified.
+    /// Returns the rules by which the guest is notified.
     #[must_use]
     pub fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// Whether the guest is known to run that uses `pair`.
+    /// Returns whether the vCPUs that use `pair` are known to run.
     #[must_use]
     pub fn runs(&self, pair: u16) -> bool {
         activity(self.vcpus.as_deref(), pair, self.usable_pairs) == Activity::Running
     }
 
-    /// Has a bell rung when the guest blocks that uses `pair`; `false` where there is none.
+    /// Subscribes to the block event of the vCPUs that use `pair`. Returns `false` without a source
+    /// of such events.
     #[must_use]
     pub fn listen(&self, pair: u16) -> bool {
         let pairs = self.usable_pairs;
@@ -32,20 +33,20 @@ impl GuestPort {
         vcpus.is_some_and(|vcpus| vcpus.listen(pair, pairs))
     }
 
-    /// The one processor of the guest that uses `pair`, if that is known to be one.
+    /// Returns the vCPU that uses `pair`; `None` if there are several or none is known.
     #[must_use]
     pub fn processor(&self, pair: u16) -> Option<Processor> {
         let vcpus = self.vcpus.as_deref()?;
         vcpus.processor(pair, self.usable_pairs)
     }
 
-    /// From now on, it can be seen what the guest does; or not any more.
-    pub fn watch(&mut self, vcpus: Option<Arc<dyn Vcpus>>) {
+    /// Sets or removes the source of vCPU states.
+    pub fn set_vcpus(&mut self, vcpus: Option<Arc<dyn Vcpus>>) {
         self.vcpus = vcpus;
     }
 }
 
-/// What the guest does that uses `pair`, as far as that can be seen.
+/// Returns the state of the vCPUs that use `pair`.
 pub(super) fn activity(vcpus: Option<&dyn Vcpus>, pair: u16, pairs: u16) -> Activity {
     vcpus.map_or(Activity::Unknown, |vcpus| vcpus.activity(pair, pairs))
 }

@@ -1,60 +1,62 @@
-//! A thread of the lowest priority (`SCHED_IDLE`, sched(7)) that others must not wait for in vain.
+//! Priority boost of a thread of the lowest priority (`SCHED_IDLE`, sched(7)).
 //!
-//! It runs only while its core has nothing else to do. That is what it is for, but it is bad for those who wait for it: for a queue
-//! that it holds in the middle of a piece, or for the answer to a message. They *raise* it: it becomes an ordinary thread, and where
-//! somebody spins for it, it moves to that thread's core, which is then given up for a moment. When it is done it settles again.
+//! Such a thread runs only while its core has nothing else to do. Other threads would wait too long
+//! for it: for a queue lock that it holds in a chunk, or for the reply to a message. They *raise*
+//! it: it gets the ordinary priority, and a spinning waiter moves it to its own core and yields.
+//! When it has done its work it *lowers* its priority again.
 //!
-//! Raising takes `RLIMIT_NICE` of 20 at least (the priority of every ordinary thread; setrlimit(2)). Without, there are no helpers.
+//! Raising requires an `RLIMIT_NICE` of at least 20 (the priority of every ordinary thread;
+//! setrlimit(2)). Without it, there are no helpers.
 
 use super::sync::{AtomicBool, Mutex, Ordering, yield_now};
 
-/// How the system is told; tests have their own.
+/// The scheduler's calls; tests replace them.
 pub(crate) trait Scheduling {
-    /// The thread becomes an ordinary one.
+    /// Sets the ordinary priority.
     fn normal(&self);
-    /// It runs when its core has nothing else to do; called by itself.
+    /// Sets the lowest priority; only the thread itself calls it.
     fn idle(&self);
-    /// It moves to this core, or with `None` to its own.
+    /// Moves the thread to this core; `None`: to its own core.
     fn move_to(&self, core: Option<u16>);
 }
 
-/// See the module.
+/// The priority of one thread.
 #[derive(Debug)]
 pub(crate) struct Boost<S> {
     system: S,
-    /// Whoever changes the priority has this.
-    changing: Mutex<()>,
-    /// Somebody wants something that was not looked for since.
-    wanted: AtomicBool,
-    /// It is an ordinary thread.
+    /// Held by the thread that changes the priority.
+    lock: Mutex<()>,
+    /// A request came since the thread last checked for work.
+    pending: AtomicBool,
+    /// The thread has the ordinary priority.
     raised: AtomicBool,
     moved: AtomicBool,
 }
 
 impl<S: Scheduling> Boost<S> {
-    /// Of a thread that is an ordinary one, and settles when it has nothing to do.
+    /// Creates the state of a thread with the ordinary priority.
     pub(crate) fn new(system: S) -> Self {
         Self {
             system,
-            changing: Mutex::new(()),
-            wanted: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            pending: AtomicBool::new(false),
             raised: AtomicBool::new(true),
             moved: AtomicBool::new(false),
         }
     }
 
-    /// Has the thread run soon: whatever it was asked for before this call, it will do with ordinary priority, on `core` if one is
-    /// named.
+    /// Raises the priority: requests from before this call are handled with ordinary priority, on
+    /// `core` if one is given.
     pub(crate) fn raise(&self, core: Option<u16>) {
-        // It was asked to look again by somebody, and will see what we want.
-        if core.is_none() && self.wanted.load(Ordering::SeqCst) {
+        // A pending request is not handled yet: the thread will see this one as well.
+        if core.is_none() && self.pending.load(Ordering::SeqCst) {
             return;
         }
         loop {
-            // The lock may be held by the thread itself, which does not run then.
+            // The thread itself may hold the lock, and not run.
             self.system.normal();
-            if let Ok(_changing) = self.changing.try_lock() {
-                self.wanted.store(true, Ordering::SeqCst);
+            if let Ok(_lock) = self.lock.try_lock() {
+                self.pending.store(true, Ordering::SeqCst);
                 self.raised.store(true, Ordering::Relaxed);
                 self.system.normal();
                 if core.is_some() {
@@ -67,19 +69,19 @@ impl<S: Scheduling> Boost<S> {
         }
     }
 
-    /// Whether [`Boost::settle`] is due.
+    /// Returns whether [`Boost::lower`] is due.
     #[inline]
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// The thread itself: it has done all that it was asked for, and takes the lowest priority again. `false` when somebody came
-    /// meanwhile: then it is to look again what for.
-    pub(crate) fn settle(&self) -> bool {
-        let Ok(_changing) = self.changing.lock() else {
-            return true; // nobody panics with it
+    /// Lowers the priority; called by the thread itself when its work is done. Returns `false` when
+    /// a request came meanwhile: the thread must check for work again.
+    pub(crate) fn lower(&self) -> bool {
+        let Ok(_lock) = self.lock.lock() else {
+            return true; // no holder panics
         };
-        if self.wanted.swap(false, Ordering::SeqCst) {
+        if self.pending.swap(false, Ordering::SeqCst) {
             return false;
         }
         if self.moved.swap(false, Ordering::Relaxed) {

@@ -1,41 +1,43 @@
-//! Which idle core copies for a receiver (Ram, "Hyper-Switch", sections 4.3.4 and 4.5: the offload criteria).
+//! The idle core that helps for a receiver (Ram, "Hyper-Switch", sections 4.3.4 and 4.5: the
+//! offload criteria).
 //!
-//! 1. A core in the *cluster* of the receiver, those that share its last-level cache: what was copied there is near.
+//! 1. A core in the *cluster* of the receiver, those that share its last-level cache: what was
+//!    copied there is near.
 //! 2. Else a core of another cluster, of the same memory node first.
 //! 3. Else none.
 //!
-//! In no case one that shares a first- or second-level cache or a hardware core (a *module*) with a core on which a guest
-//! runs: what is copied would displace what that guest works with. Of equals, one whose module runs no worker of ours is better,
-//! and a hash spreads the work over what is left.
+//! A core in one *module* (a first- or second-level cache, or a hardware core) with a core on which
+//! a guest runs is never chosen: the copies would displace the guest's data. Of equals, a core
+//! without a worker in its module is better, and a hash spreads the work over the rest.
 
 use channel::cores::CoreFacts;
 
 use super::topology::{Topology, share_module};
 
-/// What a core does.
+/// The state of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CoreState {
-    /// Nothing, as far as is known.
+    /// It idles, as far as is known.
     Idle,
-    /// A guest's processor runs there.
+    /// A vCPU runs there.
     Guest,
-    /// A worker of ours runs there.
-    Ours,
-    /// Something else runs there.
+    /// A worker runs there.
+    Worker,
+    /// Another thread runs there.
     Busy,
 }
 
-/// How good a core is; less is better.
+/// The rank of a core; less is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     /// 0: same cluster, 1: same node, 2: elsewhere.
     distance: u8,
-    /// A worker of ours runs in its module.
-    beside_ours: bool,
+    /// A worker runs in its module.
+    beside_worker: bool,
 }
 
-/// The core that is to help for a receiver on core `near`, if any; `None` for a receiver that runs nowhere known, to which all
-/// are equally far. `state` is asked for each core of the topology.
+/// Returns the core that is to help for a receiver on core `near`, if any. `None` as `near` is a
+/// receiver on an unknown core, to which all are equally far. `state` returns the state of a core.
 #[must_use]
 pub fn choose(
     topology: &Topology,
@@ -56,7 +58,7 @@ pub fn choose(
     equals().nth(at as usize).map(|(_, core)| core)
 }
 
-/// `None`: it cannot help.
+/// Returns the rank of a core; `None`: it cannot help.
 fn rank(
     topology: &Topology,
     near: Option<&CoreFacts>,
@@ -66,12 +68,12 @@ fn rank(
     if !facts.allowed || state(facts.core) != CoreState::Idle {
         return None;
     }
-    let mut beside_ours = false;
+    let mut beside_worker = false;
     for other in topology.cores() {
         if other.core != facts.core && share_module(facts, other) {
             match state(other.core) {
                 CoreState::Guest => return None,
-                CoreState::Ours => beside_ours = true,
+                CoreState::Worker => beside_worker = true,
                 CoreState::Idle | CoreState::Busy => {}
             }
         }
@@ -84,7 +86,7 @@ fn rank(
     };
     Some(Rank {
         distance,
-        beside_ours,
+        beside_worker,
     })
 }
 
@@ -94,10 +96,11 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::CoreState::{Busy, Guest, Idle, Ours};
+    use super::CoreState::{Busy, Guest, Idle, Worker};
     use super::*;
 
-    /// Two nodes of two clusters of two modules of two threads: module `core / 2`, cluster `core / 4`, node `core / 8`.
+    /// Two nodes of two clusters of two modules of two threads: module `core / 2`, cluster `core /
+    /// 4`, node `core / 8`.
     fn server() -> Topology {
         let core = |core: u16| CoreFacts {
             core,
@@ -140,11 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn a_module_without_a_worker_of_ours_is_better() {
-        let state = |core: u16| if core == 2 { Ours } else { Idle };
+    fn a_module_without_a_worker_is_better() {
+        let state = |core: u16| if core == 2 { Worker } else { Idle };
         assert_eq!(among(Some(1), state), [0, 1].into());
         let state = |core: u16| match core {
-            0 | 2 => Ours,
+            0 | 2 => Worker,
             _ => Idle,
         };
         assert_eq!(among(Some(1), state), [1, 3].into());
@@ -162,7 +165,7 @@ mod tests {
         assert_eq!(choose(&Topology::default(), Some(0), |_| Idle, 0), None);
     }
 
-    /// The text of the paper, by sets.
+    /// The rules of the paper, by sets.
     fn slow(topology: &Topology, near: Option<u16>, state: &[CoreState]) -> BTreeSet<u16> {
         let of = |core: u16| topology.get(core).unwrap();
         let all: BTreeSet<u16> = topology.cores().iter().map(|f| f.core).collect();
@@ -196,7 +199,7 @@ mod tests {
             ],
         };
         for place in places {
-            let free = |c: &u16| !module(*c).iter().any(|o| runs(*o, Ours));
+            let free = |c: &u16| !module(*c).iter().any(|o| runs(*o, Worker));
             let better: BTreeSet<u16> = place.iter().copied().filter(free).collect();
             if !better.is_empty() {
                 return better;
@@ -227,10 +230,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_chosen_is_what_the_text_says(
+        fn the_choice_follows_the_rules_of_the_paper(
             topology in topologies(),
             state in proptest::collection::vec(
-                prop_oneof![4 => Just(Idle), 1 => Just(Guest), 1 => Just(Ours), 1 => Just(Busy)], 12),
+                prop_oneof![
+                    4 => Just(Idle), 1 => Just(Guest), 1 => Just(Worker), 1 => Just(Busy)
+                ],
+                12,
+            ),
             near in proptest::option::of(0..14u16),
         ) {
             let slow = slow(&topology, near, &state);

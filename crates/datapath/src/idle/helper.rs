@@ -1,4 +1,4 @@
-//! A thread that helps while its core idles, as others see it.
+//! A helper as other threads see it, and the choice of one.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use channel::supervision::Offload;
+use channel::supervision::HelpersConfig;
 use port::PortId;
 
 use super::boost::Boost;
 use super::choice::{CoreState, choose};
-use super::desk::Desk;
-use super::seen::Seen;
+use super::core_states::CoreStates;
+use super::handoff::HandoffSlots;
 use super::system::Thread;
 use super::topology::{Topology, share_module};
 use crate::worker::Help;
 
-/// What is known of the host's cores in this moment; all of it is a hint.
+/// The present states of the host's cores; all of them are hints.
 pub trait Cores: Send + Sync {
-    /// What a core does.
+    /// Returns the state of a core.
     fn state(&self, core: u16) -> CoreState;
-    /// Where the guest behind a port runs, or ran last.
+    /// Returns the core on which the guest of a port runs, or ran last.
     fn core_of(&self, port: PortId) -> Option<u16>;
 }
 
-/// When nobody says more: every core may idle. A thread of the lowest priority runs only where that is so, and where it does not
-/// begin soon, its core is left alone for a while.
+/// Core states without a source: every core may idle. A thread of the lowest priority runs only on
+/// idle cores, and a core on which it does not start soon is left alone for a while.
 #[derive(Debug)]
 pub struct Unknown;
 
@@ -40,26 +40,26 @@ impl Cores for Unknown {
     }
 }
 
-/// See the module.
+/// A helper thread.
 #[derive(Debug)]
 pub(crate) struct Helper {
     pub(crate) core: u16,
-    pub(crate) desk: Desk,
+    pub(crate) handoff: HandoffSlots,
     pub(crate) boost: Boost<Thread>,
-    /// Wakes it.
+    /// The bell that wakes it.
     pub(crate) bell: Arc<OwnedFd>,
-    /// Frames that it has served.
+    /// Frames that it has forwarded.
     pub(crate) frames: AtomicU64,
 }
 
-/// All helpers of a switch, with what it takes to choose one.
+/// All helpers of a switch, with the data for choosing one.
 pub(crate) struct Helpers {
     pub(crate) list: Vec<Arc<Helper>>,
     topology: Topology,
-    /// What is known where the kernel does not say.
+    /// Core states where the kernel does not report them.
     cores: Box<dyn Cores>,
     pub(crate) eager: bool,
-    pub(crate) settings: Offload,
+    pub(crate) settings: HelpersConfig,
 }
 
 impl std::fmt::Debug for Helpers {
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Helpers {
 }
 
 impl Helpers {
-    /// These, as they were started.
+    /// Creates the list of started helpers.
     pub(crate) fn new(list: Vec<Arc<Helper>>, help: Help) -> Self {
         Self {
             list,
@@ -80,29 +80,31 @@ impl Helpers {
         }
     }
 
-    /// The helper for frames to `receiver` that a worker on core `here` has, by its place; `seen` is what the kernel says, and `ready`
-    /// says whether one may be asked. Who helps already is asked when nobody else is left.
+    /// Returns the index of the helper for frames to `receiver` that a worker on core `here` has;
+    /// `states` are the kernel's reports, and `ready` returns whether a helper may be used. A
+    /// helper that has pairs is chosen when no other is left.
     pub(crate) fn choose(
         &self,
-        seen: Option<&Seen<'_>>,
+        states: Option<&CoreStates<'_>>,
         receiver: Option<PortId>,
         here: Option<u16>,
         hash: u64,
         ready: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let cores = self.cores(seen);
+        let cores = self.cores(states);
         let near = receiver.and_then(|port| cores.core_of(port)).or(here);
         let at = |core: u16| self.list.iter().position(|helper| helper.core == core);
         let chosen = |also_used: bool| {
             let state = |core: u16| {
                 let helper = at(core).filter(|helper| ready(*helper));
-                let used = helper.is_some_and(|helper| self.list[helper].desk.is_used());
+                let used = helper.is_some_and(|helper| self.list[helper].handoff.is_used());
                 match cores.state(core) {
-                    _ if here == Some(core) => CoreState::Ours,
+                    _ if here == Some(core) => CoreState::Worker,
                     CoreState::Guest => CoreState::Guest,
-                    // It is what the kernel sees run there.
+                    // The thread that the kernel sees there is the helper.
                     CoreState::Idle | CoreState::Busy if used && also_used => CoreState::Idle,
-                    // It has enough to do, or there is none. What else shares the core's caches counts all the same.
+                    // The helper has enough to do, or there is none. Neighbours of the core count
+                    // all the same.
                     CoreState::Idle if used || helper.is_none() => CoreState::Busy,
                     other => other,
                 }
@@ -112,21 +114,22 @@ impl Helpers {
         at(chosen(false).or_else(|| chosen(true))?)
     }
 
-    fn cores<'a>(&'a self, seen: Option<&'a Seen<'_>>) -> &'a dyn Cores {
-        seen.map_or(&*self.cores, |seen| seen)
+    fn cores<'a>(&'a self, states: Option<&'a CoreStates<'_>>) -> &'a dyn Cores {
+        states.map_or(&*self.cores, |states| states)
     }
 
-    /// Whether a guest runs where this helper would take its caches from it.
-    pub(crate) fn is_beside_a_guest(&self, helper: usize, seen: &Seen<'_>) -> bool {
+    /// Returns whether a guest runs in the module of this helper.
+    pub(crate) fn is_beside_a_guest(&self, helper: usize, states: &CoreStates<'_>) -> bool {
         let own = self.topology.get(self.list[helper].core);
         let mut cores = self.topology.cores().iter();
         own.is_some_and(|own| {
-            cores
-                .any(|facts| share_module(own, facts) && seen.state(facts.core) == CoreState::Guest)
+            cores.any(|facts| {
+                share_module(own, facts) && states.state(facts.core) == CoreState::Guest
+            })
         })
     }
 
-    /// Frames that helpers have served.
+    /// Returns the number of frames that helpers have forwarded.
     pub(crate) fn frames(&self) -> u64 {
         let each = self
             .list
@@ -135,11 +138,12 @@ impl Helpers {
         each.sum()
     }
 
-    /// Has every helper that is in a piece end it soon, on the calling thread's core: the caller is about to offer it.
+    /// Boosts every helper that is in a chunk, on the calling thread's core: the caller is about to
+    /// yield.
     #[cold]
-    fn rescue(&self) {
+    fn boost_priority(&self) {
         for helper in &self.list {
-            if helper.desk.in_piece() {
+            if helper.handoff.in_chunk() {
                 helper.boost.raise(super::system::current_core());
             }
         }
@@ -147,70 +151,72 @@ impl Helpers {
 }
 
 thread_local! {
-    static RESCUES: RefCell<Option<Arc<Helpers>>> = const { RefCell::new(None) };
+    static LOCK_HELPERS: RefCell<Option<Arc<Helpers>>> = const { RefCell::new(None) };
 }
 
-/// From now on the calling thread may wait for queues that one of these holds.
-pub(crate) fn depend_on(helpers: Arc<Helpers>) {
-    RESCUES.set(Some(helpers));
+/// Sets the helpers whose queue locks the calling thread may wait for.
+pub(crate) fn register_waiter(helpers: Arc<Helpers>) {
+    LOCK_HELPERS.set(Some(helpers));
 }
 
-/// The calling thread has waited for a queue in vain: if a helper holds it whose core has something else to do, it lets go soon.
+/// Boosts the helpers of the calling thread, which has waited for a queue lock: a helper may hold
+/// it that has lost its core.
 #[cold]
-pub(crate) fn rescue() {
-    RESCUES.with_borrow(|helpers| {
+pub(crate) fn boost_priority() {
+    LOCK_HELPERS.with_borrow(|helpers| {
         if let Some(helpers) = helpers {
-            helpers.rescue();
+            helpers.boost_priority();
         }
     });
 }
 
-/// How long a helper looks at a pair without frames before it gives it back: as long as it is told, and up to ten times that
-/// while pairs that went back come again at once.
+/// The time for which a helper polls an empty pair before it returns it: the configured time, and
+/// up to ten times that while returned pairs come again early.
 #[derive(Debug)]
 pub(crate) struct Hysteresis {
     base: Duration,
     now: Duration,
-    given_back: Option<Duration>,
+    returned: Option<Duration>,
 }
 
-/// A pair that comes again within this time would better have stayed.
-const AT_ONCE: Duration = Duration::from_micros(200);
-/// How much longer than told it gets.
-const STRETCH: u32 = 10;
+/// Time within which a returned pair had better have stayed, microseconds.
+const EARLY_RETURN: Duration = Duration::from_micros(200);
+/// Largest factor to the configured time.
+const MAX_FACTOR: u32 = 10;
 
 impl Hysteresis {
-    /// Begins with what is told.
+    /// Starts with the configured time.
     pub(crate) fn new(base: Duration) -> Self {
         Self {
             base,
             now: base,
-            given_back: None,
+            returned: None,
         }
     }
 
-    /// Whether a pair without frames for so long goes back at `now`.
+    /// Returns whether a pair that is empty for so long is returned at `now`.
     pub(crate) fn is_over(&mut self, empty_for: Duration, now: Duration) -> bool {
         let over = empty_for >= self.now;
         if over {
-            self.given_back = Some(now);
+            self.returned = Some(now);
         }
         over
     }
 
-    /// A pair has come at `now`.
-    pub(crate) fn came(&mut self, now: Duration) {
-        let Some(back) = self.given_back.take() else {
+    /// Notes that a pair was assigned at `now`.
+    pub(crate) fn arrived(&mut self, now: Duration) {
+        let Some(back) = self.returned.take() else {
             return;
         };
-        self.now = match now.saturating_sub(back) < AT_ONCE {
-            true => (2 * self.now).min(STRETCH * self.base),
-            false => (self.now / 2).max(self.base),
+        self.now = if now.saturating_sub(back) < EARLY_RETURN {
+            (2 * self.now).min(MAX_FACTOR * self.base)
+        } else {
+            (self.now / 2).max(self.base)
         };
     }
 }
 
-/// When a core that did not help is asked again: twice as long as the last time, from 1 ms to 128 ms.
+/// The backoff of a core that did not help: twice the last one, from 1 ms to 128 ms.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
@@ -218,19 +224,19 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether it is time.
+    /// Returns whether the backoff is over.
     pub(crate) fn is_over(&self, now: Duration) -> bool {
         now >= self.until
     }
 
-    /// It did not help.
+    /// Notes a failure.
     pub(crate) fn failed(&mut self, now: Duration) {
         self.until = now + Duration::from_millis(1 << self.failures);
         self.failures = (self.failures + 1).min(7);
     }
 
-    /// It helped.
-    pub(crate) fn helped(&mut self) {
+    /// Notes a success.
+    pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
     }
 }

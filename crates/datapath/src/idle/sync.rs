@@ -1,4 +1,5 @@
-//! Atomics and locks of what is modelled with loom, which brings its own under the same names (`tests/idle_loom.rs`).
+//! Atomics and locks of the modules that are modelled with loom, which has its own under the same
+//! names (`tests/idle_loom.rs`).
 
 pub(super) use std::sync::{
     Mutex,

@@ -7,21 +7,22 @@ use rustix::thread::CpuSet;
 
 use super::boost::Scheduling;
 
-/// A thread that belongs to a core.
+/// A thread that is bound to a core.
 #[derive(Debug)]
 pub(crate) struct Thread {
     id: Pid,
     core: u16,
-    /// It takes the lowest priority at all.
+    /// The thread may take the lowest priority.
     lowest: bool,
 }
 
 impl Thread {
-    /// The calling thread, which belongs to `core` and runs there from now on. Unless it is to take the `lowest` priority, it is an
-    /// ordinary one all the time.
+    /// Binds the calling thread to `core`. Unless it is to take the `lowest` priority, it keeps the
+    /// ordinary one.
     ///
     /// # Errors
-    /// The system's refusal: that core is not ours, or the thread could not come back from the lowest priority.
+    /// A system error: the core is not allowed, or the thread could not return from the lowest
+    /// priority.
     pub(crate) fn current(core: u16, lowest: bool) -> io::Result<Self> {
         let id = rustix::thread::gettid();
         let thread = Self { id, core, lowest };
@@ -33,7 +34,8 @@ impl Thread {
         Ok(thread)
     }
 
-    /// The calling thread, taken to belong to a core that may not be there; nothing is changed.
+    /// Returns the calling thread as if it was bound to a core, which need not exist; nothing is
+    /// changed.
     #[cfg(test)]
     pub(crate) fn imagined(core: u16) -> Self {
         let (id, lowest) = (rustix::thread::gettid(), false);
@@ -66,7 +68,8 @@ impl Thread {
 }
 
 impl Scheduling for Thread {
-    // It could do each of these when it started; a later refusal changes how soon it runs, not what it does.
+    // Each call succeeded at the start; a later error changes when the thread runs, not what it
+    // does.
     fn normal(&self) {
         if self.lowest {
             let _ = self.set(libc::SCHED_OTHER);
@@ -84,7 +87,7 @@ impl Scheduling for Thread {
     }
 }
 
-/// The core that the calling thread runs on.
+/// Returns the core that the calling thread runs on.
 pub(crate) fn current_core() -> Option<u16> {
     u16::try_from(rustix::thread::sched_getcpu()).ok()
 }

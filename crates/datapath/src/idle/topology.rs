@@ -1,8 +1,8 @@
-//! Which cores there are, and what they share: hardware threads, caches, memory.
+//! The topology of cores: hardware threads, caches and memory nodes.
 //!
-//! [`read`] looks into `/sys/devices/system`, so it is called by the supervisor: the switch opens no path. Whatever is missing
-//! or makes no sense there (virtual machines show odd trees) is taken as not shared; of a core nothing but its number has to
-//! be known.
+//! [`read`] reads `/sys/devices/system`, so the supervisor calls it: the switch opens no path.
+//! Missing or malformed parts (virtual machines show odd trees) count as not shared; only the
+//! number of a core must be known.
 
 #[cfg(test)]
 mod tests;
@@ -12,12 +12,12 @@ use std::path::Path;
 
 use channel::cores::CoreFacts;
 
-/// Where the kernel describes its processors and memory nodes.
+/// The folder in which the kernel describes processors and memory nodes.
 pub const SYSTEM: &str = "/sys/devices/system";
-/// Core numbers from here on are not believed.
+/// Limit of core numbers; larger ones are ignored.
 const MAX_CORES: u16 = 4096;
 
-/// The cores that the calling thread may run on, in ascending order.
+/// Returns the cores that the calling thread may run on, in ascending order.
 #[must_use]
 pub fn allowed() -> Vec<u16> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else {
@@ -27,7 +27,8 @@ pub fn allowed() -> Vec<u16> {
     (0..most).filter(|c| set.is_set(usize::from(*c))).collect()
 }
 
-/// What the tree at `root` (usually [`SYSTEM`]) says of the cores that are online; `allowed` are those that the switch may use.
+/// Reads the tree at `root` (usually [`SYSTEM`]); returns the cores that are online. `allowed` are
+/// those that the switch may use.
 #[must_use]
 pub fn read(root: &Path, allowed: &[u16]) -> Vec<CoreFacts> {
     let mut online = list(&root.join("cpu/online"));
@@ -47,12 +48,13 @@ fn facts(
     allowed: &[u16],
 ) -> CoreFacts {
     let folder = root.join(format!("cpu/cpu{core}"));
-    // A core that is offline may still be listed as a sharer.
+    // An offline core may still be listed as a sharer.
     let first_of = |sharers: &[u16]| {
         let mut there = sharers.iter().filter(|other| online.contains(other));
-        match sharers.contains(&core) {
-            true => there.next().copied(),
-            false => None,
+        if sharers.contains(&core) {
+            there.next().copied()
+        } else {
+            None
         }
     };
     let node = nodes.iter().find(|(_, cores)| cores.contains(&core));
@@ -77,10 +79,10 @@ fn facts(
     }
 }
 
-/// Level and sharers of each cache of a core.
+/// Returns level and sharers of each cache of a core.
 fn caches(folder: &Path) -> Vec<(u16, Vec<u16>)> {
     let mut caches = Vec::new();
-    // There are four or five; a tree with more is odd.
+    // Usual trees have four or five caches.
     for index in 0..16 {
         let cache = folder.join(format!("cache/index{index}"));
         if let Some(level) = number(&cache.join("level")) {
@@ -90,7 +92,7 @@ fn caches(folder: &Path) -> Vec<(u16, Vec<u16>)> {
     caches
 }
 
-/// NUMA nodes with their cores.
+/// Returns the NUMA nodes with their cores.
 fn nodes(root: &Path) -> Vec<(u16, Vec<u16>)> {
     let node = root.join("node");
     let online = list(&node.join("online"));
@@ -102,7 +104,7 @@ fn number(file: &Path) -> Option<u16> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// A list like `0-3,8,10-11`, in ascending order; what makes no sense in it is left out.
+/// Reads a list like `0-3,8,10-11`, in ascending order; malformed parts are ignored.
 fn list(file: &Path) -> Vec<u16> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let mut all = Vec::new();
@@ -119,14 +121,15 @@ fn list(file: &Path) -> Vec<u16> {
     all
 }
 
-/// The cores by number, for questions about two of them.
+/// All cores, by number.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     cores: Vec<CoreFacts>,
 }
 
 impl Topology {
-    /// Of these cores, in any order; of two with the same number the first counts.
+    /// Creates a topology of these cores, in any order; of two with the same number the first
+    /// counts.
     #[must_use]
     pub fn new(mut cores: Vec<CoreFacts>) -> Self {
         cores.sort_by_key(|facts| facts.core);
@@ -134,13 +137,13 @@ impl Topology {
         Self { cores }
     }
 
-    /// All cores, by number.
+    /// Returns all cores, by number.
     #[must_use]
     pub fn cores(&self) -> &[CoreFacts] {
         &self.cores
     }
 
-    /// What is known of a core.
+    /// Returns a core, if it is known.
     #[must_use]
     pub fn get(&self, core: u16) -> Option<&CoreFacts> {
         let at = self.cores.binary_search_by_key(&core, |facts| facts.core);
@@ -148,7 +151,8 @@ impl Topology {
     }
 }
 
-/// Whether two cores share what only few share (the paper's *module*): a hardware core, or a cache of the first two levels.
+/// Returns whether two cores are in one *module* (the paper's word): a hardware core, or a cache of
+/// the first two levels.
 #[must_use]
 pub fn share_module(a: &CoreFacts, b: &CoreFacts) -> bool {
     a.smt == b.smt || a.l1 == b.l1 || a.l2 == b.l2

@@ -1,32 +1,33 @@
-//! A token bucket that any number of threads take from, in one word and without a lock.
+//! Token bucket for any number of threads, in one word and without a lock.
 //!
-//! The word is the time at which the bucket will be full (the "theoretical arrival time" of ATM's generic cell rate algorithm, ITU-T
-//! I.371): every token that is taken puts it off by what a token takes to come. All is in whole 64ths of a nanosecond, so that nothing
-//! drifts: what tokens cost is rounded up and never down, however they are taken. In any time no more is granted than the
-//! burst and the rate allow together, to the 64th of a nanosecond; but that who needs more than a full bucket has gets that, and pays
-//! afterwards.
+//! The word is the time at which the bucket will be full (the "theoretical arrival time" of ATM's
+//! generic cell rate algorithm, ITU-T I.371): every token that is taken defers it by the time of
+//! one token. All times are whole 64ths of a nanosecond, so that nothing drifts: costs of tokens
+//! are rounded up, however they are taken. In any interval no more is granted than burst and rate
+//! allow together, to the 64th of a nanosecond; except that a request above the burst size gets a
+//! full bucket and leaves it in debt.
 
 use channel::limits::Rate;
 
 use super::sync::{AtomicU64, Ordering::Relaxed};
 
-/// Parts of a nanosecond.
+/// Time units of a nanosecond.
 const PARTS: u64 = 64;
-/// Of a second.
+/// Time units of a second.
 const SECOND: u64 = 1_000_000_000 * PARTS;
-/// Nothing takes longer than this to come, 208 days.
+/// Maximum time of any number of tokens: 208 days.
 const EVER: u64 = 1 << 60;
-/// Time goes no further than this, 7 years of one switch process: from there, what comes and what is owed can be counted still.
+/// Maximum time, 7 years of one switch process: beyond it, sums of times still do not overflow.
 const END: u64 = u64::MAX - 3 * EVER;
 
-/// Nanoseconds of the machine's monotonic clock.
+/// Nanoseconds of the monotonic clock.
 pub(crate) type Nanos = u64;
 
-/// See the module.
+/// Token bucket; see the module.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     rate: Rate,
-    /// From empty to full.
+    /// Time in which the empty bucket fills.
     whole: u64,
     full_at: AtomicU64,
 }
@@ -35,12 +36,12 @@ pub(crate) struct Bucket {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) tokens: u64,
-    /// The bucket was full: there never are more.
+    /// Whether the bucket was full: more tokens are never available.
     pub(crate) is_all: bool,
 }
 
 impl Bucket {
-    /// A full one.
+    /// Returns a full bucket.
     pub(crate) fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -49,18 +50,18 @@ impl Bucket {
         }
     }
 
-    /// What so many tokens take to come.
+    /// Returns the time in which so many tokens arrive.
     fn time_of(&self, tokens: u64) -> u64 {
         time_of(tokens, self.rate.per_second)
     }
 
-    /// Tokens that come in that time.
+    /// Returns the tokens that arrive in that time.
     fn tokens_in(&self, time: u64) -> u64 {
         let tokens = u128::from(time) * u128::from(self.rate.per_second) / u128::from(SECOND);
         (tokens as u64).min(self.rate.burst)
     }
 
-    /// Takes all that there are.
+    /// Takes all available tokens.
     pub(crate) fn take_all(&self, now: Nanos) -> Grant {
         let now = parts(now);
         let mut full_at = self.full_at.load(Relaxed);
@@ -82,7 +83,7 @@ impl Bucket {
         }
     }
 
-    /// Takes so many if there are so many, or if there never are more.
+    /// Takes so many tokens if there are as many, or if the bucket is full.
     pub(crate) fn take(&self, tokens: u64, now: Nanos) -> bool {
         let (now, time) = (parts(now), self.time_of(tokens));
         let mut full_at = self.full_at.load(Relaxed);
@@ -101,7 +102,7 @@ impl Bucket {
         }
     }
 
-    /// Of the tokens that were taken, so many were used: fewer or more.
+    /// Settles a grant of `taken` tokens of which `used` were used, fewer or more.
     pub(crate) fn settle(&self, taken: u64, used: u64) {
         let (had, needed) = (self.time_of(taken), self.time_of(used));
         match needed.checked_sub(had) {
@@ -110,14 +111,14 @@ impl Bucket {
         };
     }
 
-    /// When there are so many tokens, or as many as there can be.
+    /// Returns the time at which there are so many tokens, or the bucket is full.
     pub(crate) fn ready_at(&self, tokens: u64) -> Nanos {
         let need = self.time_of(tokens).min(self.whole);
         let full_at = self.full_at.load(Relaxed);
         full_at.saturating_sub(self.whole - need).div_ceil(PARTS)
     }
 
-    /// From empty to full.
+    /// Returns the time in which the empty bucket fills.
     pub(crate) fn fills_in(&self) -> Nanos {
         self.whole / PARTS
     }
@@ -127,7 +128,7 @@ fn parts(now: Nanos) -> u64 {
     now.saturating_mul(PARTS).min(END)
 }
 
-/// What so many tokens take to come at a rate, rounded up.
+/// Returns the time in which so many tokens arrive at a rate, rounded up.
 fn time_of(tokens: u64, per_second: u64) -> u64 {
     let per_second = per_second.max(1);
     match tokens.checked_mul(SECOND) {

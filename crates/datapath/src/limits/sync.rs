@@ -1,3 +1,3 @@
-//! The atomics of what is modelled with loom, which brings its own under the same names (`tests/limits_loom.rs`).
+//! Atomics of the modules under loom, which replaces them (`tests/limits_loom.rs`).
 
 pub(super) use std::sync::atomic::{AtomicU64, Ordering};

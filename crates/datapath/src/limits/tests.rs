@@ -1,4 +1,4 @@
-//! Buckets beside an exact oracle, in simulated time.
+//! Buckets compared with an exact oracle, in simulated time.
 
 use channel::limits::{Limit, Limits, Rate};
 use port::{Cost, Share};
@@ -13,7 +13,7 @@ fn rate(per_second: u64, burst: u64) -> Rate {
     Rate { per_second, burst }
 }
 
-/// All that was granted, and when: says whether in any time it was no more than burst and rate allow.
+/// All grants with their times.
 #[derive(Default)]
 struct Oracle(Vec<(u64, u64)>);
 
@@ -24,8 +24,8 @@ impl Oracle {
         }
     }
 
-    /// What was granted from one time on until another, both included, is at most burst + rate * time: exact, but for the 64th of
-    /// a nanosecond that a bucket counts in.
+    /// Checks that in each interval at most burst + rate * time was granted, up to the 64th of a
+    /// nanosecond that a bucket counts in.
     fn check(&self, rate: Rate) {
         for (first, (from, _)) in self.0.iter().enumerate() {
             let mut sum = 0u128;
@@ -46,7 +46,7 @@ impl Oracle {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Wait(u64),
-    /// Takes so many, if there are.
+    /// Takes so many, if available.
     Take(u64),
     /// Takes all, and uses so many of a thousand.
     Use(u64),
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn who_waits_until_it_is_ready_gets_it(rate in rates(), tokens in 1u64..200) {
+    fn tokens_are_available_at_the_ready_time(rate in rates(), tokens in 1u64..200) {
         let (bucket, mut now) = (Bucket::new(rate), 1 << 40);
         let tokens = tokens.min(rate.burst);
         for _ in 0..50 {
@@ -102,14 +102,14 @@ proptest! {
         }
     }
 
-    /// Who always has something to send gets what the rate says, however it takes it.
+    /// A sender with a permanent backlog gets the configured rate, however it takes tokens.
     #[test]
     fn the_rate_is_reached(per_second in 100u64..2_000_000_000, size in 1u64..64) {
         let burst = (per_second / 100).max(64);
         let bucket = Bucket::new(rate(per_second, burst));
         bucket.take_all(0);
         let (mut now, mut taken) = (0u64, 0u64);
-        // As many as there may be in ten seconds, looking after what PortLimits says.
+        // Retries as PortLimits returns them; covers ten seconds at most.
         for _ in 0..20_000 {
             now = bucket.ready_at(size).max(now + bucket.fills_in() / 2);
             taken += bucket.take_all(now).tokens;
@@ -122,20 +122,20 @@ proptest! {
 }
 
 #[test]
-fn what_needs_more_than_a_full_bucket_passes_and_is_paid_for_afterwards() {
+fn a_request_above_the_burst_passes_and_leaves_a_debt() {
     let bucket = Bucket::new(rate(1000, 10));
     assert!(bucket.take(25, 0));
     assert!(!bucket.take(1, 15_000_000), "15 are owed");
     assert_eq!(bucket.ready_at(1), 16_000_000);
     assert!(bucket.take(1, 16_000_000));
-    // The next one waits for a full bucket, and no longer.
+    // The next frame waits for a full bucket, and no longer.
     let ready = bucket.ready_at(25);
     assert_eq!(ready, 26_000_000);
     assert!(!bucket.take(25, ready - 1) && bucket.take(25, ready));
 }
 
 #[test]
-fn what_is_not_used_is_there_again() {
+fn unused_tokens_are_available_again() {
     let bucket = Bucket::new(rate(1_000_000, 64));
     for _ in 0..1000 {
         let all = bucket.take_all(5);
@@ -147,7 +147,7 @@ fn what_is_not_used_is_there_again() {
 
 #[test]
 fn a_rest_of_each_token_is_kept() {
-    // A third of a nanosecond less or more each time would be seen.
+    // A third of a nanosecond of error per token would show up.
     let bucket = Bucket::new(rate(3, 1));
     let mut now = 0;
     for _ in 0..3000 {
@@ -210,19 +210,19 @@ fn a_batch_gets_what_there_is_and_waits_for_its_next_frame() {
     let mut budget = limits.grant(0).unwrap().unwrap();
     assert_eq!(budget.bits, Share::ENDLESS);
     assert!(budget.admit(frame) && budget.admit(frame) && !budget.admit(frame));
-    // Ten are left, and thirty-five come in as many milliseconds.
+    // Ten are left, and thirty-five arrive in as many milliseconds.
     assert_eq!(limits.settle(&budget, 0), Some(35_000_000));
     let mut budget = limits.grant(35_000_000).unwrap().unwrap();
     assert!(budget.admit(frame));
     assert_eq!(limits.settle(&budget, 35_000_000), None);
-    // Nobody looks sooner than it is worth.
+    // The minimum wait applies.
     assert_eq!(limits.grant(35_000_000), Err(36_000_000));
     let slow = PortLimits::new(Limits::default());
     assert!(slow.is_none(), "without limits there is nothing");
 }
 
 #[test]
-fn frames_for_many_have_buckets_of_their_own() {
+fn flooded_frames_have_buckets_of_their_own() {
     let limits = PortLimits::new(Limits {
         broadcast: Some(rate(10, 2)),
         unknown_unicast: Some(rate(10, 1)),
@@ -244,5 +244,5 @@ fn frames_for_many_have_buckets_of_their_own() {
     assert_eq!([0; 2].map(|now| admits(unknown, now)), [true, false]);
     assert!((0..1000).all(|_| admits(group, 0)), "not limited");
     assert!(admits(broadcast, 100_000_000) && !admits(broadcast, 100_000_001));
-    assert!(!limits.holds_back() && !limits.drops());
+    assert!(!limits.limits_from_guest() && !limits.limits_to_guest());
 }

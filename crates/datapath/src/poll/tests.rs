@@ -1,28 +1,28 @@
-//! Simulated arrivals: what is spent on looking and sleeping, beside what somebody would have spent who
-//! knows the future.
+//! Simulated arrivals: the cost of polling and sleeping, compared with the optimum for known
+//! arrivals.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// An empty pass takes this long.
+/// Duration of an empty pass, nanoseconds.
 const PASS: Duration = Duration::from_nanos(50);
-/// Serving one frame takes this long.
+/// Duration of serving one frame, nanoseconds.
 const SERVICE: Duration = Duration::from_nanos(100);
-/// Of our time, what a sleep takes: it costs [`COST_AT_FIRST`] in all.
+/// CPU time of a sleep, microseconds: it costs [`INITIAL_COST`] in all.
 const SLEEP: Duration = Duration::from_micros(4);
 
 const fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// A worker without queues: time, and what was spent.
+/// A worker without queues: time and costs.
 struct Worker {
-    patience: Patience,
+    poll: AdaptivePoll,
     now: Duration,
-    /// When the last frame came.
+    /// Arrival of the last frame.
     arrival: Duration,
-    /// From a kick until the worker runs.
+    /// Time from a kick until the worker runs.
     wake_up: Duration,
     spent: Spent,
 }
@@ -31,21 +31,21 @@ struct Worker {
 struct Spent {
     spells: u32,
     sleeps: u32,
-    looking: Duration,
-    /// With knowledge of the future: looking or sleeping at once, whichever costs less.
+    polling: Duration,
+    /// With known arrivals: polling or sleeping at once, whichever costs less.
     optimum: Duration,
 }
 
 impl Spent {
     fn total(&self) -> Duration {
-        self.looking + self.sleeps * COST_AT_FIRST
+        self.polling + self.sleeps * INITIAL_COST
     }
 }
 
 impl Worker {
     fn new(wake_up: Duration) -> Self {
         Self {
-            patience: Patience::new(Poll::Adaptive),
+            poll: AdaptivePoll::new(Poll::Adaptive),
             now: Duration::ZERO,
             arrival: Duration::ZERO,
             wake_up,
@@ -53,32 +53,32 @@ impl Worker {
         }
     }
 
-    /// A frame comes `gap` after the last one.
+    /// Simulates a frame `gap` after the last one.
     fn frame_after(&mut self, gap: Duration) {
         self.arrival += gap;
         if self.now < self.arrival {
             self.spell();
         }
-        self.patience.found_frames(self.now);
+        self.poll.found_frames(self.now);
         self.now += SERVICE;
     }
 
-    /// Nothing to do until the next frame comes.
+    /// Simulates the time until the next frame.
     fn spell(&mut self) {
         self.spent.spells += 1;
-        self.spent.optimum += (self.arrival - self.now).min(COST_AT_FIRST);
+        self.spent.optimum += (self.arrival - self.now).min(INITIAL_COST);
         while self.now < self.arrival {
-            if self.patience.found_nothing(self.now) == Next::Sleep {
+            if self.poll.found_nothing(self.now) == Next::Sleep {
                 self.spent.sleeps += 1;
                 self.now = self.arrival + self.wake_up;
-                return self.patience.slept(SLEEP);
+                return self.poll.slept(SLEEP);
             }
             self.now += PASS;
-            self.spent.looking += PASS;
+            self.spent.polling += PASS;
         }
     }
 
-    /// What is spent while frames come with these gaps.
+    /// Returns the costs of frames with these gaps.
     fn frames(&mut self, gaps: impl IntoIterator<Item = Duration>) -> Spent {
         self.spent = Spent::default();
         gaps.into_iter().for_each(|gap| self.frame_after(gap));
@@ -90,29 +90,29 @@ impl Worker {
     }
 }
 
-/// Gaps of a Poisson process; `dice` are uniform.
-fn poisson(mean: Duration, dice: &[f64]) -> impl Iterator<Item = Duration> {
-    dice.iter().map(move |u| mean.mul_f64(-(1.0 - u).ln()))
+/// Returns the gaps of a Poisson process; the values of `uniform` are uniformly distributed.
+fn poisson(mean: Duration, uniform: &[f64]) -> impl Iterator<Item = Duration> {
+    uniform.iter().map(move |u| mean.mul_f64(-(1.0 - u).ln()))
 }
 
 #[test]
-fn rare_frames_are_not_looked_for() {
+fn rare_frames_are_not_polled_for() {
     for gap in [us(1000), us(50_000)] {
         let spent = Worker::new(us(20)).steady(gap, 1000);
-        assert_eq!((spent.sleeps, spent.looking), (1000, Duration::ZERO));
+        assert_eq!((spent.sleeps, spent.polling), (1000, Duration::ZERO));
     }
 }
 
 #[test]
-fn gaps_a_little_longer_than_a_sleep_is_worth_cost_trials_only() {
+fn gaps_a_little_longer_than_the_cost_of_a_sleep_cost_trials_only() {
     let spent = Worker::new(us(20)).steady(us(100), 10_000);
     assert_eq!(spent.sleeps, spent.spells);
-    assert!(spent.looking <= spent.sleeps / SLEEPS_PER_TRIAL * (COST_AT_FIRST + PASS));
+    assert!(spent.polling <= spent.sleeps / SLEEPS_PER_TRIAL * (INITIAL_COST + PASS));
 }
 
 #[test]
 fn frequent_frames_end_the_sleeping_for_good() {
-    // Wake-ups so slow that each finds more frames hide how short the gaps are.
+    // Slow wake-ups, after which more frames are pending, hide how short the gaps are.
     for wake_up in [0, 5, 20, 100] {
         let mut worker = Worker::new(us(wake_up));
         let first = worker.steady(us(1), 10_000);
@@ -123,20 +123,20 @@ fn frequent_frames_end_the_sleeping_for_good() {
 }
 
 #[test]
-fn within_a_burst_it_looks_and_after_it_it_sleeps() {
+fn within_a_burst_it_polls_and_after_it_it_sleeps() {
     let burst = [vec![us(1000)], vec![us(2); 9]].concat();
     let mut worker = Worker::new(us(5));
     worker.frames(burst.repeat(20));
     let spent = worker.frames(burst.repeat(100));
     assert_eq!(spent.sleeps, 100);
-    assert!(spent.looking < 100 * (us(18) + COST_AT_FIRST), "{spent:?}");
+    assert!(spent.polling < 100 * (us(18) + INITIAL_COST), "{spent:?}");
 }
 
 #[test]
-fn trains_of_frames_are_one_arrival() {
-    let train = [vec![us(1000)], vec![Duration::ZERO; 63]].concat();
-    let spent = Worker::new(us(5)).frames(train.repeat(100));
-    assert_eq!((spent.sleeps, spent.looking), (100, Duration::ZERO));
+fn bursts_of_frames_are_one_arrival() {
+    let burst = [vec![us(1000)], vec![Duration::ZERO; 63]].concat();
+    let spent = Worker::new(us(5)).frames(burst.repeat(100));
+    assert_eq!((spent.sleeps, spent.polling), (100, Duration::ZERO));
 }
 
 #[test]
@@ -146,39 +146,39 @@ fn a_change_is_followed_within_a_few_spells() {
     let busy = worker.steady(us(1), 10_000);
     assert!(busy.sleeps <= SLEEPS_PER_TRIAL + 8, "{busy:?}");
     let calm = worker.steady(us(1000), 1000);
-    assert!(calm.looking <= 8 * (COST_AT_FIRST + PASS), "{calm:?}");
+    assert!(calm.polling <= 8 * (INITIAL_COST + PASS), "{calm:?}");
 }
 
 #[test]
-fn the_end_of_all_traffic_costs_one_look() {
+fn the_end_of_all_traffic_costs_one_polled_spell() {
     let mut worker = Worker::new(us(10));
     worker.steady(us(1), 10_000);
     let end = worker.steady(us(1_000_000), 1);
-    assert!(end.looking <= COST_AT_FIRST + PASS);
-    // Whatever wakes it without a frame: it sleeps on.
-    let mut patience = Patience::new(Poll::Adaptive);
-    assert_eq!(patience.found_nothing(us(1)), Next::Sleep);
-    assert_eq!(patience.found_nothing(us(2)), Next::Sleep);
+    assert!(end.polling <= INITIAL_COST + PASS);
+    // A wake-up without a frame is followed by the next sleep.
+    let mut poll = AdaptivePoll::new(Poll::Adaptive);
+    assert_eq!(poll.found_nothing(us(1)), Next::Sleep);
+    assert_eq!(poll.found_nothing(us(2)), Next::Sleep);
 }
 
 #[test]
 fn the_cost_of_a_sleep_is_measured() {
-    let mut patience = Patience::new(Poll::Adaptive);
-    (0..100).for_each(|_| patience.slept(us(10)));
-    assert!(patience.cost() > us(19) && patience.cost() <= us(20));
-    // A thread that was interrupted for long, or a sleep that did not come about.
-    (0..100).for_each(|_| patience.slept(us(10_000)));
-    assert!(patience.cost() <= COST_RANGE.1);
-    (0..100).for_each(|_| patience.slept(Duration::ZERO));
-    assert!(patience.cost() >= COST_RANGE.0);
+    let mut poll = AdaptivePoll::new(Poll::Adaptive);
+    (0..100).for_each(|_| poll.slept(us(10)));
+    assert!(poll.cost() > us(19) && poll.cost() <= us(20));
+    // A thread that was interrupted for long, or a sleep that did not happen.
+    (0..100).for_each(|_| poll.slept(us(10_000)));
+    assert!(poll.cost() <= COST_RANGE.1);
+    (0..100).for_each(|_| poll.slept(Duration::ZERO));
+    assert!(poll.cost() >= COST_RANGE.0);
 }
 
 #[test]
-fn who_wants_no_sleep_gets_none() {
-    let mut patience = Patience::new(Poll::Always);
+fn a_worker_that_always_polls_never_sleeps() {
+    let mut poll = AdaptivePoll::new(Poll::Always);
     for second in 0..100 {
-        let next = patience.found_nothing(Duration::from_secs(second));
-        assert_eq!(next, Next::Look);
+        let next = poll.found_nothing(Duration::from_secs(second));
+        assert_eq!(next, Next::Poll);
     }
 }
 
@@ -189,52 +189,53 @@ proptest! {
     fn random_arrivals_cost_at_most_twice_the_optimum(
         nanos in 200u64..200_000,
         wake_up in 0u64..30,
-        dice in proptest::collection::vec(0.0..1.0f64, 3000),
+        uniform in proptest::collection::vec(0.0..1.0f64, 3000),
     ) {
         let mut worker = Worker::new(us(wake_up));
-        let spent = worker.frames(poisson(Duration::from_nanos(nanos), &dice));
-        let start = 2 * SLEEPS_PER_TRIAL * COST_AT_FIRST;
+        let spent = worker.frames(poisson(Duration::from_nanos(nanos), &uniform));
+        let start = 2 * SLEEPS_PER_TRIAL * INITIAL_COST;
         prop_assert!(spent.total() <= 2 * spent.optimum + start, "{spent:?}");
     }
 
     #[test]
     fn whatever_changes_costs_little_more(
         nanos in proptest::collection::vec(200u64..2_000_000, 1..10),
-        dice in proptest::collection::vec(0.0..1.0f64, 300),
+        uniform in proptest::collection::vec(0.0..1.0f64, 300),
     ) {
-        let gaps = nanos.iter().flat_map(|n| poisson(Duration::from_nanos(*n), &dice));
+        let gaps = nanos.iter().flat_map(|n| poisson(Duration::from_nanos(*n), &uniform));
         let spent = Worker::new(us(5)).frames(gaps);
-        let changes = nanos.len() as u32 * 2 * SLEEPS_PER_TRIAL * COST_AT_FIRST;
+        let changes = nanos.len() as u32 * 2 * SLEEPS_PER_TRIAL * INITIAL_COST;
         prop_assert!(spent.total() <= 2 * spent.optimum + changes, "{spent:?}");
     }
 }
 
-/// Control answers each question after `answer`: whether the worker looked until it came, for each of so many.
-fn looked_for_answers(patience: &mut Patience, answer: Duration, questions: u32) -> Vec<bool> {
+/// Control answers each upcall after `answer`: returns for each upcall whether the worker polled
+/// until then.
+fn polled_for_answers(poll: &mut AdaptivePoll, answer: Duration, questions: u32) -> Vec<bool> {
     let ask = |number| {
         let asked = us(1000) * number;
         let looks = (0..).map(|pass| asked + PASS * pass);
         let mut until = looks.take_while(|&now| now < asked + answer);
-        let looked = until.all(|now| patience.found_nothing(now) == Next::Look);
-        patience.found_frames(asked + answer);
+        let looked = until.all(|now| poll.found_nothing(now) == Next::Poll);
+        poll.found_frames(asked + answer);
         looked
     };
     (1..=questions).map(ask).collect()
 }
 
 #[test]
-fn answers_are_looked_for_as_long_as_they_come_soon() {
-    let mut patience = Patience::for_answers();
-    let soon = looked_for_answers(&mut patience, us(30), 40);
+fn answers_are_polled_for_as_long_as_they_come_soon() {
+    let mut poll = AdaptivePoll::for_answers();
+    let soon = polled_for_answers(&mut poll, us(30), 40);
     assert!(
         soon[SLEEPS_PER_TRIAL as usize..]
             .iter()
             .all(|&looked| looked),
         "{soon:?}"
     );
-    let late = looked_for_answers(&mut patience, us(300), 40);
+    let late = polled_for_answers(&mut poll, us(300), 40);
     assert_eq!(late.iter().filter(|&&looked| looked).count(), 0);
-    // The trials that it goes on with show it that answers come soon again.
-    let again = looked_for_answers(&mut patience, us(30), 200);
+    // Its further trials show that answers come soon again.
+    let again = polled_for_answers(&mut poll, us(30), 200);
     assert!(again.ends_with(&[true; 100]), "{again:?}");
 }

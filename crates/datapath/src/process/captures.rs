@@ -1,33 +1,33 @@
-//! Captures of ports, as the session thread sees them: it makes the memory, and tells the workers.
+//! Captures of ports: the session thread allocates the memory and adds the taps to the workers.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use channel::capture::{CaptureOrder, MAX_CAPTURES, Region};
-use channel::switching::Report;
+use channel::capture::{CaptureCommand, MAX_CAPTURES, Region};
+use channel::switching::SwitchEvent;
 use port::PortId;
 use wire::expression::Filter;
 
 use super::Process;
-use crate::watch::Tap;
+use crate::tap::Tap;
 
-/// One that has not ended.
+/// A capture that has not ended.
 #[derive(Debug)]
 struct Open {
     port: PortId,
     region: Region,
 }
 
-/// All of them.
+/// All captures that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     open: BTreeMap<u32, Open>,
 }
 
 impl Process {
-    /// Begins to copy a port's frames, and tells control where they are.
-    pub(super) fn capture(&mut self, order: &CaptureOrder) -> Result<(), String> {
+    /// Starts a capture of a port, and sends its memory to control.
+    pub(super) fn capture(&mut self, order: &CaptureCommand) -> Result<(), String> {
         if !self.ports.contains_key(&order.port) {
             return Err("no such port".to_owned());
         }
@@ -57,7 +57,7 @@ impl Process {
         }
         let port = order.port;
         self.captures.open.insert(order.id, Open { port, region });
-        let report = Report::Capture {
+        let report = SwitchEvent::Capture {
             id: order.id,
             threads: threads as u16,
         };
@@ -65,7 +65,7 @@ impl Process {
         Ok(())
     }
 
-    /// Ends a capture; one that has ended before is no error.
+    /// Ends a capture. A capture that has ended before is no error.
     pub(super) fn end_capture(&mut self, id: u32) {
         if let Some(open) = self.captures.open.remove(&id) {
             self.workers.each(move |w| w.switch.remove_tap(id));
@@ -73,11 +73,14 @@ impl Process {
         }
     }
 
-    /// Ends the captures of a port, or all.
+    /// Ends the captures of one port, or all captures.
     pub(super) fn end_captures(&mut self, of: Option<PortId>) {
         let open = self.captures.open.iter();
-        let leave = |open: &Open| of.is_none_or(|port| port == open.port);
-        let ids: Vec<u32> = open.filter(|(_, o)| leave(o)).map(|(id, _)| *id).collect();
+        let matches = |open: &Open| of.is_none_or(|port| port == open.port);
+        let ids: Vec<u32> = open
+            .filter(|(_, o)| matches(o))
+            .map(|(id, _)| *id)
+            .collect();
         ids.into_iter().for_each(|id| self.end_capture(id));
     }
 }

@@ -1,10 +1,10 @@
-//! Connections with front ends: they come in at a listening socket, or are dialled for; they are heard, and end.
+//! Connections of front ends: accepting, dialling, serving and ending them.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use channel::supervision::Ask;
+use channel::supervision::SupervisorRequest;
 use port::PortId;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
@@ -12,15 +12,16 @@ use rustix::io::Errno;
 use super::Process;
 use super::token::Token;
 use crate::attach::Attachment;
-use crate::culprit;
+use crate::crash_record;
 
-/// Answers of the supervisor that may be on their way: one for whom there is no room ends us.
-const DIALS: usize = 64;
-/// After a connection that could not be accepted.
+/// Dial requests to the supervisor without a reply. Each reply needs room in the link; the
+/// supervisor ends a process whose link is full.
+const MAX_PENDING_DIALS: usize = 64;
+/// Delay after a failed `accept`, milliseconds.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Waits no more for a connection that is about to end. The supervisor has its socket open too, so that it would not leave
-/// the set when it is closed here.
+/// Removes a connection that is about to end from the epoll set. The supervisor has the same socket
+/// open, so that closing it here would not remove it from the set.
 pub(super) fn unwatch(epoll: &OwnedFd, port: &Attachment) {
     if let Some((socket, _)) = port.socket() {
         let _ = epoll::delete(epoll, socket);
@@ -28,8 +29,9 @@ pub(super) fn unwatch(epoll: &OwnedFd, port: &Attachment) {
 }
 
 impl Process {
-    /// Takes connections of a port from now on, if it listens. One whose connection is still to be brought back waits with that:
-    /// the front end may have gone meanwhile, and be the one that comes.
+    /// Adds a port's listening socket to the epoll set, unless the port is paused. A port that
+    /// restores a saved connection is added after that: its front end may have disconnected, and
+    /// the waiting connection may be its new one.
     pub(super) fn watch_listener(&self, id: PortId, port: &Attachment) -> Result<(), String> {
         let Some(listener) = port.listener() else {
             return Ok(());
@@ -45,8 +47,8 @@ impl Process {
     }
 
     pub(super) fn accept(&mut self, id: PortId) {
-        // The guest that is attached may be gone already: see to that first.
-        self.pump(id);
+        // The connected front end may have disconnected: process that first.
+        self.serve_connection(id);
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
@@ -57,8 +59,9 @@ impl Process {
             Ok(()) => self.unwatch_while_paused(id),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!("a connection was not accepted: {error}");
-                // It waits at the socket and would be found again at once: out of descriptors, as a rule.
+                tracing::warn!("accept failed: {error}");
+                // The connection stays in the backlog, and epoll would report it at once. The usual
+                // cause is that no descriptor is left.
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }
@@ -71,14 +74,14 @@ impl Process {
         socket: Option<OwnedFd>,
         error: Option<String>,
     ) {
-        // The port that asked may be gone, and its number another's.
+        // The port that dialled may be removed, and its number used by another port.
         let port = self.ports.get_mut(&id);
         let Some(port) = port.filter(|p| p.is_dialing()) else {
             return;
         };
         let failed = match socket {
             _ if error.is_none() && port.config().socket != path => {
-                Some("another front end was dialled".to_owned())
+                Some("the dialled socket is not the port's any more".to_owned())
             }
             Some(socket) => port
                 .attach(socket, &self.workers)
@@ -92,35 +95,35 @@ impl Process {
         }
     }
 
-    /// Waits for a new connection's messages.
+    /// Adds a new connection to the epoll set.
     pub(super) fn watch(&mut self, id: PortId) {
         let Some((socket, _)) = self.ports.get(&id).and_then(Attachment::socket) else {
             return;
         };
         let token = Token::Connection(id).encode();
         if let Err(error) = epoll::add(&self.epoll, socket, token, EventFlags::IN) {
-            tracing::error!("a connection cannot be waited for: {error}");
+            tracing::error!("watching a connection failed: {error}");
         }
         self.report_phase(id);
     }
 
-    pub(super) fn pump(&mut self, id: PortId) {
+    pub(super) fn serve_connection(&mut self, id: PortId) {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        let served = culprit::serve(Some(id));
-        if let Err(fault) = port.pump(&self.workers) {
+        let served = crash_record::serve(Some(id));
+        if let Err(fault) = port.serve(&self.workers) {
             unwatch(&self.epoll, port);
             port.close(Some(fault), &self.workers);
             self.unwatch_while_paused(id);
         }
-        self.part_with_who_blocks(id);
+        self.disconnect_blocking(id);
         drop(served);
         let Some(port) = self.ports.get(&id) else {
             return;
         };
-        if let Some((socket, wants_write)) = port.socket() {
-            let flags = if wants_write {
+        if let Some((socket, has_pending_reply)) = port.socket() {
+            let flags = if has_pending_reply {
                 EventFlags::OUT
             } else {
                 EventFlags::IN
@@ -131,18 +134,19 @@ impl Process {
         self.report_phase(id);
     }
 
-    /// Ends a connection whose front end holds up whoever writes to its event descriptors. Who connects then, before the pause is over,
-    /// waits at the port's socket.
-    pub(super) fn part_with_who_blocks(&mut self, id: PortId) {
-        let Some(port) = self.ports.get_mut(&id).filter(|port| port.blocks()) else {
+    /// Ends a connection whose front end made a writer of its event descriptors block. New
+    /// connections wait in the backlog until the pause ends.
+    pub(super) fn disconnect_blocking(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id).filter(|port| port.has_blocked()) else {
             return;
         };
         unwatch(&self.epoll, port);
-        port.disconnect_who_blocks(&self.workers);
+        port.disconnect_blocking(&self.workers);
         self.unwatch_while_paused(id);
     }
 
-    /// Takes no connections of a port until its pause is over, if there is one: see [`Self::pauses_due`].
+    /// Removes a port's listening socket from the epoll set during a pause, see
+    /// [`Self::pauses_due`].
     fn unwatch_while_paused(&self, id: PortId) {
         let port = self.ports.get(&id);
         let paused = port.filter(|port| port.paused_until().is_some());
@@ -151,16 +155,16 @@ impl Process {
         }
     }
 
-    /// Ends a connection of another user than may connect to the port.
-    pub(super) fn part_with_stranger(&mut self, id: PortId) {
+    /// Ends a connection of a user who may not connect to the port.
+    pub(super) fn disconnect_other_user(&mut self, id: PortId) {
         let Some(peer) = self.peers.get(&id).copied() else {
             return;
         };
         let port = self.ports.get_mut(&id);
-        if let Some(port) = port.filter(|port| port.serves_stranger(peer)) {
-            let _served = culprit::serve(Some(id));
+        if let Some(port) = port.filter(|port| port.has_other_user(peer)) {
+            let _served = crash_record::serve(Some(id));
             unwatch(&self.epoll, port);
-            port.disconnect("it was of another user than peer_user", &self.workers);
+            port.disconnect("its user is not peer_user", &self.workers);
             self.unwatch_while_paused(id);
         }
     }
@@ -170,7 +174,7 @@ impl Process {
         paused.min()
     }
 
-    /// Ports whose pause is over take connections again.
+    /// Adds the listening sockets of ports whose pause is over.
     pub(super) fn pauses_due(&mut self) {
         let now = Instant::now();
         let paused = self.ports.iter_mut();
@@ -179,31 +183,31 @@ impl Process {
             if let Some(port) = self.ports.get(&id)
                 && let Err(error) = self.watch_listener(id, port)
             {
-                tracing::error!("connections of a port cannot be waited for: {error}");
+                tracing::error!("watching a listening socket failed: {error}");
             }
         }
     }
 
     pub(super) fn next_warning(&self) -> Option<Instant> {
-        self.ports.values().filter_map(Attachment::to_say_at).min()
+        self.ports.values().filter_map(Attachment::warning_at).min()
     }
 
-    /// Has ports say what only time shows.
+    /// Logs the warnings of ports that are due.
     pub(super) fn warnings_due(&mut self) {
         let now = Instant::now();
         let ports = self.ports.values_mut();
-        ports.for_each(|port| port.say_due(now));
+        ports.for_each(|port| port.warn_if_due(now));
     }
 
     pub(super) fn next_dial(&self) -> Option<Instant> {
-        if self.kept.waits() || self.room_for_dials() == 0 {
+        if self.saved.waits() || self.room_for_dials() == 0 {
             return None;
         }
         self.ports.values().filter_map(Attachment::dial_at).min()
     }
 
     pub(super) fn dial_due(&mut self) {
-        if self.kept.waits() {
+        if self.saved.waits() {
             return;
         }
         let (now, room) = (Instant::now(), self.room_for_dials());
@@ -211,16 +215,16 @@ impl Process {
         let due = self.ports.iter_mut().filter(|(_, port)| is_due(port));
         for (id, port) in due.take(room) {
             port.dialing();
-            let ask = Ask::Dial { port: *id };
-            if let Err(error) = self.supervisor.send(&ask, &[]) {
+            let request = SupervisorRequest::Dial { port: *id };
+            if let Err(error) = self.supervisor.send(&request, &[]) {
                 port.dial_failed(error.to_string());
             }
         }
     }
 
-    /// How many more may be dialled for now: each answer needs room in the link.
+    /// Returns how many more dial requests may be sent now.
     fn room_for_dials(&self) -> usize {
         let open = self.ports.values().filter(|port| port.is_dialing());
-        DIALS.saturating_sub(open.count())
+        MAX_PENDING_DIALS.saturating_sub(open.count())
     }
 }

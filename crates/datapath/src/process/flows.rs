@@ -1,38 +1,39 @@
-//! What control is told of cached flows. Each worker has its own cache: what several have of one flow is put together.
+//! Dumps of cached flows. Each worker has its own flow cache; the entries of one flow in several
+//! caches are merged.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use channel::flows::{CachedFlow, FlowsWanted, FoundFlow, MAX_KEYS};
+use channel::flows::{CachedFlow, FlowDumpRequest, FoundFlow, MAX_KEYS};
 use channel::records::key_from_words;
-use channel::switching::Report;
+use channel::switching::SwitchEvent;
 
 use super::Process;
-use super::errands::Progress;
-use crate::errand::Errand;
-use crate::flow_table::Busiest;
+use super::sweeps::Progress;
+use crate::flow_table::TopFlows;
+use crate::revalidator::FlowSweep;
 
 /// Flows in one message.
 const FLOWS_PER_REPORT: usize = 256;
 
-/// The busiest flows of all workers.
+/// The merged top flows of all workers.
 #[derive(Debug)]
-pub(super) struct Together {
-    wanted: FlowsWanted,
-    /// By key and mask.
+pub(super) struct MergedFlows {
+    desired: FlowDumpRequest,
+    /// Flows by key and mask.
     flows: HashMap<([u64; 8], [u64; 8]), CachedFlow>,
 }
 
-impl Together {
-    pub(super) fn new(wanted: FlowsWanted) -> Self {
+impl MergedFlows {
+    pub(super) fn new(desired: FlowDumpRequest) -> Self {
         Self {
-            wanted,
+            desired,
             flows: HashMap::new(),
         }
     }
 
-    /// Those of one worker.
-    pub(super) fn add(&mut self, busiest: Busiest) {
+    /// Adds the top flows of one worker.
+    pub(super) fn add(&mut self, busiest: TopFlows) {
         for flow in busiest.into_flows() {
             match self.flows.entry((flow.key, flow.mask)) {
                 Entry::Occupied(mut there) => there.get_mut().add(&flow),
@@ -41,16 +42,16 @@ impl Together {
         }
     }
 
-    /// The busiest first.
+    /// Returns the merged flows, the busiest first.
     fn into_flows(self) -> Vec<CachedFlow> {
-        let mut busiest = Busiest::new(self.wanted);
+        let mut busiest = TopFlows::new(self.desired);
         self.flows.into_values().for_each(|flow| busiest.add(flow));
         busiest.into_flows()
     }
 }
 
 impl Process {
-    /// Has all workers look which flows they have for these keys.
+    /// Looks up these keys in the flow caches of all workers, and reports the flows.
     pub(super) fn find_flows(&mut self, keys: Vec<[u64; 8]>) -> Result<(), String> {
         if keys.len() > MAX_KEYS {
             return Err(format!("{} keys are too many", keys.len()));
@@ -71,19 +72,19 @@ impl Process {
                 }));
             }
         }
-        self.report(&Report::Found(found), &[]);
+        self.report(&SwitchEvent::Found(found), &[]);
         Ok(())
     }
 
-    /// Finds the busiest flows of all workers.
-    pub(super) fn busiest_flows(&mut self, number: u64, wanted: FlowsWanted) -> Progress {
-        self.begin(number, None, Errand::Busiest(wanted))
+    /// Starts a dump of the busiest flows of all workers.
+    pub(super) fn dump_top_flows(&mut self, number: u64, desired: FlowDumpRequest) -> Progress {
+        self.begin(number, None, FlowSweep::TopFlows(desired))
     }
 
-    pub(super) fn report_flows(&mut self, number: u64, flows: Option<Together>) {
-        let flows = flows.map(Together::into_flows).unwrap_or_default();
+    pub(super) fn report_flows(&mut self, number: u64, flows: Option<MergedFlows>) {
+        let flows = flows.map(MergedFlows::into_flows).unwrap_or_default();
         for some in flows.chunks(FLOWS_PER_REPORT) {
-            self.report(&Report::Flows(number, some.to_vec()), &[]);
+            self.report(&SwitchEvent::Flows(number, some.to_vec()), &[]);
         }
     }
 }

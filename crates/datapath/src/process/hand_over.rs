@@ -1,103 +1,113 @@
-//! A planned change from one switch process to the next. Both run; one of them serves.
+//! A planned hand-over from one switch process to the next. Both run; one of them serves.
 //!
 //! ```text
-//!              the one that serves              the next one
-//! supervisor                                    Tell::StartSwitch, a link to a control of its own
-//! control                                       adds the ports, publishes the program; nothing is connected
-//! supervisor   Tell::Rest
+//!              serving process                 next process
+//! supervisor                                   StartSwitch, a link to a control of its own
+//! control                                      adds the ports, publishes the program;
+//!                                              nothing is connected
+//! supervisor   Quiesce
 //!              workers end their batches
 //!              and leave all queues;
-//!              control answers what is open
-//!              Ask::Rested
-//! supervisor                                    what was kept, Tell::GoOn
-//!                                               connections go on, workers serve their queues
-//!                                               Ask::GoesOn
-//! supervisor   ends it
+//!              control decides open upcalls
+//!              Quiesced
+//! supervisor                                   saved sessions, TakeOver
+//!                                              connections continue, workers serve their queues
+//!                                              Serving
+//! supervisor   Stop
 //! ```
 //!
-//! Where a queue stands is in guest memory or in its journal, as after a death, but between two batches: nothing is
-//! taken twice. Frames that waited for control have left. Messages of VMMs wait in their sockets. Until the next one is
-//! told to go on, [`Tell::Unrest`] takes it all back.
+//! The position of a queue is in guest memory or in its journal, as after a crash. The hand-over
+//! happens between two batches, so that no frame is taken twice. Frames that wait for control are
+//! decided or dropped before. Messages of VMMs wait in their sockets. `SupervisorEvent::Resume`
+//! undoes the hand-over until the next process receives `SupervisorEvent::TakeOver`.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use channel::supervision::{Ask, monotonic_ns};
+use channel::supervision::{SupervisorRequest, monotonic_ns};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Process;
 
-/// How long answers of control are waited for. It is running, so they are on their way.
-const OPEN: Duration = Duration::from_millis(20);
-/// Between two looks for them.
-const LOOK: Duration = Duration::from_micros(50);
-/// When control is asked again: its ring may have been full.
-const AGAIN: Duration = Duration::from_millis(4);
+/// Time to wait for the decisions of open upcalls, milliseconds. Control runs, so they arrive soon.
+const UPCALL_TIMEOUT: Duration = Duration::from_millis(20);
+/// Interval between two checks for open upcalls, microseconds.
+const CHECK_INTERVAL: Duration = Duration::from_micros(50);
+/// Time after which open upcalls are sent again, milliseconds: the ring may have been full.
+const RESEND_TIMEOUT: Duration = Duration::from_millis(4);
 
 impl Process {
-    /// Leaves all queues to the next switch.
-    pub(super) fn rest(&mut self) -> io::Result<()> {
+    /// Stops serving all queues, for the next switch process.
+    pub(super) fn quiesce(&mut self) -> io::Result<()> {
         let at_ns = monotonic_ns();
-        self.workers.rest();
-        self.settle_open_questions();
-        self.resting = true;
-        self.supervisor.send(&Ask::Rested { at_ns }, &[])
+        self.workers.quiesce();
+        self.drain_upcalls();
+        self.quiesced = true;
+        self.supervisor
+            .send(&SupervisorRequest::Quiesced { at_ns }, &[])
     }
 
-    /// Waits until no frame waits for control; what gets no answer in time is dropped by name.
-    fn settle_open_questions(&self) {
+    /// Waits until no frame waits for control. Frames without a decision in time are dropped and
+    /// counted.
+    fn drain_upcalls(&self) {
         let began = Instant::now();
-        let mut asked_again = false;
-        while self.workers.each(|w| w.switch.has_parked()).contains(&true) {
-            if began.elapsed() > OPEN {
-                self.workers.each(|w| w.switch.drop_parked());
+        let mut resent = false;
+        while self
+            .workers
+            .each(|w| w.switch.has_pending())
+            .contains(&true)
+        {
+            if began.elapsed() > UPCALL_TIMEOUT {
+                self.workers.each(|w| w.switch.drop_pending());
                 return;
             }
-            if began.elapsed() > AGAIN && !std::mem::replace(&mut asked_again, true) {
-                self.workers.each(|w| w.ask_again());
+            if began.elapsed() > RESEND_TIMEOUT && !std::mem::replace(&mut resent, true) {
+                self.workers.each(|w| w.resend_upcalls());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
-    /// There is no next switch.
-    pub(super) fn unrest(&mut self) {
-        if std::mem::take(&mut self.resting) {
-            self.workers.unrest();
+    /// Serves all queues again: the hand-over was cancelled.
+    pub(super) fn resume(&mut self) {
+        if std::mem::take(&mut self.quiesced) {
+            self.workers.resume();
         }
     }
 
-    /// While it rests: nobody else is heard. Pings are answered by `ask_for_life`.
+    /// Waits for messages of the supervisor only, while the switch is quiesced. [`Process::probe`]
+    /// replies to pings.
     pub(super) fn wait_for_supervisor(&mut self) -> io::Result<()> {
         let mut fds = [PollFd::new(&self.supervisor, PollFlags::IN)];
         match rustix::event::poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        self.hear_supervisor()
+        self.handle_supervisor()
     }
 
-    /// The switch before this one rests, and all that it has kept is here.
+    /// Continues all saved connections: the previous switch process is quiesced, and its saved
+    /// sessions are complete.
     pub(super) fn take_over(&mut self) -> io::Result<()> {
-        if !self.kept.waits() {
+        if !self.saved.waits() {
             return Ok(());
         }
         for port in self.ports.values_mut() {
-            if let Some(kept) = self.kept.claim(port.config()) {
-                port.hand(kept);
+            if let Some(saved) = self.saved.claim(port.config()) {
+                port.set_saved(saved);
             }
         }
-        self.kept.wait_no_more();
-        self.go_on_with_all();
+        self.saved.stop_waiting();
+        self.restore_all();
         let open = self.ports.values().filter(|port| port.socket().is_some());
         let connections = open.count() as u32;
         let at_ns = monotonic_ns();
         for (id, port) in &self.ports {
             if let Err(error) = self.watch_listener(*id, port) {
-                tracing::error!("connections of a port cannot be waited for: {error}");
+                tracing::error!("watching a listening socket failed: {error}");
             }
         }
         self.supervisor
-            .send(&Ask::GoesOn { at_ns, connections }, &[])
+            .send(&SupervisorRequest::Serving { at_ns, connections }, &[])
     }
 }

@@ -1,4 +1,4 @@
-//! Ports' limits, and what is counted of their queues.
+//! Limits, users and counters of ports.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::limits::PortLimits;
 use crate::poll::thread_time;
 use crate::worker::Worker;
 
-/// What was counted of all queues.
+/// Counters of all queues.
 type Counts = BTreeMap<PortId, BTreeMap<u16, QueueCounts>>;
 
-/// What one worker has counted.
+/// Counters of one worker.
 struct Counted {
     switch: SwitchFigures,
     own: WorkerFigures,
-    /// Of the queues of all ports, by reason.
+    /// Drops of the queues of all ports, by reason.
     drops: Vec<(PortId, u16, DropReason, u64)>,
 }
 
@@ -37,7 +37,7 @@ impl Counted {
             own: WorkerFigures {
                 helps: false,
                 busy_ticks: worker.switch.busy(),
-                // A job runs on the worker's own thread.
+                // A job runs in the worker's thread.
                 cpu_ns: thread_time().as_nanos() as u64,
             },
             drops,
@@ -53,7 +53,7 @@ fn add(drops: &mut Vec<(DropReason, u64)>, reason: DropReason, frames: u64) {
 }
 
 impl Process {
-    /// Those of all ports that have any.
+    /// Returns the limits of all ports that have any.
     pub(super) fn limits(&self) -> Vec<(PortId, Limits)> {
         let ports: Vec<PortId> = self.ports.keys().copied().collect();
         self.workers.first(move |w| {
@@ -63,13 +63,14 @@ impl Process {
         })
     }
 
-    /// What was counted, of the switch as a whole, of each worker, helpers last, and of each queue.
+    /// Returns the counters of the whole switch, of each worker with helpers last, and of each
+    /// queue.
     pub(super) fn count_all(&self) -> (SwitchFigures, Vec<WorkerFigures>, Counts) {
-        let (helpers, helped) = self.workers.help();
+        let (helpers, helper_frames) = self.workers.help();
         let mut figures = SwitchFigures {
             workers: self.workers.count() as u16,
             helpers,
-            helped,
+            helper_frames,
             ..SwitchFigures::default()
         };
         let ports: Vec<PortId> = self.ports.keys().copied().collect();
@@ -91,7 +92,7 @@ impl Process {
         (figures, workers, counts)
     }
 
-    /// What was counted of all queues but what was dropped: each worker has that of its own.
+    /// Returns the counters of all queues without drops, which each worker counts itself.
     fn queue_counts(&self, ports: Vec<PortId>) -> Counts {
         self.workers.first(move |w| {
             let mut counts = |id| {
@@ -102,8 +103,8 @@ impl Process {
         })
     }
 
-    /// From now on, only processes of this user connect to a port, which need not be there yet; or all that can. One of another user that is
-    /// connected is disconnected.
+    /// Sets the only user who may connect to a port, or removes the restriction. The port may not
+    /// exist yet. A connection of another user is ended.
     pub(super) fn set_peer(&mut self, id: PortId, user: Option<u32>) -> Result<(), String> {
         if id.0 as usize >= port::counters::MAX_PORTS {
             return Err("no such port".into());
@@ -112,12 +113,12 @@ impl Process {
             Some(user) => self.peers.insert(id, user),
             None => self.peers.remove(&id),
         };
-        self.part_with_stranger(id);
+        self.disconnect_other_user(id);
         self.report_phase(id);
         Ok(())
     }
 
-    /// Gives a port's workers these limits to share. Those that they have already go on as they are.
+    /// Sets a port's limits, which its workers share. Equal limits keep their state.
     pub(super) fn set_limits(&mut self, id: PortId, limits: Limits) -> Result<(), String> {
         if !self.ports.contains_key(&id) {
             return Err("no such port".into());

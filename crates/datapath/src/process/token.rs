@@ -1,9 +1,9 @@
-//! What the session thread waits for.
+//! The epoll tokens of the session thread.
 
 use port::PortId;
 use rustix::event::epoll::EventData;
 
-/// What a descriptor stands for.
+/// The meaning of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
     Supervisor,

@@ -1,4 +1,4 @@
-//! What is asked of all guests' ports now and then.
+//! Periodic checks of all guest ports.
 
 use port::PortId;
 
@@ -6,7 +6,8 @@ use super::Switch;
 use crate::guest::{GuestFault, GuestPort};
 
 impl Switch<GuestPort> {
-    /// Ports whose VMM took guest memory away, and whether all were seen: others may be busy with some.
+    /// Returns the ports whose VMM removed guest memory, and whether all ports were checked: other
+    /// workers may have locked some.
     pub fn ports_without_memory(&mut self) -> (Vec<PortId>, bool) {
         let (mut lost, mut all) = (Vec::new(), true);
         for (id, slot) in self.fabric.slots.iter_mut().enumerate() {
@@ -19,7 +20,8 @@ impl Switch<GuestPort> {
         (lost, all)
     }
 
-    /// Queues whose guests broke a rule since the last call: port, queue index, and how.
+    /// Returns the queues whose guests violated the protocol since the last call: port, queue
+    /// index, fault.
     pub fn take_faults(&mut self) -> Vec<(PortId, u16, GuestFault)> {
         let mut faults = Vec::new();
         for (id, slot) in self.fabric.slots.iter_mut().enumerate() {

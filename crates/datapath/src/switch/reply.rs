@@ -1,4 +1,4 @@
-//! Frames that control has made in answer to one that waited.
+//! Frames that control generated in reply to a pending one.
 
 use port::{Port, PortId};
 use wire::vlan::CAP;
@@ -6,15 +6,16 @@ use wire::vlan::CAP;
 use super::Switch;
 
 impl<P: Port> Switch<P> {
-    /// Gives a port a frame in answer to one with this tag; nothing if it is longer than any that control makes.
-    pub(crate) fn send_own(&mut self, to: PortId, tag: Option<u16>, frame: &[u8]) {
+    /// Delivers a generated frame to a port in reply to a frame with this tag. Frames longer than
+    /// the header buffer are ignored; control generates none.
+    pub(crate) fn send_generated(&mut self, to: PortId, tag: Option<u16>, frame: &[u8]) {
         if frame.len() > CAP {
             return;
         }
         self.meter.begin();
-        self.fabric.give_own(to, tag, frame);
+        self.fabric.deliver_generated(to, tag, frame);
         self.fabric.flush();
         let copying = self.meter.lap();
-        self.fabric.pay(copying);
+        self.fabric.charge_receivers(copying);
     }
 }

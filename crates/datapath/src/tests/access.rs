@@ -1,4 +1,4 @@
-//! Access lists: what was decided by them, cached, and decided anew when they change.
+//! Access lists: decisions, cached decisions, and new decisions when lists change.
 
 use channel::records::Answer;
 use policy::Action;
@@ -9,9 +9,9 @@ use wire::MacAddr;
 use wire::build::{PacketBuilder, TcpFields};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
-use crate::refuse::PER_SECOND;
+use crate::reject::PER_SECOND;
 
-/// What ports 2 and 3 take: nothing of what a list does not allow.
+/// Ports 2 and 3 receive nothing that a list does not allow.
 const NOTHING: &str = "
 [[acl]]
 name = 'in'
@@ -22,7 +22,7 @@ name = 'all'
 action = 'drop'
 ";
 
-/// Only port 3 takes nothing.
+/// Only port 3 receives nothing.
 const NOT_THREE: &str = "
 [[acl]]
 name = 'in'
@@ -74,7 +74,7 @@ fn known() -> Bench {
     bench
 }
 
-/// How many frames each of the ports 1 to 7 gets for what `act` does.
+/// Returns the number of frames that each of the ports 1 to 7 gets from `act`.
 fn received(bench: &mut Bench, act: impl FnOnce(&mut Bench)) -> [usize; 7] {
     let take = |bench: &Bench| [1, 2, 3, 4, 5, 6, 7].map(|id| bench.port(id).frames().len());
     take(bench);
@@ -83,7 +83,7 @@ fn received(bench: &mut Bench, act: impl FnOnce(&mut Bench)) -> [usize; 7] {
 }
 
 #[test]
-fn what_a_receiver_denies_is_dropped_without_a_question_from_the_second_frame_on() {
+fn frames_that_a_receiver_denies_cause_one_upcall() {
     let mut bench = known();
     bench.set_access(NOTHING);
     let denied = Drop(1, DropReason::AclDenied, 1);
@@ -98,7 +98,7 @@ fn what_a_receiver_denies_is_dropped_without_a_question_from_the_second_frame_on
     assert_eq!(got, [0, 1, 0, 0, 0, 0, 0]);
 }
 
-/// What port 2 does not take, and says so.
+/// Port 2 rejects some frames with a reply.
 const REJECTS: &str = "
 [[acl]]
 name = 'in'
@@ -110,10 +110,10 @@ action = 'reject'
 ";
 
 #[test]
-fn who_is_rejected_is_told_from_the_cache_too_and_not_too_often() {
+fn rejected_frames_get_replies_from_the_cache_up_to_a_rate() {
     let mut bench = known();
     bench.set_access(REJECTS);
-    let told = |bench: &mut Bench| {
+    let rejects = |bench: &mut Bench| {
         let frames = bench.port(1).frames();
         let is_answer = |f: &Vec<u8>| {
             let p = wire::Parsed::parse(f, f.len());
@@ -124,16 +124,16 @@ fn who_is_rejected_is_told_from_the_cache_too_and_not_too_often() {
     };
     for again in 0..3 {
         bench.send_and_decide(1, &frame(1, 2));
-        assert_eq!(told(&mut bench), 1, "{again}");
+        assert_eq!(rejects(&mut bench), 1, "{again}");
     }
     assert_eq!(bench.switch.figures().flows, 1);
     for _ in 0..2 * PER_SECOND {
         bench.send(1, &frame(1, 2));
     }
-    assert_eq!(told(&mut bench), PER_SECOND as usize - 3);
+    assert_eq!(rejects(&mut bench), PER_SECOND as usize - 3);
     bench.switch.set_clock(1_000_000_000);
     bench.send(1, &frame(1, 2));
-    assert_eq!(told(&mut bench), 1);
+    assert_eq!(rejects(&mut bench), 1);
     let all = u64::from(2 * PER_SECOND) + 4;
     let moves = [
         From(1, 1, 100),
@@ -145,9 +145,9 @@ fn who_is_rejected_is_told_from_the_cache_too_and_not_too_often() {
     assert_eq!(bench.totals().2, all + 1);
 }
 
-/// Whoever sends what has no answer does not silence those who share its port.
+/// Frames that get no reply do not use the budget of the port.
 #[test]
-fn what_has_no_answer_does_not_count_as_told() {
+fn rejected_frames_without_a_reply_do_not_use_the_budget() {
     let mut bench = known();
     bench.set_access(REJECTS);
     let segment = |flags| {
@@ -169,13 +169,13 @@ fn what_has_no_answer_does_not_count_as_told() {
 }
 
 #[test]
-fn a_tagged_sender_is_told_with_its_tag() {
+fn a_tagged_sender_gets_a_tagged_reply() {
     let mut bench = known();
     bench.set_access(REJECTS);
     let tagged = udp(&Flow::v4(4, 2).tagged(10), &[7; 58]);
     bench.send_and_decide(4, &tagged);
-    let [told] = bench.port(4).frames().try_into().unwrap();
-    let p = wire::Parsed::parse(&told, told.len());
+    let [rejects] = bench.port(4).frames().try_into().unwrap();
+    let p = wire::Parsed::parse(&rejects, rejects.len());
     assert_eq!(p.vlan.map(|tag| tag.vid), Some(10));
 }
 
@@ -185,20 +185,20 @@ fn a_reset_over_ipv6_comes_from_the_cache_too() {
     bench.set_access(REJECTS);
     for again in 0..2 {
         bench.send_and_decide(1, &tcp(&Flow::v6(1, 2), 7, &[7; 58]));
-        let [told] = bench.port(1).frames().try_into().unwrap();
-        let p = wire::Parsed::parse(&told, told.len());
+        let [rejects] = bench.port(1).frames().try_into().unwrap();
+        let p = wire::Parsed::parse(&rejects, rejects.len());
         assert_eq!((p.l4_proto, p.l4_flags & 4), (6, 4), "{again}");
     }
 }
 
 #[test]
-fn a_flood_leaves_out_whoever_denies_it_also_from_the_cache() {
+fn a_cached_flood_excludes_denying_receivers() {
     let mut bench = known();
     assert_eq!(
         received(&mut bench, |b| b.send_and_decide(1, &broadcast(1))),
         [0, 1, 1, 1, 0, 1, 0]
     );
-    let counted = |bench: &Bench| [2, 3].map(|port| bench.dropped(port, DropReason::LeftOut));
+    let counted = |bench: &Bench| [2, 3].map(|port| bench.dropped(port, DropReason::AclExcluded));
     for (access, two, three) in [(NOT_THREE, 1, 0), (NOTHING, 0, 0), ("", 1, 1)] {
         bench.set_access(access);
         let before = counted(&bench);
@@ -206,19 +206,19 @@ fn a_flood_leaves_out_whoever_denies_it_also_from_the_cache() {
             let got = received(&mut bench, |b| b.send_and_decide(1, &broadcast(1)));
             assert_eq!(got, [0, two, three, 1, 0, 1, 0], "{access} {again}");
         }
-        let left_out = [two, three].map(|got| 3 * (1 - got as u64));
-        let expected = [before[0] + left_out[0], before[1] + left_out[1]];
+        let excluded = [two, three].map(|got| 3 * (1 - got as u64));
+        let expected = [before[0] + excluded[0], before[1] + excluded[1]];
         assert_eq!(
             counted(&bench),
             expected,
-            "{access}: who does not get it sees that"
+            "{access}: the drop is counted at the excluded receiver"
         );
         assert_eq!(bench.switch.figures().flows, 1);
     }
 }
 
 #[test]
-fn only_flows_that_may_be_decided_otherwise_are_asked_about_again() {
+fn only_outdated_flows_cause_new_upcalls() {
     let mut bench = known();
     bench.send_and_decide(1, &frame(1, 2));
     bench.send_and_decide(2, &frame(2, 1));
@@ -226,10 +226,10 @@ fn only_flows_that_may_be_decided_otherwise_are_asked_about_again() {
     bench.send_and_decide(5, &frame(5, 4));
     bench.send_and_decide(5, &broadcast(5));
     assert_eq!(bench.switch.figures().flows, 5);
-    // Those from and to port 3.
+    // Flows from and to port 3.
     bench.set_access(NOT_THREE);
     assert_eq!(bench.switch.figures().flows, 4);
-    // Those from and to port 1.
+    // Flows from and to port 1.
     bench.set_access(&format!("{NOT_THREE}{NOT_FROM_ONE}"));
     assert_eq!(bench.switch.figures().flows, 2);
     bench.set_access(&format!("{NOT_FROM_ONE}{NOT_THREE}"));
@@ -237,7 +237,7 @@ fn only_flows_that_may_be_decided_otherwise_are_asked_about_again() {
 }
 
 #[test]
-fn what_was_decided_under_another_program_is_not_cached() {
+fn a_decision_of_another_program_is_not_cached() {
     let mut bench = known();
     bench.send(1, &frame(1, 2));
     let upcall = bench.ring.upcalls.remove(0);
@@ -267,7 +267,7 @@ fn what_was_decided_under_another_program_is_not_cached() {
 }
 
 #[test]
-fn an_answer_that_is_not_cached_leaves_members_out_too() {
+fn an_answer_that_is_not_cached_excludes_members_too() {
     let mut bench = known();
     bench.send(1, &broadcast(1));
     let upcall = bench.ring.upcalls.remove(0).id;
@@ -283,7 +283,7 @@ fn an_answer_that_is_not_cached_leaves_members_out_too() {
 }
 
 #[test]
-fn a_check_keeps_what_lists_allow_and_asks_again_about_what_they_deny() {
+fn a_check_keeps_allowed_flows_and_removes_denied_ones() {
     let mut bench = known();
     bench.set_access(NOT_THREE);
     bench.send_and_decide(1, &frame(1, 2));
@@ -297,14 +297,15 @@ fn a_check_keeps_what_lists_allow_and_asks_again_about_what_they_deny() {
     });
     let got = received(&mut bench, |b| b.send(1, &broadcast(1)));
     assert_eq!(got, [0, 1, 0, 1, 0, 1, 0]);
-    // A station that is elsewhere is found in spite of the lists.
+    // A station that moved is found in spite of the lists.
     bench.learn(BLUE, mac(2), 4);
     bench.check();
     assert_eq!(bench.switch.figures().flows, 1);
 }
 
 proptest! {
-    /// Lists that change at any time: what is done with a frame is what a switch without a cache does.
+    /// Lists that change at any time: the result for a frame equals that of a switch without a
+    /// cache.
     #[test]
     fn the_cache_never_differs_from_the_lists(
         steps in prop::collection::vec((0..ALL.len(), 1..=3u8, 0..=5u8, any::<bool>()), 1..40),
@@ -323,19 +324,22 @@ proptest! {
             let got = received(&mut bench, |b| b.send_and_decide(from.into(), &frame));
             let mut fresh = known();
             fresh.set_access(ALL[access]);
-            let wanted = received(&mut fresh, |b| b.send_and_decide(from.into(), &frame));
-            prop_assert_eq!(got, wanted, "from {} to {} with {}", from, to, ALL[access]);
+            let desired = received(&mut fresh, |b| b.send_and_decide(from.into(), &frame));
+            prop_assert_eq!(got, desired, "from {} to {} with {}", from, to, ALL[access]);
         }
     }
 }
 
-/// Port 1 may send UDP and nothing else; ports 2 and 3 take everything, by rules of their own.
+/// Port 1 may send UDP only; ports 2 and 3 receive everything, by rules of their own.
 const COUNTED: &str = "
 [[acl]]
 name = 'out'
 direction = 'from-guest'
 ports = ['p1']
-rule = [{ name = 'udp', action = 'allow', protocol = 'udp' }, { name = 'rest', action = 'drop', priority = 0 }]
+rule = [
+    { name = 'udp', action = 'allow', protocol = 'udp' },
+    { name = 'rest', action = 'drop', priority = 0 },
+]
 [[acl]]
 name = 'in'
 direction = 'to-guest'
@@ -348,7 +352,7 @@ fn frames_are_counted_for_every_rule_that_decides_about_them_and_once_each() {
     let mut bench = known();
     bench.set_access(COUNTED);
     assert_eq!(bench.counted(), [].into());
-    // The first one waits for the answer and has no flow.
+    // The first frame waits for the answer and has no flow.
     bench.send_and_decide(1, &frame(1, 2));
     let each = [("udp", (1, 100)), ("all", (1, 100))];
     assert_eq!(bench.counted(), each.into());
@@ -359,8 +363,8 @@ fn frames_are_counted_for_every_rule_that_decides_about_them_and_once_each() {
         bench.counted(),
         [("udp", (3, 300)), ("all", (3, 300))].into()
     );
-    assert_eq!(bench.counted(), [].into(), "it is told once");
-    // A flood goes to two ports by one rule.
+    assert_eq!(bench.counted(), [].into(), "counts are reset");
+    // A flood to two ports by one rule.
     let flood = udp(&Flow::v4(1, 77), &[7; 58]);
     bench.send_and_decide(1, &flood);
     bench.send(1, &flood);
@@ -368,18 +372,18 @@ fn frames_are_counted_for_every_rule_that_decides_about_them_and_once_each() {
         bench.counted(),
         [("udp", (2, 200)), ("all", (2, 200))].into()
     );
-    // Who drops counts, too, and nobody else is asked.
+    // A rule that drops counts, too, and no further rule is evaluated.
     bench.send_and_decide(1, &broadcast(1));
     bench.send(1, &broadcast(1));
     assert_eq!(bench.counted(), [("rest", (2, 200))].into());
-    // Without rules on the way, nothing is counted.
+    // Without rules nothing is counted.
     bench.send_and_decide(2, &frame(2, 1));
     bench.send(2, &frame(2, 1));
     assert_eq!(bench.counted(), [].into());
 }
 
 #[test]
-fn what_was_counted_stays_when_flows_go() {
+fn rule_counts_survive_removed_flows() {
     let mut bench = known();
     bench.set_access(COUNTED);
     bench.send_and_decide(1, &frame(1, 2));

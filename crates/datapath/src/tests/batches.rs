@@ -1,4 +1,4 @@
-//! Frames that are served many at a time fare as those that are served one by one.
+//! Frames served in batches are forwarded as if served one by one.
 
 use port::{Accepts, Offload};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use testkit::packets::{Flow, ethernet, mac, tcp_super, udp, udp_partial, vlan_ta
 
 use super::bench::{BLUE, Bench, offload};
 
-/// A frame that a guest sends.
+/// Frame that a guest sends.
 #[derive(Clone, Debug)]
 struct Sent {
     to: u8,
@@ -24,7 +24,7 @@ fn plain(to: u8, frame: Vec<u8>) -> Sent {
     }
 }
 
-/// Guests 2, 3 and 4 are known, 9 is not.
+/// Returns a known guest (2, 3, 4) or an unknown one (9).
 fn to() -> impl Strategy<Value = u8> {
     prop_oneof![6 => Just(2u8), 4 => Just(3u8), 2 => Just(4u8), 1 => Just(9u8)]
 }
@@ -78,16 +78,16 @@ fn sent() -> impl Strategy<Value = Sent> {
     ]
 }
 
-/// Trains of the same frame, so that runs have all lengths.
+/// Returns flow batches of equal frames, so that action batches have all lengths.
 fn batch() -> impl Strategy<Value = Vec<Sent>> {
-    let train = (sent(), prop_oneof![3 => Just(1usize), 1 => 2..40usize]);
-    prop::collection::vec(train, 1..20).prop_map(|trains| {
-        let frames = trains.into_iter().flat_map(|(f, n)| vec![f; n]);
+    let batch_of_flow = (sent(), prop_oneof![3 => Just(1usize), 1 => 2..40usize]);
+    prop::collection::vec(batch_of_flow, 1..20).prop_map(|flow_batches| {
+        let frames = flow_batches.into_iter().flat_map(|(f, n)| vec![f; n]);
         frames.take(200).collect()
     })
 }
 
-/// Rules that look at nothing above Ethernet, at addresses, and at ports and flags.
+/// Rules that depend on Ethernet only, on addresses, and on ports and flags.
 const RULES: [&str; 3] = [
     "",
     "
@@ -142,7 +142,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_batch_fares_as_its_frames_one_by_one(
+    fn a_batch_is_forwarded_as_its_frames_one_by_one(
         frames in batch(),
         rules in prop::sample::select(&RULES[..]),
         pairs in 1..4u16,
@@ -158,14 +158,14 @@ proptest! {
         }
         together.serve(1);
         prop_assert_eq!(together.reading(), single.reading());
-        // What is parked waits with the frames that the same answer releases, in order.
+        // Pending frames are released in order with those of the same answer.
         prop_assert_eq!(together.decide(), single.decide());
         prop_assert_eq!(together.reading(), single.reading());
         for port in 1..8 {
-            let (got, wanted) = (together.port(port).delivered(), single.port(port).delivered());
-            prop_assert_eq!(&got, &wanted, "port {}", port);
+            let (got, desired) = (together.port(port).delivered(), single.port(port).delivered());
+            prop_assert_eq!(&got, &desired, "port {}", port);
             if port == 2 && room == usize::MAX && rules.is_empty() {
-                // And, without any switch: what was sent there arrives, once, as it was, in order.
+                // Independent of the switch: plain frames arrive once, unchanged, in order.
                 let plain = frames.iter().filter(|f| f.plain && f.to == 2);
                 let expected: Vec<_> = plain.map(|f| &f.frame).collect();
                 let got: Vec<_> = got.iter().map(|(frame, _)| frame).collect();
@@ -175,8 +175,8 @@ proptest! {
     }
 }
 
-/// Whether `all` has the members of `part` in their order; beside them it has tagged frames, stripped.
+/// Returns whether `all` has the members of `part` in their order, among others.
 fn is_subsequence<T: PartialEq>(part: &[T], all: &[T]) -> bool {
     let mut all = all.iter();
-    part.iter().all(|wanted| all.any(|got| got == wanted))
+    part.iter().all(|desired| all.any(|got| got == desired))
 }

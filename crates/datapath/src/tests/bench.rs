@@ -1,8 +1,7 @@
-//! A switch on a bench: test ports all around, a control that decides with `policy`, and counters of
-//! which every single one is accounted for.
+//! Test bench: a switch with test ports, a control that decides with `policy`, and all counters.
 //!
-//! [`Bench::step`] names every counter that its action moves. Any other counter that moves fails the
-//! test, with the port's name.
+//! [`Bench::step`] lists every counter that its action changes. Any other counter that changes
+//! fails the test, with the port's name.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use channel::records::{Answer, Upcall};
 use channel::switching::Station;
 use policy::acl::{Names, RuleId, Rules};
-use policy::guard::{Guard, Guards};
+use policy::port_security::{PortSecurity, PortSecurityTable};
 use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::counters::{Counters, Traffic};
 use port::loopback::LoopbackPort;
@@ -21,8 +20,8 @@ use testkit::net::NetHeader;
 use virtio::features::Features;
 use wire::MacAddr;
 
-use crate::errand::{Errand, Known};
 use crate::guest::header;
+use crate::revalidator::{FlowSweep, Known};
 use crate::switch::{Switch, UpcallSink};
 
 pub(super) const BLUE: SegmentId = SegmentId(1);
@@ -55,10 +54,10 @@ fn model() -> Model {
     }
 }
 
-/// Frames that a port takes the short way at a time: few, so that the long way stands between them.
+/// Frames that a port accepts by the fast path at a time: few, so that both paths alternate.
 const PIECES: usize = 3;
 
-/// A port that a test can reach into while the switch has it.
+/// Port that a test can access while the switch owns it.
 #[derive(Clone, Debug)]
 pub(super) struct TestPort(Rc<RefCell<State>>);
 
@@ -67,9 +66,9 @@ struct State {
     port: LoopbackPort,
     mtu: u32,
     pairs: u16,
-    /// Frames that it takes at most until they are looked at.
+    /// Frames that it accepts at most until they are read.
     room: usize,
-    /// So many times more somebody else has it.
+    /// Number of lock attempts that fail, as if another worker had the lock.
     held_elsewhere: usize,
     /// Frames delivered to each pair since its last flush, and flushes.
     unflushed: u64,
@@ -105,7 +104,7 @@ impl TestPort {
         self.0.borrow_mut().room = room;
     }
 
-    /// Whoever next wants to hold it finds that so many times somebody else does.
+    /// Lets the next lock attempts fail so many times.
     pub(super) fn hold_elsewhere(&self, times: usize) {
         self.0.borrow_mut().held_elsewhere = times;
     }
@@ -120,14 +119,14 @@ impl TestPort {
         state.port.waiting.push_back((frame.to_vec(), offload));
     }
 
-    /// What was delivered and flushed since the last call.
+    /// Returns the frames that were delivered and flushed since the last call.
     pub(super) fn delivered(&self) -> Vec<(Vec<u8>, Offload)> {
         let mut state = self.0.borrow_mut();
         assert_eq!(state.unflushed, 0, "frames without a flush");
         std::mem::take(&mut state.port.delivered)
     }
 
-    /// The same, when no offload is expected.
+    /// Returns the same frames, which must have no offload.
     pub(super) fn frames(&self) -> Vec<Vec<u8>> {
         let plain = |(frame, offload)| {
             assert_eq!(offload, Offload::default());
@@ -206,7 +205,7 @@ impl Port for TestPort {
     }
 }
 
-/// Any port, so that decorated ones can stand beside plain ones.
+/// Any port, so that decorated ones can be mixed with plain ones.
 pub(super) struct Any(Box<dyn Port>);
 
 impl Port for Any {
@@ -268,7 +267,7 @@ impl UpcallSink for Ring {
     }
 }
 
-/// What control has learned.
+/// FDB of the test's control.
 #[derive(Debug, Default)]
 struct Fdb(HashMap<(SegmentId, MacAddr), PortId>);
 
@@ -282,7 +281,7 @@ impl Lookup for Fdb {
     }
 }
 
-/// One counter that a step moves.
+/// Counter that a step changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Move {
     /// Port, frames, bytes.
@@ -296,8 +295,7 @@ pub(super) enum Move {
     Upcalls(u64),
 }
 
-/// See the module.
-/// Names of rules that [`Bench::counted`] knows.
+/// Names of the rules that [`Bench::counted`] returns.
 const RULES: [&str; 4] = ["udp", "all", "arp", "rest"];
 
 pub(super) struct Bench {
@@ -307,12 +305,12 @@ pub(super) struct Bench {
     ports: BTreeMap<u32, TestPort>,
     counters: Counters,
     fdb: Fdb,
-    /// With the access lists, which the switch does not get.
+    /// Control's program, with the access lists, which the switch does not get.
     program: Program,
 }
 
 impl Bench {
-    /// All seven ports.
+    /// Returns a bench with all seven ports.
     pub(super) fn new() -> Self {
         let counters = Counters::heap();
         let mut bench = Self {
@@ -336,7 +334,7 @@ impl Bench {
         bench
     }
 
-    /// Puts another port in the place of `id`.
+    /// Replaces port `id`.
     pub(super) fn plug(&mut self, id: u32, port: impl Port + 'static) {
         self.switch.add_port(PortId(id), Any(Box::new(port)));
     }
@@ -345,12 +343,12 @@ impl Bench {
         self.ports[&id].clone()
     }
 
-    /// Control knows that `mac` is behind `port`.
+    /// Adds an FDB entry of `mac` at `port`.
     pub(super) fn learn(&mut self, segment: SegmentId, mac: [u8; 6], port: u32) {
         self.fdb.0.insert((segment, MacAddr(mac)), PortId(port));
     }
 
-    /// Has `port` send a frame and the switch serve it.
+    /// Sends a frame from `port` and serves it.
     pub(super) fn send(&mut self, port: u32, frame: &[u8]) {
         self.send_with(port, frame, &NetHeader::default());
     }
@@ -360,12 +358,12 @@ impl Bench {
         self.serve(port);
     }
 
-    /// Serves until nothing is left.
+    /// Serves until the queue is empty.
     pub(super) fn serve(&mut self, port: u32) {
         while self.switch.serve(PortId(port), 0, self.now, &mut self.ring) {}
     }
 
-    /// Control answers all upcalls; returns how many.
+    /// Lets control answer all upcalls. Returns their number.
     pub(super) fn decide(&mut self) -> usize {
         let upcalls = std::mem::take(&mut self.ring.upcalls);
         for upcall in &upcalls {
@@ -389,8 +387,8 @@ impl Bench {
         upcalls.len()
     }
 
-    /// Control has other access lists, in TOML; ports are called `p1` to `p7`. Of the switch's flows it has those forgotten that
-    /// they may decide otherwise.
+    /// Sets control's access lists, in TOML; ports are called `p1` to `p7`. The switch removes the
+    /// outdated flows.
     pub(super) fn set_access(&mut self, text: &str) {
         let model = toml::from_str(text).expect("a model");
         let ports = (1..=7).map(|id| (format!("p{id}"), PortId(id))).collect();
@@ -403,11 +401,12 @@ impl Bench {
         self.run(program);
     }
 
-    /// The guest of a port may send no more than this.
-    pub(super) fn set_guard(&mut self, port: u32, guard: Guard) {
+    /// Sets the port security of a port.
+    pub(super) fn set_port_security(&mut self, port: u32, port_security: PortSecurity) {
         let rules = self.program.rules().clone();
         let program = self.program.with_rules(rules, self.program.epoch() + 1);
-        self.run(program.with_guards(Guards::from_iter([(PortId(port), guard)])));
+        let table = PortSecurityTable::from_iter([(PortId(port), port_security)]);
+        self.run(program.with_port_security(table));
     }
 
     fn run(&mut self, program: Program) {
@@ -418,11 +417,12 @@ impl Bench {
         self.finish();
     }
 
-    /// What was counted for rules since the last call, by name; these are of the list `in`, or `out`.
+    /// Returns the counts of rules since the last call, by name; the rules are of the list `in` or
+    /// `out`.
     pub(super) fn counted(&mut self) -> BTreeMap<&'static str, (u64, u64)> {
-        self.switch.begin(99, Errand::CountRules);
-        while self.switch.has_to_do() {
-            self.switch.go_on(self.now);
+        self.switch.begin(99, FlowSweep::CountRules);
+        while self.switch.has_work() {
+            self.switch.continue_work(self.now);
         }
         let finished = self.switch.take_finished().pop().expect("it is done");
         let name = |id| {
@@ -436,7 +436,7 @@ impl Bench {
             .collect()
     }
 
-    /// What control knows.
+    /// Returns the state of control.
     pub(super) fn known(&self) -> Arc<Known> {
         let known = self.fdb.0.iter();
         let known = known.map(|((segment, mac), port)| Station {
@@ -447,19 +447,19 @@ impl Bench {
         Arc::new(Known::new(&known.collect::<Vec<_>>(), &[]))
     }
 
-    /// Control has all flows checked.
+    /// Runs a check of all flows.
     pub(super) fn check(&mut self) {
-        self.switch.begin(1, Errand::Check(self.known()));
+        self.switch.begin(1, FlowSweep::Check(self.known()));
         self.finish();
     }
 
-    /// Goes on until nothing is left to do; what was done, by number.
+    /// Runs all remaining work. Returns the numbers of the finished sweeps.
     pub(super) fn finish(&mut self) -> Vec<u64> {
-        while self.switch.has_to_do() {
-            self.switch.go_on(self.now);
+        while self.switch.has_work() {
+            self.switch.continue_work(self.now);
         }
         let finished = self.switch.take_finished().into_iter();
-        finished.map(|errand| errand.ticket).collect()
+        finished.map(|sweep| sweep.ticket).collect()
     }
 
     /// Answers the oldest upcall once, with this action.
@@ -477,31 +477,31 @@ impl Bench {
         );
     }
 
-    /// Sends the frame and has control decide.
+    /// Sends the frame and lets control decide.
     pub(super) fn send_and_decide(&mut self, port: u32, frame: &[u8]) {
         self.send(port, frame);
         self.decide();
     }
 
-    /// Runs `act`, which moves exactly these counters.
+    /// Runs `act`, which changes exactly these counters.
     #[track_caller]
     pub(super) fn step(&mut self, moves: &[Move], act: impl FnOnce(&mut Self)) {
-        let mut wanted = self.reading();
+        let mut desired = self.reading();
         act(self);
         for m in moves {
             for (name, by) in named(*m) {
-                *wanted.entry(name).or_default() += by;
+                *desired.entry(name).or_default() += by;
             }
         }
         let got = self.reading();
         for (name, value) in &got {
-            let expected = wanted.get(name).copied().unwrap_or(0);
+            let expected = desired.get(name).copied().unwrap_or(0);
             assert_eq!(*value, expected, "counter \"{name}\" is not as expected");
         }
-        assert_eq!(got.len(), wanted.len(), "a counter that does not exist");
+        assert_eq!(got.len(), desired.len(), "a counter that does not exist");
     }
 
-    /// Every counter there is, by name.
+    /// Returns all counters by name.
     pub(super) fn reading(&self) -> BTreeMap<String, u64> {
         let mut all = BTreeMap::new();
         for id in 0..16 {
@@ -528,12 +528,12 @@ impl Bench {
         all
     }
 
-    /// Frames that a port is the cause of losing for this reason.
+    /// Returns the frames that were dropped at a port for this reason.
     pub(super) fn dropped(&self, port: u32, reason: DropReason) -> u64 {
         self.counters.read(PortId(port)).dropped(reason)
     }
 
-    /// Frames in, frames out and frames dropped, over all ports.
+    /// Returns the frames received, delivered and dropped, over all ports.
     pub(super) fn totals(&self) -> (u64, u64, u64) {
         let ids = (0..16).map(|id| self.counters.read(PortId(id)));
         ids.fold((0, 0, 0), |(from, to, drops), c| {
@@ -563,13 +563,13 @@ fn named(m: Move) -> Vec<(String, u64)> {
     }
 }
 
-/// What the switch makes of a sender's header when everything was negotiated.
+/// Returns the offload of a sender's header when everything was negotiated.
 pub(super) fn offload(header: &NetHeader) -> Offload {
     let header = virtio::net::NetHeader::decode(&header.to_bytes());
     header::decode(&header, Features::all()).expect("a legal header")
 }
 
-/// The header that a receiver sees.
+/// Returns the header that a receiver gets.
 pub(super) fn encoded(offload: &Offload) -> NetHeader {
     NetHeader::from_bytes(super::header::bytes(header::encode(offload, 1)))
 }

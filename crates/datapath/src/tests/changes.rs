@@ -1,4 +1,4 @@
-//! A change of the program while frames come: none of them sees half of it.
+//! Changes of the program while frames come: no frame is forwarded by parts of two programs.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use wire::flow::FlowKey;
 use wire::{EtherType, MacAddr};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
-use crate::flow_table::PIECE;
+use crate::flow_table::FLOWS_PER_PART;
 
-/// Ports 1 and 3 are in blue, and 2 where it is said to be.
+/// Returns a program with ports 1 and 3 in blue, and port 2 in `two`.
 fn program(epoch: u64, two: SegmentId) -> Program {
     let segment = |name: &str| Segment {
         name: name.into(),
@@ -28,7 +28,7 @@ fn program(epoch: u64, two: SegmentId) -> Program {
     Program::compile(&model, epoch).expect("a sound model")
 }
 
-/// What is outdated when a member of blue comes or goes.
+/// Returns the outdated flows when a member of blue is added or removed.
 fn of_blue() -> Outdated {
     Outdated {
         ports: vec![PortId(1)],
@@ -48,7 +48,7 @@ fn key(dmac: [u8; 6]) -> FlowKey {
         .with_ethertype(EtherType(0x88b5))
 }
 
-/// A flow of port 1, or its answer alone, that floods blue and leaves nobody out.
+/// Returns an answer that floods blue without exclusions; without `upcall` only a flow.
 fn flooded(upcall: Option<u64>, dmac: [u8; 6], epoch: u64) -> Answer {
     Answer::Install {
         upcall,
@@ -69,16 +69,16 @@ fn bench(two: SegmentId) -> Bench {
     bench
 }
 
-/// How many frames ports 2 and 3 get.
+/// Returns the numbers of frames that ports 2 and 3 get.
 fn received(bench: &mut Bench, act: impl FnOnce(&mut Bench)) -> [usize; 2] {
     act(bench);
     [2, 3].map(|id| bench.port(id).frames().len())
 }
 
 #[test]
-fn a_flow_that_is_to_be_forgotten_floods_to_nobody_new() {
+fn an_outdated_flow_does_not_flood_to_new_members() {
     let mut bench = bench(RED);
-    for n in 0..3 * PIECE as u32 {
+    for n in 0..3 * FLOWS_PER_PART as u32 {
         let [a, b, c, d] = n.to_be_bytes();
         let answer = flooded(None, [2, 1, a, b, c, d], 1);
         bench.switch.answer(answer, bench.now);
@@ -88,12 +88,12 @@ fn a_flow_that_is_to_be_forgotten_floods_to_nobody_new() {
     bench
         .switch
         .change_program(program(2, BLUE), of_blue(), bench.now);
-    bench.switch.go_on(bench.now);
-    assert!(bench.switch.has_to_do());
+    bench.switch.continue_work(bench.now);
+    assert!(bench.switch.has_work());
     bench.step(&[From(1, 1, 100), Hits(1), To(3, 1, 100)], |b| {
         assert_eq!(received(b, |b| b.send(1, &broadcast())), [0, 1]);
     });
-    // Others that come meanwhile let nobody in before it is time either.
+    // Further changes meanwhile do not admit new members earlier either.
     let again = program(3, BLUE);
     bench
         .switch
@@ -110,9 +110,9 @@ fn a_flow_that_is_to_be_forgotten_floods_to_nobody_new() {
     );
 }
 
-/// The answer may be older than the program that runs, or newer.
+/// The answer may be older than the current program, or newer.
 #[test]
-fn a_flood_that_another_program_decided_is_asked_about_again() {
+fn a_flood_decided_by_another_program_causes_a_new_upcall() {
     for (before, after, epoch) in [(RED, BLUE, 1), (BLUE, RED, 3)] {
         for once in [true, false] {
             let mut bench = bench(before);
@@ -134,7 +134,7 @@ fn a_flood_that_another_program_decided_is_asked_about_again() {
             };
             let act = |b: &mut Bench| b.switch.answer(late, b.now);
             assert_eq!(received(&mut bench, act), [0, 0], "{epoch} {once}");
-            bench.switch.ask_more(&mut bench.ring);
+            bench.switch.send_unsent_upcalls(&mut bench.ring);
             assert_eq!(bench.ring.upcalls.remove(0).id, upcall);
             let right = flooded(Some(upcall), BROADCAST, 2);
             let act = |b: &mut Bench| b.switch.answer(right, b.now);

@@ -1,5 +1,5 @@
-//! A guest that sprays keys, so that lists which tell them apart make as many flows and masks as possible (Open vSwitch,
-//! CVE-2019-25076: tuple space explosion).
+//! A guest that sprays keys against lists that distinguish as many keys as possible, which would
+//! need many flows and masks (Open vSwitch, CVE-2019-25076: tuple space explosion).
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::bench::{BLUE, Bench, Move::*};
 
 const SPRAYED: u32 = 2000;
 
-/// Rules for port 1 alone, that look at prefixes and ports of all lengths.
+/// Returns rules for port 1 alone, with prefixes and ports of all lengths.
 fn lists(extra: u32) -> String {
     let mut text = "[[acl]]\nname = 'out'\ndirection = 'from-guest'\nports = ['p1']\n".to_owned();
     for len in 1..=32u32 {
@@ -31,7 +31,7 @@ fn lists(extra: u32) -> String {
     text
 }
 
-/// Frames of port 1 whose addresses and ports look random: Weyl's sequence, turned.
+/// Sends frames of port 1 whose addresses and ports look random: a rotated Weyl sequence.
 fn spray(bench: &mut Bench, round: u32) {
     for n in 0..SPRAYED {
         let turn = |by: u32| {
@@ -63,7 +63,7 @@ fn cve_2019_25076_sprayed_keys_make_few_masks_and_cost_others_no_flow() {
         bench.send_and_decide(from, &frame((from, to)));
     }
     for round in 0..3 {
-        // The flows of the rules that were go, those of who has none stay.
+        // The flows of the old rules are removed, those of ports without rules stay.
         bench.set_access(&lists(round));
         spray(&mut bench, round);
         let flows = bench.switch.flows.records(bench.now);

@@ -1,4 +1,4 @@
-//! The cache against a list that is searched from front to back.
+//! Comparison of the flow cache with a linear list.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn masks() -> [FlowMask; 4] {
     ]
 }
 
-/// The destination's address shows up in an IP address too.
+/// Returns a key whose IP address contains the destination, too.
 fn key(port: u32, smac: u64, dmac: u64) -> FlowKey {
     FlowKey::from_words([0, 0, 0, 0, smac, 0, 1, dmac])
         .with_in_port(port)
@@ -47,7 +47,7 @@ struct Row {
     used: u64,
 }
 
-/// A list for each mask, in the order in which they are asked; `room` rows in all.
+/// One list per mask, in search order; `room` rows in total.
 #[derive(Debug)]
 struct Oracle {
     lists: Vec<(FlowMask, Vec<Row>)>,
@@ -83,7 +83,7 @@ impl Oracle {
         })
     }
 
-    /// The number of the mask's list; a new one takes the place of an empty one.
+    /// Returns the index of the mask's list; a new one replaces an empty one.
     fn list(&mut self, mask: &FlowMask) -> usize {
         let known = self.lists.iter().position(|(m, _)| m == mask);
         let empty = || self.lists.iter().position(|(_, rows)| rows.is_empty());
@@ -134,8 +134,8 @@ impl Oracle {
         self.lists.iter().flat_map(|(_, rows)| rows)
     }
 
-    /// The oldest goes: of ports with more than their share and more than this one, else of the port's own,
-    /// else, for a port below its share, of all.
+    /// Evicts the oldest row: of ports above their share that have more than this one, else of the
+    /// port itself, else, for a port below its share, of any port.
     fn evict_for(&mut self, port: u32) -> bool {
         let from = |port| self.rows().filter(|r| r.key.in_port() == port).count();
         let mut senders: Vec<u32> = self.rows().map(|r| r.key.in_port()).collect();
@@ -169,7 +169,7 @@ impl Oracle {
         });
     }
 
-    /// Idle times of the learned stations used within a time.
+    /// Returns the idle times of the learned stations used within a time.
     fn stations(&self, now: u64, within: u64) -> BTreeMap<Used, u64> {
         let mut all = BTreeMap::new();
         for row in self.rows().filter(|r| r.origin.learned) {
@@ -201,10 +201,10 @@ impl Oracle {
 /// Segment, address and port.
 type Used = (SegmentId, [u8; 6], u32);
 
-/// Calls with each place of a walk; how often.
-fn walk(mut piece: impl FnMut(usize, &mut Effort) -> Progress) -> usize {
+/// Runs a walk to its end. Returns the number of calls.
+fn walk(mut part: impl FnMut(usize, &mut Effort) -> Progress) -> usize {
     let (mut at, mut calls) = (0, 1);
-    while let Progress::GoOn(next) = piece(at, &mut Effort::default()) {
+    while let Progress::ResumeAt(next) = part(at, &mut Effort::default()) {
         (at, calls) = (next, calls + 1);
     }
     calls
@@ -236,9 +236,9 @@ fn sorted(table: &FlowTable, now: u64) -> Vec<([u64; 8], [u64; 8], u64, u64)> {
 #[derive(Clone, Debug)]
 enum Step {
     Lookup(FlowKey),
-    /// In three steps, all keys together.
+    /// A lookup in three steps, all keys together.
     Batch(Vec<FlowKey>),
-    /// In three steps, with an installation before the last.
+    /// A lookup in three steps, with an installation before the last.
     Late(FlowKey, FlowKey, usize, u32),
     Install(FlowKey, usize, u32),
     ForgetStation(u16, u64),
@@ -248,9 +248,9 @@ enum Step {
     Expire,
 }
 
-/// Milliseconds that a step takes at most.
+/// Milliseconds of a step at most.
 const STEP: u64 = 16;
-/// Milliseconds without use after which flows expire here.
+/// Idle timeout in this test, milliseconds.
 const IDLE: u64 = 20 * STEP;
 
 fn a_key(keys: u64) -> impl Strategy<Value = FlowKey> {
@@ -272,7 +272,7 @@ fn a_step(keys: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// As good as random: those that decided for a flow.
+/// Returns pseudo-random rules of a flow.
 fn rules(action: Action, in_port: u32) -> Vec<RuleId> {
     let Action::Unicast { port, .. } = action else {
         panic!("none of these: {action:?}");
@@ -288,9 +288,9 @@ fn install(
     now: u64,
 ) {
     let mask = masks()[mask];
-    // As good as random: a segment or none, known or not.
+    // Pseudo-random: a segment or none, known or not.
     let segment = (action + key.in_port()) as u16 % 3;
-    let rules = table.hold_rules(rules(to(action), key.masked(&mask).in_port()));
+    let rules = table.intern_rules(rules(to(action), key.masked(&mask).in_port()));
     let origin = Origin {
         segment: (segment < 2).then_some(SegmentId(segment)),
         learned: !now.is_multiple_of(4),
@@ -367,7 +367,7 @@ fn both(table: &mut FlowTable, oracle: &mut Oracle, steps: &[Step]) {
 }
 
 proptest! {
-    /// A single set: every eviction is known beforehand.
+    /// Single set: every eviction can be predicted.
     #[test]
     fn one_set_does_what_a_list_does(
         seed: u64,
@@ -376,7 +376,7 @@ proptest! {
         both(&mut FlowTable::new(FEW, seed), &mut Oracle::new(FEW), &steps);
     }
 
-    /// A table far larger than its content: nothing is ever evicted.
+    /// Table far larger than its content: nothing is evicted.
     #[test]
     fn a_roomy_table_forgets_nothing(
         seed: u64,
@@ -385,7 +385,7 @@ proptest! {
         both(&mut FlowTable::new(16_384, seed), &mut Oracle::new(usize::MAX), &steps);
     }
 
-    /// A port that sprays headers fills what nobody uses, and then evicts its own.
+    /// A port that sprays headers fills unused room, and then evicts its own flows.
     #[test]
     fn a_port_that_sprays_keys_evicts_its_own(seed: u64, victims in 1..4u32) {
         let mut table = FlowTable::new(1024, seed);
@@ -407,7 +407,7 @@ proptest! {
         prop_assert!(sprayed as u64 >= each, "the sprayer has {} flows", sprayed);
     }
 
-    /// Who has more than its share gives room back when others want it.
+    /// A port above its share returns room when others need it.
     #[test]
     fn a_late_port_gets_its_share(seed: u64) {
         let mut table = FlowTable::new(1024, seed);
@@ -429,7 +429,7 @@ proptest! {
     }
 }
 
-/// Half a million flows: sets are split again and again, and flows are where they were put.
+/// Half a million flows: sets are split repeatedly, and all flows are found.
 #[test]
 fn a_table_grows_with_its_flows() {
     let mut table = FlowTable::new(1 << 20, 7);
@@ -450,14 +450,14 @@ fn a_table_grows_with_its_flows() {
 }
 
 #[test]
-fn a_sweep_goes_on_where_it_stopped() {
+fn a_sweep_resumes_where_it_stopped() {
     let mut table = FlowTable::new(64, 1);
     for n in 0..40 {
         table.install(&key(1, n, 1), &masks()[0], to(2), Origin::default(), n);
     }
     assert_eq!(table.expire_some(50, 30, 8), 8);
     assert_eq!(table.expire_some(50, 30, 8), 8);
-    // Of the next 24, four are as old as the limit allows not.
+    // Of the next 24, four exceed the idle timeout.
     assert_eq!(table.expire_some(50, 30, 24), 4);
     assert_eq!(table.len(), 20);
     assert_eq!(table.expire_some(90, 30, usize::MAX), 20);

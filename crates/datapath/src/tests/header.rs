@@ -1,4 +1,4 @@
-//! Which virtio headers are legal, spelled out once more, and compared for every type, flag and feature.
+//! Legal virtio headers, specified a second time, and compared for every type, flag and feature.
 
 use port::{Accepts, DropReason, Gso, Offload, PartialChecksum};
 use testkit::features as bits;
@@ -16,7 +16,7 @@ const HOST: [u64; 5] = [
     bits::HOST_USO,
 ];
 
-/// All sums of these bits.
+/// Returns all combinations of these bits.
 fn subsets(bits: &[u64]) -> impl Iterator<Item = u64> + '_ {
     (0..1u32 << bits.len()).map(|n| {
         let chosen = bits.iter().enumerate().filter(|(i, _)| n >> i & 1 == 1);
@@ -29,7 +29,8 @@ fn decoded(header: NetHeader, features: u64) -> Result<Offload, DropReason> {
     decode(&header, Features::from_bits_truncate(features))
 }
 
-/// Virtio 1.3, 5.1.6.2: what the driver must have negotiated for this header; `None` if it is never legal.
+/// Returns the features that a driver must have negotiated for this header (virtio 1.3, 5.1.6.2);
+/// `None` if it is never legal.
 fn needs(flags: u8, gso_type: u8) -> Option<u64> {
     let checksum = if flags & 1 != 0 { bits::CSUM } else { 0 };
     let segmentation = match gso_type {
@@ -44,7 +45,7 @@ fn needs(flags: u8, gso_type: u8) -> Option<u64> {
     (checksum != 0).then_some(checksum | segmentation)
 }
 
-/// A header's bytes, from the two numbers as which it is written.
+/// Returns a header's bytes from its two numbers.
 pub(super) fn bytes((low, high): (u64, u32)) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&low.to_le_bytes());
@@ -87,7 +88,7 @@ fn every_type_with_every_flag_and_feature_set() {
 }
 
 #[test]
-fn what_is_encoded_says_the_same() {
+fn encoding_is_the_inverse_of_decoding() {
     let kinds = [
         (GsoKind::Tcp4, 1),
         (GsoKind::Tcp6, 4),

@@ -1,4 +1,4 @@
-//! What a port may be sent, however its receivers of a batch come to be held.
+//! Limits of a receiver, in any order in which the receivers of a batch are locked.
 
 use channel::limits::{Limit, Limits, Rate};
 use port::{DropReason, PortId};
@@ -18,7 +18,8 @@ fn broadcast() -> Vec<u8> {
     ethernet(BROADCAST, mac(1), 0x88b5, &[0; 86])
 }
 
-/// Flows from port 1 to 2, to 3 and to all are cached. Port 2 may be sent a frame a second, and has had it.
+/// Returns a bench with flows from port 1 to 2, to 3 and to all. Port 2 may get one frame per
+/// second, and has got it.
 fn bench() -> Bench {
     let mut bench = Bench::new();
     for port in [1, 2, 3] {
@@ -44,7 +45,8 @@ fn bench() -> Bench {
     bench
 }
 
-/// Whether the limit holds for all `frames` of one batch, so many of which are for port 2, while another port is held elsewhere.
+/// Checks that the limit holds for all `frames` of one batch, of which so many are for port 2,
+/// while another worker has the lock of another port.
 #[track_caller]
 fn check(frames: &[Vec<u8>], limited: usize, elsewhere: u32) {
     let mut bench = bench();
@@ -60,13 +62,13 @@ fn check(frames: &[Vec<u8>], limited: usize, elsewhere: u32) {
 }
 
 #[test]
-fn a_receiver_is_limited_when_another_one_is_held_elsewhere() {
+fn a_receiver_is_limited_when_another_one_is_locked_elsewhere() {
     let frames = [vec![to(2); FRAMES], vec![to(3); FRAMES]].concat();
     check(&frames, FRAMES, 3);
 }
 
 #[test]
-fn a_receiver_is_limited_behind_a_flood_to_one_that_is_held_elsewhere() {
+fn a_receiver_is_limited_after_a_flood_to_one_that_is_locked_elsewhere() {
     let frames = [vec![broadcast()], vec![to(2); FRAMES]].concat();
     check(&frames, FRAMES + 1, 4);
 }

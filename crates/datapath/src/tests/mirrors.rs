@@ -1,9 +1,9 @@
-//! Mirrors: copies go to one more port, and nobody else notices.
+//! Mirrors: copies go to one more port, and nothing else changes.
 
 use std::sync::Arc;
 
 use channel::capture::{MIN_RING, Region, Way};
-use channel::mirrors::Mirror as Order;
+use channel::mirrors::Mirror as SwitchCommand;
 use policy::SegmentId;
 use port::counters::Traffic;
 use port::{Accepts, Offload, PortId};
@@ -12,14 +12,14 @@ use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED};
 use crate::mirror::Mirror;
-use crate::parking::PATIENCE_MS;
-use crate::watch::Tap;
+use crate::pending_upcalls::UPCALL_TIMEOUT_MS;
+use crate::tap::Tap;
 
-/// Gets all copies; it is in a segment of its own.
+/// Destination of all copies, in a segment of its own.
 const PROBE: u32 = 7;
 
-fn of_ports(ports: &[u32], way: Option<Way>) -> Order {
-    Order {
+fn of_ports(ports: &[u32], way: Option<Way>) -> SwitchCommand {
+    SwitchCommand {
         number: 0,
         to: PortId(PROBE),
         ports: ports.iter().copied().map(PortId).collect(),
@@ -30,15 +30,15 @@ fn of_ports(ports: &[u32], way: Option<Way>) -> Order {
     }
 }
 
-fn of_segment(segment: SegmentId) -> Order {
-    Order {
+fn of_segment(segment: SegmentId) -> SwitchCommand {
+    SwitchCommand {
         segments: vec![segment],
         ..of_ports(&[], None)
     }
 }
 
-fn mirror(bench: &mut Bench, orders: &[Order]) {
-    let mirrors = orders
+fn mirror(bench: &mut Bench, configs: &[SwitchCommand]) {
+    let mirrors = configs
         .iter()
         .map(|order| Mirror::new(order.clone()).unwrap());
     bench.switch.set_mirrors(mirrors.collect());
@@ -48,7 +48,7 @@ fn frame(a: u8, b: u8, n: u8) -> Vec<u8> {
     udp(&Flow::v4(a, b), &[n; 200])
 }
 
-/// Guests 1 to 4 are known; the flows between 1 and 2 are cached.
+/// Returns a bench with guests 1 to 4 in the FDB and flows between 1 and 2.
 fn known() -> Bench {
     let mut bench = Bench::new();
     for port in 1..=4 {
@@ -84,7 +84,10 @@ fn both_ways_of_a_port_are_copied_until_the_mirror_goes() {
     assert_eq!(bench.port(PROBE).frames(), all);
 
     mirror(&mut bench, &[]);
-    assert!(bench.switch.fabric.watch.is_none(), "nobody looks on");
+    assert!(
+        bench.switch.fabric.taps.is_none(),
+        "the tap state is removed"
+    );
     bench.step(&[From(1, 1, 242), To(2, 1, 242), Hits(1)], |b| {
         b.send(1, &frame(1, 2, 0));
     });
@@ -93,7 +96,7 @@ fn both_ways_of_a_port_are_copied_until_the_mirror_goes() {
 #[test]
 fn a_way_and_a_filter_are_kept_to() {
     let mut bench = known();
-    let some = Order {
+    let some = SwitchCommand {
         filter: "greater 243".to_owned(),
         ..of_ports(&[1, 2], Some(Way::Out))
     };
@@ -101,27 +104,27 @@ fn a_way_and_a_filter_are_kept_to() {
     bench.send(1, &frame(1, 2, 0));
     let long = udp(&Flow::v4(1, 2), &[1; 300]);
     bench.send(1, &long);
-    // What is not delivered is no frame that the port got.
+    // A dropped frame is not a frame that the port got.
     bench.port(2).set_room(0);
     bench.send(1, &long);
     assert_eq!(bench.port(PROBE).frames(), [long]);
 }
 
 #[test]
-fn what_a_port_sends_is_copied_also_where_it_is_dropped() {
+fn sent_frames_are_copied_even_if_dropped() {
     let mut bench = known();
     mirror(&mut bench, &[of_ports(&[1], Some(Way::In))]);
-    // By the policy, first asked about, then by its flow.
+    // Dropped by the policy, first by an upcall's answer, then by its flow.
     let group = ethernet(mac(2), [0x01, 0, 0, 0, 0, 9], 0x0800, &[0; 60]);
     bench.send_and_decide(1, &group);
     bench.send(1, &group);
-    // Without an answer.
+    // Dropped after the upcall's timeout.
     bench.send(1, &frame(1, 3, 3));
-    bench.now += PATIENCE_MS + 1;
+    bench.now += UPCALL_TIMEOUT_MS + 1;
     bench.switch.expire(bench.now);
     let expected = [group.clone(), group, frame(1, 3, 3)];
     assert_eq!(bench.port(PROBE).frames(), expected);
-    // For an offload that makes no sense, which nobody tries to do then.
+    // Dropped for an invalid offload, which the copy does not have.
     let (long, mut header) = tcp_super(&Flow::v4(1, 2), 0, &[0; 3000], 1000);
     header.csum_start = 60_000;
     bench.send_with(1, &long, &header);
@@ -136,13 +139,13 @@ fn a_frame_of_a_segment_is_copied_once_as_it_was_sent() {
     bench.send_and_decide(1, &arp);
     let of_trunk = vlan_tagged(&frame(4, 1, 2), 10);
     bench.send_and_decide(4, &of_trunk);
-    // Of another segment, by the same trunk and by a port of its own, and of none.
+    // Frames of another segment, from the same trunk and from an access port, and of none.
     bench.send_and_decide(4, &vlan_tagged(&frame(4, 1, 3), 20));
     bench.send_and_decide(5, &frame(5, 9, 0));
     bench.send_and_decide(4, &vlan_tagged(&frame(4, 1, 3), 30));
     assert_eq!(bench.port(PROBE).frames(), [arp, of_trunk.clone()]);
 
-    let tagged = Order {
+    let tagged = SwitchCommand {
         everything: true,
         filter: "vlan".to_owned(),
         ..of_ports(&[], None)
@@ -175,7 +178,7 @@ fn tags_and_offloads_are_those_of_the_mirrored_port() {
     let trunk = bench.port(4).delivered();
     assert_eq!(trunk[0], got[1], "the receiver has what it always has");
 
-    // A probe that takes no such frames gets what they become.
+    // A probe that does not accept TSO frames gets their segments.
     bench.port(PROBE).set_accepts(Accepts::default());
     bench.send_with(1, &long, &header);
     let frames = bench.port(PROBE).frames();
@@ -184,7 +187,7 @@ fn tags_and_offloads_are_those_of_the_mirrored_port() {
 }
 
 #[test]
-fn a_full_probe_costs_nobody_else_a_frame() {
+fn a_full_probe_costs_other_ports_no_frame() {
     let mut bench = known();
     mirror(&mut bench, &[of_ports(&[1], None)]);
     bench.port(PROBE).set_room(3);
@@ -204,15 +207,15 @@ fn a_full_probe_costs_nobody_else_a_frame() {
 }
 
 #[test]
-fn each_mirrors_copies_are_counted_by_what_became_of_them() {
+fn copies_are_counted_per_mirror_and_result() {
     let mut bench = known();
-    let by = |number, order| Order { number, ..order };
+    let by = |number, order| SwitchCommand { number, ..order };
     let sent = by(5, of_ports(&[1], Some(Way::In)));
-    let nobody = Order {
+    let nowhere = SwitchCommand {
         to: PortId(900),
         ..by(9, of_ports(&[2], None))
     };
-    mirror(&mut bench, &[sent, by(63, of_segment(BLUE)), nobody]);
+    mirror(&mut bench, &[sent, by(63, of_segment(BLUE)), nowhere]);
     bench.port(PROBE).set_room(3);
     for n in 0..4 {
         bench.send(1, &frame(1, 2, n));
@@ -228,7 +231,7 @@ fn each_mirrors_copies_are_counted_by_what_became_of_them() {
     for (packets, bytes, full, down) in all {
         assert_eq!((packets + full, bytes, down), (4, packets * 242, 0));
     }
-    // What port 2 was delivered goes to a port that there is not.
+    // A copy of what port 2 got goes to a port that does not exist.
     assert_eq!(counts(&bench, 9), (0, 0, 0, 4));
     assert_eq!(counts(&bench, 0), (0, 0, 0, 0));
 }
@@ -236,8 +239,8 @@ fn each_mirrors_copies_are_counted_by_what_became_of_them() {
 #[test]
 fn copies_are_captured_and_never_copied_again() {
     let mut bench = known();
-    // No control that is right in its mind orders this.
-    let back = Order {
+    // A control without errors does not send this.
+    let back = SwitchCommand {
         to: PortId(1),
         ..of_ports(&[PROBE], None)
     };
@@ -265,9 +268,9 @@ fn copies_are_captured_and_never_copied_again() {
         .unwrap();
     assert_eq!(seen, Some((Way::Out, frame(1, 2, 5))));
 
-    // What the probe itself sends is not of the segment's mirror to it.
+    // Frames that the probe itself sends are not mirrored to it.
     bench.send_and_decide(PROBE, &ethernet(BROADCAST, mac(7), 0x0806, &[0; 86]));
     assert!(bench.port(PROBE).frames().is_empty());
     bench.switch.remove_tap(1);
-    assert!(bench.switch.fabric.watch.is_some(), "the mirrors stay");
+    assert!(bench.switch.fabric.taps.is_some(), "the mirrors stay");
 }

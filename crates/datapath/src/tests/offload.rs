@@ -1,4 +1,4 @@
-//! What a sender may leave undone, and what becomes of it at a receiver that does not take it.
+//! Offloads that a sender requests, at receivers with and without them.
 
 use memory::Segment;
 use port::decorate::Faulty;
@@ -15,7 +15,7 @@ use wire::flow::FlowKey;
 use wire::packet::Parsed;
 use wire::segment::GsoKind;
 use wire::vlan::CAP;
-use wire::{Conduct, EtherType, MacAddr, VlanTci};
+use wire::{EtherType, FrameClass, MacAddr, VlanTci};
 
 use super::bench::{BLUE, Bench, Move::*, offload};
 use crate::offload::{Delivered, Fitter, check};
@@ -34,7 +34,7 @@ fn checksum(start: u16, offset: u16) -> Offload {
 }
 
 fn with_gso(base: Offload, change: impl FnOnce(&mut Gso)) -> Offload {
-    let mut gso = base.gso.expect("a super-frame");
+    let mut gso = base.gso.expect("a TSO frame");
     change(&mut gso);
     Offload {
         gso: Some(gso),
@@ -81,7 +81,7 @@ fn a_checksum_does_not_touch_the_ethernet_header() {
     }
     let tagged = vlan_tagged(&frame, 5);
     assert_eq!(checked(&tagged, checksum(17, 0)), BAD);
-    // The type says that there is a tag, and there is no room for one: no Ethernet header at all.
+    // The type announces a tag, and there is no room for one: no Ethernet header at all.
     for len in 14..18 {
         for start in 0..12 {
             assert_eq!(
@@ -93,7 +93,7 @@ fn a_checksum_does_not_touch_the_ethernet_header() {
     }
 }
 
-/// Frames of all that is looked into, and what may hide in them.
+/// Returns frames of all kinds that the parser distinguishes.
 fn all_kinds() -> Vec<Vec<u8>> {
     let frame = || PacketBuilder::new(MacAddr(mac(1)), MacAddr(mac(2)));
     let v4 = || frame().ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
@@ -132,15 +132,15 @@ fn all_kinds() -> Vec<Vec<u8>> {
     built.into_iter().map(padded).collect()
 }
 
-/// Whoever reads the frame as it is delivered reads the one that was decided about.
+/// The delivered frame has the same decision as the frame that was decided.
 #[test]
-fn no_checksum_that_is_completed_changes_what_a_decision_rests_on() {
+fn completing_a_checksum_does_not_change_decided_fields() {
     let decided = |frame: &[u8]| {
         let headers = &frame[..frame.len().min(CAP)];
         let key = FlowKey::new(1, &Parsed::parse(headers, frame.len()));
-        (key, Conduct::of(headers, frame.len()))
+        (key, FrameClass::of(headers, frame.len()))
     };
-    // Ports of DHCP, types of neighbour discovery, of frames, and of tags without a VLAN; and that no bit is looked at.
+    // Ports of DHCP, types of neighbour discovery, of frames, and of tags without a VLAN.
     let values = [
         0, 0xffff, 68, 67, 546, 0x8600, 0x8900, 0x0800, 0x0806, 0x8100,
     ];
@@ -165,12 +165,13 @@ fn no_checksum_that_is_completed_changes_what_a_decision_rests_on() {
 }
 
 #[test]
-fn a_sender_completes_its_own_checksum_and_those_of_what_it_carries() {
+fn own_and_inner_checksums_are_accepted() {
     let frame =
         |len: usize| PacketBuilder::new(MacAddr(mac(1)), MacAddr(mac(2))).payload(&vec![0; len]);
     let v4 = || frame(80).ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
     let v6 = || frame(120).ipv6([1u16; 8], [2u16; 8]);
-    // Own ones, of TCP, UDP, and ICMP; then TCP within VXLAN, GRE, IP in IP; and behind two tags.
+    // Own checksums of TCP, UDP and ICMP; then TCP within VXLAN, GRE, IP in IP; and behind two
+    // tags.
     for (packet, start, offset) in [
         (v4().tcp(TcpFields::default()), 34, 16),
         (
@@ -189,17 +190,21 @@ fn a_sender_completes_its_own_checksum_and_those_of_what_it_carries() {
         (frame(80).ethertype(EtherType(0x88a8)), 18 + 4 + 20, 16),
     ] {
         let packet = packet.build();
-        let asked = checksum(start, offset);
-        assert_eq!(checked(&packet, asked), Ok(asked), "{packet:02x?}");
+        let requested = checksum(start, offset);
+        assert_eq!(checked(&packet, requested), Ok(requested), "{packet:02x?}");
     }
 }
 
-/// TCP to port 80 that a completed "checksum" makes one to port 22, and one from 10.0.0.1 that it makes one from 10.0.0.254, both
-/// with right checksums of their own.
+/// A completed "checksum" would turn TCP port 80 into port 22, and 10.0.0.1 into 10.0.0.254, both
+/// with correct checksums.
 #[test]
 fn a_frame_is_not_another_one_when_its_checksum_is_completed() {
-    const PORT: &str = "52540000000252540000000108004500002800004000400626ce0a0000010a0000029c4000500000000100000000500203e8fba0000013cd";
-    const ADDRESS: &str = "52540000000252540000000108004500002800004000400625d10a0000010a0000029c4000500000000100000000500203e8fa6900001519";
+    const PORT: &str = "\
+        52540000000252540000000108004500002800004000400626ce0a0000010a0000029c4000500000\
+        000100000000500203e8fba0000013cd";
+    const ADDRESS: &str = "\
+        52540000000252540000000108004500002800004000400625d10a0000010a0000029c4000500000\
+        000100000000500203e8fa6900001519";
     for (hex, start, offset) in [(PORT, 34, 2), (ADDRESS, 14, 14)] {
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
         let frame: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
@@ -252,7 +257,7 @@ fn the_description_is_completed_from_the_headers() {
             (tcp_super(&flow, 1, &[0; 3000], 1000), tcp_len, tcp_kind),
             (udp_super(&flow, &[0; 3000], 1000), udp_len, udp_kind),
         ] {
-            // The sender's own header length is a hint that may lie.
+            // The sender's header length is a hint that may be wrong.
             let lying = NetHeader {
                 hdr_len: 7,
                 ..header
@@ -275,11 +280,11 @@ fn the_kind_is_that_of_the_packet() {
     let kinds = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp4, GsoKind::Udp6];
     for (frame, header, right) in [(tcp4, h4, 0), (tcp6, h6, 1), (udp4, u4, 2), (udp6, u6, 3)] {
         for (at, kind) in kinds.into_iter().enumerate() {
-            let asked = with_gso(offload(&header), |g| g.kind = kind);
-            // A sender cannot say which UDP it is; the switch looks itself.
+            let requested = with_gso(offload(&header), |g| g.kind = kind);
+            // A sender cannot state the IP version of UDP; the switch determines it.
             let fits = at == right || (right == 3 && at == 2);
             assert_eq!(
-                checked(&frame, asked).is_ok(),
+                checked(&frame, requested).is_ok(),
                 fits,
                 "{kind:?} of frame {right}"
             );
@@ -290,7 +295,7 @@ fn the_kind_is_that_of_the_packet() {
 }
 
 #[test]
-fn segmentation_that_makes_no_sense_is_refused() {
+fn invalid_segmentation_is_refused() {
     let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 3000], 1000);
     let good = offload(&header);
     assert!(checked(&frame, good).is_ok());
@@ -334,11 +339,11 @@ fn headers_that_do_not_fit_the_snapshot_cannot_be_segmented() {
         .build();
     let start = (14 + 40 + CAP + 2).next_multiple_of(8) as u16;
     let (_, header) = udp_super(&Flow::v6(1, 2), &[0; 3000], 1000);
-    let asked = Offload {
+    let requested = Offload {
         checksum: Some(PartialChecksum { start, offset: 6 }),
         ..offload(&header)
     };
-    assert_eq!(checked(&frame, asked), BAD);
+    assert_eq!(checked(&frame, requested), BAD);
 }
 
 #[test]
@@ -353,19 +358,19 @@ fn fragments_are_not_segmented() {
     assert_eq!(checked(&frame, offload(&header)), BAD);
 }
 
-/// Delivers a frame whose payload is cut into these pieces.
+/// Delivers a frame whose payload has these segments.
 fn deliver(
     port: &mut impl port::Port,
     frame: &[u8],
     offload: Offload,
-    pieces: &[usize],
+    lens: &[usize],
 ) -> Delivered {
     let offload = checked(frame, offload).expect("a legal offload");
     let (headers, mut rest) = frame.split_at(frame.len().min(CAP));
     let mut segments = Vec::new();
     let len = rest.len() as u32;
-    for piece in pieces.iter().copied().chain([usize::MAX]) {
-        let (first, last) = rest.split_at(piece.min(rest.len()));
+    for part in lens.iter().copied().chain([usize::MAX]) {
+        let (first, last) = rest.split_at(part.min(rest.len()));
         segments.push(Segment {
             ptr: first.as_ptr().cast_mut(),
             len: first.len() as u32,
@@ -374,7 +379,7 @@ fn deliver(
         rest = last;
     }
     segments.retain(|s| s.len > 0);
-    // SAFETY: the segments are pieces of `frame`, which outlives the payload, and are read only.
+    // SAFETY: the segments are parts of `frame`, which outlives the payload, and are read only.
     let payload = unsafe { Payload::new(&segments, 0, len) };
     let tag = if frame[12..14] == [0x81, 0] { 4 } else { 0 };
     let out = Outgoing {
@@ -402,7 +407,7 @@ fn plain(port: LoopbackPort) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    /// The checksum of any range of what a frame carries, over any cuts of its payload.
+    /// The checksum of any range of a frame, with any segments of its payload.
     #[test]
     fn checksums_are_completed_as_on_the_wire(
         bytes in prop::collection::vec(any::<u8>(), 60..4000),
@@ -427,9 +432,9 @@ proptest! {
         prop_assert_eq!(plain(port), on_the_wire(&frame, &header).expect("fits"));
     }
 
-    /// Super-frames of any size, over any cuts of their payload.
+    /// TSO frames of any size, with any segments of their payload.
     #[test]
-    fn super_frames_are_cut_as_on_the_wire(
+    fn tso_frames_are_segmented_as_on_the_wire(
         len in 1..20_000usize,
         size in 40..9000u16,
         tcp: bool,
@@ -460,7 +465,7 @@ proptest! {
 }
 
 #[test]
-fn whoever_takes_it_gets_it_whole() {
+fn a_receiver_with_the_offload_gets_the_frame_unchanged() {
     let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[7; 60_000], 1448);
     let mut port = LoopbackPort::new(false);
     let done = deliver(&mut port, &frame, offload(&header), &[1000]);
@@ -502,7 +507,7 @@ fn a_finished_frame_is_not_touched() {
 }
 
 #[test]
-fn a_partial_checksum_is_completed_for_those_who_need_it() {
+fn a_partial_checksum_is_completed_for_receivers_without_the_offload() {
     let (frame, header) = udp_partial(&Flow::v4(1, 2), &[3; 700]);
     let mut port = no_offloads();
     deliver(&mut port, &frame, offload(&header), &[100, 1, 99]);

@@ -1,4 +1,4 @@
-//! How much work a super-frame is for those who do not take it whole.
+//! Cost of TSO frames at receivers that do not accept them.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use testkit::packets::{BROADCAST, Flow, mac, udp_super};
 use super::bench::{BLUE, Bench, offload};
 use crate::switch::{Switch, UpcallSink};
 
-/// Says what is wrong with a frame behind the first ones.
+/// Port that drops all frames behind the first ones.
 #[derive(Default)]
 struct Refusing {
-    /// Frames that it takes.
+    /// Frames that it accepts.
     room: usize,
     why: Option<DropReason>,
-    asked: std::rc::Rc<std::cell::Cell<usize>>,
+    attempts: std::rc::Rc<std::cell::Cell<usize>>,
 }
 
 impl Port for Refusing {
@@ -35,10 +35,10 @@ impl Port for Refusing {
     fn release(&mut self, _pair: u16) {}
 
     fn deliver(&mut self, _pair: u16, _frame: &Outgoing<'_>) -> Result<(), DropReason> {
-        let asked = self.asked.get() + 1;
-        self.asked.set(asked);
+        let attempts = self.attempts.get() + 1;
+        self.attempts.set(attempts);
         match self.why {
-            Some(why) if asked > self.room => Err(why),
+            Some(why) if attempts > self.room => Err(why),
             _ => Ok(()),
         }
     }
@@ -52,20 +52,20 @@ impl Port for Refusing {
     }
 }
 
-/// Who has no room for a segment is not asked again for each of the others; all of them are counted.
+/// A receiver without room for a segment is not tried with the others; all of them are counted.
 #[test]
-fn a_receiver_without_room_is_asked_once() {
+fn a_receiver_without_room_is_tried_once() {
     let (frame, header) = udp_super(&Flow::v4(1, 2), &[7; 40 * 1000], 1000);
     for (why, tried) in [
         (DropReason::ReceiverFull, 1),
         (DropReason::ReceiverDown, 1),
-        // It may be too small for one and not for the next.
+        // A buffer may be too small for one segment and not for the next.
         (DropReason::BufferTooSmall, 37),
     ] {
         let mut bench = Bench::new();
         bench.learn(BLUE, mac(2), 2);
         let (room, port) = (3, Refusing::default());
-        let asked = port.asked.clone();
+        let attempts = port.attempts.clone();
         let why_not = Some(why);
         bench.plug(
             2,
@@ -77,12 +77,12 @@ fn a_receiver_without_room_is_asked_once() {
         );
         bench.send_with(1, &frame, &header);
         bench.decide();
-        assert_eq!(asked.get(), room + tried, "{why}");
+        assert_eq!(attempts.get(), room + tried, "{why}");
         assert_eq!(bench.totals(), (1, 3, 37), "{why}");
     }
 }
 
-/// The last question that was asked.
+/// Last upcall.
 #[derive(Default)]
 struct Last(Option<u64>);
 
@@ -93,7 +93,7 @@ impl UpcallSink for Last {
     }
 }
 
-/// Port 0 and so many more, which take nothing that is left undone.
+/// Returns a switch with port 0 and so many others, which accept no offload.
 fn segment_of(receivers: u32) -> Switch<LoopbackPort> {
     let ports = 0..=receivers;
     let model = Model {
@@ -119,9 +119,9 @@ fn segment_of(receivers: u32) -> Switch<LoopbackPort> {
     switch
 }
 
-/// What 64 receivers cost is 64 copies, and not that all is read again to be summed up for each.
+/// 64 receivers cost 64 copies, and the payload is summed once.
 #[test]
-fn a_flooded_super_frame_is_summed_up_once() {
+fn the_payload_of_a_flooded_tso_frame_is_summed_once() {
     let flow = Flow {
         dst_mac: BROADCAST,
         ..Flow::v4(1, 2)
@@ -135,7 +135,7 @@ fn a_flooded_super_frame_is_summed_up_once() {
             let mut last = Last::default();
             assert!(switch.serve(PortId(0), 0, 1, &mut last));
             let once = Answer::Once {
-                upcall: last.0.expect("a question"),
+                upcall: last.0.expect("an upcall"),
                 action: Action::flood(SegmentId(1)),
                 except: Vec::new(),
                 rules: Vec::new(),

@@ -1,4 +1,4 @@
-//! The switch between test ports, with every counter named.
+//! Forwarding between test ports, with all counters.
 
 use channel::records::{Answer, Stale};
 use policy::Action;
@@ -13,9 +13,9 @@ use testkit::packets::{
 };
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED, encoded};
-use crate::parking::{FRAMES_PER_PORT, PATIENCE_MS};
+use crate::pending_upcalls::{FRAMES_PER_PORT, UPCALL_TIMEOUT_MS};
 
-/// A numbered frame from test guest `a` to test guest `b`.
+/// Returns a numbered frame from test guest `a` to test guest `b`.
 fn frame(a: u8, b: u8, n: u8) -> Vec<u8> {
     udp(&Flow::v4(a, b), &[n; 58])
 }
@@ -24,7 +24,7 @@ fn broadcast(a: u8) -> Vec<u8> {
     ethernet(BROADCAST, mac(a), 0x0806, &[0; 86])
 }
 
-/// A bench on which control knows guests 1 to 7 behind the ports with their numbers.
+/// Returns a bench with guests 1 to 7 in the FDB, at the ports with their numbers.
 fn known() -> Bench {
     let mut bench = Bench::new();
     for (segment, ports) in [
@@ -40,29 +40,29 @@ fn known() -> Bench {
 }
 
 #[test]
-fn a_miss_is_asked_and_delivered_in_order_and_then_hits() {
+fn a_miss_causes_an_upcall_and_in_order_delivery_and_then_hits() {
     let mut bench = known();
     bench.step(&[From(1, 3, 300), Misses(3), Upcalls(1)], |b| {
         for n in 0..3 {
             b.send(1, &frame(1, 2, n));
         }
     });
-    assert_eq!(bench.switch.figures().parked, 3);
+    assert_eq!(bench.switch.figures().pending, 3);
     assert!(bench.port(2).frames().is_empty());
     assert_eq!(bench.ring.upcalls[0].frame_len, 100);
     assert_eq!(bench.ring.upcalls[0].headers, frame(1, 2, 0));
     bench.step(&[To(2, 3, 300)], |b| assert_eq!(b.decide(), 1));
-    let wanted: Vec<_> = (0..3).map(|n| frame(1, 2, n)).collect();
-    assert_eq!(bench.port(2).frames(), wanted);
+    let desired: Vec<_> = (0..3).map(|n| frame(1, 2, n)).collect();
+    assert_eq!(bench.port(2).frames(), desired);
     assert_eq!(
-        (bench.switch.figures().parked, bench.switch.figures().flows),
+        (bench.switch.figures().pending, bench.switch.figures().flows),
         (0, 1)
     );
     bench.step(&[From(1, 1, 100), To(2, 1, 100), Hits(1)], |b| {
         b.send(1, &frame(1, 2, 9))
     });
     assert_eq!(bench.port(2).frames(), [frame(1, 2, 9)]);
-    // The way back is a flow of its own.
+    // The reverse direction is a flow of its own.
     bench.step(
         &[From(2, 1, 100), Misses(1), Upcalls(1), To(1, 1, 100)],
         |b| {
@@ -73,7 +73,7 @@ fn a_miss_is_asked_and_delivered_in_order_and_then_hits() {
 
 #[test]
 fn frames_of_one_pair_of_guests_stay_in_order_whatever_their_ports() {
-    // Exact keys differ, so that each is a question of its own; the decision covers all of them.
+    // Exact keys differ, so that each has its own upcall; the decision covers all of them.
     let mut bench = known();
     let flow = |n: u16| Flow::v4(1, 2).ports(n % 3, 80);
     let numbered = |n: u16| udp(&flow(n), &[n as u8; 58]);
@@ -88,14 +88,14 @@ fn frames_of_one_pair_of_guests_stay_in_order_whatever_their_ports() {
     });
     bench.ring.upcalls.append(&mut later);
     bench.step(&[], |b| assert_eq!(b.decide(), 2));
-    let wanted: Vec<_> = (0..8).map(numbered).collect();
-    assert_eq!(bench.port(2).frames(), wanted);
+    let desired: Vec<_> = (0..8).map(numbered).collect();
+    assert_eq!(bench.port(2).frames(), desired);
     // Other senders and other destinations still wait for their own.
     bench.send(1, &frame(1, 3, 0));
     bench.send(3, &frame(3, 2, 0));
     bench.ring.upcalls.truncate(1);
     bench.step(&[To(3, 1, 100)], |b| assert_eq!(b.decide(), 1));
-    assert_eq!(bench.switch.figures().parked, 1);
+    assert_eq!(bench.switch.figures().pending, 1);
 }
 
 #[test]
@@ -103,21 +103,21 @@ fn a_batch_is_delivered_in_order() {
     let mut bench = known();
     bench.send_and_decide(1, &frame(1, 2, 0));
     bench.port(2).frames();
-    let wanted: Vec<_> = (0..200).map(|n| frame(1, 2, n)).collect();
+    let desired: Vec<_> = (0..200).map(|n| frame(1, 2, n)).collect();
     bench.step(
         &[From(1, 200, 20_000), To(2, 200, 20_000), Hits(200)],
         |b| {
-            wanted
+            desired
                 .iter()
                 .for_each(|f| b.port(1).push(f, port::Offload::default()));
             b.serve(1);
         },
     );
-    assert_eq!(bench.port(2).frames(), wanted);
+    assert_eq!(bench.port(2).frames(), desired);
 }
 
 #[test]
-fn a_broadcast_reaches_everyone_else_with_their_own_tags() {
+fn a_broadcast_reaches_all_other_ports_with_their_own_tags() {
     let mut bench = known();
     let moves = [
         From(1, 1, 100),
@@ -136,7 +136,7 @@ fn a_broadcast_reaches_everyone_else_with_their_own_tags() {
     for id in [4, 6] {
         assert_eq!(bench.port(id).frames(), [vlan_tagged(&broadcast(1), 10)]);
     }
-    // From a trunk it goes back out of none, and untagged where ports are untagged.
+    // A frame of a trunk is not sent back, and leaves untagged at access ports.
     let tagged = vlan_tagged(&broadcast(4), 20);
     bench.step(
         &[From(4, 1, 104), Misses(1), Upcalls(1), To(5, 1, 100)],
@@ -160,14 +160,14 @@ fn tags_are_pushed_popped_and_replaced_and_priorities_kept() {
         bench.port(4).frames(),
         [vlan_tagged(&plain, priority(5, 10))]
     );
-    // To an access port: the tag is gone.
+    // To an access port: the tag is popped.
     bench.send_and_decide(4, &vlan_tagged(&frame(4, 1, 1), priority(7, 10)));
     assert_eq!(bench.port(1).frames(), [frame(4, 1, 1)]);
-    // From trunk to trunk: the same segment, priority and drop eligibility kept.
+    // From trunk to trunk: same segment, priority and drop eligibility preserved.
     let both = priority(3, 10) | 0x1000;
     bench.send_and_decide(4, &vlan_tagged(&frame(4, 6, 1), both));
     assert_eq!(bench.port(6).frames(), [vlan_tagged(&frame(4, 6, 1), both)]);
-    // A tag below the outer one stays where a tag is put on top of it.
+    // A tag below the outer one stays when a tag is pushed.
     let inner = vlan_tagged(&frame(4, 6, 2), 99);
     bench.send_and_decide(4, &vlan_tagged(&inner, 10));
     assert_eq!(bench.port(6).frames(), [vlan_tagged(&inner, 10)]);
@@ -213,7 +213,7 @@ fn a_second_tag_does_not_hop_into_another_segment() {
         |b| b.send(7, &hop),
     );
     assert!(bench.port(6).frames().is_empty());
-    // Flooded, likewise; the receivers that would get it with a tag on top are not there in plain.
+    // A flood: receivers that would get it with a second tag do not get it in plain.
     let flood = vlan_tagged(&vlan_tagged(&broadcast(7), 10), 0);
     bench.step(&dropped, |b| b.send_and_decide(7, &flood));
     assert!(bench.port(6).frames().is_empty());
@@ -274,13 +274,13 @@ fn a_receiver_that_leaves_under_traffic_takes_its_flows_along() {
     bench.send_and_decide(1, &frame(1, 3, 0));
     assert_eq!(bench.switch.figures().flows, 3);
     bench.send(2, &frame(2, 3, 0));
-    assert_eq!(bench.switch.figures().parked, 1);
+    assert_eq!(bench.switch.figures().pending, 1);
     bench.step(&[], |b| {
         b.switch.remove_port(PortId(2), b.now);
     });
     assert_eq!(bench.switch.figures().flows, 1);
-    assert_eq!(bench.switch.figures().parked, 0);
-    // Control does not know yet: its answers run into nothing, by name.
+    assert_eq!(bench.switch.figures().pending, 0);
+    // Control is not informed yet: its answers lead to counted drops.
     bench.step(
         &[
             From(1, 1, 100),
@@ -295,7 +295,7 @@ fn a_receiver_that_leaves_under_traffic_takes_its_flows_along() {
     bench.step(&[From(1, 1, 100), Hits(1), To(3, 1, 100)], |b| {
         b.send(1, &frame(1, 3, 1))
     });
-    // A port that comes back under the number starts at zero.
+    // A new port with the same number starts at zero.
     let fresh = bench.port(2);
     bench.plug(2, fresh);
     let counters = bench.reading();
@@ -339,7 +339,7 @@ fn a_port_may_have_so_many_frames_waiting() {
     bench.step(&moves, |b| {
         (0..n + 3).for_each(|i| b.send(1, &frame(1, 2, i as u8)));
     });
-    // Nobody else is concerned.
+    // Other ports are not affected.
     bench.step(&[From(3, 1, 100), Misses(1), Upcalls(1)], |b| {
         b.send(3, &frame(3, 2, 0))
     });
@@ -362,15 +362,15 @@ fn frames_that_wait_too_long_are_dropped_by_name() {
     bench.now += 10;
     bench.send(1, &frame(1, 2, 1));
     bench.send(3, &frame(3, 2, 0));
-    bench.now += PATIENCE_MS - 9;
+    bench.now += UPCALL_TIMEOUT_MS - 9;
     let late = [Drop(1, DropReason::UpcallTimeout, 2)];
     bench.step(&late, |b| b.switch.expire(b.now));
     bench.now += 10;
     bench.step(&[Drop(3, DropReason::UpcallTimeout, 1)], |b| {
         b.switch.expire(b.now)
     });
-    assert!(!bench.switch.has_parked());
-    // The answers come all the same: the flows are cached, and nothing is delivered twice.
+    assert!(!bench.switch.has_pending());
+    // The answers come late: the flows are cached, and nothing is delivered twice.
     bench.step(&[], |b| assert_eq!(b.decide(), 2));
     bench.step(&[From(1, 1, 100), Hits(1), To(2, 1, 100)], |b| {
         b.send(1, &frame(1, 2, 2))
@@ -378,26 +378,27 @@ fn frames_that_wait_too_long_are_dropped_by_name() {
 }
 
 #[test]
-fn what_a_guest_leaves_undecided_is_dropped_by_name_and_not_asked_about() {
+fn pending_frames_of_a_disconnected_guest_are_dropped_and_cause_no_upcall() {
     let mut bench = known();
     bench.ring.room = 0;
     bench.send(1, &frame(1, 2, 0));
     bench.send(1, &frame(1, 2, 1));
     bench.send(3, &frame(3, 2, 0));
     let left = [Drop(1, DropReason::UpcallTimeout, 2)];
-    bench.step(&left, |b| b.switch.guest_left(PortId(1)));
+    bench.step(&left, |b| b.switch.guest_disconnected(PortId(1)));
     bench.ring.room = usize::MAX;
-    bench.switch.ask_again(&mut bench.ring);
-    let [asked] = &bench.ring.upcalls[..] else {
+    bench.switch.retry_upcalls(&mut bench.ring);
+    let [upcall] = &bench.ring.upcalls[..] else {
         panic!("{:?}", bench.ring.upcalls);
     };
-    assert_eq!(asked.flow_key().in_port(), 3);
+    assert_eq!(upcall.flow_key().in_port(), 3);
     bench.step(&[To(2, 1, 100)], |b| assert_eq!(b.decide(), 1));
 }
 
-/// A worker looks for lost answers before it sleeps: right behind the first frame of a flow, where frames are few.
+/// A worker retries lost upcalls before it sleeps: directly after the first frame of a flow if
+/// there are few frames.
 #[test]
-fn what_was_just_asked_is_not_asked_again() {
+fn a_recent_upcall_is_not_repeated() {
     let mut bench = known();
     bench.send(1, &frame(1, 2, 0));
     bench.now += 50;
@@ -405,7 +406,9 @@ fn what_was_just_asked_is_not_asked_again() {
     bench.ring.upcalls.clear();
     let asked_at = |bench: &mut super::bench::Bench, ms| {
         bench.now += ms;
-        bench.switch.ask_overdue(100, bench.now, &mut bench.ring);
+        bench
+            .switch
+            .retry_overdue_upcalls(100, bench.now, &mut bench.ring);
         std::mem::take(&mut bench.ring.upcalls).len()
     };
     assert_eq!(
@@ -415,7 +418,7 @@ fn what_was_just_asked_is_not_asked_again() {
 }
 
 #[test]
-fn without_control_frames_wait_and_are_asked_again() {
+fn without_control_frames_wait_and_upcalls_are_retried() {
     let mut bench = known();
     bench.ring.room = 0;
     bench.step(&[From(1, 2, 200), Misses(2), Upcalls(2)], |b| {
@@ -424,7 +427,7 @@ fn without_control_frames_wait_and_are_asked_again() {
     });
     assert!(bench.ring.upcalls.is_empty());
     bench.ring.room = 1;
-    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    bench.step(&[], |b| b.switch.retry_upcalls(&mut b.ring));
     assert_eq!(
         bench.ring.upcalls.len(),
         1,
@@ -434,20 +437,20 @@ fn without_control_frames_wait_and_are_asked_again() {
         upcalls: Vec::new(),
         room: 9,
     };
-    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    bench.step(&[], |b| b.switch.retry_upcalls(&mut b.ring));
     let first = &bench.ring.upcalls[0];
     assert_eq!((first.frame_len, &first.headers), (100, &frame(1, 2, 0)));
-    // Asked twice, answered twice, delivered once.
-    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    // Sent twice, answered twice, delivered once.
+    bench.step(&[], |b| b.switch.retry_upcalls(&mut b.ring));
     bench.step(&[To(2, 1, 100), To(3, 1, 100)], |b| {
         assert_eq!(b.decide(), 4)
     });
-    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    bench.step(&[], |b| b.switch.retry_upcalls(&mut b.ring));
     assert!(bench.ring.upcalls.is_empty());
 }
 
 #[test]
-fn cached_flows_do_without_control() {
+fn cached_flows_need_no_control() {
     let mut bench = known();
     bench.send_and_decide(1, &frame(1, 2, 0));
     bench.ring.room = 0;
@@ -457,7 +460,7 @@ fn cached_flows_do_without_control() {
 }
 
 #[test]
-fn an_answer_for_once_is_not_cached_and_a_removed_flow_is_asked_again() {
+fn an_answer_for_once_is_not_cached_and_a_removed_flow_causes_an_upcall() {
     let mut bench = known();
     let to = |port| Action::Unicast {
         port: PortId(port),
@@ -481,13 +484,13 @@ fn an_answer_for_once_is_not_cached_and_a_removed_flow_is_asked_again() {
     bench.step(&[From(1, 1, 100), Misses(1), Upcalls(1)], |b| {
         b.send(1, &frame(1, 2, 0))
     });
-    bench.step(&[Drop(1, DropReason::MacClaim, 1)], |b| {
-        b.answer_once(Action::Drop(DropReason::MacClaim));
+    bench.step(&[Drop(1, DropReason::SpoofedSource, 1)], |b| {
+        b.answer_once(Action::Drop(DropReason::SpoofedSource));
     });
 }
 
 #[test]
-fn a_check_forgets_what_would_be_decided_otherwise_and_nothing_else() {
+fn a_check_removes_outdated_flows_only() {
     let mut bench = known();
     bench.send_and_decide(1, &frame(1, 2, 0));
     bench.send_and_decide(2, &frame(2, 1, 0));
@@ -502,18 +505,18 @@ fn a_check_forgets_what_would_be_decided_otherwise_and_nothing_else() {
     bench.step(&[To(3, 1, 100)], |b| assert_eq!(b.decide(), 1));
 }
 
-/// What comes behind a rule that takes long is done behind it.
+/// Answers behind a rule with many flows are applied after it.
 #[test]
 fn a_rule_for_many_flows_keeps_later_answers_waiting() {
     let mut bench = known();
-    let stations = 3 * crate::flow_table::PIECE as u32;
+    let stations = 3 * crate::flow_table::FLOWS_PER_PART as u32;
     let source = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
         [0x0a, 0, 0, b, c, d]
     };
     for n in 0..stations {
         bench.send_and_decide(1, &ethernet(mac(2), source(n), 0x0800, &[0; 86]));
-        bench.switch.go_on(bench.now);
+        bench.switch.continue_work(bench.now);
     }
     let rule = Stale::Station {
         segment: BLUE,
@@ -522,13 +525,13 @@ fn a_rule_for_many_flows_keeps_later_answers_waiting() {
     bench.switch.answer(Answer::Forget(rule), bench.now);
     bench.send_and_decide(1, &frame(1, 2, 0));
     let left = bench.switch.figures();
-    assert_eq!((left.flows, left.parked), (2 * 1024, 1), "a piece is done");
+    assert_eq!((left.flows, left.pending), (2 * 1024, 1), "a piece is done");
     let mut calls = 1;
-    while !bench.switch.go_on(bench.now) {
+    while !bench.switch.continue_work(bench.now) {
         calls += 1;
     }
     let left = bench.switch.figures();
-    assert_eq!((calls, left.flows, left.parked), (3, 1, 0));
+    assert_eq!((calls, left.flows, left.pending), (3, 1, 0));
     bench.port(2).delivered();
     bench.step(&[From(1, 1, 100), To(2, 1, 100), Hits(1)], |b| {
         b.send(1, &frame(1, 2, 0))
@@ -592,7 +595,7 @@ fn the_mtu_counts_without_ethernet_header_and_tag() {
             b.send(1, &too_long);
         },
     );
-    // Of a super-frame the segments count.
+    // Of a TSO frame the segments count.
     let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 9000], 1460);
     let n = frame.len() as u64;
     bench.step(&[From(1, 1, n), Hits(1), To(2, 1, n)], |b| {
@@ -605,7 +608,7 @@ fn the_mtu_counts_without_ethernet_header_and_tag() {
             b.send_with(1, &frame, &header);
         },
     );
-    // One that fits as a whole fits whatever its segment size says.
+    // A TSO frame that fits as a whole fits whatever its segment size.
     let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 1000], 9000);
     let n = frame.len() as u64;
     bench.step(&[From(1, 1, n), Hits(1), To(2, 1, n)], |b| {
@@ -629,7 +632,7 @@ fn a_partial_checksum_moves_with_the_tags() {
     let (plain, offload) = bench.port(1).delivered().remove(0);
     assert_eq!(encoded(&offload).csum_start, 54);
     assert_eq!(verify_partial(&plain, &encoded(&offload)), Ok(()));
-    // The same for receivers that want finished checksums.
+    // The same for receivers without checksum offload.
     for id in [1, 4] {
         bench.port(id).set_accepts(Accepts::default());
     }
@@ -645,7 +648,7 @@ fn a_partial_checksum_moves_with_the_tags() {
 }
 
 #[test]
-fn a_super_frame_is_flooded_in_the_form_that_each_receiver_takes() {
+fn a_tso_frame_is_flooded_in_the_form_that_each_receiver_accepts() {
     let mut bench = known();
     bench.port(2).set_accepts(Accepts::default());
     bench.port(6).set_accepts(Accepts {
@@ -688,7 +691,7 @@ fn a_super_frame_is_flooded_in_the_form_that_each_receiver_takes() {
 }
 
 #[test]
-fn parked_super_frames_fit_whoever_control_names() {
+fn pending_tso_frames_fit_any_receiver() {
     let mut bench = known();
     bench.port(2).set_accepts(Accepts::default());
     let (frame, header) = tcp_super(&Flow::v6(1, 2), 77, &[3; 60_000], 1428);
@@ -707,7 +710,7 @@ fn parked_super_frames_fit_whoever_control_names() {
 }
 
 #[test]
-fn a_lie_about_an_offload_is_dropped_before_anyone_is_asked() {
+fn an_invalid_offload_is_dropped_before_an_upcall() {
     let mut bench = known();
     let (frame, header) = udp_partial(&Flow::v4(1, 2), &[7; 58]);
     let lie = NetHeader {
@@ -756,7 +759,7 @@ fn a_flow_stays_on_one_queue_pair_and_flows_spread() {
 
 #[test]
 fn a_flow_stays_on_one_queue_pair_however_deep_its_heads_are_copied() {
-    // Of a frame with an offload, or one that was parked, a longer head is copied than of a plain one.
+    // Of a frame with an offload, or of a pending one, a longer head is copied than of a plain one.
     let mut bench = known();
     bench.port(2).set_pairs(4);
     for n in 0..100 {
@@ -787,8 +790,8 @@ fn decorated_ports_drop_record_and_swallow() {
         Drop(2, DropReason::FaultInjected, 2),
     ];
     bench.step(&moves, |b| (1..6).for_each(|n| b.send(1, &frame(1, 2, n))));
-    let wanted: Vec<_> = [0, 1, 3, 4].map(|n| frame(1, 2, n)).to_vec();
-    assert_eq!(bench.port(2).frames(), wanted);
+    let desired: Vec<_> = [0, 1, 3, 4].map(|n| frame(1, 2, n)).to_vec();
+    assert_eq!(bench.port(2).frames(), desired);
 
     let file = tempfile();
     let inner = bench.port(3);
@@ -807,7 +810,7 @@ fn decorated_ports_drop_record_and_swallow() {
     });
 }
 
-/// A file in memory that its writer and the test share.
+/// File in memory that its writer and the test share.
 #[derive(Clone, Debug, Default)]
 struct Shared(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
 
@@ -829,10 +832,12 @@ impl std::io::Write for Shared {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// One frame in is one frame out, one drop with a name, or one that waits. The known guests talk to
-    /// one another; nothing is flooded or segmented, which would make several of one.
+    /// One frame in is one frame out, one counted drop, or one pending frame. The known guests
+    /// exchange frames; nothing is flooded or segmented, which would multiply frames.
     #[test]
-    fn no_frame_is_lost_uncounted(steps in prop::collection::vec((1..8u32, 1..8u8, 0..200usize, 0..8u8), 1..200)) {
+    fn no_frame_is_lost_uncounted(
+        steps in prop::collection::vec((1..8u32, 1..8u8, 0..200usize, 0..8u8), 1..200),
+    ) {
         let mut bench = known();
         bench.port(3).set_mtu(100);
         for (port, dst, len, what) in steps {
@@ -845,12 +850,17 @@ proptest! {
                 4 => bench.switch.expire(bench.now),
                 _ => {}
             }
-            let unknown = match port { 5 => !matches!(dst, 4), 7 => dst != 6, 6 | 4 => true, _ => matches!(dst, 5 | 7) };
+            let unknown = match port {
+                5 => !matches!(dst, 4),
+                7 => dst != 6,
+                6 | 4 => true,
+                _ => matches!(dst, 5 | 7),
+            };
             if !unknown {
                 bench.send(port, &frame);
             }
             let (from, to, drops) = bench.totals();
-            prop_assert_eq!(from, to + drops + bench.switch.figures().parked);
+            prop_assert_eq!(from, to + drops + bench.switch.figures().pending);
         }
         bench.decide();
         bench.switch.expire(u64::MAX);

@@ -1,9 +1,10 @@
-//! Rows of the threat table that are about parsers inside the data path. Without lists and guards decisions look at the ingress
-//! port, VLAN and Ethernet addresses alone; so nothing in a frame may make a flow that matches more than them, and nothing
-//! is answered. With them, no frame may make a flow that decides about one that differs in what they look at.
+//! Rows of the threat table about parsers in the data path. Without access lists and port security
+//! decisions depend on the ingress port, VLAN and Ethernet addresses; so no frame may make a flow
+//! with a wider match, and no frame gets a reply. With them, no frame may make a flow that matches
+//! one with another decision.
 
 use policy::DECISION_MASK;
-use policy::guard::{Guard, Macs};
+use policy::port_security::{Macs, PortSecurity};
 use port::DropReason;
 use testkit::packets::{Flow, ethernet, mac, rarp, tcp, udp};
 use wire::MacAddr;
@@ -14,7 +15,7 @@ use super::bench::{BLUE, Bench, Move::*};
 const IPV6: u16 = 0x86dd;
 const LLDP: u16 = 0x88cc;
 
-/// Guests 1 to 3 are known.
+/// Returns a bench with guests 1 to 3 in the FDB.
 fn known() -> Bench {
     let mut bench = Bench::new();
     for port in [1, 2, 3] {
@@ -23,8 +24,8 @@ fn known() -> Bench {
     bench
 }
 
-/// Sends `odd` first, so that a flow comes of it, and `plain`, which goes to another place or nowhere else. Both arrive
-/// as they were sent, and flows look at what decisions look at.
+/// Sends `odd` first, so that it makes a flow, and then `plain`, which has another destination or
+/// none. Both arrive unchanged, and flows depend on the fields of decisions only.
 #[track_caller]
 fn matches_only_its_own(odd: &[u8], plain: &[(&[u8], u32)]) {
     let mut bench = known();
@@ -50,7 +51,7 @@ fn matches_only_its_own(odd: &[u8], plain: &[(&[u8], u32)]) {
     );
 }
 
-/// Rules that look as far into a frame as rules do.
+/// Rules that look as deep into a frame as possible.
 const LISTS: &str = "
 [[acl]]
 name = 'out'
@@ -69,71 +70,72 @@ icmp_type = 136
 icmp_code = 0
 ";
 
-fn host() -> Guard {
-    Guard {
+fn host() -> PortSecurity {
+    PortSecurity {
         macs: Macs::Only(vec![mac(1)]),
         no_dhcp_server: true,
         no_router: true,
-        ..Guard::default()
+        ..PortSecurity::default()
     }
 }
 
-/// A frame of port 1, and whether lists and the guard let it pass.
+/// Frame of port 1, and whether lists and port security pass it.
 struct Case {
     frame: Vec<u8>,
     by_lists: bool,
-    by_guard: bool,
+    by_port_security: bool,
 }
 
 fn passes(frame: Vec<u8>) -> Case {
-    let (by_lists, by_guard) = (true, true);
+    let (by_lists, by_port_security) = (true, true);
     Case {
         frame,
         by_lists,
-        by_guard,
+        by_port_security,
     }
 }
 
-fn no_list_passes(frame: Vec<u8>) -> Case {
+fn lists_drop(frame: Vec<u8>) -> Case {
     Case {
         by_lists: false,
         ..passes(frame)
     }
 }
 
-fn no_guard_passes(frame: Vec<u8>) -> Case {
+fn port_security_drops(frame: Vec<u8>) -> Case {
     Case {
-        by_guard: false,
+        by_port_security: false,
         ..passes(frame)
     }
 }
 
-fn nobody_passes(frame: Vec<u8>) -> Case {
+fn both_drop(frame: Vec<u8>) -> Case {
     Case {
         by_lists: false,
-        ..no_guard_passes(frame)
+        ..port_security_drops(frame)
     }
 }
 
-/// Whichever of two frames comes first, and whatever is cached of it: each has its own decision.
+/// Checks that each frame has its own decision, in any order and with any cached flows.
 #[track_caller]
 fn each_is_decided_by_itself(cases: &[Case]) {
-    for (lists, guard) in [("", true), (LISTS, false), (LISTS, true)] {
+    for (lists, secured) in [("", true), (LISTS, false), (LISTS, true)] {
         for (first, second) in pairs(cases) {
             let mut bench = known();
             bench.set_access(lists);
-            if guard {
-                bench.set_guard(1, host());
+            if secured {
+                bench.set_port_security(1, host());
             }
             for (round, case) in [first, second, first, second].into_iter().enumerate() {
                 bench.send_and_decide(1, &case.frame);
                 let arrived: usize = (1..=7).map(|id| bench.port(id).frames().len()).sum();
-                let right = (lists.is_empty() || case.by_lists) && (!guard || case.by_guard);
+                let listed = lists.is_empty() || case.by_lists;
+                let right = listed && (!secured || case.by_port_security);
                 let frame = &case.frame;
                 assert_eq!(
                     arrived > 0,
                     right,
-                    "{round}: {lists} {guard} {frame:02x?} after {:02x?}",
+                    "{round}: {lists} {secured} {frame:02x?} after {:02x?}",
                     first.frame
                 );
             }
@@ -147,7 +149,7 @@ fn pairs(cases: &[Case]) -> impl Iterator<Item = (&Case, &Case)> {
         .flat_map(move |first| cases.iter().map(move |second| (first, second)))
 }
 
-/// A DHCP server's offer.
+/// Returns a DHCP server's offer.
 fn offer() -> Vec<u8> {
     udp(&Flow::v4(1, 2).ports(67, 68), &[2; 40])
 }
@@ -156,7 +158,7 @@ fn dns() -> Vec<u8> {
     udp(&Flow::v4(1, 2).ports(5, 53), &[2; 40])
 }
 
-/// Of this type and code, from the host to guest 2.
+/// Returns a neighbour discovery message of this type and code from the host to guest 2.
 fn discovery(kind: u8, code: u8) -> Vec<u8> {
     let address = |n| [0xfe80, 0, 0, 0, 0, 0, 0, n];
     PacketBuilder::new(MacAddr(mac(1)), MacAddr(mac(2)))
@@ -181,16 +183,16 @@ fn cve_2020_35498_padding_behind_a_packet_is_no_part_of_the_decision() {
     each_is_decided_by_itself(&[
         passes(padded),
         passes(plain),
-        no_list_passes(pad(dns())),
-        no_list_passes(dns()),
-        no_guard_passes(pad(offer())),
-        no_guard_passes(offer()),
+        lists_drop(pad(dns())),
+        lists_drop(dns()),
+        port_security_drops(pad(offer())),
+        port_security_drops(offer()),
         passes(pad(to_3.clone())),
         passes(to_3),
     ]);
 }
 
-/// Where no rule looks above Ethernet it goes its way. Where one does, it is nothing that can be read.
+/// Without a rule above Ethernet the frame is forwarded. With one it is unparseable.
 #[test]
 fn cve_2016_10377_a_total_length_below_the_header_passes_no_list() {
     let with_total = |frame: Vec<u8>, total: u16| {
@@ -204,22 +206,22 @@ fn cve_2016_10377_a_total_length_below_the_header_passes_no_list() {
         let odd = with_total(plain.clone(), total);
         matches_only_its_own(&odd, &[(&plain, 2), (&to_3, 3)]);
         each_is_decided_by_itself(&[
-            no_list_passes(odd),
-            no_list_passes(with_total(dns(), total)),
-            nobody_passes(with_total(offer(), total)),
+            lists_drop(odd),
+            lists_drop(with_total(dns(), total)),
+            both_drop(with_total(offer(), total)),
             passes(plain.clone()),
             passes(to_3.clone()),
-            no_list_passes(dns()),
+            lists_drop(dns()),
         ]);
     }
-    // All of the header and no port, or half of one.
+    // The whole header and no port, or half of one.
     for total in [20, 21, 27] {
         each_is_decided_by_itself(&[
-            no_list_passes(with_total(plain.clone(), total)),
-            no_list_passes(with_total(dns(), total)),
+            lists_drop(with_total(plain.clone(), total)),
+            lists_drop(with_total(dns(), total)),
             passes(plain.clone()),
-            no_list_passes(dns()),
-            no_guard_passes(offer()),
+            lists_drop(dns()),
+            port_security_drops(offer()),
         ]);
     }
 }
@@ -237,7 +239,7 @@ fn cve_2022_4337_and_cve_2022_4338_lldp_is_not_parsed() {
         let odd = ethernet(mac(2), mac(1), LLDP, &payload);
         let to_3 = honest();
         matches_only_its_own(&odd, &[(&to_3, 3)]);
-        // To the group address of LLDP it goes nowhere, by name.
+        // Frames to the group address of LLDP are dropped and counted.
         let mut bench = known();
         let group = ethernet([1, 0x80, 0xc2, 0, 0, 0x0e], mac(1), LLDP, &payload);
         let bytes = group.len() as u64;
@@ -264,14 +266,14 @@ fn cve_2023_1668_a_packet_of_protocol_0_makes_no_flow_for_others() {
         passes(of_none(offer())),
         passes(plain),
         passes(to_3),
-        no_list_passes(dns()),
-        no_guard_passes(offer()),
+        lists_drop(dns()),
+        port_security_drops(offer()),
     ]);
 }
 
 #[test]
 fn cve_2023_5366_a_neighbour_advertisement_makes_no_flow_for_others() {
-    // ICMPv6 136 with a code that is not 0, and a target option that is cut off.
+    // ICMPv6 136 with a code that is not 0, and a truncated target option.
     let mut odd = udp(&Flow::v6(1, 2), &[3; 40]);
     assert_eq!(odd[12..14], IPV6.to_be_bytes());
     odd[14 + 6] = 58;
@@ -281,22 +283,23 @@ fn cve_2023_5366_a_neighbour_advertisement_makes_no_flow_for_others() {
     let cut_off = |kind| discovery(kind, 0)[..14 + 40 + 3].to_vec();
     let query = udp(&Flow::v6(1, 2).ports(5, 53), &[4; 40]);
     each_is_decided_by_itself(&[
-        no_guard_passes(discovery(136, 7)),
-        no_list_passes(discovery(136, 0)),
+        port_security_drops(discovery(136, 7)),
+        lists_drop(discovery(136, 0)),
         passes(discovery(135, 0)),
-        no_guard_passes(discovery(135, 7)),
-        no_guard_passes(discovery(134, 0)),
+        port_security_drops(discovery(135, 7)),
+        port_security_drops(discovery(134, 0)),
         passes(discovery(128, 0)),
-        nobody_passes(cut_off(136)),
+        both_drop(cut_off(136)),
         passes(plain),
-        no_list_passes(query),
+        lists_drop(query),
     ]);
 }
 
-/// What the switch sends in a guest's name passes the guest's guard and lists, and those of whom it is for (OVN's CVE-2025-0650
-/// and CVE-2024-2182: frames that a logical switch makes or takes for its own passed no list).
+/// Frames that the switch generates on behalf of a guest pass its port security and lists, and
+/// those of their receivers (OVN's CVE-2025-0650 and CVE-2024-2182: frames that a logical switch
+/// generates or takes for its own passed no list).
 #[test]
-fn what_is_announced_for_a_guest_is_what_it_might_send_itself() {
+fn announcements_for_a_guest_pass_its_own_rules() {
     let nothing = |direction, port| {
         format!(
             "
@@ -310,13 +313,13 @@ action = 'drop'
 "
         )
     };
-    let announced = |lists: &str, guard: bool, station: u8| {
+    let announced = |lists: &str, secured: bool, station: u8| {
         let mut bench = known();
         bench.set_access(lists);
-        if guard {
-            bench.set_guard(1, host());
+        if secured {
+            bench.set_port_security(1, host());
         }
-        // Decided, and then from the cache.
+        // Decided by an upcall, and then by the cache.
         let mut got = [0, 0].map(|_| {
             let frame = rarp(mac(station));
             let port = port::PortId(1);
@@ -337,13 +340,14 @@ action = 'drop'
     assert_eq!(announced(&nothing("to-guest", "p3"), false, 1), [1, 0]);
 }
 
-/// Who is rejected is told by the switch, past the lists of its own port: but only who might send what was rejected.
+/// The switch sends replies to rejected frames past the lists of the sender's port, but only for
+/// frames that the sender was allowed to send.
 #[test]
-fn who_may_not_send_is_not_told_that_it_is_rejected() {
+fn a_forbidden_sender_gets_no_reply_to_rejected_frames() {
     let rejects = LISTS.replace("'drop'", "'reject'");
     let mut bench = known();
     bench.set_access(&rejects);
-    bench.set_guard(1, host());
+    bench.set_port_security(1, host());
     let spoofed = [&mac(2)[..], &mac(9), &dns()[12..]].concat();
     for _ in 0..2 {
         let frame = spoofed.clone();
@@ -355,7 +359,7 @@ fn who_may_not_send_is_not_told_that_it_is_rejected() {
 }
 
 #[test]
-fn cve_2026_34956_nobody_reads_ftp() {
+fn cve_2026_34956_ftp_is_not_parsed() {
     for line in [
         &b"PORT 10,0,0,1,255,255,255\r\n"[..],
         b"227 (,,,,,)\r\n",
@@ -367,8 +371,8 @@ fn cve_2026_34956_nobody_reads_ftp() {
     }
 }
 
-/// A DHCPv6 solicitation whose option says that it is longer than the packet: it goes where its address says, and
-/// nobody answers it.
+/// A DHCPv6 solicitation whose option length exceeds the packet: it is forwarded by its address,
+/// and gets no reply.
 #[test]
 fn cve_2026_5367_dhcpv6_is_not_answered() {
     let option_too_long = [1, 0, 0, 7, 0, 1, 0xff, 0xff, 0, 1];

@@ -1,4 +1,4 @@
-//! What is done to flows beside the way of frames, and how much of it at a time.
+//! Maintenance of flows, and the amount of work per call.
 
 use std::collections::HashSet;
 
@@ -9,8 +9,8 @@ use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
 use super::bench::{BLUE, Bench, Move::*};
-use crate::errand::Errand;
-use crate::flow_table::{Effort, FlowTable, Origin, PIECE, Progress};
+use crate::flow_table::{Effort, FLOWS_PER_PART, FlowTable, Origin, Progress};
+use crate::revalidator::FlowSweep;
 
 const MASK: FlowMask = policy::DECISION_MASK;
 const LAN: SegmentId = SegmentId(1);
@@ -34,16 +34,16 @@ fn to(port: u32) -> Action {
     }
 }
 
-/// Calls with each place of a walk, each with one effort; how often.
-fn walk(mut piece: impl FnMut(usize, &mut Effort) -> Progress) -> usize {
+/// Runs a walk with a new effort for each call. Returns the number of calls.
+fn walk(mut part: impl FnMut(usize, &mut Effort) -> Progress) -> usize {
     let (mut at, mut calls) = (0, 1);
-    while let Progress::GoOn(next) = piece(at, &mut Effort::default()) {
+    while let Progress::ResumeAt(next) = part(at, &mut Effort::default()) {
         (at, calls) = (next, calls + 1);
     }
     calls
 }
 
-/// Stations in use, and calls that it took to find them.
+/// Returns the number of stations in use and of calls.
 fn in_use(table: &mut FlowTable) -> (usize, usize) {
     let mut found = HashSet::new();
     let calls = walk(|at, effort| {
@@ -54,9 +54,9 @@ fn in_use(table: &mut FlowTable) -> (usize, usize) {
     (found.len(), calls)
 }
 
-struct Nobody;
+struct EmptyFdb;
 
-impl Lookup for Nobody {
+impl Lookup for EmptyFdb {
     fn port_of(&self, _: SegmentId, _: MacAddr) -> Option<PortId> {
         None
     }
@@ -67,7 +67,7 @@ impl Lookup for Nobody {
 }
 
 #[test]
-fn a_rule_for_many_flows_is_followed_in_pieces_and_touches_no_others() {
+fn a_rule_for_many_flows_is_applied_in_parts_and_touches_no_others() {
     let mut table = FlowTable::new(16_384, 3);
     for n in 0..3000 {
         table.install(&key(1, 10 + n, 5), &MASK, to(2), LEARNED, 0);
@@ -75,21 +75,21 @@ fn a_rule_for_many_flows_is_followed_in_pieces_and_touches_no_others() {
         table.install(&key(3, 10 + n, 6), &MASK, to(2), LEARNED, 0);
     }
     let mut before = table.len();
-    let mut pieces = walk(|at, effort| {
+    let mut calls = walk(|at, effort| {
         let progress = table.forget_station(LAN, MacAddr::from_u64(5), at, effort);
-        assert!(before - table.len() <= PIECE);
+        assert!(before - table.len() <= FLOWS_PER_PART);
         before = table.len();
         progress
     });
-    assert_eq!((pieces, table.len()), (6, 3000));
+    assert_eq!((calls, table.len()), (6, 3000));
     assert_eq!(table.lookup(&key(3, 12, 6), 0), Some(to(2)));
-    pieces = walk(|at, effort| {
+    calls = walk(|at, effort| {
         let progress = table.forget_outdated(&Outdated::ports(vec![PortId(2)]), at, effort);
-        assert!(before - table.len() <= PIECE);
+        assert!(before - table.len() <= FLOWS_PER_PART);
         before = table.len();
         progress
     });
-    assert_eq!((table.is_empty(), pieces), (true, 3));
+    assert_eq!((table.is_empty(), calls), (true, 3));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_walk_touches_flows_and_not_the_places_of_those_that_are_gone() {
         walk(|at, effort| table.forget_outdated(&Outdated::ports(vec![PortId(1)]), at, effort));
     assert_eq!((table.len(), calls), (1, 59));
     assert_eq!(in_use(&mut table), (1, 1));
-    let check = |at, effort: &mut Effort| table.check(at, &Program::default(), &Nobody, effort);
+    let check = |at, effort: &mut Effort| table.check(at, &Program::default(), &EmptyFdb, effort);
     assert_eq!(walk(check), 1);
     assert!(table.is_empty());
 }
@@ -135,7 +135,7 @@ fn flows_of_others_in_a_stations_list_count_as_work() {
     for n in 0..16_000 {
         table.install(&key(1, n, busy.to_u64()), &MASK, to(2), LEARNED, 0);
     }
-    // Its list is found by trying: 4096 of them.
+    // Finds a station with the same list by search: there are 4096 lists.
     let neighbour = (1..60_000).map(|n| MacAddr::from_u64(n << 32)).find(|one| {
         let effort = &mut Effort::default();
         table.forget_station(LAN, *one, 0, effort) != Progress::Done
@@ -143,9 +143,9 @@ fn flows_of_others_in_a_stations_list_count_as_work() {
     let neighbour = neighbour.expect("a station that shares the list, and a call that ends early");
     let calls = walk(|at, effort| table.forget_station(LAN, neighbour, at, effort));
     assert_eq!((table.len(), calls), (16_000, 8));
-    // What is met last goes away between two calls: nobody loses the thread.
+    // The flow that was visited last is removed between two calls: the walk still completes.
     let effort = &mut Effort::default();
-    let Progress::GoOn(at) = table.forget_station(LAN, neighbour, 0, effort) else {
+    let Progress::ResumeAt(at) = table.forget_station(LAN, neighbour, 0, effort) else {
         panic!("one call was enough");
     };
     let all = walk(|at, effort| table.forget_station(LAN, busy, at, effort));
@@ -155,7 +155,7 @@ fn flows_of_others_in_a_stations_list_count_as_work() {
     assert_eq!((last, table.len()), (Progress::Done, 0));
 }
 
-/// A bench with flows of this many sources from port 1 to port 2.
+/// Returns a bench with flows of this many sources from port 1 to port 2.
 fn many(stations: u32) -> Bench {
     let mut bench = Bench::new();
     for port in [1, 2, 3] {
@@ -165,7 +165,7 @@ fn many(stations: u32) -> Bench {
         let [_, b, c, d] = n.to_be_bytes();
         let frame = ethernet(mac(2), [0x0a, 0, 0, b, c, d], 0x0800, &[0; 86]);
         bench.send_and_decide(1, &frame);
-        bench.switch.go_on(bench.now);
+        bench.switch.continue_work(bench.now);
     }
     bench.port(2).delivered();
     bench
@@ -177,9 +177,9 @@ fn frame(a: u8, b: u8) -> Vec<u8> {
 
 #[test]
 fn ports_that_go_together_share_a_walk_and_later_answers_stay() {
-    let mut bench = many(3 * PIECE as u32);
+    let mut bench = many(3 * FLOWS_PER_PART as u32);
     bench.send_and_decide(3, &frame(3, 1));
-    bench.switch.go_on(bench.now);
+    bench.switch.continue_work(bench.now);
     for port in [1, 4, 3, 5] {
         let rule = Answer::Forget(Stale::Port(PortId(port)));
         bench.switch.answer(rule, bench.now);
@@ -187,24 +187,24 @@ fn ports_that_go_together_share_a_walk_and_later_answers_stay() {
     bench.send_and_decide(1, &frame(1, 2));
     let now = bench.switch.figures();
     assert_eq!(
-        (now.flows, now.parked),
-        (2 * PIECE as u64 + 1, 1),
+        (now.flows, now.pending),
+        (2 * FLOWS_PER_PART as u64 + 1, 1),
         "a piece"
     );
     let mut calls = 1;
-    while !bench.switch.go_on(bench.now) {
+    while !bench.switch.continue_work(bench.now) {
         calls += 1;
     }
-    // What is left of the first walk, and one for the three others.
+    // The rest of the first walk, and one walk for the three others.
     let now = bench.switch.figures();
-    assert_eq!((calls, now.flows, now.parked), (3, 1, 0));
+    assert_eq!((calls, now.flows, now.pending), (3, 1, 0));
 }
 
 #[test]
-fn answers_are_followed_in_pieces_and_nobody_asks_again_meanwhile() {
+fn answers_are_applied_in_parts_without_retries_meanwhile() {
     let mut bench = many(0);
-    let asked = 3 * PIECE as u64;
-    for n in 0..asked {
+    let flows = 3 * FLOWS_PER_PART as u64;
+    for n in 0..flows {
         let key = key(1, 100 + n, 5);
         let answer = Answer::Install {
             upcall: None,
@@ -219,26 +219,26 @@ fn answers_are_followed_in_pieces_and_nobody_asks_again_meanwhile() {
         };
         bench.switch.answer(answer, bench.now);
     }
-    assert_eq!(bench.switch.figures().flows, PIECE as u64);
+    assert_eq!(bench.switch.figures().flows, FLOWS_PER_PART as u64);
     bench.send(1, &frame(1, 2));
     bench.ring.upcalls.clear();
-    bench.switch.ask_again(&mut bench.ring);
+    bench.switch.retry_upcalls(&mut bench.ring);
     assert!(
         bench.ring.upcalls.is_empty(),
         "its answer may be among them"
     );
-    assert!(!bench.switch.go_on(bench.now));
-    assert_eq!(bench.switch.figures().flows, 2 * PIECE as u64);
+    assert!(!bench.switch.continue_work(bench.now));
+    assert_eq!(bench.switch.figures().flows, 2 * FLOWS_PER_PART as u64);
     bench.finish();
-    assert_eq!(bench.switch.figures().flows, asked);
-    bench.switch.ask_again(&mut bench.ring);
+    assert_eq!(bench.switch.figures().flows, flows);
+    bench.switch.retry_upcalls(&mut bench.ring);
     assert_eq!(bench.ring.upcalls.len(), 1);
 }
 
-/// A new control asks for a check while answers of a dead one are still to be followed.
+/// A new control requests a check while answers of a former one are pending.
 #[test]
-fn a_check_sees_what_was_answered_before_it() {
-    let mut bench = many(2 * PIECE as u32);
+fn a_check_runs_after_earlier_answers() {
+    let mut bench = many(2 * FLOWS_PER_PART as u32);
     let rule = Stale::Station {
         segment: BLUE,
         mac: mac(2),
@@ -257,23 +257,26 @@ fn a_check_sees_what_was_answered_before_it() {
         epoch: bench.switch.program().epoch(),
     };
     bench.switch.answer(answer, bench.now);
-    bench.switch.begin(9, Errand::Check(bench.known()));
+    bench.switch.begin(9, FlowSweep::Check(bench.known()));
     assert_eq!(bench.finish(), [9]);
     assert_eq!(bench.switch.figures().flows, 0);
 }
 
 #[test]
-fn an_errand_through_many_flows_keeps_no_answer_waiting() {
-    let mut bench = many(5 * PIECE as u32);
-    bench.switch.begin(1, Errand::Check(bench.known()));
+fn a_sweep_over_many_flows_delays_no_answer() {
+    let mut bench = many(5 * FLOWS_PER_PART as u32);
+    bench.switch.begin(1, FlowSweep::Check(bench.known()));
     bench.switch.begin(
         2,
-        Errand::Stations {
+        FlowSweep::Stations {
             within_ms: u32::MAX,
         },
     );
-    bench.switch.begin(3, Errand::Settle);
-    assert!(bench.switch.go_on(bench.now), "errands hold up nobody");
+    bench.switch.begin(3, FlowSweep::Settle);
+    assert!(
+        bench.switch.continue_work(bench.now),
+        "a sweep delays no answer"
+    );
     let first = bench.switch.take_finished();
     assert_eq!(first.len(), 1, "only what is no work is done");
     bench.step(
@@ -283,11 +286,11 @@ fn an_errand_through_many_flows_keeps_no_answer_waiting() {
         },
     );
     let mut rest = Vec::new();
-    while bench.switch.has_to_do() {
-        bench.switch.go_on(bench.now);
+    while bench.switch.has_work() {
+        bench.switch.continue_work(bench.now);
         rest.extend(bench.switch.take_finished());
     }
-    let tickets: Vec<_> = rest.iter().map(|errand| errand.ticket).collect();
+    let tickets: Vec<_> = rest.iter().map(|sweep| sweep.ticket).collect();
     assert_eq!(tickets, [1, 2]);
-    assert_eq!(rest[1].stations.len(), 5 * PIECE + 1);
+    assert_eq!(rest[1].stations.len(), 5 * FLOWS_PER_PART + 1);
 }

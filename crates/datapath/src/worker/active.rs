@@ -1,34 +1,34 @@
-//! The queue pairs that are looked at without a kick.
+//! The active queue pairs, which are polled without a kick.
 
-use channel::keeping::Mark;
+use channel::keeping::ThreadSlot;
 use port::PortId;
 
-/// Rounds in which others had frames and a pair had none, after which its guest is asked for kicks: looking
-/// that often costs about what a kick does.
+/// Rounds with frames of other pairs and none of this one, after which its kicks are enabled: that
+/// many polls cost about as much as a kick.
 const QUIET_ROUNDS: u64 = 256;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     port: PortId,
     pair: u16,
-    /// The round in which it had frames last.
+    /// The last round in which it had frames.
     last: u64,
-    /// Its guest need not kick before, if it runs: nanoseconds.
+    /// Until then its guest need not kick, if it runs: nanoseconds.
     quiet_until: u64,
 }
 
-/// A list without doubles, in no order.
+/// The active pairs, each once, in no order.
 #[derive(Debug, Default)]
 pub(super) struct ActivePairs {
     list: Vec<Entry>,
-    /// By port id: which of its pairs are in the list.
+    /// By port id: a bit for each of its pairs in the list.
     by_port: Vec<u64>,
-    /// Rounds in which somebody had frames.
+    /// Rounds in which any pair had frames.
     rounds: u64,
-    /// So many at the front of the list wait in this round.
+    /// The number of pairs at the front of the list that wait in this round.
     waiting: usize,
-    /// Where the pair is named that is looked at.
-    mark: Option<Mark>,
+    /// The slot that records the port of the current pair.
+    slot: Option<ThreadSlot>,
 }
 
 impl ActivePairs {
@@ -40,28 +40,28 @@ impl ActivePairs {
         self.list.len()
     }
 
-    /// From now on, says whose pair is looked at.
-    pub(super) fn set_mark(&mut self, mark: Mark) {
-        self.mark = Some(mark);
+    /// Sets the slot that records the port of the current pair.
+    pub(super) fn set_thread_slot(&mut self, slot: ThreadSlot) {
+        self.slot = Some(slot);
     }
 
-    /// The pair at a place of the list, which is about to be looked at; `None` behind its end, where nobody is.
+    /// Returns the pair at an index, which is about to be served; `None` behind the end.
     #[inline]
     pub(super) fn get(&mut self, at: usize) -> Option<(PortId, u16)> {
         if at == 0 {
             self.waiting = 0;
         }
         let entry = self.list.get(at);
-        if let Some(mark) = &self.mark {
+        if let Some(slot) = &self.slot {
             match entry {
-                Some(entry) => mark.serve(entry.port),
-                None => mark.rest(),
+                Some(entry) => slot.serve(entry.port),
+                None => slot.rest(),
             }
         }
         entry.map(|entry| (entry.port, entry.pair))
     }
 
-    /// Adds a pair; `false` if it is there already, or can never be (its port has 64 at most).
+    /// Adds a pair. Returns `false` if it is listed already, or beyond the 64 pairs of a port.
     pub(super) fn add(&mut self, port: PortId, pair: u16) -> bool {
         let index = port.0 as usize;
         if self.by_port.len() <= index {
@@ -81,13 +81,13 @@ impl ActivePairs {
         new
     }
 
-    /// Whether a pair is there.
+    /// Returns whether a pair is active.
     pub(super) fn has(&self, port: PortId, pair: u16) -> bool {
         let pairs = self.by_port.get(port.0 as usize);
         pair < 64 && pairs.is_some_and(|pairs| pairs & (1 << pair) != 0)
     }
 
-    /// The guest of a pair that is there has kicked, and need not do so again before.
+    /// Notes a kick for an active pair: its guest need not kick again until then.
     pub(super) fn keep_quiet(&mut self, port: PortId, pair: u16, until: u64) {
         let of_pair = |entry: &&mut Entry| (entry.port, entry.pair) == (port, pair);
         if let Some(entry) = self.list.iter_mut().find(of_pair) {
@@ -95,12 +95,12 @@ impl ActivePairs {
         }
     }
 
-    /// Until when the guest of the pair at this place need not kick.
+    /// Returns the time until which the guest of the pair at this index need not kick.
     pub(super) fn quiet_until(&self, at: usize) -> u64 {
         self.list[at].quiet_until
     }
 
-    /// Takes a pair off, if it is there.
+    /// Removes a pair, if it is listed.
     pub(super) fn remove(&mut self, port: PortId, pair: u16) {
         let here = |entry: &Entry| (entry.port, entry.pair) == (port, pair);
         if let Some(at) = self.list.iter().position(here) {
@@ -108,30 +108,30 @@ impl ActivePairs {
         }
     }
 
-    /// Takes the pair at this place off; another one takes the place.
+    /// Removes the pair at this index; another one moves there.
     pub(super) fn remove_at(&mut self, at: usize) {
         let Entry { port, pair, .. } = self.list.swap_remove(at);
         self.by_port[port.0 as usize] &= !(1 << pair);
     }
 
-    /// The pair at this place, which was looked at last, has to wait. It is one of the first in the next round, so that
-    /// of several pairs of a port not always the same have their turn before the port's turn is over.
+    /// Makes the current pair at this index wait. It is among the first in the next round, so that
+    /// the pairs of a port take turns before the port's turn is over.
     pub(super) fn waits(&mut self, at: usize) {
         self.list.swap(self.waiting, at);
         self.waiting += 1;
     }
 
-    /// The pair at this place had frames in this round.
+    /// Notes that the pair at this index had frames in this round.
     pub(super) fn had_frames(&mut self, at: usize) {
         self.list[at].last = self.rounds;
     }
 
-    /// Whether the pair at this place had none for so long that a kick is cheaper.
+    /// Returns whether the pair at this index had no frames for so long that a kick is cheaper.
     pub(super) fn is_quiet(&self, at: usize) -> bool {
         self.rounds - self.list[at].last >= QUIET_ROUNDS
     }
 
-    /// A round is over in which somebody had frames.
+    /// Ends a round in which any pair had frames.
     pub(super) fn end_round(&mut self) {
         self.rounds += 1;
     }
@@ -163,24 +163,24 @@ mod tests {
     }
 
     #[test]
-    fn who_is_looked_at_is_marked_and_nobody_else() {
+    fn the_slot_names_the_port_of_the_current_pair_only() {
         let file = rustix::fs::memfd_create("marks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, channel::keeping::MARKS).unwrap();
-        let marks = channel::keeping::Marks::map(&file).unwrap();
+        rustix::fs::ftruncate(&file, channel::keeping::CRASH_RECORD_LEN).unwrap();
+        let slots = channel::keeping::ThreadSlots::map(&file).unwrap();
         let mut active = ActivePairs::default();
-        active.set_mark(marks.of(1));
+        active.set_thread_slot(slots.of(1));
         active.add(A, 0);
         active.add(B, 0);
-        let mark = marks.of(1);
-        assert_eq!(mark.served(), None);
+        let slot = slots.of(1);
+        assert_eq!(slot.served(), None);
         for (at, served) in [(0, Some(A)), (1, Some(B)), (2, None)] {
             active.get(at);
-            assert_eq!(mark.served(), served, "after a look at {at}");
+            assert_eq!(slot.served(), served, "at {at}");
         }
     }
 
     #[test]
-    fn who_had_to_wait_comes_first_in_the_next_round() {
+    fn a_pair_that_had_to_wait_comes_first_in_the_next_round() {
         let mut active = ActivePairs::default();
         assert!((0..5).all(|pair| active.add(A, pair)));
         // Two of the pairs are served in each round.
@@ -194,7 +194,7 @@ mod tests {
                 }
             }
         }
-        // Not all alike, but who waits only ever moves forward in the list.
+        // The turns differ, but a waiting pair only moves forward in the list.
         assert!(turns.iter().all(|turns| *turns >= 10), "{turns:?}");
     }
 

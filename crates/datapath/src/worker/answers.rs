@@ -1,4 +1,4 @@
-//! What control answers: who hears it, and when.
+//! Control's answers: receiving them and passing each to its worker.
 
 use channel::records::Answer;
 
@@ -6,13 +6,13 @@ use super::{Notice, Worker, millis, nanos};
 use crate::guest::GuestPort;
 use crate::switch::Switch;
 
-/// Answers followed in one pass.
+/// Answers executed in one pass.
 const ANSWERS: usize = 256;
 
 impl Worker {
-    /// Goes on with what earlier answers left, then follows new ones.
+    /// Continues the work of earlier answers, then executes new ones.
     pub(super) fn follow_answers(&mut self) {
-        if self.switch.has_to_do() && !self.go_on() {
+        if self.switch.has_work() && !self.continue_sweeps() {
             return;
         }
         for _ in 0..ANSWERS {
@@ -20,10 +20,10 @@ impl Worker {
                 return;
             };
             match ring.recv::<Answer>() {
-                Ok(Some(answer)) => self.pass_on(answer),
+                Ok(Some(answer)) => self.dispatch(answer),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::error!("control's answers make no sense: {error}");
+                    tracing::error!("malformed answer from control: {error}");
                     self.drop_control();
                     return;
                 }
@@ -31,23 +31,23 @@ impl Worker {
         }
     }
 
-    /// Does a piece of what is left. `true` when answers have nothing to wait for.
-    pub(super) fn go_on(&mut self) -> bool {
-        let caught_up = self.switch.go_on(self.now());
-        for errand in self.switch.take_finished() {
-            self.tell(Notice::Finished(errand));
+    /// Executes a part of the pending work. Returns `true` when further answers can be executed.
+    pub(super) fn continue_sweeps(&mut self) -> bool {
+        let caught_up = self.switch.continue_work(self.now());
+        for finished in self.switch.take_finished() {
+            self.send_notice(Notice::Finished(finished));
         }
         caught_up
     }
 
-    /// Gives an answer to the worker that asked, and one that nobody asked for to all.
-    fn pass_on(&mut self, answer: Answer) {
+    /// Passes an answer to the worker that sent the upcall; one without an upcall goes to all.
+    fn dispatch(&mut self, answer: Answer) {
         let asked = match &answer {
             Answer::Install { upcall, .. } => *upcall,
             Answer::Once { upcall, .. } | Answer::Reply { upcall, .. } => Some(*upcall),
             Answer::Forget(_) => None,
         };
-        let asker = asked.map(Switch::<GuestPort>::asker);
+        let asker = asked.map(Switch::<GuestPort>::switch_of);
         for (number, worker) in self.all.iter().enumerate() {
             if number != self.number && asker.is_none_or(|asker| asker == number) {
                 let answer = answer.clone();
@@ -61,7 +61,7 @@ impl Worker {
 
     fn follow(&mut self, answer: Answer) {
         let now = self.started.elapsed();
-        self.for_answers.found_frames(now);
+        self.answer_poll.found_frames(now);
         self.switch.set_clock(nanos(now));
         self.switch.answer(answer, millis(now));
     }

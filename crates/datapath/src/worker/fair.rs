@@ -1,16 +1,18 @@
-//! Whose turn it is: each port's guests get processor time by the port's weight, and a port alone gets all.
+//! Fair queueing of ports: each port gets worker time by its weight, and a port alone gets all.
 //!
-//! Every port has an account of what its batches have cost so far, divided by its weight. In a round over the active
-//! pairs, those wait whose port has paid more than [`Fair::bound`] beyond the *present*: that is what the port has paid
-//! that has paid least, of those that had frames in the last round. (Start-time fair queueing, Goyal, Vin and Cheng,
-//! SIGCOMM 1996, with rounds in place of a sorted queue.)
+//! Every port has an account of the cost of its batches so far, divided by its weight. In a round
+//! over the active pairs, the pairs of a port wait if its account is more than [`FairQueue::bound`]
+//! beyond the *virtual time*: the least account of the ports that had frames in the last round.
+//! (Start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996, with rounds in place of a sorted
+//! queue.)
 //!
-//! * Somebody who has frames is always served: when all wait, the present moves on to the first of them.
-//! * A port alone never waits, because the present is what it has paid.
-//! * Who had nothing to send saves nothing up: its account moves on with the present.
+//! * A port with frames is always served: when all wait, the virtual time advances to the first of
+//!   them.
+//! * A port alone never waits, because its account is the virtual time.
+//! * A port without frames saves nothing up: its account advances with the virtual time.
 //!
-//! Besides, a batch is cut short while there are others: a frame that comes then waits for the batch before it, so
-//! [`QUANTUM`] says how long that may be.
+//! Besides, a batch is shorter while several pairs are active: a frame that arrives then waits for
+//! the batch before it, at most about [`QUANTUM`].
 
 #[cfg(test)]
 mod tests;
@@ -21,29 +23,29 @@ use port::{BATCH, BatchLimit, Port, PortId};
 
 use crate::switch::{Switch, UpcallSink};
 
-/// What a port has whose configuration says nothing.
+/// The weight of a port without a configured one.
 const WEIGHT: u16 = channel::switching::WEIGHT;
 
-/// A batch is to take no longer than about this while others are active, whatever its frames cost.
+/// Desired longest time of a batch while other pairs are active, microseconds.
 const QUANTUM: Duration = Duration::from_micros(10);
-/// While others are active, no frame is taken after so many bytes: one super-frame. What frames cost is known only
-/// after the first of them.
+/// Bytes after which no more frames are taken while other pairs are active: one TSO frame. The cost
+/// of frames is known only after the first of them.
 const BYTES_AMONG_OTHERS: u64 = 48 << 10;
-/// Costs are kept in units of a tick at the weight of [`WEIGHT`], which has so many parts.
+/// Parts of an account's unit, a tick at the weight [`WEIGHT`].
 const PARTS: u64 = 1 << 16;
-/// The bound shrinks by 1 / 64 a batch, down to what batches cost.
+/// Divisor of the bound's decrease by a batch, down to the cost of batches.
 const SHRINK: u64 = 64;
 
-/// What a port has used.
+/// The account of a port.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// In ticks at the weight of [`WEIGHT`].
+    /// The cost so far, in ticks at the weight [`WEIGHT`].
     paid: u64,
-    /// Parts of a tick that are paid, too.
+    /// The cost so far beyond that, in parts of a tick.
     rest: u64,
-    /// Parts of a tick that are paid for a tick.
+    /// The charge for a tick, in parts of a tick.
     price: u64,
-    /// Frames of a batch that take no longer than [`QUANTUM`], as far as is known.
+    /// The estimated number of frames of a batch that takes no longer than [`QUANTUM`].
     frames: usize,
 }
 
@@ -58,26 +60,26 @@ impl Default for Account {
     }
 }
 
-/// What became of a pair's turn.
+/// The result of a pair's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    /// Its port has had more than others.
+    /// Its port is ahead of others.
     Waits,
-    /// There were no frames.
+    /// The queue was empty.
     Empty,
     /// A batch was moved.
     Served,
 }
 
-/// See the module.
+/// The accounts of all ports.
 #[derive(Debug)]
-pub(super) struct Fair {
-    /// By port id.
+pub(super) struct FairQueue {
+    /// Accounts by port id.
     accounts: Vec<Account>,
-    present: u64,
-    /// What the costliest of the latest batches cost.
+    virtual_time: u64,
+    /// The cost of the costliest recent batch.
     bound: u64,
-    /// The least that a port has paid that had frames in this round.
+    /// The least account of a port with frames in this round.
     least: u64,
     /// A port waits in this round.
     waits: bool,
@@ -85,11 +87,11 @@ pub(super) struct Fair {
     quantum: u64,
 }
 
-impl Default for Fair {
+impl Default for FairQueue {
     fn default() -> Self {
         Self {
             accounts: Vec::new(),
-            present: 0,
+            virtual_time: 0,
             bound: 0,
             least: u64::MAX,
             waits: false,
@@ -98,16 +100,16 @@ impl Default for Fair {
     }
 }
 
-impl Fair {
-    /// A port's weight is this from now on; also of one that is new under a number that another port had.
+impl FairQueue {
+    /// Sets the weight of a port, also of a new one whose number was used before.
     pub(super) fn set_weight(&mut self, port: PortId, weight: u16) {
-        let present = self.present;
+        let virtual_time = self.virtual_time;
         let account = self.account(port);
         account.price = PARTS * u64::from(WEIGHT) / u64::from(weight.max(1));
-        account.paid = account.paid.min(present);
+        account.paid = account.paid.min(virtual_time);
     }
 
-    /// The counter is so fast.
+    /// Sets the rate of the tick counter.
     pub(super) fn set_ticks_per_second(&mut self, ticks: u64) {
         self.quantum = (QUANTUM.as_secs_f64() * ticks as f64) as u64;
     }
@@ -130,15 +132,16 @@ impl Fair {
         now: u64,
         upcalls: &mut dyn UpcallSink,
     ) -> Turn {
-        if !self.may_go(port) {
+        if !self.is_eligible(port) {
             return Turn::Waits;
         }
-        switch.set_limit(match alone {
-            true => BatchLimit::MOST,
-            false => BatchLimit {
+        switch.set_limit(if alone {
+            BatchLimit::MOST
+        } else {
+            BatchLimit {
                 frames: self.account(port).frames,
                 bytes: BYTES_AMONG_OTHERS,
-            },
+            }
         });
         if !switch.serve(port, pair, now, upcalls) {
             return Turn::Empty;
@@ -147,11 +150,12 @@ impl Fair {
         Turn::Served
     }
 
-    /// Whether a port has not had too much. One that has waits until the end of the round at least.
+    /// Returns whether a port may be served now. One that is ahead waits at least until the end of
+    /// the round.
     #[inline]
-    fn may_go(&mut self, port: PortId) -> bool {
+    fn is_eligible(&mut self, port: PortId) -> bool {
         let paid = self.account(port).paid;
-        let waits = paid > self.present.saturating_add(self.bound);
+        let waits = paid > self.virtual_time.saturating_add(self.bound);
         if waits {
             self.least = self.least.min(paid);
             self.waits = true;
@@ -159,19 +163,19 @@ impl Fair {
         !waits
     }
 
-    /// A port's batch of `frames` cost so many ticks.
+    /// Charges a batch of `frames` to a port.
     #[inline]
     fn charge(&mut self, port: PortId, cost: u64, frames: usize) {
-        let (present, quantum) = (self.present, self.quantum);
+        let (virtual_time, quantum) = (self.virtual_time, self.quantum);
         let account = self.account(port);
         let parts = cost
             .saturating_mul(account.price)
             .saturating_add(account.rest);
         let price = parts / PARTS;
         account.rest = parts % PARTS;
-        account.paid = account.paid.max(present) + price;
+        account.paid = account.paid.max(virtual_time) + price;
         if cost > quantum {
-            // Division only where it is about long batches.
+            // A division only for long batches.
             account.frames = (frames as u64 * quantum / cost).max(1) as usize;
         } else if frames >= account.frames && cost < quantum / 2 {
             account.frames = (2 * account.frames).min(BATCH);
@@ -181,11 +185,12 @@ impl Fair {
         self.bound = price.max(self.bound - self.bound / SHRINK);
     }
 
-    /// A round over all active pairs is over. `true` if a port had to wait, so that there may be frames still.
+    /// Ends a round over all active pairs. Returns `true` if a port had to wait, so that there may
+    /// be more frames.
     #[inline]
     pub(super) fn end_round(&mut self) -> bool {
         if self.least != u64::MAX {
-            self.present = self.present.max(self.least);
+            self.virtual_time = self.virtual_time.max(self.least);
             self.least = u64::MAX;
         }
         std::mem::take(&mut self.waits)

@@ -1,28 +1,28 @@
-//! What others hold of the worker: jobs go in, notices come out, each with a doorbell.
+//! The handle of a worker: jobs go in, notices come out, each with a doorbell.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 
-use channel::keeping::Mark;
+use channel::keeping::ThreadSlot;
 use port::PortId;
 use rustix::event::EventfdFlags;
 
 use super::Worker;
-use crate::culprit;
-use crate::errand::Finished;
+use crate::crash_record;
 use crate::guest::GuestFault;
 use crate::idle::helper::Helper;
+use crate::revalidator::Finished;
 
 pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// Tells the worker what to do.
+/// Sends jobs to a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerHandle {
     jobs: Outbox<Job>,
     bell: Arc<OwnedFd>,
-    /// It runs when its core idles, unless somebody wants something.
+    /// The helper of this thread, which runs only while its core idles, unless a job boosts it.
     helper: Option<Arc<Helper>>,
 }
 
@@ -35,8 +35,8 @@ impl WorkerHandle {
         }
     }
 
-    /// The same, of a helper.
-    pub(super) fn of_helper(self, helper: Arc<Helper>) -> Self {
+    /// Returns the handle of a helper.
+    pub(super) fn for_helper(self, helper: Arc<Helper>) -> Self {
         Self {
             helper: Some(helper),
             ..self
@@ -58,23 +58,23 @@ impl WorkerHandle {
         result.recv().expect("the worker runs")
     }
 
-    /// Has the worker mark whom it serves, in case this process dies of it.
-    pub fn set_mark(&self, mark: Mark) {
+    /// Sets the slot in which the worker records the port that it serves, for crash attribution.
+    pub fn set_thread_slot(&self, slot: ThreadSlot) {
         self.call(move |worker| {
-            worker.active.set_mark(mark.clone());
-            culprit::set_own(mark);
+            worker.active.set_thread_slot(slot.clone());
+            crash_record::set_thread_slot(slot);
         });
     }
 
-    /// Has `job` run on the worker between two passes, without waiting for it. Whom the calling thread serves is
-    /// served by the job.
+    /// Queues `job` for the worker and returns at once. The job runs on behalf of the port that the
+    /// calling thread serves.
     ///
     /// # Panics
     /// When the worker has ended, which it does only with the process.
     pub fn post(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
-        let port = culprit::served();
+        let port = crash_record::served();
         let job = move |worker: &mut Worker| {
-            let _served = culprit::serve(port);
+            let _served = crash_record::serve(port);
             job(worker);
         };
         self.jobs.send(Box::new(job)).expect("the worker runs");
@@ -86,24 +86,24 @@ impl WorkerHandle {
 }
 
 pub(super) fn ring(bell: &OwnedFd) {
-    // A full counter rings already.
+    // A full counter wakes the reader already.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
-/// What the worker tells the session thread.
+/// Notices of a worker to the session thread.
 #[derive(Debug)]
 pub enum Notice {
     /// A guest broke a rule; its queue is stopped.
     QueueFault(PortId, u16, GuestFault),
     /// A VMM took its guest's memory away; dummy pages are in its place.
     MemoryLost(PortId),
-    /// The worker has done its part of an errand.
+    /// The worker has done its part of a sweep.
     Finished(Finished),
-    /// This worker gets on: it has done what it was asked for before.
-    Alive,
+    /// The worker acknowledges a liveness probe: its earlier jobs are done.
+    ProbeAck,
 }
 
-/// The receiving end of the worker's notices, with a descriptor to wait on.
+/// The receiving end of the workers' notices, with a descriptor for epoll.
 #[derive(Debug)]
 pub struct Notices {
     notices: Inbox<Notice>,
@@ -115,12 +115,12 @@ impl Notices {
         Self { notices, bell }
     }
 
-    /// The next notice, if there is one.
+    /// Returns the next notice, if there is one.
     pub fn next(&self) -> Option<Notice> {
         self.notices.try_recv().ok()
     }
 
-    /// Forgets an old ring of the bell; before draining.
+    /// Resets the doorbell; to be called before the notices are read.
     pub fn woke(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }

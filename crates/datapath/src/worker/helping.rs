@@ -1,7 +1,8 @@
-//! A thread of the lowest priority, which serves the queue pairs that workers lend it, a piece at a time.
+//! A helper: a thread of the lowest priority that serves the queue pairs that workers assign to it,
+//! a chunk at a time.
 //!
-//! It has tables of its own and hears messages as every worker does. It is home to no pair, hears no kicks, and keeps no frame
-//! that waits for control. Between two pieces it holds nothing.
+//! It has its own tables and receives messages as every worker does. It is home to no pair, waits
+//! for no kicks, and has no pending frames. Between two chunks it holds no lock.
 
 use std::io;
 use std::sync::Arc;
@@ -10,43 +11,45 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use channel::cores::CoreFacts;
-use channel::supervision::Offload;
+use channel::supervision::HelpersConfig;
 
-use super::{TICK, Worker, WorkerHandle, millis, nanos};
+use super::{TICK_INTERVAL, Worker, WorkerHandle, millis, nanos};
 use crate::idle::boost::Boost;
-use crate::idle::desk::{Desk, Next, Reason, SLOTS};
-use crate::idle::helper::{Cores, Helper, Helpers, Hysteresis, Unknown, depend_on};
+use crate::idle::handoff::{HandoffSlots, Next, Reason, SLOTS};
+use crate::idle::helper::{Cores, Helper, Helpers, Hysteresis, Unknown, register_waiter};
 use crate::idle::system::Thread;
 use crate::idle::topology::Topology;
-use crate::idle::worth::Span;
-use crate::switch::piece::{Asked, Piece};
-use crate::{culprit, watchdog};
+use crate::idle::worth::FrameLengths;
+use crate::switch::chunk::{Chunk, RecentUpcalls};
+use crate::{crash_record, watchdog};
 
-/// Helpers at most: questions to control have their asker's number in a byte, and marks are as many as threads may be.
+/// Largest number of helpers: the worker's number in an upcall is a byte, and the thread slots are
+/// limited.
 const MAX_HELPERS: usize = 64;
 
-/// What helpers are started with.
+/// The settings of helpers at their start.
 pub struct Help {
-    /// What is configured.
-    pub settings: Offload,
+    /// The configuration.
+    pub settings: HelpersConfig,
     /// The host's cores.
     pub topology: Topology,
-    /// What they do.
+    /// The states of the cores, where the kernel does not report them.
     pub cores: Box<dyn Cores>,
-    /// For tests, on machines where nothing idles: helpers are ordinary threads, and whatever has frames is lent.
+    /// For tests on machines without idle cores: helpers are ordinary threads, and every pair with
+    /// frames is assigned.
     pub eager: bool,
 }
 
 impl Help {
-    /// No helpers.
+    /// Returns settings without helpers.
     #[must_use]
     pub fn none() -> Self {
-        Self::new(Offload::default(), Vec::new())
+        Self::new(HelpersConfig::default(), Vec::new())
     }
 
-    /// As it is configured, where nobody says what cores do.
+    /// Returns settings by the configuration, for cores of unknown states.
     #[must_use]
-    pub fn new(settings: Offload, cores: Vec<CoreFacts>) -> Self {
+    pub fn new(settings: HelpersConfig, cores: Vec<CoreFacts>) -> Self {
         Self {
             settings,
             topology: Topology::new(cores),
@@ -55,8 +58,8 @@ impl Help {
         }
     }
 
-    /// Starts one on each core that is wanted, and makes them known to the workers that `handles` has. `worker` prepares the
-    /// one of this number, counted with the workers.
+    /// Starts one helper on each desired core, and makes them known to the workers of `handles`.
+    /// `worker` prepares the thread of a number, counted with the workers.
     pub(super) fn start(
         self,
         handles: &mut Vec<WorkerHandle>,
@@ -64,7 +67,7 @@ impl Help {
     ) -> io::Result<Arc<Helpers>> {
         let mut list = Vec::new();
         let workers = handles.len();
-        for core in wanted(&self.settings, &self.topology) {
+        for core in desired(&self.settings, &self.topology) {
             let (worker, handle) = worker(handles.len())?;
             match spawn(worker, handle, core, &self) {
                 Ok((handle, helper)) => {
@@ -82,12 +85,15 @@ impl Help {
         let helpers = Arc::new(Helpers::new(list, self));
         for (number, handle) in handles.iter().enumerate().filter(|_| any) {
             let helpers = Arc::clone(&helpers);
-            handle.call(move |w| match number < workers {
-                true => w.set_helpers(helpers),
-                false => depend_on(helpers),
+            handle.call(move |w| {
+                if number < workers {
+                    w.set_helpers(helpers)
+                } else {
+                    register_waiter(helpers)
+                }
             });
         }
-        depend_on(Arc::clone(&helpers));
+        register_waiter(Arc::clone(&helpers));
         Ok(helpers)
     }
 }
@@ -100,8 +106,9 @@ impl std::fmt::Debug for Help {
     }
 }
 
-/// Cores that get a helper: those that the switch may use, and of them those that are listed, if any are.
-fn wanted(settings: &Offload, topology: &Topology) -> Vec<u16> {
+/// Returns the cores that get a helper: the allowed ones, and of them the listed ones, if any are
+/// listed.
+fn desired(settings: &HelpersConfig, topology: &Topology) -> Vec<u16> {
     if !settings.enabled {
         return Vec::new();
     }
@@ -115,21 +122,21 @@ fn wanted(settings: &Offload, topology: &Topology) -> Vec<u16> {
 /// The thread's side of a [`Helper`].
 struct Helping {
     helper: Arc<Helper>,
-    asked: Asked,
+    asked: RecentUpcalls,
     hysteresis: Hysteresis,
-    /// By slot: since when its pair has no frames.
+    /// By slot: the time since when its pair has no frames.
     empty_since: [Option<Duration>; SLOTS],
-    /// By slot: somebody's pair was there at the last look.
+    /// By slot: a pair was assigned at the last check.
     had: [bool; SLOTS],
-    /// By slot: what its frames are like.
-    spans: [Span; SLOTS],
+    /// By slot: the frame lengths of its pair.
+    spans: [FrameLengths; SLOTS],
     eager: bool,
 }
 
 /// Starts a helper on `core`, with the tables of `worker`.
 ///
 /// # Errors
-/// The system's refusal of a thread, of its core, or of what it takes to come back from the lowest priority.
+/// A system error for the thread, its core, or its return from the lowest priority.
 pub(super) fn spawn(
     mut worker: Worker,
     handle: WorkerHandle,
@@ -138,20 +145,21 @@ pub(super) fn spawn(
 ) -> io::Result<(WorkerHandle, Arc<Helper>)> {
     let hysteresis = Duration::from_micros(help.settings.hysteresis_us.into());
     let lowest = !help.eager;
-    worker.lending.helps = true;
+    worker.assignments.helps = true;
     let bell = worker.inbox_bell.clone();
     let (reply, result) = mpsc::sync_channel(1);
     std::thread::Builder::new()
         .name(format!("helper {core}"))
         .spawn(move || {
-            // Its watchdog inherits what this thread is now, which is why it comes first.
-            if let Err(error) = watchdog::guard_this_thread() {
+            // The watchdog inherits the priority and affinity of this thread, so it starts before
+            // they change.
+            if let Err(error) = watchdog::watch_this_thread() {
                 tracing::error!("no watchdog: {error}");
             }
             let helper = Thread::current(core, lowest).map(|thread| {
                 Arc::new(Helper {
                     core,
-                    desk: Desk::new(),
+                    handoff: HandoffSlots::new(),
                     boost: Boost::new(thread),
                     bell,
                     frames: 0.into(),
@@ -164,97 +172,99 @@ pub(super) fn spawn(
             };
             let mut own = Helping {
                 helper,
-                asked: Asked::default(),
+                asked: RecentUpcalls::default(),
                 hysteresis: Hysteresis::new(hysteresis),
                 empty_since: [None; SLOTS],
                 had: [false; SLOTS],
-                spans: [Span::default(); SLOTS],
+                spans: [FrameLengths::default(); SLOTS],
                 eager: !lowest,
             };
             while worker.help(&mut own) {}
         })?;
     let helper = result.recv().map_err(io::Error::other)??;
-    Ok((handle.of_helper(Arc::clone(&helper)), helper))
+    Ok((handle.for_helper(Arc::clone(&helper)), helper))
 }
 
 impl Worker {
-    /// One turn of the helper's loop. `false` when everybody who could ask for something is gone.
+    /// Runs one pass of the helper's loop. Returns `false` when all handles are dropped.
     fn help(&mut self, own: &mut Helping) -> bool {
         if !self.run_jobs() {
             return false;
         }
-        if self.switch.has_to_do() {
-            self.go_on();
+        if self.switch.has_work() {
+            self.continue_sweeps();
         }
         if own.helper.boost.is_raised() {
-            // Others wait for this, and not for frames: those are served when the core idles.
-            if self.switch.has_to_do() || !own.helper.boost.settle() {
+            // Other threads wait for jobs, not for frames: frames are served when the core idles.
+            if self.switch.has_work() || !own.helper.boost.lower() {
                 return true;
             }
         }
-        let lent = self.serve_lent(own);
+        let assigned = self.serve_assigned(own);
         self.control.ring_bell();
         let now = self.started.elapsed();
-        if now.saturating_sub(self.last_tick) >= TICK {
+        if now.saturating_sub(self.last_tick) >= TICK_INTERVAL {
             self.tick(now);
         }
-        if !lent && !self.switch.has_to_do() && own.helper.desk.prepare_sleep() {
-            self.follow_events(None);
-            own.helper.desk.woke();
-        } else if lent {
+        if !assigned && !self.switch.has_work() && own.helper.handoff.prepare_sleep() {
+            self.wait_for_events(None);
+            own.helper.handoff.woke();
+        } else if assigned {
             std::hint::spin_loop();
         } else {
-            self.follow_events(Some(Duration::ZERO));
+            self.wait_for_events(Some(Duration::ZERO));
         }
         true
     }
 
-    /// Serves a piece of each pair that is lent. `false` when none is.
-    fn serve_lent(&mut self, own: &mut Helping) -> bool {
+    /// Serves a chunk of each assigned pair. Returns `false` when none is assigned.
+    fn serve_assigned(&mut self, own: &mut Helping) -> bool {
         let mut any = false;
         for slot in 0..SLOTS {
-            let Some(pair) = own.helper.desk.claim(slot) else {
+            let Some(pair) = own.helper.handoff.claim(slot) else {
                 own.had[slot] = false;
                 continue;
             };
             any = true;
-            let _served = culprit::serve(Some(pair.0));
+            let _served = crash_record::serve(Some(pair.0));
             let now = self.started.elapsed();
             if !std::mem::replace(&mut own.had[slot], true) {
-                own.hysteresis.came(now);
+                own.hysteresis.arrived(now);
                 own.empty_since[slot] = None;
-                own.spans[slot] = Span::default();
+                own.spans[slot] = FrameLengths::default();
             }
             self.switch.set_clock(nanos(now));
             let ms = millis(now);
             let piece = self
                 .switch
-                .serve_piece(pair, ms, &mut own.asked, &mut self.control);
+                .serve_chunk(pair, ms, &mut own.asked, &mut self.control);
             let next = own.next(slot, (piece, self.switch.last_load()), now);
-            own.helper.desk.done(slot, next);
+            own.helper.handoff.done(slot, next);
         }
         any
     }
 }
 
 impl Helping {
-    /// What becomes of a pair behind a piece of this load.
-    fn next(&mut self, slot: usize, (piece, load): (Piece, u64), now: Duration) -> Next {
+    /// Decides whether a pair stays after a chunk of this load.
+    fn next(&mut self, slot: usize, (piece, load): (Chunk, u64), now: Duration) -> Next {
         match piece {
-            Piece::Done(frames) => {
+            Chunk::Done(frames) => {
                 self.helper.frames.fetch_add(frames, Ordering::Relaxed);
                 self.empty_since[slot] = None;
-                match self.spans[slot].add(frames, load) || self.eager {
-                    true => Next::Keep,
-                    false => Next::Back(Reason::Unworthy),
+                if self.spans[slot].add(frames, load) || self.eager {
+                    Next::Keep
+                } else {
+                    Next::Back(Reason::ShortFrames)
                 }
             }
-            Piece::Unknown => Next::Back(Reason::Unknown),
-            Piece::Nothing => {
+            Chunk::Unknown => Next::Back(Reason::Unknown),
+            Chunk::Empty => {
                 let since = *self.empty_since[slot].get_or_insert(now);
-                match self.hysteresis.is_over(now - since, now) {
-                    true => Next::Back(Reason::Quiet),
-                    false => Next::Keep,
+                if self.hysteresis.is_over(now - since, now) {
+                    Next::Back(Reason::Quiet)
+                } else {
+                    Next::Keep
                 }
             }
         }

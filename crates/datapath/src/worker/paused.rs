@@ -1,17 +1,18 @@
-//! Queue pairs whose ports have sent all that they may for now: nobody looks at them, and their guests are not asked to kick, until there
-//! is enough for the next frame. What they send meanwhile waits in their own rings.
+//! Paused queue pairs: their ports have reached a rate limit. They are not polled, and their kicks
+//! stay disabled, until the limit allows the next frame. Further frames of the guest wait in its
+//! own rings.
 
 use std::sync::Arc;
 
 use port::PortId;
 
 use super::{Worker, nanos};
-use crate::batching::Nanos;
+use crate::coalescing::Nanos;
 use crate::limits::PortLimits;
 
 type Pair = (PortId, u16);
 
-/// Pairs, and when to look at them again.
+/// Paused pairs, each with the end of its pause.
 #[derive(Debug, Default)]
 pub(super) struct PausedPairs(Vec<(Pair, Nanos)>);
 
@@ -20,34 +21,36 @@ impl PausedPairs {
         self.0.push((pair, until));
     }
 
-    /// Whether a pair waits.
+    /// Returns whether a pair is paused.
     pub(super) fn has(&self, pair: Pair) -> bool {
         self.0.iter().any(|(paused, _)| *paused == pair)
     }
 
-    /// Takes a pair off, if it is there.
+    /// Removes a pair, if it is listed.
     pub(super) fn remove(&mut self, pair: Pair) {
         self.0.retain(|(paused, _)| *paused != pair);
     }
 
-    /// When the first of them is to be looked at.
+    /// Returns the earliest end of a pause.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.0.iter().map(|(_, until)| *until).min()
     }
 
-    /// Takes off the one that has waited longest of those whose time has come.
+    /// Removes the pair that was paused first, of those whose pause is over.
     fn take_due(&mut self, now: Nanos) -> Option<Pair> {
         let at = self.0.iter().position(|(_, until)| *until <= now)?;
-        // In their order: of several pairs of a port, the first one that had nothing left is the first one to get more.
+        // In order: of several pairs of a port, the first one that was paused is the first to be
+        // served.
         Some(self.0.remove(at).0)
     }
 }
 
 impl Worker {
-    /// What a port may send and be sent is this from now on.
+    /// Sets the rate limits of a port.
     pub fn set_limits(&mut self, port: PortId, limits: Option<Arc<PortLimits>>) {
         self.switch.set_limits(port, limits);
-        // Helpers serve nobody who may have to wait, and what waited goes by the new limits.
+        // Helpers serve no port with a rate limit, and paused pairs are checked against the new
+        // limits.
         for pair in 0..64 {
             self.take_back_pair(port, pair);
             if self.paused.has((port, pair)) {
@@ -57,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// Has the pair at this place of the list wait, if what it has may not be sent yet.
+    /// Pauses the pair at this index, if its frames may not be sent yet.
     #[inline]
     pub(super) fn pauses(&mut self, at: usize, pair: Pair) -> bool {
         let Some(until) = self.switch.take_pause() else {
@@ -68,8 +71,8 @@ impl Worker {
         true
     }
 
-    /// Pairs are looked at again whose time has come.
-    pub(super) fn look_at_paused(&mut self) {
+    /// Makes pairs active whose pause is over.
+    pub(super) fn check_paused(&mut self) {
         if self.paused.0.is_empty() {
             return;
         }
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_waited_longest_is_first() {
+    fn the_pair_that_waited_longest_is_first() {
         let [a, b, c] = [(PortId(1), 0), (PortId(1), 1), (PortId(2), 0)];
         let mut paused = PausedPairs::default();
         assert_eq!((paused.next(), paused.take_due(u64::MAX)), (None, None));

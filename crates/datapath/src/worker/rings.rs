@@ -1,4 +1,4 @@
-//! The way to control and back.
+//! The rings between a worker and control.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,20 +7,20 @@ use channel::shared;
 
 use crate::switch::UpcallSink;
 
-/// The rings to control, if there is one.
+/// The rings of a worker, if control is connected.
 #[derive(Debug, Default)]
 pub(super) struct ControlRings {
-    /// All workers ask by one ring.
+    /// The upcall ring, which all workers share.
     upcalls: Arc<Mutex<Option<shared::Sender>>>,
-    /// The first worker alone hears the answers, and passes them on.
+    /// The answer ring. Only the first worker reads it, and passes the answers on.
     pub(super) answers: Option<shared::Receiver>,
-    /// Something was sent since the bell was rung.
-    unrung: bool,
+    /// Upcalls were sent since the last ring of the bell.
+    bell_pending: bool,
 }
 
 impl ControlRings {
-    /// Rings of a worker that asks by this one.
-    pub(super) fn asking_by(upcalls: Arc<Mutex<Option<shared::Sender>>>) -> Self {
+    /// Returns the rings of a worker with this upcall ring.
+    pub(super) fn sharing(upcalls: Arc<Mutex<Option<shared::Sender>>>) -> Self {
         Self {
             upcalls,
             ..Self::default()
@@ -31,9 +31,9 @@ impl ControlRings {
         self.upcalls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes control, if it was asked something.
+    /// Wakes control, if upcalls were sent.
     pub(super) fn ring_bell(&mut self) {
-        if std::mem::take(&mut self.unrung)
+        if std::mem::take(&mut self.bell_pending)
             && let Some(upcalls) = &mut *self.upcalls()
         {
             upcalls.ring_bell();
@@ -47,7 +47,7 @@ impl UpcallSink for ControlRings {
             .upcalls()
             .as_mut()
             .is_some_and(|ring| ring.send(upcall));
-        self.unrung |= sent;
+        self.bell_pending |= sent;
         sent
     }
 }

@@ -8,12 +8,12 @@ use super::fair::Turn;
 use super::{Worker, millis, nanos};
 
 impl Worker {
-    /// Gives a port this part of the time, compared with others, when there is not enough for all.
+    /// Sets a port's weight: its part of the worker time under load.
     pub fn set_weight(&mut self, port: PortId, weight: u16) {
         self.fair.set_weight(port, weight);
     }
 
-    /// Serves every active pair once whose turn it is. `false` when none had a frame.
+    /// Serves every active pair once whose turn it is. Returns `false` when none had a frame.
     pub(super) fn serve_active(&mut self, time: Duration) -> bool {
         self.switch.set_clock(nanos(time));
         let now = millis(time);
@@ -40,8 +40,8 @@ impl Worker {
                         continue;
                     }
                     if self.active.is_quiet(at)
-                        && !self.patience.is_endless()
-                        && !self.keep_awake(port, pair)
+                        && !self.poll.never_sleeps()
+                        && !self.enable_kicks(port, pair)
                     {
                         self.active.remove_at(at);
                         continue;
@@ -53,8 +53,8 @@ impl Worker {
         if found {
             self.active.end_round();
         }
-        self.switch.notify_late();
-        self.lend_or_take_back(time);
+        self.switch.flush_deferred();
+        self.assign_or_take_back(time);
         self.fair.end_round() || found
     }
 }

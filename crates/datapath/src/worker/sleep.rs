@@ -1,4 +1,4 @@
-//! When a worker looks no more, and what wakes it: kicks, bells, and times at which guests are to hear or to be heard.
+//! Sleeping: enabling kicks, and waiting for kicks, bells and deadlines.
 
 use std::time::Duration;
 
@@ -7,73 +7,80 @@ use port::{Port, PortId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::held::{After, Held};
-use super::{SLEEPS_PER_MEASUREMENT, TICK, TOKEN_ANSWERS, TOKEN_BELLS, TOKEN_INBOX, Worker, nanos};
-use crate::batching::Nanos;
+use super::suppressed_kicks::{SuppressedPair, Trigger};
+use super::{
+    SLEEPS_PER_MEASUREMENT, TICK_INTERVAL, TOKEN_ANSWERS, TOKEN_BLOCK_EVENTS, TOKEN_INBOX, Worker,
+    nanos,
+};
+use crate::coalescing::Nanos;
 use crate::poll::{Next, thread_time};
 
-/// Passes without a sleep in between, each of some rounds, after which a worker has much to do.
-const BUSY: u32 = 4;
+/// Passes without a sleep after which a worker is regarded as busy.
+const BUSY_PASSES: u32 = 4;
 
 impl Worker {
-    /// A guest has kicked.
+    /// Handles a kick of a guest.
     pub(super) fn kicked(&mut self, port: PortId, pair: u16) {
         let quiet = self.switch.port_mut(port).map(|guest| {
             guest.note_kick(pair);
             guest.rules().quiet_until(nanos(self.started.elapsed()))
         });
-        self.held.remove((port, pair));
+        self.suppressed.remove((port, pair));
         self.activate(port, pair);
-        // Also where it was looked at before its kick was heard.
+        // Also for a pair that was active before its kick was read.
         self.active.keep_quiet(port, pair, quiet.unwrap_or(0));
     }
 
-    /// Pairs that nobody looked at, and whose guests were not asked to kick, are looked at when it is time: with frames they are active
-    /// again, without they are asked for kicks.
-    pub(super) fn look_at_held(&mut self) {
-        if self.held.next().is_none() {
+    /// Checks the pairs with suppressed kicks that are due: pairs with frames become active, the
+    /// kicks of the others are enabled.
+    pub(super) fn check_suppressed(&mut self) {
+        if self.suppressed.next().is_none() {
             return;
         }
         let now = nanos(self.started.elapsed());
         loop {
             let switch = &mut self.switch;
             let processor = |(port, pair)| switch.port_mut(port)?.processor(pair);
-            let Some(due) = self.held.take_due(now, processor) else {
+            let Some(due) = self.suppressed.take_due(now, processor) else {
                 return;
             };
             let (port, pair) = due.pair;
-            let frames = self.keep_awake(port, pair);
-            self.held.learn(due, frames);
+            let frames = self.enable_kicks(port, pair);
+            self.suppressed.learn(due, frames);
             if frames {
                 self.active.add(port, pair);
             }
         }
     }
 
-    /// Before a sleep: pairs for which no frames came meanwhile are active no more.
-    pub(super) fn ask_for_kicks(&mut self, now: Duration) {
+    /// Enables kicks before a sleep: pairs without new frames become inactive.
+    pub(super) fn deactivate_idle(&mut self, now: Duration) {
         let now = nanos(now);
         let mut at = 0;
         while let Some((port, pair)) = self.active.get(at) {
             let until = self.active.quiet_until(at);
-            if now < until && self.hold((port, pair), After::Kick, (now, until)) {
+            if now < until && self.suppress((port, pair), Trigger::Kick, (now, until)) {
                 self.active.remove_at(at);
-            } else if self.keep_awake(port, pair) {
+            } else if self.enable_kicks(port, pair) {
                 at += 1;
             } else {
                 self.active.remove_at(at);
             }
         }
         while let Some((port, pair)) = self.switch.next_served() {
-            self.await_answer(port, pair, now);
+            self.suppress_after_delivery(port, pair, now);
         }
     }
 
-    /// A guest that was sent something need not kick for its answer, if it is held.
-    fn await_answer(&mut self, port: PortId, pair: u16, now: Nanos) {
+    /// Keeps the kicks of a guest that received frames disabled, if that pays: it may reply soon.
+    fn suppress_after_delivery(&mut self, port: PortId, pair: u16, now: Nanos) {
         let known = (port, pair);
         let ours = self.all.is_empty() || self.loads.contains_key(&known);
-        if !ours || self.active.has(port, pair) || self.held.has(known) || self.lending.has(known) {
+        if !ours
+            || self.active.has(port, pair)
+            || self.suppressed.has(known)
+            || self.assignments.has(known)
+        {
             return;
         }
         if self.paused.has(known) {
@@ -83,10 +90,10 @@ impl Worker {
             return;
         };
         let until = guest.rules().quiet_until(now);
-        if now < until && self.hold(known, After::Delivery, (now, until)) {
-            // What it has sent already, it has kicked for or not.
-            if self.keep_awake(port, pair) {
-                self.held.remove(known);
+        if now < until && self.suppress(known, Trigger::Delivery, (now, until)) {
+            // Earlier frames of the guest came with or without a kick.
+            if self.enable_kicks(port, pair) {
+                self.suppressed.remove(known);
                 self.active.add(port, pair);
             } else if let Some(guest) = self.switch.port_mut(port) {
                 guest.arm(pair, false);
@@ -94,27 +101,33 @@ impl Worker {
         }
     }
 
-    /// Holds a pair, if its guest is about to do something and a bell will be rung when it sleeps after that; if it is where this
-    /// worker may run, too; and if that paid lately.
-    fn hold(&mut self, pair: (PortId, u16), after: After, (since, until): (Nanos, Nanos)) -> bool {
+    /// Suppresses the kicks of a pair, on three conditions: its guest runs or is about to, and a
+    /// block event will follow; the worker may run on its core; and suppressing paid lately.
+    fn suppress(
+        &mut self,
+        pair: (PortId, u16),
+        trigger: Trigger,
+        (since, until): (Nanos, Nanos),
+    ) -> bool {
         let Some(guest) = self.switch.port_mut(pair.0) else {
             return false;
         };
-        // What it was before there is a bell: if it sleeps from then on, nobody may have heard.
+        // The state is read before the block event is requested: a vCPU that blocks in between
+        // causes no event.
         let Some(processor) = guest.processor(pair.1) else {
             return false;
         };
-        let holds = self.seat.allows(processor.core)
-            && (after == After::Delivery || processor.asleep.is_none())
-            && self.held.wants(pair, after)
+        let holds = self.affinity.allows(processor.core)
+            && (trigger == Trigger::Delivery || processor.asleep.is_none())
+            && self.suppressed.should_try(pair, trigger)
             && guest.listen(pair.1)
             && guest
                 .processor(pair.1)
                 .is_some_and(|now| now.asleep == processor.asleep);
         if holds {
-            self.held.add(Held {
+            self.suppressed.add(SuppressedPair {
                 pair,
-                after,
+                trigger,
                 processor,
                 since,
                 until,
@@ -123,8 +136,9 @@ impl Worker {
         holds
     }
 
-    /// Asks the guest for kicks; `true` when frames came meanwhile, so that polling goes on.
-    pub(super) fn keep_awake(&mut self, port: PortId, pair: u16) -> bool {
+    /// Enables the kicks of a pair. Returns `true`, with kicks disabled again, when frames came
+    /// meanwhile.
+    pub(super) fn enable_kicks(&mut self, port: PortId, pair: u16) -> bool {
         let Some(guest) = self.switch.port_mut(port) else {
             return false;
         };
@@ -135,39 +149,39 @@ impl Worker {
         false
     }
 
-    /// Notifies guests that were to be notified later, as far as it is time; how long the rest can wait.
-    pub(super) fn notify_late(&mut self, now: Duration) -> Option<Duration> {
+    /// Sends the deferred notifications that are due; returns the time until the next one.
+    pub(super) fn flush_deferred(&mut self, now: Duration) -> Option<Duration> {
         let now = nanos(now);
         self.switch.set_clock(now);
-        let next = self.switch.notify_late()?;
+        let next = self.switch.flush_deferred()?;
         Some(Duration::from_nanos(next.saturating_sub(now)))
     }
 
-    /// Looks for kicks and messages; sleeps for them when nothing is active, for `late` at most.
-    pub(super) fn wait(&mut self, late: Option<Duration>, now: Duration) {
-        if !self.active.is_empty() || self.switch.has_to_do() {
-            // One that polls for ever never sleeps.
+    /// Reads kicks and messages; sleeps for them when no pair is active, at most for `deferred`.
+    pub(super) fn wait(&mut self, deferred: Option<Duration>, now: Duration) {
+        if !self.active.is_empty() || self.switch.has_work() {
+            // A worker that always polls never sleeps.
             self.awake = self.awake.saturating_add(1);
-            if self.awake == BUSY {
-                self.held.busy();
-                self.seat.take(None);
+            if self.awake == BUSY_PASSES {
+                self.suppressed.busy();
+                self.affinity.take(None);
             }
-            return self.follow_events(Some(Duration::ZERO));
+            return self.wait_for_events(Some(Duration::ZERO));
         }
-        if self.switch.has_parked() && self.for_answers.found_nothing(now) == Next::Look {
+        if self.switch.has_pending() && self.answer_poll.found_nothing(now) == Next::Poll {
             // Control may need this core.
             std::thread::yield_now();
-            return self.follow_events(Some(Duration::ZERO));
+            return self.wait_for_events(Some(Duration::ZERO));
         }
         self.awake = 0;
         self.sleeps = self.sleeps.wrapping_add(1);
         let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
         if measured {
-            self.seat.look();
+            self.affinity.refresh();
         }
         let before = measured.then(thread_time);
-        self.seat.take(self.held.core());
-        if self.switch.listen_late() {
+        self.affinity.take(self.suppressed.core());
+        if self.switch.subscribe_deferred() {
             return;
         }
         let answers = self.control.answers.as_mut();
@@ -175,21 +189,21 @@ impl Worker {
             return;
         }
         self.tick(now);
-        let parked = self.switch.has_parked().then_some(TICK);
-        let held = self.held.next();
-        let first = held.into_iter().chain(self.paused.next()).min();
+        let parked = self.switch.has_pending().then_some(TICK_INTERVAL);
+        let suppressed = self.suppressed.next();
+        let first = suppressed.into_iter().chain(self.paused.next()).min();
         let first = first.map(|until| Duration::from_nanos(until.saturating_sub(nanos(now))));
-        self.follow_events(parked.into_iter().chain(late).chain(first).min());
+        self.wait_for_events(parked.into_iter().chain(deferred).chain(first).min());
         if let Some(answers) = &mut self.control.answers {
             answers.woke();
         }
         if let Some(before) = before {
-            self.patience.slept(thread_time() - before);
+            self.poll.slept(thread_time() - before);
         }
     }
 
-    /// Waits for events at most so long, for ever without a limit, and does what they ask for.
-    pub(super) fn follow_events(&mut self, limit: Option<Duration>) {
+    /// Waits for events at most so long, or without a limit, and handles them.
+    pub(super) fn wait_for_events(&mut self, limit: Option<Duration>) {
         let timeout = limit.map(|t| Timespec {
             tv_sec: t.as_secs() as i64,
             tv_nsec: i64::from(t.subsec_nanos()),
@@ -206,14 +220,14 @@ impl Worker {
                 TOKEN_INBOX => {
                     let _ = rustix::io::read(&*self.inbox_bell, &mut [0u8; 8]);
                 }
-                TOKEN_BELLS => {
-                    // Whose it is does not matter: all that is held or late is looked at.
-                    if let Some(bells) = self.guests.bells() {
-                        bells.heard();
+                TOKEN_BLOCK_EVENTS => {
+                    // The sender does not matter: all suppressed and deferred pairs are checked.
+                    if let Some(block_events) = self.guests.block_events() {
+                        block_events.drain();
                     }
                 }
                 TOKEN_ANSWERS => {
-                    // Rung in the moment before polling went on: forget it.
+                    // A bell from before polling resumed.
                     if let Some(answers) = &mut self.control.answers {
                         answers.woke();
                     }

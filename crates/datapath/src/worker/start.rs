@@ -14,38 +14,40 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
 use super::active::ActivePairs;
-use super::fair::Fair;
+use super::affinity::{CpuAffinity, ThisThread};
+use super::assignments::Assignments;
+use super::fair::FairQueue;
 use super::handle::{Notice, Notices, WorkerHandle, bell};
-use super::held::HeldPairs;
 use super::helping::Help;
-use super::lending::Lending;
 use super::paused::PausedPairs;
 use super::rings::ControlRings;
-use super::seat::{Seat, ThisThread};
+use super::suppressed_kicks::SuppressedKicks;
 use super::{TOKEN_INBOX, Worker};
-use crate::cycles::Gauge;
+use crate::cycles::TickRate;
 use crate::guest::GuestPort;
 use crate::guests::Guests;
 use crate::idle::helper::Helpers;
-use crate::poll::Patience;
+use crate::poll::AdaptivePoll;
 use crate::switch::Switch;
 use crate::watchdog;
 
-/// How late a timer may be, nanoseconds; the system's own 50 us is much beside the time that guests wait.
+/// Timer slack of workers, nanoseconds; the default of 50 us is long compared with the delays of
+/// coalescing.
 const TIMER_SLACK: u64 = 1000;
 
-/// Starts a thread for each switch; `poll` says whether they may sleep. The first one hears control. Beside them helpers are
-/// started, as `help` says, with what `switch` makes; their handles come last.
+/// Starts a thread for each switch; `poll` says whether they may sleep. The first one reads
+/// control's answers. Helpers are started by `help`, with tables made by `switch`; their handles
+/// come last.
 ///
 /// # Errors
-/// The system's refusal of a descriptor or a thread.
+/// A system error of a descriptor or a thread.
 pub(crate) fn spawn_all(
     switches: Vec<Switch<GuestPort>>,
     poll: Poll,
     help: Help,
     switch: impl Fn(usize) -> Switch<GuestPort>,
 ) -> io::Result<(Vec<WorkerHandle>, Arc<Helpers>, Notices)> {
-    // One for all: they share queues, which remember times.
+    // One start time for all: workers share queues, which store times.
     let started = Instant::now();
     let (notices, notices_out) = mpsc::channel();
     let notices_bell = bell()?;
@@ -70,7 +72,7 @@ pub(crate) fn spawn_all(
     Ok((handles, helpers, receiver))
 }
 
-/// A worker that nobody runs yet.
+/// Prepares a worker without a thread.
 fn prepare(
     switch: Switch<GuestPort>,
     (poll, now): (Poll, Instant),
@@ -86,20 +88,20 @@ fn prepare(
     let worker = Worker {
         switch,
         guests: Guests::default(),
-        control: ControlRings::asking_by(upcalls),
+        control: ControlRings::sharing(upcalls),
         number: 0,
         all: Vec::new(),
         loads: BTreeMap::new(),
         active: ActivePairs::default(),
-        held: HeldPairs::default(),
+        suppressed: SuppressedKicks::default(),
         paused: PausedPairs::default(),
         pairs: 0,
-        fair: Fair::default(),
-        gauge: Gauge::start(),
-        lending: Lending::default(),
-        patience: Patience::new(poll),
-        for_answers: Patience::for_answers(),
-        seat: Seat::new(ThisThread),
+        fair: FairQueue::default(),
+        tick_rate: TickRate::start(),
+        assignments: Assignments::default(),
+        poll: AdaptivePoll::new(poll),
+        answer_poll: AdaptivePoll::for_answers(),
+        affinity: CpuAffinity::new(ThisThread),
         awake: 0,
         sleeps: 0,
         epoll,
@@ -109,7 +111,7 @@ fn prepare(
         notices_bell,
         started: now,
         last_tick: Duration::ZERO,
-        last_ask: now,
+        last_resend: now,
         lost_mappings: 0,
     };
     Ok((worker, handle))
@@ -119,13 +121,13 @@ fn spawn(mut worker: Worker, handle: WorkerHandle) -> io::Result<WorkerHandle> {
     std::thread::Builder::new()
         .name("worker".into())
         .spawn(move || {
-            if let Err(error) = watchdog::guard_this_thread() {
+            if let Err(error) = watchdog::watch_this_thread() {
                 tracing::error!("no watchdog: {error}");
             }
             if let Err(error) = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)) {
-                tracing::warn!("notifications may be late: {error}");
+                tracing::warn!("timer slack not set, notifications may be late: {error}");
             }
-            while worker.pass() {}
+            while worker.run_pass() {}
         })?;
     Ok(handle)
 }

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use channel::switching::PortPhase;
 
-use crate::host::{Host, PATIENCE, wait_for};
+use crate::host::{Host, TIMEOUT, wait_for};
 
-/// A port that no other test has, because descriptors are looked at in the whole process.
+/// A port that no other test uses, because the test checks descriptors of the whole process.
 const PORT: u32 = 777;
 
 /// Whether an epoll set of this process waits for the connection of [`PORT`].
@@ -26,16 +26,16 @@ fn a_connection_ends_for_its_front_end_and_is_waited_for_no_more() {
     let mut host = Host::with_ports([PORT]);
     host.slow.store(true, SeqCst);
     let mut front = UnixStream::connect(host.socket(PORT)).expect("a listening switch");
-    front.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    front.set_read_timeout(Some(TIMEOUT)).expect("a socket");
     wait_for("it is connected", is_waited_for);
     // A message of another version breaks the framing.
     front.write_all(&[0xff; 12]).expect("sent");
     assert_eq!(front.read(&mut [0; 16]).expect("an end, no reset"), 0);
     assert_eq!(host.state(PORT).phase, PortPhase::Waiting);
     assert!(!is_waited_for());
-    // The next one is heard.
+    // The next connection is served.
     let mut front = UnixStream::connect(host.socket(PORT)).expect("a listening switch");
-    front.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    front.set_read_timeout(Some(TIMEOUT)).expect("a socket");
     wait_for("it is connected", is_waited_for);
     front
         .write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])

@@ -1,10 +1,10 @@
-//! Guests that behave: in every shape, coming and going.
+//! Guests that follow the rules: in every shape, connecting and disconnecting.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use channel::switching::{Order, PortPhase, Role};
+use channel::switching::{PortPhase, Role, SwitchCommand};
 use port::{DropReason, PortId, REASONS};
 use testkit::driver::Shape;
 use testkit::features::{
@@ -15,7 +15,7 @@ use testkit::net::{Cuts, NetHeader};
 use testkit::packets::{Flow, mac, on_the_wire, tcp_super, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::host::{Host, PATIENCE, wait_for};
+use crate::host::{Host, TIMEOUT, wait_for};
 use crate::traffic::{lengths, numbered, one_way, stray, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
@@ -72,7 +72,7 @@ fn guests_of_every_shape_talk() {
         let mut a = host.guest(1, shape.clone());
         let mut b = host.guest(2, shapes[(at + 1) % shapes.len()].clone());
         talk(&mut a, &mut b, 300);
-        // The super-frame, whole or cut as the receiver wants it.
+        // A TSO frame, whole or segmented as the receiver requires.
         let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[9; 30_000], 1448);
         if a.features() & testkit::features::HOST_TSO4 != 0 {
             a.send_on(0, &frame, &header).expect("room");
@@ -167,7 +167,7 @@ fn guests_reboot_leave_crash_and_come_back() {
         talk(&mut a, &mut b, 100);
         b.disconnect().expect("a good end");
         host.wait_phase(2, PortPhase::Waiting);
-        // Nobody is there: a name, and no one else is concerned.
+        // A port without a guest: the drop has a reason, and no other port is affected.
         let before = host.counts(2).dropped(DropReason::ReceiverDown);
         (0..5).for_each(|n| a.send(&numbered(1, 2, n, 60)).expect("room"));
         wait_for("drops", || {
@@ -305,8 +305,8 @@ fn cached_flows_outlive_control_and_new_ones_wait_for_the_next() {
     talk(&mut a, &mut b, 50);
     host.kill_control();
     talk(&mut a, &mut b, 200);
-    let wanted = numbered(3, 1, 7, 100);
-    c.send(&wanted).expect("room");
+    let desired = numbered(3, 1, 7, 100);
+    c.send(&desired).expect("room");
     assert!(
         a.recv(Duration::from_millis(50))
             .expect("correct")
@@ -317,18 +317,18 @@ fn cached_flows_outlive_control_and_new_ones_wait_for_the_next() {
         .recv(Duration::from_millis(1000))
         .expect("correct")
         .expect("decided");
-    assert_eq!(got.frame, wanted);
+    assert_eq!(got.frame, desired);
     assert_eq!(host.flows(), 3);
     let figures = host.figures();
     assert_eq!(
-        (figures.flows, figures.misses, figures.parked),
+        (figures.flows, figures.misses, figures.pending),
         (3, figures.misses, 0)
     );
     talk(&mut b, &mut a, 50);
-    // Without a control to answer, what waits is dropped by name in the end.
+    // Without a control to decide, pending frames are dropped and counted in the end.
     host.kill_control();
     c.send(&numbered(3, 2, 8, 100)).expect("room");
-    wait_for("patience to end", || {
+    wait_for("pending frames to time out", || {
         host.counts(3).dropped(DropReason::UpcallTimeout) == 1
     });
     host.start_control();
@@ -336,7 +336,7 @@ fn cached_flows_outlive_control_and_new_ones_wait_for_the_next() {
 }
 
 #[test]
-fn what_waits_for_control_goes_with_its_guest() {
+fn pending_frames_are_dropped_with_their_guest() {
     let mut host = Host::with_ports([1]);
     let mut a = host.guest(1, GuestConfig::default());
     host.kill_control();
@@ -345,14 +345,14 @@ fn what_waits_for_control_goes_with_its_guest() {
         host.counts(1).from_guest.packets == 1
     });
     a.disconnect().expect("a good end");
-    // It has not come before the other one was seen to have gone.
+    // The next guest connects only after the switch has noticed the disconnect.
     let _next = host.guest(1, GuestConfig::default());
     assert_eq!(host.counts(1).dropped(DropReason::UpcallTimeout), 1);
     host.start_control();
-    assert_eq!((host.flows(), host.figures().parked), (0, 0));
+    assert_eq!((host.flows(), host.figures().pending), (0, 0));
 }
 
-/// What was dropped at a port by reason: of the port, and of each of its queues.
+/// Returns the drops of a port by reason: of the port, and of each of its queues.
 fn drops(host: &mut Host, id: u32) -> (Counted, BTreeMap<u16, Counted>) {
     let counts = host.counts(id);
     let all = REASONS.iter().map(|r| (r.name(), counts.dropped(*r)));
@@ -366,7 +366,7 @@ fn drops(host: &mut Host, id: u32) -> (Counted, BTreeMap<u16, Counted>) {
 type Counted = BTreeMap<&'static str, u64>;
 
 #[test]
-fn what_is_dropped_is_counted_at_its_queue_whoever_drops_it() {
+fn drops_are_counted_at_their_queue_for_every_worker() {
     let mut host = Host::new();
     host.add_port(1, 2);
     host.add_port(2, 1);
@@ -375,7 +375,8 @@ fn what_is_dropped_is_counted_at_its_queue_whoever_drops_it() {
     talk(&mut a, &mut b, 20);
     let header = NetHeader::default();
     for (pair, times) in [(0, 3), (1, 5)] {
-        // Short ones are dropped as they are taken, those to itself as control says, first after they have waited.
+        // Short frames are dropped as they are taken, those to the sender itself as control
+        // decides, the first of them after they were pending.
         for _ in 0..times {
             a.send_on(pair, &[0; 5], &header).expect("room");
             let itself = numbered(1, 1, 1, 60);
@@ -393,7 +394,8 @@ fn what_is_dropped_is_counted_at_its_queue_whoever_drops_it() {
     assert_eq!((&queues[&1], &queues[&3]), (&of(3), &of(5)));
     assert!(queues[&0].is_empty() && queues[&2].is_empty());
 
-    // Whoever serves the second queue knows the flow, too: else more would wait for control than there is room for.
+    // The worker of the second queue has the flow, too: otherwise more frames would be pending than
+    // there is room for.
     a.send_on(1, &numbered(1, 2, 0, 60), &header).expect("room");
     wait_for("a frame", || host.counts(2).to_guest.packets == 21);
     // A receiver that does not read.
@@ -410,10 +412,10 @@ fn what_is_dropped_is_counted_at_its_queue_whoever_drops_it() {
     assert_eq!(queues[&0], all);
     b.recv_all().expect("correct");
 
-    // What waits for control in vain.
+    // Frames that wait for control in vain.
     host.kill_control();
     a.send_on(1, &stray(1, 9, 60), &header).expect("room");
-    wait_for("patience to end", || {
+    wait_for("pending frames to time out", || {
         host.counts(1).dropped(DropReason::UpcallTimeout) == 1
     });
     host.start_control();
@@ -421,7 +423,7 @@ fn what_is_dropped_is_counted_at_its_queue_whoever_drops_it() {
     assert_eq!(queues[&3].get("upcall-timeout"), Some(&1));
     assert_eq!(queues[&1], of(3));
 
-    // A queue that is started begins at nothing, as all that is counted of it.
+    // The counters of a started queue begin at zero.
     a.disconnect().expect("a good end");
     host.wait_phase(1, PortPhase::Waiting);
     let a = host.guest(1, GuestConfig::default().pairs(2));
@@ -453,7 +455,7 @@ fn a_disabled_queue_drains_by_name() {
             .expect("on");
         assert!(b.recv_all().expect("correct").is_empty());
         talk(&mut a, &mut b, 20);
-        // A receiver that is disabled is down, by name.
+        // A disabled receiver is down, with its own drop reason.
         b.front()
             .expect("a session")
             .set_vring_enable(0, false)
@@ -518,7 +520,8 @@ fn mtu_is_offered_and_kept() {
         mtu: Some(9000),
         ..config
     };
-    host.order(Order::SetPort(larger), &[]).expect("an MTU");
+    host.order(SwitchCommand::SetPort(larger), &[])
+        .expect("an MTU");
     lengths(&mut a, &mut b, 4, &[8972]);
     assert_eq!(host.counts(2).dropped(DropReason::ExceedsMtu), 1);
 }
@@ -527,12 +530,15 @@ fn mtu_is_offered_and_kept() {
 fn orders_that_make_no_sense_change_nothing() {
     let mut host = Host::with_ports([1]);
     let again = host.config(1, 1, Role::Client);
-    assert!(host.order(Order::AddPort(again), &[]).is_err());
+    assert!(host.order(SwitchCommand::AddPort(again), &[]).is_err());
     let far = host.config(port::counters::MAX_PORTS as u32, 1, Role::Client);
-    assert!(host.order(Order::AddPort(far), &[]).is_err());
+    assert!(host.order(SwitchCommand::AddPort(far), &[]).is_err());
     let unknown = host.config(77, 1, Role::Server);
-    assert!(host.order(Order::SetPort(unknown), &[]).is_err());
-    assert!(host.order(Order::RemovePort(PortId(77)), &[]).is_err());
+    assert!(host.order(SwitchCommand::SetPort(unknown), &[]).is_err());
+    assert!(
+        host.order(SwitchCommand::RemovePort(PortId(77)), &[])
+            .is_err()
+    );
     assert_eq!(host.state(1).phase, PortPhase::Waiting);
 }
 
@@ -573,7 +579,7 @@ fn a_slow_guest_loses_its_own_frames_only() {
     assert_eq!(counts.to_guest.packets, 10 + 256);
     assert_eq!(counts.dropped(DropReason::ReceiverFull), 744);
     talk(&mut a, &mut c, 100);
-    // A buffer that does not hold the frame has another name.
+    // A buffer that is too small for the frame has another drop reason.
     let small = GuestConfig {
         rx_buffers: Some(testkit::net::RxBuffers::Small),
         features: VERSION_1 | (1 << 30) | RING_PACKED,
@@ -634,7 +640,7 @@ fn nothing_is_lost_uncounted_in_random_traffic() {
     guests
         .iter_mut()
         .for_each(|g| g.pairs[0].drain().expect("buffers come back"));
-    wait_for("all decisions", || host.figures().parked == 0);
+    wait_for("all decisions", || host.figures().pending == 0);
     let (from, to, drops) = host.totals();
     assert_eq!(from, sent);
     assert_eq!(to + drops, sent, "{to} delivered, {drops} dropped");
@@ -658,7 +664,7 @@ fn nothing_is_lost_uncounted_in_random_traffic() {
 fn a_front_end_that_dislikes_the_features_leaves_a_reason() {
     let mut host = Host::with_ports([1]);
     drop(UnixStream::connect(host.socket(1)).expect("it listens"));
-    let mut front = FrontEnd::connect(&host.socket(1), PATIENCE).expect("a session");
+    let mut front = FrontEnd::connect(&host.socket(1), TIMEOUT).expect("a session");
     assert_eq!(host.wait_phase(1, PortPhase::Connected).reason, None);
     front.get_features().expect("an answer");
     drop(front);
@@ -670,11 +676,12 @@ fn a_front_end_that_dislikes_the_features_leaves_a_reason() {
 }
 
 #[test]
-fn a_port_says_what_is_wrong_now_and_why_the_last_connection_ended() {
+fn a_port_reports_its_fault_and_why_the_last_connection_ended() {
     let mut host = Host::with_ports([1]);
     let mut guest = host.guest(1, GuestConfig::default());
     host.wait_phase(1, PortPhase::Up);
-    // A driver that ends takes its choice of features back, and then its VMM may go: nothing was disliked.
+    // A driver that ends takes its choice of features back, and then its VMM may disconnect: that
+    // is no lack of chosen features.
     let front = guest.front().expect("a session");
     let all = front.get_protocol_features().expect("an answer");
     front.set_protocol_features(all).expect("taken");
@@ -683,7 +690,7 @@ fn a_port_says_what_is_wrong_now_and_why_the_last_connection_ended() {
     assert_eq!(host.wait_phase(1, PortPhase::Connected).reason, None);
     guest.crash();
     assert_eq!(host.wait_phase(1, PortPhase::Waiting).reason, None);
-    // A queue that cannot be started, in a connection that goes on.
+    // A queue that cannot be started, in a connection that continues.
     let mut guest = host.guest(1, GuestConfig::default());
     let front = guest.front().expect("a session");
     let _ = front.set_vring_num(1, 100);
@@ -696,7 +703,7 @@ fn a_port_says_what_is_wrong_now_and_why_the_last_connection_ended() {
     let state = host.wait_phase(1, PortPhase::Faulted);
     says(state.reason);
     assert!(
-        state.front_ends.refusals > 0,
+        state.front_ends.refused_messages > 0,
         "it is counted: {:?}",
         state.front_ends
     );

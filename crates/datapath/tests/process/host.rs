@@ -1,7 +1,7 @@
 //! The switch process in a thread, with a supervisor and a control around it.
 //!
-//! Control answers every upcall with `policy`: port `n` is an access port of one segment, and test guest
-//! `n` is behind it.
+//! Control answers every upcall with `policy`: port `n` is an access port of one segment, and test
+//! guest `n` is behind it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use channel::keeping::{MARKS, SOCKET};
+use channel::keeping::{CRASH_RECORD_LEN, SOCKET};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared::{self, Region};
-use channel::supervision::{Ask, CopyEngine, SwitchSettings, Tell};
+use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings};
 use channel::switching::{
-    Order, PortConfig, PortPhase, PortState, Report, Request, Role, StationUse, SwitchFigures,
+    PortConfig, PortPhase, PortState, Request, Role, StationUse, SwitchCommand, SwitchEvent,
+    SwitchFigures,
 };
 use policy::{Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::PortId;
@@ -31,21 +32,21 @@ use tempfile::TempDir;
 use testkit::{FakeGuest, GuestConfig};
 use wire::MacAddr;
 
-/// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of all waits, seconds.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 const LAN: SegmentId = SegmentId(1);
 
 /// Waits until `done`.
 #[track_caller]
 pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < end, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Guest `n` is behind port `n`.
+/// The neighbour lookup of control: test guest `n` is behind port `n`.
 struct Neighbours;
 
 impl Lookup for Neighbours {
@@ -126,59 +127,58 @@ fn readable(fd: impl AsFd, timeout: Duration) -> bool {
     poll(&mut fds, Some(&limit)).is_ok_and(|n| n > 0)
 }
 
-/// Control's end: link, and the thread that answers.
+/// Control's side: the link, and the thread that decides upcalls.
 struct Control {
-    link: Link<Request, Report>,
+    link: Link<Request, SwitchEvent>,
     answers: Arc<Mutex<shared::Sender>>,
     _answering: Answering,
 }
 
-/// See the module.
+/// The switch process under test, with its supervisor and control.
 pub(crate) struct Host {
     pub(crate) dir: TempDir,
-    supervisor: Link<Tell, Ask>,
+    supervisor: Link<SupervisorEvent, SupervisorRequest>,
     control: Option<Control>,
     counters: Counters,
     program: Arc<Mutex<Program>>,
     ports: BTreeMap<u32, PortConfig>,
     number: u64,
-    /// Phases reported unasked.
+    /// Phases that the switch reported by itself.
     pub(crate) phases: Vec<(PortId, PortPhase, Option<String>)>,
     uses: Vec<StationUse>,
     states: Vec<PortState>,
     figures: SwitchFigures,
     switch: Option<JoinHandle<io::Result<()>>>,
     dialer: Option<JoinHandle<()>>,
-    /// The supervisor takes its time to forget what it keeps.
+    /// The supervisor delays dropping saved sessions.
     pub(crate) slow: Arc<AtomicBool>,
-    /// What control has told it of front ends that listen.
+    /// The sockets that the supervisor dials, by port.
     dials: Dials,
 }
 
 type Dials = Arc<Mutex<BTreeMap<PortId, String>>>;
 
 impl Host {
-    /// A running switch without ports. It has several workers and a copy engine, for all that can go wrong between
-    /// them; the end-to-end tests run with one worker and none.
+    /// Starts a switch without ports. It has several workers, to test their interaction; the
+    /// end-to-end tests run with one worker.
     pub(crate) fn new() -> Self {
         Self::with_settings(SwitchSettings {
             workers: Some(3),
-            copy_engine: CopyEngine::Thread,
             ..SwitchSettings::default()
         })
     }
 
-    /// The same with other settings.
+    /// Starts a switch with other settings.
     pub(crate) fn with_settings(settings: SwitchSettings) -> Self {
         let counters = rustix::fs::memfd_create("counters", MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&counters, SIZE).expect("room");
         let marks = rustix::fs::memfd_create("marks", MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&marks, MARKS).expect("room");
+        rustix::fs::ftruncate(&marks, CRASH_RECORD_LEN).expect("room");
         let (ours, theirs) = link::pair().expect("sockets");
         let supervisor = Link::new(ours.try_clone().expect("a descriptor"));
         supervisor
             .send(
-                &Tell::StartSwitch(settings),
+                &SupervisorEvent::StartSwitch(settings),
                 &[counters.as_fd(), marks.as_fd()],
             )
             .expect("a listening switch");
@@ -207,25 +207,25 @@ impl Host {
         host
     }
 
-    /// A switch with these server ports, one queue pair each.
+    /// Starts a switch with these server ports, one queue pair each.
     pub(crate) fn with_ports(ids: impl IntoIterator<Item = u32>) -> Self {
         let mut host = Self::new();
         ids.into_iter().for_each(|id| host.add_port(id, 1));
         host
     }
 
-    /// Starts a control process; the one before must be gone.
+    /// Starts a control process; the one before must have ended.
     pub(crate) fn start_control(&mut self) {
         let (ours, theirs) = link::pair().expect("sockets");
         self.supervisor
-            .send(&Tell::ControlLink, &[theirs.as_fd()])
+            .send(&SupervisorEvent::ControlLink, &[theirs.as_fd()])
             .expect("a listening switch");
         drop(theirs);
-        let mut link: Link<Request, Report> = Link::new(ours);
-        let order = Order::Adopt;
+        let mut link: Link<Request, SwitchEvent> = Link::new(ours);
+        let order = SwitchCommand::Adopt;
         link.send(&Request { number: 0, order }, &[])
             .expect("a switch");
-        let Ok(Received::Message(Report::Adopted { ports, .. }, fds)) = link.recv() else {
+        let Ok(Received::Message(SwitchEvent::Adopted { ports, .. }, fds)) = link.recv() else {
             panic!("no answer to Adopt");
         };
         assert_eq!(ports.len(), self.ports.len(), "ports that the switch kept");
@@ -238,7 +238,7 @@ impl Host {
         let (answers, upcalls) = region.control_ends().expect("a sound region");
         while !matches!(
             link.recv(),
-            Ok(Received::Message(Report::Done { number: 0, .. }, _))
+            Ok(Received::Message(SwitchEvent::Done { number: 0, .. }, _))
         ) {}
         let answers = Arc::new(Mutex::new(answers));
         let program = Arc::clone(&self.program);
@@ -249,13 +249,13 @@ impl Host {
         });
     }
 
-    /// Control dies.
+    /// Ends control as a crash does.
     pub(crate) fn kill_control(&mut self) {
         self.control = None;
     }
 
-    /// Asks the switch and waits until it is done.
-    pub(crate) fn order(&mut self, order: Order, fds: &[OwnedFd]) -> Result<(), String> {
+    /// Sends a command to the switch and waits until it is done.
+    pub(crate) fn order(&mut self, order: SwitchCommand, fds: &[OwnedFd]) -> Result<(), String> {
         self.number += 1;
         let number = self.number;
         let link = &mut self.control.as_mut().expect("a control").link;
@@ -270,25 +270,25 @@ impl Host {
                 panic!("the switch is gone");
             };
             match report {
-                Report::Done { number: n, error } if n == number => {
+                SwitchEvent::Done { number: n, error } if n == number => {
                     return error.map_or(Ok(()), Err);
                 }
-                Report::Phase {
+                SwitchEvent::Phase {
                     port,
                     phase,
                     reason,
                 } => self.phases.push((port, phase, reason)),
-                Report::PortStates(states, figures, _) => {
+                SwitchEvent::PortStates(states, figures, _) => {
                     self.states.extend(states);
                     self.figures = figures;
                 }
-                Report::Stations(uses) => self.uses.extend(uses),
+                SwitchEvent::Stations(uses) => self.uses.extend(uses),
                 other => panic!("unexpected {other:?}"),
             }
         }
     }
 
-    /// Control sends a rule.
+    /// Sends a rule as control.
     pub(crate) fn forget(&self, rule: Stale) {
         let answers = &self.control.as_ref().expect("a control").answers;
         let mut answers = answers.lock().expect("no panic");
@@ -312,7 +312,7 @@ impl Host {
         let program = Program::compile(&model, self.number + 1).expect("a sound model");
         *self.program.lock().expect("no panic") = program.clone();
         self.order(
-            Order::Program {
+            SwitchCommand::Program {
                 program,
                 outdated: None,
             },
@@ -334,13 +334,13 @@ impl Host {
         }
     }
 
-    /// A port that listens.
+    /// Adds a port that listens.
     pub(crate) fn add_port(&mut self, id: u32, queues: u16) {
         let config = self.config(id, queues, Role::Server);
         self.add(config);
     }
 
-    /// A port of any configuration.
+    /// Adds a port of any configuration.
     pub(crate) fn add(&mut self, config: PortConfig) {
         let id = config.id.0;
         let listener = (config.role == Role::Server)
@@ -349,7 +349,7 @@ impl Host {
             let mut dials = self.dials.lock().expect("no panic");
             dials.insert(config.id, config.socket.clone());
         }
-        self.order(Order::AddPort(config.clone()), listener.as_slice())
+        self.order(SwitchCommand::AddPort(config.clone()), listener.as_slice())
             .expect("a port");
         self.ports.insert(id, config);
         self.publish();
@@ -357,7 +357,7 @@ impl Host {
 
     pub(crate) fn remove_port(&mut self, id: u32) {
         self.ports.remove(&id).expect("a port");
-        self.order(Order::RemovePort(PortId(id)), &[])
+        self.order(SwitchCommand::RemovePort(PortId(id)), &[])
             .expect("gone");
         let _ = std::fs::remove_file(self.socket(id));
         self.publish();
@@ -367,7 +367,7 @@ impl Host {
         self.dir.path().join(format!("{id}.sock"))
     }
 
-    /// Test guest `id` at port `id`, up.
+    /// Connects test guest `id` to port `id`, and waits until it is up.
     #[track_caller]
     pub(crate) fn guest(&self, id: u32, config: GuestConfig) -> FakeGuest {
         let config = config.guest(id as u8);
@@ -380,7 +380,7 @@ impl Host {
         self.counters.read(PortId(id))
     }
 
-    /// From-guest packets, to-guest packets and drops of all ports.
+    /// Returns from-guest packets, to-guest packets and drops of all ports.
     pub(crate) fn totals(&self) -> (u64, u64, u64) {
         let all = self.ports.keys().map(|id| self.counts(*id));
         all.fold((0, 0, 0), |(from, to, drops), c| {
@@ -393,7 +393,7 @@ impl Host {
     }
 
     pub(crate) fn figures(&mut self) -> SwitchFigures {
-        self.order(Order::PortStates, &[]).expect("states");
+        self.order(SwitchCommand::PortStates, &[]).expect("states");
         self.figures
     }
 
@@ -401,22 +401,22 @@ impl Host {
         self.figures().flows as usize
     }
 
-    /// The stations whose flows were used within a time, in order.
+    /// Returns the stations whose flows were used within a time, in order.
     pub(crate) fn stations(&mut self, within: Duration) -> Vec<StationUse> {
         let within_ms = within.as_millis() as u32;
-        self.order(Order::Stations { within_ms }, &[])
+        self.order(SwitchCommand::Stations { within_ms }, &[])
             .expect("stations");
         self.uses.sort_by_key(|used| used.station);
         self.uses.clone()
     }
 
     pub(crate) fn state(&mut self, id: u32) -> PortState {
-        self.order(Order::PortStates, &[]).expect("states");
+        self.order(SwitchCommand::PortStates, &[]).expect("states");
         let state = self.states.iter().find(|s| s.config.id.0 == id);
         state.expect("a port").clone()
     }
 
-    /// Waits for the port's phase; its state then.
+    /// Waits for the port's phase; returns its state then.
     #[track_caller]
     pub(crate) fn wait_phase(&mut self, id: u32, phase: PortPhase) -> PortState {
         wait_for(&format!("port {id} to be {phase:?}"), || {
@@ -425,7 +425,7 @@ impl Host {
         self.state(id)
     }
 
-    /// Why queue `index` of the port was stopped.
+    /// Returns the reason for which queue `index` of the port was stopped.
     #[track_caller]
     pub(crate) fn wait_fault(&mut self, id: u32, index: u16) -> String {
         let state = self.wait_phase(id, PortPhase::Faulted);
@@ -435,13 +435,13 @@ impl Host {
             .unwrap_or_else(|| panic!("queue {index} runs: {state:?}"))
     }
 
-    /// Control sends bytes that are no message.
+    /// Sends bytes that are no message as control.
     pub(crate) fn talk_nonsense(&mut self) {
         let control = self.control.as_ref().expect("a control");
         rustix::net::send(&control.link, &[0xff; 40], SendFlags::empty()).expect("a switch");
     }
 
-    /// The supervisor is gone without a word; how the switch ends.
+    /// Closes the supervisor's link without a message; returns the result of the switch.
     pub(crate) fn lose_supervisor(&mut self) -> io::Result<()> {
         rustix::net::shutdown(&self.supervisor, Shutdown::Both).expect("a socket");
         self.switch
@@ -453,7 +453,7 @@ impl Host {
 
     /// Ends the switch as the supervisor does.
     pub(crate) fn stop(&mut self) {
-        let _ = self.supervisor.send(&Tell::Stop, &[]);
+        let _ = self.supervisor.send(&SupervisorEvent::Stop, &[]);
         if let Some(switch) = self.switch.take() {
             switch.join().expect("no panic").expect("a clean end");
         }
@@ -470,25 +470,29 @@ impl Drop for Host {
     }
 }
 
-/// The supervisor's side: dials for client ports as it is asked to, and keeps the sockets of connections; while it is
-/// `slow`, also those that it is to forget.
+/// Runs the supervisor's side: dials for client ports on request, and keeps the sockets of
+/// connections; while it is `slow`, also those of dropped sessions.
 fn supervise(fd: OwnedFd, slow: Arc<AtomicBool>, dials: Dials) -> JoinHandle<()> {
-    let mut link: Link<Tell, Ask> = Link::new(fd);
+    let mut link: Link<SupervisorEvent, SupervisorRequest> = Link::new(fd);
     let mut kept = BTreeMap::new();
     std::thread::spawn(move || {
         while let Ok(Received::Message(ask, fds)) = link.recv() {
             let (port, path) = match ask {
-                Ask::Dial { port } => (port, dials.lock().expect("no panic")[&port].clone()),
-                Ask::Keep { port, number } if number == SOCKET => {
+                SupervisorRequest::Dial { port } => {
+                    (port, dials.lock().expect("no panic")[&port].clone())
+                }
+                SupervisorRequest::StoreDescriptor { port, number } if number == SOCKET => {
                     kept.insert(port, fds);
                     continue;
                 }
-                Ask::Forget { port } if !slow.load(SeqCst) => {
+                SupervisorRequest::DropSession { port } if !slow.load(SeqCst) => {
                     kept.remove(&port);
                     continue;
                 }
                 // This switch has no successor.
-                Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. } => continue,
+                SupervisorRequest::StoreDescriptor { .. }
+                | SupervisorRequest::StoreSession { .. }
+                | SupervisorRequest::DropSession { .. } => continue,
                 other => panic!("unexpected {other:?}"),
             };
             let (socket, error) = match UnixStream::connect(&path) {
@@ -496,7 +500,7 @@ fn supervise(fd: OwnedFd, slow: Arc<AtomicBool>, dials: Dials) -> JoinHandle<()>
                 Err(e) => (None, Some(e.to_string())),
             };
             let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-            let sent = link.send(&Tell::Dialed { port, path, error }, &fds);
+            let sent = link.send(&SupervisorEvent::Dialed { port, path, error }, &fds);
             if sent.is_err() {
                 return;
             }

@@ -1,4 +1,5 @@
-//! Guests that break the rules: the queue stops with a reason, nobody else notices, and a reset mends it.
+//! Guests that break the rules: the queue stops with a reason, no other port is affected, and a
+//! reset of the device restores it.
 
 use channel::switching::PortPhase;
 use testkit::driver::{
@@ -14,7 +15,7 @@ use crate::traffic::{one_way, talk};
 /// One bad chain, put into a transmit queue of either layout.
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
-    /// Part of the reason.
+    /// A part of the reason.
     pub(crate) reason: &'static str,
     /// For split rings, packed rings, or both.
     layouts: &'static [bool],
@@ -250,7 +251,7 @@ fn config(packed: bool) -> GuestConfig {
     if packed { config.packed() } else { config }
 }
 
-/// Sets a guest and two bystanders up.
+/// Connects a guest and two bystanders.
 fn scene(host: &Host, packed: bool) -> (FakeGuest, FakeGuest, FakeGuest) {
     let mut evil = host.guest(1, config(packed));
     let mut b = host.guest(2, config(false));
@@ -276,7 +277,7 @@ fn each_malformed_chain_stops_its_queue_and_nothing_else() {
             let state = host.state(1);
             let reason = state.reason.expect("a reason");
             assert!(reason.contains("queue 1"), "{}: {reason}", attack.name);
-            // The others do not notice, and it still receives.
+            // The others are not affected, and it still receives.
             talk(&mut b, &mut c, 10);
             one_way(&mut b, &mut evil, 10);
             evil.reset().expect("a reset");
@@ -290,7 +291,7 @@ fn each_malformed_chain_stops_its_queue_and_nothing_else() {
         }
     }
     let (_, _, drops) = host.totals();
-    assert_eq!(drops, 0, "no frame of anybody else was lost");
+    assert_eq!(drops, 0, "no frame of another port was lost");
 }
 
 #[test]
@@ -310,9 +311,7 @@ fn frames_before_a_bad_chain_are_delivered() {
         raw(&mut evil.pairs[0].nic.tx, &[desc(end(&ram), 100, 0)]);
         evil.pairs[0].tx_kick.signal();
         host.wait_fault(1, 1);
-        let got = b
-            .recv_count(20, crate::host::PATIENCE)
-            .expect("all of them");
+        let got = b.recv_count(20, crate::host::TIMEOUT).expect("all of them");
         assert_eq!(got.len(), 20);
         talk(&mut b, &mut c, 10);
         for guest in [&mut evil, &mut b, &mut c] {
@@ -332,7 +331,7 @@ fn a_fault_stays_in_the_status_until_the_reset() {
     raw(&mut evil.pairs[0].nic.tx, &[desc(at, 4, 0)]);
     evil.pairs[0].tx_kick.signal();
     host.wait_fault(1, 1);
-    // Whatever the front end says meanwhile.
+    // The messages of the front end do not matter meanwhile.
     evil.wait_link().expect("a session");
     evil.front()
         .expect("a session")

@@ -1,5 +1,5 @@
-//! Nothing is leaked over fifty repetitions: descriptors and mappings are counted in a process of its own,
-//! which is this test binary again.
+//! Nothing is leaked over fifty repetitions: descriptors and mappings are counted in a process of
+//! its own, which is this test binary again.
 
 use std::process::Command;
 

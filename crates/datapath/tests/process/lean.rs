@@ -1,9 +1,9 @@
-//! The lean client, which measurements are made with, through the real switch.
+//! The lean client of the benchmarks, through the real switch.
 
 use channel::switching::Role;
 use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
 
-use crate::host::{Host, PATIENCE};
+use crate::host::{Host, TIMEOUT};
 
 const FRAMES: u64 = 3000;
 
@@ -15,8 +15,8 @@ fn config(host: &Host) -> LeanConfig {
         window: Some(64),
         touch: true,
         flows: 100,
-        timeout: PATIENCE,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
+        patience: TIMEOUT,
         ..LeanConfig::default()
     }
 }
@@ -33,7 +33,7 @@ fn all_there(report: &LeanReport, len: u64) {
 }
 
 #[test]
-fn what_fits_the_rings_arrives_whole() {
+fn frames_that_fit_the_rings_arrive_whole() {
     for (packed, in_order) in [(false, true), (false, false), (true, true), (true, false)] {
         for frame_len in [64, 1500] {
             let host = Host::with_ports(1..=2);

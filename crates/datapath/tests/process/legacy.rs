@@ -1,5 +1,5 @@
-//! Guests without VERSION_1, hostile ones among them: their header of 10 bytes (virtio 1.3, 5.1.6.1). Those that behave are
-//! among the shapes of `guests`, `dirty` and `migration`.
+//! Guests without VERSION_1, hostile ones among them: their header has 10 bytes (virtio 1.3,
+//! 5.1.6.1). Those that follow the rules are among the shapes of `guests`, `dirty` and `migration`.
 
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ fn cve_2022_2132_a_short_header_in_ten_pieces_is_a_header() {
         let got = b.recv(SECOND).expect("correct").expect("a frame");
         assert_eq!(got.frame, frame);
     }
-    // A header without a frame is a runt, and so is one with what would be the rest of a longer header.
+    // A header without a frame is a runt, and so is one with what would be the rest of a longer
+    // header.
     let at = a.ram().alloc(64, 64);
     for (n, len) in [10, 11, 12, 23].into_iter().enumerate() {
         let pieces = [Piece::new(at, len)];
@@ -118,7 +119,8 @@ fn cve_2026_86566_runt_receive_buffers() {
     }
 }
 
-/// A frame may end with the last byte of a buffer, or fill one that holds it without the longer header.
+/// A frame may end with the last byte of a buffer, or fill one that holds it without the longer
+/// header.
 #[test]
 fn buffers_that_are_exactly_long_enough() {
     let host = Host::with_ports([1, 2]);

@@ -1,4 +1,4 @@
-//! Many at once, and nobody at all.
+//! Many guests at once, and no guest at all.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ fn no_wakeup_is_lost_in_a_long_game_of_ping_pong() {
         let mut a = host.guest(1, config.clone());
         let mut b = host.guest(2, config);
         for n in 0..400u64 {
-            // Pauses around the time after which the switch asks for kicks again.
+            // Pauses around the time after which the switch enables kicks again.
             let pause = Duration::from_micros(n * 37 % 150);
             a.send(&numbered(1, 2, n, 64)).expect("room");
             b.recv(SECOND)
@@ -187,7 +187,8 @@ fn a_worker_that_never_sleeps_hears_of_everything() {
     host.add_port(1, 1);
     host.add_port(2, 1);
     for round in 0..3 {
-        // Without a queue it sleeps, with one it does not; jobs and answers come through all the same.
+        // Without a queue the worker sleeps, with one it does not; jobs and answers are handled in
+        // both cases.
         let mut a = host.guest(1, GuestConfig::default());
         let mut b = host.guest(2, GuestConfig::default().packed());
         let kicks = |guest: &FakeGuest| guest.stats().kicks;
@@ -197,7 +198,7 @@ fn a_worker_that_never_sleeps_hears_of_everything() {
             talk(&mut a, &mut b, 1);
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(kicks(&a), before, "nobody asks for kicks, round {round}");
+        assert_eq!(kicks(&a), before, "no kicks are enabled, round {round}");
         a.disconnect().expect("a good end");
         b.disconnect().expect("a good end");
     }

@@ -1,4 +1,4 @@
-//! Memory that a VMM shares in ways that no good one does: the end of its own port, and nothing to others.
+//! Memory that a VMM shares in invalid ways: its own port ends, other ports are not affected.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const SECOND: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
-/// A file of huge pages, whether there are any or not; none where the system knows none of this size.
+/// Creates a file of huge pages, if the system knows this size; pages need not be available.
 fn huge(name: &str, size: MemfdFlags, len: u64) -> Option<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | size;
     let file = memfd_create(name, flags).ok()?;
@@ -28,7 +28,7 @@ fn huge(name: &str, size: MemfdFlags, len: u64) -> Option<OwnedFd> {
     Some(file)
 }
 
-/// How often a file of this name is mapped, in switch and test, which are one process.
+/// Returns the number of mappings of a file in switch and test, which are one process.
 fn mapped(name: &str) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     maps.lines().filter(|line| line.contains(name)).count()
@@ -54,7 +54,7 @@ fn region(file: &OwnedFd, spec: RegionSpec) -> RamRegion {
     RamRegion::from_fd(file, spec).expect("a mapping")
 }
 
-/// Guests 2 and 3, who are to notice nothing.
+/// Guests 2 and 3, which must not be affected.
 fn honest(host: &Host) -> (FakeGuest, FakeGuest) {
     let mut b = host.guest(2, GuestConfig::default());
     let mut c = host.guest(3, GuestConfig::default().packed());
@@ -62,7 +62,8 @@ fn honest(host: &Host) -> (FakeGuest, FakeGuest) {
     (b, c)
 }
 
-/// Rings in the first page of a region whose file has no page, or was cut off: the switch's first look at them.
+/// Rings in the first page of a region whose file has no page, or was truncated: the switch's first
+/// access to them.
 #[test]
 fn rings_in_huge_pages_that_do_not_exist_end_their_own_port() {
     let mut host = Host::with_ports([1, 2, 3]);
@@ -92,7 +93,7 @@ fn rings_in_huge_pages_that_do_not_exist_end_their_own_port() {
                 log: None,
             };
             front.set_vring_addr(0, &addr).expect("taken");
-            // The switch looks at the rings now, and may have ended the connection before it could answer.
+            // The switch reads the rings now, and may end the connection before it can reply.
             let _ = front.set_vring_kick(0, Some(kick.as_fd()));
             let _ = front.set_vring_enable(0, true);
             assert!(front.closes_within(SECOND));
@@ -108,7 +109,7 @@ fn rings_in_huge_pages_that_do_not_exist_end_their_own_port() {
     talk(&mut a, &mut b, 10);
 }
 
-/// Each would leave a mapping behind if it was unmapped as it is long.
+/// Each region would leave a mapping behind if it was unmapped with its own length.
 #[test]
 fn regions_of_less_than_a_huge_page_come_and_go() {
     let host = Host::with_ports([1, 2, 3]);
@@ -128,7 +129,7 @@ fn regions_of_less_than_a_huge_page_come_and_go() {
     talk(&mut b, &mut c, 20);
 }
 
-/// Address space is what a process cannot get more of: files of any length are refused before they are mapped.
+/// Address space is limited for a process: files of any length are refused before they are mapped.
 #[test]
 fn a_vmm_cannot_have_all_address_space_mapped() {
     let host = Host::with_ports([1, 2, 3]);
@@ -152,8 +153,8 @@ fn a_vmm_cannot_have_all_address_space_mapped() {
     }
 }
 
-/// QEMU CVE-2021-3748: buffers that a frame is merged over are unmapped while it is written. The one who writes holds the
-/// memory until it is done.
+/// QEMU CVE-2021-3748: buffers that a frame is merged over are unmapped while it is written. The
+/// writer holds the memory until it is done.
 #[test]
 fn cve_2021_3748_receive_buffers_that_are_unmapped_while_a_frame_is_merged() {
     let host = Host::with_ports([1, 2, 3, 4]);

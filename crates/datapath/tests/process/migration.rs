@@ -1,5 +1,5 @@
-//! A guest's memory is moved under traffic, as a VMM does it: what arrives is what was there, and would not be if one bit of
-//! the dirty log were missing.
+//! A guest's memory is migrated under traffic, as a VMM does it: the memory arrives complete, and
+//! would not without any one bit of the dirty log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +26,8 @@ const PASSES: usize = 5;
 /// Pages that the switch writes after the last one.
 const ENOUGH_PAGES: usize = 8;
 
-/// The guests that move: both layouts, with and without event index, merged buffers and offloads, chains of all kinds.
+/// The guests that migrate: both layouts, with and without event index, merged buffers and
+/// offloads, chains of all kinds.
 fn movers() -> Vec<GuestConfig> {
     let base = || dirty::configs().swap_remove(0);
     let both = [base(), base().packed()];
@@ -43,7 +44,7 @@ fn movers() -> Vec<GuestConfig> {
     for base in both {
         all.push(base.clone());
         all.push(base.clone().without(EVENT_IDX | INDIRECT_DESC));
-        // The switch cuts and checksums for it.
+        // The switch segments and checksums for it.
         all.push(base.clone().without(ALL_OFFLOADS | MRG_RXBUF));
         all.push(base.clone().without(GUEST_OFFLOADS));
         all.push(GuestConfig {
@@ -62,7 +63,7 @@ fn movers() -> Vec<GuestConfig> {
     all
 }
 
-/// Tells a thread to stop, also when the test fails.
+/// Stops a thread, also when the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -71,7 +72,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Sends frames of all kinds to test guest 2 until it is told to stop.
+/// Sends frames of all kinds to test guest 2 until it is stopped.
 fn send_on_and_on(from: &mut FakeGuest, stop: &AtomicBool) {
     let flow = Flow::v4(1, 2);
     let large = [0x77; 12_000];
@@ -111,8 +112,8 @@ fn migrate(guest: &mut FakeGuest) -> Precopy {
         answer(guest, 100);
         vmm.pass();
     }
-    // After the last pass only the switch writes, so that nothing can hide behind what the guest has written. There may be no room
-    // for anything then: the guest has to make some first.
+    // After the last pass only the switch writes, so that writes of the guest hide nothing. The
+    // receive queue may be full then: the guest first adds buffers.
     wait_for("the switch writes after a pass", || {
         answer(guest, 50);
         vmm.pass();
@@ -159,7 +160,7 @@ fn memory_arrives_whole_and_would_not_without_one_bit_of_the_log() {
         std::thread::scope(|scope| {
             scope.spawn(|| send_on_and_on(&mut sender, &stop));
             let _end = StopAtEnd(&stop);
-            // One that is given up: the log goes on and off under traffic, and nobody waits for it.
+            // A cancelled migration: the log is switched on and off under traffic.
             let mut given_up = Precopy::begin(&mut mover).expect("a log");
             answer(&mut mover, 50);
             given_up.pass();
@@ -181,7 +182,8 @@ fn memory_arrives_whole_and_would_not_without_one_bit_of_the_log() {
     }
 }
 
-/// As QEMU ends a migration that was given up: the feature goes, then the flags of the used rings.
+/// Ends a cancelled migration as QEMU does: the feature is cleared, then the flags of the used
+/// rings.
 fn stop_log(guest: &mut FakeGuest) {
     let features = guest.features();
     let front = guest.front().expect("a session");

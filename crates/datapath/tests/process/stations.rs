@@ -1,16 +1,16 @@
-//! What control asks about flows, and has done to them, with several workers.
+//! Flow sweeps that control requests, with several workers.
 
 use std::time::Duration;
 
 use channel::records::Stale;
-use channel::switching::{Order, Station};
+use channel::switching::{Station, SwitchCommand};
 use policy::SegmentId;
 use port::PortId;
 use testkit::GuestConfig;
 use testkit::net::NetHeader;
 use testkit::packets::mac;
 
-use crate::host::{Host, PATIENCE, wait_for};
+use crate::host::{Host, TIMEOUT, wait_for};
 use crate::traffic::{numbered, talk};
 
 fn station(n: u8) -> Station {
@@ -27,7 +27,7 @@ fn in_use(host: &mut Host, within: Duration) -> Vec<Station> {
 }
 
 #[test]
-fn stations_in_use_are_told_once_whichever_worker_has_their_flows() {
+fn stations_in_use_are_reported_once_for_all_workers() {
     let mut host = Host::with_ports([1, 2, 3]);
     let mut guests = [1, 2, 3].map(|id| host.guest(id, GuestConfig::default()));
     let [a, b, c] = &mut guests;
@@ -35,24 +35,24 @@ fn stations_in_use_are_told_once_whichever_worker_has_their_flows() {
     talk(a, c, 20);
     talk(b, c, 20);
     let all = [1, 2, 3].map(station);
-    assert_eq!(in_use(&mut host, PATIENCE), all);
-    wait_for("nobody to be in use", || {
+    assert_eq!(in_use(&mut host, TIMEOUT), all);
+    wait_for("no station to be in use", || {
         in_use(&mut host, Duration::from_millis(1)).is_empty()
     });
-    assert_eq!(in_use(&mut host, 2 * PATIENCE), all);
+    assert_eq!(in_use(&mut host, 2 * TIMEOUT), all);
     host.kill_control();
     host.start_control();
     assert_eq!(host.flows(), 6, "a new control changes nothing");
 }
 
 #[test]
-fn a_check_with_what_control_knows_forgets_what_is_wrong() {
+fn a_check_removes_flows_that_contradict_control() {
     let mut host = Host::with_ports([1, 2]);
     let mut guests = [1, 2].map(|id| host.guest(id, GuestConfig::default()));
     let [a, b] = &mut guests;
     talk(a, b, 20);
     assert_eq!(host.flows(), 2);
-    let check = |stations: &[Station]| Order::Check(stations.to_vec(), Vec::new());
+    let check = |stations: &[Station]| SwitchCommand::Check(stations.to_vec(), Vec::new());
     host.order(check(&[1, 2].map(station)), &[]).expect("done");
     assert_eq!(host.flows(), 2);
     // Without station 2, frames to it would be flooded.
@@ -65,7 +65,7 @@ fn a_check_with_what_control_knows_forgets_what_is_wrong() {
 }
 
 #[test]
-fn a_station_whose_flows_two_workers_have_is_told_once_and_forgotten_by_both() {
+fn a_station_with_flows_at_two_workers_is_reported_once_and_removed_from_both() {
     let mut host = Host::new();
     host.add_port(1, 2);
     host.add_port(2, 1);
@@ -75,18 +75,18 @@ fn a_station_whose_flows_two_workers_have_is_told_once_and_forgotten_by_both() {
         let frame = numbered(1, 2, pair as u64, 60);
         a.send_on(pair, &frame, &NetHeader::default())
             .expect("room");
-        let got = b.recv(PATIENCE).expect("correct").expect("a frame");
+        let got = b.recv(TIMEOUT).expect("correct").expect("a frame");
         assert_eq!(got.frame, frame);
     }
     assert_eq!(host.flows(), 2, "each worker has asked");
-    assert_eq!(in_use(&mut host, PATIENCE), [station(1)]);
+    assert_eq!(in_use(&mut host, TIMEOUT), [station(1)]);
     let Station { segment, mac, .. } = station(1);
     host.forget(Stale::Station { segment, mac });
     wait_for("both to forget it", || host.flows() == 0);
     talk(&mut a, &mut b, 20);
 }
 
-/// A number that is used again means another port, from the first frame on.
+/// A reused port number means another port, from the first frame.
 #[test]
 fn a_port_under_the_number_of_another_gets_none_of_its_flows() {
     let mut host = Host::with_ports([1, 2, 3]);
@@ -99,7 +99,7 @@ fn a_port_under_the_number_of_another_gets_none_of_its_flows() {
         assert_eq!(host.flows(), 0, "done means done");
         host.add_port(2, 1);
         let mut heir = host.guest(2, GuestConfig::default());
-        assert!(in_use(&mut host, PATIENCE).is_empty());
+        assert!(in_use(&mut host, TIMEOUT).is_empty());
         talk(a, &mut heir, 20);
         talk(c, &mut heir, 20);
         assert_eq!(host.flows(), 4);

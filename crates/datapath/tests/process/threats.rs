@@ -1,5 +1,5 @@
-//! What has gone wrong in this field, with the whole switch: rows of the threat table that are decided in
-//! the data path. Those that a vhost-user session decides alone have their tests in `virtio`.
+//! Known faults of virtual switches, with the whole switch: rows of the threat table that are
+//! decided in the data path. Rows of the vhost-user session alone have their tests in `virtio`.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use channel::switching::{Order, PortPhase};
+use channel::switching::{PortPhase, SwitchCommand};
 use port::DropReason;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -113,7 +113,7 @@ fn cve_2020_10722_a_dirty_log_that_ends_before_guest_memory_is_refused() {
         front.set_log_base(&log).expect("logging is not on yet");
         let refused = front.set_features(features);
         assert!(refused.is_err(), "nothing would be logged behind its end");
-        // It goes on as it was, and logs nothing.
+        // It continues as before, and logs nothing.
         talk(&mut a, &mut b, 20);
         assert!(log.take().is_empty());
         talk(&mut c, &mut b, 20);
@@ -153,7 +153,7 @@ fn cve_2019_14835_nothing_is_written_behind_the_dirty_log() {
         let mut behind = [0; 4096];
         rustix::io::pread(log.file(), &mut behind, whole).expect("readable");
         assert_eq!(behind, [0; 4096]);
-        // The log itself is cut off under our writes.
+        // The log itself is truncated during writes.
         rustix::fs::ftruncate(log.file(), 0).expect("cut off");
         b.send(&stray(2, 1, 1000)).expect("room");
         let state = host.wait_phase(1, PortPhase::Waiting);
@@ -259,13 +259,14 @@ fn cve_2024_11614_a_checksum_beyond_the_packet_is_a_drop() {
     one_way(&mut a, &mut b, 20);
 }
 
-/// The first fix of the record checked the header in guest memory and then fetched it again: here it changes all the time.
+/// The first fix of the CVE checked the header in guest memory and then fetched it again: here it
+/// changes all the time.
 #[test]
 fn cve_2024_11614_a_header_that_changes_while_it_is_read() {
     let host = Host::with_ports([1, 2]);
     for packed in [false, true] {
         let mut a = host.guest(1, config(packed));
-        // For this one every sum is completed.
+        // For this guest every sum is completed.
         let mut b = host.guest(2, GuestConfig::default().without(ALL_OFFLOADS));
         talk(&mut b, &mut a, 1);
         let payload = [7; 300];
@@ -306,7 +307,7 @@ fn cve_2024_11614_a_header_that_changes_while_it_is_read() {
         }
         stop.store(true, Relaxed);
         thread.join().expect("no panic");
-        // The last buffer comes back before what became of it is counted.
+        // The last buffer comes back before its result is counted.
         let dropped = || host.counts(1).dropped(DropReason::BadOffload) - before;
         wait_for("each to be delivered or dropped", || {
             delivered += b.recv_all().expect("correct").len() as u64;
@@ -408,7 +409,8 @@ fn cve_2026_86567_memory_that_is_taken_away_under_traffic() {
     }
 }
 
-/// A guest that changes the length of an indirect table, and what stands in it, while the switch reads it.
+/// A guest that changes the length of an indirect table, and its content, while the switch reads
+/// it.
 #[test]
 fn cve_2026_93683_an_indirect_table_that_changes_while_it_is_read() {
     let mut host = Host::with_ports([1, 2, 3]);
@@ -420,8 +422,9 @@ fn cve_2026_93683_an_indirect_table_that_changes_while_it_is_read() {
         while Instant::now() < end {
             flicker(&mut evil, packed);
             evil.reset().expect("a reset");
-            // Control has to hear of the faults, or it is taken for one that does not listen.
-            host.order(Order::PortStates, &[]).expect("an answer");
+            // Control has to read the fault events, or sending to it fails.
+            host.order(SwitchCommand::PortStates, &[])
+                .expect("an answer");
         }
         talk(&mut b, &mut c, 50);
         evil.crash();
@@ -500,7 +503,7 @@ fn dpdk_7cc4f260bf_the_switch_ends_under_traffic() {
         let mut b = host.guest(2, config);
         talk(&mut a, &mut b, 20);
         let sender = std::thread::spawn(move || {
-            // Until nobody takes the buffers any more.
+            // Until the switch takes no more buffers.
             (0..).find(|n| a.send(&numbered(1, 2, *n, 1000)).is_err())
         });
         std::thread::sleep(Duration::from_millis(20));
@@ -511,9 +514,9 @@ fn dpdk_7cc4f260bf_the_switch_ends_under_traffic() {
 }
 
 #[test]
-fn packet_bytes_that_change_under_our_reads_are_what_was_checked() {
-    // The destination flickers between a neighbour and the sender itself while frames are switched: each
-    // frame goes where its own snapshot says, whatever the sender's memory says later.
+fn packet_bytes_that_change_while_they_are_read_are_forwarded_as_checked() {
+    // The destination flickers between a neighbour and the sender itself while frames are switched:
+    // each frame goes where its own snapshot says, whatever the sender's memory says later.
     let host = Host::with_ports([1, 2, 3]);
     let mut a = host.guest(1, config(false));
     let mut b = host.guest(2, config(false));
@@ -566,7 +569,7 @@ fn packet_bytes_that_change_under_our_reads_are_what_was_checked() {
 }
 
 #[test]
-fn a_call_descriptor_that_is_full_stops_nobody() {
+fn a_full_call_descriptor_stops_no_other_port() {
     let host = Host::with_ports([1, 2, 3]);
     let mut a = host.guest(1, config(false));
     let mut b = host.guest(2, config(false));
@@ -587,8 +590,8 @@ fn a_call_descriptor_that_is_full_stops_nobody() {
     wait_for("all frames", || host.counts(2).to_guest.packets >= 30);
 }
 
-/// An eventfd that every write to blocks; it was taken for one that does not, because the flag belongs to the open file: the VMM clears it
-/// behind our back.
+/// An eventfd that blocks every write. The switch found it non-blocking, but the flag belongs to
+/// the open file: the VMM clears it later.
 fn have_block(event: &OwnedFd) {
     rustix::fs::fcntl_setfl(event, rustix::fs::OFlags::empty()).expect("a flag");
     if poll_in(event) {
@@ -597,7 +600,7 @@ fn have_block(event: &OwnedFd) {
     rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).expect("room");
 }
 
-/// Ends when the switch has ended the connection of a port that takes none for a while.
+/// Waits until the switch has ended the connection of a port, which then pauses.
 fn wait_pause(host: &mut Host, port: u32, pauses: u64) {
     wait_for("a pause", || host.state(port).front_ends.pauses == pauses);
     let state = host.state(port);
@@ -626,14 +629,14 @@ fn a_call_descriptor_that_blocks_ends_its_own_connection() {
     wait_pause(&mut host, 2, 1);
     talk(&mut a, &mut c, 50);
     b.crash();
-    // Who connects now waits until the pause is over.
+    // A new connection waits until the pause is over.
     let mut b = host.guest(2, config(true));
     talk(&mut a, &mut b, 10);
     assert_eq!(host.state(2).front_ends.pause_ms, 0);
 }
 
 #[test]
-fn queues_that_are_started_again_and_again_with_descriptors_that_block_hold_up_nobody() {
+fn repeatedly_started_queues_with_blocking_descriptors_delay_no_other_port() {
     let mut host = Host::with_ports([1, 2, 3, 4, 5]);
     let mut a = host.guest(1, config(false));
     let mut b = host.guest(2, config(false));
@@ -646,7 +649,7 @@ fn queues_that_are_started_again_and_again_with_descriptors_that_block_hold_up_n
             have_block(&call);
             let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
             for n in 0..200 {
-                // It starts anew with each of them, until the connection ends.
+                // It starts again with each of them, until the connection ends.
                 let sent = match (evil, n % 2) {
                     (3, _) => front.set_vring_kick(1, Some(kick.as_fd())),
                     (4, _) => front.set_vring_base(1, 0),
@@ -697,21 +700,21 @@ fn announcements_without_end_are_no_broadcasts_without_end() {
     for _ in 0..10_000 {
         front.send_rarp(mac).expect("taken");
     }
-    // They are answered in their order.
+    // Messages are handled in order: all announcements are done after this reply.
     front.get_features().expect("an answer");
     let counts = host.counts(2);
-    let heard = counts.to_guest.packets + counts.dropped(DropReason::ReceiverFull);
+    let received = counts.to_guest.packets + counts.dropped(DropReason::ReceiverFull);
     let most = 10 + 64 * (2 + began.elapsed().as_secs());
-    assert!((11..=most).contains(&heard), "{heard} of {most}");
+    assert!((11..=most).contains(&received), "{received} of {most}");
     b.recv_all().expect("correct");
     talk(&mut a, &mut b, 10);
 }
 
 #[test]
-fn who_connects_without_end_does_not_fill_the_log() {
+fn endless_connections_do_not_fill_the_log() {
     let mut host = Host::with_ports([1, 2]);
     let mut a = host.guest(1, config(false));
-    // Each has features chosen before it hangs up, which is worth two lines.
+    // Each chooses features before it disconnects, which is worth two lines.
     for number in 1..=500 {
         let mut front = FrontEnd::connect(&host.socket(2), SECOND).expect("it listens");
         front.negotiate(VERSION_1, 0).expect("features");
@@ -722,15 +725,15 @@ fn who_connects_without_end_does_not_fill_the_log() {
         assert_eq!(host.state(2).connections, number);
     }
     // At most 30 within 30 seconds; this took less than three minutes.
-    let left_out = host.state(2).front_ends.lines_left_out;
-    assert!((800..1000).contains(&left_out), "{left_out}");
+    let excluded = host.state(2).front_ends.suppressed_log_lines;
+    assert!((800..1000).contains(&excluded), "{excluded}");
     let mut b = host.guest(2, config(false));
     talk(&mut a, &mut b, 10);
 }
 
-/// QEMU without a memory back end negotiates, and then has nothing to say.
+/// QEMU without a shared memory back end negotiates, and then sends nothing.
 #[test]
-fn a_driver_without_memory_is_told_of_until_there_is_some_or_it_leaves() {
+fn a_driver_without_memory_is_reported_until_memory_comes_or_it_disconnects() {
     let mut host = Host::with_ports([1, 2]);
     let mut front = FrontEnd::connect(&host.socket(1), SECOND).expect("it listens");
     front.negotiate(VERSION_1, 0).expect("features");
@@ -749,7 +752,7 @@ fn a_driver_without_memory_is_told_of_until_there_is_some_or_it_leaves() {
     assert_eq!(host.wait_phase(1, PortPhase::Waiting).reason, None);
 }
 
-/// A VMM that hangs up again and again before it has said a word.
+/// A VMM that repeatedly disconnects before its first message.
 #[test]
 fn connections_that_come_to_nothing_are_taken_ever_more_seldom() {
     let mut host = Host::with_ports([1, 2]);
@@ -770,9 +773,9 @@ fn connections_that_come_to_nothing_are_taken_ever_more_seldom() {
     talk(&mut a, &mut b, 10);
 }
 
-/// Connections that wait at a socket when their other end is closed already keep nobody waiting.
+/// Connections that wait in the backlog and are closed already delay no other connection.
 #[test]
-fn who_comes_after_many_that_have_hung_up_is_served_at_once() {
+fn a_connection_after_many_closed_ones_is_served_at_once() {
     let mut host = Host::with_ports([1, 2]);
     let dialed = 500;
     for _ in 0..dialed {
@@ -782,15 +785,15 @@ fn who_comes_after_many_that_have_hung_up_is_served_at_once() {
     let mut b = host.guest(2, config(false));
     talk(&mut a, &mut b, 10);
     let state = host.state(1);
-    let others = state.connections - 1 + state.front_ends.turned_away;
+    let others = state.connections - 1 + state.front_ends.rejected_connections;
     assert_eq!(others, dialed, "{state:?}");
-    // Those that were served had not hung up yet when they were looked at. Each has a pause follow.
+    // Served connections were still open when they were accepted. Each is followed by a pause.
     assert!(state.connections < dialed / 2, "{state:?}");
 }
 
-/// Two VMMs with one socket, of which the second dials again and again.
+/// Two VMMs with one socket, of which the second dials repeatedly.
 #[test]
-fn others_at_a_port_in_use_are_turned_away_ever_more_seldom() {
+fn second_connections_at_a_port_in_use_are_examined_ever_more_rarely() {
     let mut host = Host::with_ports([1, 2]);
     let mut a = host.guest(1, config(false));
     let mut b = host.guest(2, config(false));
@@ -801,25 +804,26 @@ fn others_at_a_port_in_use_are_turned_away_ever_more_seldom() {
             break;
         };
         dialed += 1;
-        // Until it is hung up.
+        // Until the switch closes it.
         let _ = (&stream).read(&mut [0]);
     }
     let state = host.state(1);
-    assert_eq!(state.front_ends.turned_away, dialed);
+    assert_eq!(state.front_ends.rejected_connections, dialed);
     // One line a minute; on a busy machine this may have taken longer.
-    let lines = dialed - state.front_ends.lines_left_out;
+    let lines = dialed - state.front_ends.suppressed_log_lines;
     let most = 1 + began.elapsed().as_secs() / 60;
     assert!((1..=most).contains(&lines), "{lines} of {dialed}");
-    // The pauses add up to no less than the time that this took: 1, 2, 4 … milliseconds, then a second each.
+    // The pauses add up to no less than the time that this took: 1, 2, 4 … milliseconds, then a
+    // second each.
     let elapsed = began.elapsed().as_millis() as u64;
     assert!(dialed <= 12 + elapsed / 1000, "{dialed} in {elapsed} ms");
     let reason = state.reason.expect("it is said");
     assert!(
-        reason.contains(&format!("turned {dialed} other connections away")),
+        reason.contains(&format!("rejected {dialed} other connections")),
         "{reason}"
     );
     talk(&mut a, &mut b, 10);
-    // Once there is room nobody waits for a pause.
+    // Without an open connection no pause applies.
     a.crash();
     host.wait_phase(1, PortPhase::Waiting);
     let mut a = host.guest(1, config(false));
@@ -860,7 +864,8 @@ fn a_memory_file_that_is_cut_off_ends_its_own_port() {
     }
 }
 
-/// The files are cut while the switch reads and writes them, at any moment; the guest itself goes on meanwhile.
+/// The files are truncated while the switch reads and writes them, at any moment; the guest itself
+/// continues meanwhile.
 #[test]
 fn a_memory_file_that_is_cut_off_under_traffic_ends_its_own_port() {
     let mut host = Host::with_ports([1, 2, 3]);
@@ -873,7 +878,7 @@ fn a_memory_file_that_is_cut_off_under_traffic_ends_its_own_port() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let traffic = scope.spawn(|| {
-                // With whatever it then finds in its memory.
+                // The guest's memory may have any content by now.
                 let pair = &mut evil.pairs[0];
                 for n in 0.. {
                     let frame = numbered(1, 2, n, 1200);
@@ -914,9 +919,10 @@ fn file_of(region: &Arc<RamRegion>) -> OwnedFd {
     file.try_clone_to_owned().expect("a descriptor")
 }
 
-/// A hole in a file of this kind is zeroes, and no error: what a guest does to its own memory is its own affair.
+/// A hole in a file of this kind reads as zeroes, without an error: a guest's changes of its own
+/// memory affect only itself.
 #[test]
-fn holes_in_a_memory_file_harm_nobody_else() {
+fn holes_in_a_memory_file_harm_no_other_port() {
     let mut host = Host::with_ports([1, 2, 3]);
     let mut b = host.guest(2, config(false));
     let mut c = host.guest(3, config(true));
@@ -927,7 +933,7 @@ fn holes_in_a_memory_file_harm_nobody_else() {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         for round in 0..20 {
             for n in 0..20 {
-                // Its rings are gone as well, so that it may find nonsense there.
+                // Its rings are lost as well, so that it may find invalid data there.
                 let _ = evil.pairs[0].stage(&numbered(1, 2, n, 1200), &NetHeader::default());
                 evil.pairs[0].tx_kick.signal();
                 b.send(&stray(2, 1, 1000)).expect("room");
@@ -973,7 +979,7 @@ fn a_region_that_is_removed_with_frames_in_it_costs_its_own_guest_at_most_a_queu
             tx.publish();
             a.pairs[0].tx_kick.signal();
             a.unplug(gpa).expect("less memory");
-            // What was not taken yet lies nowhere now.
+            // Frames that were not taken yet are lost with the region.
             let end = Instant::now() + SECOND;
             let faulted = loop {
                 while a.pairs[0].nic.tx.poll().expect("sound").is_some() {}
@@ -1027,7 +1033,8 @@ fn buffers_of_a_few_bytes_are_not_merged_without_end() {
 
 #[test]
 fn two_guests_in_the_same_memory_harm_only_each_other() {
-    // A hostile VMM hands the same file to two ports, whose rings are then one: others do not notice.
+    // A hostile VMM uses the same file at two ports, whose rings are then the same: others are not
+    // affected.
     let host = Host::with_ports(1..=4);
     let mut a = host.guest(1, config(false));
     let mut b = host.guest(2, config(false));
@@ -1040,7 +1047,7 @@ fn two_guests_in_the_same_memory_harm_only_each_other() {
         .set_mem_table(&ram)
         .expect("taken");
     for n in 0..50 {
-        // Its used ring is of two minds.
+        // Its used ring is inconsistent.
         let _ = a.send(&numbered(1, 2, n, 1000));
     }
     talk(&mut c, &mut d, 50);

@@ -11,7 +11,7 @@ const SECOND: Duration = Duration::from_secs(5);
 
 const STRAY: u16 = 0xffff;
 
-/// A datagram of test guest `a` to test guest `b` that nobody waits for.
+/// A datagram of test guest `a` to test guest `b` that no check expects.
 pub(crate) fn stray(a: u8, b: u8, len: usize) -> Vec<u8> {
     let key = Numbered {
         stream: STRAY,
@@ -53,7 +53,7 @@ pub(crate) fn lengths(from: &mut FakeGuest, to: &mut FakeGuest, count: u64, lens
                 let got = to.recv(SECOND).expect("a correct device");
                 let got = got.unwrap_or_else(|| panic!("frame {} of {count}", checker.received));
                 let payload = payload_of(&got.frame).expect("a datagram");
-                // What was on its way before is not part of this.
+                // Earlier frames are not part of this.
                 if numbered_read(payload).is_none_or(|n| n.stream != STRAY) {
                     checker.see(payload);
                 }

@@ -2,11 +2,12 @@
 
 use std::fs;
 
-/// What tells this host from others: machine-id(5), or else its name.
+/// Identity of the host: machine-id(5), or else its name.
 const HOST: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
 
-/// The same address at every start, so that neighbours' entries stay right, and another one for each host, network namespace and
-/// interface, so that the same configuration can be used on hosts that share a network.
+/// Returns a MAC address that is the same at every start, so that neighbours' entries stay valid,
+/// and different for each host, network namespace and interface, so that the same configuration can
+/// be used on hosts that share a network.
 pub(super) fn derived(interface: &str, netns: Option<&str>) -> [u8; 6] {
     let texts = HOST.iter().flat_map(fs::read_to_string);
     let host = texts

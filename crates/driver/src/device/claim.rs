@@ -1,9 +1,10 @@
-//! Whether another port, of another Lasthop, has the same interface of the host.
+//! Detection of interfaces that a port of another Lasthop uses, too.
 //!
-//! Whoever opens an interface binds a socket to a name made of its number, and keeps it while the interface is open. Such abstract
-//! names (unix(7)) are of a network namespace, as numbers of interfaces are; they go with their socket, so that nothing
-//! is left behind by who dies; and binding one needs no right. So anybody in that namespace can take the name. That costs a
-//! false warning: nothing else follows from it.
+//! A process that opens an interface binds a socket to a name made of its index, and keeps it while
+//! the interface is open. Such abstract names (unix(7)) belong to a network namespace, as interface
+//! indices do; they are released with their socket, so that a crashed process leaves nothing
+//! behind; and binding one needs no right. So any process in that namespace can take the name. That
+//! causes a false warning, and nothing else.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -16,7 +17,7 @@ use super::{OpenError, context, in_namespace};
 /// `SIOCGSKNS` of `linux/sockios.h`: the network namespace of a socket, since Linux 4.10.
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 
-/// See the module.
+/// A claim to an interface: see the module.
 #[derive(Debug)]
 pub(super) struct Claim {
     /// In the interface's network namespace, bound or not.
@@ -52,13 +53,14 @@ impl Claim {
         Ok(claim)
     }
 
-    /// Whether somebody else has claimed the interface before; once that one is gone the claim is ours.
+    /// Returns whether another process has claimed the interface before; once that one has ended
+    /// the claim is ours.
     pub(super) fn is_shared(&mut self) -> bool {
         self.shared = self.shared && rustix::net::bind(&self.socket, &self.name).is_err();
         self.shared
     }
 
-    /// What that was when it was looked at last.
+    /// Returns the result of the last check.
     pub(super) fn was_shared(&self) -> bool {
         self.shared
     }
@@ -68,7 +70,7 @@ fn namespace(control: &Control) -> io::Result<OwnedFd> {
     // SAFETY: the request takes nothing and makes a descriptor.
     let fd = unsafe { libc::ioctl(control.as_fd().as_raw_fd(), SIOCGSKNS) };
     outcome(fd)?;
-    // SAFETY: the kernel has just made it, for nobody else.
+    // SAFETY: the kernel has just made it; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_second_is_told_until_the_first_is_gone() {
+    fn the_second_claim_is_shared_until_the_first_is_gone() {
         // No interface has such a number, and no other test run.
         let index = -i32::try_from(std::process::id()).unwrap();
         let first = Claim::here(index).unwrap();

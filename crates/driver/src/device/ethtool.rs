@@ -1,4 +1,4 @@
-//! What `ethtool` says and sets (`linux/ethtool.h`).
+//! Requests of `ethtool` (`linux/ethtool.h`).
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,8 @@ const FLAG_RXVLAN: u32 = 1 << 8;
 /// A structure that starts with a command and is as long as that command wants it.
 ///
 /// # Safety
-/// The command of every value reads and writes no more than the value's bytes, and any bytes are a value.
+/// The command of every value reads and writes no more than the value's bytes, and any bytes are a
+/// value.
 unsafe trait Command {}
 
 /// `struct ethtool_drvinfo`.
@@ -61,12 +62,13 @@ impl Control {
     fn ethtool<T: Command>(&self, name: &str, command: &mut T) -> io::Result<()> {
         let address = (std::ptr::from_mut(command) as usize).to_ne_bytes();
         let mut request = Request::new(name)?.with(&address);
-        // SAFETY: the request is a `struct ifreq` whose union points to a structure of the command's size, as
-        // `Command` says; both live until the call returns.
+        // SAFETY: the request is a `struct ifreq` whose union points to a structure of the
+        // command's size (see `Command`); both live until the call returns.
         outcome(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL, &raw mut request) })
     }
 
-    /// The name of the kernel's driver behind an interface: "tun" for TAP devices. None where it has no name.
+    /// The name of the kernel's driver behind an interface: "tun" for TAP devices. None where it
+    /// has no name.
     pub(super) fn driver(&self, name: &str) -> io::Result<Option<String>> {
         let mut info = DriverInfo {
             command: GDRVINFO,
@@ -80,7 +82,7 @@ impl Control {
         }))
     }
 
-    /// How many queues it receives with; one where it does not say.
+    /// Returns the number of receive queues; one if it is not reported.
     pub(super) fn receive_queues(&self, name: &str) -> io::Result<u32> {
         let mut channels = Channels {
             command: GCHANNELS,
@@ -91,15 +93,15 @@ impl Control {
         Ok(count.unwrap_or(1).max(1))
     }
 
-    /// Whether it takes VLAN tags off received frames.
+    /// Returns whether it takes VLAN tags off received frames.
     pub(super) fn takes_tags_off(&self, name: &str) -> io::Result<bool> {
         Ok(self.flags(name)? & FLAG_RXVLAN != 0)
     }
 
-    /// Has it take VLAN tags off, or leave them where they are.
-    pub(super) fn take_tags_off(&self, name: &str, wanted: bool) -> io::Result<()> {
+    /// Turns stripping of VLAN tags on or off.
+    pub(super) fn take_tags_off(&self, name: &str, desired: bool) -> io::Result<()> {
         let old = self.flags(name)?;
-        let data = if wanted {
+        let data = if desired {
             old | FLAG_RXVLAN
         } else {
             old & !FLAG_RXVLAN

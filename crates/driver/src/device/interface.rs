@@ -53,8 +53,8 @@ impl Request {
 
     /// Makes the request.
     pub(super) fn make(&mut self, fd: BorrowedFd<'_>, code: libc::Ioctl) -> io::Result<()> {
-        // SAFETY: all requests that are made through this function read and write a `struct ifreq` at most, which
-        // this is; SIOCETHTOOL is not among them.
+        // SAFETY: all requests that are made through this function read and write a `struct ifreq`
+        // at most, which this is; SIOCETHTOOL is not among them.
         let done = unsafe { libc::ioctl(fd.as_raw_fd(), code, std::ptr::from_mut(self)) };
         outcome(done)
     }
@@ -75,7 +75,7 @@ struct Request6 {
     index: i32,
 }
 
-/// A socket to ask about interfaces, in the network namespace of the thread that made it.
+/// A socket for requests about interfaces, in the network namespace of the thread that made it.
 #[derive(Debug)]
 pub(super) struct Control(pub(super) OwnedFd);
 
@@ -94,10 +94,10 @@ impl Control {
     }
 
     fn ask(&self, name: &str, code: libc::Ioctl) -> io::Result<Request> {
-        self.tell(Request::new(name)?, code)
+        self.notify(Request::new(name)?, code)
     }
 
-    fn tell(&self, mut request: Request, code: libc::Ioctl) -> io::Result<Request> {
+    fn notify(&self, mut request: Request, code: libc::Ioctl) -> io::Result<Request> {
         request.make(self.0.as_fd(), code)?;
         Ok(request)
     }
@@ -107,7 +107,7 @@ impl Control {
         Ok(self.ask(name, libc::SIOCGIFINDEX)?.int())
     }
 
-    /// Whether its frames are Ethernet frames.
+    /// Returns whether its frames are Ethernet frames.
     pub(super) fn is_ethernet(&self, name: &str) -> io::Result<bool> {
         let kind = self.ask(name, libc::SIOCGIFHWADDR)?.short();
         Ok(kind as u16 == libc::ARPHRD_ETHER)
@@ -117,16 +117,16 @@ impl Control {
     pub(super) fn up(&self, name: &str) -> io::Result<()> {
         let flags = self.ask(name, libc::SIOCGIFFLAGS)?.short() | libc::IFF_UP as i16;
         let request = Request::new(name)?.with(&flags.to_ne_bytes());
-        self.tell(request, libc::SIOCSIFFLAGS).map(drop)
+        self.notify(request, libc::SIOCSIFFLAGS).map(drop)
     }
 
-    /// Whether the interface is switched on.
+    /// Returns whether the interface is switched on.
     pub(super) fn is_up(&self, name: &str) -> io::Result<bool> {
         is_up(self.0.as_fd(), name)
     }
 
-    /// Whether the host has an address there that others can reach. Of IPv6 that is looked up in the network namespace
-    /// of this thread.
+    /// Returns whether the host has an address there that others can reach. Of IPv6 that is looked
+    /// up in the network namespace of this thread.
     pub(super) fn has_address(&self, name: &str) -> bool {
         let v6 = std::fs::read_to_string("/proc/thread-self/net/if_inet6");
         self.ask(name, libc::SIOCGIFADDR).is_ok() || lists_address(&v6.unwrap_or_default(), name)
@@ -140,7 +140,7 @@ impl Control {
 
     pub(super) fn set_mtu(&self, name: &str, mtu: u16) -> io::Result<()> {
         let request = Request::new(name)?.with(&i32::from(mtu).to_ne_bytes());
-        self.tell(request, libc::SIOCSIFMTU).map(drop)
+        self.notify(request, libc::SIOCSIFMTU).map(drop)
     }
 
     /// Its MAC address.
@@ -151,7 +151,7 @@ impl Control {
     pub(super) fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {
         let family = libc::ARPHRD_ETHER.to_ne_bytes();
         let request = Request::new(name)?.with(&[&family[..], &mac].concat());
-        self.tell(request, libc::SIOCSIFHWADDR).map(drop)
+        self.notify(request, libc::SIOCSIFHWADDR).map(drop)
     }
 
     /// Gives the interface an address.
@@ -161,7 +161,7 @@ impl Control {
                 let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
                 let set = |bytes: [u8; 4], code| {
                     let request = Request::new(name)?.with(&socket_address(bytes));
-                    self.tell(request, code)
+                    self.notify(request, code)
                 };
                 set(address.octets(), libc::SIOCSIFADDR)?;
                 set(mask.to_be_bytes(), libc::SIOCSIFNETMASK).map(drop)
@@ -198,15 +198,15 @@ fn socket_address(address: [u8; 4]) -> [u8; 8] {
     [a, b, 0, 0, c, d, e, f]
 }
 
-/// Whether the interface is switched on; `socket` says in which network namespace.
+/// Returns whether the interface is up; `socket` selects the network namespace.
 pub(super) fn is_up(socket: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     let mut request = Request::new(name)?;
     request.make(socket, libc::SIOCGIFFLAGS)?;
     Ok(request.short() & libc::IFF_UP as i16 != 0)
 }
 
-/// Whether `/proc/net/if_inet6` knows an address of an interface, other than one of its link alone: address, index, prefix
-/// length, scope, flags, name.
+/// Returns whether `/proc/net/if_inet6` knows an address of an interface, other than one of its
+/// link alone: address, index, prefix length, scope, flags, name.
 fn lists_address(table: &str, name: &str) -> bool {
     table.lines().any(|line| {
         let mut words = line.split_whitespace().skip(3);

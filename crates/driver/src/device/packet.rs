@@ -1,5 +1,6 @@
-//! `AF_PACKET` sockets (packet(7)) on an interface that exists. What the host itself sends there is not received: the
-//! port leads to the wire. Where there are several queues, the system spreads flows over them.
+//! `AF_PACKET` sockets (packet(7)) on an interface that exists. What the host itself sends there is
+//! not received: the port leads to the wire. Where there are several queues, the system spreads
+//! flows over them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -70,8 +71,8 @@ fn socket(index: i32, others: &[OwnedFd], all: u16) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Has the interface receive what is for other addresses too, as guests have addresses of their own. That ends with
-/// the packet socket.
+/// Makes the interface promiscuous, as guests have addresses of their own. That ends with the
+/// packet socket.
 pub(super) fn promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     let everything = libc::packet_mreq {
         mr_ifindex: index,
@@ -94,7 +95,8 @@ fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
     outcome(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) })
 }
 
-/// Joins the group of the first socket, or makes a new one: packets of a flow go to the same socket.
+/// Joins the group of the first socket, or makes a new one: packets of a flow go to the same
+/// socket.
 fn join(socket: &OwnedFd, first: Option<&OwnedFd>) -> io::Result<()> {
     // How in the high half, the group's number in the low one; the system chooses the number.
     let value = match first {
@@ -123,21 +125,23 @@ fn get(socket: &OwnedFd, level: i32, option: i32) -> io::Result<i32> {
     Ok(value)
 }
 
-/// Whether the interface is there and on. Sockets stay bound to one that is switched off and on.
+/// Returns whether the interface is there and on. Sockets stay bound to one that is switched off
+/// and on.
 pub(super) fn check(sockets: &[OwnedFd], name: &str) -> Result<(), NotReady> {
     let socket = sockets.first().ok_or(NotReady::Gone)?.as_fd();
-    // A socket whose interface was removed is bound to none, even if there is a new one of that name.
+    // A socket whose interface was removed is bound to none, even if there is a new one of that
+    // name.
     let bound = bound_to(socket).map_err(|_| NotReady::Gone)?;
     if bound <= 0 {
         return Err(NotReady::Gone);
     }
     match is_up(socket, name) {
         Ok(true) => {
-            // Each socket still wants to tell that it was down, which would be the end of whoever uses it next.
-            let told = |socket| get(socket, libc::SOL_SOCKET, libc::SO_ERROR).map(drop);
+            // Each socket has a pending error from being down, which would end its next user.
+            let pending_error = |socket| get(socket, libc::SOL_SOCKET, libc::SO_ERROR).map(drop);
             sockets
                 .iter()
-                .try_for_each(told)
+                .try_for_each(pending_error)
                 .map_err(|_| NotReady::Gone)
         }
         Ok(false) => Err(NotReady::Down(name.to_owned())),
@@ -155,7 +159,7 @@ fn bound_to(socket: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(address.sll_ifindex)
 }
 
-/// Whether the running kernel is of this version or later.
+/// Returns whether the running kernel is of this version or later.
 fn kernel_is_at_least(major: u32, minor: u32) -> bool {
     let system = rustix::system::uname();
     version(&system.release().to_string_lossy()) >= (major, minor)

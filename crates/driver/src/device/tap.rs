@@ -70,7 +70,7 @@ fn attach_first(spec: &DeviceSpec) -> io::Result<OwnedFd> {
     let several = if spec.queues > 1 { MULTI_QUEUE } else { 0 };
     let first = attach(&spec.interface, BASE | new | several);
     match first {
-        // Somebody made it for several queues: then one of them will do.
+        // The device was made for several queues: then one of them is used.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) && spec.queues == 1 => {
             attach(&spec.interface, BASE | new | MULTI_QUEUE)
         }
@@ -108,7 +108,7 @@ fn set_number(queue: &OwnedFd, code: libc::Ioctl, value: u32) -> io::Result<()> 
     outcome(unsafe { libc::ioctl(queue.as_raw_fd(), code, libc::c_ulong::from(value)) })
 }
 
-/// What the operator wants of an own interface.
+/// Configures an own interface.
 fn configure(spec: &DeviceSpec, control: &Control) -> Result<(), OpenError> {
     let name = &spec.interface;
     let mac = spec.mac;

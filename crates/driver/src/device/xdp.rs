@@ -1,9 +1,10 @@
-//! `AF_XDP` sockets on an interface that exists: one for each of its receive queues, all with one umem, which is the memory
-//! that the driver shares with the switch (`crate::xdp`).
+//! `AF_XDP` sockets on an interface that exists: one for each of its receive queues, all with one
+//! umem, which is the memory that the driver shares with the switch (`crate::xdp`).
 //!
-//! Everything that needs rights is done here, by the supervisor: the memory, the sockets, the program that leads to them.
-//! Sockets and memory are new for each process, because nobody knows where the buffers of one that died are. The program
-//! stays attached meanwhile, and gives frames to the host while no socket takes them.
+//! All that needs rights is done here, by the supervisor: the memory, the sockets, the program that
+//! redirects to them. Sockets and memory are new for each process, because the location of buffers
+//! of a crashed one is unknown. The program stays attached meanwhile, and passes frames to the host
+//! while there is no socket.
 
 mod program;
 
@@ -27,13 +28,14 @@ use program::Map;
 /// Bytes of the Ethernet header, and of a VLAN tag in it.
 const ETHERNET: u32 = 14;
 const TAG: u32 = 4;
-/// Bytes of packets that may be on their way out of a socket: all buffers of a queue, as the system counts them.
+/// Bytes of packets that may be on their way out of a socket: all buffers of a queue, as the system
+/// counts them.
 const BACKLOG: i32 = 16 << 20;
 /// The system takes a moment to let go of the queue of a socket that was closed.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What is kept while the interface is ours.
+/// State of an interface while it is open.
 #[derive(Debug)]
 pub(super) struct Xdp {
     /// The interface's.
@@ -50,11 +52,11 @@ pub(super) struct Xdp {
     tags: Tags,
     /// For the next process.
     next: Option<Sockets>,
-    /// What the last process was told.
-    told: Option<XdpStart>,
+    /// Parameters of the last process.
+    last_start: Option<XdpStart>,
 }
 
-/// What is kept while the interface is ours, for a supervisor that takes the place of another.
+/// State of an open interface, for a supervisor that replaces another.
 #[derive(Debug)]
 pub struct XdpParts<Fd> {
     /// The interface's network namespace.
@@ -71,9 +73,9 @@ pub struct XdpParts<Fd> {
     pub map: Fd,
     /// The attached program, which goes with the last copy of this.
     pub link: Fd,
-    /// What keeps the interface promiscuous.
+    /// The socket that keeps the interface promiscuous.
     pub promiscuous: Fd,
-    /// What its way with VLAN tags is changed with.
+    /// The socket for changes of its VLAN offload.
     pub tags: Fd,
     /// It took tags off before it was ours.
     pub took_tags_off: bool,
@@ -118,7 +120,7 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
         promiscuous,
         tags,
         next: Some(sockets),
-        told: None,
+        last_start: None,
     };
     Ok(Device {
         interface: name.clone(),
@@ -132,7 +134,7 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
     })
 }
 
-/// What can be said before anything is tried; the number of its receive queues.
+/// Checks the preconditions; returns the number of receive queues.
 fn fits(spec: &DeviceSpec, control: &Control) -> Result<u16, OpenError> {
     let name = &spec.interface;
     let what = || format!("interface {name}");
@@ -163,7 +165,7 @@ fn fits(spec: &DeviceSpec, control: &Control) -> Result<u16, OpenError> {
 /// Why there are no sockets, for people.
 fn no_sockets(error: &io::Error) -> OpenError {
     OpenError::new(match error.raw_os_error() {
-        Some(libc::EBUSY) => "somebody else has AF_XDP sockets on it".to_owned(),
+        Some(libc::EBUSY) => "the queue already has an AF_XDP socket of another process".to_owned(),
         Some(libc::EAFNOSUPPORT) => "the kernel has no AF_XDP sockets".to_owned(),
         Some(libc::EOPNOTSUPP) => "its kernel driver cannot do that".to_owned(),
         _ => format!("AF_XDP sockets: {error}"),
@@ -229,7 +231,8 @@ fn register(socket: &OwnedFd, region: &Mapping) -> io::Result<()> {
     set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem)
 }
 
-/// Binds a socket to a queue; all but the first share the umem of the first, and how that was bound.
+/// Binds a socket to a queue; all but the first share the umem of the first, and how that was
+/// bound.
 fn bind(
     socket: &OwnedFd,
     index: u32,
@@ -290,8 +293,8 @@ fn own_namespace() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// An interface that leaves VLAN tags where they are: with one that takes them off, nobody here would hear of them. It
-/// goes back to what it did when this is dropped.
+/// An interface that keeps VLAN tags in frames: stripped tags would be lost here. The setting is
+/// restored when this is dropped.
 #[derive(Debug)]
 struct Tags {
     interface: String,
@@ -326,7 +329,7 @@ impl Drop for Tags {
 }
 
 impl Xdp {
-    /// What there is but for sockets.
+    /// Returns its parts except for sockets.
     pub(super) fn parts(&self) -> XdpParts<BorrowedFd<'_>> {
         XdpParts {
             namespace: self.namespace.as_fd(),
@@ -359,7 +362,7 @@ impl Xdp {
                 taken_off: parts.took_tags_off,
             },
             next: None,
-            told: None,
+            last_start: None,
         }
     }
 
@@ -383,10 +386,10 @@ impl Xdp {
         Ok(made)
     }
 
-    /// What a new process has to know.
+    /// Returns the parameters for a new process.
     pub(super) fn start(&mut self, name: &str, control: &Control) -> Result<XdpStart, OpenError> {
         let mtu = context(control.mtu(name), || format!("interface {name}"))?;
-        Ok(*self.told.insert(self.facts(mtu)))
+        Ok(*self.last_start.insert(self.facts(mtu)))
     }
 
     fn facts(&self, mtu: u32) -> XdpStart {
@@ -396,14 +399,14 @@ impl Xdp {
         }
     }
 
-    /// Whether the last process was told something else than what is so now.
+    /// Returns whether the parameters have changed since the last process started.
     pub(super) fn has_changed(&self, name: &str, control: &Control) -> bool {
-        // An interface that cannot be asked is gone, which shows elsewhere.
+        // An interface that cannot be read is gone, which is detected elsewhere.
         let now = control.mtu(name).ok().map(|mtu| self.facts(mtu));
-        self.told.is_some() && now.is_some() && now != self.told
+        self.last_start.is_some() && now.is_some() && now != self.last_start
     }
 
-    /// Whether the interface is there and on.
+    /// Returns whether the interface is there and on.
     pub(super) fn check(&self, name: &str, control: &Control) -> Result<(), NotReady> {
         // There may be a new one of that name.
         if control.index(name).ok() != i32::try_from(self.index).ok() {

@@ -1,10 +1,12 @@
-//! An `AF_PACKET` socket with `PACKET_VNET_HDR` and `PACKET_AUXDATA` (packet(7)), several frames a call.
+//! An `AF_PACKET` socket with `PACKET_VNET_HDR` and `PACKET_AUXDATA` (packet(7)), several frames a
+//! call.
 //!
-//! The mapped rings of such sockets (`TPACKET_V3`) lie in memory of the system that cannot be lent to the switch: a
-//! frame would be copied out of the ring a second time. `recvmmsg` copies it once, to where the switch takes it from.
+//! The mapped rings of such sockets (`TPACKET_V3`) are kernel memory that cannot be shared with the
+//! switch: a frame would be copied out of the ring a second time. `recvmmsg` copies it once, to the
+//! buffer of the switch.
 //!
-//! The header that the system reads and writes has 10 bytes, without `num_buffers`. The system takes the outermost VLAN
-//! tag off (it would be in the frame on the wire) and tells it beside; it is put back here.
+//! The header that the system reads and writes has 10 bytes, without `num_buffers`. The system
+//! strips the outermost VLAN tag and reports it beside; it is reinserted here.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -33,7 +35,8 @@ pub(crate) struct Packets {
     control: Box<[[u64; CONTROL]; BATCH]>,
 }
 
-// SAFETY: the pointers in the three tables are set before each system call and mean nothing after it.
+// SAFETY: the pointers in the three tables are set before each system call and mean nothing after
+// it.
 unsafe impl Send for Packets {}
 
 impl std::fmt::Debug for Packets {
@@ -90,14 +93,15 @@ impl Packets {
             head.msg_controllen = size_of::<[u64; CONTROL]>() as _;
         }
         let mut done = 0;
-        // A call that brings fewer than it may was ended by an empty socket or by a frame that the system could not hand
-        // over; only the next call says which, and until it has said "empty" there will be no wake-up.
+        // A call that returns fewer than it may was ended by an empty socket or by a frame that the
+        // system could not pass on; only the next call shows which, and until it has returned
+        // "empty" there will be no wake-up.
         while done < buffers.len() {
             let got = self.receive_some(done..buffers.len())?;
             for (at, buffer) in buffers.iter().enumerate().skip(done).take(got) {
                 let frame = self.finish(at, *buffer);
                 if frame.len == 0 {
-                    refused.too_long += 1;
+                    refused.oversized_frames += 1;
                 }
                 received.push(frame);
             }
@@ -111,14 +115,15 @@ impl Packets {
         let messages = &mut self.messages[which];
         let (first, count) = (messages.as_mut_ptr(), messages.len());
         let (socket, no_limit) = (self.socket.as_raw_fd(), ptr::null_mut());
-        // SAFETY: the messages were described by the caller of this: their pieces and control buffers are as long as they say
-        // and mapped until the call returns; nobody else uses the tables meanwhile. What the pieces point to may be written by
-        // others too, which is no matter to the system.
+        // SAFETY: the messages were described by the caller of this: their pieces and control
+        // buffers are as long as described and mapped until the call returns; the tables have no
+        // other user meanwhile. The buffers may be written by others too, which does not affect the
+        // system.
         let got = unsafe { libc::recvmmsg(socket, first, count as _, flags, no_limit) };
         usize::try_from(got).map_err(|_| last_error())
     }
 
-    /// What arrived as message `at`; of length 0 if it cannot be used.
+    /// Returns the frame of message `at`; of length 0 if it cannot be used.
     fn finish(&self, at: usize, buffer: *mut u8) -> Received {
         let message = &self.messages[at];
         let head = &message.msg_hdr;
@@ -129,15 +134,15 @@ impl Packets {
             return Received { start, len: 0 };
         }
         let len = HEADER + body as u32;
-        // SAFETY: the 2 bytes lie inside the buffer, between the system's header and the frame, and the buffer is mapped. The
-        // switch has the same memory and may write it at any time: no reference is made to it, and nothing read from it is
-        // relied on.
+        // SAFETY: the 2 bytes lie inside the buffer, between the system's header and the frame, and
+        // the buffer is mapped. The switch has the same memory and may write it at any time: no
+        // reference is made to it, and nothing read from it is relied on.
         unsafe { set_num_buffers(buffer.wrapping_add(HEADROOM as usize)) };
         match self.tag(at) {
             None => Received { start, len },
             Some(tag) => {
-                // SAFETY: headroom, header and addresses lie inside the buffer (the frame is longer than they are), which is
-                // used as above.
+                // SAFETY: headroom, header and addresses lie inside the buffer (the frame is longer
+                // than they are), which is used as above.
                 unsafe { insert_tag(buffer, tag) };
                 Received {
                     start: 0,
@@ -150,8 +155,8 @@ impl Packets {
     /// The tag that the system took off message `at`.
     fn tag(&self, at: usize) -> Option<[u8; TAG]> {
         let head = &self.messages[at].msg_hdr;
-        // SAFETY: the system wrote the control buffer of this message and its length; CMSG_FIRSTHDR and CMSG_NXTHDR
-        // stay inside of both.
+        // SAFETY: the system wrote the control buffer of this message and its length; CMSG_FIRSTHDR
+        // and CMSG_NXTHDR stay inside of both.
         let found = unsafe {
             let mut next = libc::CMSG_FIRSTHDR(head);
             while let Some(message) = next.as_ref() {
@@ -163,7 +168,8 @@ impl Packets {
             }
             next.as_ref()
         }?;
-        // SAFETY: the system's ancillary data of this type is a `struct tpacket_auxdata`; the read needs no alignment.
+        // SAFETY: the system's ancillary data of this type is a `struct tpacket_auxdata`; the read
+        // needs no alignment.
         let data: libc::tpacket_auxdata =
             unsafe { ptr::read_unaligned(libc::CMSG_DATA(found).cast()) };
         tag_of(&data)
@@ -203,25 +209,28 @@ fn tag_of(data: &libc::tpacket_auxdata) -> Option<[u8; TAG]> {
     Some([a, b, c, d])
 }
 
-/// Completes the system's header to one of [`net::LEN`] bytes: `num_buffers` is 0 from a driver (5.1.6.2).
+/// Completes the system's header to one of [`net::LEN`] bytes: `num_buffers` is 0 from a driver
+/// (5.1.6.2).
 ///
 /// # Safety
-/// `header` is the address of [`net::LEN`] mapped, writable bytes. Another process may write them meanwhile; in this one nobody
-/// else does.
+/// `header` is the address of [`net::LEN`] mapped, writable bytes. Another process may write them
+/// meanwhile; this one does not.
 unsafe fn set_num_buffers(header: *mut u8) {
     // SAFETY: all bytes lie in what the caller promises, and no reference to them is made.
     unsafe { ptr::write_bytes(header.add(SHORT_HEADER), 0, net::LEN - SHORT_HEADER) };
 }
 
-/// Puts a tag behind the addresses of the frame in a buffer; header and addresses move into the headroom. A checksum
-/// then starts later.
+/// Puts a tag behind the addresses of the frame in a buffer; header and addresses move into the
+/// headroom. A checksum then starts later.
 ///
 /// # Safety
-/// `buffer` is the address of [`HEADROOM`], a header, and a frame with both addresses: mapped, writable bytes. Another process
-/// may write them meanwhile, and then the frame is what it makes of it; in this one nobody else does.
+/// `buffer` is the address of [`HEADROOM`], a header, and a frame with both addresses: mapped,
+/// writable bytes. Another process may write them meanwhile, and then the frame is what it makes of
+/// it; this one does not.
 unsafe fn insert_tag(buffer: *mut u8, tag: [u8; TAG]) {
-    // SAFETY: all bytes lie in what the caller promises; source and target overlap, which `copy` allows. The header is decoded
-    // from a copy of our own, no value of it is used as a length or an address here, and no reference to the buffer is made.
+    // SAFETY: all bytes lie in what the caller promises; source and target overlap, which `copy`
+    // allows. The header is decoded from a copy of our own, no value of it is used as a length or
+    // an address here, and no reference to the buffer is made.
     unsafe {
         ptr::copy(buffer.add(TAG), buffer, net::LEN + ADDRESSES);
         ptr::copy(tag.as_ptr(), buffer.add(net::LEN + ADDRESSES), TAG);

@@ -1,5 +1,5 @@
-//! A queue of a TAP device (Linux, `Documentation/networking/tuntap.rst`): each read is a frame with its header of 12
-//! bytes, each write likewise. There is no call for several.
+//! A queue of a TAP device (Linux, `Documentation/networking/tuntap.rst`): each read is a frame
+//! with its header of 12 bytes, each write likewise. There is no call for several.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -25,9 +25,9 @@ impl Tap {
     ) -> Result<Stop, Errno> {
         for buffer in buffers {
             let mut len = self.read(*buffer)?;
-            // A longer frame is cut, and nothing says so; no whole one is so long.
+            // A longer frame is truncated without notice; no whole one is so long.
             if len >= HEADER + ROOM as u32 {
-                refused.too_long += 1;
+                refused.oversized_frames += 1;
                 len = 0;
             }
             let start = HEADROOM;
@@ -39,8 +39,9 @@ impl Tap {
     fn read(&self, buffer: *mut u8) -> Result<u32, Errno> {
         let start = buffer.wrapping_add(HEADROOM as usize);
         let room = HEADER as usize + ROOM;
-        // SAFETY: the buffer has HEADROOM + HEADER + ROOM bytes of memory that is mapped for as long as this process
-        // works with it. The switch may write it too, so the bytes are never looked at as Rust values.
+        // SAFETY: the buffer has HEADROOM + HEADER + ROOM bytes of memory that is mapped for as
+        // long as this process works with it. The switch may write it too, so the bytes are never
+        // accessed as Rust values.
         let got = unsafe { libc::read(self.0.as_raw_fd(), start.cast(), room) };
         match u32::try_from(got) {
             Ok(len) if len > HEADER => Ok(len),

@@ -1,4 +1,5 @@
-//! A packet socket on a TAP device in a network namespace of the test's own: what is written to the device comes in at the socket.
+//! A packet socket on a TAP device in a network namespace of the test's own: what is written to the
+//! device comes in at the socket.
 
 use std::os::fd::OwnedFd;
 
@@ -32,7 +33,8 @@ fn spec(choice: Choice, own: bool) -> DeviceSpec {
     }
 }
 
-/// The world of a test, on a thread that has left the host's network; none where that or TAP devices are not allowed.
+/// The world of a test, on a thread that has left the host's network; none where that or TAP
+/// devices are not allowed.
 fn world() -> Option<World> {
     // SAFETY: the flag is not `FILES`; a thread of a test may have a network of its own.
     let alone = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
@@ -58,7 +60,7 @@ fn world() -> Option<World> {
         queue: Queue::new(region, 1, Direction::ToSwitch),
         refused: Refused::default(),
     };
-    // What the system has said to the new interface by itself.
+    // Frames that the system has sent to the new interface by itself.
     while world.receive().unwrap().1 == Stop::Done {}
     Some(world)
 }
@@ -73,13 +75,14 @@ impl World {
             .receive_into(&buffers, &mut received, &mut self.refused)?;
         let last = received.iter().zip(&buffers).map(|(frame, buffer)| {
             let at = (frame.start + frame.len - 1) as usize;
-            // SAFETY: the byte is inside the buffer, which nobody else has.
+            // SAFETY: the byte is inside the buffer, which has no other user.
             unsafe { buffer.add(at).read() }
         });
         Ok((last.collect(), stop))
     }
 
-    /// The interface gets a frame that is `n` over and over, with this kind of segmentation (virtio 1.3, 5.1.6).
+    /// The interface gets a frame that is `n` over and over, with this kind of segmentation (virtio
+    /// 1.3, 5.1.6).
     fn arrives(&self, n: u8, gso: u8) {
         let size = if gso == net::GSO_NONE { 0u16 } else { 100 };
         let mut header = [0; net::LEN];
@@ -105,7 +108,7 @@ fn a_packet_that_no_header_can_describe_costs_itself_alone() {
         world.arrives(0, net::GSO_UDP);
         world.arrives(0, net::GSO_UDP);
     }
-    // Until it says "empty": only then is there a wake-up for what comes next.
+    // Until the socket is empty: only then is there a wake-up for the next frame.
     let mut got = Vec::new();
     for calls in 1.. {
         let (frames, stop) = world.receive().expect("the interface is as good as ever");
@@ -116,7 +119,13 @@ fn a_packet_that_no_header_can_describe_costs_itself_alone() {
         assert!(calls < 20, "endless");
     }
     assert_eq!(got, [1, 2, 3, 4]);
-    assert_eq!((world.refused.by_interface, world.refused.too_long), (9, 0));
+    assert_eq!(
+        (
+            world.refused.rejected_by_interface,
+            world.refused.oversized_frames
+        ),
+        (9, 0)
+    );
 }
 
 #[test]
@@ -152,10 +161,10 @@ fn an_error_costs_what_it_is_about() {
         (Errno::NOBUFS, Stop::Retry),
     ] {
         assert_eq!(after(error, &mut refused).unwrap(), stop);
-        assert_eq!(refused.by_interface, 0, "no frame is lost");
+        assert_eq!(refused.rejected_by_interface, 0, "no frame is lost");
     }
     assert_eq!(after(Errno::INVAL, &mut refused).unwrap(), Stop::Done);
-    assert_eq!(refused.by_interface, 1);
+    assert_eq!(refused.rejected_by_interface, 1);
     for (error, lost) in [
         (Errno::FAULT, false),
         (Errno::IO, false),
@@ -165,11 +174,11 @@ fn an_error_costs_what_it_is_about() {
         let error = after(error, &mut refused).unwrap_err();
         assert_eq!(is_lost(&error), lost, "{error}");
     }
-    assert_eq!(refused.by_interface, 1);
+    assert_eq!(refused.rejected_by_interface, 1);
 }
 
 #[test]
-fn what_nobody_expects_of_an_interface_is_an_error_and_no_frame() {
+fn unexpected_results_of_an_interface_are_errors() {
     let folder = std::fs::File::open("/").unwrap();
     let mut interface = Interface::new(BackEnd::Tap, folder.into());
     let mut buffer = vec![0u8; BUFFER as usize];
@@ -179,5 +188,5 @@ fn what_nobody_expects_of_an_interface_is_an_error_and_no_frame() {
         .unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
     assert!(!is_lost(&error));
-    assert_eq!((received.len(), refused.by_interface), (0, 0));
+    assert_eq!((received.len(), refused.rejected_by_interface), (0, 0));
 }

@@ -1,8 +1,9 @@
-//! An `AF_XDP` socket: frames stay where they are, in the memory shared with the switch, and only their places travel, through
-//! four rings that are shared with the system. See [`crate::xdp`] for who has a buffer when.
+//! An `AF_XDP` socket: frames stay in place, in the memory shared with the switch, and only their
+//! addresses travel, through four rings that are shared with the system. See [`crate::xdp`] for the
+//! owner of a buffer.
 //!
-//! Nothing polls, and no call is made for a frame: the system is called after a batch, and only where it asks for that
-//! (`XDP_USE_NEED_WAKEUP`).
+//! There is no polling, and no call is made for a frame: the system is called after a batch, and
+//! only where it requests that (`XDP_USE_NEED_WAKEUP`).
 
 mod checksum;
 pub(crate) mod ring;
@@ -26,9 +27,9 @@ use ring::{Consumer, Frame, Producer};
 const SHORTEST: u32 = 14;
 /// Turns without a frame from one look at the interface to the next; a ping makes one, too.
 const LOOK: u8 = 8;
-/// When a call did not move what is to be sent, or too many buffers are on their way out to sleep for long: nothing tells
-/// when that changes.
-const SOON: Duration = Duration::from_millis(1);
+/// Limit of sleep while frames wait that a call did not send, or too many buffers are in use for
+/// long sleeps: there is no notification for these.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Fewer free buffers at the interface than this are too few to sleep without hearing of more.
 const LOW: u16 = SHAPE.entries / 4;
 
@@ -43,7 +44,7 @@ pub(crate) struct Xdp {
     counts: Counts,
     /// Turns in a row without a frame.
     idle: u8,
-    /// What the socket has lost, as counted here already.
+    /// Frames lost by the socket that are counted already.
     lost: u64,
 }
 
@@ -130,7 +131,7 @@ impl Xdp {
             match self.behind_header(queue, id, frame) {
                 Some(frame) => arrived.push(frame),
                 None => {
-                    refused.too_long += 1;
+                    refused.oversized_frames += 1;
                     free.push(id);
                 }
             }
@@ -167,32 +168,34 @@ impl Xdp {
             return None;
         }
         let place = queue.buffer(id).wrapping_add(start as usize);
-        let header = match self.start.unfinished {
-            true => partial(place.wrapping_add(HEADER as usize), frame.len as usize),
-            false => NetHeader::default(),
+        let header = if self.start.unfinished {
+            partial(place.wrapping_add(HEADER as usize), frame.len as usize)
+        } else {
+            NetHeader::default()
         };
-        // SAFETY: the header lies inside the buffer, as was checked, and is mapped. The switch may write it at any time: no
-        // reference to it is made, and nothing of it is read back.
+        // SAFETY: the header lies inside the buffer, as was checked, and is mapped. The switch may
+        // write it at any time: no reference to it is made, and nothing of it is read back.
         unsafe { ptr::copy_nonoverlapping(header.encode().as_ptr(), place, net::LEN) };
         Some(Arrived { id, start, len })
     }
 
-    /// Nothing arrives. The second time in a row it was not the interface that woke us, and it is seen to; and now and then
-    /// as long as that lasts, because an interface that goes away is seen by nobody else.
+    /// Handles a call that received nothing. The second time in a row the interface did not cause
+    /// the wake-up, and the socket is woken and checked; and then now and then, because a removed
+    /// interface is not detected otherwise.
     fn rest(&mut self, refused: &mut Refused) -> io::Result<()> {
         self.idle = self.idle.wrapping_add(1);
         if self.idle % LOOK == 2 {
             self.wake()?;
-            // A system that does not tell all that is asked for leaves the count as it is.
+            // If the system does not report all statistics, the count stays.
             let lost = dropped(self.socket.as_fd()).unwrap_or(self.lost);
-            refused.too_long += lost.saturating_sub(self.lost);
+            refused.oversized_frames += lost.saturating_sub(self.lost);
             self.lost = lost;
         }
         Ok(())
     }
 
-    /// Sends frames; appends to `back` the numbers of buffers that are free again: those of frames that have left, and of
-    /// frames that the interface cannot send, which are counted.
+    /// Sends frames; appends to `back` the numbers of buffers that are free again: those of frames
+    /// that have left, and of frames that the interface cannot send, which are counted.
     pub(super) fn send(
         &mut self,
         frames: &[Outgoing],
@@ -203,7 +206,7 @@ impl Xdp {
         for frame in frames {
             let len = frame.len.saturating_sub(HEADER);
             if !(SHORTEST..=self.start.longest).contains(&len) {
-                refused.by_interface += 1;
+                refused.rejected_by_interface += 1;
                 back.push(frame.id);
                 continue;
             }
@@ -233,7 +236,7 @@ impl Xdp {
         Ok(())
     }
 
-    /// Has the system send what is in the ring; it takes some frames a call.
+    /// Makes the system send the frames in the ring; it takes some frames a call.
     fn kick(&mut self, refused: &mut Refused) -> io::Result<()> {
         let mut pending = self.rings.transmit.pending();
         while pending > 0 && self.rings.transmit.needs_wakeup() {
@@ -246,7 +249,7 @@ impl Xdp {
             match error {
                 None | Some(Errno::INTR | Errno::AGAIN | Errno::NOBUFS) => {}
                 // One frame was taken and dropped.
-                Some(Errno::BUSY) => refused.by_interface += u64::from(left < pending),
+                Some(Errno::BUSY) => refused.rejected_by_interface += u64::from(left < pending),
                 Some(error) => return Err(error.into()),
             }
             if left == pending {
@@ -257,7 +260,8 @@ impl Xdp {
         Ok(())
     }
 
-    /// Has the system look at the ring of free buffers, and say whether the interface is still there and on.
+    /// Makes the system read the ring of free buffers, and returns an error if the interface is
+    /// gone or down.
     fn wake(&self) -> io::Result<()> {
         let flags = libc::MSG_DONTWAIT;
         let (fd, none) = (self.socket.as_raw_fd(), ptr::null_mut());
@@ -268,20 +272,21 @@ impl Xdp {
         }
         match last_error() {
             error if is_gone(error) => Err(error.into()),
-            // It will be asked again.
+            // The call is retried later.
             _ => Ok(()),
         }
     }
 
-    /// Whether so few buffers are at the interface that the switch's return of more is worth being woken for.
+    /// Returns whether so few buffers are at the interface that the switch's return of more is
+    /// worth being woken for.
     pub(super) fn is_short(&self) -> bool {
         self.counts.posted < LOW
     }
 
     /// How long a sleep may be.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn sleep_limit(&self) -> Option<Duration> {
         let stuck = self.rings.transmit.pending() > 0 && self.rings.transmit.needs_wakeup();
-        (stuck || self.counts.sent > SHAPE.entries / 2).then_some(SOON)
+        (stuck || self.counts.sent > SHAPE.entries / 2).then_some(POLL_INTERVAL)
     }
 }
 
@@ -295,8 +300,8 @@ impl AsFd for Xdp {
 fn partial(frame: *const u8, len: usize) -> NetHeader {
     let mut head = [0; checksum::HEAD];
     let looked_at = len.min(head.len());
-    // SAFETY: the frame's bytes are mapped; the switch could write them meanwhile, so that the copy may be of no frame at all,
-    // which is the switch's loss: it checks what the header says.
+    // SAFETY: the frame's bytes are mapped; the switch could write them meanwhile, so that the copy
+    // may be of no frame at all, which is the switch's loss: it checks the header.
     unsafe { ptr::copy(frame, head.as_mut_ptr(), looked_at) };
     match checksum::unfinished(&head[..looked_at], len) {
         None => NetHeader::default(),
@@ -309,7 +314,7 @@ fn partial(frame: *const u8, len: usize) -> NetHeader {
     }
 }
 
-/// Where the rings of a socket have their parts.
+/// Returns the offsets of a socket's rings.
 fn offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     // SAFETY: zero is a value of this C structure of numbers.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };

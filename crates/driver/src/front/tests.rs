@@ -9,7 +9,7 @@ use super::*;
 
 const ALL: u64 = u64::MAX;
 
-/// What the other end says: a function from code and body to an answer's bytes.
+/// Replies of the other end: a function from code and body to a reply's bytes.
 type Script = fn(u32, &[u8]) -> Vec<u8>;
 
 fn reply(code: u32, value: u64) -> Vec<u8> {
@@ -36,7 +36,7 @@ fn front(socket: UnixStream) -> Front {
     Front::new(socket.into(), soon).unwrap()
 }
 
-/// A connection to a switch with this script, which returns the codes that it heard.
+/// Connects to a switch with this script, which returns the received codes.
 fn connect(script: Script) -> (Front, JoinHandle<Vec<u32>>) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let switch = std::thread::spawn(move || {
@@ -94,7 +94,7 @@ fn a_whole_set_up() {
 fn many_messages_do_not_wait_for_one_another() {
     let (mut front, switch) = connect(honest);
     for _ in 0..10_000 {
-        front.tell(code::SET_OWNER, &[], None).unwrap();
+        front.notify(code::SET_OWNER, &[], None).unwrap();
     }
     front.settle().unwrap();
     drop(front);

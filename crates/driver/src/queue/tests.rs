@@ -81,13 +81,13 @@ fn pair(direction: Direction) -> (Queue, Device) {
 #[test]
 fn a_descriptor_says_where_and_how_long_and_who_writes() {
     let (mut queue, mut device) = pair(Direction::ToSwitch);
-    queue.lend(7, 4, 100);
+    queue.submit(7, 4, 100);
     assert_eq!(device.take(), None, "not before it is published");
     queue.publish();
     let place = queue.place();
     assert_eq!(device.take(), Some((7, place.buffer(7) + 4, 100, 0)));
     let (mut queue, mut device) = pair(Direction::FromSwitch);
-    queue.lend(255, 0, BUFFER);
+    queue.submit(255, 0, BUFFER);
     queue.publish();
     let address = queue.place().buffer(255);
     assert_eq!(device.take(), Some((255, address, BUFFER, 2)));
@@ -97,16 +97,22 @@ fn a_descriptor_says_where_and_how_long_and_who_writes() {
 #[test]
 fn a_hostile_used_ring_is_a_fault() {
     let (mut queue, mut device) = pair(Direction::FromSwitch);
-    queue.lend(3, 0, 100);
+    queue.submit(3, 0, 100);
     queue.publish();
     device.give(3, 100);
     assert_eq!(queue.take(), Ok(Some(Used { id: 3, len: 100 })));
     device.give(3, 100);
-    assert_eq!(queue.take(), Err(Fault::Ahead { ahead: 1, lent: 0 }));
+    assert_eq!(
+        queue.take(),
+        Err(Fault::Ahead {
+            ahead: 1,
+            submitted: 0
+        })
+    );
 
     let (mut queue, mut device) = pair(Direction::FromSwitch);
-    queue.lend(3, 0, 100);
-    queue.lend(4, 0, 100);
+    queue.submit(3, 0, 100);
+    queue.submit(4, 0, 100);
     device.give(3, 12);
     device.give(3, 12);
     assert_eq!(queue.take(), Ok(Some(Used { id: 3, len: 12 })));
@@ -134,31 +140,43 @@ fn a_hostile_used_ring_is_a_fault() {
         ),
     ] {
         let (mut queue, mut device) = pair(Direction::FromSwitch);
-        queue.lend(3, 0, 100);
+        queue.submit(3, 0, 100);
         device.give(id, len);
         assert_eq!(queue.take(), Err(fault));
     }
 
     let (mut queue, device) = pair(Direction::ToSwitch);
-    queue.lend(3, 0, 100);
+    queue.submit(3, 0, 100);
     device
         .region
         .u16(device.place.used + 2)
         .store(2, Ordering::Relaxed);
-    assert_eq!(queue.take(), Err(Fault::Ahead { ahead: 2, lent: 1 }));
+    assert_eq!(
+        queue.take(),
+        Err(Fault::Ahead {
+            ahead: 2,
+            submitted: 1
+        })
+    );
     device
         .region
         .u16(device.place.used + 2)
         .store(u16::MAX, Ordering::Relaxed);
     let ahead = u16::MAX;
-    assert_eq!(queue.arm(), Err(Fault::Ahead { ahead, lent: 1 }));
+    assert_eq!(
+        queue.arm(),
+        Err(Fault::Ahead {
+            ahead,
+            submitted: 1
+        })
+    );
 }
 
 #[test]
-fn calls_are_asked_for_and_declined() {
+fn notifications_are_requested_and_suppressed() {
     let (mut queue, mut device) = pair(Direction::ToSwitch);
     for id in 0..2 {
-        queue.lend(id, 0, 60);
+        queue.submit(id, 0, 60);
     }
     queue.publish();
     assert_eq!(queue.arm(), Ok(false));
@@ -175,25 +193,29 @@ fn calls_are_asked_for_and_declined() {
 #[test]
 fn kicks_go_by_the_event_index() {
     let (mut queue, device) = pair(Direction::ToSwitch);
-    queue.lend(0, 0, 60);
+    queue.submit(0, 0, 60);
     assert!(queue.publish(), "index 0 is asked for from the start");
     assert!(!queue.publish(), "nothing new");
-    queue.lend(1, 0, 60);
+    queue.submit(1, 0, 60);
     assert!(!queue.publish(), "the event has been passed before");
     device.want_kick_at(4);
     for id in 2..4 {
-        queue.lend(id, 0, 60);
+        queue.submit(id, 0, 60);
         assert!(!queue.publish());
     }
-    queue.lend(4, 0, 60);
+    queue.submit(4, 0, 60);
     assert!(queue.publish());
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
-    /// Buffers go round and round, far beyond the wrap of the index, in any order of return; each comes back once,
-    /// with the length that the device said.
+    /// Buffers go round and round, far beyond the wrap of the index, in any order of return; each
+    /// comes back once, with the length that the device wrote.
     #[test]
     fn buffers_come_back_once(seed in any::<u64>(), rounds in 1usize..2000) {
         let (mut queue, mut device) = pair(Direction::FromSwitch);
@@ -211,7 +233,7 @@ proptest! {
             for _ in 0..next(64) {
                 if here.is_empty() { break; }
                 let id = here.swap_remove(next(here.len()));
-                queue.lend(id, 0, BUFFER);
+                queue.submit(id, 0, BUFFER);
             }
             queue.publish();
             while let Some((id, ..)) = device.take() { there.push(id); }
@@ -233,9 +255,11 @@ proptest! {
 
     /// Whatever the other side writes, nothing here leaves its bounds or gives a buffer twice.
     #[test]
-    fn garbage_in_the_used_ring(words in proptest::collection::vec(any::<u32>(), 1..64), small in any::<bool>()) {
+    fn garbage_in_the_used_ring(
+        words in proptest::collection::vec(any::<u32>(), 1..64), small in any::<bool>(),
+    ) {
         let (mut queue, device) = pair(Direction::FromSwitch);
-        for id in 0..QUEUE_SIZE { queue.lend(id, 0, 2000); }
+        for id in 0..QUEUE_SIZE { queue.submit(id, 0, 2000); }
         queue.publish();
         for (at, word) in words.iter().enumerate() {
             let word = if small { word % 300 } else { *word };

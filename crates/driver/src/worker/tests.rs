@@ -1,5 +1,5 @@
-//! A worker between a socket in the place of a TAP device, which keeps frames apart as one does, and a switch that is
-//! played here.
+//! A worker between a socket in the place of a TAP device, which keeps frames apart as one does,
+//! and a switch that is played here.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::frames::HEADROOM;
 use crate::queue::tests::Device;
 use crate::region::{BUFFER, QUEUE_SIZE};
 
-const SOON: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_secs(20);
 const HEADER_BYTES: usize = HEADER as usize;
 
 /// A worker that runs, and what is at its two ends.
@@ -26,7 +26,7 @@ struct World {
     from_switch: Device,
     to_switch: Device,
     calls: [OwnedFd; 2],
-    beat: Arc<Beat>,
+    status: Arc<WorkerStatus>,
     thread: JoinHandle<Result<(), WorkerError>>,
 }
 
@@ -39,7 +39,7 @@ fn world() -> World {
         wire,
         kept,
         calls,
-        beat: worker.beat(),
+        status: worker.status(),
         thread: std::thread::spawn(move || worker.run(|| ())),
         region,
     }
@@ -56,7 +56,7 @@ fn at_rest() -> (Arc<Region>, [OwnedFd; 2], Worker) {
     (region, [ends.1, kept], worker)
 }
 
-/// Frame number `n`, with its header: its length and all its bytes say which one it is.
+/// Frame number `n`, with its header: its length and all its bytes depend on `n`.
 fn frame(n: u32) -> Vec<u8> {
     let len = HEADER_BYTES + 14 + (n as usize).wrapping_mul(7919) % 3000;
     (0..len).map(|at| (at as u32 ^ n ^ n >> 8) as u8).collect()
@@ -65,11 +65,12 @@ fn frame(n: u32) -> Vec<u8> {
 impl World {
     fn bytes(&self, address: u64, len: u32) -> Vec<u8> {
         let start = self.region.pointer(address, len.into());
-        // SAFETY: `pointer` checked the bounds; the buffer was lent to us, so nobody else writes it.
+        // SAFETY: `pointer` checked the bounds; the buffer is available to us, so there is no other
+        // writer.
         unsafe { std::slice::from_raw_parts(start, len as usize) }.to_vec()
     }
 
-    /// Takes a frame that the worker has lent to the switch, and gives the buffer back.
+    /// Takes a frame that the worker has submitted to the switch, and returns the buffer.
     fn switch_takes(&mut self) -> Option<Vec<u8>> {
         let (id, address, len, flags) = self.to_switch.take()?;
         assert_eq!(flags, 0, "for reading");
@@ -88,7 +89,7 @@ impl World {
         };
         assert_eq!((flags, len), (2, BUFFER), "for writing");
         let start = self.region.pointer(address, len.into());
-        // SAFETY: `pointer` checked the bounds, and the buffer was lent to us.
+        // SAFETY: `pointer` checked the bounds, and the buffer is available to us.
         unsafe { std::slice::from_raw_parts_mut(start, frame.len()) }.copy_from_slice(frame);
         self.from_switch.give(id.into(), frame.len() as u32);
         ring(&self.calls[0]).unwrap();
@@ -118,11 +119,11 @@ impl World {
     }
 }
 
-/// Lets `turn` make progress until it says that all is done.
+/// Lets `turn` make progress until it returns that all is done.
 fn until(mut turn: impl FnMut() -> bool) {
     let start = Instant::now();
     while !turn() {
-        assert!(start.elapsed() < SOON, "no progress");
+        assert!(start.elapsed() < POLL_INTERVAL, "no progress");
         std::thread::yield_now();
     }
 }
@@ -131,25 +132,26 @@ fn until(mut turn: impl FnMut() -> bool) {
 fn every_frame_crosses_once_and_in_order_both_ways() {
     const FRAMES: u32 = 5000;
     let mut world = world();
-    // In, out: frames given and frames taken. Each end is now ahead, now behind, so that all four sides run full.
+    // In, out: frames given and frames taken. Each end is now ahead, now behind, so that all four
+    // sides run full.
     let (mut given, mut taken) = ([0; 2], [0; 2]);
     let mut turn = 0u32;
     until(|| {
         turn = turn.wrapping_add(1);
-        let patience = turn / 512 % 4;
-        if patience != 0 && given[0] < FRAMES && world.wire_gives(&frame(given[0])) {
+        let sleep_limit = turn / 512 % 4;
+        if sleep_limit != 0 && given[0] < FRAMES && world.wire_gives(&frame(given[0])) {
             given[0] += 1;
         }
-        if patience != 1 && given[1] < FRAMES && world.switch_gives(&frame(given[1])) {
+        if sleep_limit != 1 && given[1] < FRAMES && world.switch_gives(&frame(given[1])) {
             given[1] += 1;
         }
-        if patience != 2
+        if sleep_limit != 2
             && let Some(got) = world.switch_takes()
         {
             assert!(got == frame(taken[0]), "to the switch: frame {}", taken[0]);
             taken[0] += 1;
         }
-        if patience != 3
+        if sleep_limit != 3
             && let Some(got) = world.wire_takes()
         {
             assert!(got == frame(taken[1]), "to the wire: frame {}", taken[1]);
@@ -157,7 +159,7 @@ fn every_frame_crosses_once_and_in_order_both_ways() {
         }
         taken == [FRAMES; 2]
     });
-    assert_eq!(world.beat.refused(), Refused::default());
+    assert_eq!(world.status.refused(), Refused::default());
     assert!(world.end().device_lost());
 }
 
@@ -174,7 +176,7 @@ fn a_wire_that_takes_nothing_holds_the_switch_back_and_loses_nothing() {
         }
     }
     assert!(given >= u32::from(QUEUE_SIZE));
-    // The other direction goes on.
+    // The other direction continues.
     assert!(world.wire_gives(&frame(7)));
     until(|| world.switch_takes().is_some_and(|got| got == frame(7)));
     let mut taken = 0;
@@ -200,8 +202,8 @@ fn a_frame_that_was_cut_goes_nowhere_and_is_counted() {
     until(|| world.wire_gives(&frame(7)));
     until(|| world.switch_takes().is_some_and(|got| got == frame(7)));
     until(|| {
-        world.beat.ask();
-        world.beat.refused().too_long == 3
+        world.status.ping();
+        world.status.refused().oversized_frames == 3
     });
     world.end();
 }
@@ -209,10 +211,10 @@ fn a_frame_that_was_cut_goes_nowhere_and_is_counted() {
 #[test]
 fn a_sign_of_life_is_given_even_at_rest() {
     let world = world();
-    assert!(world.beat.is_alive(), "nobody has asked");
+    assert!(world.status.is_alive(), "no ping yet");
     for _ in 0..3 {
-        world.beat.ask();
-        until(|| world.beat.is_alive());
+        world.status.ping();
+        until(|| world.status.is_alive());
     }
     world.end();
 }
@@ -242,7 +244,7 @@ fn what_the_switch_may_not_do_ends_the_worker() {
 }
 
 #[test]
-fn who_is_told_to_end_passes_on_what_it_has_and_takes_nothing_more() {
+fn a_stopping_worker_drains_its_frames_and_takes_no_more() {
     let mut world = world();
     const FRAMES: u32 = 30;
     for n in 0..FRAMES {
@@ -250,20 +252,23 @@ fn who_is_told_to_end_passes_on_what_it_has_and_takes_nothing_more() {
     }
     // All are with the switch, which has not taken one of them.
     until(|| world.to_switch.waiting() == FRAMES as u16);
-    world.beat.want(Pace::Empty);
+    world.status.request(Phase::Drained);
     // It has seen that when it answers.
-    world.beat.ask();
-    until(|| world.beat.is_alive());
+    world.status.ping();
+    until(|| world.status.is_alive());
     assert!(world.wire_gives(&frame(1000)), "for the next driver");
     for n in 0..FRAMES {
-        assert!(!world.beat.has_reached(Pace::Empty), "frame {n} is out");
+        assert!(
+            !world.status.has_reached(Phase::Drained),
+            "frame {n} is out"
+        );
         assert!(world.switch_takes().unwrap() == frame(n), "frame {n}");
     }
-    until(|| world.beat.has_reached(Pace::Empty));
+    until(|| world.status.has_reached(Phase::Drained));
     for n in 0..FRAMES {
         assert!(world.switch_gives(&frame(n)));
     }
-    world.beat.want(Pace::Over);
+    world.status.request(Phase::Stopped);
     let mut taken = 0;
     until(|| {
         while let Some(got) = world.wire_takes() {
@@ -283,7 +288,8 @@ fn after_many_frames_it_looks_once_more_before_it_asks_for_a_call() {
     let (region, [wire, _], mut worker) = at_rest();
     let mut switch = Device::new(&region, 0);
     let mut used = 0;
-    // What the worker asks for after one turn and after two, when so many frames have come from the switch. It is woken at once.
+    // Notifications that the worker requests after one turn and after two, when so many frames have
+    // come from the switch. It is woken at once.
     let mut after = |frames: u16| {
         for _ in 0..frames {
             let (id, ..) = switch.take().unwrap();
@@ -291,7 +297,7 @@ fn after_many_frames_it_looks_once_more_before_it_asks_for_a_call() {
         }
         used += frames;
         let asked = [(); 2].map(|()| {
-            worker.beat.ask();
+            worker.status.ping();
             worker.turn().unwrap();
             switch.call_wanted_at() == used
         });

@@ -1,7 +1,7 @@
-//! Programs for machines without an operating system: they work out a digest of the bytes behind their code, and say it
-//! on [`PORT`].
+//! Programs for machines without an operating system: they work out a digest of the bytes behind
+//! their code, and say it on [`PORT`].
 
-/// Where they say it, a byte at a time: QEMU's `isa-debugcon`.
+/// I/O port of the output, a byte at a time: QEMU's `isa-debugcon`.
 pub(super) const PORT: u8 = 0xe9;
 
 /// A program as a file.
@@ -9,7 +9,7 @@ pub(super) const PORT: u8 = 0xe9;
 pub struct Image {
     /// The file.
     pub bytes: Vec<u8>,
-    /// What it says when every byte of its load came.
+    /// Output when every byte of its load arrived.
     pub digest: u32,
 }
 
@@ -50,7 +50,8 @@ fn code(start: &[u8], next_byte: &[u8], len: usize, end: &[u8]) -> Vec<u8> {
 pub fn efi(load: &[u8]) -> Image {
     const SECTION: usize = 0x1000;
     const CODE: usize = 0x100;
-    let start = |to: u32| [&[0x4c, 0x8d, 0x05][..], &to.to_le_bytes()].concat(); // lea r8, [rip + to]
+    // lea r8, [rip + to]
+    let start = |to: u32| [&[0x4c, 0x8d, 0x05][..], &to.to_le_bytes()].concat();
     let next_byte = [0x41, 0x0f, 0xb6, 0x10, 0x49, 0xff, 0xc0]; // movzx edx, byte [r8]; inc r8
     let end = [0x31, 0xc0, 0xc3]; // xor eax, eax; ret
     let text = code(&start((CODE - 7) as u32), &next_byte, load.len(), &end);
@@ -92,7 +93,8 @@ fn efi_headers(size: u32, at: u32) -> Vec<u8> {
     // PE32+; sizes of code and data; the entry, and where the code begins.
     put(&u16s(&[0x20b, 0]));
     put(&u32s(&[size, 0, 0, at, at]));
-    // It may lie anywhere; alignments in memory and in the file; versions; sizes of it all and of the headers.
+    // It may lie anywhere; alignments in memory and in the file; versions; sizes of it all and of
+    // the headers.
     put(&u32s(&[0, 0, at, at, 0, 0, 0, 0, at + size, at, 0]));
     // A UEFI application; sizes of stack and heap; sixteen directories, all empty.
     put(&u16s(&[10, 0]));
@@ -106,7 +108,8 @@ fn efi_headers(size: u32, at: u32) -> Vec<u8> {
     head
 }
 
-/// A Multiboot kernel with `load` behind its code (Multiboot specification 0.6.96), which iPXE boots on a BIOS.
+/// A Multiboot kernel with `load` behind its code (Multiboot specification 0.6.96), which iPXE
+/// boots on a BIOS.
 #[must_use]
 pub fn multiboot(load: &[u8]) -> Image {
     const AT: u32 = 4 << 20;
@@ -114,6 +117,7 @@ pub fn multiboot(load: &[u8]) -> Image {
     const MAGIC: u32 = 0x1bad_b002;
     /// The header says where everything is to be.
     const ADDRESSES: u32 = 1 << 16;
+    // lea r8, [rip + to]
     let start = [&[0xbe][..], &(AT + CODE).to_le_bytes()].concat(); // mov esi, load
     let next_byte = [0x0f, 0xb6, 0x16, 0x46]; // movzx edx, byte [esi]; inc esi
     let end = [0xf4, 0xeb, 0xfd]; // hlt, for ever

@@ -1,33 +1,33 @@
-//! The control process; started by `lasthop run`.
+//! Control process; started by `lasthop run`.
 
 #[path = "../process.rs"]
 mod process;
 
 use sandbox::filter::{self, Allowed, DESCRIPTORS, RUNTIME, WAITING, call, requests};
 
-/// What control calls beside [`RUNTIME`] once it serves its API.
+/// System calls of control beside [`RUNTIME`] once it serves its API.
 #[rustfmt::skip]
 const LIST: &[Allowed] = &[
-    call(libc::SYS_epoll_pwait2, "waiting for everybody"),
+    call(libc::SYS_epoll_pwait2, "waiting for events"),
     call(libc::SYS_epoll_pwait, "the same"),
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_epoll_wait, "the same"),
-    call(libc::SYS_read, "requests; rings' bells"),
+    call(libc::SYS_read, "requests; notifications of rings"),
     call(libc::SYS_recvmsg, "messages of the switch and of the supervisor"),
     call(libc::SYS_sendmsg, "messages to them"),
     #[cfg(target_arch = "x86_64")]
-    call(libc::SYS_poll, "answers that are waited for"),
+    call(libc::SYS_poll, "waiting for answers"),
     call(libc::SYS_ppoll, "the same"),
     call(libc::SYS_recvfrom, "requests"),
     call(libc::SYS_sendto, "answers"),
     call(libc::SYS_accept4, "clients of the API"),
     call(libc::SYS_getsockopt, "whether a client's connection has failed"),
-    call(libc::SYS_setsockopt, "room for what a client has not read"),
+    call(libc::SYS_setsockopt, "send buffer of a client"),
     call(libc::SYS_shutdown, "the end of an answer"),
     call(libc::SYS_epoll_ctl, "clients come and go"),
-    call(libc::SYS_close, "clients; sockets that were handed on"),
-    requests(libc::SYS_fcntl, DESCRIPTORS, "descriptors that do not wait; copies; seals of memory"),
-    requests(libc::SYS_ioctl, WAITING, "descriptors that do not wait"),
+    call(libc::SYS_close, "clients; sockets that were passed on"),
+    requests(libc::SYS_fcntl, DESCRIPTORS, "non-blocking mode; copies; seals of memory"),
+    requests(libc::SYS_ioctl, WAITING, "non-blocking mode"),
     call(libc::SYS_pread64, "the state file"),
     call(libc::SYS_pwrite64, "the state file"),
     call(libc::SYS_fstat, "the state file's length"),

@@ -1,4 +1,4 @@
-//! A driver process; started by `lasthop run`.
+//! Driver process; started by `lasthop run`.
 
 #[path = "../process.rs"]
 mod process;

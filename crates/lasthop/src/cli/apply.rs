@@ -1,49 +1,48 @@
-//! `lasthop apply` and `lasthop reload`: a file in the place of what is wanted. `lasthop port set --dry-run`: the same of one port, only to
-//! look at.
+//! `lasthop apply` and `lasthop reload` replace the desired state by a file; `lasthop port set
+//! --dry-run` shows the same changes for one port.
 //!
-//! What is there is asked for, the difference shown, and the whole put in its place on the condition that it is still the same: what
-//! somebody else has changed meanwhile is not lost without being seen.
+//! The command gets the desired state, prints the difference, and replaces the whole state with
+//! `If-Match`, so that a concurrent change is never overwritten unseen.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use api::v1::{WantedState, Warning};
+use api::v1::{DesiredState, Warning};
 use control::config::{self, ConfigError};
-use control::wanted::{self, Action, Difference, FieldChange, Step, live};
+use control::desired::{self, Action, Difference, FieldChange, Step, live};
 use serde_json::{Value, json};
 
 use super::args::{How, Set};
 use super::client::Client;
-use super::{Done, Failure, emit, emit_json, units, upgrade};
+use super::{ExitStatus, Failure, emit, emit_json, units, upgrade};
 use crate::supervisor::names;
 
-/// What errors call standard input.
+/// The name of standard input in errors.
 const STDIN: &str = "<stdin>";
-/// Where everything that is wanted is.
+/// The path of the desired state.
 const STATE: &str = "/v1/state";
-/// The same, only to look at.
+/// The path for a dry run.
 const DRY_RUN: &str = "/v1/state?dry_run=true";
 
-/// To whom is told what changes.
+/// The place to which changes are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Teller {
-    /// On standard output, and warnings on standard error.
-    People,
+pub(super) enum Reporter {
+    /// Standard output; warnings go to standard error.
+    Output,
     /// The log.
     Log,
 }
 
-impl Teller {
-    fn difference(self, difference: &Difference, warnings: &[Warning]) -> Done {
+impl Reporter {
+    fn difference(self, difference: &Difference, warnings: &[Warning]) -> ExitStatus {
         match self {
-            Self::People => {
+            Self::Output => {
                 emit(&show(difference, &Colours::of_terminal()))?;
                 super::warn(warnings);
             }
-            // What is changed is told by the one who changes it.
+            // Control logs the changes, and the warnings about ports.
             Self::Log => {
-                // Control logs what is about ports, whoever has asked for it.
                 for warning in warnings.iter().filter(|warning| warning.ports.is_empty()) {
                     tracing::warn!("{}", warning.text);
                 }
@@ -52,9 +51,9 @@ impl Teller {
         Ok(())
     }
 
-    fn summary(self, text: &str) -> Done {
+    fn summary(self, text: &str) -> ExitStatus {
         match self {
-            Self::People => emit(text),
+            Self::Output => emit(text),
             Self::Log => {
                 tracing::info!("{}", text.trim_end());
                 Ok(())
@@ -63,10 +62,10 @@ impl Teller {
     }
 }
 
-/// Applies the file with which the Lasthop in this directory was started.
-pub(super) async fn reload(client: &Client, runtime_dir: &Path, how: How) -> Done {
+/// Applies the file with which the Lasthop of this directory was started.
+pub(super) async fn reload(client: &Client, runtime_dir: &Path, how: How) -> ExitStatus {
     let file = upgrade::configuration(runtime_dir)?;
-    apply(client, runtime_dir, file, how, Teller::People).await
+    apply(client, runtime_dir, file, how, Reporter::Output).await
 }
 
 /// Applies a file; `-` is standard input.
@@ -75,96 +74,99 @@ pub(super) async fn apply(
     runtime_dir: &Path,
     file: PathBuf,
     how: How,
-    teller: Teller,
-) -> Done {
-    let wrong = |error: ConfigError| Failure::Wrong(error.to_string());
-    let (file, bytes) = match file.as_os_str() == "-" {
-        true => (PathBuf::from(STDIN), standard_input()?),
-        false => (file.clone(), std::fs::read(&file)),
+    reporter: Reporter,
+) -> ExitStatus {
+    let invalid = |error: ConfigError| Failure::Invalid(error.to_string());
+    let (file, bytes) = if file.as_os_str() == "-" {
+        (PathBuf::from(STDIN), standard_input()?)
+    } else {
+        let bytes = std::fs::read(&file);
+        (file, bytes)
     };
-    let text = config::text_of(bytes, &file).map_err(wrong)?;
-    let new = config::parse(&text, &file, runtime_dir).map_err(wrong)?;
-    names::check(&new).map_err(|no| wrong(config::error_in_text(&text, &file, &no)))?;
-    let (answer, tag) = client.get_tagged(STATE).await?;
-    let old: WantedState = super::order::read(&answer)?;
+    let text = config::text_of(bytes, &file).map_err(invalid)?;
+    let new = config::parse(&text, &file, runtime_dir).map_err(invalid)?;
+    names::check(&new).map_err(|error| invalid(config::error_in_text(&text, &file, &error)))?;
+    let (response, tag) = client.get_tagged(STATE).await?;
+    let old: DesiredState = super::run::read(&response)?;
     live::check(&old.switch, &new.switch)
-        .map_err(|fixed| wrong(config::error_in_text(&text, &file, &fixed)))?;
-    let warnings = wanted::warnings(&new);
+        .map_err(|fixed| invalid(config::error_in_text(&text, &file, &fixed)))?;
+    let warnings = desired::warnings(&new);
     let old = (&old, tag.as_deref());
-    exchange(client, old, (&new, &warnings), how, teller).await
+    exchange(client, old, (&new, &warnings), how, reporter).await
 }
 
-/// Says what a change of a port would change, and whether its guest would lose the connection.
-pub(super) async fn look_at(client: &Client, set: &Set) -> Done {
-    let (answer, tag) = client.get_tagged(STATE).await?;
-    let old: WantedState = super::order::read(&answer)?;
+/// Prints the effect of a change of a port: the fields, and whether the connection would close.
+pub(super) async fn dry_run(client: &Client, set: &Set) -> ExitStatus {
+    let (response, tag) = client.get_tagged(STATE).await?;
+    let old: DesiredState = super::run::read(&response)?;
     let patch = set.changes.patch();
-    let new = wanted::set_port(&old, &set.name, &patch, client.runtime_dir())?;
+    let new = desired::set_port(&old, &set.name, &patch, client.runtime_dir())?;
     let mut ports = new.ports.iter().filter(|port| port.name == set.name);
-    let alone = WantedState {
+    let alone = DesiredState {
         ports: ports.next().cloned().into_iter().collect(),
-        ..WantedState::default()
+        ..DesiredState::default()
     };
-    names::check(&alone).map_err(|no| no.to_problem())?;
-    let mut warnings = wanted::warnings(&new);
+    names::check(&alone).map_err(|error| error.to_problem())?;
+    let mut warnings = desired::warnings(&new);
     warnings.retain(|warning| warning.ports.contains(&set.name));
     let old = (&old, tag.as_deref());
-    exchange(client, old, (&new, &warnings), set.how, Teller::People).await
+    exchange(client, old, (&new, &warnings), set.how, Reporter::Output).await
 }
 
-/// Shows what differs, and has the new in the place of the old, if it still is what has this tag; or only asks whether that could be.
+/// Prints the difference and replaces the old state by the new one if its tag is unchanged; a dry
+/// run only checks the request.
 async fn exchange(
     client: &Client,
-    (old, tag): (&WantedState, Option<&str>),
-    (new, warnings): (&WantedState, &[Warning]),
+    (old, tag): (&DesiredState, Option<&str>),
+    (new, warnings): (&DesiredState, &[Warning]),
     how: How,
-    teller: Teller,
-) -> Done {
+    reporter: Reporter,
+) -> ExitStatus {
     let difference = Difference::between(old, new);
     let apply = !how.dry_run && !difference.is_empty();
     if !how.output.json {
-        teller.difference(&difference, warnings)?;
+        reporter.difference(&difference, warnings)?;
     }
     if !difference.is_empty() {
         let path = if apply { STATE } else { DRY_RUN };
         let done = client.put_if(path, tag, new).await;
         done.map_err(Failure::unchanged)?;
     }
-    match how.output.json {
-        true => {
-            let warnings: Vec<&String> = warnings.iter().map(|warning| &warning.text).collect();
-            let document = json!({
-                "changes": difference.changes,
-                "applied": apply,
-                "warnings": warnings,
-            });
-            emit_json(&document.to_string())?;
-        }
-        false => teller.summary(&summary(&difference, apply))?,
+    if how.output.json {
+        let warnings: Vec<&String> = warnings.iter().map(|warning| &warning.text).collect();
+        let document = json!({
+            "changes": difference.changes,
+            "applied": apply,
+            "warnings": warnings,
+        });
+        emit_json(&document.to_string())?;
+    } else {
+        reporter.summary(&summary(&difference, apply))?;
     }
-    match how.dry_run && !difference.is_empty() {
-        true => Err(Failure::Differs),
-        false => Ok(()),
+    if how.dry_run && !difference.is_empty() {
+        return Err(Failure::Differs);
     }
+    Ok(())
 }
 
-/// What comes from standard input. A generator that failed before it has said anything wants nothing; that is not to want nothing to be there.
+/// Reads standard input. Empty input is refused: it is the output of a generator that failed, not a
+/// request to remove everything.
 fn standard_input() -> Result<io::Result<Vec<u8>>, Failure> {
     if io::stdin().is_terminal() {
         let text = "standard input is a terminal: name a file, or pipe one in";
-        return Err(Failure::Wrong(text.to_owned()));
+        return Err(Failure::Invalid(text.to_owned()));
     }
     let mut bytes = Vec::new();
     let read = io::stdin().lock().read_to_end(&mut bytes);
-    match bytes.trim_ascii().is_empty() && read.is_ok() {
-        true => Err(Failure::Wrong(format!("{STDIN}: it is empty"))),
-        false => Ok(read.map(|_| bytes)),
+    if bytes.trim_ascii().is_empty() && read.is_ok() {
+        return Err(Failure::Invalid(format!("{STDIN}: empty input")));
     }
+    Ok(read.map(|_| bytes))
 }
 
-/// The last line.
+/// Returns the last line of the output.
 fn summary(difference: &Difference, applied: bool) -> String {
-    let changes = units::several(difference.changes.len() as u64, "change");
+    let changes = units::plural(difference.changes.len() as u64, "change");
     match (difference.is_empty(), applied) {
         (true, _) => "nothing to change\n".to_owned(),
         (false, true) => format!("{changes} applied\n"),
@@ -172,7 +174,7 @@ fn summary(difference: &Difference, applied: bool) -> String {
     }
 }
 
-/// What is written before and after something, to colour it.
+/// Escape sequences for coloured output.
 struct Colours {
     add: &'static str,
     remove: &'static str,
@@ -181,17 +183,17 @@ struct Colours {
 }
 
 impl Colours {
-    /// Those of a terminal, where there is one (no-color.org).
+    /// Returns colours if standard output is a terminal, unless `NO_COLOR` is set (no-color.org).
     fn of_terminal() -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        match io::stdout().is_terminal() && !plain {
-            true => Self {
-                add: "\x1b[32m",
-                remove: "\x1b[31m",
-                change: "\x1b[33m",
-                end: "\x1b[0m",
-            },
-            false => Self::NONE,
+        if plain || !io::stdout().is_terminal() {
+            return Self::NONE;
+        }
+        Self {
+            add: "\x1b[32m",
+            remove: "\x1b[31m",
+            change: "\x1b[33m",
+            end: "\x1b[0m",
         }
     }
 
@@ -203,7 +205,7 @@ impl Colours {
     };
 }
 
-/// A difference for people, a line for each thing that comes, goes or changes.
+/// Formats a difference, one line for each object that is added, removed or changed.
 fn show(difference: &Difference, colours: &Colours) -> String {
     difference
         .changes
@@ -220,7 +222,7 @@ fn show(difference: &Difference, colours: &Colours) -> String {
         })
 }
 
-/// What becomes of one thing.
+/// Formats the change of one object.
 fn line(step: &Step) -> String {
     let mut line = step.subject.as_str().to_owned();
     if let Some(name) = &step.name {
@@ -236,7 +238,7 @@ fn line(step: &Step) -> String {
         ),
     };
     let fields: Vec<String> = match step.action {
-        // What it was says the file before, or `lasthop port show`.
+        // The fields of a removed object are not listed.
         Action::Remove => Vec::new(),
         _ => step.fields.iter().map(field).collect(),
     };
@@ -249,7 +251,7 @@ fn line(step: &Step) -> String {
     line
 }
 
-/// A value as the configuration would have it, or none.
+/// Formats a value as in a configuration file, or `-`.
 fn value(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -269,12 +271,12 @@ mod tests {
     use super::*;
 
     fn difference() -> Difference {
-        let old = WantedState {
+        let old = DesiredState {
             ports: vec![
                 PortSpec::vhost_user("vm1", "vm1.sock"),
                 PortSpec::vhost_user("vm2", "vm2.sock"),
             ],
-            ..WantedState::default()
+            ..DesiredState::default()
         };
         let mut new = old.clone();
         new.switch.name = "host2".to_owned();
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_a_difference() {
+    fn a_difference_is_one_line_per_object() {
         let text = "\
 ~ switch: name lasthop -> host2
 + segment blue: vlan 10

@@ -1,12 +1,12 @@
-//! The arguments. Help, completions and the man page come from here too.
+//! The arguments, and the source of help, completions, man pages and the reference.
 
 mod acl;
 mod capture;
 mod events;
 mod fdb;
-mod guard;
 mod mirror;
 mod owner;
+mod port_security;
 mod segment;
 mod trace;
 
@@ -26,17 +26,36 @@ pub(super) use mirror::Mirror;
 pub(super) use segment::Segment;
 pub(super) use trace::{Expected, Flows, FlowsArgs, TraceArgs};
 
-/// The last-hop switch of a virtual machine host.
+/// Exit statuses of all commands.
+pub(super) const EXIT_STATUSES: [(u8, &str); 5] = [
+    (0, "done"),
+    (
+        1,
+        "failed: unreachable, conflict, limit or broken connection; may be retried",
+    ),
+    (
+        2,
+        "wrong request, nothing changed: usage, invalid file, unknown or used name",
+    ),
+    (3, "dry run would change something"),
+    (
+        4,
+        "trace --expect differs: at least one frame has another result",
+    ),
+];
+
+/// User-space virtual switch for virtual machines over vhost-user.
 #[derive(Debug, Parser)]
-#[command(name = "lasthop", version)]
+#[command(name = "lasthop", version, after_help = exit_statuses())]
 pub(super) struct Cli {
-    /// Directory of the sockets, one for each running Lasthop [default: that of the variable LASTHOP_RUNTIME_DIR, or /run/lasthop]
-    // Of an option that is given by `env`, clap's usage would say that it must be given.
+    /// Runtime directory with the sockets of one Lasthop [default: $LASTHOP_RUNTIME_DIR, or
+    /// /run/lasthop]
+    // With `env`, clap's usage would show the option as required.
     #[arg(
         long,
         global = true,
         value_name = "DIR",
-        default_value_os_t = usual_dir(),
+        default_value_os_t = default_dir(),
         hide_default_value = true
     )]
     pub(super) runtime_dir: PathBuf,
@@ -45,17 +64,23 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
-/// Where Lasthop runs if nothing is said.
-fn usual_dir() -> PathBuf {
-    let named = std::env::var_os("LASTHOP_RUNTIME_DIR").filter(|dir| !dir.is_empty());
-    named.map_or_else(|| PathBuf::from("/run/lasthop"), PathBuf::from)
+/// Formats the exit statuses for `--help`.
+fn exit_statuses() -> String {
+    let lines = EXIT_STATUSES.map(|(status, meaning)| format!("  {status}  {meaning}"));
+    format!("Exit status:\n{}", lines.join("\n"))
+}
+
+/// Returns the default runtime directory.
+fn default_dir() -> PathBuf {
+    let dir = std::env::var_os("LASTHOP_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    dir.map_or_else(|| PathBuf::from("/run/lasthop"), PathBuf::from)
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Run the switch in the foreground until SIGTERM or SIGINT
     Run(Run),
-    /// Show what everything is doing: processes, switch, ports
+    /// Show the state of processes, switch and ports
     Status {
         #[command(flatten)]
         output: Output,
@@ -69,58 +94,58 @@ pub(super) enum Command {
     /// Show, add and remove mirrors: copies of frames for another port
     #[command(subcommand)]
     Mirror(Mirror),
-    /// Show access lists, their rules, and how often each was used
+    /// Show access lists, their rules and hit counters
     #[command(subcommand)]
     Acl(Acl),
-    /// Have what a configuration file says, and show what that changes
+    /// Apply a configuration file (atomic); prints the changes
     Apply {
-        /// The file, as `lasthop run` reads it; - reads standard input
+        /// Configuration file; - reads standard input
         file: PathBuf,
-        /// Say everything as lines of the log: `lasthop run` has it so
+        /// Log instead of printing; used by `lasthop run`
         #[arg(long = LOG, hide = true)]
         log: bool,
         #[command(flatten)]
         how: How,
     },
-    /// Apply the file with which Lasthop was started, as SIGHUP does
+    /// Apply the configuration file of the start again, as SIGHUP does
     Reload {
         #[command(flatten)]
         how: How,
     },
-    /// Print what is wanted as a configuration file, which `apply` takes without a difference
+    /// Print the desired state as a configuration file
     Export,
-    /// Show traffic and drops of each port
+    /// Show traffic and drops by port
     Stats(Stats),
-    /// Show the busiest ports and the worst drops, once a second; q quits
+    /// Show the busiest ports, flows and rules, and the most drops, once a second; q quits
     Top,
-    /// Show what would become of a frame, and why; nothing is sent or learned
+    /// Show how a frame would be forwarded, and why; sends and learns nothing
     Trace(TraceArgs),
-    /// Show the busiest of the decisions that the switch has cached, and forget them
+    /// Show or purge cached flows
     Flows(FlowsArgs),
-    /// Write the frames of a port to a pcapng file, until it is interrupted
+    /// Capture frames of a port to a pcapng file, until interrupted
     Capture(Capture),
-    /// Show which MAC address was learned behind which port, and forget it
+    /// Show, add, remove and flush entries of the forwarding database
     #[command(subcommand)]
     Fdb(Fdb),
-    /// Show what happens as it happens, and who has asked for it, until it is interrupted
+    /// Follow events, with their requesters, until interrupted
     Events(Events),
-    /// Replace every process by one of another version, while guests keep their network
+    /// Upgrade all processes to another version; guests stay connected
     Upgrade(Upgrade),
-    /// Say which version this is, and what it understands of others: a running Lasthop asks before an upgrade
+    /// Print version and formats; used by a running Lasthop before an upgrade
     #[command(name = SELF_CHECK, hide = true)]
     SelfCheck {
-        /// Standard input is the record of a supervisor
+        /// Check the supervisor's record on standard input
         #[arg(long)]
         record: bool,
     },
-    /// Print a script that completes these commands in a shell
+    /// Print a completion script
     Completions {
-        /// The shell
+        /// Shell
         shell: Shell,
     },
     /// Print the man page
     Man {
-        /// Write one page for each command into this directory instead
+        /// Write one page per command into this directory
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
@@ -128,44 +153,44 @@ pub(super) enum Command {
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
-    /// The configuration file
+    /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(super) config: PathBuf,
-    /// Only say whether the configuration is right
+    /// Check the configuration and exit
     #[arg(long)]
     pub(super) check: bool,
 }
 
-/// The option by which `lasthop apply` writes into the log of a supervisor.
+/// The option of `lasthop apply` for output to the supervisor's log.
 pub(crate) const LOG: &str = "log";
 
-/// The command by which `lasthop` is asked whether it could take over.
+/// The command that checks whether a binary could take over.
 pub(crate) const SELF_CHECK: &str = "self-check";
 
 #[derive(Debug, Args)]
 pub(super) struct Upgrade {
-    /// Where the new binaries are, all four of them [default: where the running ones were]
+    /// Directory of the new binaries [default: that of the running ones]
     #[arg(long, value_name = "DIR")]
     pub(super) to: Option<PathBuf>,
-    /// Print the report as a JSON document
+    /// Print the report as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// How to apply a file.
+/// Options of commands that apply changes.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct How {
-    /// Only show what would change: exit status 3 if anything would
+    /// Only show the changes; exit status 3 if there are any
     #[arg(long)]
     pub(super) dry_run: bool,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
-/// How to print.
+/// Options for the output.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct Output {
-    /// Print the API's document instead of a table
+    /// Print the API's JSON document
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -177,9 +202,9 @@ pub(super) enum Port {
         #[command(flatten)]
         output: Output,
     },
-    /// Show everything about one port
+    /// Show one port in detail
     Show {
-        /// The port
+        /// Port
         #[arg(value_parser = name)]
         name: String,
         #[command(flatten)]
@@ -192,7 +217,7 @@ pub(super) enum Port {
     Set(Box<Set>),
     /// Remove a port; its guest loses the connection
     Remove {
-        /// The port
+        /// Port
         #[arg(value_parser = name)]
         name: String,
         #[command(flatten)]
@@ -202,74 +227,75 @@ pub(super) enum Port {
 
 #[derive(Debug, Args)]
 pub(super) struct Add {
-    /// The new port's name
+    /// Name of the new port
     #[arg(value_parser = name)]
     pub(super) name: String,
-    /// What kind of attachment it is
+    /// Kind of port
     #[arg(long, value_enum)]
     kind: Kind,
-    /// Forward nothing through it, until `port set --up`
+    /// Add it administratively down
     #[arg(long)]
     down: bool,
-    /// The socket of a vhost-user port; a relative path starts at the runtime directory
+    /// Socket of a vhost-user port; relative to the runtime directory
     #[arg(long, value_name = "PATH", required_if_eq("kind", "vhost-user"))]
     socket: Option<String>,
-    /// The host's interface behind an uplink or a TAP port
+    /// Host interface of an uplink or TAP port
     #[arg(long, value_name = "NAME", required_if_eq("kind", "uplink"))]
     interface: Option<String>,
-    /// How the frames of an uplink are moved
+    /// Driver of an uplink
     #[arg(long, value_enum)]
     driver: Option<DriverArg>,
-    /// Address of a TAP port's interface, like 10.0.0.1/24
+    /// IP address of a TAP port's interface, like 10.0.0.1/24
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
-    /// Network namespace of the interface, a name or a path
+    /// Network namespace of the interface: name or path
     #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
-    /// Make it an access port of this segment, which else is "default"
+    /// Segment of an access port [default: default]
     #[arg(long, value_name = "SEGMENT", conflicts_with = "trunk")]
     segment: Option<String>,
-    /// Make it a trunk port of these segments
+    /// Segments of a trunk port
     #[arg(long, value_name = "SEGMENTS", value_delimiter = ',')]
     trunk: Option<Vec<String>>,
-    /// Queue pairs offered at most
+    /// Maximum number of queue pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues())]
     queues: u16,
-    /// Who opens the connection: Lasthop is the server or the client
+    /// Role of Lasthop at the socket
     #[arg(long, value_enum, default_value = "server")]
     role: RoleArg,
-    /// The guest's MAC address, and the one that it may use if --macs does not say otherwise; that of a TAP port's interface
+    /// MAC address of the guest or of a TAP port's interface; also the default of --macs
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
-    /// The MTU that the guest is offered, and that of a TAP port's interface, in bytes
+    /// MTU offered to the guest, and of a TAP port's interface, in bytes
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u16>,
-    /// Names of the VMM's threads that are the guest's processors, where they are not known: `*` stands for any characters
+    /// Pattern for the names of the VMM's vCPU threads, with `*` as wildcard
     #[arg(long, value_name = "PATTERN")]
     vcpu_threads: Option<String>,
-    /// Its part of the switch's time, compared with other ports that want more than there is
+    /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
-    /// What it may send or be sent, like from-guest:packets=100k,bits=1G or broadcast:packets=100; once for each
+    /// Rate limit, like from-guest:packets=100k,bits=1G or broadcast:packets=100; may be repeated
     #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
     limits: Vec<LimitArg>,
     #[command(flatten)]
     owner: owner::Owner,
     #[command(flatten)]
-    guard: guard::Guard,
+    port_security: port_security::PortSecurity,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
 impl Add {
-    /// What to ask the API for.
+    /// Returns the API's object.
     pub(super) fn spec(&self) -> PortSpec {
         let kind = self.kind.into();
-        let port = self.owner.tell(PortSpec::new(&self.name, kind));
+        let port = self.owner.spec(PortSpec::new(&self.name, kind));
         PortSpec {
-            admin_state: match self.down {
-                true => AdminState::Down,
-                false => AdminState::Up,
+            admin_state: if self.down {
+                AdminState::Down
+            } else {
+                AdminState::Up
             },
             socket: self.socket.clone().unwrap_or_default(),
             role: self.role.into(),
@@ -284,7 +310,7 @@ impl Add {
             address: self.address.clone(),
             netns: self.netns.clone(),
             vcpu_threads: self.vcpu_threads.clone(),
-            guard: self.guard.spec(),
+            port_security: self.port_security.spec(),
             limits: limits::spec(&self.limits),
             ..port
         }
@@ -293,7 +319,7 @@ impl Add {
 
 #[derive(Debug, Args)]
 pub(super) struct Set {
-    /// The port
+    /// Port
     #[arg(value_parser = name)]
     pub(super) name: String,
     #[command(flatten)]
@@ -303,60 +329,60 @@ pub(super) struct Set {
 }
 
 #[derive(Debug, Args)]
-// Those of the guard are another struct's, and would not be among them by themselves.
+// The options of port security and owner are in other structs and are not in the group by default.
 #[group(required = true, multiple = true, args = [
-    "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu", "weight", "limits", "macs", "addresses",
-    "dhcp_server", "router",
-    "user", "group", "mode", "peer_user",
+    "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu",
+    "weight", "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode",
+    "peer_user",
 ])]
 pub(super) struct Changes {
-    /// Forward again
+    /// Set the port administratively up
     #[arg(long)]
     up: bool,
-    /// Forward nothing in either direction; its guest stays connected
+    /// Set the port administratively down; the guest stays connected
     #[arg(long, conflicts_with = "up")]
     down: bool,
-    /// The new socket; the guest loses the connection
+    /// New socket; the guest loses the connection
     #[arg(long, value_name = "PATH")]
     socket: Option<String>,
     /// Make it an access port of this segment
     #[arg(long, value_name = "SEGMENT", conflicts_with = "trunk")]
     segment: Option<String>,
-    /// Make it a trunk port of these segments
+    /// Segments of a trunk port
     #[arg(long, value_name = "SEGMENTS", value_delimiter = ',')]
     trunk: Option<Vec<String>>,
-    /// Queue pairs offered at most; the guest loses the connection
+    /// Maximum number of queue pairs; the guest loses the connection
     #[arg(long, value_name = "N", value_parser = queues())]
     queues: Option<u16>,
-    /// Who opens the connection; the guest loses the one that it has
+    /// Role of Lasthop at the socket; the guest loses the connection
     #[arg(long, value_enum)]
     role: Option<RoleArg>,
-    /// The guest's MAC address, and the one that it may use if --macs does not say otherwise
+    /// MAC address of the guest; also the default of --macs
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
-    /// Forget the MAC address
+    /// Remove the MAC address
     #[arg(long, conflicts_with = "mac")]
     no_mac: bool,
-    /// The MTU that the guest is offered, in bytes
+    /// MTU offered to the guest, in bytes
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u16>,
     /// Offer no MTU
     #[arg(long, conflicts_with = "mtu")]
     no_mtu: bool,
-    /// Its part of the switch's time, compared with other ports that want more than there is
+    /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
     #[command(flatten)]
     owner: owner::Owner,
     #[command(flatten)]
-    guard: guard::Guard,
-    /// What it may send or be sent, like from-guest:packets=100k,bits=1G or to-guest:none; once for each
+    port_security: port_security::PortSecurity,
+    /// Rate limit, like from-guest:packets=100k,bits=1G or to-guest:none; may be repeated
     #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
     limits: Vec<LimitArg>,
 }
 
 impl Changes {
-    /// What to ask the API for.
+    /// Returns the merge patch for the API.
     pub(super) fn patch(&self) -> PortPatch {
         let admin_state = match (self.up, self.down) {
             (true, _) => Some(AdminState::Up),
@@ -373,14 +399,14 @@ impl Changes {
             mac: change(self.mac.clone(), self.no_mac),
             mtu: change(self.mtu, self.no_mtu),
             weight: self.weight,
-            guard: self.guard.patch(),
+            port_security: self.port_security.patch(),
             limits: limits::patch(&self.limits),
             ..self.owner.patch(PortPatch::default())
         }
     }
 }
 
-/// A field that can be given or taken away.
+/// Returns the patch of a field that can be set or removed.
 fn change<T>(value: Option<T>, none: bool) -> Option<Option<T>> {
     match value {
         Some(value) => Some(Some(value)),
@@ -396,7 +422,7 @@ pub(super) struct Stats {
     /// Show rates, once a second, until interrupted
     #[arg(long)]
     pub(super) watch: bool,
-    /// Say what each name of a drop means, and ask nobody
+    /// Print the meaning of each drop reason; needs no running Lasthop
     #[arg(long, conflicts_with_all = ["watch", "name"])]
     pub(super) explain: bool,
     #[command(flatten)]
@@ -405,11 +431,11 @@ pub(super) struct Stats {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
-    /// A guest's virtio-net device over the vhost-user protocol
+    /// Guest's virtio-net device over vhost-user
     VhostUser,
-    /// An interface of the host that leads elsewhere
+    /// Existing interface of the host
     Uplink,
-    /// An interface of the host that is made for the port
+    /// New TAP interface of the host
     Tap,
 }
 
@@ -425,13 +451,13 @@ impl From<Kind> for PortKind {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DriverArg {
-    /// tap for a TAP device, xdp where it is zero-copy and the host has no address, else packet
+    /// tap for a TAP device, xdp if zero-copy works and the host has no address on it, else packet
     Auto,
-    /// A TAP device
+    /// TAP device
     Tap,
     /// AF_PACKET sockets, on any interface
     Packet,
-    /// AF_XDP sockets, which take the interface from the host; packet where they cannot be had
+    /// AF_XDP sockets, which take the interface from the host (packet if unsupported)
     Xdp,
 }
 
@@ -448,9 +474,9 @@ impl From<DriverArg> for UplinkDriver {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum RoleArg {
-    /// Lasthop listens, the VMM dials
+    /// Lasthop listens, the VMM connects
     Server,
-    /// Lasthop dials, and redials for ever
+    /// Lasthop connects and reconnects
     Client,
 }
 
@@ -463,15 +489,16 @@ impl From<RoleArg> for Role {
     }
 }
 
-/// A name of a port, a segment or a mirror.
+/// Parses the name of a port, segment, mirror or access list.
 fn name(text: &str) -> Result<String, String> {
-    match api::v1::valid_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("expected 1 to 32 characters out of A-Z a-z 0-9 _ . -".to_owned()),
+    if api::v1::valid_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected 1 to 32 characters out of A-Z a-z 0-9 _ . -".to_owned())
     }
 }
 
-/// A MAC address; whether it is a guest's is for Lasthop to say.
+/// Parses a MAC address; the server checks that it is a unicast address.
 fn mac(text: &str) -> Result<String, String> {
     match api::v1::parse_mac(text) {
         Some(_) => Ok(text.to_owned()),
@@ -479,17 +506,17 @@ fn mac(text: &str) -> Result<String, String> {
     }
 }
 
-/// Queue pairs of one port.
+/// Returns the parser of a number of queue pairs.
 fn queues() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=64)
 }
 
-/// A port's weight.
+/// Returns the parser of a weight.
 fn weight() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=1000)
 }
 
-/// An MTU in bytes.
+/// Returns the parser of an MTU.
 fn mtu() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(68..=9216)
 }

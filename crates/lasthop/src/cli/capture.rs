@@ -1,4 +1,5 @@
-//! `lasthop capture`: what the API sends goes to a file, in whole blocks, so that the file can be read however it ends.
+//! `lasthop capture`: writes the API's pcapng stream to a file, in whole blocks, so that the file
+//! is readable after any end.
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
@@ -14,41 +15,41 @@ use tokio::time::timeout;
 use super::args::Capture;
 use super::client::{Client, Download, capture_path};
 use super::stop::Stop;
-use super::{Done, Failure, units};
+use super::{ExitStatus, Failure, units};
 
-/// What is on its way after the end was asked for comes within that.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// No block of ours is longer.
+/// Time limit for the rest of the stream after the end was requested.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Upper bound of a block's length in a capture by Lasthop.
 const LONGEST_BLOCK: usize = 1 << 20;
-/// Bytes that say what a block is and how long.
+/// Bytes of a block's type and length.
 const BLOCK_HEAD: usize = 8;
-/// Type of the block with which a file ends.
+/// Type of the interface statistics block, the last of a file.
 const STATISTICS: u32 = 5;
-/// Type of a frame's block.
+/// Type of the enhanced packet block, one for each frame.
 const PACKET: u32 = 6;
 
-/// Copies a port's frames until it is told to stop.
-pub(super) async fn capture(client: &Client, wish: &Capture) -> Done {
-    let mut file = Output::open(&wish.write, wish.force)?;
-    let path = capture_path(&wish.port, &wish.query());
+/// Writes a port's frames to a file until interrupted.
+pub(super) async fn capture(client: &Client, args: &Capture) -> ExitStatus {
+    let mut file = Output::open(&args.write, args.force)?;
+    let path = capture_path(&args.port, &args.query());
     let download = match client.open(&path).await {
         Ok(download) => download,
         Err(failure) => {
-            file.forget();
+            file.discard();
             return Err(failure);
         }
     };
-    file.begin()?;
+    file.truncate()?;
     let mut blocks = Blocks::default();
     let write = |bytes: &[u8]| file.write(bytes);
     let copied = copy(client, download, &mut blocks, write).await;
     let counts = blocks.counts.take();
-    let frames = units::several(blocks.frames, "frame");
+    let frames = units::plural(blocks.frames, "frame");
     match (copied, counts) {
         (Ok(()), Some(counts)) => {
-            let (meant, lost) = (counts.meant, counts.lost);
-            let lost = format!("{lost} of {meant} were dropped because the ring was full");
-            // Without a standard error there is nobody to tell.
+            let (matched, dropped) = (counts.matched, counts.dropped);
+            let lost = format!("{dropped} of {matched} were dropped because the ring was full");
+            // Without a standard error the counts are lost.
             drop(writeln!(io::stderr(), "{frames} captured, {lost}"));
             Ok(())
         }
@@ -60,16 +61,17 @@ pub(super) async fn capture(client: &Client, wish: &Capture) -> Done {
     }
 }
 
-/// Frames that have come.
+/// Captured frames.
 pub(super) struct Collected {
-    /// Them, as a pcapng file; empty if it broke off before anything came.
+    /// The frames as a pcapng file; empty if the stream broke off before the first block.
     pub(super) file: Vec<u8>,
     pub(super) frames: u64,
-    /// It did not break off.
-    pub(super) is_whole: bool,
+    /// The stream did not break off.
+    pub(super) is_complete: bool,
 }
 
-/// Frames of a port, as many as the query says; fewer when it is interrupted before, or breaks off.
+/// Captures as many frames of a port as the query requests; fewer if the command is interrupted or
+/// the stream breaks off.
 pub(super) async fn collect(
     client: &Client,
     port: &str,
@@ -85,25 +87,26 @@ pub(super) async fn collect(
     Ok(Collected {
         file,
         frames: blocks.frames,
-        is_whole: blocks.counts.is_some(),
+        is_complete: blocks.counts.is_some(),
     })
 }
 
-/// Copies what comes, until its end.
+/// Copies the stream to its end.
 async fn copy(
     client: &Client,
     mut download: Download,
     blocks: &mut Blocks,
-    mut write: impl FnMut(&[u8]) -> Done,
-) -> Done {
+    mut write: impl FnMut(&[u8]) -> ExitStatus,
+) -> ExitStatus {
     let mut stop = Stop::new()?;
     let mut stopping = false;
     loop {
         let frame = tokio::select! {
-            frame = patiently(stopping, download.body.frame()) => frame,
-            () = stop.wanted(), if !stopping => {
+            frame = next_frame(stopping, download.body.frame()) => frame,
+            () = stop.requested(), if !stopping => {
                 stopping = true;
-                // A capture that has ended meanwhile needs no end; a Lasthop that is gone breaks it off.
+                // Errors are ignored: the capture may have ended, and without a Lasthop the stream
+                // breaks off.
                 let _ = client.delete(&download.location).await;
                 continue;
             }
@@ -116,31 +119,32 @@ async fn copy(
     }
 }
 
-/// Waits for something; for so long only when the end was asked for.
-async fn patiently<T>(limited: bool, what: impl Future<Output = Option<T>>) -> Option<T> {
-    match limited {
-        true => timeout(PATIENCE, what).await.ok().flatten(),
-        false => what.await,
+/// Waits for the next frame; with a time limit once the end was requested.
+async fn next_frame<T>(limited: bool, frame: impl Future<Output = Option<T>>) -> Option<T> {
+    if limited {
+        timeout(STOP_TIMEOUT, frame).await.ok().flatten()
+    } else {
+        frame.await
     }
 }
 
-/// Where the file goes.
+/// The output file.
 struct Output {
     name: String,
     file: File,
     kind: Kind,
-    /// Bytes of whole blocks that it has.
+    /// Bytes of whole blocks in the file.
     written: u64,
 }
 
-/// What it goes to.
+/// The kind of an output file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A file that was made by us just now.
-    Made,
-    /// A file of before, which is overwritten.
-    Old,
-    /// A pipe, or a device.
+    /// A file that this command has created.
+    Created,
+    /// An existing file that is overwritten.
+    Existing,
+    /// A pipe or a device.
     Stream,
 }
 
@@ -158,29 +162,30 @@ impl Output {
         })
     }
 
-    /// Frames will come: what was in the file is not lost before.
-    fn begin(&self) -> Done {
+    /// Truncates an existing file, once the capture has started.
+    fn truncate(&self) -> ExitStatus {
         match self.kind {
-            Kind::Old => self.file.set_len(0).map_err(|error| {
+            Kind::Existing => self.file.set_len(0).map_err(|error| {
                 let text = format!("cannot overwrite {}: {error}", self.name);
                 Failure::Failed(text)
             }),
-            Kind::Made | Kind::Stream => Ok(()),
+            Kind::Created | Kind::Stream => Ok(()),
         }
     }
 
-    /// Writes whole blocks. Where there is no room for all of them, the file ends behind those before.
-    fn write(&mut self, bytes: &[u8]) -> Done {
+    /// Writes whole blocks. If the disk is full, the file ends after the last whole block.
+    fn write(&mut self, bytes: &[u8]) -> ExitStatus {
         match self.file.write_all(bytes) {
             Ok(()) => {
                 self.written += bytes.len() as u64;
                 Ok(())
             }
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Unread),
+            // The reader has closed the pipe.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
             Err(error) => {
                 if self.kind != Kind::Stream {
-                    // If that fails, too, the file is as it is after a loss of power: readable up to there.
+                    // If this fails, too, the file ends within a block; readers accept all blocks
+                    // before it.
                     let _ = self.cut(bytes);
                 }
                 let text = format!("cannot write {}: {error}", self.name);
@@ -189,16 +194,16 @@ impl Output {
         }
     }
 
-    /// Cuts off the block of `bytes` that did not fit.
+    /// Removes the partial block at the end of the file.
     fn cut(&mut self, bytes: &[u8]) -> io::Result<()> {
         let room = self.file.stream_position()?.saturating_sub(self.written);
         let fitting = whole_within(bytes, usize::try_from(room).unwrap_or(usize::MAX));
         self.file.set_len(self.written + fitting as u64)
     }
 
-    /// Nothing is to be written: leaves nothing behind.
-    fn forget(&self) {
-        if self.kind == Kind::Made {
+    /// Removes the file if this command has created it.
+    fn discard(&self) {
+        if self.kind == Kind::Created {
             let _ = std::fs::remove_file(&self.name);
         }
     }
@@ -207,54 +212,54 @@ impl Output {
 fn standard_output() -> Result<File, Failure> {
     if io::stdout().is_terminal() {
         let text = "standard output is a terminal: name a file, or pipe it to a program";
-        return Err(Failure::Wrong(text.to_owned()));
+        return Err(Failure::Invalid(text.to_owned()));
     }
     let fd = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();
     fd.map(File::from)
         .map_err(|e| Failure::Failed(format!("cannot write to standard output: {e}")))
 }
 
-/// Makes a file, or opens what is there and is none: a pipe, a device. A file that is there only by `force`.
+/// Creates a file or opens an existing pipe or device; an existing file only with `force`.
 fn open_file(name: &str, force: bool) -> Result<(File, Kind), Failure> {
-    let wrong = |error: io::Error| Failure::Wrong(format!("cannot write {name}: {error}"));
-    let made = OpenOptions::new().write(true).create_new(true).open(name);
-    match made {
-        Ok(file) => Ok((file, Kind::Made)),
+    let failed = |error: io::Error| Failure::Invalid(format!("cannot write {name}: {error}"));
+    let created = OpenOptions::new().write(true).create_new(true).open(name);
+    match created {
+        Ok(file) => Ok((file, Kind::Created)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let kind = match (Path::new(name).is_file(), force) {
-                (true, true) => Kind::Old,
+                (true, true) => Kind::Existing,
                 (true, false) => {
                     let text = format!("{name} exists already: name another file, or use --force");
-                    return Err(Failure::Wrong(text));
+                    return Err(Failure::Invalid(text));
                 }
                 (false, _) => Kind::Stream,
             };
-            let file = OpenOptions::new().write(true).open(name).map_err(wrong)?;
+            let file = OpenOptions::new().write(true).open(name).map_err(failed)?;
             Ok((file, kind))
         }
-        Err(error) => Err(wrong(error)),
+        Err(error) => Err(failed(error)),
     }
 }
 
-/// What the end of a file says.
+/// The counters of the interface statistics block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
-    meant: u64,
-    lost: u64,
+    matched: u64,
+    dropped: u64,
 }
 
-/// A pcapng file as it comes, cut into blocks.
+/// A pcapng stream, split into blocks.
 #[derive(Debug, Default)]
 struct Blocks {
-    /// The begin of a block whose end has not come.
+    /// The beginning of an incomplete block.
     pending: Vec<u8>,
     frames: u64,
     counts: Option<Counts>,
 }
 
 impl Blocks {
-    /// Takes what has come, and has the whole blocks written: those that came in one piece from where they are.
-    fn add(&mut self, bytes: &[u8], write: &mut impl FnMut(&[u8]) -> Done) -> Done {
+    /// Writes the whole blocks of the stream so far, without a copy where a block is in one piece.
+    fn add(&mut self, bytes: &[u8], write: &mut impl FnMut(&[u8]) -> ExitStatus) -> ExitStatus {
         let bytes = self.complete(bytes, write)?;
         let mut whole = 0;
         while let Some(len) = block_len(&bytes[whole..])? {
@@ -271,15 +276,15 @@ impl Blocks {
         Ok(())
     }
 
-    /// Has the block written that had begun before, if this is its end; what is left.
+    /// Completes and writes the pending block; returns the remaining bytes.
     fn complete<'a>(
         &mut self,
         mut bytes: &'a [u8],
-        write: &mut impl FnMut(&[u8]) -> Done,
+        write: &mut impl FnMut(&[u8]) -> ExitStatus,
     ) -> Result<&'a [u8], Failure> {
         while !self.pending.is_empty() && !bytes.is_empty() {
-            let wanted = block_len(&self.pending)?.unwrap_or(BLOCK_HEAD);
-            let missing = (wanted - self.pending.len()).min(bytes.len());
+            let needed = block_len(&self.pending)?.unwrap_or(BLOCK_HEAD);
+            let missing = (needed - self.pending.len()).min(bytes.len());
             self.pending.extend_from_slice(&bytes[..missing]);
             bytes = &bytes[missing..];
             if block_len(&self.pending)? == Some(self.pending.len()) {
@@ -300,7 +305,7 @@ impl Blocks {
     }
 }
 
-/// The length of the block that begins here, as soon as its head says it.
+/// Returns the length of the first block, once its header is complete.
 fn block_len(bytes: &[u8]) -> Result<Option<usize>, Failure> {
     if bytes.len() < BLOCK_HEAD {
         return Ok(None);
@@ -309,11 +314,11 @@ fn block_len(bytes: &[u8]) -> Result<Option<usize>, Failure> {
     if (12..=LONGEST_BLOCK).contains(&len) && len.is_multiple_of(4) {
         return Ok(Some(len));
     }
-    let text = "what Lasthop sends makes no sense as a capture";
+    let text = "malformed capture from Lasthop";
     Err(Failure::Failed(text.to_owned()))
 }
 
-/// Bytes of the first blocks that have room together.
+/// Returns the bytes of the first blocks that fit into `room` together.
 fn whole_within(blocks: &[u8], room: usize) -> usize {
     let mut end = 0;
     while let Some(head) = blocks[end..].first_chunk::<8>() {
@@ -326,13 +331,13 @@ fn whole_within(blocks: &[u8], room: usize) -> usize {
     end
 }
 
-/// Four bytes at `at`; zero behind the end.
+/// Returns the word at `at`; zero behind the end.
 fn word(bytes: &[u8], at: usize) -> u32 {
     let four = bytes.get(at..).and_then(<[u8]>::first_chunk);
     four.map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
-/// The options of an interface statistics block: isb_ifrecv and isb_ifdrop.
+/// Returns the options isb_ifrecv and isb_ifdrop of an interface statistics block.
 fn counts(block: &[u8]) -> Counts {
     let (mut counts, mut rest) = (Counts::default(), block.get(20..).unwrap_or_default());
     while rest.len() >= 12 {
@@ -340,8 +345,8 @@ fn counts(block: &[u8]) -> Counts {
         let value = u64::from(word(rest, 4)) | u64::from(word(rest, 8)) << 32;
         match code {
             0 => break,
-            4 => counts.meant = value,
-            5 => counts.lost = value,
+            4 => counts.matched = value,
+            5 => counts.dropped = value,
             _ => {}
         }
         rest = rest.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
@@ -380,13 +385,19 @@ mod tests {
                 blocks.add(bytes, &mut write).unwrap();
             }
             assert_eq!(written, file);
-            assert_eq!(blocks.counts, Some(Counts { meant: 9, lost: 4 }));
+            assert_eq!(
+                blocks.counts,
+                Some(Counts {
+                    matched: 9,
+                    dropped: 4
+                })
+            );
             assert_eq!(blocks.frames, 1);
         }
     }
 
     #[test]
-    fn what_has_room_is_whole_blocks() {
+    fn only_whole_blocks_fit() {
         let blocks = [block(1, &[0; 8]), block(PACKET, &[7; 40]), statistics()].concat();
         let fits = |room| whole_within(&blocks, room);
         assert_eq!((fits(0), fits(19)), (0, 0));
@@ -399,34 +410,34 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_it() {
+    fn a_malformed_capture_is_refused() {
         for file in [block(1, &[0; 3]), vec![0; 8], vec![0xff; 8]] {
             assert!(Blocks::default().add(&file, &mut |_| Ok(())).is_err());
         }
     }
 
     #[test]
-    fn a_file_that_exists_is_overwritten_only_by_force_and_not_too_early() {
+    fn an_existing_file_is_overwritten_only_by_force_and_not_too_early() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let name = path.to_str().unwrap();
-        assert_eq!(open_file(name, true).unwrap().1, Kind::Made);
-        let Err(Failure::Wrong(text)) = open_file(name, false) else {
+        assert_eq!(open_file(name, true).unwrap().1, Kind::Created);
+        let Err(Failure::Invalid(text)) = open_file(name, false) else {
             panic!("it was overwritten");
         };
         assert!(text.contains("exists already"), "{text}");
         std::fs::write(&path, "what was there before, and is long").unwrap();
         let mut file = Output::open(name, true).unwrap();
-        file.forget();
+        file.discard();
         assert!(std::fs::read_to_string(&path).unwrap().ends_with("long"));
-        file.begin().unwrap();
+        file.truncate().unwrap();
         file.write(b"short").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
         for force in [false, true] {
             assert_eq!(open_file("/dev/null", force).unwrap().1, Kind::Stream);
         }
-        let Err(Failure::Wrong(text)) = open_file("/nowhere/a.pcapng", true) else {
-            panic!("it was made");
+        let Err(Failure::Invalid(text)) = open_file("/nowhere/a.pcapng", true) else {
+            panic!("it was created");
         };
         assert!(
             text.starts_with("cannot write /nowhere/a.pcapng: "),

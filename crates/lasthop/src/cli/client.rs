@@ -1,4 +1,4 @@
-//! A client of the API: one HTTP exchange over the unix socket at a time.
+//! A client of the API: one HTTP exchange over the Unix socket at a time.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -20,22 +20,23 @@ use tokio::time::timeout;
 
 use super::Failure;
 
-/// How long one exchange may take. The server gives up on its engine before, and says so.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time limit of one exchange. The server's own limit for its engine is shorter, and gives a better
+/// error.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What is asked.
-struct Question<'a> {
+/// A request to the API.
+struct ApiRequest<'a> {
     method: Method,
     path: &'a str,
-    /// For `If-Match`.
+    /// Value of `If-Match`.
     tag: Option<&'a str>,
-    /// For `Last-Event-ID`.
+    /// Value of `Last-Event-ID`.
     event: Option<&'a str>,
     body: Bytes,
 }
 
-impl<'a> Question<'a> {
-    fn of(method: Method, path: &'a str) -> Self {
+impl<'a> ApiRequest<'a> {
+    fn new(method: Method, path: &'a str) -> Self {
         Self {
             method,
             path,
@@ -46,8 +47,8 @@ impl<'a> Question<'a> {
     }
 }
 
-/// What is answered.
-struct Answer {
+/// A complete response of the API.
+struct ApiResponse {
     status: StatusCode,
     tag: Option<String>,
     body: Bytes,
@@ -60,16 +61,16 @@ fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
         .into())
 }
 
-/// An answer that is read as it comes.
+/// A streamed response.
 pub(super) struct Download {
-    /// What comes.
+    /// The stream.
     pub(super) body: Incoming,
-    /// What ends it when it is deleted.
+    /// The path whose deletion ends the stream.
     pub(super) location: String,
     _connection: Connection,
 }
 
-/// The task that keeps a connection going; it ends with this.
+/// The task that drives a connection; aborted on drop.
 struct Connection(JoinHandle<hyper::Result<()>>);
 
 impl Drop for Connection {
@@ -78,53 +79,54 @@ impl Drop for Connection {
     }
 }
 
-/// Where the API is.
+/// A client of one Lasthop.
 pub(super) struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// The client of the Lasthop that runs in a directory.
+    /// Returns a client of the Lasthop that runs in a directory.
     pub(super) fn new(runtime_dir: &Path) -> Self {
         Self {
-            socket: runtime_dir.join(control::wanted::API_SOCKET),
+            socket: runtime_dir.join(control::desired::API_SOCKET),
         }
     }
 
-    /// Where it runs.
+    /// Returns the runtime directory.
     pub(super) fn runtime_dir(&self) -> &Path {
         self.socket.parent().unwrap_or(Path::new(""))
     }
 
-    /// Asks for a document.
+    /// Gets a document.
     pub(super) async fn get(&self, path: &str) -> Result<Bytes, Failure> {
         let (body, _) = self.get_tagged(path).await?;
         Ok(body)
     }
 
-    /// The same, with the `ETag` that came with it.
+    /// Gets a document and its `ETag`.
     pub(super) async fn get_tagged(&self, path: &str) -> Result<(Bytes, Option<String>), Failure> {
-        let ask = || self.exchange(Question::of(Method::GET, path));
-        match ask().await {
-            // Control has died meanwhile. What only asks may be asked again (RFC 9110, 9.2.2), and its successor answers.
-            Err(Failure::BrokenOff(_)) => ask().await,
-            answered => answered,
+        let get = || self.exchange(ApiRequest::new(Method::GET, path));
+        match get().await {
+            // Control has ended. A GET is idempotent and may be repeated (RFC 9110, 9.2.2); the
+            // next control replies.
+            Err(Failure::BrokenOff(_)) => get().await,
+            result => result,
         }
     }
 
-    /// Puts a document in the place of one whose `ETag` is still the same.
+    /// Replaces a document if its `ETag` is unchanged.
     pub(super) async fn put_if(
         &self,
         path: &str,
         tag: Option<&str>,
         document: &impl Serialize,
     ) -> Result<Bytes, Failure> {
-        let question = Question {
+        let request = ApiRequest {
             tag,
             body: json(document)?,
-            ..Question::of(Method::PUT, path)
+            ..ApiRequest::new(Method::PUT, path)
         };
-        let (body, _) = self.exchange(question).await?;
+        let (body, _) = self.exchange(request).await?;
         Ok(body)
     }
 
@@ -135,137 +137,137 @@ impl Client {
         path: &str,
         document: &impl Serialize,
     ) -> Result<Bytes, Failure> {
-        let question = Question {
+        let request = ApiRequest {
             body: json(document)?,
-            ..Question::of(method, path)
+            ..ApiRequest::new(method, path)
         };
-        let (body, _) = self.exchange(question).await?;
+        let (body, _) = self.exchange(request).await?;
         Ok(body)
     }
 
-    /// Removes what is at a path.
+    /// Deletes a resource.
     pub(super) async fn delete(&self, path: &str) -> Result<(), Failure> {
-        let done = self.exchange(Question::of(Method::DELETE, path)).await;
+        let done = self.exchange(ApiRequest::new(Method::DELETE, path)).await;
         done.map(drop)
     }
 
-    /// The same where something is told about it.
-    pub(super) async fn delete_telling(&self, path: &str) -> Result<Bytes, Failure> {
-        let (body, _) = self.exchange(Question::of(Method::DELETE, path)).await?;
+    /// Deletes a resource and returns the response's document.
+    pub(super) async fn delete_for_response(&self, path: &str) -> Result<Bytes, Failure> {
+        let (body, _) = self.exchange(ApiRequest::new(Method::DELETE, path)).await?;
         Ok(body)
     }
 
-    /// Asks for a document without end.
+    /// Opens a stream.
     pub(super) async fn open(&self, path: &str) -> Result<Download, Failure> {
-        self.open_behind(path, None).await
+        self.open_after(path, None).await
     }
 
-    /// The same of events, behind the one that was had last.
-    pub(super) async fn open_behind(
+    /// Opens a stream of events, after the given one.
+    pub(super) async fn open_after(
         &self,
         path: &str,
         event: Option<&str>,
     ) -> Result<Download, Failure> {
-        let question = Question {
+        let request = ApiRequest {
             event,
-            ..Question::of(Method::GET, path)
+            ..ApiRequest::new(Method::GET, path)
         };
-        let begun = self.in_time(self.begin(question)).await?;
-        let (answer, connection) = begun;
-        let status = answer.status();
+        let (response, connection) = self.with_timeout(self.start(request)).await?;
+        let status = response.status();
         if !status.is_success() {
-            let body = self.in_time(self.whole(answer)).await?;
+            let body = self.with_timeout(self.read_body(response)).await?;
             return Err(refusal(status, &body));
         }
-        let location = answer.headers().get(LOCATION);
+        let location = response.headers().get(LOCATION);
         let location = location.and_then(|value| value.to_str().ok());
         Ok(Download {
             location: location.unwrap_or_default().to_owned(),
-            body: answer.into_body(),
+            body: response.into_body(),
             _connection: connection,
         })
     }
 
-    /// One exchange, in time: the answer and its `ETag`.
-    async fn exchange(&self, question: Question<'_>) -> Result<(Bytes, Option<String>), Failure> {
-        let answer = self.in_time(self.converse(question)).await?;
-        match answer.status.is_success() {
-            true => Ok((answer.body, answer.tag)),
-            false => Err(refusal(answer.status, &answer.body)),
+    /// Sends a request and returns the response's body and `ETag`.
+    async fn exchange(&self, request: ApiRequest<'_>) -> Result<(Bytes, Option<String>), Failure> {
+        let response = self.with_timeout(self.round_trip(request)).await?;
+        if response.status.is_success() {
+            Ok((response.body, response.tag))
+        } else {
+            Err(refusal(response.status, &response.body))
         }
     }
 
-    /// Waits for the server, but not for ever.
-    async fn in_time<T>(
+    /// Waits for the server, with the time limit.
+    async fn with_timeout<T>(
         &self,
-        what: impl Future<Output = Result<T, Failure>>,
+        reply: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        timeout(PATIENCE, what).await.map_err(|_| {
-            let seconds = PATIENCE.as_secs();
+        timeout(REQUEST_TIMEOUT, reply).await.map_err(|_| {
+            let seconds = REQUEST_TIMEOUT.as_secs();
             let socket = self.socket.display();
-            Failure::Failed(format!("no answer from {socket} within {seconds} s"))
+            Failure::Failed(format!("no response from {socket} within {seconds} s"))
         })?
     }
 
-    fn broken(&self, error: &hyper::Error) -> Failure {
+    fn broken_off(&self, error: &hyper::Error) -> Failure {
         let socket = self.socket.display();
-        Failure::BrokenOff(format!("the answer from {socket} broke off: {error}"))
+        Failure::BrokenOff(format!("the connection to {socket} broke off: {error}"))
     }
 
-    /// Connects, asks, and reads the whole answer.
-    async fn converse(&self, question: Question<'_>) -> Result<Answer, Failure> {
-        let (answer, _connection) = self.begin(question).await?;
-        let status = answer.status();
-        let tag = answer.headers().get(ETAG);
+    /// Connects, sends the request and reads the whole response.
+    async fn round_trip(&self, request: ApiRequest<'_>) -> Result<ApiResponse, Failure> {
+        let (response, _connection) = self.start(request).await?;
+        let status = response.status();
+        let tag = response.headers().get(ETAG);
         let tag = tag.and_then(|tag| tag.to_str().ok()).map(str::to_owned);
-        let body = self.whole(answer).await?;
-        Ok(Answer { status, tag, body })
+        let body = self.read_body(response).await?;
+        Ok(ApiResponse { status, tag, body })
     }
 
-    async fn whole(&self, answer: Response<Incoming>) -> Result<Bytes, Failure> {
-        let body = answer.into_body().collect().await;
-        let body = body.map_err(|error| self.broken(&error))?;
+    async fn read_body(&self, response: Response<Incoming>) -> Result<Bytes, Failure> {
+        let body = response.into_body().collect().await;
+        let body = body.map_err(|error| self.broken_off(&error))?;
         Ok(body.to_bytes())
     }
 
-    /// Connects, asks, and reads the head of the answer.
-    async fn begin(
+    /// Connects, sends the request and reads the response's head.
+    async fn start(
         &self,
-        question: Question<'_>,
+        request: ApiRequest<'_>,
     ) -> Result<(Response<Incoming>, Connection), Failure> {
         let stream = UnixStream::connect(&self.socket).await;
         let stream = stream.map_err(|error| self.unreachable(&error))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| self.broken(&error))?;
-        // Its error is the exchange's too, which reports it.
+            .map_err(|error| self.broken_off(&error))?;
+        // An error of the connection is also reported by `send_request` or the body.
         let connection = Connection(tokio::spawn(connection));
-        let mut request = Request::builder()
-            .method(question.method)
-            .uri(question.path)
+        let mut builder = Request::builder()
+            .method(request.method)
+            .uri(request.path)
             .header(HOST, "lasthop")
             .header(CONTENT_TYPE, "application/json");
-        if let Some(tag) = question.tag {
-            request = request.header(IF_MATCH, tag);
+        if let Some(tag) = request.tag {
+            builder = builder.header(IF_MATCH, tag);
         }
-        if let Some(event) = question.event {
-            request = request.header("last-event-id", event);
+        if let Some(event) = request.event {
+            builder = builder.header("last-event-id", event);
         }
-        let request = request
-            .body(Full::new(question.body))
+        let request = builder
+            .body(Full::new(request.body))
             .map_err(|error| Failure::Failed(error.to_string()))?;
-        let answer = sender.send_request(request).await;
-        let answer = answer.map_err(|error| self.broken(&error))?;
-        Ok((answer, connection))
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| self.broken_off(&error))?;
+        Ok((response, connection))
     }
 
-    /// Why nobody answers.
+    /// Returns the error for a failed connect.
     fn unreachable(&self, error: &io::Error) -> Failure {
         Failure::Failed(unreachable(&self.socket, error))
     }
 }
 
-/// Why nobody answers at a socket of Lasthop's.
+/// Returns the text for a failed connect to a socket of Lasthop.
 pub(super) fn unreachable(socket: &Path, error: &io::Error) -> String {
     let socket = socket.display();
     let why = match error.kind() {
@@ -277,57 +279,57 @@ pub(super) fn unreachable(socket: &Path, error: &io::Error) -> String {
     format!("cannot reach Lasthop at {socket}: {why}")
 }
 
-/// What a server says that does not do what it was asked.
+/// Returns the error of a response without success.
 fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => problem.into(),
-        Err(_) => Failure::Failed(format!("the server answers {status}")),
+        Err(_) => Failure::Failed(format!("the server returned {status}")),
     }
 }
 
-/// Path of a port. Its name needs no escapes: only such names get past the arguments.
+/// Returns the path of a port. Names need no escapes: the argument parser accepts no others.
 pub(super) fn port_path(name: &str) -> String {
     format!("/v1/ports/{name}")
 }
 
-/// Path of what a port has counted, likewise.
+/// Returns the path of a port's statistics.
 pub(super) fn port_stats_path(name: &str) -> String {
     format!("{}/stats", port_path(name))
 }
 
-/// Path of a segment, likewise.
+/// Returns the path of a segment.
 pub(super) fn segment_path(name: &str) -> String {
     format!("/v1/segments/{name}")
 }
 
-/// Path of a mirror, likewise.
+/// Returns the path of a mirror.
 pub(super) fn mirror_path(name: &str) -> String {
     format!("/v1/mirrors/{name}")
 }
 
-/// Path of an access list, likewise.
+/// Returns the path of an access list.
 pub(super) fn access_list_path(name: &str) -> String {
     format!("/v1/access/lists/{name}")
 }
 
-/// Path of what was counted for the rules of an access list, or of all.
+/// Returns the path of the rule counters of one access list, or of all.
 pub(super) fn counts_path(list: Option<&str>) -> String {
     let query = list.map(|name| format!("?list={name}"));
     format!("/v1/access/counts{}", query.unwrap_or_default())
 }
 
-/// Path of the forwarding database with a filter.
+/// Returns the path of the FDB with a filter.
 pub(super) fn fdb_path(filter: &FdbFilter) -> String {
     let segment = filter.segment.iter().map(|name| format!("segment={name}"));
     let port = filter.port.iter().map(|name| format!("port={name}"));
     let query: Vec<String> = segment.chain(port).collect();
-    match query.is_empty() {
-        true => "/v1/fdb".to_owned(),
-        false => format!("/v1/fdb?{}", query.join("&")),
+    if query.is_empty() {
+        return "/v1/fdb".to_owned();
     }
+    format!("/v1/fdb?{}", query.join("&"))
 }
 
-/// Path of events with a filter.
+/// Returns the path of events with a filter.
 pub(super) fn events_path(filter: &EventsFilter) -> String {
     let port = filter.port.iter().map(|name| format!("port={name}"));
     let kind = filter.kind.iter().map(|kinds| format!("kind={kinds}"));
@@ -337,7 +339,7 @@ pub(super) fn events_path(filter: &EventsFilter) -> String {
     format!("/v1/events?{}", query.join("&"))
 }
 
-/// Path of a capture of a port.
+/// Returns the path of a capture of a port.
 pub(super) fn capture_path(port: &str, query: &CaptureQuery) -> String {
     let direction = match query.direction {
         CaptureDirection::In => "in",

@@ -1,10 +1,11 @@
-//! `lasthop events`: what happens, a line for each. It goes on where it was when control is started again, or replaced.
+//! `lasthop events`: one line for each event. The stream continues after a restart of control and
+//! after an upgrade.
 
 use std::io;
 use std::time::Duration;
 
 use api::v1::Event;
-use control::events::{asked_by, words};
+use control::events::{message, requester_text};
 use http_body_util::BodyExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::{Instant, sleep};
@@ -13,49 +14,49 @@ use super::args::Events;
 use super::client::{Client, Download, events_path};
 use super::stop::Stop;
 use super::units::{printable, printable_json};
-use super::{Done, Failure, emit};
+use super::{ExitStatus, Failure, emit};
 
-/// How long nobody may answer after a stream has ended: longer than an upgrade takes.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two attempts to go on, and two looks whether anybody reads.
-const PAUSE: Duration = Duration::from_millis(250);
-/// No line of ours is longer.
+/// Time limit for a new connection after the stream has ended; longer than an upgrade takes.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two attempts to reconnect, and between two checks for a closed output.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// Upper bound of a line from Lasthop, in bytes.
 const LINE_MAX: usize = 1 << 20;
 
-/// Prints events until it is interrupted, or until nobody reads them.
-pub(super) async fn follow(client: &Client, wish: &Events) -> Done {
+/// Prints events until interrupted or until the output is closed.
+pub(super) async fn follow(client: &Client, args: &Events) -> ExitStatus {
     let mut stop = Stop::new()?;
     tokio::select! {
-        done = print(client, wish) => done,
-        () = stop.wanted() => Ok(()),
-        () = nobody_reads() => Err(Failure::Unread),
+        done = print(client, args) => done,
+        () = stop.requested() => Ok(()),
+        () = output_closed() => Err(Failure::OutputClosed),
     }
 }
 
-async fn print(client: &Client, wish: &Events) -> Done {
-    let filter = wish.filter();
+async fn print(client: &Client, args: &Events) -> ExitStatus {
+    let filter = args.filter();
     let path = events_path(&filter);
     let mut stream = Stream::default();
     let mut download = client.open(&path).await?;
     loop {
         while let Some(Ok(frame)) = download.body.frame().await {
             let bytes = frame.into_data().unwrap_or_default();
-            stream.add(&bytes, |data| emit(&line(data, wish.json)))?;
+            stream.add(&bytes, |data| emit(&line(data, args.json)))?;
         }
         if !filter.follows() {
             return Ok(());
         }
-        download = go_on(client, &path, &mut stream).await?;
+        download = reconnect(client, &path, &mut stream).await?;
     }
 }
 
-/// Connects again, behind what has come.
-async fn go_on(client: &Client, path: &str, stream: &mut Stream) -> Result<Download, Failure> {
-    stream.break_off();
-    let deadline = Instant::now() + PATIENCE;
+/// Connects again, after the last event received.
+async fn reconnect(client: &Client, path: &str, stream: &mut Stream) -> Result<Download, Failure> {
+    stream.discard_partial();
+    let deadline = Instant::now() + RECONNECT_TIMEOUT;
     loop {
-        sleep(PAUSE).await;
-        match client.open_behind(path, stream.id.as_deref()).await {
+        sleep(RETRY_INTERVAL).await;
+        match client.open_after(path, stream.id.as_deref()).await {
             Ok(download) => return Ok(download),
             Err(Failure::Refused(problem, _)) if problem.status < 500 => {
                 return Err((*problem).into());
@@ -66,20 +67,20 @@ async fn go_on(client: &Client, path: &str, stream: &mut Stream) -> Result<Downl
     }
 }
 
-/// Waits until whoever reads our output has gone.
-async fn nobody_reads() {
-    let gone = || {
+/// Waits until the reader has closed the output.
+async fn output_closed() {
+    let is_closed = || {
         let out = io::stdout();
         let mut fds = [PollFd::new(&out, PollFlags::empty())];
-        let looked = poll(&mut fds, Some(&Timespec::default()));
-        looked.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        let polled = poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
     };
-    while !gone() {
-        sleep(PAUSE).await;
+    while !is_closed() {
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// An event as it is printed.
+/// Formats an event.
 fn line(data: &str, json: bool) -> String {
     if json {
         return format!("{}\n", printable_json(data));
@@ -87,35 +88,35 @@ fn line(data: &str, json: bool) -> String {
     let Ok(event) = serde_json::from_str::<Event>(data) else {
         return format!("{}\n", printable(data));
     };
-    let by = event.what.by().map(asked_by).unwrap_or_default();
-    let left_out = match event.left_out {
+    let by = event.what.by().map(requester_text).unwrap_or_default();
+    let suppressed = match event.suppressed {
         0 => String::new(),
-        count => format!(", and {count} before it that were left out"),
+        count => format!(" ({count} similar events suppressed)"),
     };
-    let text = format!("{}{by}{left_out}", words(&event.what));
+    let text = format!("{}{by}{suppressed}", message(&event.what));
     let time = printable(&event.time);
     format!("{time} {:<5} {}\n", event.level.as_str(), printable(&text))
 }
 
-/// Server-sent events as they come (WHATWG HTML, 9.2.6), as far as Lasthop uses that format.
+/// A parser of server-sent events (WHATWG HTML, 9.2.6), for the part of the format in use here.
 #[derive(Debug, Default)]
 struct Stream {
-    /// The begin of a line whose end has not come.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
-    /// Of the event whose end has not come.
+    /// The id of the incomplete event.
     next_id: Option<String>,
     data: String,
-    /// Of the last event.
+    /// The id of the last complete event.
     id: Option<String>,
 }
 
 impl Stream {
-    /// Takes what has come, and has the data of whole events printed.
-    fn add(&mut self, bytes: &[u8], mut each: impl FnMut(&str) -> Done) -> Done {
+    /// Parses the next bytes and calls `each` with the data of every complete event.
+    fn add(&mut self, bytes: &[u8], mut each: impl FnMut(&str) -> ExitStatus) -> ExitStatus {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.partial.extend_from_slice(piece);
             if self.partial.len() > LINE_MAX {
-                let text = "what Lasthop sends makes no sense as events";
+                let text = "malformed events from Lasthop";
                 return Err(Failure::Failed(text.to_owned()));
             }
             if self.partial.ends_with(b"\n") {
@@ -127,7 +128,7 @@ impl Stream {
         Ok(())
     }
 
-    fn add_line(&mut self, line: &str, each: &mut impl FnMut(&str) -> Done) -> Done {
+    fn add_line(&mut self, line: &str, each: &mut impl FnMut(&str) -> ExitStatus) -> ExitStatus {
         if let Some(id) = line.strip_prefix("id: ") {
             self.next_id = Some(id.to_owned());
         } else if let Some(data) = line.strip_prefix("data: ") {
@@ -142,8 +143,8 @@ impl Stream {
         Ok(())
     }
 
-    /// What has not come whole does not count.
-    fn break_off(&mut self) {
+    /// Discards an incomplete event.
+    fn discard_partial(&mut self) {
         *self = Self {
             id: self.id.take(),
             ..Self::default()
@@ -155,11 +156,13 @@ impl Stream {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "retry: 1000\nid: a-0\n\nid: a-1\nevent: port\ndata: {\"x\":1}\n\n: nothing new\nid: a-9\n\n\
+    const TEXT: &str = "retry: 1000\nid: a-0\n\n\
+                        id: a-1\nevent: port\ndata: {\"x\":1}\n\n\
+                        : nothing new\nid: a-9\n\n\
                         id: a-10\nevent: port\ndata: {\"x\":2}\n";
 
     #[test]
-    fn events_come_whole_whatever_the_pieces() {
+    fn events_are_complete_however_the_stream_is_split() {
         for piece in 1..TEXT.len() {
             let (mut stream, mut all) = (Stream::default(), Vec::new());
             for bytes in TEXT.as_bytes().chunks(piece) {
@@ -171,14 +174,14 @@ mod tests {
             }
             assert_eq!(all, [r#"{"x":1}"#]);
             assert_eq!(stream.id.as_deref(), Some("a-9"));
-            stream.break_off();
+            stream.discard_partial();
             assert_eq!((stream.next_id, stream.data.as_str()), (None, ""));
-            assert_eq!(stream.id.as_deref(), Some("a-9"), "it goes on there");
+            assert_eq!(stream.id.as_deref(), Some("a-9"), "the position is kept");
         }
     }
 
     #[test]
-    fn nonsense_ends_it() {
+    fn a_line_without_an_end_is_refused() {
         let mut stream = Stream::default();
         let piece = vec![b'x'; LINE_MAX / 2];
         let mut add = || stream.add(&piece, |_| Ok(()));
@@ -187,16 +190,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_people() {
-        let data = r#"{"id":"a-1","time":"2026-01-02T03:04:05.006Z","level":"warn","left_out":3,"kind":"port","port":"vm1",
-            "state":"faulted","reason":"a \u001b[31m chain"}"#;
-        let expected = "2026-01-02T03:04:05.006Z warn  port vm1 is faulted: a \u{fffd}[31m chain, and 3 before it that were left out\n";
-        assert_eq!(line(data, false), expected);
-        let data = r#"{"id":"a-2","time":"t","kind":"flushed","by":{"uid":7,"pid":8},"segment":"blue","count":2}"#;
-        assert_eq!(
-            line(data, false),
-            "t info  2 learned addresses of segment blue flushed (uid 7, pid 8)\n"
+    fn an_event_is_one_line() {
+        let data = r#"{"id":"a-1","time":"2026-01-02T03:04:05.006Z","level":"warn",
+            "suppressed":3,"kind":"port","port":"vm1","state":"faulted",
+            "reason":"a \u001b[31m chain"}"#;
+        let text = |data: &str| message(&serde_json::from_str::<Event>(data).unwrap().what);
+        let expected = format!(
+            "2026-01-02T03:04:05.006Z warn  {} (3 similar events suppressed)\n",
+            text(data).replace('\u{1b}', "\u{fffd}")
         );
+        assert_eq!(line(data, false), expected);
+        let data = r#"{"id":"a-2","time":"t","kind":"fdb_flushed","by":{"uid":7,"pid":8},
+            "segment":"blue","count":2}"#;
+        let expected = format!("t info  {} (uid 7, pid 8)\n", text(data));
+        assert_eq!(line(data, false), expected);
         assert_eq!(line("{}", false), "{}\n");
         assert_eq!(line(data, true), format!("{data}\n"));
     }

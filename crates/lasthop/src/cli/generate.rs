@@ -1,84 +1,80 @@
-//! What is generated from the arguments: completions and man pages.
+//! Completions and man pages, generated from the arguments.
 
 use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
+use clap::builder::Resettable;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::args::Cli;
-use super::{Done, Failure, emit};
+use super::args::{Cli, EXIT_STATUSES};
+use super::{ExitStatus, Failure, emit};
 
-/// The configuration in the man page. A test reads it, so it is right.
+/// The example of a configuration in the man page; a test checks it.
 const EXAMPLE: &str = include_str!("example.toml");
 
-/// What the arguments do not say, in roff (`groff_man(7)`).
+/// The sections of the man page that do not come from the arguments, in roff (`groff_man(7)`).
 const MORE: &str = r#".SH CONFIGURATION
-\fBlasthop run\fR reads one TOML file. An error names its file, line and key, and nothing is started.
+\fBlasthop run\fR reads one TOML file, described in \fBlasthop.toml\fR(5). An error names the file,
+line and key, and nothing is started.
 .PP
 .EX
 @EXAMPLE@.EE
 .SH FILES
 .TP
 \fIDIR\fR/api.sock
-The API: HTTP and JSON. Who may write to this socket may do everything.
+The API: HTTP and JSON. Write access to this socket is full control of the switch.
 .SH EXIT STATUS
-.TP
-0
-Done.
-.TP
-1
-It was asked for rightly and failed, or broke off: nobody answers, somebody else was faster, there are too many already. Asked again
-it may be done.
-.TP
-2
-What was asked for is wrong, and nothing was changed: usage, configuration, a file that cannot be read, a port or anything else that there
-is not, a name that is taken, something that is needed still.
-.TP
-3
-\fBapply\fR, \fBreload\fR or \fBport set\fR with \fB--dry-run\fR would change something.
-.TP
-4
-Something else would become of a frame than \fBtrace --expect\fR says.
-.PP
-With \fB--json\fR, what goes wrong is told as a JSON document on standard error, unless it is wrong usage.
+@EXIT_STATUSES@.PP
+With \fB--json\fR, an error is a JSON document on standard error; wrong usage is always plain text.
 .SH SIGNALS
 .TP
 SIGHUP
-\fBlasthop run\fR applies its configuration file again, as \fBlasthop reload\fR does. What cannot change while it runs, or cannot be had, is
-logged, and nothing is changed.
+\fBlasthop run\fR applies its configuration file again, as \fBlasthop reload\fR does. If the file is
+invalid, or has a change that needs a restart, the error is logged and nothing is changed.
 .TP
 SIGTERM, SIGINT
-It ends.
+\fBlasthop run\fR ends.
+.SH SEE ALSO
+\fBlasthop.toml\fR(5)
 "#;
 
-/// Prints the completions of a shell.
-pub(super) fn completions(shell: Shell) -> Done {
+/// Prints the completion script of a shell.
+pub(super) fn completions(shell: Shell) -> ExitStatus {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "lasthop", &mut script);
     emit(&String::from_utf8_lossy(&script))
 }
 
 /// Prints the man page, or writes one for each command into a directory.
-pub(super) fn man(out: Option<&Path>) -> Done {
+pub(super) fn man(out: Option<&Path>) -> ExitStatus {
     let page = main_page().map_err(|error| Failure::Failed(error.to_string()))?;
     let Some(dir) = out else {
         return emit(&page);
     };
-    let told = |error: io::Error| format!("{}: {error}", dir.display());
-    std::fs::create_dir_all(dir).map_err(|error| Failure::Wrong(told(error)))?;
+    let text = |error: io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(dir).map_err(|error| Failure::Invalid(text(error)))?;
     let written = clap_mangen::generate_to(Cli::command(), dir)
         .and_then(|()| std::fs::write(dir.join("lasthop.1"), page));
-    written.map_err(|error| Failure::Failed(told(error)))
+    written.map_err(|error| Failure::Failed(text(error)))
 }
 
-/// The page `lasthop(1)`.
+/// Returns the page `lasthop(1)`.
 fn main_page() -> io::Result<String> {
     let mut page = Vec::new();
-    Man::new(Cli::command()).render(&mut page)?;
+    // The section below replaces the exit statuses of `--help`.
+    let command = Cli::command().after_help(Resettable::Reset);
+    Man::new(command).render(&mut page)?;
     let page = String::from_utf8_lossy(&page);
-    // A bare hyphen in roff is a typographic one, which nobody can paste into a file.
+    // roff prints a bare hyphen as a typographic one, which TOML does not accept.
     let example = EXAMPLE.replace('\\', "\\e").replace('-', "\\-");
-    Ok(format!("{page}{}", MORE.replace("@EXAMPLE@", &example)))
+    let statuses = EXIT_STATUSES.map(|(status, text)| {
+        let text = text.replace('-', "\\-");
+        format!(".TP\n{status}\n{text}\n")
+    });
+    let more = MORE
+        .replace("@EXAMPLE@", &example)
+        .replace("@EXIT_STATUSES@", &statuses.concat());
+    Ok(format!("{page}{more}"))
 }

@@ -1,14 +1,16 @@
-//! A port's limits, as arguments and as they are shown.
+//! A port's rate limits as arguments and in output.
 
 use api::v1::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 use serde_json::{Map, Value, json};
 
 use super::units::rate;
 
-/// What [`limit`] reads, in words.
-const EXPECTED: &str = "expected WHAT:none or WHAT:packets=N,packets-burst=N,bits=N,bits-burst=N, with WHAT one of from-guest, to-guest, broadcast, multicast and unknown-unicast, and N like 1500, 100k or 1G";
+/// The error of [`limit`].
+const EXPECTED: &str = "expected WHAT:none or WHAT:packets=N,packets-burst=N,bits=N,bits-burst=N, \
+                        with WHAT one of from-guest, to-guest, broadcast, multicast and \
+                        unknown-unicast, and N like 1500, 100k or 1G";
 
-/// Keys, as arguments and as the API spells them.
+/// Keys of the argument with the API's keys.
 const KEYS: [(&str, &str); 4] = [
     ("packets", "packets_per_second"),
     ("packets-burst", "packets_burst"),
@@ -18,16 +20,16 @@ const KEYS: [(&str, &str); 4] = [
 const RATES: [&str; 2] = ["from_guest", "to_guest"];
 const FLOODS: [&str; 3] = ["broadcast", "multicast", "unknown_unicast"];
 
-/// One limit that is wanted, or not any more.
+/// One limit to set or to remove.
 #[derive(Clone, Debug)]
 pub(super) struct LimitArg {
-    /// As the API spells it.
+    /// The API's key.
     what: String,
-    /// What it is from now on; `null`: there is none.
+    /// The new value; `null` removes the limit.
     patch: Value,
 }
 
-/// Reads a limit.
+/// Parses a limit.
 pub(super) fn limit(text: &str) -> Result<LimitArg, String> {
     parse(text).ok_or_else(|| EXPECTED.to_owned())
 }
@@ -44,7 +46,7 @@ fn parse(text: &str) -> Option<LimitArg> {
         let patch = Value::Null;
         return Some(LimitArg { what, patch });
     }
-    // What is not said is as usual from now on, not as before.
+    // A key that is not given gets its default, not its value before.
     let mut patch: Map<String, Value> = (known.iter())
         .map(|(_, key)| ((*key).to_owned(), Value::Null))
         .collect();
@@ -60,21 +62,21 @@ fn parse(text: &str) -> Option<LimitArg> {
     Some(LimitArg { what, patch })
 }
 
-/// What changes; nothing if no limit is said.
+/// Returns the merge patch, or `None` without limits.
 pub(super) fn patch(limits: &[LimitArg]) -> Option<Value> {
     let all = limits.iter();
     let all: Map<_, _> = all.map(|l| (l.what.clone(), l.patch.clone())).collect();
     (!all.is_empty()).then_some(Value::Object(all))
 }
 
-/// What a new port is held to.
+/// Returns the limits of a new port.
 pub(super) fn spec(limits: &[LimitArg]) -> LimitsSpec {
     let patch = patch(limits).unwrap_or_else(|| json!({}));
-    // A key that is `null` reads like one that is not there, and every key is known.
+    // `null` is read like an absent key, and all keys are known.
     serde_json::from_value(patch).unwrap_or_default()
 }
 
-/// The limits in words, one a line.
+/// Formats the limits, one per line.
 pub(super) fn lines(limits: &LimitsSpec) -> Vec<String> {
     let one_way = |what: &str, limit: Option<RateLimit>| {
         let limit = limit?;
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_read_as_it_is_written() {
+    fn limits_are_parsed() {
         let all = [
             limit("from-guest:packets=100k,bits=2.5G").unwrap(),
             limit("unknown-unicast:packets=10,packets-burst=20").unwrap(),
@@ -127,12 +129,16 @@ mod tests {
         );
         let patch = patch(&all).unwrap();
         assert_eq!(patch["broadcast"], Value::Null);
-        assert_eq!(patch["from_guest"]["bits_burst"], Value::Null, "as usual");
+        assert_eq!(
+            patch["from_guest"]["bits_burst"],
+            Value::Null,
+            "the default"
+        );
         assert_eq!(super::patch(&[]), None);
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn malformed_limits_are_refused() {
         for text in [
             "",
             "from-guest",

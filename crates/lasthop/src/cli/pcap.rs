@@ -1,14 +1,14 @@
-//! Reads frames out of pcap and pcapng files (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng): Ethernet alone, and of each
-//! frame no more than its headers. Whatever is in a file, memory is bounded.
+//! A reader of pcap and pcapng files (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng): Ethernet
+//! only, and only the headers of each frame. Memory is bounded for any file.
 
 use std::io::{self, ErrorKind, Read};
 
-/// Bytes of a frame that are kept.
-const KEPT: usize = 192;
-/// Bytes of a block or a packet at most; a longer one is no capture's.
-const LONGEST: u32 = 1 << 24;
-/// Interfaces in a section at most.
-const INTERFACES: usize = 1 << 16;
+/// Bytes of a frame that are read.
+const HEADERS_MAX: usize = 192;
+/// Upper bound of a block or packet in bytes; longer ones are an error.
+const BLOCK_MAX: u32 = 1 << 24;
+/// Upper bound of interfaces in a section.
+const INTERFACES_MAX: usize = 1 << 16;
 /// The link type of Ethernet.
 const ETHERNET: u16 = 1;
 
@@ -17,19 +17,19 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// Of classic pcap, with time stamps in microseconds and in nanoseconds.
+/// Magic numbers of classic pcap, with time stamps in microseconds and nanoseconds.
 const CLASSIC: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// A frame of a file.
+/// A captured frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Captured {
-    /// Its first bytes.
+    /// The first bytes.
     pub(super) headers: Vec<u8>,
-    /// Its whole length.
+    /// The original length.
     pub(super) length: u32,
 }
 
-/// The order of the bytes of a number.
+/// Byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     Little,
@@ -44,21 +44,21 @@ impl Order {
         }
     }
 
-    /// The order in which these bytes are one of these numbers.
-    fn of(bytes: [u8; 4], wanted: &[u32]) -> Option<Self> {
+    /// Returns the order in which the bytes are one of these numbers.
+    fn of(bytes: [u8; 4], magics: &[u32]) -> Option<Self> {
         let both = [Self::Little, Self::Big];
-        both.into_iter().find(|o| wanted.contains(&o.word(bytes)))
+        both.into_iter().find(|o| magics.contains(&o.word(bytes)))
     }
 }
 
 #[derive(Debug)]
 enum Format {
     Classic,
-    /// The link types of the section's interfaces, with the most bytes that each keeps of a frame; 0: all.
+    /// The link types of the section's interfaces with their snapshot lengths; 0 means unlimited.
     NextGeneration(Vec<(u16, u32)>),
 }
 
-/// The frames of a file, one after the other.
+/// A reader of the frames of a file.
 #[derive(Debug)]
 pub(super) struct Capture<R> {
     input: R,
@@ -71,12 +71,12 @@ fn bad(why: impl Into<String>) -> io::Error {
 }
 
 impl<R: Read> Capture<R> {
-    /// Begins to read.
+    /// Reads the file's header.
     ///
     /// # Errors
-    /// The system's, and for what is no capture.
+    /// System errors, and a file that is not a capture.
     pub(super) fn open(mut input: R) -> io::Result<Self> {
-        let none = || bad("it is neither pcap nor pcapng");
+        let none = || bad("neither pcap nor pcapng");
         let magic = word(&mut input)?.ok_or_else(none)?;
         if Order::of(magic, &[SECTION_HEADER]).is_some() {
             let format = Format::NextGeneration(Vec::new());
@@ -100,10 +100,10 @@ impl<R: Read> Capture<R> {
         })
     }
 
-    /// The next frame, if there is one.
+    /// Returns the next frame, or `None` at the end.
     ///
     /// # Errors
-    /// The system's, and for what is not as it should be.
+    /// System errors, and a malformed file.
     pub(super) fn next(&mut self) -> io::Result<Option<Captured>> {
         match self.format {
             Format::Classic => self.next_record(),
@@ -119,43 +119,43 @@ impl<R: Read> Capture<R> {
         self.frame(captured, length, captured).map(Some)
     }
 
-    /// Reads a frame, of which `captured` bytes are there, with what follows it up to `room`.
+    /// Reads a frame of `captured` bytes, and skips the padding up to `room`.
     fn frame(&mut self, captured: u32, length: u32, room: u32) -> io::Result<Captured> {
-        if captured > LONGEST || captured > room {
-            return Err(bad(format!("a frame of {captured} bytes")));
+        if captured > BLOCK_MAX || captured > room {
+            return Err(bad(format!("invalid frame length {captured}")));
         }
-        let kept = (captured as usize).min(KEPT);
-        let mut headers = vec![0; kept];
+        let read = (captured as usize).min(HEADERS_MAX);
+        let mut headers = vec![0; read];
         fill(&mut self.input, &mut headers)?;
-        self.skip(room - kept as u32)?;
+        self.skip(room - read as u32)?;
         let length = length.max(captured);
         Ok(Captured { headers, length })
     }
 
-    /// The length of the rest of a block, without the length at its end.
+    /// Returns the length of the rest of a block, without the length at its end.
     fn block(&mut self, read: u32) -> io::Result<u32> {
         let [length] = self.words()?;
         let rest = length.checked_sub(read + 4);
-        let wrong = || bad(format!("a block of {length} bytes"));
-        let rest = rest.filter(|_| length <= LONGEST && length.is_multiple_of(4));
-        rest.ok_or_else(wrong)
+        let invalid = || bad(format!("invalid block length {length}"));
+        let rest = rest.filter(|_| length <= BLOCK_MAX && length.is_multiple_of(4));
+        rest.ok_or_else(invalid)
     }
 
-    /// The end of a block.
+    /// Skips to the end of a block.
     fn end(&mut self, rest: u32) -> io::Result<()> {
         self.skip(rest)?;
         self.words::<1>().map(drop)
     }
 
-    /// What follows a section header's type.
+    /// Reads a section header after its type.
     fn begin_section(&mut self) -> io::Result<()> {
         let length: [u8; 4] = whole(&mut self.input)?;
         let order: [u8; 4] = whole(&mut self.input)?;
         let order = Order::of(order, &[BYTE_ORDER]);
-        self.order = order.ok_or_else(|| bad("the byte order of a section is unknown"))?;
+        self.order = order.ok_or_else(|| bad("unknown byte order of a section"))?;
         let length = self.order.word(length);
-        if !(28..=LONGEST).contains(&length) || !length.is_multiple_of(4) {
-            return Err(bad(format!("a section header of {length} bytes")));
+        if !(28..=BLOCK_MAX).contains(&length) || !length.is_multiple_of(4) {
+            return Err(bad(format!("invalid section header length {length}")));
         }
         self.format = Format::NextGeneration(Vec::new());
         self.end(length - 16)
@@ -186,27 +186,27 @@ impl<R: Read> Capture<R> {
             Order::Little => u16::from_le_bytes([kind[0], kind[1]]),
             Order::Big => u16::from_be_bytes([kind[0], kind[1]]),
         };
-        let [most] = self.words()?;
+        let [snaplen] = self.words()?;
         if let Format::NextGeneration(interfaces) = &mut self.format {
-            if interfaces.len() == INTERFACES {
+            if interfaces.len() == INTERFACES_MAX {
                 return Err(bad("too many interfaces"));
             }
-            interfaces.push((kind, most));
+            interfaces.push((kind, snaplen));
         }
         self.end(rest)
     }
 
-    /// The rest of a block behind its first `fixed` bytes, which have to be there.
+    /// Returns the length of a block's rest after its first `fixed` bytes, which are required.
     fn need(&mut self, fixed: u32) -> io::Result<u32> {
         let rest = self.block(8)?;
         let behind = rest.checked_sub(fixed);
-        behind.ok_or_else(|| bad("a block is too short"))
+        behind.ok_or_else(|| bad("block too short"))
     }
 
     fn enhanced(&mut self) -> io::Result<Captured> {
         let room = self.need(20)?;
         let [interface, _, _, captured, length] = self.words()?;
-        self.from(interface)?;
+        self.snaplen_of(interface)?;
         let frame = self.frame(captured, length, room)?;
         self.end(0)?;
         Ok(frame)
@@ -215,24 +215,24 @@ impl<R: Read> Capture<R> {
     fn simple(&mut self) -> io::Result<Captured> {
         let room = self.need(4)?;
         let [length] = self.words()?;
-        let most = match self.from(0)? {
+        let captured = match self.snaplen_of(0)? {
             0 => length,
-            most => most.min(length),
+            snaplen => snaplen.min(length),
         };
-        let frame = self.frame(most, length, room)?;
+        let frame = self.frame(captured, length, room)?;
         self.end(0)?;
         Ok(frame)
     }
 
-    /// The interface of a packet: it has to be Ethernet. How much it keeps of a frame.
-    fn from(&self, interface: u32) -> io::Result<u32> {
+    /// Checks that a packet's interface is Ethernet and returns its snapshot length.
+    fn snaplen_of(&self, interface: u32) -> io::Result<u32> {
         let Format::NextGeneration(interfaces) = &self.format else {
             return Ok(0);
         };
         let found = interfaces.get(interface as usize);
-        let (kind, most) = found.ok_or_else(|| bad("a packet of no interface"))?;
+        let (kind, snaplen) = found.ok_or_else(|| bad("packet without an interface"))?;
         ethernet(*kind)?;
-        Ok(*most)
+        Ok(*snaplen)
     }
 
     fn words<const N: usize>(&mut self) -> io::Result<[u32; N]> {
@@ -245,9 +245,10 @@ impl<R: Read> Capture<R> {
 
     fn skip(&mut self, bytes: u32) -> io::Result<()> {
         let skipped = io::copy(&mut (&mut self.input).take(bytes.into()), &mut io::sink())?;
-        match skipped == u64::from(bytes) {
-            true => Ok(()),
-            false => Err(cut_off()),
+        if skipped == u64::from(bytes) {
+            Ok(())
+        } else {
+            Err(truncated())
         }
     }
 }
@@ -255,12 +256,12 @@ impl<R: Read> Capture<R> {
 fn ethernet(kind: u16) -> io::Result<()> {
     match kind {
         ETHERNET => Ok(()),
-        other => Err(bad(format!("link type {other}, which is not Ethernet"))),
+        other => Err(bad(format!("link type {other} is not Ethernet"))),
     }
 }
 
-fn cut_off() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, "the file is cut off")
+fn truncated() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "truncated file")
 }
 
 fn whole<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
@@ -272,19 +273,19 @@ fn whole<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
 fn fill(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<()> {
     let filled = input.read_exact(bytes);
     filled.map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof => cut_off(),
+        ErrorKind::UnexpectedEof => truncated(),
         _ => error,
     })
 }
 
-/// Four bytes, or that the file ends here.
+/// Reads four bytes, or `None` at the end of the file.
 fn word(input: &mut impl Read) -> io::Result<Option<[u8; 4]>> {
     let mut bytes = Vec::new();
     input.take(4).read_to_end(&mut bytes)?;
     match <[u8; 4]>::try_from(bytes.as_slice()) {
         Ok(word) => Ok(Some(word)),
         Err(_) if bytes.is_empty() => Ok(None),
-        Err(_) => Err(cut_off()),
+        Err(_) => Err(truncated()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Documents as tables for people.
+//! Tables of API documents.
 
 mod acl;
 mod port;
@@ -19,9 +19,9 @@ pub(super) use reasons::reasons;
 
 use super::tables::Column::{Number, Text};
 use super::tables::table;
-use super::units::{bytes, count, duration, rate, several};
+use super::units::{bytes, count, duration, plural, rate};
 
-/// What stands where there is nothing to say.
+/// The text of an absent value.
 const NONE: &str = "-";
 
 /// `lasthop status`.
@@ -60,40 +60,42 @@ fn processes(processes: &[ProcessStatus]) -> String {
 }
 
 fn switch(switch: &SwitchStatus) -> String {
-    let connected = match switch.connected {
-        true => "connected to control",
-        false => "not connected to control",
+    let connected = if switch.connected {
+        "connected to control"
+    } else {
+        "not connected to control"
     };
     let helpers = match switch.helpers {
         0 => String::new(),
         some => format!(
-            ", {} that served {}",
-            several(some.into(), "helper"),
-            several(switch.helped, "frame")
+            ", {} with {}",
+            plural(some.into(), "helper"),
+            plural(switch.helper_frames, "frame")
         ),
     };
     format!(
-        "switch {connected}, {} cached, {} sent to control ({} dropped), program {}, {}{helpers}, {} poll\n{}",
-        several(switch.flows, "flow"),
-        several(switch.upcalls, "frame"),
+        "switch {connected}: {}, {} to control ({} dropped), policy epoch {}, {}{helpers}, \
+         {} polling\n{}",
+        plural(switch.flows, "cached flow"),
+        plural(switch.upcalls, "upcall"),
         count(switch.upcalls_dropped),
         switch.epoch,
-        several(switch.workers.into(), "worker"),
+        plural(switch.workers.into(), "worker"),
         switch.poll.as_str(),
         guest_state(&switch.guest_state)
     )
 }
 
-/// By what the switch knows what guests' processors do.
+/// Formats the source of vCPU states.
 fn guest_state(status: &GuestStateStatus) -> String {
-    let by = match status.by {
-        GuestStates::Bpf => "guests' processors watched by the kernel",
-        GuestStates::Proc => "guests' processors watched in /proc",
-        GuestStates::Off | GuestStates::Auto => "guests' processors not watched",
+    let source = match status.by {
+        GuestStates::Bpf => "BPF programs",
+        GuestStates::Proc => "samples of /proc",
+        GuestStates::Off | GuestStates::Auto => "off",
     };
     let reason = status.reason.as_ref();
-    let reason = reason.map(|reason| format!(": {reason}"));
-    format!("{by}{}", reason.unwrap_or_default())
+    let reason = reason.map(|reason| format!(" ({reason})"));
+    format!("vCPU states: {source}{}", reason.unwrap_or_default())
 }
 
 /// `lasthop port list`.
@@ -128,7 +130,7 @@ pub(super) fn ports(ports: &[PortStatus]) -> String {
     table(&columns, &rows, "no ports")
 }
 
-/// How far a port is, unless it is not to take part.
+/// Returns the state of a port, or `admin-down`.
 fn state(port: &PortStatus) -> &'static str {
     match port.admin_state {
         AdminState::Up => port.state.as_str(),
@@ -136,7 +138,7 @@ fn state(port: &PortStatus) -> &'static str {
     }
 }
 
-/// Who dials of a guest's port; what a driver moves frames with.
+/// Returns the role of a vhost-user port, or the back end of a driver's port.
 fn role(port: &PortStatus) -> String {
     match &port.driver_process {
         None => port.role.as_str().to_owned(),
@@ -148,13 +150,15 @@ fn far_end(port: &PortStatus) -> String {
     port.interface.clone().unwrap_or(port.socket.clone())
 }
 
-/// Why a port is in its state; of a driver that has ended, what it said itself, and of one that runs, what else is to be known.
+/// Returns the reason for a port's state: the port's, or that of its driver process. The driver's
+/// own reason comes first if the driver has ended.
 fn reason(port: &PortStatus) -> Option<String> {
     let driver = port.driver_process.as_ref();
-    let words = driver.and_then(|driver| driver.reason.clone());
-    let reason = match driver.is_some_and(|driver| driver.pid.is_some()) {
-        true => port.reason.clone().or(words),
-        false => words.or(port.reason.clone()),
+    let drivers = driver.and_then(|driver| driver.reason.clone());
+    let reason = if driver.is_some_and(|driver| driver.pid.is_some()) {
+        port.reason.clone().or(drivers)
+    } else {
+        drivers.or(port.reason.clone())
     };
     let paused = Duration::from_millis(port.front_ends.pause_ms);
     if paused.is_zero() {
@@ -163,13 +167,13 @@ fn reason(port: &PortStatus) -> Option<String> {
     let reason = reason.unwrap_or_default();
     let seconds = paused.as_secs_f64();
     Some(format!(
-        "{reason}; no connection is taken for {seconds:.1} s"
+        "{reason}; accepts no connection for {seconds:.1} s"
     ))
 }
 
-/// What came of `lasthop port add` and `port set`.
-pub(super) fn change(what: &str, port: &PortStatus) -> String {
-    format!("port {} {what}, {}\n", port.name, state(port))
+/// Formats the result of `lasthop port add` and `port set`.
+pub(super) fn change(done: &str, port: &PortStatus) -> String {
+    format!("port {} {done}, {}\n", port.name, state(port))
 }
 
 /// `lasthop segment list`.
@@ -177,16 +181,17 @@ pub(super) fn segments(segments: &[SegmentStatus]) -> String {
     let columns = [
         Text("SEGMENT"),
         Number("VLAN"),
-        Text("QUESTIONS"),
+        Text("NEIGHBOUR SUPPRESSION"),
         Text("PORTS"),
     ];
     let row = |segment: &SegmentStatus| {
         vec![
             segment.name.clone(),
             or_none(segment.vlan.map(|vlan| vlan.to_string())),
-            match segment.neighbour_suppression {
-                true => "answered".to_owned(),
-                false => "flooded".to_owned(),
+            if segment.neighbour_suppression {
+                "on".to_owned()
+            } else {
+                "off".to_owned()
             },
             segment.ports.join(","),
         ]
@@ -227,13 +232,13 @@ pub(super) fn mirrors(mirrors: &[MirrorStatus]) -> String {
         lost.map(|(reason, lost)| vec![mirror.name.clone(), reason.clone(), count(*lost)])
     });
     let losses: Vec<_> = losses.collect();
-    match losses.is_empty() {
-        true => text,
-        false => format!("{text}\n{}", table(&columns, &losses, "")),
+    if losses.is_empty() {
+        return text;
     }
+    format!("{text}\n{}", table(&columns, &losses, ""))
 }
 
-/// Whose frames a mirror copies.
+/// Formats the sources of a mirror.
 fn copied(mirror: &MirrorStatus) -> String {
     let way = match mirror.direction {
         MirrorDirection::Both => "",
@@ -257,9 +262,10 @@ pub(super) fn fdb(fdb: &FdbDocument) -> String {
         .entries
         .iter()
         .map(|entry| {
-            let age = match entry.is_static {
-                true => "static".to_owned(),
-                false => duration(entry.age_seconds),
+            let age = if entry.is_static {
+                "static".to_owned()
+            } else {
+                duration(entry.age_seconds)
             };
             vec![
                 entry.segment.clone(),
@@ -269,7 +275,7 @@ pub(super) fn fdb(fdb: &FdbDocument) -> String {
             ]
         })
         .collect();
-    table(&columns, &rows, "nothing learned")
+    table(&columns, &rows, "no entries")
 }
 
 /// `lasthop stats`.
@@ -298,28 +304,39 @@ pub(super) fn stats(stats: &StatsDocument) -> String {
     };
     let rows: Vec<_> = stats.ports.iter().map(row).collect();
     let traffic = table(&columns, &rows, "no ports");
-    match drops(stats) {
-        Some(drops) => format!("{traffic}\n{drops}"),
-        None => traffic,
-    }
+    let others = [drops(stats), neighbour_replies(stats)];
+    let all: Vec<String> = [traffic]
+        .into_iter()
+        .chain(others.into_iter().flatten())
+        .collect();
+    all.join("\n")
 }
 
-/// Which port dropped why, then all ports together; nothing without a drop.
+/// Formats the drops by port and reason, then of all ports; `None` without drops.
 fn drops(stats: &StatsDocument) -> Option<String> {
     let columns = [Text("DROPPED BY"), Text("REASON"), Number("FRAMES")];
     let ports = stats.ports.iter();
     let ports = ports.map(|port| (port.name.as_str(), &port.drops));
     let rows: Vec<_> = ports
         .chain([("(all)", &stats.drops)])
-        .flat_map(|(who, drops)| {
+        .flat_map(|(port, drops)| {
             let some = drops.iter().filter(|(_, frames)| **frames > 0);
-            some.map(move |(why, frames)| vec![who.to_owned(), why.clone(), count(*frames)])
+            some.map(move |(reason, frames)| vec![port.to_owned(), reason.clone(), count(*frames)])
         })
         .collect();
     (!rows.is_empty()).then(|| table(&columns, &rows, ""))
 }
 
-/// `lasthop stats --watch`: what moved between two looks.
+/// Formats the neighbour replies by port; `None` without replies.
+fn neighbour_replies(stats: &StatsDocument) -> Option<String> {
+    let columns = [Text("PORT"), Number("NEIGHBOUR REPLIES")];
+    let replied = stats.ports.iter().filter(|port| port.neighbour_replies > 0);
+    let row = |port: &PortStats| vec![port.name.clone(), count(port.neighbour_replies)];
+    let rows: Vec<_> = replied.map(row).collect();
+    (!rows.is_empty()).then(|| table(&columns, &rows, ""))
+}
+
+/// `lasthop stats --watch`: rates between two samples.
 pub(super) fn rates(last: &StatsDocument, now: &StatsDocument, time: Duration) -> String {
     let columns = [
         Text("PORT"),
@@ -349,20 +366,20 @@ pub(super) fn rates(last: &StatsDocument, now: &StatsDocument, time: Duration) -
     table(&columns, &rows, "no ports")
 }
 
-/// Packets and bits a second in one direction.
+/// Formats packets and bits per second in one direction.
 fn traffic(was: Traffic, is: Traffic, seconds: f64) -> [String; 2] {
-    // A port that was removed and added again starts over.
+    // The counters of a port that was removed and added again start at 0.
     let packets = is.packets.saturating_sub(was.packets) as f64;
     let bits = is.bytes.saturating_sub(was.bytes) as f64 * 8.0;
     [rate(packets / seconds, ""), rate(bits / seconds, "bit")]
 }
 
-/// All drops together.
+/// Returns the sum of all drops.
 fn total(drops: &BTreeMap<String, u64>) -> u64 {
     drops.values().sum()
 }
 
-/// The segment of an access port, or those of a trunk.
+/// Formats the segment of an access port, or the segments of a trunk.
 fn membership(port: &PortStatus) -> String {
     match (&port.segment, &port.trunk) {
         (_, Some(trunk)) => format!("trunk {}", trunk.join(",")),
@@ -371,7 +388,7 @@ fn membership(port: &PortStatus) -> String {
     }
 }
 
-/// A value, or the sign for none.
+/// Returns the value, or [`NONE`].
 fn or_none(value: Option<String>) -> String {
     value.unwrap_or_else(|| NONE.to_owned())
 }

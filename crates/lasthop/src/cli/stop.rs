@@ -1,4 +1,4 @@
-//! The end of a command that goes on until it is interrupted.
+//! Signals that end a command.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// Follows them from now on.
+    /// Starts to handle the signals.
     pub(super) fn new() -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::Failed(error.to_string());
         Ok(Self {
@@ -22,8 +22,8 @@ impl Stop {
         })
     }
 
-    /// Waits for one.
-    pub(super) async fn wanted(&mut self) {
+    /// Waits for one of the signals.
+    pub(super) async fn requested(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

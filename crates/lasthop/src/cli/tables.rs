@@ -1,19 +1,19 @@
-//! Plain tables: no borders, headings above, numbers to the right.
+//! Plain tables: headings without borders, text to the left, numbers to the right.
 
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::units::printable;
 
-/// How a column is written.
+/// A column: its heading and alignment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
-    /// Words, to the left.
+    /// Aligned to the left.
     Text(&'static str),
-    /// Numbers, to the right.
+    /// Aligned to the right.
     Number(&'static str),
 }
 
-/// A table as text, each line ended. Without rows, `empty` instead.
+/// Formats a table; without rows, returns `empty` as a line.
 pub(super) fn table(columns: &[Column], rows: &[Vec<String>], empty: &str) -> String {
     if rows.is_empty() {
         return format!("{empty}\n");
@@ -37,7 +37,7 @@ pub(super) fn table(columns: &[Column], rows: &[Vec<String>], empty: &str) -> St
     text
 }
 
-/// Facts about one thing, each on a line of its own.
+/// Formats names with values, one pair per line.
 pub(super) fn facts(facts: &[(&str, String)]) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, value): &(&str, String)| format!("{name:width$}  {}\n", printable(value));
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_left_numbers_right_nothing_trails() {
+    fn text_is_left_numbers_right_without_trailing_blanks() {
         let columns = [Column::Text("NAME"), Column::Number("N"), Column::Text("X")];
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["a", "1", ""]), row(["bcdef", "1000", "y\x1b[2J"])];

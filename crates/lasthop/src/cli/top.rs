@@ -1,5 +1,5 @@
-//! `lasthop top` is a program of its own, `lasthop-top`, beside this one: what it takes to draw a screen is not part of the
-//! supervisor.
+//! `lasthop top` executes `lasthop-top` in the same directory: the supervisor's binary does not
+//! link the terminal library.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::process::Command;
 
 use super::Failure;
 
-/// Its name.
+/// The program's name.
 const PROGRAM: &str = "lasthop-top";
 
-/// Becomes it; returns only if that fails.
-pub(super) fn become_top(runtime_dir: &Path) -> Failure {
+/// Replaces this process by the program; returns only after an error.
+pub(super) fn exec(runtime_dir: &Path) -> Failure {
     let own = std::env::current_exe();
     let program = own.map(|own| own.with_file_name(PROGRAM));
     let failed = |program: &Path, error| {

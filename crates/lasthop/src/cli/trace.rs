@@ -1,4 +1,4 @@
-//! `lasthop trace` and `lasthop flows`: what would become of a frame, and what the switch has cached.
+//! `lasthop trace` and `lasthop flows`: the decision about a frame, and the cached flows.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -13,13 +13,13 @@ use hyper::Method;
 
 use super::args::{Expected, Flows, FlowsArgs, TraceArgs};
 use super::client::Client;
-use super::order::{print, read};
 use super::pcap::{Capture, Captured};
+use super::run::{print, read};
 use super::tables::{Column, facts, table};
 use super::units::{self, count, rate};
-use super::{Done, Failure, capture, emit};
+use super::{ExitStatus, Failure, capture, emit};
 
-/// The path of the busiest flows.
+/// Returns the path of the busiest flows.
 pub(super) fn flows_path(filter: &FlowsFilter) -> String {
     let port = filter.port.iter().map(|name| format!("port={name}"));
     let limit = filter.limit.iter().map(|limit| format!("limit={limit}"));
@@ -27,85 +27,85 @@ pub(super) fn flows_path(filter: &FlowsFilter) -> String {
     format!("/v1/flows?{}", query.join("&"))
 }
 
-/// Shows the busiest flows.
-pub(super) async fn flows(client: &Client, args: FlowsArgs) -> Done {
+/// Prints or purges cached flows.
+pub(super) async fn flows(client: &Client, args: FlowsArgs) -> ExitStatus {
     if let Some(Flows::Purge { port }) = args.command {
         let port = port.map(|name| format!("?port={name}"));
         let path = format!("/v1/flows{}", port.unwrap_or_default());
         client.delete(&path).await?;
         return emit("flows purged\n");
     }
-    let answer = client.get(&flows_path(&args.filter())).await?;
-    print::<FlowsDocument>(args.output, &answer, |document| {
+    let response = client.get(&flows_path(&args.filter())).await?;
+    print::<FlowsDocument>(args.output, &response, |document| {
         flows_table(&document.flows)
     })
 }
 
-/// Explains what would become of frames.
-pub(super) async fn trace(client: &Client, args: TraceArgs) -> Done {
+/// Traces frames.
+pub(super) async fn trace(client: &Client, args: TraceArgs) -> ExitStatus {
     if let Some(query) = args.capture() {
         return trace_next(client, &args, &query).await;
     }
     if let Some(path) = &args.pcap {
         let name = path.display().to_string();
-        let file = open(path).map_err(|error| Failure::Wrong(format!("{name}: {error}")))?;
+        let file = open(path).map_err(|error| Failure::Invalid(format!("{name}: {error}")))?;
         return trace_all(client, &args, file, &name).await;
     }
     let request = TraceRequest {
         expression: Some(args.expression.join(" ")),
         ..request(&args)
     };
-    let mut fates = Fates::default();
-    ask(client, &request, &args, &mut fates).await?;
-    fates.check(args.expect)
+    let mut results = Results::default();
+    request_traces(client, &request, &args, &mut results).await?;
+    results.check(args.expect)
 }
 
-/// What would become of frames.
+/// The number of traced and dropped frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Fates {
+struct Results {
     frames: usize,
     dropped: usize,
 }
 
-impl Fates {
+impl Results {
     fn add(&mut self, traces: &[Trace]) {
         let dropped = |trace: &&Trace| trace.outcome.action == TraceAction::Drop;
         self.frames += traces.len();
         self.dropped += traces.iter().filter(dropped).count();
     }
 
-    /// Compares with what was expected. Of no frame nothing can be said.
-    fn check(self, expected: Option<Expected>) -> Done {
-        let (otherwise, done, wanted) = match expected {
+    /// Compares the results with the expected one; without any frame that is an error.
+    fn check(self, expected: Option<Expected>) -> ExitStatus {
+        let (differing, result, expected) = match expected {
             None => return Ok(()),
             Some(Expected::Pass) => (self.dropped, "be dropped", "pass"),
             Some(Expected::Drop) => (self.frames - self.dropped, "pass", "drop"),
         };
-        match (self.frames, otherwise) {
+        match (self.frames, differing) {
             (0, _) => Err(Failure::Failed(format!(
-                "expected {wanted}, found no frame"
+                "expected {expected}, found no frame"
             ))),
             (_, 0) => Ok(()),
             (frames, some) => {
-                let frames = units::several(frames as u64, "frame");
-                let text = format!("expected {wanted}: {some} of {frames} would {done}");
-                Err(Failure::Otherwise(text))
+                let frames = units::plural(frames as u64, "frame");
+                let text = format!("expected {expected}: {some} of {frames} would {result}");
+                Err(Failure::Unexpected(text))
             }
         }
     }
 }
 
-/// Waits for frames of the port, and explains what would become of each.
-async fn trace_next(client: &Client, args: &TraceArgs, query: &CaptureQuery) -> Done {
-    let came = capture::collect(client, &args.port, query).await?;
-    let told = match came.frames {
-        0 if args.output.json => Fates::default().check(args.expect),
-        0 => emit("no frames came\n").and_then(|()| Fates::default().check(args.expect)),
-        _ => trace_all(client, args, &came.file[..], "what came").await,
+/// Captures the next frames of the port and traces each.
+async fn trace_next(client: &Client, args: &TraceArgs, query: &CaptureQuery) -> ExitStatus {
+    let captured = capture::collect(client, &args.port, query).await?;
+    let traced = match captured.frames {
+        0 if args.output.json => Results::default().check(args.expect),
+        0 => emit("no frames captured\n").and_then(|()| Results::default().check(args.expect)),
+        _ => trace_all(client, args, &captured.file[..], "captured frames").await,
     };
-    let frames = units::several(came.frames, "frame");
-    let broken = || Failure::Failed(format!("the capture of them broke off after {frames}"));
-    told.and_then(|()| came.is_whole.then_some(()).ok_or_else(broken))
+    let frames = units::plural(captured.frames, "frame");
+    let broken = || Failure::Failed(format!("the capture broke off after {frames}"));
+    traced.and_then(|()| captured.is_complete.then_some(()).ok_or_else(broken))
 }
 
 fn request(args: &TraceArgs) -> TraceRequest {
@@ -115,35 +115,36 @@ fn request(args: &TraceArgs) -> TraceRequest {
     }
 }
 
-/// Explains what would become of each frame of a file.
-async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &str) -> Done {
-    let unread = |error: io::Error| Failure::Wrong(format!("{name}: {error}"));
-    let mut capture = Capture::open(file).map_err(unread)?;
+/// Traces each frame of a file.
+async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &str) -> ExitStatus {
+    let unreadable = |error: io::Error| Failure::Invalid(format!("{name}: {error}"));
+    let mut capture = Capture::open(file).map_err(unreadable)?;
     let mut request = request(args);
-    let mut fates = Fates::default();
+    let mut results = Results::default();
     loop {
         let mut frames = Vec::new();
         while frames.len() < TRACE_MAX
-            && let Some(frame) = capture.next().map_err(unread)?
+            && let Some(frame) = capture.next().map_err(unreadable)?
         {
-            frames.push(to_send(&frame));
+            frames.push(trace_frame(&frame));
         }
         if frames.is_empty() {
-            return fates.check(args.expect);
+            return results.check(args.expect);
         }
         request.frames = frames;
-        ask(client, &request, args, &mut fates).await?;
+        request_traces(client, &request, args, &mut results).await?;
     }
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    match path.as_os_str() == "-" {
-        true => Ok(Box::new(io::stdin())),
-        false => Ok(Box::new(BufReader::new(File::open(path)?))),
+    if path.as_os_str() == "-" {
+        Ok(Box::new(io::stdin()))
+    } else {
+        Ok(Box::new(BufReader::new(File::open(path)?)))
     }
 }
 
-fn to_send(frame: &Captured) -> TraceFrame {
+fn trace_frame(frame: &Captured) -> TraceFrame {
     let bytes = frame.headers.iter();
     TraceFrame {
         headers: bytes.map(|byte| format!("{byte:02x}")).collect(),
@@ -151,29 +152,34 @@ fn to_send(frame: &Captured) -> TraceFrame {
     }
 }
 
-/// Asks about one lot of frames; `fates`: of those before, and then of these, too.
-async fn ask(client: &Client, request: &TraceRequest, args: &TraceArgs, fates: &mut Fates) -> Done {
-    let answer = client.send(Method::POST, "/v1/trace", request).await?;
-    let document: TraceDocument = read(&answer)?;
-    let before = fates.frames;
-    fates.add(&document.traces);
+/// Requests and prints the traces of some frames, and adds their results.
+async fn request_traces(
+    client: &Client,
+    request: &TraceRequest,
+    args: &TraceArgs,
+    results: &mut Results,
+) -> ExitStatus {
+    let response = client.send(Method::POST, "/v1/trace", request).await?;
+    let document: TraceDocument = read(&response)?;
+    let before = results.frames;
+    results.add(&document.traces);
     if args.output.json {
-        return print::<TraceDocument>(args.output, &answer, |_| String::new());
+        return print::<TraceDocument>(args.output, &response, |_| String::new());
     }
-    let numbered = args.numbers();
+    let numbered = args.is_numbered();
     let mut text = String::new();
     for (at, trace) in document.traces.iter().enumerate() {
         let number = before + at + 1;
         if number > 1 {
             text.push('\n');
         }
-        text += &told(trace, numbered.then_some(number));
+        text += &format_trace(trace, numbered.then_some(number));
     }
     emit(&text)
 }
 
-/// A trace, line by line.
-fn told(trace: &Trace, number: Option<usize>) -> String {
+/// Formats a trace, one line per step.
+fn format_trace(trace: &Trace, number: Option<usize>) -> String {
     let frame = match number {
         Some(number) => format!("{number}: {}", trace.frame),
         None => trace.frame.clone(),
@@ -188,24 +194,27 @@ fn told(trace: &Trace, number: Option<usize>) -> String {
     let mirrors = trace.mirrors.iter();
     lines.extend(mirrors.map(|mirror| ("mirror", mirror.text.clone())));
     if trace.flows.is_empty() {
-        let none = "none is cached: the first such frame has control decide";
+        let none = "not cached: the first such frame causes an upcall";
         lines.push(("flow", none.to_owned()));
     }
-    for told in &trace.flows {
-        let used = match told.flow.packets {
+    for cached in &trace.flows {
+        let used = match cached.flow.packets {
             0 => "not used yet".to_owned(),
             packets => format!(
                 "{} packets, the last {} ago",
                 count(packets),
-                ago(told.flow.idle_ms)
+                ago(cached.flow.idle_ms)
             ),
         };
-        let age = ago(told.flow.age_ms);
-        let what = format!("cached by worker {} {age} ago, {used}", told.worker);
-        lines.push(("flow", what));
-        lines.push(("", format!("{}: {}", told.flow.matches, told.flow.action)));
-        if let Some(why) = &told.disagrees {
-            lines.push(("", format!("NOT what would be decided now: {why}")));
+        let age = ago(cached.flow.age_ms);
+        let text = format!("cached by worker {} {age} ago, {used}", cached.worker);
+        lines.push(("flow", text));
+        lines.push((
+            "",
+            format!("{}: {}", cached.flow.matches, cached.flow.action),
+        ));
+        if let Some(difference) = &cached.disagrees {
+            lines.push(("", format!("outdated: {difference}")));
         }
     }
     facts(&lines)
@@ -238,7 +247,7 @@ fn flows_table(flows: &[FlowEntry]) -> String {
         ]
     };
     let rows: Vec<_> = flows.iter().map(row).collect();
-    table(&columns, &rows, "no flows are cached")
+    table(&columns, &rows, "no cached flows")
 }
 
 #[cfg(test)]
@@ -277,7 +286,7 @@ mod tests {
                 step(TraceStage::Segment, "lan, as untagged from vm1"),
                 step(
                     TraceStage::Policy,
-                    "from vm1: allowed by default, no rule matches (asked: out)",
+                    "from vm1: allowed by default, no rule matches (lists: out)",
                 ),
             ],
             outcome: TraceOutcome {
@@ -294,14 +303,14 @@ mod tests {
 
     #[test]
     fn a_trace_reads_from_top_to_bottom() {
-        let text = told(&trace(Vec::new()), None);
+        let text = format_trace(&trace(Vec::new()), None);
         let expected = "\
 frame    ether 52:54:00:00:00:01 > 52:54:00:00:00:02 icmp 10.0.0.1 > 10.0.0.2, 42 bytes
 assumed  destination 52:54:00:00:00:02: seen with 10.0.0.2 5 s ago
 segment  lan, as untagged from vm1
-policy   from vm1: allowed by default, no rule matches (asked: out)
+policy   from vm1: allowed by default, no rule matches (lists: out)
 result   to vm2
-flow     none is cached: the first such frame has control decide
+flow     not cached: the first such frame causes an upcall
 ";
         assert_eq!(text, expected);
         let disagrees =
@@ -311,7 +320,7 @@ flow     none is cached: the first such frame has control decide
             flow: flow(packets),
             disagrees,
         };
-        let text = told(
+        let text = format_trace(
             &trace(vec![cached(17, None), cached(0, disagrees)]),
             Some(3),
         );
@@ -324,13 +333,13 @@ flow     none is cached: the first such frame has control decide
                 "         from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02: to vm2, untagged",
                 "flow     cached by worker 0 1 min 30 s ago, not used yet",
                 "         from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02: to vm2, untagged",
-                "         NOT what would be decided now: its frames are dropped: reflection; now they would be to vm2",
+                "         outdated: its frames are dropped: reflection; now they would be to vm2",
             ]
         );
     }
 
     #[test]
-    fn what_was_expected_is_compared_with_every_frame() {
+    fn the_expected_result_is_compared_with_every_frame() {
         let of = |actions: &[TraceAction]| {
             let traces: Vec<Trace> = actions
                 .iter()
@@ -342,14 +351,14 @@ flow     none is cached: the first such frame has control decide
                     ..trace(Vec::new())
                 })
                 .collect();
-            let mut fates = Fates::default();
-            fates.add(&traces);
-            let said = |expected| match fates.check(Some(expected)) {
+            let mut results = Results::default();
+            results.add(&traces);
+            let text = |expected| match results.check(Some(expected)) {
                 Ok(()) => String::new(),
                 Err(failure) => failure.to_string(),
             };
-            assert!(fates.check(None).is_ok());
-            (said(Expected::Pass), said(Expected::Drop))
+            assert!(results.check(None).is_ok());
+            (text(Expected::Pass), text(Expected::Drop))
         };
         let (deliver, drop) = (TraceAction::Deliver, TraceAction::Drop);
         let pass = "expected drop: 2 of 2 frames would pass".to_owned();
@@ -375,6 +384,6 @@ PACKETS   RATE    IDLE         AGE  FRAMES                                      
                 .collect::<Vec<_>>()
         };
         assert_eq!(words(&flows_table(&[flow(17)])), words(expected));
-        assert_eq!(flows_table(&[]), "no flows are cached\n");
+        assert_eq!(flows_table(&[]), "no cached flows\n");
     }
 }

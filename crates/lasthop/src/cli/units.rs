@@ -1,6 +1,6 @@
-//! Numbers for people. Documents carry the exact ones.
+//! Rounded numbers for text output. JSON documents have the exact ones.
 
-/// A count: exact up to five digits, then with a decimal prefix.
+/// Formats a count: exact up to five digits, then with a decimal prefix.
 pub(super) fn count(value: u64) -> String {
     match value {
         0..100_000 => value.to_string(),
@@ -12,19 +12,19 @@ pub(super) fn count(value: u64) -> String {
     }
 }
 
-/// Bytes with a binary prefix.
+/// Formats bytes with a binary prefix.
 pub(super) fn bytes(value: u64) -> String {
     let units = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
     scaled(value as f64, 1024.0, &units)
 }
 
-/// Something a second with a decimal prefix.
+/// Formats a rate per second with a decimal prefix.
 pub(super) fn rate(value: f64, unit: &str) -> String {
     let number = scaled(value, 1000.0, &[" ", " k", " M", " G", " T"]);
     format!("{number}{unit}/s").trim_start().to_owned()
 }
 
-/// A duration in its two largest units.
+/// Formats a duration in its two largest units.
 pub(super) fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match seconds {
@@ -35,19 +35,19 @@ pub(super) fn duration(seconds: u64) -> String {
     }
 }
 
-/// A number of things, with the plural's s.
-pub(super) fn several(count: u64, thing: &str) -> String {
+/// Formats a number with a noun, in the plural if it is not 1.
+pub(super) fn plural(count: u64, thing: &str) -> String {
     match count {
         1 => format!("1 {thing}"),
         _ => format!("{count} {thing}s"),
     }
 }
 
-/// Three or four significant digits and a prefix; whole numbers stay whole.
+/// Formats with three or four significant digits and a prefix; whole numbers stay whole.
 fn scaled(value: f64, base: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut unit = 0;
-    // What would be rounded up to the base belongs to the next unit.
+    // A value that would be rounded up to the base gets the next unit.
     while value >= base - 0.05 && unit + 1 < units.len() {
         value /= base;
         unit += 1;
@@ -58,14 +58,15 @@ fn scaled(value: f64, base: f64, units: &[&str]) -> String {
     }
 }
 
-/// A JSON document for a terminal: what JSON lets stand in a string and a terminal obeys is escaped, which means the same.
+/// Escapes control and bidirectional characters of a JSON document, which JSON permits and a
+/// terminal interprets. The document keeps its meaning.
 pub(crate) fn printable_json(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            // Between values.
+            // White space between values.
             '\n' | '\t' => printable.push(c),
-            // Of directions: they make a line read as another one.
+            // Bidirectional characters change the displayed order of a line.
             c if c.is_control()
                 || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
             {
@@ -77,7 +78,7 @@ pub(crate) fn printable_json(text: &str) -> String {
     printable
 }
 
-/// A text without control characters, which would move things on the operator's terminal.
+/// Replaces control characters, which a terminal would interpret.
 pub(crate) fn printable(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().map(visible).collect()
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_says_the_same_and_moves_nothing_on_a_terminal() {
+    fn a_printable_document_keeps_its_meaning() {
         let hostile = "a\u{1b}[2J\u{9b}2J\u{202e}\u{7f}\u{fc}\n";
         let document = serde_json::json!({ "name": hostile }).to_string();
         let printable = printable_json(&document);

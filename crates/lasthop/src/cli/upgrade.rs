@@ -1,4 +1,4 @@
-//! What is asked of the supervisor itself: `lasthop upgrade`, and which file `lasthop reload` means.
+//! Requests to the supervisor: `lasthop upgrade`, and the configuration file for `lasthop reload`.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -7,74 +7,72 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::client::unreachable;
-use super::{Done, Failure, emit, emit_json, units};
+use super::{ExitStatus, Failure, emit, emit_json, units};
 use crate::admin::{Answer, Report, Request, SOCKET};
 
-/// Longer than the supervisor takes for any of its steps.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of one line of the reply; longer than any step of an upgrade.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the supervisor answers, line by line.
-struct Answers {
+/// The lines of the supervisor's reply.
+struct Replies {
     socket: PathBuf,
     lines: Lines<BufReader<UnixStream>>,
 }
 
-impl Answers {
-    /// Asks the supervisor of the Lasthop that runs in a directory.
-    fn to(runtime_dir: &Path, request: &Request) -> Result<Self, Failure> {
+impl Replies {
+    /// Sends a request to the supervisor of the Lasthop that runs in a directory.
+    fn request(runtime_dir: &Path, request: &Request) -> Result<Self, Failure> {
         let socket = runtime_dir.join(SOCKET);
-        let failed = |what, error: &dyn fmt::Display| failed(what, &socket, error);
+        let failed = |text, error: &dyn fmt::Display| failed(text, &socket, error);
         let stream = UnixStream::connect(&socket);
         let mut stream = stream.map_err(|e| Failure::Failed(unreachable(&socket, &e)))?;
         let request = serde_json::to_string(request);
         let request = request.map_err(|e| Failure::Failed(e.to_string()))?;
-        // One that refuses does not read to the end; its answer says more than the error here.
+        // A supervisor that refuses may close early; its reply is the better error.
         let _ = writeln!(stream, "{request}");
-        let waits = stream.set_read_timeout(Some(PATIENCE));
+        let waits = stream.set_read_timeout(Some(REPLY_TIMEOUT));
         waits.map_err(|e| failed("cannot wait for", &e))?;
         let lines = BufReader::new(stream).lines();
         Ok(Self { socket, lines })
     }
 
-    /// The next one, and its line.
+    /// Returns the next reply and its line.
     fn next(&mut self) -> Result<(Answer, String), Failure> {
-        let failed = |what, error: &dyn fmt::Display| failed(what, &self.socket, error);
+        let failed = |text, error: &dyn fmt::Display| failed(text, &self.socket, error);
         let Some(line) = self.lines.next() else {
-            return Err(failed("no answer from", &"it hung up"));
+            return Err(failed("no reply from", &"connection closed"));
         };
-        let line = line.map_err(|e| failed("no answer from", &e))?;
+        let line = line.map_err(|e| failed("no reply from", &e))?;
         let answer = serde_json::from_str(&line);
-        let answer = answer.map_err(|e| failed("no sensible answer from", &e))?;
+        let answer = answer.map_err(|e| failed("malformed reply from", &e))?;
         match answer {
-            Answer::Refused(reason) => Err(Failure::Wrong(format!("refused: {reason}"))),
+            Answer::Refused(reason) => Err(Failure::Invalid(format!("refused: {reason}"))),
             answer => Ok((answer, line)),
         }
     }
 }
 
-fn failed(what: &str, socket: &Path, error: &dyn fmt::Display) -> Failure {
-    Failure::Failed(format!("{what} {}: {error}", socket.display()))
+fn failed(text: &str, socket: &Path, error: &dyn fmt::Display) -> Failure {
+    Failure::Failed(format!("{text} {}: {error}", socket.display()))
 }
 
-/// The file with which the Lasthop that runs in a directory was started.
+/// Returns the configuration file of the Lasthop that runs in a directory.
 pub(super) fn configuration(runtime_dir: &Path) -> Result<PathBuf, Failure> {
-    let mut answers = Answers::to(runtime_dir, &Request::Configuration)?;
-    match answers.next()? {
+    let mut replies = Replies::request(runtime_dir, &Request::Configuration)?;
+    match replies.next()? {
         (Answer::Configuration(file), _) => Ok(file),
-        (_, line) => Err(Failure::Failed(format!(
-            "an answer of another kind: {line}"
-        ))),
+        (_, line) => Err(Failure::Failed(format!("unexpected reply: {line}"))),
     }
 }
 
-/// Has the Lasthop that runs in a directory upgraded; `to`: where the new binaries are.
-pub(super) fn upgrade(runtime_dir: &Path, to: Option<PathBuf>, json: bool) -> Done {
+/// Upgrades the Lasthop that runs in a directory, to the binaries in `to`.
+pub(super) fn upgrade(runtime_dir: &Path, to: Option<PathBuf>, json: bool) -> ExitStatus {
     let to = to.map(std::path::absolute).transpose();
-    let to = to.map_err(|e| Failure::Wrong(e.to_string()))?;
-    let mut answers = Answers::to(runtime_dir, &Request::Upgrade { to })?;
+    let to = to.map_err(|e| Failure::Invalid(e.to_string()))?;
+    let mut replies = Replies::request(runtime_dir, &Request::Upgrade { to })?;
     loop {
-        match answers.next()? {
-            (Answer::Doing(what), _) if !json => emit(&format!("{what}\n"))?,
+        match replies.next()? {
+            (Answer::Doing(step), _) if !json => emit(&format!("{step}\n"))?,
             (Answer::Upgraded(_), line) if json => return emit_json(&line),
             (Answer::Upgraded(report), _) => return emit(&show(&report)),
             (Answer::RolledBack(reason), _) => {
@@ -94,15 +92,15 @@ fn show(report: &Report) -> String {
         drivers,
         drivers_stay,
     } = report;
-    let kept = units::several(u64::from(*connections), "connection");
+    let kept = units::plural(u64::from(*connections), "connection");
     let mut text =
         format!("upgraded from {from} to {to}: {kept} kept, {gap_ms:.2} ms without a switch\n");
     for driver in drivers {
         let (port, gap_ms) = (&driver.port, driver.gap_ms);
-        text += &format!("driver of {port}: {gap_ms:.2} ms without one\n");
+        text += &format!("driver of {port} replaced: {gap_ms:.2} ms without a driver\n");
     }
     if let Some(reason) = drivers_stay {
-        text += &format!("drivers stay of version {from}: {reason}\n");
+        text += &format!("drivers stay at version {from}: {reason}\n");
     }
     text
 }
@@ -113,7 +111,7 @@ mod tests {
     use crate::admin::DriverGap;
 
     #[test]
-    fn a_report_reads_well() {
+    fn a_report_is_formatted() {
         let report = Report {
             from: "1.0.0".into(),
             to: "1.1.0".into(),
@@ -126,8 +124,8 @@ mod tests {
             drivers_stay: Some("driver of t0: it ended".into()),
         };
         let expected = "upgraded from 1.0.0 to 1.1.0: 1 connection kept, 1.23 ms without a switch\n\
-             driver of up: 5.00 ms without one\n\
-             drivers stay of version 1.0.0: driver of t0: it ended\n";
+             driver of up replaced: 5.00 ms without a driver\n\
+             drivers stay at version 1.0.0: driver of t0: it ended\n";
         assert_eq!(show(&report), expected);
     }
 }

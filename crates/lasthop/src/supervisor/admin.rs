@@ -1,6 +1,7 @@
-//! The socket on which an administrator speaks to the supervisor itself; see [`crate::admin`].
+//! Administration socket of the supervisor; see [`crate::admin`].
 //!
-//! Nobody on it can hold the supervisor up: it reads what is there, and what it cannot write at once is lost.
+//! A client cannot block the supervisor: reads and writes do not wait, and the rest of an answer
+//! that does not fit is lost.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,23 +14,23 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::admin::{Answer, REQUEST_MAX, Request};
 
-/// Clients whose request has not come yet.
-const CLIENTS: usize = 8;
-/// How long one may take to send it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum number of clients without a complete request.
+const MAX_PENDING: usize = 8;
+/// Time in which a client must send its request: 5 seconds.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Somebody who waits for an answer.
+/// Client that waits for an answer.
 #[derive(Debug)]
 pub(super) struct Client(UnixStream);
 
 impl Client {
-    /// One that the supervisor before this one has heard.
+    /// Returns a client whose request the previous supervisor has received.
     pub(super) fn of(socket: OwnedFd) -> Self {
         Self(socket.into())
     }
 
-    /// Says something to it. One that does not listen hears nothing.
-    pub(super) fn say(&self, answer: &Answer) {
+    /// Sends an answer, which is lost if the client does not read.
+    pub(super) fn send(&self, answer: &Answer) {
         let Ok(mut line) = serde_json::to_vec(answer) else {
             return;
         };
@@ -44,20 +45,20 @@ impl AsFd for Client {
     }
 }
 
-/// A client whose request has not come yet.
-struct Asking {
+/// Client without a complete request.
+struct PendingRequest {
     client: Client,
     line: Vec<u8>,
     since: Instant,
 }
 
-impl Asking {
-    /// The request, when it is whole; an error ends it.
+impl PendingRequest {
+    /// Reads the request; `None` while it is incomplete.
     fn read(&mut self) -> Result<Option<Request>, String> {
         let mut buffer = [0; 1024];
         loop {
             match self.client.0.read(&mut buffer) {
-                Ok(0) => return Err("an unfinished request".into()),
+                Ok(0) => return Err("incomplete request".into()),
                 Ok(n) => self.line.extend(&buffer[..n]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -68,62 +69,63 @@ impl Asking {
                 return request.map(Some).map_err(|e| e.to_string());
             }
             if self.line.len() > REQUEST_MAX {
-                return Err("the request is too long".into());
+                return Err("request too long".into());
             }
         }
     }
 }
 
-/// See the module.
+/// Listening socket and clients.
 pub(super) struct Admin {
     listener: UnixListener,
-    asking: Vec<Asking>,
-    /// This process. It does not ask itself: a connection that has its name was made for somebody who could not.
+    pending: Vec<PendingRequest>,
+    /// Process id of the supervisor. A connection with it as its peer was made for another process,
+    /// because the supervisor does not connect to itself.
     own: Pid,
 }
 
 impl Admin {
-    /// Over a listening socket.
+    /// Returns the server of a listening socket.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// Failed system call.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         let listener = UnixListener::from(socket);
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,
-            asking: Vec::new(),
+            pending: Vec::new(),
             own: rustix::process::getpid(),
         })
     }
 
-    /// What says that there is something to hear.
+    /// Returns the descriptors to poll.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let asking = self.asking.iter().map(|asking| asking.client.0.as_fd());
-        std::iter::once(self.listener.as_fd()).chain(asking)
+        let pending = self.pending.iter().map(|pending| pending.client.0.as_fd());
+        std::iter::once(self.listener.as_fd()).chain(pending)
     }
 
-    /// When a client has waited long enough.
+    /// Returns the next time at which a request times out.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.asking
+        self.pending
             .iter()
-            .map(|asking| asking.since + PATIENCE)
+            .map(|pending| pending.since + REQUEST_TIMEOUT)
             .min()
     }
 
-    /// Requests that have come.
-    pub(super) fn hear(&mut self) -> Vec<(Client, Request)> {
+    /// Returns the complete requests.
+    pub(super) fn receive(&mut self) -> Vec<(Client, Request)> {
         self.accept();
-        let mut heard = Vec::new();
-        for mut asking in std::mem::take(&mut self.asking) {
-            match asking.read() {
-                Ok(Some(request)) => heard.push((asking.client, request)),
-                Ok(None) if asking.since.elapsed() < PATIENCE => self.asking.push(asking),
+        let mut requests = Vec::new();
+        for mut pending in std::mem::take(&mut self.pending) {
+            match pending.read() {
+                Ok(Some(request)) => requests.push((pending.client, request)),
+                Ok(None) if pending.since.elapsed() < REQUEST_TIMEOUT => self.pending.push(pending),
                 Ok(None) => {}
-                Err(reason) => asking.client.say(&Answer::Refused(reason)),
+                Err(reason) => pending.client.send(&Answer::Refused(reason)),
             }
         }
-        heard
+        requests
     }
 
     fn accept(&mut self) {
@@ -131,14 +133,14 @@ impl Admin {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            let allowed = may_ask(&stream, self.own);
+            let allowed = check_peer(&stream, self.own);
             let client = Client(stream);
             match allowed {
-                Err(reason) => client.say(&Answer::Refused(reason)),
-                Ok(()) if self.asking.len() >= CLIENTS => {
-                    client.say(&Answer::Refused("too many others ask".into()));
+                Err(reason) => client.send(&Answer::Refused(reason)),
+                Ok(()) if self.pending.len() >= MAX_PENDING => {
+                    client.send(&Answer::Refused("too many clients".into()));
                 }
-                Ok(()) => self.asking.push(Asking {
+                Ok(()) => self.pending.push(PendingRequest {
                     client,
                     line: Vec::new(),
                     since: Instant::now(),
@@ -148,28 +150,30 @@ impl Admin {
     }
 }
 
-/// Whether the peer is root, or of the user that runs this, and neither this process nor one that it has started: who takes
-/// one of those over must not get at what is not theirs. The socket's mode says the same of users; this does not depend on it.
-fn may_ask(stream: &UnixStream, supervisor: Pid) -> Result<(), String> {
+/// Checks that the peer is root or the supervisor's user, and neither the supervisor nor one of its
+/// children: a compromised child must not administrate Lasthop. The mode of the socket has the same
+/// effect for users, but this check does not depend on it.
+fn check_peer(stream: &UnixStream, supervisor: Pid) -> Result<(), String> {
     let peer = Peer::of(stream).map_err(|e| e.to_string())?;
     let own = rustix::process::geteuid();
     if !peer.user.is_root() && peer.user != own {
-        return Err("only root, or the user that runs this, may ask for that".into());
+        return Err("permission denied: only root and Lasthop's user".into());
     }
-    // Our children are in a PID namespace that we see.
+    // Children are in a PID namespace that the supervisor sees.
     let ours = |process| process == supervisor || is_our_child(process);
     if peer.process.is_some_and(ours) {
-        return Err("no process of Lasthop may ask for that".into());
+        return Err("permission denied for processes of Lasthop".into());
     }
     Ok(())
 }
 
-/// Whether this process has started that one. None of those can start others (`lasthop-control`, `lasthop-switch`,
-/// `lasthop-driver`: their lists of system calls), and the system tells even where `/proc` shows nothing of others.
+/// Returns whether a process is a child of this one. Children cannot start processes (system call
+/// filters of `lasthop-control`, `lasthop-switch` and `lasthop-driver`), and waitid(2) works even
+/// where `/proc` hides other processes.
 fn is_our_child(process: Pid) -> bool {
-    // Nothing is waited for, and who has ended stays to be waited for.
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    !matches!(waitid(WaitId::Pid(process), look), Err(Errno::CHILD))
+    // The call neither waits nor reaps.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::Pid(process), options), Err(Errno::CHILD))
 }
 
 #[cfg(test)]
@@ -181,12 +185,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let mut admin = Admin::new(listener.into()).unwrap();
-        // As if the tests asked from another process.
+        // The tests connect as if from another process.
         admin.own = Pid::INIT;
         (dir, admin)
     }
 
-    fn ask(dir: &tempfile::TempDir, bytes: &[u8]) -> UnixStream {
+    fn request(dir: &tempfile::TempDir, bytes: &[u8]) -> UnixStream {
         let mut stream = UnixStream::connect(dir.path().join("s")).unwrap();
         stream.write_all(bytes).unwrap();
         stream
@@ -201,13 +205,13 @@ mod tests {
     #[test]
     fn a_request_may_come_in_pieces() {
         let (dir, mut admin) = admin();
-        let mut stream = ask(&dir, b"{\"upgrade\":{\"to\":\"/a\"");
-        assert!(admin.hear().is_empty());
+        let mut stream = request(&dir, b"{\"upgrade\":{\"to\":\"/a\"");
+        assert!(admin.receive().is_empty());
         stream.write_all(b"}}\n").unwrap();
-        let [(client, request)] = <[_; 1]>::try_from(admin.hear()).unwrap();
+        let [(client, request)] = <[_; 1]>::try_from(admin.receive()).unwrap();
         let to = Some("/a".into());
         assert_eq!(request, Request::Upgrade { to });
-        client.say(&Answer::Refused("no".into()));
+        client.send(&Answer::Refused("no".into()));
         drop(client);
         assert_eq!(answer(stream), Answer::Refused("no".into()));
     }
@@ -215,25 +219,25 @@ mod tests {
     #[test]
     fn a_later_version_may_say_more() {
         let (dir, mut admin) = admin();
-        let _stream = ask(&dir, b"{\"upgrade\":{\"more\":1}}\n");
-        let [(_, request)] = <[_; 1]>::try_from(admin.hear()).unwrap();
+        let _stream = request(&dir, b"{\"upgrade\":{\"more\":1}}\n");
+        let [(_, request)] = <[_; 1]>::try_from(admin.receive()).unwrap();
         assert_eq!(request, Request::Upgrade { to: None });
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn malformed_requests_are_refused() {
         let (dir, mut admin) = admin();
         let long = vec![b' '; REQUEST_MAX + 2000];
         for wrong in [&b"{}\n"[..], b"\n", b"{\"upgrade\":{\"to\":5}}\n", &long] {
-            let stream = ask(&dir, wrong);
-            assert!(admin.hear().is_empty());
+            let stream = request(&dir, wrong);
+            assert!(admin.receive().is_empty());
             assert!(matches!(answer(stream), Answer::Refused(_)), "{wrong:?}");
         }
-        assert!(admin.asking.is_empty());
+        assert!(admin.pending.is_empty());
     }
 
     #[test]
-    fn our_own_processes_are_told_from_others() {
+    fn children_are_recognized() {
         let pid = |id: u32| Pid::from_raw(id as i32).unwrap();
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
@@ -250,20 +254,20 @@ mod tests {
     }
 
     #[test]
-    fn this_process_does_not_ask_itself() {
+    fn requests_of_this_process_are_refused() {
         let (dir, mut admin) = admin();
         admin.own = rustix::process::getpid();
-        let stream = ask(&dir, b"{\"upgrade\":{}}\n");
-        assert!(admin.hear().is_empty());
+        let stream = request(&dir, b"{\"upgrade\":{}}\n");
+        assert!(admin.receive().is_empty());
         assert!(matches!(answer(stream), Answer::Refused(_)));
     }
 
     #[test]
-    fn crowds_are_refused() {
+    fn excess_clients_are_refused() {
         let (dir, mut admin) = admin();
-        let many: Vec<_> = (0..=CLIENTS).map(|_| ask(&dir, b"{")).collect();
-        assert!(admin.hear().is_empty());
-        assert_eq!(admin.asking.len(), CLIENTS);
+        let many: Vec<_> = (0..=MAX_PENDING).map(|_| request(&dir, b"{")).collect();
+        assert!(admin.receive().is_empty());
+        assert_eq!(admin.pending.len(), MAX_PENDING);
         let last = many.into_iter().next_back().unwrap();
         assert!(matches!(answer(last), Answer::Refused(_)));
     }

@@ -1,7 +1,7 @@
-//! The executable files of one installation.
+//! Executable files of one installation.
 //!
-//! They are opened once. A package that is being upgraded puts new files under the old names, and a process that dies
-//! meanwhile must not get a successor of another version than everything around it.
+//! They are opened once. While a package is upgraded, new files appear under the old names, and a
+//! process that dies then must be restarted in the version of the others.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -14,17 +14,17 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 
 use super::child::Kind;
-use super::replace::{Giving, PassedBinaries, Taking};
+use super::replace::{IncomingFds, OutgoingFds, PassedBinaries};
 
 const SUPERVISOR: &str = "lasthop";
 
-/// One of them.
+/// Executable file.
 struct Binary {
     path: PathBuf,
     file: OwnedFd,
 }
 
-/// See the module.
+/// Executable files of the four programs.
 pub(super) struct Binaries {
     dir: PathBuf,
     supervisor: Binary,
@@ -34,19 +34,19 @@ pub(super) struct Binaries {
 }
 
 impl Binaries {
-    /// Those beside the file that this process was started from.
+    /// Opens the files beside that of this process.
     ///
     /// # Errors
-    /// One is missing.
+    /// A file is missing.
     pub(super) fn own() -> io::Result<Self> {
         let own = std::env::current_exe()?;
         Self::open(own.parent().unwrap_or(Path::new("/")))
     }
 
-    /// Those of a directory.
+    /// Opens the files of a directory.
     ///
     /// # Errors
-    /// One is missing.
+    /// A file is missing.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let dir = dir.canonicalize().map_err(|e| about(dir, &e))?;
         Ok(Self {
@@ -58,19 +58,19 @@ impl Binaries {
         })
     }
 
-    /// For the supervisor that takes the place of this one.
-    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedBinaries {
+    /// Adds the files to the record for the next supervisor.
+    pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedBinaries {
         PassedBinaries {
             dir: self.dir.display().to_string(),
-            files: self.all().map(|binary| giving.give(binary.file.as_fd())),
+            files: self.all().map(|binary| outgoing.add(binary.file.as_fd())),
         }
     }
 
-    /// Those that the supervisor before this one has opened.
+    /// Takes the files from the previous supervisor's record.
     ///
     /// # Errors
-    /// One is not there.
-    pub(super) fn take(from: PassedBinaries, fds: &mut Taking) -> Result<Self, String> {
+    /// A descriptor is missing.
+    pub(super) fn take(from: PassedBinaries, fds: &mut IncomingFds) -> Result<Self, String> {
         let dir = PathBuf::from(from.dir);
         let [supervisor, control, switch, driver] = from.files;
         let mut take = |place, name| {
@@ -89,7 +89,7 @@ impl Binaries {
         })
     }
 
-    /// The file of the supervisor.
+    /// Returns the file of the supervisor.
     pub(super) fn supervisor(&self) -> BorrowedFd<'_> {
         self.supervisor.file.as_fd()
     }
@@ -98,12 +98,12 @@ impl Binaries {
         [&self.supervisor, &self.control, &self.switch, &self.driver]
     }
 
-    /// Where they are, or were.
+    /// Returns the directory; the files in it may have changed since.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Starts a process of this kind.
+    /// Returns a command for a process of this kind.
     pub(super) fn command(&self, kind: Kind) -> Command {
         match kind {
             Kind::Control => &self.control,
@@ -113,17 +113,17 @@ impl Binaries {
         .command()
     }
 
-    /// Starts the command line.
+    /// Returns a command for the command line.
     pub(super) fn command_line(&self) -> Command {
         self.supervisor.command()
     }
 
-    /// Has the driver of other ones from now on.
+    /// Replaces the driver by that of another installation.
     pub(super) fn take_driver_of(&mut self, others: Self) {
         self.driver = others.driver;
     }
 
-    /// All of them with their names, the supervisor's first.
+    /// Returns commands for all programs with their names, the supervisor first.
     pub(super) fn commands(&self) -> [(&'static str, Command); 4] {
         let files = [Kind::Control, Kind::Switch, Kind::Driver];
         let [control, switch, driver] = files.map(|kind| (kind.binary(), self.command(kind)));
@@ -131,10 +131,10 @@ impl Binaries {
         [supervisor, control, switch, driver]
     }
 
-    /// Whether only root, or who runs this, can have made them what they are.
+    /// Checks that only root or the user of this process can have written the files.
     ///
     /// # Errors
-    /// The first that somebody else could have made or changed.
+    /// The first file that another user could have written.
     pub(super) fn are_trusted(&self) -> Result<(), String> {
         for binary in self.all() {
             let file = binary.file.try_clone().map(File::from);
@@ -142,9 +142,7 @@ impl Binaries {
             let metadata = metadata.map_err(|e| about(&binary.path, &e).to_string())?;
             if !is_trusted(&metadata) {
                 let path = binary.path.display();
-                return Err(format!(
-                    "{path} belongs to another user, or others may write it"
-                ));
+                return Err(format!("{path}: another user owns it or may write it"));
             }
         }
         Ok(())
@@ -156,7 +154,8 @@ fn is_trusted(file: &Metadata) -> bool {
     const OTHERS_WRITE: u32 = 0o002;
     let own = rustix::process::geteuid().as_raw();
     let is_ours = [0, own].contains(&file.uid());
-    // Our own group is no better than any other: others are in it, as VMMs in that of the packaged unit.
+    // The group of this process is not trusted: it may have other members, for example VMMs with
+    // the packaged unit.
     let others = match file.gid() {
         0 => OTHERS_WRITE,
         _ => OTHERS_WRITE | GROUP_WRITES,
@@ -174,7 +173,7 @@ impl Binary {
         }
     }
 
-    /// Executes the open file, whatever is at its path by now.
+    /// Returns a command that executes the open file, even if the path has another one now.
     fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         command.arg0(&self.path);
@@ -188,7 +187,7 @@ fn about(path: &Path, error: &io::Error) -> io::Error {
 
 #[cfg(test)]
 impl Binaries {
-    /// Programs that end at once.
+    /// Returns programs that end immediately.
     pub(super) fn of_nothing() -> Self {
         let nothing = || Binary::open(Path::new("/bin"), "true").unwrap();
         Self {
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_started_is_what_was_opened() {
+    fn the_opened_file_is_started() {
         let dir = installation();
         let binaries = Binaries::open(dir.path()).unwrap();
         for name in ["lasthop", "lasthop-switch"] {
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_missing_is_named() {
+    fn a_missing_file_is_named() {
         let dir = installation();
         std::fs::remove_file(dir.path().join("lasthop-driver")).unwrap();
         let error = Binaries::open(dir.path()).err().unwrap().to_string();
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_may_write_is_not_trusted() {
+    fn a_world_writable_file_is_not_trusted() {
         let dir = installation();
         assert_eq!(Binaries::open(dir.path()).unwrap().are_trusted(), Ok(()));
         let path = dir.path().join("lasthop-control");
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_may_write_is_trusted_if_it_is_roots() {
+    fn a_group_writable_file_is_trusted_if_the_group_is_root() {
         let dir = installation();
         let path = dir.path().join("lasthop-control");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o775)).unwrap();
@@ -262,12 +261,12 @@ mod tests {
             return;
         }
         assert_eq!(Binaries::open(dir.path()).unwrap().are_trusted(), Ok(()));
-        // As under the packaged unit: root, with the group of the VMMs.
+        // As with the packaged unit: root, in the group of the VMMs.
         let group = rustix::process::Gid::from_raw(65534);
         std::os::unix::fs::chown(&path, None, Some(group.as_raw())).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Of this thread alone.
+                // The group is that of this thread only.
                 rustix::thread::set_thread_res_gid(own, group, own).unwrap();
                 assert!(Binaries::open(dir.path()).unwrap().are_trusted().is_err());
             });

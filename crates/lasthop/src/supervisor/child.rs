@@ -1,4 +1,4 @@
-//! A process that the supervisor started: its life, its link, its restarts.
+//! Child process of the supervisor: state, link, restarts.
 
 mod kind;
 
@@ -10,62 +10,62 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
-use channel::supervision::{Ask, LINK_FD, ProcessInfo, Tell};
+use channel::supervision::{LINK_FD, ProcessInfo, SupervisorEvent, SupervisorRequest};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 pub(super) use self::kind::Kind;
 use super::binaries::Binaries;
 use super::events::Death;
-use super::heartbeat::{Heartbeat, Seen, is_stopped};
-use super::replace::{self, Giving, PassedChild, PassedProcess, Taking};
+use super::heartbeat::{Heartbeat, HeartbeatStatus, is_stopped};
+use super::replace::{self, IncomingFds, OutgoingFds, PassedChild, PassedProcess};
 use super::running::Running;
 
-/// The number under which a child finds its link.
+/// Descriptor number of the link in a child.
 const CHILD_LINK: i32 = 3;
-/// Turns in a row in which it had more to say than it was heard of, before that is worth a line in the log: for an honest one
-/// a few are many.
-const FLOOD: u32 = 4096;
-/// A process that lived this long was no failure to start.
-const STEADY: Duration = Duration::from_secs(10);
-/// How long the death of a killed process is waited for.
-const DEATH: Duration = Duration::from_millis(500);
-/// Longest wait before a restart.
-const MAX_DELAY: Duration = Duration::from_secs(2);
+/// Number of turns in a row with pending messages after which a flood is logged; a correct process
+/// has only a few.
+const FLOOD_TURNS: u32 = 4096;
+/// Uptime after which a death does not count as a failed start: 10 seconds.
+const MIN_UPTIME: Duration = Duration::from_secs(10);
+/// Time in which a killed process must end: 500 milliseconds.
+const KILL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum delay of a restart: 2 seconds.
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(2);
 
-/// A running process.
+/// Running process.
 struct Alive {
     process: Running,
-    link: Link<Tell, Ask>,
+    link: Link<SupervisorEvent, SupervisorRequest>,
     since: Instant,
-    /// It has done what it is there for: however it dies, its start did not fail.
+    /// Set when the process has done its work once; a later death is no failed start.
     proved: bool,
     beat: Heartbeat,
-    /// It was killed because it hung, and nobody else had stopped it.
+    /// Set when it was killed because it hung, unless it was stopped by a signal or a debugger.
     hung: bool,
-    /// Turns in a row in which it had more to say than it was heard of.
+    /// Turns in a row with pending messages.
     flood: u32,
-    /// It has asked for what happens, and has got nothing yet.
+    /// Set while control waits for events.
     wants_events: bool,
 }
 
-/// See the module.
+/// Process with its restart state.
 pub(super) struct Child {
     kind: Kind,
     alive: Option<Alive>,
     restarts: u32,
-    /// Deaths in a row soon after the start, before it was of any use.
+    /// Deaths in a row soon after the start.
     failures: u32,
     restart_at: Option<Instant>,
-    /// It ends, or has ended, because a process that it cannot do without is gone.
-    bereft: bool,
+    /// Set when the process ends because a process on which it depends is gone.
+    peer_lost: bool,
 }
 
 impl Child {
     /// Starts the process.
     ///
     /// # Errors
-    /// Its binary is missing, or the system's refusal.
+    /// A missing binary, or a failed system call.
     pub(super) fn start(kind: Kind, binaries: &Binaries) -> io::Result<Self> {
         Ok(Self {
             kind,
@@ -73,7 +73,7 @@ impl Child {
             restarts: 0,
             failures: 0,
             restart_at: None,
-            bereft: false,
+            peer_lost: false,
         })
     }
 
@@ -85,102 +85,108 @@ impl Child {
         self.alive.is_some()
     }
 
-    /// The socket on which it asks.
+    /// Returns the socket of its requests.
     pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.alive.as_ref().map(|a| a.link.as_fd())
     }
 
-    /// Readable when it has died.
+    /// Returns the pidfd, which becomes readable when the process ends.
     pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.alive.as_ref().map(|a| a.process.as_fd())
     }
 
-    /// When it is to be started again.
+    /// Returns the time of the next restart.
     pub(super) fn restart_at(&self) -> Option<Instant> {
         self.restart_at
     }
 
-    /// Sends it a message without waiting. One that leaves no room for it does not listen, and is ended.
+    /// Sends a message without waiting. A process whose link is full is killed.
     ///
     /// # Errors
-    /// It is gone or does not read.
-    pub(super) fn tell(&self, tell: &Tell, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let told = self.tell_at_once(tell, fds);
-        if is_full(&told) {
-            tracing::error!("{} does not listen: it is killed", self.kind);
+    /// The process is gone or its link is full.
+    pub(super) fn send(&self, event: &SupervisorEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let sent = self.try_send(event, fds);
+        if is_full(&sent) {
+            tracing::error!("link to {} full: killed", self.kind);
             self.kill();
         }
-        told
+        sent
     }
 
-    /// The same for what may wait until there is room.
+    /// Sends a message without waiting. A full link has no consequences.
     ///
     /// # Errors
-    /// It is gone, or there is no room for the message.
-    pub(super) fn tell_at_once(&self, tell: &Tell, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// The process is gone or its link is full.
+    pub(super) fn try_send(
+        &self,
+        event: &SupervisorEvent,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         match &self.alive {
-            Some(alive) => alive.link.send_at_once(tell, fds),
+            Some(alive) => alive.link.send_at_once(event, fds),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    /// Looks after its heart-beat, and ends a process that hangs.
-    pub(super) fn look(&mut self) -> Seen {
+    /// Checks the heartbeat and kills a process that hangs.
+    pub(super) fn check_heartbeat(&mut self) -> HeartbeatStatus {
         let Some(alive) = &mut self.alive else {
-            return Seen::Nothing;
+            return HeartbeatStatus::Ok;
         };
         let link = &alive.link;
-        // One that is gone need not be asked.
-        let ask = || !is_full(&link.send_at_once(&Tell::Ping, &[]));
-        let seen = alive.beat.look(Instant::now(), ask);
-        if seen == Seen::Hangs {
-            tracing::error!("{} hangs: it is killed", self.kind);
+        // A failed send to a dead process is no full link.
+        let request = || !is_full(&link.send_at_once(&SupervisorEvent::Ping, &[]));
+        let seen = alive.beat.check(Instant::now(), request);
+        if seen == HeartbeatStatus::Hung {
+            tracing::error!("{} hung: killed", self.kind);
             alive.hung = !is_stopped(alive.process.id());
             self.kill();
         }
         seen
     }
 
-    /// It has not answered, and gets on all the same.
-    pub(super) fn spare(&mut self) {
+    /// Excuses a missed heartbeat of a process that makes progress.
+    pub(super) fn excuse_missed(&mut self) {
         if let Some(alive) = &mut self.alive {
-            alive.beat.spare();
+            alive.beat.excuse();
         }
     }
 
-    /// It has shown that it lives. `false` when nobody had asked for that.
-    pub(super) fn answered(&mut self) -> bool {
+    /// Records a heartbeat reply. Returns `false` if no ping was sent.
+    pub(super) fn on_heartbeat_reply(&mut self) -> bool {
         let alive = self.alive.as_mut();
-        alive.is_some_and(|alive| alive.beat.answered())
+        alive.is_some_and(|alive| alive.beat.replied())
     }
 
-    /// Whether it has ever shown that.
-    pub(super) fn has_answered(&self) -> bool {
-        self.alive.as_ref().is_some_and(|alive| alive.beat.lives())
+    /// Returns whether it has ever replied.
+    pub(super) fn has_replied(&self) -> bool {
+        self.alive
+            .as_ref()
+            .is_some_and(|alive| alive.beat.has_replied())
     }
 
-    /// Whether it leaves no room for questions.
-    pub(super) fn does_not_listen(&self) -> bool {
+    /// Returns whether the last ping could not be sent because the link is full.
+    pub(super) fn is_link_full(&self) -> bool {
         let alive = self.alive.as_ref();
-        alive.is_some_and(|alive| alive.beat.is_unheard())
+        alive.is_some_and(|alive| alive.beat.is_blocked())
     }
 
-    /// When to look after it next.
-    pub(super) fn look_at(&self) -> Option<Instant> {
+    /// Returns the time of the next heartbeat check.
+    pub(super) fn heartbeat_due(&self) -> Option<Instant> {
         self.alive.as_ref().and_then(|alive| alive.beat.due())
     }
 
-    /// Whether it was killed because it hung of itself.
+    /// Returns whether it was killed because it hung.
     pub(super) fn has_hung(&self) -> bool {
         self.alive.as_ref().is_some_and(|alive| alive.hung)
     }
 
-    /// The next thing that it asks, if there is one. What makes no sense ends it, and so does a closed link:
-    /// there is nothing that a process could do without us.
-    pub(super) fn hear(&mut self) -> Option<(Ask, Vec<OwnedFd>)> {
+    /// Returns the next request. A malformed message or a closed link kills the process, because it
+    /// cannot work without the supervisor.
+    pub(super) fn receive(&mut self) -> Option<(SupervisorRequest, Vec<OwnedFd>)> {
         let alive = self.alive.as_mut()?;
-        match alive.link.recv_within(Ask::most_bytes) {
-            Ok(Received::Message(ask, fds)) => Some((ask, fds)),
+        match alive.link.recv_within(SupervisorRequest::most_bytes) {
+            Ok(Received::Message(request, fds)) => Some((request, fds)),
             Ok(Received::Nothing) => {
                 alive.flood = 0;
                 None
@@ -190,75 +196,78 @@ impl Child {
                 None
             }
             Err(error) => {
-                tracing::error!("{} makes no sense: {error}", self.kind);
+                tracing::error!("malformed message from {}: {error}", self.kind);
                 self.kill();
                 None
             }
         }
     }
 
-    /// It was heard for a whole turn, and there may be more. That costs nobody a turn, but is not what an honest one does.
-    pub(super) fn has_more_to_say(&mut self) {
+    /// Counts a turn that left messages in the link. The turns of the others are not affected, but
+    /// a correct process does not do this.
+    pub(super) fn note_flood(&mut self) {
         let Some(alive) = &mut self.alive else {
             return;
         };
         alive.flood = alive.flood.saturating_add(1);
-        if alive.flood == FLOOD {
+        if alive.flood == FLOOD_TURNS {
             tracing::error!("{} floods its link", self.kind);
         }
     }
 
-    /// It has asked for what happens, or has got it.
+    /// Sets whether the process waits for events.
     pub(super) fn set_wants_events(&mut self, wants: bool) {
         if let Some(alive) = &mut self.alive {
             alive.wants_events = wants;
         }
     }
 
-    /// Whether it waits for that.
+    /// Returns whether the process waits for events.
     pub(super) fn wants_events(&self) -> bool {
         self.alive.as_ref().is_some_and(|alive| alive.wants_events)
     }
 
-    /// It does what it is there for.
-    pub(super) fn prove(&mut self) {
+    /// Notes that the process does its work.
+    pub(super) fn set_proved(&mut self) {
         if let Some(alive) = &mut self.alive {
             alive.proved = true;
         }
     }
 
-    /// Its end is another's: a process that it cannot do without is gone. Of no effect when it has ended already.
-    pub(super) fn set_bereft(&mut self) {
-        self.bereft |= self.alive.is_some();
+    /// Notes that a process on which this one depends is gone. Without effect after its end.
+    pub(super) fn set_peer_lost(&mut self) {
+        self.peer_lost |= self.alive.is_some();
     }
 
-    /// How it ended, if it has died and was not reaped yet. What it has said before can still be heard.
+    /// Returns the exit status of a process that has died and was not reaped. Its last messages can
+    /// still be received.
     pub(super) fn has_died(&mut self) -> Option<ExitStatus> {
         self.alive.as_mut()?.process.has_ended()
     }
 
-    /// If it has died: notes when to start it again, and says how it died.
+    /// Reaps a dead process and schedules its restart.
     pub(super) fn reap(&mut self) -> Option<Death> {
         let status = self.has_died()?;
-        let how = match self.has_hung() {
-            true => format!("{status}, because it hung"),
-            false => status.to_string(),
+        let how = if self.has_hung() {
+            format!("{status}, hung")
+        } else {
+            status.to_string()
         };
-        let started = |a: Alive| a.proved || a.since.elapsed() >= STEADY;
+        let started = |a: Alive| a.proved || a.since.elapsed() >= MIN_UPTIME;
         let started = self.alive.take().is_some_and(started);
         self.failures = if started { 0 } else { self.failures + 1 };
-        // The first time at once; then 20 ms, 40 ms, ...
+        // The first restart is immediate; then 20 ms, 40 ms, ...
         let delay = match self.failures {
             0 | 1 => Duration::ZERO,
-            n => Duration::from_millis(5 << n.min(10)).min(MAX_DELAY),
+            n => Duration::from_millis(5 << n.min(10)).min(MAX_RESTART_DELAY),
         };
         self.restart_at = Some(Instant::now() + delay);
         let kind = self.kind;
         Some(Death { kind, how })
     }
 
-    /// Starts it again when it is time. `true` when that was done; when it cannot be started, it is tried
-    /// again later.
+    /// Restarts the process when its time has come. Returns whether it was started; a failed start
+    /// is repeated later.
     pub(super) fn restart_if_due(&mut self, binaries: &Binaries) -> bool {
         if self.restart_at.is_none_or(|at| at > Instant::now()) {
             return false;
@@ -267,39 +276,39 @@ impl Child {
             Ok(alive) => {
                 self.restart_at = None;
                 self.alive = Some(alive);
-                // An alarm is to name the one that died first.
-                self.restarts += u32::from(!mem::take(&mut self.bereft));
+                // An alarm on restarts must name the process that died first.
+                self.restarts += u32::from(!mem::take(&mut self.peer_lost));
                 true
             }
             Err(error) => {
-                tracing::error!("{} cannot be started: {error}", self.kind);
-                self.restart_at = Some(Instant::now() + MAX_DELAY);
+                tracing::error!("cannot start {}: {error}", self.kind);
+                self.restart_at = Some(Instant::now() + MAX_RESTART_DELAY);
                 false
             }
         }
     }
 
-    /// Ends a process that could not be told how to start; it is then started again.
-    pub(super) fn kill_unless(&mut self, told: io::Result<()>) {
-        if let Err(error) = told {
-            tracing::warn!("{} could not be introduced: {error}", self.kind);
+    /// Kills a process that could not be set up; it is restarted then.
+    pub(super) fn kill_on_error(&mut self, sent: io::Result<()>) {
+        if let Err(error) = sent {
+            tracing::warn!("cannot set up {}: {error}", self.kind);
             self.kill();
         }
     }
 
-    /// Ends it now.
+    /// Kills the process.
     pub(super) fn kill(&self) {
         if let Some(alive) = &self.alive {
             alive.process.kill();
         }
     }
 
-    /// Waits for its end, kills it at the deadline, and waits a moment more: who is killed may be held up in the system.
-    /// `false` when it has not ended even then.
+    /// Waits for its end, kills it at the deadline, and waits [`KILL_TIMEOUT`] more, because the
+    /// kernel may delay a death. Returns `false` if it is still there then.
     pub(super) fn wait(&mut self, deadline: Instant) -> bool {
         if !self.dies_by(deadline) {
             self.kill();
-            if !self.dies_by(Instant::now() + DEATH) {
+            if !self.dies_by(Instant::now() + KILL_TIMEOUT) {
                 return false;
             }
         }
@@ -307,7 +316,8 @@ impl Child {
         true
     }
 
-    /// Waits for its death; what it has said can be heard after it. `false` when it did not die in time.
+    /// Waits for its death; its last messages can be received afterwards. Returns `false` after the
+    /// deadline.
     pub(super) fn dies_by(&mut self, deadline: Instant) -> bool {
         while self.has_died().is_none() {
             let Some(alive) = &self.alive else {
@@ -322,29 +332,23 @@ impl Child {
                 tv_nsec: left % 1_000_000_000,
             };
             let mut ended = [PollFd::new(&alive.process, PollFlags::IN)];
-            // Interrupted or not, the loop looks.
+            // The loop checks again after an interruption.
             let _ = rustix::event::poll(&mut ended, Some(&left));
         }
         true
     }
 
-    /// It takes the place of one that did not fail.
+    /// Takes over the restart counter of a process that was replaced without a failure.
     pub(super) fn take_place_of(&mut self, before: &Self) {
         self.restarts = before.restarts;
-        self.prove();
+        self.set_proved();
     }
 
-    /// Whether it owes an answer, and whether it has ever given one.
-    pub(super) fn beat(&self) -> (bool, bool) {
-        let alive = self.alive.as_ref();
-        alive.map_or((false, false), |alive| alive.beat.pass())
-    }
-
-    /// For the supervisor that takes the place of this one.
-    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedChild {
+    /// Adds the process to the record for the next supervisor.
+    pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedChild {
         let alive = self.alive.as_ref().map(|alive| PassedProcess {
             pid: alive.process.id(),
-            link: giving.give(alive.link.as_fd()),
+            link: outgoing.add(alive.link.as_fd()),
             uptime_ms: alive.since.elapsed().as_millis() as u64,
             proved: alive.proved,
             beat: alive.beat.pass(),
@@ -355,11 +359,15 @@ impl Child {
         }
     }
 
-    /// One that the supervisor before this one has started.
+    /// Takes a process from the previous supervisor's record.
     ///
     /// # Errors
-    /// It is none of our processes.
-    pub(super) fn take(kind: Kind, from: PassedChild, fds: &mut Taking) -> Result<Self, String> {
+    /// It is no child of this process.
+    pub(super) fn take(
+        kind: Kind,
+        from: PassedChild,
+        fds: &mut IncomingFds,
+    ) -> Result<Self, String> {
         let take = |passed: PassedProcess| -> Result<Alive, String> {
             let process = Running::with_pid(passed.pid).map_err(|e| e.to_string())?;
             let now = Instant::now();
@@ -372,7 +380,7 @@ impl Child {
                 beat: Heartbeat::take(passed.beat, now, kind),
                 hung: false,
                 flood: 0,
-                // Its version may be one that knows of none.
+                // The version of the process may have other events.
                 wants_events: false,
             })
         };
@@ -383,11 +391,11 @@ impl Child {
             alive,
             restarts: from.restarts,
             failures: 0,
-            bereft: false,
+            peer_lost: false,
         })
     }
 
-    /// For `lasthop status`.
+    /// Returns the process information of `lasthop status`.
     pub(super) fn info(&self) -> ProcessInfo {
         let alive = self.alive.as_ref();
         ProcessInfo {
@@ -405,11 +413,12 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
     let mut command = binaries.command(kind);
     command
         .env(LINK_FD, CHILD_LINK.to_string())
-        // It is not for them to say that all is ready.
+        // Only the supervisor notifies the service manager.
         .env_remove(super::notify::SOCKET)
         .env_remove(replace::RESUME)
         .stdin(Stdio::null());
-    // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it owns.
+    // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it
+    // owns.
     unsafe { command.pre_exec(move || prepare_child(number)) };
     let process = command
         .spawn()
@@ -417,7 +426,7 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
     watched(kind, &process, ours)
 }
 
-/// A process that was started, with our end of its link.
+/// Returns the state of a new process with the supervisor's end of its link.
 fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
     let process = Running::of(process)?;
     let link = Link::new(ours);
@@ -434,17 +443,17 @@ fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Resu
     })
 }
 
-/// Whether there was no room for a message.
-pub(super) fn is_full(told: &io::Result<()>) -> bool {
-    let kind = told.as_ref().err().map(io::Error::kind);
+/// Returns whether a send failed because the link was full.
+pub(super) fn is_full(sent: &io::Result<()>) -> bool {
+    let kind = sent.as_ref().err().map(io::Error::kind);
     kind == Some(io::ErrorKind::WouldBlock)
 }
 
-/// In the child, before `exec`: it ends with us, has a session of its own and no signals blocked, and finds its link and no other descriptor that we or
-/// whoever started us left open.
+/// Prepares a child before `exec`: it ends with the supervisor, has its own session, no blocked
+/// signals, and no open descriptor but its link.
 fn prepare_child(link: i32) -> io::Result<()> {
-    // SAFETY: both numbers are descriptors of this process; the copy does not close on exec. When the link
-    // already has its number, only that flag is taken off.
+    // SAFETY: both numbers are descriptors of this process; the copy does not close on exec. If the
+    // link already has its number, only that flag is cleared.
     let done = unsafe {
         if link == CHILD_LINK {
             libc::fcntl(link, libc::F_SETFD, 0)
@@ -458,37 +467,38 @@ fn prepare_child(link: i32) -> io::Result<()> {
     prepare(CHILD_LINK + 1)
 }
 
-/// The same for one that has no link: descriptors from `first` on are not for it.
+/// Prepares a child without a link; descriptors from `first` on are closed.
 pub(super) fn prepare(first: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // A terminal that we were started from is none of its own: no key typed there is for it, and it can type none.
+    // The terminal of the supervisor is not for its children: they get no signals of its keys and
+    // cannot write to its input.
     rustix::process::setsid()?;
-    // SAFETY: an empty signal set is made before it is used; the calls touch nothing else of ours.
+    // SAFETY: an empty signal set is made before it is used; the calls touch no other memory.
     unsafe {
         let mut none = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigemptyset(none.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
     }
     let (last, flags) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
-    // SAFETY: the call takes three numbers, and closes nothing before `exec`. Linux before 5.11 does not know it: there what is
-    // ours closes all the same, because it was opened so.
+    // SAFETY: the call takes three numbers, and closes nothing before `exec`. Linux before 5.11
+    // does not have it; our descriptors close there too, because they were opened close-on-exec.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     Ok(())
 }
 
-/// Every guest brings descriptors: takes as many as the system allows.
+/// Raises the limit of open descriptors to the maximum: each guest needs several.
 pub(super) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // The soft limit that we had will do otherwise.
+    // Without it, the soft limit stays.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
 #[cfg(test)]
 impl Child {
-    /// A process that does nothing, and its end of the link.
-    pub(super) fn idle(kind: Kind) -> (Self, Link<Ask, Tell>) {
+    /// Returns an idle process and its end of the link.
+    pub(super) fn idle(kind: Kind) -> (Self, Link<SupervisorRequest, SupervisorEvent>) {
         let (ours, theirs) = link::pair().unwrap();
         let mut command = std::process::Command::new("sleep");
         command.arg("infinity");
@@ -506,7 +516,7 @@ impl Child {
             restarts: 0,
             failures: 0,
             restart_at: None,
-            bereft: false,
+            peer_lost: false,
         };
         (child, Link::new(theirs))
     }

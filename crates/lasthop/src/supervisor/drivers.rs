@@ -1,15 +1,17 @@
-//! The drivers: interfaces that the supervisor keeps open, and a process for each while the switch is connected to it.
+//! Drivers: interfaces that the supervisor keeps open, and one process for each while the switch is
+//! connected to it.
 //!
 //! ```text
-//! switch dials            the interface is looked at, a process started, a socket pair made: one end goes to the
-//!                         process, the other to the switch, as if it came from a VMM
-//! process dies, hangs     the switch loses the connection and dials again; a process that does not answer pings is
-//!                         killed first
-//! interface goes          the process ends and says so; the interface is opened anew when the switch dials
-//! interface is not there  of an uplink: its port waits, and it is looked for whenever the switch dials
+//! switch dials         the interface is checked, and a process started; it gets one end of a
+//!                      socket pair, and the switch the other, like the connection of a VMM
+//! process dies, hangs  the switch loses the connection and dials again; a process that does not
+//!                      reply to pings is killed first
+//! interface removed    the process reports that and ends; the interface is opened again when the
+//!                      switch dials
+//! interface missing    the port of an uplink waits; each dial of the switch tries to open it
 //! ```
 //!
-//! Nothing here waits for a driver's words, and for its death only so long.
+//! The supervisor never waits for messages of a driver, and only a bounded time for its death.
 
 mod driver;
 #[cfg(test)]
@@ -22,74 +24,74 @@ use std::time::{Duration, Instant};
 
 use api::v1::Event;
 use channel::driving::{self, DriverSpec, DriverState};
-use channel::supervision::{ProcessInfo, Tell};
+use channel::supervision::{ProcessInfo, SupervisorEvent};
 use port::PortId;
 
 use super::binaries::Binaries;
 use super::child::Child;
 use super::groups::Groups;
-use super::replace::{Giving, PassedDriver, Taking};
+use super::replace::{IncomingFds, OutgoingFds, PassedDriver};
 pub(super) use driver::Renewed;
 use driver::{Dial, Dialed, Driver};
 
-/// How long the end of processes is waited for that were told to end, or killed.
-const END: Duration = Duration::from_secs(1);
+/// Time in which stopped or killed processes must end: 1 second.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The name of a port, and why its interface cannot be had.
-type Refusal = (String, String);
+/// Name of a port, and the reason why its interface cannot be used.
+type InterfaceError = (String, String);
 
-/// See the module.
+/// All drivers.
 #[derive(Default)]
 pub(super) struct Drivers {
     all: Vec<Driver>,
-    /// Answers to dials for drivers that are not there any more.
+    /// Answers to dials for removed drivers.
     answers: Vec<Dialed>,
-    /// Killed processes of such drivers that take their time to die.
+    /// Killed processes of removed drivers that have not ended.
     dying: Vec<Child>,
-    /// What limits them from outside; known once there is a driver, `None` where there is nothing.
+    /// Control groups; known once there is a driver, `None` without them.
     groups: OnceCell<Option<Groups>>,
 }
 
 impl Drivers {
-    /// Has these and no others. Those that are wanted as they are stay as they are, and so do those with another
-    /// MTU or MAC address.
+    /// Sets the drivers. Drivers that do not change, or only in MTU or MAC address, keep their
+    /// processes.
     ///
     /// # Errors
-    /// An interface that cannot be had, as port and reason. Then everything is as it was before.
-    pub(super) fn want(&mut self, specs: Vec<DriverSpec>) -> Result<(), Refusal> {
+    /// Port and reason of an interface that cannot be used. The drivers are as before then.
+    pub(super) fn set(&mut self, specs: Vec<DriverSpec>) -> Result<(), InterfaceError> {
         let is_there = |spec: &DriverSpec| self.all.iter().any(|d| d.is_for(spec));
-        let (kept, new): (Vec<_>, Vec<_>) = specs.iter().cloned().partition(is_there);
-        let old = |driver: &&Driver| !kept.iter().any(|spec| driver.is_for(spec));
+        let (unchanged, new): (Vec<_>, Vec<_>) = specs.iter().cloned().partition(is_there);
+        let old = |driver: &&Driver| !unchanged.iter().any(|spec| driver.is_for(spec));
         let taken = |spec: &DriverSpec| {
             let mut old = self.all.iter().filter(old);
             old.any(|d| d.has_interface_of(spec))
         };
         let (replacing, adding): (Vec<_>, Vec<_>) = new.into_iter().partition(taken);
-        // First what touches nothing that is there.
+        // Additions come first, because they change no other driver.
         let added = adding
             .into_iter()
             .map(open)
             .collect::<Result<Vec<_>, _>>()?;
         let mut before = Vec::new();
-        if let Err(refusal) = self.exchange(kept, replacing, &mut before) {
+        if let Err(refusal) = self.exchange(unchanged, replacing, &mut before) {
             for spec in before.into_iter().rev() {
                 self.restore(spec);
             }
             return Err(refusal);
         }
-        self.part(|driver| !specs.iter().any(|spec| driver.is_for(spec)));
+        self.remove(|driver| !specs.iter().any(|spec| driver.is_for(spec)));
         self.all.extend(added);
         Ok(())
     }
 
-    /// Changes what is there; what there was before goes to `before`.
+    /// Changes existing drivers; the specifications of before are appended to `before`.
     fn exchange(
         &mut self,
-        kept: Vec<DriverSpec>,
+        unchanged: Vec<DriverSpec>,
         replacing: Vec<DriverSpec>,
         before: &mut Vec<DriverSpec>,
-    ) -> Result<(), Refusal> {
-        for spec in kept {
+    ) -> Result<(), InterfaceError> {
+        for spec in unchanged {
             let Some(driver) = self.all.iter_mut().find(|d| d.is_for(&spec)) else {
                 continue;
             };
@@ -100,71 +102,71 @@ impl Drivers {
         for spec in replacing {
             let old = self.all.iter().filter(|d| d.has_interface_of(&spec));
             before.extend(old.map(|d| d.spec.clone()));
-            self.part(|driver| driver.has_interface_of(&spec));
+            self.remove(|driver| driver.has_interface_of(&spec));
             self.all.push(open(spec)?);
         }
         Ok(())
     }
 
-    /// Has again what there was before a change that was refused.
+    /// Restores a driver after a change that was refused.
     fn restore(&mut self, spec: DriverSpec) {
         let _port = tracing::info_span!("driver", port = spec.name).entered();
         let Some(driver) = self.all.iter_mut().find(|d| d.is_for(&spec)) else {
-            self.part(|driver| driver.has_interface_of(&spec));
+            self.remove(|driver| driver.has_interface_of(&spec));
             return self.all.push(Driver::reopen(spec));
         };
         if let Err(error) = driver.change(spec) {
-            tracing::error!("a change could not be taken back: {error}");
+            tracing::error!("cannot revert a change: {error}");
         }
     }
 
-    /// For the supervisor that takes the place of this one.
-    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> Vec<PassedDriver> {
+    /// Adds the drivers to the record for the next supervisor.
+    pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> Vec<PassedDriver> {
         let all = self.all.iter();
-        all.map(|driver| driver.pass(giving)).collect()
+        all.map(|driver| driver.pass(outgoing)).collect()
     }
 
-    /// Those of the supervisor before this one.
+    /// Takes the drivers from the previous supervisor's record.
     ///
     /// # Errors
-    /// Something of one is not there.
-    pub(super) fn take(from: Vec<PassedDriver>, fds: &mut Taking) -> Result<Self, String> {
+    /// A descriptor or a process is missing.
+    pub(super) fn take(from: Vec<PassedDriver>, fds: &mut IncomingFds) -> Result<Self, String> {
         let all = from.into_iter().map(|driver| Driver::take(driver, fds));
         let drivers = Self {
             all: all.collect::<Result<_, _>>()?,
             ..Self::default()
         };
         if drivers.all.iter().any(|driver| driver.child.is_some()) {
-            // They are there already, and are removed with their drivers.
+            // The groups exist already, and are removed with their drivers.
             drivers.groups.get_or_init(Groups::take);
         }
         Ok(drivers)
     }
 
-    /// Parts with drivers. Their interfaces are free for others when this returns, unless a process does not die.
-    fn part(&mut self, which: impl FnMut(&mut Driver) -> bool) {
+    /// Removes drivers. Their interfaces are free when this returns, unless a process does not die.
+    fn remove(&mut self, which: impl FnMut(&mut Driver) -> bool) {
         let (mut children, mut names) = (Vec::new(), Vec::new());
         for driver in self.all.extract_if(.., which) {
             names.push(driver.spec.name.clone());
-            let (child, answer) = driver.part();
+            let (child, answer) = driver.remove();
             children.extend(child);
             self.answers.extend(answer);
         }
-        self.bury(children, Instant::now() + END);
+        self.wait_all(children, Instant::now() + KILL_TIMEOUT);
         self.remove_groups(&names);
     }
 
-    /// Waits for the end of processes, but not for ever.
-    fn bury(&mut self, children: Vec<Child>, deadline: Instant) {
+    /// Waits for the ends of processes until the deadline.
+    fn wait_all(&mut self, children: Vec<Child>, deadline: Instant) {
         for mut child in children {
             if !child.wait(deadline) {
-                tracing::error!("a driver was killed and does not die");
+                tracing::error!("killed driver does not end");
                 self.dying.push(child);
             }
         }
     }
 
-    /// The switch dials. `false` when that is for no driver.
+    /// Registers a dial of the switch. Returns `false` if the port has no driver.
     pub(super) fn dial(&mut self, port: PortId) -> bool {
         let mut all = self.all.iter_mut();
         let Some(driver) = all.find(|d| d.spec.port == port) else {
@@ -175,54 +177,49 @@ impl Drivers {
         true
     }
 
-    /// What a port's driver is called instead of a path.
-    pub(super) fn address(&self, port: PortId) -> Option<String> {
-        let found = self.all.iter().find(|d| d.spec.port == port);
-        found.map(|driver| driving::address(&driver.spec.name))
-    }
-
-    /// Looks after all; answers for the switch.
-    pub(super) fn turn(&mut self, binaries: &Binaries) -> Vec<Dialed> {
+    /// Polls all drivers and returns answers for the switch.
+    pub(super) fn poll(&mut self, binaries: &Binaries) -> Vec<Dialed> {
         self.dying.retain_mut(|child| child.has_died().is_none());
         let groups = &self.groups;
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = driver.spec.name).entered();
-            driver.turn(binaries, groups)
+            driver.poll(binaries, groups)
         };
         let mut answers = std::mem::take(&mut self.answers);
         answers.extend(self.all.iter_mut().filter_map(turn));
         answers
     }
 
-    /// What has happened since this was asked last.
+    /// Takes the events since the last call.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         let all = self.all.iter_mut();
-        all.flat_map(|driver| std::mem::take(&mut driver.happened))
+        all.flat_map(|driver| std::mem::take(&mut driver.events))
             .collect()
     }
 
-    /// What says that there is something to look after.
+    /// Returns the descriptors to poll.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let living = self.all.iter().flat_map(Driver::sources);
         living.chain(self.dying.iter().filter_map(Child::pidfd))
     }
 
-    /// When there is, at the latest.
+    /// Returns the time of the next timer.
     pub(super) fn due(&self) -> Option<Instant> {
         let at_once = self.answers.first().map(|_| Instant::now());
         self.all.iter().filter_map(Driver::due).chain(at_once).min()
     }
 
-    /// Names of ports whose driver serves.
+    /// Returns the names of ports whose driver serves.
     pub(super) fn serving(&self) -> impl Iterator<Item = &str> {
         let serving = self.all.iter().filter(|driver| driver.serves());
         serving.map(|driver| driver.spec.name.as_str())
     }
 
-    /// Begins to replace the process of a port by one of other binaries. `false` when there is none.
+    /// Starts the replacement of a port's process by one of other binaries. Returns `false` if
+    /// there is none.
     ///
     /// # Errors
-    /// It cannot be started; the old one goes on.
+    /// It cannot be started; the old one continues.
     pub(super) fn renew(&mut self, port: &str, binaries: &Binaries) -> io::Result<bool> {
         let mut serving = self.all.iter_mut().filter(|driver| driver.serves());
         match serving.find(|driver| driver.spec.name == port) {
@@ -231,7 +228,7 @@ impl Drivers {
         }
     }
 
-    /// What has come of that; nothing while it goes on.
+    /// Returns the result of a replacement; `None` while it is in progress.
     pub(super) fn renewed(&mut self, port: &str) -> Option<Renewed> {
         match self.all.iter_mut().find(|d| d.spec.name == port) {
             Some(driver) => driver.renewed(),
@@ -239,12 +236,12 @@ impl Drivers {
         }
     }
 
-    /// For control.
+    /// Returns the states for control.
     pub(super) fn states(&self) -> Vec<DriverState> {
         self.all.iter().map(Driver::state).collect()
     }
 
-    /// The MAC addresses of interfaces that are there, by their ports' names.
+    /// Returns the MAC addresses of existing interfaces with the names of their ports.
     pub(super) fn addresses(&self) -> Vec<(String, [u8; 6])> {
         let addresses = self
             .all
@@ -255,7 +252,7 @@ impl Drivers {
             .collect()
     }
 
-    /// For `lasthop status`.
+    /// Returns the process information of `lasthop status`.
     pub(super) fn processes(&self) -> impl Iterator<Item = ProcessInfo> {
         self.all.iter().filter_map(|driver| {
             let mut info = driver.child.as_ref()?.info();
@@ -264,17 +261,17 @@ impl Drivers {
         })
     }
 
-    /// Ends all and waits for them.
+    /// Stops all drivers and waits for their ends.
     pub(super) fn stop(&mut self) {
         let drivers = std::mem::take(&mut self.all);
         let names: Vec<_> = drivers.iter().map(|d| d.spec.name.clone()).collect();
         let children = drivers.into_iter().flat_map(Driver::into_children);
         let children: Vec<_> = children.collect();
         for child in &children {
-            // One that is gone need not be told.
-            let _ = child.tell_at_once(&Tell::Stop, &[]);
+            // A process that is gone needs no message.
+            let _ = child.try_send(&SupervisorEvent::Stop, &[]);
         }
-        self.bury(children, Instant::now() + END);
+        self.wait_all(children, Instant::now() + KILL_TIMEOUT);
         self.remove_groups(&names);
     }
 
@@ -285,7 +282,7 @@ impl Drivers {
     }
 }
 
-fn open(spec: DriverSpec) -> Result<Driver, Refusal> {
+fn open(spec: DriverSpec) -> Result<Driver, InterfaceError> {
     let _port = tracing::info_span!("driver", port = spec.name).entered();
     let name = spec.name.clone();
     Driver::open(spec).map_err(|reason| (name, reason))

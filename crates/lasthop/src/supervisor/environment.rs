@@ -1,13 +1,13 @@
-//! What the environment may say, checked before anything starts.
+//! Check of the environment variables before the start.
 
 use std::ffi::OsStr;
 
 use super::heartbeat;
 
-/// Which lines the log has; see [`crate::log`].
+/// Log filter; see [`crate::log`].
 const LOG: &str = "LASTHOP_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// Where lines come from: the crates that have any, and the programs.
+/// Log targets: the crates that log, and the programs.
 const TARGETS: [&str; 8] = [
     "lasthop",
     "lasthop_control",
@@ -19,32 +19,34 @@ const TARGETS: [&str; 8] = [
     "sandbox",
 ];
 
-/// Whether all variables can be meant.
+/// Checks all variables.
 ///
 /// # Errors
-/// What was expected of which.
+/// The variable and its expected values.
 pub(super) fn check() -> Result<(), String> {
     variable(LOG, is_filter, &filters())?;
     let switch = |text: &str| ["", "on", "off"].contains(&text);
     variable(heartbeat::SWITCH, switch, "on or off")
 }
 
-fn variable(name: &str, is_right: impl Fn(&str) -> bool, expected: &str) -> Result<(), String> {
+fn variable(name: &str, is_valid: impl Fn(&str) -> bool, expected: &str) -> Result<(), String> {
     let text = std::env::var_os(name).unwrap_or_default();
-    match text.to_str().is_some_and(is_right) {
-        true => Ok(()),
-        false => Err(wrong(name, expected, &text)),
+    if text.to_str().is_some_and(is_valid) {
+        Ok(())
+    } else {
+        Err(invalid(name, expected, &text))
     }
 }
 
-fn wrong(name: &str, expected: &str, found: &OsStr) -> String {
+fn invalid(name: &str, expected: &str, found: &OsStr) -> String {
     format!("{name}: expected {expected}, found {found:?}")
 }
 
 fn filters() -> String {
     let (levels, targets) = (LEVELS.join(", "), TARGETS.join(", "));
     format!(
-        "one of {levels}, or such of a part, as in datapath=debug (parts: {targets}), or several with commas"
+        "one of {levels}, or TARGET=LEVEL, as in datapath=debug (targets: {targets}), \
+         or several with commas"
     )
 }
 
@@ -52,7 +54,8 @@ fn is_filter(text: &str) -> bool {
     text.split(',').all(is_directive)
 }
 
-/// Whether this is a level, or `TARGET=LEVEL`. Anything else is taken for the name of a target by who reads it, and silences all others.
+/// Returns whether a directive is a level or `TARGET=LEVEL`. The filter would take anything else
+/// for the name of a target and silence all others.
 fn is_directive(text: &str) -> bool {
     let is_level = |level: &str| LEVELS.contains(&level.to_ascii_lowercase().as_str());
     match text.split_once('=') {
@@ -73,7 +76,7 @@ mod tests {
         for right in ["", "info", "DEBUG", "off", "warn,control::engine=debug"] {
             assert!(is_filter(right), "{right}");
         }
-        for wrong in [
+        for invalid in [
             "verbose",
             "bogus=debug",
             "lasthop=",
@@ -81,7 +84,7 @@ mod tests {
             "control",
             "info, warn",
         ] {
-            assert!(!is_filter(wrong), "{wrong}");
+            assert!(!is_filter(invalid), "{invalid}");
         }
     }
 }

@@ -1,82 +1,82 @@
-//! What happens of which only the supervisor knows, for those who watch events. The log has it at once; control tells everybody else,
-//! when there is one.
+//! Events that only the supervisor sees. They are logged immediately; control forwards them to
+//! clients of the event stream.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-use api::v1::{Asker, Event, EventKind, ProcessChange};
+use api::v1::{Event, EventKind, ProcessChange, Requester};
 use channel::peer::Peer;
-use channel::supervision::Tell;
+use channel::supervision::SupervisorEvent;
 use control::events;
 
 use super::Supervisor;
 use super::admin::Client;
 use super::child::{Child, Kind};
 
-/// Events that wait for control at most.
-const WAITING: usize = 256;
+/// Maximum number of queued events.
+const MAX_QUEUED: usize = 256;
 
-/// Events that control has not told everybody.
+/// Events that control has not forwarded.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
-    /// What control was told last, which may die before it has told others.
-    on_the_way: Vec<Event>,
-    waiting: VecDeque<Event>,
-    /// Older ones for which there was no room.
+pub(super) struct PendingEvents {
+    /// Events of the last message to control, which may die before it forwards them.
+    unacknowledged: Vec<Event>,
+    queued: VecDeque<Event>,
+    /// Number of older events that were discarded.
     lost: u64,
 }
 
-impl Untold {
+impl PendingEvents {
     fn add(&mut self, event: Event) {
-        if self.waiting.len() == WAITING {
-            self.waiting.pop_front();
+        if self.queued.len() == MAX_QUEUED {
+            self.queued.pop_front();
             self.lost += 1;
         }
-        self.waiting.push_back(event);
+        self.queued.push_back(event);
     }
 
-    /// Control has told what was on the way.
-    pub(super) fn were_told(&mut self) {
-        self.on_the_way.clear();
+    /// Notes that control has forwarded the unacknowledged events.
+    pub(super) fn acknowledge(&mut self) {
+        self.unacknowledged.clear();
     }
 
-    /// All, in their order.
+    /// Returns all events in order.
     fn all(&self) -> Vec<Event> {
         let lost = (self.lost > 0).then(|| {
             let count = Some(self.lost);
-            events::untold(EventKind::Missed { count }, 0)
+            events::unlogged(EventKind::Missed { count }, 0)
         });
-        let waiting = self.waiting.iter().cloned();
-        let on_the_way = self.on_the_way.iter().cloned();
-        on_the_way.chain(lost).chain(waiting).collect()
+        let queued = self.queued.iter().cloned();
+        let unacknowledged = self.unacknowledged.iter().cloned();
+        unacknowledged.chain(lost).chain(queued).collect()
     }
 
-    /// Has all of them said by `say`, if there are any, and whether that was done.
-    fn send(&mut self, say: impl FnOnce(&Tell) -> bool) -> bool {
+    /// Sends all events by `send`. Returns whether there were any and they were sent.
+    fn send(&mut self, send: impl FnOnce(&SupervisorEvent) -> bool) -> bool {
         let all = self.all();
         let documents = all
             .iter()
             .filter_map(|event| serde_json::to_string(event).ok());
         let documents: Vec<String> = documents.collect();
-        if documents.is_empty() || !say(&Tell::Events(documents)) {
+        if documents.is_empty() || !send(&SupervisorEvent::Events(documents)) {
             return false;
         }
-        // However often control dies of it, it is no more than that.
-        let most = all.len().saturating_sub(WAITING);
+        // The number stays bounded, however often control dies.
+        let most = all.len().saturating_sub(MAX_QUEUED);
         *self = Self {
-            on_the_way: all.into_iter().skip(most).collect(),
+            unacknowledged: all.into_iter().skip(most).collect(),
             ..Self::default()
         };
         true
     }
 }
 
-/// The end of a process.
+/// End of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Death {
-    /// Whose.
+    /// Kind of the process.
     pub(super) kind: Kind,
-    /// Its exit status or signal, in words.
+    /// Exit status or signal as text.
     pub(super) how: String,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Death {
     }
 }
 
-/// That a process has ended.
+/// Returns the event of the end of a process.
 pub(super) fn ended(process: String, death: &Death, restarts: u32) -> EventKind {
     EventKind::Process {
         process,
@@ -97,20 +97,20 @@ pub(super) fn ended(process: String, death: &Death, restarts: u32) -> EventKind 
     }
 }
 
-/// Who is at the other end, where that is known.
-pub(super) fn asker(client: &Client) -> Option<Asker> {
-    Peer::of(client).ok().map(events::asker)
+/// Returns the peer of a client, if known.
+pub(super) fn requester(client: &Client) -> Option<Requester> {
+    Peer::of(client).ok().map(events::requester)
 }
 
 impl Supervisor {
-    pub(super) fn tell_ended(&mut self, kind: Kind, death: &Death) {
+    pub(super) fn emit_ended(&mut self, kind: Kind, death: &Death) {
         let restarts = self.of_kind(kind).info().restarts;
-        self.tell(ended(kind.to_string(), death, restarts));
+        self.emit(ended(kind.to_string(), death, restarts));
     }
 
-    pub(super) fn tell_restarted(&mut self, kind: Kind) {
+    pub(super) fn emit_restarted(&mut self, kind: Kind) {
         let now = self.of_kind(kind).info();
-        self.tell(EventKind::Process {
+        self.emit(EventKind::Process {
             process: now.name,
             state: ProcessChange::Restarted,
             pid: Some(now.pid),
@@ -126,13 +126,13 @@ impl Supervisor {
         }
     }
 
-    /// Tells the log, and those who watch.
-    pub(super) fn tell(&mut self, what: EventKind) {
-        self.events.add(events::told(what, 0));
+    /// Logs an event and queues it for control.
+    pub(super) fn emit(&mut self, what: EventKind) {
+        self.events.add(events::logged(what, 0));
     }
 
-    /// Tells control what it has not been told, if it has asked; what there is no room for waits.
-    pub(super) fn tell_control(&mut self) {
+    /// Sends queued events to control if it waits for them; events that do not fit stay queued.
+    pub(super) fn send_events(&mut self) {
         for event in self.drivers.take_events() {
             self.events.add(event);
         }
@@ -140,22 +140,22 @@ impl Supervisor {
             return;
         }
         let control = &self.control;
-        let say = |tell: &Tell| control.tell_at_once(tell, &[]).is_ok();
-        if self.events.send(say) {
+        let send = |event: &SupervisorEvent| control.try_send(event, &[]).is_ok();
+        if self.events.send(send) {
             self.control.set_wants_events(false);
         }
     }
 
-    /// The same for a supervisor that gives way to another one, which will know nothing of them: also where control has not said
-    /// yet that it had those before.
-    pub(super) fn tell_control_at_last(&mut self) {
-        if self.events.on_the_way.is_empty() {
-            return self.tell_control();
+    /// Sends all events before another supervisor takes over, which does not get them, even if
+    /// control has not acknowledged the last ones.
+    pub(super) fn flush_events(&mut self) {
+        if self.events.unacknowledged.is_empty() {
+            return self.send_events();
         }
-        self.events.were_told();
+        self.events.acknowledge();
         let control = &self.control;
         self.events
-            .send(|tell| control.tell_at_once(tell, &[]).is_ok());
+            .send(|event| control.try_send(event, &[]).is_ok());
     }
 }
 
@@ -169,48 +169,48 @@ mod tests {
         let what = EventKind::Reload {
             by: None,
             file: file.to_string(),
-            progress: Progress::Begun,
+            progress: Progress::Started,
             reason: None,
         };
-        events::untold(what, 0)
+        events::unlogged(what, 0)
     }
 
-    /// What is said of all.
-    fn said(untold: &mut Untold) -> Vec<EventKind> {
-        let mut said = Vec::new();
-        untold.send(|tell| {
-            let Tell::Events(all) = tell else {
+    /// Returns the events that are sent.
+    fn sent(pending: &mut PendingEvents) -> Vec<EventKind> {
+        let mut sent = Vec::new();
+        pending.send(|event| {
+            let SupervisorEvent::Events(all) = event else {
                 return false;
             };
             let read = |document: &String| serde_json::from_str::<Event>(document).unwrap().what;
-            said = all.iter().map(read).collect();
+            sent = all.iter().map(read).collect();
             true
         });
-        said
+        sent
     }
 
     #[test]
-    fn while_there_is_no_control_the_last_events_are_kept_and_the_others_counted() {
-        let mut untold = Untold::default();
-        assert_eq!(said(&mut untold), []);
-        (0..WAITING + 3).for_each(|file| untold.add(event(file)));
-        let all = said(&mut untold);
-        assert_eq!(all.len(), WAITING + 1);
+    fn without_control_the_last_events_are_queued_and_the_others_counted() {
+        let mut pending = PendingEvents::default();
+        assert_eq!(sent(&mut pending), []);
+        (0..MAX_QUEUED + 3).for_each(|file| pending.add(event(file)));
+        let all = sent(&mut pending);
+        assert_eq!(all.len(), MAX_QUEUED + 1);
         assert_eq!(all[0], EventKind::Missed { count: Some(3) });
         assert_eq!(all[1], event(3).what);
     }
 
     #[test]
-    fn what_control_had_when_it_died_is_said_again_to_the_next() {
-        let mut untold = Untold::default();
-        untold.add(event(1));
-        assert_eq!(said(&mut untold), [event(1).what]);
-        untold.add(event(2));
-        assert_eq!(said(&mut untold), [event(1).what, event(2).what]);
-        untold.were_told();
-        assert_eq!(said(&mut untold), []);
-        untold.add(event(3));
-        assert!(!untold.send(|_| false), "there was no room");
-        assert_eq!(said(&mut untold), [event(3).what]);
+    fn unacknowledged_events_are_sent_to_the_next_control() {
+        let mut pending = PendingEvents::default();
+        pending.add(event(1));
+        assert_eq!(sent(&mut pending), [event(1).what]);
+        pending.add(event(2));
+        assert_eq!(sent(&mut pending), [event(1).what, event(2).what]);
+        pending.acknowledge();
+        assert_eq!(sent(&mut pending), []);
+        pending.add(event(3));
+        assert!(!pending.send(|_| false), "link full");
+        assert_eq!(sent(&mut pending), [event(3).what]);
     }
 }

@@ -1,80 +1,78 @@
-//! Control groups (Linux, `Documentation/admin-guide/cgroup-v2.rst`): a driver's share of the machine, where the service manager has
-//! given our group to us (systemd: `Delegate=yes`).
+//! Control groups (Linux, `Documentation/admin-guide/cgroup-v2.rst`): limits of drivers where the
+//! service manager has delegated our group to us (systemd: `Delegate=yes`).
 //!
 //! ```text
-//!   our group             has groups below it, and so no process of its own
-//!     supervisor          we, control and the switch
-//!     driver-uplink       the driver of port "uplink", however many threads it has: one share of the processors, as much
-//!                         memory and as many threads as it needs
+//!   delegated group       has subgroups, and so no process of its own
+//!     supervisor          supervisor, control and switch
+//!     driver-uplink       driver of port "uplink": one share of CPU time, however many threads it
+//!                         has, and limits of memory and threads
 //! ```
 //!
-//! Elsewhere drivers have the limits that they give themselves before they hear anybody but us
-//! (`crates/driver/src/closing.rs`), which leave them the processors.
+//! Without delegation, drivers have only the limits that they set themselves before they read other
+//! input than the supervisor's (`crates/driver/src/closing.rs`), which do not limit CPU time.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are.
+/// Mount point of the control groups.
 const ROOT: &str = "/sys/fs/cgroup";
-/// The kind of file system that has groups of version 2 (`CGROUP2_SUPER_MAGIC` of `linux/magic.h`).
+/// File system type of control groups of version 2 (`CGROUP2_SUPER_MAGIC` of `linux/magic.h`).
 const CGROUP2: u64 = 0x6367_7270;
-/// By this attribute of the folder a service manager says that a group is ours to divide
+/// Attribute by which a service manager delegates a group
 /// (<https://systemd.io/CGROUP_DELEGATION/>).
 const DELEGATED: &str = "user.delegate";
 
-/// The group of all but drivers.
+/// Group of the supervisor, control and the switch.
 const SUPERVISOR: &str = "supervisor";
-/// The processes of a group.
+/// File with the processes of a group.
 const PROCESSES: &str = "cgroup.procs";
-/// Looks for processes that have been started while others were moved.
+/// Maximum number of passes for processes that were started while others were moved.
 const MOVES: usize = 8;
-/// What is to be shared out. Processors are shared by group and equally, as long as nobody says otherwise.
+/// Controllers for drivers. CPU time is shared equally among groups by default.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// What a driver may have.
+/// Limits of a driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Bytes, in the system too.
+    /// Memory in bytes, kernel memory included.
     pub(super) memory: u64,
-    /// Threads.
+    /// Number of threads.
     pub(super) threads: u64,
 }
 
-/// See the module.
+/// Delegated control group.
 #[derive(Debug)]
 pub(super) struct Groups {
-    /// Our group.
+    /// Directory of the group.
     dir: PathBuf,
 }
 
 impl Groups {
-    /// Divides our group, if there is one that is ours to divide; the log says how that went.
+    /// Divides the group if it is delegated, and logs the result.
     pub(super) fn take() -> Option<Self> {
         match delegated().and_then(Self::divide) {
             Ok((groups, controllers)) => {
                 let controllers = controllers.join(", ");
-                tracing::info!("each driver has a control group for: {controllers}");
+                tracing::info!("control groups for drivers: {controllers}");
                 Some(groups)
             }
             Err(why) => {
-                tracing::info!(
-                    "drivers have no control groups, and share processors as they like: {why}"
-                );
+                tracing::info!("no control groups for drivers, CPU time is not limited: {why}");
                 None
             }
         }
     }
 
-    /// With everybody who is in the group moved out of the way; and the controllers that it has.
+    /// Moves all processes of the group into a subgroup. Returns the enabled controllers.
     fn divide(dir: PathBuf) -> io::Result<(Self, Vec<&'static str>)> {
-        let everybody = dir.join(SUPERVISOR);
-        make(&everybody)?;
+        let supervisor = dir.join(SUPERVISOR);
+        make(&supervisor)?;
         for _ in 0..MOVES {
             let left = fs::read_to_string(dir.join(PROCESSES))?;
             for process in left.lines() {
-                match fs::write(everybody.join(PROCESSES), process) {
-                    // It has ended meanwhile.
+                match fs::write(supervisor.join(PROCESSES), process) {
+                    // The process has ended meanwhile.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     moved => moved?,
                 }
@@ -90,9 +88,10 @@ impl Groups {
                 && fs::write(control, format!("+{name}")).is_ok()
         };
         let controllers: Vec<_> = CONTROLLERS.into_iter().filter(given).collect();
-        match controllers.is_empty() {
-            true => Err(io::Error::other("our group has no controllers")),
-            false => Ok((Self { dir }, controllers)),
+        if controllers.is_empty() {
+            Err(io::Error::other("no controllers in the delegated group"))
+        } else {
+            Ok((Self { dir }, controllers))
         }
     }
 
@@ -100,16 +99,16 @@ impl Groups {
         self.dir.join(format!("driver-{driver}"))
     }
 
-    /// Puts the process of a driver into its group, which is made if it is not there.
+    /// Puts the process of a driver into its group, which is created if necessary.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// Failed system call.
     pub(super) fn enter(&self, driver: &str, process: u32, limits: Limits) -> io::Result<()> {
         let group = self.of(driver);
         make(&group)?;
         for (limit, value) in [("memory.max", limits.memory), ("pids.max", limits.threads)] {
             let file = group.join(limit);
-            // Without the controller there is no such file.
+            // Without the controller the file does not exist.
             if file.exists() {
                 fs::write(file, value.to_string())?;
             }
@@ -119,7 +118,7 @@ impl Groups {
 
     /// Removes the group of a driver that has ended.
     pub(super) fn remove(&self, driver: &str) {
-        // One that does not die keeps its group.
+        // A process that does not die keeps its group.
         let _ = fs::remove_dir(self.of(driver));
     }
 }
@@ -131,24 +130,22 @@ fn make(group: &Path) -> io::Result<()> {
     }
 }
 
-/// The folder of our group, if a service manager has given it to us.
+/// Returns the directory of our group, if a service manager has delegated it.
 fn delegated() -> io::Result<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup")?;
-    let none = || io::Error::other("there are no control groups of version 2");
+    let none = || io::Error::other("no control groups of version 2");
     let dir = folder(Path::new(ROOT), &own).ok_or_else(none)?;
     if rustix::fs::statfs(&dir)?.f_type as u64 != CGROUP2 {
         return Err(none());
     }
     match rustix::fs::getxattr(&dir, DELEGATED, &mut [0u8; 1][..]) {
         Ok(1) => Ok(dir),
-        _ => Err(io::Error::other(
-            "the service manager has not delegated ours",
-        )),
+        _ => Err(io::Error::other("not delegated by the service manager")),
     }
 }
 
-/// The folder of our group by `/proc/self/cgroup` (cgroups(7)). Who was started by a supervisor that had divided it is further
-/// down already.
+/// Returns the directory of our group according to `/proc/self/cgroup` (cgroups(7)). A process that
+/// was started in the supervisor's subgroup is one level further down.
 fn folder(root: &Path, own: &str) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let path = Path::new(path);
@@ -175,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_moves_and_drivers_get_their_limits() {
+    fn processes_move_to_a_subgroup_and_drivers_get_limits() {
         let folder = tempfile::tempdir().unwrap();
         let group = |name: &str| folder.path().join(name);
         let read = |name: &str| fs::read_to_string(group(name)).unwrap();
@@ -184,7 +181,7 @@ mod tests {
         let (groups, controllers) = Groups::divide(folder.path().to_owned()).unwrap();
         assert_eq!(controllers, ["cpu", "pids"]);
         assert_eq!(read("supervisor/cgroup.procs"), "17");
-        // The system makes these with the group.
+        // The kernel creates these with the group.
         fs::create_dir(group("driver-up")).unwrap();
         fs::write(group("driver-up/pids.max"), "max\n").unwrap();
         let limits = Limits {

@@ -1,14 +1,14 @@
-//! What the processors of guests do, for the switch: who notes it, and which threads are whose.
+//! vCPU states of guests: their source, and the threads of each port.
 //!
 //! ```text
-//! control      says how, and which names the threads of some ports have
-//! here         load the kernel's programs, or look into /proc
-//!              find the VMM behind each connection that is kept, and its threads
-//! the switch   gets the memory with the states, and for each port the places in it
+//! control      configures the source of states, and thread name patterns of ports
+//! supervisor   loads BPF programs, or samples /proc;
+//!              finds the VMM of each saved connection, and its threads
+//! switch       gets the memory with the states, and for each port the slots in it
 //! ```
 //!
-//! A switch that is new is told everything, whoever it takes the place of. None of this outlives the supervisor: the one that
-//! takes its place is told by its control, and loads programs of its own.
+//! A new switch gets everything, even if it replaces another. This state does not outlive the
+//! supervisor: the next one gets the settings from control and loads its own programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use channel::peer::Peer;
-use channel::supervision::{GuestStates, GuestWatch, Tell, WatchedGuests, monotonic_ns};
+use channel::supervision::{GuestStates, GuestWatch, SupervisorEvent, WatchedGuests, monotonic_ns};
 use port::PortId;
 use sched::load::Programs;
 use sched::sample::{self, Sampler};
@@ -24,105 +24,105 @@ use sched::{Slot, Table, Vcpu, threads};
 
 use super::Supervisor;
 use super::child::Child;
-use super::deposits::Deposits;
 use super::hand_over::HandOver;
+use super::saved_sessions::SavedSessions;
 
-/// After a connection came or went, threads are looked for so often, after such times: a VMM starts those that are processors
-/// late. One that comes with many others waits for a moment with them.
-const LOOKS: [Duration; 4] = [
+/// Delays of searches for threads after a connection came or went: VMMs start vCPU threads late.
+/// The first delay also combines connections that come together.
+const SEARCH_DELAYS: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
     Duration::from_secs(4),
     Duration::from_secs(15),
 ];
-/// Later, processors may be plugged.
-const LATER: Duration = Duration::from_secs(30);
+/// Interval of later searches, for vCPUs that are hot-plugged: 30 seconds.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Sends a message to a switch without waiting.
-type Tells<'a> = &'a dyn Fn(&Tell, &[BorrowedFd<'_>]) -> io::Result<()>;
+/// Function that sends a message to a switch without waiting.
+type Send<'a> = &'a dyn Fn(&SupervisorEvent, &[BorrowedFd<'_>]) -> io::Result<()>;
 
-/// Who notes states.
+/// Source of vCPU states.
 #[derive(Debug)]
-enum Keeper {
-    /// Nobody has said yet who is to.
+enum StateSource {
+    /// Control has not configured one yet.
     Unknown,
-    /// The kernel.
+    /// BPF programs.
     Programs(Programs),
-    /// We.
+    /// Samples of `/proc`.
     Samples(Table, Sampler),
-    /// Nobody.
-    Nobody,
+    /// Disabled or not available.
+    Off,
 }
 
-/// See the module.
+/// vCPU states and threads of guests.
 #[derive(Debug)]
 pub(super) struct Guests {
-    keeper: Keeper,
-    /// Why it is not the kernel.
+    source: StateSource,
+    /// Reason why the states are not those of BPF programs.
     reason: Option<String>,
-    /// Names of threads.
+    /// Thread name patterns.
     patterns: BTreeMap<PortId, String>,
-    /// The places of each port's threads.
+    /// Slots of each port's threads.
     slots: BTreeMap<PortId, Vec<Slot>>,
-    /// What each switch was told of them, by its process id.
-    told: BTreeMap<u32, BTreeMap<PortId, Vec<Slot>>>,
-    /// The connections that were looked at last.
-    turnover: u64,
-    /// How often threads were looked for since those changed.
-    looks: usize,
-    look_at: Option<Instant>,
+    /// Slots that were sent to each switch, by its process id.
+    sent: BTreeMap<u32, BTreeMap<PortId, Vec<Slot>>>,
+    /// Generation of the saved sessions at the last search.
+    generation: u64,
+    /// Number of searches since that generation.
+    searches: usize,
+    search_at: Option<Instant>,
     sample_at: Option<Instant>,
 }
 
 impl Default for Guests {
     fn default() -> Self {
         Self {
-            keeper: Keeper::Unknown,
+            source: StateSource::Unknown,
             reason: None,
             patterns: BTreeMap::new(),
             slots: BTreeMap::new(),
-            told: BTreeMap::new(),
-            turnover: 0,
-            looks: 0,
-            look_at: None,
+            sent: BTreeMap::new(),
+            generation: 0,
+            searches: 0,
+            search_at: None,
             sample_at: None,
         }
     }
 }
 
 impl Guests {
-    /// Control says how guests are to be looked at.
+    /// Applies control's settings. The source is chosen once.
     pub(super) fn watch(&mut self, watch: GuestWatch) {
-        if matches!(self.keeper, Keeper::Unknown) {
-            (self.keeper, self.reason) = keeper(watch.by);
-            if let Keeper::Programs(_) = self.keeper {
-                // It touches all of the host, so its operator should know.
+        if matches!(self.source, StateSource::Unknown) {
+            (self.source, self.reason) = source(watch.by);
+            if let StateSource::Programs(_) = self.source {
+                // The programs affect the whole host, so the operator is informed.
                 tracing::info!(
-                    "loaded programs into the kernel, which note at each context switch what guests' processors do; \
-                     guest_state = \"proc\" or \"off\" in [switch] does without"
+                    "loaded BPF programs that record vCPU states at each context switch; \
+                     guest_state = \"proc\" or \"off\" in [switch] avoids them"
                 );
             }
             match &self.reason {
                 Some(reason) if watch.by == GuestStates::Bpf => {
-                    tracing::warn!("guests' processors are not watched: {reason}");
+                    tracing::warn!("vCPU states are off: {reason}");
                 }
-                reason => tracing::debug!(?reason, "guests' processors: {}", self.by()),
+                reason => tracing::debug!(?reason, "vCPU states: {}", self.by()),
             }
         }
         self.patterns = watch.threads.into_iter().collect();
-        self.begin_to_look();
+        self.start();
     }
 
     fn by(&self) -> &'static str {
-        match self.keeper {
-            Keeper::Programs(_) => GuestStates::Bpf,
-            Keeper::Samples(..) => GuestStates::Proc,
-            Keeper::Nobody | Keeper::Unknown => GuestStates::Off,
+        match self.source {
+            StateSource::Programs(_) => GuestStates::Bpf,
+            StateSource::Samples(..) => GuestStates::Proc,
+            StateSource::Off | StateSource::Unknown => GuestStates::Off,
         }
         .word()
     }
 
-    /// For `lasthop status`.
+    /// Returns the state for `lasthop status`.
     pub(super) fn watched(&self) -> WatchedGuests {
         let count = |(port, slots): (&PortId, &Vec<Slot>)| (*port, slots.len() as u32);
         WatchedGuests {
@@ -132,39 +132,44 @@ impl Guests {
         }
     }
 
-    fn begin_to_look(&mut self) {
-        self.looks = 0;
-        self.look_at = Some(Instant::now() + LOOKS[0]);
+    fn start(&mut self) {
+        self.searches = 0;
+        self.search_at = Some(Instant::now() + SEARCH_DELAYS[0]);
     }
 
-    /// When there is something to do.
+    /// Returns the time of the next search or sample.
     pub(super) fn due(&self) -> Option<Instant> {
-        let table = self.keeper.table()?;
+        let table = self.source.table()?;
         let samples =
-            matches!(self.keeper, Keeper::Samples(..)) && table.threads().next().is_some();
+            matches!(self.source, StateSource::Samples(..)) && table.threads().next().is_some();
         let sample_at = self.sample_at.filter(|_| samples);
-        [self.look_at, sample_at].into_iter().flatten().min()
+        [self.search_at, sample_at].into_iter().flatten().min()
     }
 
-    /// Looks for threads and at them, if it is time.
-    fn turn(&mut self, deposits: &Deposits) {
-        if self.keeper.table().is_none() {
+    /// Searches for threads and samples their states when it is time.
+    fn poll(&mut self, saved_sessions: &SavedSessions) {
+        if self.source.table().is_none() {
             return;
         }
-        if std::mem::replace(&mut self.turnover, deposits.turnover()) != deposits.turnover() {
-            self.begin_to_look();
+        if std::mem::replace(&mut self.generation, saved_sessions.generation())
+            != saved_sessions.generation()
+        {
+            self.start();
         }
         let now = Instant::now();
-        if self.look_at.is_some_and(|at| at <= now) {
-            self.look_for_threads(deposits);
-            self.looks += 1;
-            let pause = LOOKS.get(self.looks).copied().unwrap_or(LATER);
-            // Where nobody is connected, nothing changes by itself.
-            self.look_at =
-                (!self.slots.is_empty() || self.looks < LOOKS.len()).then(|| now + pause);
+        if self.search_at.is_some_and(|at| at <= now) {
+            self.search(saved_sessions);
+            self.searches += 1;
+            let pause = SEARCH_DELAYS
+                .get(self.searches)
+                .copied()
+                .unwrap_or(SEARCH_INTERVAL);
+            // Without connections nothing changes by itself.
+            self.search_at = (!self.slots.is_empty() || self.searches < SEARCH_DELAYS.len())
+                .then(|| now + pause);
         }
         if self.sample_at.is_none_or(|at| at <= now)
-            && let Keeper::Samples(table, sampler) = &mut self.keeper
+            && let StateSource::Samples(table, sampler) = &mut self.source
         {
             self.sample_at = Some(now + sample::PERIOD);
             if table.threads().next().is_some() {
@@ -173,59 +178,59 @@ impl Guests {
         }
     }
 
-    /// Follows the threads of all that are connected, and no others.
-    fn look_for_threads(&mut self, deposits: &Deposits) {
-        let mut wanted = BTreeMap::new();
-        for (port, socket) in deposits.connections() {
+    /// Follows the threads of all connected guests, and no others.
+    fn search(&mut self, saved_sessions: &SavedSessions) {
+        let mut desired = BTreeMap::new();
+        for (port, socket) in saved_sessions.connections() {
             let pattern = self.patterns.get(&port).map(String::as_str);
-            wanted.insert(port, threads_behind(socket, pattern));
+            desired.insert(port, threads_behind(socket, pattern));
         }
-        if let Some(table) = self.keeper.table_mut() {
-            self.slots = follow(table, &wanted);
+        if let Some(table) = self.source.table_mut() {
+            self.slots = follow(table, &desired);
         }
     }
 
-    /// Tells a switch what it has not been told yet. There may be no room for it: then it is told later.
-    fn tell(&mut self, pid: u32, tell: Tells<'_>) -> io::Result<()> {
-        let Some(table) = self.keeper.table() else {
+    /// Sends a switch the changes since the last call. What does not fit is sent later.
+    fn send(&mut self, pid: u32, send: Send<'_>) -> io::Result<()> {
+        let Some(table) = self.source.table() else {
             return Ok(());
         };
-        if !self.told.contains_key(&pid) {
-            let ring = self.keeper.ring();
+        if !self.sent.contains_key(&pid) {
+            let ring = self.source.ring();
             let fds: Vec<_> = [table.reader()].into_iter().chain(ring).collect();
-            tell(&Tell::GuestStates, &fds)?;
+            send(&SupervisorEvent::GuestStates, &fds)?;
         }
-        let told = self.told.entry(pid).or_default();
-        let ports: BTreeSet<_> = self.slots.keys().chain(told.keys()).copied().collect();
+        let sent = self.sent.entry(pid).or_default();
+        let ports: BTreeSet<_> = self.slots.keys().chain(sent.keys()).copied().collect();
         for port in ports {
             let slots = self.slots.get(&port).cloned().unwrap_or_default();
-            if told.get(&port).map_or(&[][..], Vec::as_slice) != slots {
+            if sent.get(&port).map_or(&[][..], Vec::as_slice) != slots {
                 let numbers = slots.iter().map(|slot| slot.0).collect();
-                tell(
-                    &Tell::GuestThreads {
+                send(
+                    &SupervisorEvent::GuestThreads {
                         port,
                         slots: numbers,
                     },
                     &[],
                 )?;
-                told.insert(port, slots);
+                sent.insert(port, slots);
             }
         }
-        told.retain(|_, slots| !slots.is_empty());
+        sent.retain(|_, slots| !slots.is_empty());
         Ok(())
     }
 }
 
-impl Keeper {
+impl StateSource {
     fn table(&self) -> Option<&Table> {
         match self {
             Self::Programs(programs) => Some(&programs.table),
             Self::Samples(table, _) => Some(table),
-            Self::Nobody | Self::Unknown => None,
+            Self::Off | Self::Unknown => None,
         }
     }
 
-    /// Where bells are heard.
+    /// Returns the ring of block events.
     fn ring(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Programs(programs) => Some(programs.ring.as_fd()),
@@ -237,34 +242,37 @@ impl Keeper {
         match self {
             Self::Programs(programs) => Some(&mut programs.table),
             Self::Samples(table, _) => Some(table),
-            Self::Nobody | Self::Unknown => None,
+            Self::Off | Self::Unknown => None,
         }
     }
 }
 
-/// Who is to note states, and why it is not the kernel.
-fn keeper(by: GuestStates) -> (Keeper, Option<String>) {
+/// Opens the configured source. Also returns the reason why it is not BPF.
+fn source(by: GuestStates) -> (StateSource, Option<String>) {
     let samples = |reason: String| match Table::in_memory() {
-        Ok(table) => (Keeper::Samples(table, Sampler::default()), Some(reason)),
-        Err(error) => (Keeper::Nobody, Some(format!("{reason}; memory: {error}"))),
+        Ok(table) => (
+            StateSource::Samples(table, Sampler::default()),
+            Some(reason),
+        ),
+        Err(error) => (StateSource::Off, Some(format!("{reason}; memory: {error}"))),
     };
     let programs = || Programs::load().map_err(|error| error.to_string());
     match by {
-        GuestStates::Off => (Keeper::Nobody, Some("as configured".to_owned())),
+        GuestStates::Off => (StateSource::Off, Some("as configured".to_owned())),
         GuestStates::Proc => samples("as configured".to_owned()),
         GuestStates::Auto => match programs() {
-            Ok(programs) => (Keeper::Programs(programs), None),
+            Ok(programs) => (StateSource::Programs(programs), None),
             Err(reason) => samples(reason),
         },
         GuestStates::Bpf => match programs() {
-            Ok(programs) => (Keeper::Programs(programs), None),
-            Err(reason) => (Keeper::Nobody, Some(reason)),
+            Ok(programs) => (StateSource::Programs(programs), None),
+            Err(reason) => (StateSource::Off, Some(reason)),
         },
     }
 }
 
-/// The threads to follow of who is at the other end of a connection: the VMM that made it, or that listened for it. A driver of
-/// ours has none.
+/// Returns the threads to follow of a connection's peer: the VMM that connected or listened. For a
+/// driver there are none.
 fn threads_behind(socket: BorrowedFd<'_>, pattern: Option<&str>) -> Vec<u32> {
     let Some(peer) = Peer::of(&socket).ok().and_then(|peer| peer.process) else {
         return Vec::new();
@@ -273,23 +281,23 @@ fn threads_behind(socket: BorrowedFd<'_>, pattern: Option<&str>) -> Vec<u32> {
     if peer == std::process::id() {
         return Vec::new();
     }
-    // It is gone, or hidden from us.
+    // The peer is gone, or hidden from us.
     threads::of_process(peer, pattern).unwrap_or_default()
 }
 
-/// Follows these threads and no others; their slots. Of those that there is no room for nothing is known.
-fn follow(table: &mut Table, wanted: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<PortId, Vec<Slot>> {
-    let all: BTreeSet<u32> = wanted.values().flatten().copied().collect();
+/// Follows these threads and no others. Returns their slots; threads that do not fit have none.
+fn follow(table: &mut Table, desired: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<PortId, Vec<Slot>> {
+    let all: BTreeSet<u32> = desired.values().flatten().copied().collect();
     let had: Vec<u32> = table.threads().map(|(thread, _)| thread).collect();
     for thread in had {
-        // One that has ended may have left its number to another.
+        // The number of a thread that has ended may belong to another one now.
         if !all.contains(&thread) || table.has_ended(thread) {
-            table.leave(thread);
+            table.unfollow(thread);
         }
     }
     let mut slot_of = |thread: &u32| {
         let slot = table.follow(*thread)?;
-        // Until it does something else, that is not noted by the kernel.
+        // The kernel reports only changes.
         if let Some((activity, core)) = sample::of_thread(*thread) {
             let since_ns = 0;
             table.set_first(
@@ -303,7 +311,7 @@ fn follow(table: &mut Table, wanted: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<Po
         }
         Some(slot)
     };
-    let slots = wanted.iter().map(|(port, threads)| {
+    let slots = desired.iter().map(|(port, threads)| {
         let slots: Vec<_> = threads.iter().filter_map(&mut slot_of).collect();
         (*port, slots)
     });
@@ -311,23 +319,23 @@ fn follow(table: &mut Table, wanted: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<Po
 }
 
 impl Supervisor {
-    /// Looks after guests, and tells the switches what is new.
-    pub(super) fn turn_guests(&mut self) {
-        self.guests.turn(&self.deposits);
+    /// Updates the state of guests, and sends the changes to the switches.
+    pub(super) fn poll_guests(&mut self) {
+        self.guests.poll(&self.saved_sessions);
         let next = self.next.as_ref().map(HandOver::switch);
         let switches: Vec<&Child> = [Some(&self.switch), next].into_iter().flatten().collect();
         let alive = switches.iter().filter(|switch| switch.is_alive());
         let pids: Vec<u32> = alive.clone().map(|switch| switch.info().pid).collect();
-        self.guests.told.retain(|pid, _| pids.contains(pid));
+        self.guests.sent.retain(|pid, _| pids.contains(pid));
         for (switch, pid) in alive.zip(&pids) {
-            let told = self
+            let sent = self
                 .guests
-                .tell(*pid, &|tell, fds| switch.tell_at_once(tell, fds));
-            if let Err(error) = told {
-                // One that has no room yet is told later, and one that is gone never.
-                tracing::debug!("the switch is not told of guests: {error}");
-                let soon = Instant::now() + LOOKS[0];
-                self.guests.look_at = Some(self.guests.look_at.map_or(soon, |at| at.min(soon)));
+                .send(*pid, &|event, fds| switch.try_send(event, fds));
+            if let Err(error) = sent {
+                // A full link is retried later; a switch that is gone gets nothing.
+                tracing::debug!("cannot send vCPU threads to the switch: {error}");
+                let soon = Instant::now() + SEARCH_DELAYS[0];
+                self.guests.search_at = Some(self.guests.search_at.map_or(soon, |at| at.min(soon)));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Control and switch give way to a new pair, which runs before the old one stops.
+//! Hand-over of control and switch to a new pair, which is started before the old one stops.
 //!
 //! ```text
 //!              old control     old switch      new control     new switch
@@ -7,85 +7,87 @@
 //! Preparing                                    StartControl    ControlLink
 //!                                              (frozen)        adds ports, gets the program
 //!                                              Ready
-//! Resting                      Rest; Rested                                            the gap
-//! Giving                                                       Kept...                 the gap
-//! GoingOn                                                      GoOn; GoesOn            the gap
+//! Quiescing                    Quiesce;                                                the gap
+//!                              Quiesced
+//! Restoring                                                    SavedSession...         the gap
+//! TakingOver                                                   TakeOver; Serving       the gap
 //! done         ends            ends            Thaw
 //! ```
 //!
-//! Each control speaks with the switch of its own version only. Until [`Tell::GoOn`] was said, the old pair can go on as if
-//! nothing had been. After that the new switch may have moved positions in queues which the old one would not know of:
-//! if it fails then, all four end, and a pair of the old version starts as after a death.
+//! Each control communicates only with the switch of its own version. Until
+//! [`SupervisorEvent::TakeOver`] is sent, the old pair can resume without a trace. After that the
+//! new switch may have moved positions in queues, which the old one does not know: if it fails
+//! then, both pairs end, and a pair of the old version starts as after a crash.
 
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use channel::supervision::{Ask, SwitchSettings, Tell, monotonic_ns};
+use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings, monotonic_ns};
 
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
-use super::{LAST_MESSAGES, Supervisor, Who};
+use super::{MAX_LAST_MESSAGES, ProcessRef, Supervisor};
 
-/// How long the new pair may take to be where nothing but its connections is missing.
-const PREPARATION: Duration = Duration::from_secs(10);
-/// How long the old switch may take to leave its queues.
-const REST: Duration = Duration::from_millis(500);
-/// How long the new one may take to read what was kept.
-const GIVING: Duration = Duration::from_secs(2);
-/// How long it may take to go on with that.
-const GOING_ON: Duration = Duration::from_secs(2);
-/// How long the end of a process that was killed is waited for.
-const END: Duration = Duration::from_secs(1);
+/// Time in which the new pair must be ready except for its connections: 10 seconds.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which the old switch must quiesce: 500 milliseconds.
+const QUIESCE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time in which the new switch must read the saved sessions: 2 seconds.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time in which the new switch must take over: 2 seconds.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time in which a killed process must end: 1 second.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How far it is.
+/// Stage of the hand-over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 enum Stage {
     Freezing,
     Preparing,
-    Resting,
-    Giving,
-    GoingOn,
+    Quiescing,
+    Restoring,
+    TakingOver,
 }
 
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Stage::Freezing => "the old control did not finish what it was doing",
+            Stage::Freezing => "the old control did not freeze",
             Stage::Preparing => "the new processes were not ready",
-            Stage::Resting => "the old switch did not leave its queues",
-            Stage::Giving => "the new switch did not read what was kept",
-            Stage::GoingOn => "the new switch did not go on",
+            Stage::Quiescing => "the old switch did not quiesce",
+            Stage::Restoring => "the new switch did not read the saved sessions",
+            Stage::TakingOver => "the new switch did not take over",
         })
     }
 }
 
-/// See the module.
+/// Hand-over in progress, with the new pair.
 pub(super) struct HandOver {
     control: Child,
     switch: Child,
     stage: Stage,
     deadline: Instant,
-    /// When the old switch left its first queue, on the machine's monotonic clock.
-    left_at_ns: u64,
+    /// Time on the monotonic clock when the old switch left its first queue.
+    quiesced_at_ns: u64,
 }
 
-/// How it ended.
-pub(super) enum Handed {
+/// Result of a hand-over.
+pub(super) enum HandOverResult {
     /// The new pair serves.
     Done {
-        /// How long queues were left alone, milliseconds.
+        /// Time without a switch in milliseconds.
         gap_ms: f64,
-        /// Connections that went on.
+        /// Number of connections that were taken over.
         connections: u32,
     },
-    /// The old version serves.
+    /// The old version serves; the reason.
     Failed(String),
 }
 
 impl HandOver {
-    /// Control or the switch of the new pair.
+    /// Returns control or the switch of the new pair.
     pub(super) fn child(&mut self, kind: Kind) -> &mut Child {
         match kind {
             Kind::Control => &mut self.control,
@@ -93,46 +95,46 @@ impl HandOver {
         }
     }
 
-    /// Both.
-    pub(super) fn children(&self) -> [(Who, &Child); 2] {
+    /// Returns both processes of the new pair.
+    pub(super) fn children(&self) -> [(ProcessRef, &Child); 2] {
         [&self.control, &self.switch].map(|child| {
             let kind = child.kind();
-            (Who { kind, next: true }, child)
+            (ProcessRef { kind, next: true }, child)
         })
     }
 
-    /// The switch of the new pair.
+    /// Returns the switch of the new pair.
     pub(super) fn switch(&self) -> &Child {
         &self.switch
     }
 
-    /// Whether it is the new switch that gets what was kept.
-    pub(super) fn gets_deposits(&self) -> bool {
-        self.stage == Stage::Giving
+    /// Returns whether the new switch is to receive the saved sessions.
+    pub(super) fn receives_sessions(&self) -> bool {
+        self.stage == Stage::Restoring
     }
 
-    /// When it has failed.
+    /// Returns the deadline of the stage.
     pub(super) fn due(&self) -> Instant {
         self.deadline
     }
 
-    /// Whether what the new switch deposits is of connections that are its own.
+    /// Returns whether the new switch owns the sessions.
     pub(super) fn is_serving(&self) -> bool {
-        self.stage == Stage::GoingOn
+        self.stage == Stage::TakingOver
     }
 
-    fn enter(&mut self, stage: Stage, patience: Duration) {
+    fn enter(&mut self, stage: Stage, timeout: Duration) {
         self.stage = stage;
-        self.deadline = Instant::now() + patience;
+        self.deadline = Instant::now() + timeout;
     }
 
-    /// Ends both. Control comes first: it would complain of a switch that is gone.
+    /// Ends both. Control is first: it would log the loss of its switch.
     fn end(&mut self) {
         end(&mut self.control);
         end(&mut self.switch);
     }
 
-    /// If one of the new processes has ended: which, and how.
+    /// Returns the reason if one of the new processes has ended.
     fn lost(&mut self) -> Option<String> {
         for child in [&mut self.control, &mut self.switch] {
             if let Some(status) = child.has_died() {
@@ -144,23 +146,24 @@ impl HandOver {
 }
 
 impl Supervisor {
-    /// Starts a new pair from other binaries. How that ends is in `handed`, once it has.
+    /// Starts a new pair from other binaries. The result will be in `hand_over_result`.
     ///
     /// # Errors
     /// It cannot be started.
-    pub(super) fn begin_hand_over(&mut self, binaries: &Binaries) -> io::Result<()> {
+    pub(super) fn start_hand_over(&mut self, binaries: &Binaries) -> io::Result<()> {
         let mut switch = Child::start(Kind::Switch, binaries)?;
         let control = Child::start(Kind::Control, binaries).inspect_err(|_| end(&mut switch))?;
         let next = HandOver {
             control,
             switch,
             stage: Stage::Freezing,
-            deadline: Instant::now() + PREPARATION,
-            left_at_ns: 0,
+            deadline: Instant::now() + PREPARE_TIMEOUT,
+            quiesced_at_ns: 0,
         };
-        // A process that does not hear it has ended, which is seen in time, with how it did.
-        noted(self.start_next_switch(&next.switch));
-        noted(self.control.tell(&Tell::Freeze, &[]));
+        // If a process cannot receive it, it has ended; the next poll reports that with its exit
+        // status.
+        log_send_error(self.start_next_switch(&next.switch));
+        log_send_error(self.control.send(&SupervisorEvent::Freeze, &[]));
         self.next = Some(next);
         Ok(())
     }
@@ -171,40 +174,40 @@ impl Supervisor {
             waits: true,
             ..self.settings.clone()
         };
-        let fds = [self.counters.as_fd(), self.marks.as_fd()];
-        switch.tell(&Tell::StartSwitch(settings), &fds)
+        let fds = [self.counters.as_fd(), self.thread_slots.as_fd()];
+        switch.send(&SupervisorEvent::StartSwitch(settings), &fds)
     }
 
-    /// Follows what the processes of both pairs have done, and the time.
-    pub(super) fn turn_hand_over(&mut self) -> io::Result<()> {
+    /// Polls the hand-over: ends of processes, and the deadline.
+    pub(super) fn poll_hand_over(&mut self) -> io::Result<()> {
         let Some(next) = &mut self.next else {
             return Ok(());
         };
         if let Some(reason) = next.lost() {
-            return self.give_up(reason);
+            return self.abort_hand_over(reason);
         }
         if Instant::now() >= next.deadline {
             let reason = format!("{} in time", next.stage);
-            return self.give_up(reason);
+            return self.abort_hand_over(reason);
         }
         match next.stage {
-            // The old pair is of no use any more.
-            Stage::GoingOn => Ok(()),
-            Stage::Giving => {
-                let went = self.give();
-                self.unless_gone(went)
+            // The old pair does not matter any longer.
+            Stage::TakingOver => Ok(()),
+            Stage::Restoring => {
+                let result = self.send_sessions();
+                self.abort_on_error(result)
             }
-            // Nothing but its connections is missing from the new pair: it may have them now.
-            Stage::Resting if self.switch.has_died().is_some() => {
+            // The new pair lacks only its connections: it can have them now.
+            Stage::Quiescing if self.switch.has_died().is_some() => {
                 if let Some(next) = &mut self.next {
-                    next.left_at_ns = monotonic_ns();
+                    next.quiesced_at_ns = monotonic_ns();
                 }
                 self.reap_switch()?;
-                let went = self.let_go_on();
-                self.unless_gone(went)
+                let result = self.start_restore();
+                self.abort_on_error(result)
             }
             _ => match self.old_pair_lost() {
-                Some(reason) => self.give_up(reason),
+                Some(reason) => self.abort_hand_over(reason),
                 None => Ok(()),
             },
         }
@@ -213,44 +216,45 @@ impl Supervisor {
     fn old_pair_lost(&mut self) -> Option<String> {
         for child in [&mut self.control, &mut self.switch] {
             if let Some(status) = child.has_died() {
-                return Some(format!(
-                    "the old {} ended ({status}) meanwhile",
-                    child.kind()
-                ));
+                return Some(format!("the old {} ended ({status})", child.kind()));
             }
         }
         None
     }
 
-    fn unless_gone(&mut self, told: io::Result<()>) -> io::Result<()> {
-        match told {
+    fn abort_on_error(&mut self, sent: io::Result<()>) -> io::Result<()> {
+        match sent {
             Ok(()) => Ok(()),
-            Err(error) => self.give_up(format!("a process does not listen: {error}")),
+            Err(error) => self.abort_hand_over(format!("cannot send to a process: {error}")),
         }
     }
 
-    /// Something that only the hand-over is about was said. What comes at the wrong time is ignored: its sender is either
-    /// late, or not what it should be, and then has the same effect as one that is silent.
-    pub(super) fn hear_of_hand_over(&mut self, who: Who, ask: &Ask) -> io::Result<()> {
+    /// Handles a message of the hand-over. One that does not fit the stage is ignored: a faulty
+    /// sender runs into the deadline.
+    pub(super) fn on_hand_over_request(
+        &mut self,
+        process: ProcessRef,
+        request: &SupervisorRequest,
+    ) -> io::Result<()> {
         let Some(next) = &mut self.next else {
             return Ok(());
         };
-        let went = match (who.next, next.stage, ask) {
-            (false, Stage::Freezing, Ask::Frozen) => {
-                noted(self.introduce_pair());
+        let result = match (process.next, next.stage, request) {
+            (false, Stage::Freezing, SupervisorRequest::Frozen) => {
+                log_send_error(self.set_up_next());
                 Ok(())
             }
-            (true, Stage::Preparing, Ask::Ready) => {
-                next.enter(Stage::Resting, REST);
-                self.switch.tell(&Tell::Rest, &[])
+            (true, Stage::Preparing, SupervisorRequest::Ready) => {
+                next.enter(Stage::Quiescing, QUIESCE_TIMEOUT);
+                self.switch.send(&SupervisorEvent::Quiesce, &[])
             }
-            (false, Stage::Resting, Ask::Rested { at_ns }) => {
-                next.left_at_ns = *at_ns;
-                self.let_go_on()
+            (false, Stage::Quiescing, SupervisorRequest::Quiesced { at_ns }) => {
+                next.quiesced_at_ns = *at_ns;
+                self.start_restore()
             }
-            (true, Stage::GoingOn, Ask::GoesOn { at_ns, connections }) => {
-                let gap = at_ns.saturating_sub(next.left_at_ns);
-                self.handed = Some(Handed::Done {
+            (true, Stage::TakingOver, SupervisorRequest::Serving { at_ns, connections }) => {
+                let gap = at_ns.saturating_sub(next.quiesced_at_ns);
+                self.hand_over_result = Some(HandOverResult::Done {
                     gap_ms: gap as f64 / 1e6,
                     connections: *connections,
                 });
@@ -259,62 +263,63 @@ impl Supervisor {
             }
             _ => Ok(()),
         };
-        self.unless_gone(went)
+        self.abort_on_error(result)
     }
 
-    /// The old control changes nothing any more: the new one gets to know what it knew, and the new switch.
-    fn introduce_pair(&mut self) -> io::Result<()> {
+    /// Sets up the new pair. The old control is frozen; the new one gets its state and the new
+    /// switch.
+    fn set_up_next(&mut self) -> io::Result<()> {
         if let Some(next) = &mut self.next {
             next.stage = Stage::Preparing;
         }
         match &self.next {
-            Some(next) => self.introduce(&next.control, &next.switch, true),
+            Some(next) => self.set_up(&next.control, &next.switch, true),
             None => Ok(()),
         }
     }
 
-    /// The old switch serves nobody: the new one gets everything.
-    fn let_go_on(&mut self) -> io::Result<()> {
+    /// Starts to send the saved sessions. The old switch is quiesced.
+    fn start_restore(&mut self) -> io::Result<()> {
         if let Some(next) = &mut self.next {
-            next.enter(Stage::Giving, GIVING);
-            self.deposits.pack();
+            next.enter(Stage::Restoring, RESTORE_TIMEOUT);
+            self.saved_sessions.queue_all();
         }
-        self.give()
+        self.send_sessions()
     }
 
-    /// Gives the new switch what there is room for; once it has everything, it may go on.
-    fn give(&mut self) -> io::Result<()> {
+    /// Sends the new switch the sessions that fit. After the last one it may take over.
+    fn send_sessions(&mut self) -> io::Result<()> {
         let Some(next) = &mut self.next else {
             return Ok(());
         };
         let switch = &next.switch;
-        self.deposits
-            .hand_over(|tell, fds| switch.tell_at_once(tell, fds))?;
-        if self.deposits.is_handing_over() {
+        self.saved_sessions
+            .send_queued(|event, fds| switch.try_send(event, fds))?;
+        if self.saved_sessions.has_queued() {
             return Ok(());
         }
-        // From here on there is no way back to the old one.
-        next.enter(Stage::GoingOn, GOING_ON);
-        next.switch.tell(&Tell::GoOn, &[])
+        // The old switch cannot resume after this message.
+        next.enter(Stage::TakingOver, TAKE_OVER_TIMEOUT);
+        next.switch.send(&SupervisorEvent::TakeOver, &[])
     }
 
-    /// Which of two switches has the connections.
-    pub(super) fn is_serving(&self, who: Who) -> bool {
+    /// Returns whether a switch owns the sessions.
+    pub(super) fn is_serving(&self, process: ProcessRef) -> bool {
         let next_serves = self.next.as_ref().is_some_and(HandOver::is_serving);
-        who.next == next_serves
+        process.next == next_serves
     }
 
-    /// Whether control and the switch run, and the switch has all that it is to have.
-    pub(super) fn pair_is_whole(&self) -> bool {
-        self.switch_is_whole() && self.control.is_alive()
+    /// Returns whether control and switch run, and the switch has all saved sessions.
+    pub(super) fn pair_is_complete(&self) -> bool {
+        self.switch_is_complete() && self.control.is_alive()
     }
 
-    /// Whether it is the new switch that gets what was kept, and not the one that serves.
-    pub(super) fn next_gets_deposits(&self) -> bool {
-        self.next.as_ref().is_some_and(HandOver::gets_deposits)
+    /// Returns whether the new switch, and not the serving one, is to receive the saved sessions.
+    pub(super) fn next_receives_sessions(&self) -> bool {
+        self.next.as_ref().is_some_and(HandOver::receives_sessions)
     }
 
-    /// The new pair serves: it is the pair now.
+    /// Makes the new pair the serving one.
     fn install_next(&mut self) {
         let Some(mut next) = self.next.take() else {
             return;
@@ -324,58 +329,60 @@ impl Supervisor {
         std::mem::swap(&mut self.switch, &mut next.switch);
         std::mem::swap(&mut self.control, &mut next.control);
         self.settings.successor = true;
-        let thawed = self.control.tell(&Tell::Thaw, &[]);
-        self.control.kill_unless(thawed);
-        // The old switch rests, and does not know where its queues are by now.
+        let thawed = self.control.send(&SupervisorEvent::Thaw, &[]);
+        self.control.kill_on_error(thawed);
+        // The old switch is quiesced, and its queue positions are out of date.
         next.end();
     }
 
-    /// The old version goes on.
-    fn give_up(&mut self, reason: String) -> io::Result<()> {
+    /// Aborts the hand-over: the old version resumes.
+    fn abort_hand_over(&mut self, reason: String) -> io::Result<()> {
         let serving = self.next.as_ref().is_some_and(HandOver::is_serving);
         if serving {
             self.end_both_pairs()?;
         } else if let Some(mut next) = self.next.take() {
-            if next.gets_deposits() {
-                self.deposits.unpack();
+            if next.receives_sessions() {
+                self.saved_sessions.clear_queue();
             }
-            // Those that are dead are started again as ever.
-            let _ = self.switch.tell(&Tell::Unrest, &[]);
-            let thawed = self.control.tell(&Tell::Thaw, &[]);
-            self.control.kill_unless(thawed);
+            // Dead processes are restarted as usual.
+            let _ = self.switch.send(&SupervisorEvent::Resume, &[]);
+            let thawed = self.control.send(&SupervisorEvent::Thaw, &[]);
+            self.control.kill_on_error(thawed);
             next.end();
-            // It may have said that it dies of somebody. Who serves marks whom anew with its next batch.
-            if let Err(error) = channel::keeping::wipe(&self.marks) {
-                tracing::error!("marks cannot be wiped: {error}");
+            // The new switch may have recorded a crash. The serving one sets its slots again with
+            // its next batches.
+            if let Err(error) = channel::keeping::wipe(&self.thread_slots) {
+                tracing::error!("cannot clear the thread slots: {error}");
             }
         }
-        self.handed = Some(Handed::Failed(reason));
+        self.hand_over_result = Some(HandOverResult::Failed(reason));
         Ok(())
     }
 
-    /// The new switch has failed when it had queues already: a pair of the old version starts with what it has left.
+    /// Ends both pairs after a failure of the new switch that already owned the queues: a pair of
+    /// the old version starts with the saved sessions.
     fn end_both_pairs(&mut self) -> io::Result<()> {
         let Some(next) = &mut self.next else {
             return Ok(());
         };
         next.control.kill();
         next.switch.kill();
-        next.switch.dies_by(Instant::now() + END);
-        // What it said last is what its successor goes by.
-        let who = Who {
+        next.switch.dies_by(Instant::now() + KILL_TIMEOUT);
+        // The successor depends on the last messages.
+        let process = ProcessRef {
             kind: Kind::Switch,
             next: true,
         };
-        self.hear(who, LAST_MESSAGES)?;
+        self.receive(process, MAX_LAST_MESSAGES)?;
         self.next = None;
         self.settings.successor = true;
-        // The old one rests; its successor is started when its death is seen.
+        // The old switch is quiesced; its successor is started when its death is seen.
         self.switch.kill();
         self.control.kill();
         Ok(())
     }
 
-    /// Ends the new pair, with everything else.
+    /// Ends the new pair.
     pub(super) fn drop_next(&mut self) {
         if let Some(mut next) = self.next.take() {
             next.end();
@@ -383,15 +390,15 @@ impl Supervisor {
     }
 }
 
-/// Of a process that does not listen, only its end counts.
-fn noted(told: io::Result<()>) {
-    if let Err(error) = told {
-        tracing::debug!("a process of an upgrade does not listen: {error}");
+/// Logs a failed send; the end of the process will be handled.
+fn log_send_error(sent: io::Result<()>) {
+    if let Err(error) = sent {
+        tracing::debug!("cannot send to a process of an upgrade: {error}");
     }
 }
 
-/// Ends a process that serves nobody.
+/// Kills a process and waits for its end.
 fn end(child: &mut Child) {
     child.kill();
-    child.wait(Instant::now() + END);
+    child.wait(Instant::now() + KILL_TIMEOUT);
 }

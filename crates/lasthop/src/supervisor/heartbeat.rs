@@ -1,8 +1,8 @@
-//! Whether a process still does anything: it is asked twice a second, and hangs when it does not answer.
+//! Heartbeat of a process: a ping twice a second. A process that does not reply hangs.
 //!
-//! What counts are looks, not the time between them: when we were held up ourselves, as on a machine that was paused, the
-//! process gets the same number of chances. Nothing here waits: a question for which there is no room counts as
-//! unanswered, too.
+//! Checks are counted, not the time between them: if the supervisor itself was delayed, as on a
+//! machine that was paused, the process gets the same number of chances. Nothing here waits: a ping
+//! that does not fit into the link counts as missed, too.
 
 use std::time::{Duration, Instant};
 
@@ -10,158 +10,178 @@ use channel::driving;
 
 use super::child::Kind;
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(500);
-/// Looks that do not count because the process has shown otherwise that it gets on, until it answers again.
-const SPARED: u32 = 35;
-/// The environment variable that switches this off, for all but drivers, when it is `off`: for debuggers, which stop what they look at.
+/// Interval of checks: 500 milliseconds.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of missed checks that are excused because the process makes progress, until its
+/// next reply.
+const MAX_EXCUSED: u32 = 35;
+/// Environment variable that disables the heartbeat, except for drivers, with the value `off`: for
+/// debuggers, which stop processes.
 pub(super) const SWITCH: &str = "LASTHOP_HEARTBEAT";
 
-/// The heart-beat of one process, from its start on.
+/// Heartbeat of one process since its start.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
-    /// When to look next; never where nobody is to look.
+    /// Time of the next check; `None` when disabled.
     next: Option<Instant>,
-    /// Whether there is a question without an answer, or one that could not be asked.
-    open: bool,
-    /// It has been sent.
+    /// Set while a ping has no reply, or could not be sent.
+    outstanding: bool,
+    /// Set when the ping was sent.
     sent: bool,
     missed: u32,
-    spared: u32,
-    patience: Patience,
-    /// It has answered once.
-    lives: bool,
+    excused: u32,
+    limits: MissedLimits,
+    /// Set after the first reply.
+    has_replied: bool,
 }
 
-/// Looks in a row without an answer after which a process hangs.
+/// Maximum numbers of missed checks in a row.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// Until it has answered once.
-    at_first: u32,
-    /// From then on.
-    later: u32,
+struct MissedLimits {
+    /// Limit until the first reply.
+    before_first_reply: u32,
+    /// Limit after the first reply.
+    after_first_reply: u32,
 }
 
-impl Patience {
-    /// Control and switch may have much to take over at first, and control may have to wait for the switch, five seconds at most. A driver
-    /// answers nothing during its set-up, which waits for the switch ([`driving::SET_UP`]).
-    fn with(kind: Kind) -> Self {
-        let (at_first, later) = match kind {
+impl MissedLimits {
+    /// Returns the limits of a kind. Control and switch may have much to take over at first, and
+    /// control may have to wait for the switch, 5 seconds at most. A driver does not reply during
+    /// its set-up, which waits for the switch ([`driving::SETUP_TIMEOUT`]).
+    fn of(kind: Kind) -> Self {
+        let (before_first_reply, after_first_reply) = match kind {
             Kind::Control => (40, 12),
             Kind::Switch => (40, 5),
             Kind::Driver => {
-                let later = 4;
-                let set_up = driving::SET_UP.as_millis().div_ceil(LOOK.as_millis());
-                (later + set_up as u32, later)
+                let after_first_reply = 4;
+                let set_up = driving::SETUP_TIMEOUT
+                    .as_millis()
+                    .div_ceil(INTERVAL.as_millis());
+                (after_first_reply + set_up as u32, after_first_reply)
             }
         };
-        Self { at_first, later }
+        Self {
+            before_first_reply,
+            after_first_reply,
+        }
     }
 }
 
-/// Whether somebody has stopped a process, by a signal or as a debugger (proc_pid_stat(5)).
+/// Returns whether a process is stopped by a signal or a debugger (proc_pid_stat(5)).
 pub(super) fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     state.starts_with(['T', 't'])
 }
 
-/// What a look has shown.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Seen {
-    /// It was not time, or all is well.
-    Nothing,
-    /// It has not answered since the last look.
+pub(super) enum HeartbeatStatus {
+    /// No check was due, or no reply is missing.
+    Ok,
+    /// The process has not replied since the last check.
     Missed,
-    /// It has not answered for too long.
-    Hangs,
+    /// The process has not replied for too long.
+    Hung,
 }
 
 impl Heartbeat {
-    /// Of a process that starts now.
+    /// Returns the heartbeat of a process that starts now.
     pub(super) fn new(now: Instant, kind: Kind) -> Self {
         let off = std::env::var_os(SWITCH).is_some_and(|how| how == "off");
         let on = kind == Kind::Driver || !off;
-        Self::watching(on, now, Patience::with(kind))
+        Self::with_limits(on, now, MissedLimits::of(kind))
     }
 
-    fn watching(on: bool, now: Instant, patience: Patience) -> Self {
+    fn with_limits(on: bool, now: Instant, limits: MissedLimits) -> Self {
         Self {
             next: on.then_some(now),
-            open: false,
+            outstanding: false,
             sent: false,
             missed: 0,
-            spared: 0,
-            patience,
-            lives: false,
+            excused: 0,
+            limits,
+            has_replied: false,
         }
     }
 
-    /// Whether an answer is owed, and whether one has ever come: for the supervisor that takes the place of this one.
+    /// Returns whether a reply is outstanding and whether one has ever come, for the next
+    /// supervisor.
     pub(super) fn pass(&self) -> (bool, bool) {
-        (self.sent, self.lives)
+        (self.sent, self.has_replied)
     }
 
-    /// That of a process which runs already.
-    pub(super) fn take((owes, lives): (bool, bool), now: Instant, kind: Kind) -> Self {
+    /// Returns the heartbeat of a running process from the previous supervisor's record.
+    pub(super) fn take((outstanding, has_replied): (bool, bool), now: Instant, kind: Kind) -> Self {
         Self {
-            open: owes,
-            sent: owes,
-            lives,
+            outstanding,
+            sent: outstanding,
+            has_replied,
             ..Self::new(now, kind)
         }
     }
 
-    /// Looks, when it is time. `ask` asks the process without waiting; whether it was asked.
-    pub(super) fn look(&mut self, now: Instant, ask: impl FnOnce() -> bool) -> Seen {
+    /// Checks when it is due. `request` sends a ping without waiting, and returns whether it was
+    /// sent.
+    pub(super) fn check(
+        &mut self,
+        now: Instant,
+        request: impl FnOnce() -> bool,
+    ) -> HeartbeatStatus {
         if self.next.is_none_or(|next| now < next) {
-            return Seen::Nothing;
+            return HeartbeatStatus::Ok;
         }
-        self.next = Some(now + LOOK);
-        let missed = std::mem::replace(&mut self.open, true);
+        self.next = Some(now + INTERVAL);
+        let missed = std::mem::replace(&mut self.outstanding, true);
         self.missed += u32::from(missed);
-        let most = match self.lives {
-            true => self.patience.later,
-            false => self.patience.at_first,
+        let most = if self.has_replied {
+            self.limits.after_first_reply
+        } else {
+            self.limits.before_first_reply
         };
         if self.missed >= most {
-            // Once is enough.
+            // A hung process is reported once.
             self.next = None;
-            return Seen::Hangs;
+            return HeartbeatStatus::Hung;
         }
         if !self.sent {
-            self.sent = ask();
+            self.sent = request();
         }
-        if missed { Seen::Missed } else { Seen::Nothing }
+        if missed {
+            HeartbeatStatus::Missed
+        } else {
+            HeartbeatStatus::Ok
+        }
     }
 
-    /// It has answered. `false` when it was not asked.
-    pub(super) fn answered(&mut self) -> bool {
-        let asked = self.sent;
-        (self.open, self.sent, self.lives) = (false, false, true);
-        (self.missed, self.spared) = (0, 0);
-        asked
+    /// Records a reply. Returns `false` if no ping was sent.
+    pub(super) fn replied(&mut self) -> bool {
+        let pinged = self.sent;
+        (self.outstanding, self.sent, self.has_replied) = (false, false, true);
+        (self.missed, self.excused) = (0, 0);
+        pinged
     }
 
-    /// Whether there was no room for the last question.
-    pub(super) fn is_unheard(&self) -> bool {
-        self.open && !self.sent
+    /// Returns whether the last ping could not be sent.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.outstanding && !self.sent
     }
 
-    /// Whether it has ever answered.
-    pub(super) fn lives(&self) -> bool {
-        self.lives
+    /// Returns whether the process has ever replied.
+    pub(super) fn has_replied(&self) -> bool {
+        self.has_replied
     }
 
-    /// It has not answered and gets on all the same: the last look does not count. That does not go on for ever.
-    pub(super) fn spare(&mut self) {
-        if self.spared < SPARED {
-            self.spared += 1;
+    /// Excuses the last missed check of a process that makes progress, [`MAX_EXCUSED`] times at
+    /// most.
+    pub(super) fn excuse(&mut self) {
+        if self.excused < MAX_EXCUSED {
+            self.excused += 1;
             self.missed = self.missed.saturating_sub(1);
         }
     }
 
-    /// When to look next.
+    /// Returns the time of the next check.
     pub(super) fn due(&self) -> Option<Instant> {
         self.next
     }
@@ -172,122 +192,134 @@ mod tests {
     use super::*;
 
     const MISSED: u32 = 5;
-    const PATIENCE: Patience = Patience {
-        at_first: MISSED_AT_FIRST,
-        later: MISSED,
+    const LIMITS: MissedLimits = MissedLimits {
+        before_first_reply: MISSED_BEFORE_FIRST_REPLY,
+        after_first_reply: MISSED,
     };
 
-    const MISSED_AT_FIRST: u32 = 40;
+    const MISSED_BEFORE_FIRST_REPLY: u32 = 40;
 
     fn beat() -> Heartbeat {
-        Heartbeat::watching(true, Instant::now(), PATIENCE)
+        Heartbeat::with_limits(true, Instant::now(), LIMITS)
     }
 
-    /// Looks at each due time; what was seen, and how often it was asked.
-    fn looks(beat: &mut Heartbeat, count: usize, room: bool) -> (Vec<Seen>, usize) {
-        let mut asked = 0;
-        let mut look = |_| {
+    /// Checks at each due time; returns the results and the number of pings.
+    fn checks(beat: &mut Heartbeat, count: usize, room: bool) -> (Vec<HeartbeatStatus>, usize) {
+        let mut pinged = 0;
+        let mut check = |_| {
             let at = beat.due().unwrap();
-            let too_early = beat.look(at - LOOK / 2, || unreachable!());
-            assert_eq!(too_early, Seen::Nothing);
-            beat.look(at, || {
-                asked += 1;
+            let too_early = beat.check(at - INTERVAL / 2, || unreachable!());
+            assert_eq!(too_early, HeartbeatStatus::Ok);
+            beat.check(at, || {
+                pinged += 1;
                 room
             })
         };
-        let seen = (0..count).map(&mut look).collect();
-        (seen, asked)
+        let seen = (0..count).map(&mut check).collect();
+        (seen, pinged)
     }
 
     #[test]
-    fn who_answers_lives_and_who_stops_answering_hangs() {
+    fn a_process_that_stops_replying_hangs() {
         let mut beat = beat();
         for _ in 0..10 {
-            assert_eq!(looks(&mut beat, 1, true), (vec![Seen::Nothing], 1));
-            beat.answered();
+            assert_eq!(checks(&mut beat, 1, true), (vec![HeartbeatStatus::Ok], 1));
+            beat.replied();
         }
-        // Late, but in time.
-        let mut expected = vec![Seen::Nothing];
-        expected.extend([Seen::Missed; 4]);
-        assert_eq!(looks(&mut beat, 5, true), (expected.clone(), 1));
-        beat.answered();
-        expected.push(Seen::Hangs);
-        assert_eq!(looks(&mut beat, 6, true), (expected, 1));
+        // The reply is late, but in time.
+        let mut expected = vec![HeartbeatStatus::Ok];
+        expected.extend([HeartbeatStatus::Missed; 4]);
+        assert_eq!(checks(&mut beat, 5, true), (expected.clone(), 1));
+        beat.replied();
+        expected.push(HeartbeatStatus::Hung);
+        assert_eq!(checks(&mut beat, 6, true), (expected, 1));
         assert_eq!(beat.due(), None);
     }
 
     #[test]
-    fn who_does_not_read_hangs_too_and_is_asked_until_there_is_room() {
+    fn a_process_with_a_full_link_hangs_too() {
         let mut beat = beat();
-        looks(&mut beat, 1, true);
-        beat.answered();
-        let (seen, asked) = looks(&mut beat, 6, false);
-        assert_eq!((seen[5], asked), (Seen::Hangs, 5));
+        checks(&mut beat, 1, true);
+        beat.replied();
+        let (seen, pinged) = checks(&mut beat, 6, false);
+        assert_eq!((seen[5], pinged), (HeartbeatStatus::Hung, 5));
     }
 
     #[test]
-    fn who_starts_has_more_time() {
+    fn a_starting_process_has_more_time() {
         let mut beat = beat();
-        let (seen, _) = looks(&mut beat, 1 + MISSED_AT_FIRST as usize, true);
-        let hangs = seen.iter().position(|seen| *seen == Seen::Hangs);
-        assert_eq!(hangs, Some(MISSED_AT_FIRST as usize));
+        let (seen, _) = checks(&mut beat, 1 + MISSED_BEFORE_FIRST_REPLY as usize, true);
+        let hangs = seen.iter().position(|seen| *seen == HeartbeatStatus::Hung);
+        assert_eq!(hangs, Some(MISSED_BEFORE_FIRST_REPLY as usize));
     }
 
     #[test]
-    fn who_gets_on_without_an_answer_is_spared_for_a_while() {
+    fn a_process_with_progress_is_excused_for_a_while() {
         let mut beat = beat();
-        looks(&mut beat, 1, true);
-        beat.answered();
-        looks(&mut beat, 1, true);
-        for _ in 0..SPARED {
-            assert_eq!(looks(&mut beat, 1, true).0, [Seen::Missed]);
-            beat.spare();
+        checks(&mut beat, 1, true);
+        beat.replied();
+        checks(&mut beat, 1, true);
+        for _ in 0..MAX_EXCUSED {
+            assert_eq!(checks(&mut beat, 1, true).0, [HeartbeatStatus::Missed]);
+            beat.excuse();
         }
         for n in 1..=MISSED {
-            let hangs = looks(&mut beat, 1, true).0 == [Seen::Hangs];
+            let hangs = checks(&mut beat, 1, true).0 == [HeartbeatStatus::Hung];
             assert_eq!(hangs, n == MISSED);
-            beat.spare();
+            beat.excuse();
         }
     }
 
     #[test]
-    fn an_answer_that_is_owed_is_owed_to_the_next_supervisor_too() {
-        for lives in [false, true] {
+    fn an_outstanding_reply_passes_to_the_next_supervisor() {
+        for has_replied in [false, true] {
             let mut before = beat();
-            before.lives = lives;
-            looks(&mut before, 1, true);
+            before.has_replied = has_replied;
+            checks(&mut before, 1, true);
             let mut beat = Heartbeat::take(before.pass(), Instant::now(), Kind::Switch);
             beat.next = Some(Instant::now());
-            assert_eq!(looks(&mut beat, 1, true), (vec![Seen::Missed], 0));
-            beat.answered();
+            assert_eq!(
+                checks(&mut beat, 1, true),
+                (vec![HeartbeatStatus::Missed], 0)
+            );
+            beat.replied();
             assert_eq!(beat.pass(), (false, true));
-            assert_eq!(looks(&mut beat, 1, true), (vec![Seen::Nothing], 1));
+            assert_eq!(checks(&mut beat, 1, true), (vec![HeartbeatStatus::Ok], 1));
         }
     }
 
     #[test]
-    fn an_answer_is_owed_once_for_each_question() {
+    fn each_ping_has_one_reply() {
         let mut beat = beat();
-        assert!(!beat.answered(), "nobody has asked");
-        looks(&mut beat, 1, true);
-        assert!(beat.answered());
-        assert!(!beat.answered(), "it has been given");
-        looks(&mut beat, 1, false);
-        assert!(beat.is_unheard());
+        assert!(!beat.replied(), "no ping was sent");
+        checks(&mut beat, 1, true);
+        assert!(beat.replied());
+        assert!(!beat.replied(), "it was given");
+        checks(&mut beat, 1, false);
+        assert!(beat.is_blocked());
     }
 
     #[test]
-    fn a_driver_may_take_its_time_for_its_set_up_and_for_nothing_else() {
-        let Patience { at_first, later } = Patience::with(Kind::Driver);
-        assert_eq!(at_first * LOOK, driving::SET_UP + Duration::from_secs(2));
-        assert_eq!(later * LOOK, Duration::from_secs(2));
+    fn a_driver_has_more_time_for_its_set_up_only() {
+        let MissedLimits {
+            before_first_reply,
+            after_first_reply,
+        } = MissedLimits::of(Kind::Driver);
+        assert_eq!(
+            before_first_reply * INTERVAL,
+            driving::SETUP_TIMEOUT + Duration::from_secs(2)
+        );
+        assert_eq!(after_first_reply * INTERVAL, Duration::from_secs(2));
     }
 
     #[test]
-    fn it_can_be_switched_off() {
-        let mut beat = Heartbeat::watching(false, Instant::now(), PATIENCE);
+    fn it_can_be_disabled() {
+        let mut beat = Heartbeat::with_limits(false, Instant::now(), LIMITS);
         assert_eq!(beat.due(), None);
-        let later = Instant::now() + 100 * LOOK;
-        assert_eq!(beat.look(later, || unreachable!()), Seen::Nothing);
+        let after_first_reply = Instant::now() + 100 * INTERVAL;
+        assert_eq!(
+            beat.check(after_first_reply, || unreachable!()),
+            HeartbeatStatus::Ok
+        );
     }
 }

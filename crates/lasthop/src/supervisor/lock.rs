@@ -1,4 +1,4 @@
-//! Who runs in a directory.
+//! Lock of the runtime directory.
 
 use std::fs::File;
 use std::io;
@@ -6,16 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use control::wanted::LOCK_FILE;
+use control::desired::LOCK_FILE;
 use rustix::fs::FlockOperation;
 
-/// The lock that keeps a second Lasthop out of the directory.
+/// Lock that keeps a second Lasthop out of the directory.
 pub(super) struct Lock {
     path: PathBuf,
     file: File,
 }
 
-/// For the supervisor that takes the place of this one: whoever has the file has the lock.
+/// Open lock file, for the next supervisor: it holds the lock.
 impl AsFd for Lock {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -23,7 +23,7 @@ impl AsFd for Lock {
 }
 
 impl Lock {
-    /// The lock that the supervisor before this one has taken.
+    /// Returns the lock that the previous supervisor has taken.
     pub(super) fn of(dir: &Path, file: OwnedFd) -> Self {
         Self {
             path: dir.join(LOCK_FILE),
@@ -31,25 +31,26 @@ impl Lock {
         }
     }
 
-    /// Takes it, for as long as the value lives.
+    /// Takes the lock until the value is dropped.
     ///
     /// # Errors
-    /// Somebody else has it, or the system's refusal.
+    /// Another process has it, or a failed system call.
     pub(super) fn take(dir: &Path) -> io::Result<Self> {
         let path = dir.join(LOCK_FILE);
         loop {
-            // Who may connect to ports must not be able to take it.
+            // Users that may connect to ports must not be able to take it.
             let file = File::options()
                 .create(true)
                 .append(true)
                 .mode(0o600)
                 .open(&path)
-                .map_err(|error| blame(dir, &error))?;
+                .map_err(|error| dir_error(dir, &error))?;
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 let text = format!("another Lasthop runs in {}", dir.display());
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
             }
-            // Who had it before may have removed the file after we opened it: then others make a new one.
+            // The previous owner may have removed the file after it was opened; then the next one
+            // makes a new file.
             let ours = file.metadata()?.ino();
             if path.symlink_metadata().is_ok_and(|now| now.ino() == ours) {
                 return Ok(Self { path, file });
@@ -58,10 +59,10 @@ impl Lock {
     }
 }
 
-/// The directory is none, or no file can be made in it.
-pub(super) fn blame(dir: &Path, error: &io::Error) -> io::Error {
+/// Returns the error for a runtime directory that cannot be used.
+pub(super) fn dir_error(dir: &Path, error: &io::Error) -> io::Error {
     let text = format!(
-        "the runtime directory {}: {error}: --runtime-dir, or the variable LASTHOP_RUNTIME_DIR, names another",
+        "the runtime directory {}: {error}: --runtime-dir or LASTHOP_RUNTIME_DIR selects another",
         dir.display()
     );
     io::Error::new(error.kind(), text)

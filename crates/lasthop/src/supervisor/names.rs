@@ -1,31 +1,31 @@
 //! Users and groups by their names.
 //!
-//! They are those of `/etc/passwd` and `/etc/group`: other directories of users would have to be waited for, and run code of theirs
-//! here. Of these, a number does.
+//! They are those of `/etc/passwd` and `/etc/group`: other user databases need waiting, and run
+//! their code in this process. For their users, numbers can be configured.
 
 use std::path::Path;
 
-use api::v1::WantedState;
+use api::v1::DesiredState;
 use channel::owners::{NoSocket, SocketKey, SocketOwner};
-use control::wanted::{Invalid, Place, Why};
+use control::desired::{Invalid, Place, Why};
 use rustix::fs::{Gid, Uid};
 
 const USERS: &str = "/etc/passwd";
 const GROUPS: &str = "/etc/group";
 
-/// What is asked of a socket, in numbers.
+/// Requested owner of a socket as numbers.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) user: Option<Uid>,
     pub(super) group: Option<Gid>,
-    /// Who alone may connect.
+    /// Only user that may connect.
     pub(super) peer: Option<u32>,
 }
 
-/// Looks up whom a socket is for.
+/// Looks up the owner of a socket.
 ///
 /// # Errors
-/// There is no such user or group, or only root can give it away.
+/// There is no such user or group, or giving the socket away needs root.
 pub(super) fn look_up(owner: &SocketOwner) -> Result<Named, NoSocket> {
     let user = |key, name: &Option<String>| number(key, name.as_deref(), USERS, "user");
     let group = number(SocketKey::Group, owner.group.as_deref(), GROUPS, "group")?;
@@ -39,7 +39,7 @@ pub(super) fn look_up(owner: &SocketOwner) -> Result<Named, NoSocket> {
         Some(other) if other != own && !own.is_root() => Err(NoSocket {
             key: SocketKey::User,
             expected: format!(
-                "user {}, as whom Lasthop runs and who is not root",
+                "user {}, Lasthop's own, because it does not run as root",
                 own.as_raw()
             ),
             found: format!("{:?}", owner.user.as_deref().unwrap_or_default()),
@@ -48,13 +48,13 @@ pub(super) fn look_up(owner: &SocketOwner) -> Result<Named, NoSocket> {
     }
 }
 
-/// Checks whom the sockets of ports are for.
+/// Checks the owners of all ports' sockets.
 ///
 /// # Errors
-/// The first that cannot be.
-pub(crate) fn check(wanted: &WantedState) -> Result<(), Invalid> {
-    for (at, port) in wanted.ports.iter().enumerate() {
-        if let Err(no) = look_up(&control::wanted::owner_of(port)) {
+/// The first owner that cannot be used.
+pub(crate) fn check(desired: &DesiredState) -> Result<(), Invalid> {
+    for (at, port) in desired.ports.iter().enumerate() {
+        if let Err(no) = look_up(&control::desired::owner_of(port)) {
             return Err(Invalid {
                 place: Place::Port(at),
                 key: no.key.as_str(),
@@ -68,7 +68,7 @@ pub(crate) fn check(wanted: &WantedState) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The number of a user or a group.
+/// Returns the number of a user or a group.
 fn number(
     key: SocketKey,
     name: Option<&str>,
@@ -84,7 +84,7 @@ fn number(
         found,
     };
     if name.bytes().all(|b| b.is_ascii_digit()) {
-        // The last one means none to chown(2).
+        // The last number means "unchanged" to chown(2).
         let number = name.parse().ok().filter(|number| *number != u32::MAX);
         return number.map(Some).ok_or_else(|| no(format!("{name:?}")));
     }
@@ -93,7 +93,7 @@ fn number(
     found.map(Some).ok_or_else(|| no(format!("{name:?}")))
 }
 
-/// The third field of the line that begins with a name (passwd(5), group(5)).
+/// Returns the third field of the line that begins with a name (passwd(5), group(5)).
 fn number_in(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -118,25 +118,37 @@ mod tests {
     }
 
     #[test]
-    fn who_is_nobody_is_blamed_on_the_key() {
+    fn an_unknown_name_is_reported_with_its_key() {
         let text = |name: &str| Some(name.to_owned());
-        let who = |user, group, peer_user| SocketOwner {
+        let owner_of = |user, group, peer_user| SocketOwner {
             user,
             group,
             peer_user,
             mode: None,
         };
         for (owner, key, expected) in [
-            (who(text("no-such"), None, None), SocketKey::User, USERS),
-            (who(None, text("no-such"), None), SocketKey::Group, GROUPS),
-            (who(None, None, text("no-such")), SocketKey::PeerUser, USERS),
             (
-                who(None, None, text("4294967295")),
+                owner_of(text("no-such"), None, None),
+                SocketKey::User,
+                USERS,
+            ),
+            (
+                owner_of(None, text("no-such"), None),
+                SocketKey::Group,
+                GROUPS,
+            ),
+            (
+                owner_of(None, None, text("no-such")),
                 SocketKey::PeerUser,
                 USERS,
             ),
             (
-                who(None, text("99999999999"), None),
+                owner_of(None, None, text("4294967295")),
+                SocketKey::PeerUser,
+                USERS,
+            ),
+            (
+                owner_of(None, text("99999999999"), None),
                 SocketKey::Group,
                 GROUPS,
             ),
@@ -145,7 +157,7 @@ mod tests {
             assert_eq!(no.key, key);
             assert!(no.expected.contains(expected), "{no:?}");
         }
-        let named = look_up(&who(None, text("17"), text("root"))).unwrap();
+        let named = look_up(&owner_of(None, text("17"), text("root"))).unwrap();
         assert_eq!(
             (named.group, named.peer),
             (Some(Gid::from_raw(17)), Some(0))

@@ -1,4 +1,4 @@
-//! Tells a service manager that Lasthop is ready (sd_notify(3)).
+//! Notification of a service manager (sd_notify(3)).
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,19 +6,19 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Where the service manager listens: a path, or an abstract name behind an `@`.
+/// Variable with the socket of the service manager: a path, or an abstract name after an `@`.
 pub(super) const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Says so, where somebody wants to know.
+/// Notifies the service manager, if there is one, that Lasthop is ready.
 ///
 /// # Errors
-/// Nobody listens there.
+/// The socket cannot be reached.
 pub(super) fn ready() -> io::Result<()> {
     let Some(name) = std::env::var_os(SOCKET) else {
         return Ok(());
     };
     let socket = UnixDatagram::unbound()?;
-    // A manager that does not read is no reason to stand still.
+    // A service manager that does not read must not block the supervisor.
     socket.set_nonblocking(true)?;
     socket.send_to_addr(b"READY=1", &address(&name)?)?;
     Ok(())

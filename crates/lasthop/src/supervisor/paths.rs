@@ -1,27 +1,29 @@
-//! Where sockets are: the names that they may have, and what the file system makes of these. Whoever asks for a path may have been
-//! taken over, or another may have put a link there, and what is bound and dialled is so with our rights.
+//! Permitted paths of sockets, and their resolution in the file system. The requesting process may
+//! be compromised, or another one may have made a link there, and sockets are bound and dialled
+//! with the supervisor's rights.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use api::v1::WantedState;
+use api::v1::DesiredState;
 use channel::supervision::SocketDir;
-use control::wanted::{RESERVED, Reach};
+use control::desired::{RESERVED, Reach};
 use rustix::fs::{Mode, OFlags};
 
-/// See the module.
+/// Permitted directories.
 pub(super) struct Paths {
-    /// The runtime directory, absolute and without links.
+    /// Runtime directory, absolute and without links.
     dir: PathBuf,
     reach: Reach,
 }
 
 impl Paths {
-    /// Those of a Lasthop that starts with a checked state. `named` is the runtime directory `dir` as the operator named it.
-    pub(super) fn of(dir: &Path, named: &Path, wanted: &WantedState) -> Self {
+    /// Returns the paths of a Lasthop that starts with a checked state. `named` is the runtime
+    /// directory `dir` as the operator named it.
+    pub(super) fn of(dir: &Path, named: &Path, desired: &DesiredState) -> Self {
         let named = std::path::absolute(named).unwrap_or_else(|_| dir.to_owned());
-        let mut dirs = Reach::of(wanted, &named).dirs().to_vec();
+        let mut dirs = Reach::of(desired, &named).dirs().to_vec();
         let real = |named: &SocketDir| {
             let path = Path::new(&named.path).canonicalize().ok()?;
             Some(SocketDir {
@@ -38,7 +40,7 @@ impl Paths {
         Self::in_dirs(dir, dirs)
     }
 
-    /// Those in these directories.
+    /// Returns the paths in these directories.
     pub(super) fn in_dirs(dir: &Path, dirs: Vec<SocketDir>) -> Self {
         Self {
             reach: Reach::new(dir, dirs),
@@ -46,35 +48,36 @@ impl Paths {
         }
     }
 
-    /// The directories, by their names and by what these lead to.
+    /// Returns the directories, by their names and with links resolved.
     pub(super) fn dirs(&self) -> &[SocketDir] {
         self.reach.dirs()
     }
 
-    /// The path of one that is our own.
+    /// Returns the path of one of Lasthop's own sockets.
     pub(super) fn own(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Checks a path as far as its name tells.
+    /// Checks a path by its name.
     ///
     /// # Errors
-    /// No socket of others may be there.
+    /// The path is not permitted for a port's socket.
     pub(super) fn check(&self, path: &str) -> io::Result<()> {
         let full = self.dir.join(path);
         if RESERVED.iter().any(|own| full == self.dir.join(own)) {
             return Err(refused(path, "is Lasthop's own"));
         }
-        match self.reach.has(path) {
-            true => Ok(()),
-            false => Err(beyond(path)),
+        if self.reach.has(path) {
+            Ok(())
+        } else {
+            Err(beyond(path))
         }
     }
 
-    /// Where one of this path is bound, without links.
+    /// Returns the path to bind, without links.
     ///
     /// # Errors
-    /// It may not be there, or nothing can.
+    /// The path is not permitted, or its directory cannot be used.
     pub(super) fn to_bind(&self, path: &str) -> io::Result<PathBuf> {
         self.check(path)?;
         let full = self.dir.join(path);
@@ -86,34 +89,36 @@ impl Paths {
         if !self.has(&dir) {
             return Err(beyond(path));
         }
-        match dir == self.dir && RESERVED.iter().any(|own| name == *own) {
-            true => Err(refused(path, "is Lasthop's own")),
-            false => Ok(dir.join(name)),
+        if dir == self.dir && RESERVED.iter().any(|own| name == *own) {
+            Err(refused(path, "is Lasthop's own"))
+        } else {
+            Ok(dir.join(name))
         }
     }
 
-    /// What this path leads to, by a descriptor that stands for it alone (`O_PATH`).
+    /// Opens the file at a path, without access to its contents (`O_PATH`).
     ///
     /// # Errors
-    /// It may not be dialled, or nothing is there.
+    /// The path is not permitted, or there is no file.
     pub(super) fn to_dial(&self, path: &str) -> io::Result<OwnedFd> {
         self.check(path)?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let file = rustix::fs::open(self.dir.join(path), flags, Mode::empty())?;
         let real = std::fs::read_link(by_descriptor(&file))?;
-        match real.parent().is_some_and(|dir| self.has(dir)) {
-            true => Ok(file),
-            false => Err(beyond(path)),
+        if real.parent().is_some_and(|dir| self.has(dir)) {
+            Ok(file)
+        } else {
+            Err(beyond(path))
         }
     }
 
-    /// Whether sockets may be in a directory, whose path is without links.
+    /// Returns whether sockets are permitted in a directory, whose path is without links.
     fn has(&self, dir: &Path) -> bool {
         self.dirs().iter().any(|own| own.has(dir))
     }
 }
 
-/// A path of what is open, for calls that take nothing else.
+/// Returns a path of an open file, for system calls that accept only paths.
 pub(super) fn by_descriptor(file: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
@@ -126,6 +131,7 @@ fn refused(path: &str, why: &str) -> io::Error {
 fn beyond(path: &str) -> io::Error {
     refused(
         path,
-        "is neither in the runtime directory nor in one of socket_dirs of [switch], and no other was there at the start",
+        "is neither in the runtime directory nor in one of socket_dirs of [switch], \
+         nor in the directory of a socket of the start",
     )
 }

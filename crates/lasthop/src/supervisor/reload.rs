@@ -1,7 +1,7 @@
-//! SIGHUP: the file with which Lasthop was started is applied again, as `lasthop apply` does it.
+//! SIGHUP: the configuration file of the start is applied again, as by `lasthop apply`.
 //!
-//! It is `lasthop apply` that does so, in a process of its own with our rights: the supervisor itself speaks no HTTP, and waits for
-//! nobody. What it says are lines of the log.
+//! A child process runs `lasthop apply` with the supervisor's rights: the supervisor itself has no
+//! HTTP client, and does not wait. The output of the child goes to the log.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,37 +9,38 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
-use api::v1::{Asker, EventKind, Progress};
+use api::v1::{EventKind, Progress, Requester};
 
 use super::binaries::Binaries;
 use super::running::Running;
 use super::{Supervisor, child, notify, replace};
 use crate::cli::LOG;
 
-/// See the module.
+/// Reload in progress.
 #[derive(Default)]
 pub(super) struct Reload {
     running: Option<Running>,
-    /// The file may have changed since it was read, and who said so.
-    again: Option<Option<Asker>>,
-    /// Who has asked for the one that runs.
-    by: Option<Asker>,
+    /// Requester of a further reload, because the file may have changed since it was read.
+    again: Option<Option<Requester>>,
+    /// Requester of the reload in progress.
+    by: Option<Requester>,
 }
 
 impl Reload {
-    /// Readable when there is something to do.
+    /// Returns the pidfd, which becomes readable when the reload has ended.
     pub(super) fn source(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(AsFd::as_fd)
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the reload has ended.
     fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.running.as_mut()?.has_ended()?;
         self.running = None;
         Some(status)
     }
 
-    /// Ends it, for a supervisor that becomes another one. Either everything was changed or nothing.
+    /// Ends the reload before another supervisor takes over. The file was applied completely or not
+    /// at all.
     pub(super) fn stop(&mut self) {
         self.again = None;
         if let Some(running) = &mut self.running {
@@ -49,7 +50,7 @@ impl Reload {
                     running,
                     rustix::event::PollFlags::IN,
                 )];
-                // Interrupted or not, the loop looks.
+                // The loop checks again after an interruption.
                 let _ = rustix::event::poll(&mut ended, None);
             }
         }
@@ -58,8 +59,8 @@ impl Reload {
 }
 
 impl Supervisor {
-    /// Applies the file again, or once more when that is under way.
-    pub(super) fn reload(&mut self, by: Option<Asker>) {
+    /// Applies the file, or once more after the reload in progress.
+    pub(super) fn reload(&mut self, by: Option<Requester>) {
         if self.reload.running.is_some() {
             self.reload.again = Some(by);
             return;
@@ -67,35 +68,36 @@ impl Supervisor {
         self.reload.by = by;
         let Some(config) = &self.config else {
             let reason = "it is not known from which file".to_owned();
-            return self.tell_reload(Progress::Refused, Some(reason));
+            return self.emit_reload(Progress::Refused, Some(reason));
         };
         match start(&self.binaries, &self.runtime_dir, config) {
             Ok(running) => {
                 self.reload.running = Some(running);
-                self.tell_reload(Progress::Begun, None);
+                self.emit_reload(Progress::Started, None);
             }
-            Err(error) => self.tell_reload(Progress::Refused, Some(error.to_string())),
+            Err(error) => self.emit_reload(Progress::Refused, Some(error.to_string())),
         }
     }
 
-    fn tell_reload(&mut self, progress: Progress, reason: Option<String>) {
+    fn emit_reload(&mut self, progress: Progress, reason: Option<String>) {
         let file = self.config.as_ref().map(|file| file.display().to_string());
-        self.tell(EventKind::Reload {
+        self.emit(EventKind::Reload {
             by: self.reload.by,
-            file: control::events::text(&file.unwrap_or_default()),
+            file: control::events::printable(&file.unwrap_or_default()),
             progress,
             reason,
         });
     }
 
-    /// Sees what became of it.
-    pub(super) fn turn_reload(&mut self) {
+    /// Reports the end of a reload.
+    pub(super) fn poll_reload(&mut self) {
         let Some(status) = self.reload.ended() else {
             return;
         };
-        match status.success() {
-            true => self.tell_reload(Progress::Done, None),
-            false => self.tell_reload(Progress::Refused, Some(status.to_string())),
+        if status.success() {
+            self.emit_reload(Progress::Done, None)
+        } else {
+            self.emit_reload(Progress::Refused, Some(status.to_string()))
         }
         if let Some(by) = self.reload.again.take() {
             self.reload(by);

@@ -1,4 +1,4 @@
-//! The last step of an upgrade: drivers are replaced by those of the new version, one after the other.
+//! Last step of an upgrade: drivers are replaced by those of the new version, one after the other.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,16 @@ use super::binaries::Binaries;
 use super::drivers::{Drivers, Renewed};
 use crate::admin::{DriverGap, Report};
 
-/// See the module.
+/// Replacement of all drivers.
 pub(super) struct Renewing {
-    /// Ports whose drivers wait for their turn.
+    /// Ports whose drivers were not replaced yet.
     waiting: VecDeque<String>,
-    /// The one whose turn it is.
+    /// Port whose driver is being replaced.
     now: Option<String>,
 }
 
 impl Renewing {
-    /// Of all drivers that serve.
+    /// Returns the replacement of all serving drivers.
     pub(super) fn all(drivers: &Drivers) -> Self {
         Self {
             waiting: drivers.serving().map(str::to_owned).collect(),
@@ -23,8 +23,8 @@ impl Renewing {
         }
     }
 
-    /// Goes on; `true` when it is over, for better or for worse. What came of it is in the report.
-    pub(super) fn turn(
+    /// Continues; returns `true` at the end, also after a failure. The results are in the report.
+    pub(super) fn poll(
         &mut self,
         drivers: &mut Drivers,
         binaries: &Binaries,
@@ -49,7 +49,7 @@ impl Renewing {
             let Some(port) = &self.now else { return true };
             match drivers.renew(port, binaries) {
                 Ok(true) => return false,
-                // It has ended meanwhile, and its next one is of the new version.
+                // It has ended meanwhile; its successor is of the new version.
                 Ok(false) => self.now = None,
                 Err(error) => {
                     report.drivers_stay = Some(format!("driver of {port}: {error}"));

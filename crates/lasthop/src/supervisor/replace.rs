@@ -1,13 +1,14 @@
-//! One supervisor takes the place of another in the same process: other processes see the same parent.
+//! Replacement of the supervisor in the same process: the other processes keep their parent.
 //!
 //! ```text
-//! the old one   writes all that it knows into a memory file ([`Record`]), has the descriptors that are in it outlive
-//!               `exec`, and becomes the new program
-//! the new one   finds the file by its environment, takes copies of the descriptors, closes the others, and goes on
+//! old supervisor   writes its state into a memory file ([`Record`]), clears close-on-exec of the
+//!                  descriptors in it, and executes the new program
+//! new supervisor   finds the file by its environment, takes copies of the descriptors, closes the
+//!                  originals, and resumes
 //! ```
 //!
-//! If the new one cannot go on, it becomes the old program again, which finds the same file. Nobody is asked for anything on
-//! the way: what is said to the supervisor meanwhile waits in sockets.
+//! If the new supervisor cannot resume, it executes the old program again, which finds the same
+//! file. Messages to the supervisor wait in the sockets meanwhile.
 
 mod fds;
 mod record;
@@ -18,15 +19,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use channel::files;
 use channel::link::sealed_file;
 use channel::state::StateFile;
-use control::engine::Saved;
-use control::wanted::{ADMIN_SOCKET, API_SOCKET};
+use channel::supervision::SwitchSettings;
+use control::desired::{ADMIN_SOCKET, API_SOCKET};
+use datapath::idle::topology;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit};
 
@@ -34,83 +35,82 @@ use super::Supervisor;
 use super::admin::Admin;
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
-use super::deposits::Deposits;
 use super::drivers::Drivers;
-use super::events::Untold;
+use super::events::PendingEvents;
 use super::guests::Guests;
 use super::lock::Lock;
 use super::paths::Paths;
 use super::reload::Reload;
+use super::saved_sessions::SavedSessions;
 use super::sockets::Sockets;
 use super::upgrade::Upgrade;
-pub(super) use fds::{Giving, Place, Taking};
+pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
-    PassedBinaries, PassedBlame, PassedChild, PassedDeposit, PassedDeposits, PassedDevice,
-    PassedDriver, PassedProcess, PassedReach, PassedReport, PassedUpgrade, PassedXdp, Record,
+    PassedBinaries, PassedChild, PassedCrashCounts, PassedDevice, PassedDriver, PassedProcess,
+    PassedSession, PassedSessions, PassedUpgrade, PassedXdp, Record,
 };
 
-/// The environment variable by which a supervisor knows that it takes the place of another: the number of the record's
-/// descriptor, that of the other one's program, and, when that one gets its place back, why; with colons between.
+/// Environment variable for a supervisor that replaces another: the number of the record's
+/// descriptor, the number of the other program's descriptor, and, for a rollback, the reason;
+/// separated by colons.
 pub(super) const RESUME: &str = "LASTHOP_RESUME";
 
-/// Bytes of a record at most: 1024 ports with the longest records.
-const RECORD_MAX: u64 = 256 << 20;
+/// Maximum size of a record in bytes: 1024 ports with the longest records.
+const MAX_RECORD_BYTES: u64 = 256 << 20;
 
 impl Supervisor {
     fn record<'a>(
         &'a self,
         upgrade: Option<&'a Upgrade>,
         failed: Option<String>,
-        giving: &mut Giving<'a>,
+        outgoing: &mut OutgoingFds<'a>,
     ) -> Result<Record, String> {
         let mut record = Record {
             fds: Vec::new(),
             runtime_dir: self.runtime_dir.display().to_string(),
-            sockets: self.sockets.pass(giving),
-            lock: giving.give(self.lock.as_fd()),
-            state: giving.give(self.state.as_fd()),
-            counters: giving.give(self.counters.as_fd()),
-            marks: giving.give(self.marks.as_fd()),
-            settings: self.settings.clone().into(),
-            control: self.control.pass(giving),
-            switch: self.switch.pass(giving),
-            deposits: self.deposits.pass(giving),
-            drivers: self.drivers.pass(giving),
+            sockets: self.sockets.pass(outgoing),
+            socket_dirs: self.sockets.dirs().to_vec(),
+            dials: self.sockets.dials().clone(),
+            lock: outgoing.add(self.lock.as_fd()),
+            state: outgoing.add(self.state.as_fd()),
+            counters: outgoing.add(self.counters.as_fd()),
+            thread_slots: outgoing.add(self.thread_slots.as_fd()),
+            settings: self.settings.clone(),
+            control: self.control.pass(outgoing),
+            switch: self.switch.pass(outgoing),
+            saved_sessions: self.saved_sessions.pass(outgoing),
+            drivers: self.drivers.pass(outgoing),
             uptime_ms: self.started.elapsed().as_millis() as u64,
-            binaries: self.binaries.pass(giving),
-            upgrade: upgrade.map(|upgrade| upgrade.pass(failed, giving)),
-            reach: Some(PassedReach {
-                dirs: self.sockets.dirs().to_vec(),
-                dials: self.sockets.dials().clone(),
-            }),
+            binaries: self.binaries.pass(outgoing),
+            upgrade: upgrade.map(|upgrade| upgrade.pass(failed, outgoing)),
             version: upgrade.map(Upgrade::record_version).unwrap_or_default(),
         };
-        record.fds = giving.numbers();
-        // Who goes back must try: there is nothing better left.
+        record.fds = outgoing.numbers();
+        // A rollback must be tried anyway: there is no alternative.
         if record
             .upgrade
             .as_ref()
             .is_none_or(|upgrade| upgrade.failed.is_none())
         {
-            fds::fit(record.fds.len(), getrlimit(Resource::Nofile).current)?;
+            fds::check_descriptor_limit(record.fds.len(), getrlimit(Resource::Nofile).current)?;
         }
         Ok(record)
     }
 
-    /// What another supervisor would be given, for it to look at.
+    /// Returns a record for the self-check of another supervisor.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// Failed system call, or a record that cannot be written.
     pub(super) fn trial_record(&self) -> Result<OwnedFd, String> {
-        let record = self.record(None, None, &mut Giving::default())?;
+        let record = self.record(None, None, &mut OutgoingFds::default())?;
         store(&record.to_trial_bytes()?).map(OwnedFd::from)
     }
 
-    /// Becomes the program that the upgrade is to, or, when it has failed, the one that it was from.
+    /// Executes the new program of an upgrade, or, after a failure, the old one.
     ///
     /// # Errors
-    /// Why it could not; everything is as it was.
-    pub(super) fn become_another(
+    /// The reason of the failure; everything is as before.
+    pub(super) fn exec_supervisor(
         &self,
         upgrade: &Upgrade,
         failed: Option<String>,
@@ -120,49 +120,49 @@ impl Supervisor {
             None => upgrade.new_binaries().supervisor(),
             Some(_) => old,
         };
-        let mut giving = Giving::default();
-        let record = self.record(Some(upgrade), failed, &mut giving)?;
+        let mut outgoing = OutgoingFds::default();
+        let record = self.record(Some(upgrade), failed, &mut outgoing)?;
         let file = store(&record.to_bytes(record.version)?)?;
-        let become_it = || {
-            giving.outlive_exec(true)?;
+        let exec = || {
+            outgoing.set_inheritable(true)?;
             fcntl_setfd(&file, FdFlags::empty())?;
             Err(execute(program, &resume_by(&file, old, None)))
         };
-        let error: io::Error = match become_it() {
+        let error: io::Error = match exec() {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        giving.outlive_exec(false).map_err(|e| e.to_string())?;
-        Err(format!("the new supervisor cannot be executed: {error}"))
+        outgoing.set_inheritable(false).map_err(|e| e.to_string())?;
+        Err(format!("cannot execute the new supervisor: {error}"))
     }
 }
 
 fn store(bytes: &[u8]) -> Result<File, String> {
     let file = sealed_file("lasthop-supervisor", bytes);
-    file.map_err(|e| format!("the record cannot be written: {e}"))
+    file.map_err(|e| format!("cannot write the record: {e}"))
 }
 
-/// A record from a file.
+/// Reads a record from a file.
 ///
 /// # Errors
-/// It cannot be read, or is none.
+/// It cannot be read, or is malformed.
 pub(super) fn load(mut file: &File) -> Result<Record, String> {
     let mut bytes = Vec::new();
     let read = file
         .seek(SeekFrom::Start(0))
-        .and_then(|_| file.take(RECORD_MAX).read_to_end(&mut bytes));
-    read.map_err(|e| format!("the record cannot be read: {e}"))?;
+        .and_then(|_| file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes));
+    read.map_err(|e| format!("cannot read the record: {e}"))?;
     Record::from_bytes(&bytes)
 }
 
-/// The value of [`RESUME`].
+/// Returns the value of [`RESUME`].
 fn resume_by(record: &File, old: BorrowedFd<'_>, why: Option<&str>) -> OsString {
     let (record, old) = (record.as_raw_fd(), old.as_raw_fd());
     let why = why.map(|why| format!(":{}", why.replace(['\0', '\n'], " ")));
     format!("{record}:{old}{}", why.unwrap_or_default()).into()
 }
 
-/// Becomes an open program, with the arguments of this one. Signals that are blocked stay so.
+/// Executes an open program with the arguments of this one. Blocked signals stay blocked.
 fn execute(program: BorrowedFd<'_>, resume: &OsStr) -> io::Error {
     let text = |bytes: Vec<u8>| CString::new(bytes).unwrap_or_default();
     let arguments: Vec<CString> = std::env::args_os().map(|a| text(a.into_vec())).collect();
@@ -177,8 +177,8 @@ fn execute(program: BorrowedFd<'_>, resume: &OsStr) -> io::Error {
     };
     let (arguments, environment) = (pointers(&arguments), pointers(&environment));
     let path: &CStr = c"";
-    // SAFETY: both lists end with a null pointer, and they and the texts that they point to live until the call returns,
-    // which it does only when it fails.
+    // SAFETY: both lists end with a null pointer, and they and the texts that they point to live
+    // until the call returns, which it does only when it fails.
     unsafe {
         libc::syscall(
             libc::SYS_execveat,
@@ -192,22 +192,23 @@ fn execute(program: BorrowedFd<'_>, resume: &OsStr) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// The way back to the program before this one.
-struct WayBack {
+/// Rollback to the previous program.
+struct Rollback {
     record: File,
-    /// The number of the program's descriptor, which is one of the record's.
+    /// Number of the program's descriptor, which is in the record.
     old: RawFd,
-    /// This is that program, and why it is needed again.
+    /// Reason of a rollback; set if this is the old program.
     why: Option<String>,
 }
 
-impl WayBack {
-    /// By the environment.
+impl Rollback {
+    /// Parses the environment variable.
     fn find(value: &OsStr) -> Option<Self> {
         let mut parts = value.to_str()?.splitn(3, ':');
         let mut number = || parts.next()?.parse().ok().filter(|n: &RawFd| *n > 2);
         let (record, old) = (number()?, number()?);
-        // SAFETY: the supervisor before this one left it open for this purpose alone, and this is called once.
+        // SAFETY: the previous supervisor left it open for this purpose alone, and this is called
+        // once.
         let record = unsafe { OwnedFd::from_raw_fd(record) };
         Some(Self {
             record: record.into(),
@@ -216,57 +217,59 @@ impl WayBack {
         })
     }
 
-    /// Becomes that program; returns only if that cannot be done, or it is this one. Not to be called when the
-    /// descriptors of the record were closed.
-    fn go(&self, why: &str) {
-        tracing::error!("this supervisor cannot go on: {why}");
+    /// Executes the previous program; returns only on failure, or if this is it. It must not be
+    /// called after the descriptors of the record were closed.
+    fn execute(&self, why: &str) {
+        tracing::error!("cannot resume: {why}");
         if self.why.is_some() {
             return;
         }
-        // SAFETY: the number is one of the record's, all of which are open until the taking over is done.
+        // SAFETY: the number is in the record, whose descriptors are open until the end of the
+        // restoration.
         let old = unsafe { BorrowedFd::borrow_raw(self.old) };
         let error = execute(old, &resume_by(&self.record, old, Some(why)));
-        tracing::error!("the one before cannot be executed: {error}");
+        tracing::error!("cannot execute the previous supervisor: {error}");
     }
 }
 
-/// Goes on as the supervisor before this one.
+/// Resumes as the successor of the previous supervisor.
 ///
 /// # Errors
-/// Why that cannot be done, where there is no way back either.
+/// The reason of the failure, if a rollback is not possible either.
 pub(super) fn resume() -> Result<Supervisor, String> {
     let value = std::env::var_os(RESUME).unwrap_or_default();
-    // It was started from an open file, which has no name of its own.
+    // A process that was started from an open file has no useful name.
     let _ = rustix::thread::set_name(c"lasthop");
-    let Some(way_back) = WayBack::find(&value) else {
-        return Err(format!("{RESUME} makes no sense"));
+    let Some(rollback) = Rollback::find(&value) else {
+        return Err(format!("malformed {RESUME}"));
     };
-    let way_back = Arc::new(way_back);
-    let way = Arc::clone(&way_back);
-    std::panic::set_hook(Box::new(move |panic| way.go(&panic.to_string())));
-    let restored = load(&way_back.record).and_then(|record| {
-        let failed = way_back.why.clone();
+    let rollback = Arc::new(rollback);
+    let hook = Arc::clone(&rollback);
+    std::panic::set_hook(Box::new(move |panic| hook.execute(&panic.to_string())));
+    let restored = load(&rollback.record).and_then(|record| {
+        let failed = rollback.why.clone();
         restore(record, failed)
     });
     drop(std::panic::take_hook());
     if let Err(reason) = &restored {
-        way_back.go(reason);
+        rollback.execute(reason);
     }
     restored
 }
 
-/// Takes everything. Where that fails, nothing has happened: what ends or removes something when it is dropped is made last.
+/// Restores the supervisor from a record. Nothing has changed after a failure: values with effects
+/// when they are dropped are made last.
 fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String> {
-    let mut fds = Taking::new(record.fds)?;
+    let mut fds = IncomingFds::new(record.fds)?;
     let version = record.version;
     let mut listening = BTreeMap::new();
-    for (path, place) in record.sockets {
-        listening.insert(path, fds.take(place)?);
+    for (path, index) in record.sockets {
+        listening.insert(path, fds.take(index)?);
     }
     let api = copy_of(&listening, API_SOCKET)?;
     let admin = Admin::new(copy_of(&listening, ADMIN_SOCKET)?).map_err(|e| e.to_string())?;
     let state = StateFile::from_fd(fds.take(record.state)?);
-    let (counters, marks) = (fds.take(record.counters)?, fds.take(record.marks)?);
+    let (counters, thread_slots) = (fds.take(record.counters)?, fds.take(record.thread_slots)?);
     let lock = fds.take(record.lock)?;
     let mut control = Child::take(Kind::Control, record.control, &mut fds)?;
     let is_back = failed.is_some()
@@ -275,51 +278,41 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
             .as_ref()
             .is_some_and(|upgrade| upgrade.failed.is_some());
     if is_back {
-        // It is one that this version has started, and has asked before.
+        // This version has started it, and it has requested events before.
         control.set_wants_events(true);
     }
     let switch = Child::take(Kind::Switch, record.switch, &mut fds)?;
-    let deposits = Deposits::take(record.deposits, &mut fds)?;
+    let saved_sessions = SavedSessions::take(record.saved_sessions, &mut fds)?;
     let drivers = Drivers::take(record.drivers, &mut fds)?;
     let binaries = Binaries::take(record.binaries, &mut fds)?;
     let upgrade = record
         .upgrade
         .map(|upgrade| Upgrade::take(upgrade, version, failed, &mut fds))
         .transpose()?;
-    // From here on there is no way back, and nothing that can go wrong.
-    fds.done();
+    // A rollback is not possible any longer, and nothing can fail.
+    fds.close_originals();
     let runtime_dir = PathBuf::from(record.runtime_dir);
-    let reach = record
-        .reach
-        .unwrap_or_else(|| reach_of(&runtime_dir, &state));
-    let paths = Paths::in_dirs(&runtime_dir, reach.dirs);
-    for (file, what) in [
-        (state.as_fd(), "state"),
-        (counters.as_fd(), "counters"),
-        (marks.as_fd(), "marks"),
-    ] {
-        if !files::is_fixed(file).unwrap_or_default() {
-            tracing::warn!(
-                "the file of {what} was made by a version that did not seal it: only a restart makes one that nobody can cut off"
-            );
-        }
-    }
+    let paths = Paths::in_dirs(&runtime_dir, record.socket_dirs);
     let now = Instant::now();
     let uptime = Duration::from_millis(record.uptime_ms);
     Ok(Supervisor {
         binaries,
         config: crate::cli::configuration(),
         reload: Reload::default(),
-        sockets: Sockets::take(paths, listening, reach.dials),
+        sockets: Sockets::take(paths, listening, record.dials),
         drivers,
         api,
         state,
         counters,
-        marks,
-        deposits,
+        thread_slots,
+        saved_sessions,
         guests: Guests::default(),
-        events: Untold::default(),
-        settings: record.settings.into(),
+        events: PendingEvents::default(),
+        settings: SwitchSettings {
+            // They may have changed since.
+            cores: topology::read(topology::SYSTEM.as_ref(), &topology::allowed()),
+            ..record.settings
+        },
         control,
         switch,
         started: now.checked_sub(uptime).unwrap_or(now),
@@ -327,31 +320,14 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         admin,
         upgrade,
         next: None,
-        handed: None,
+        hand_over_result: None,
         lock: Lock::of(&runtime_dir, lock),
         runtime_dir,
     })
 }
 
-/// Where sockets may be and front ends are, after a version that did not keep that: what is wanted by now is what it was started
-/// with.
-fn reach_of(runtime_dir: &Path, state: &StateFile) -> PassedReach {
-    let mut saved = Saved::load(state).unwrap_or_else(|error| {
-        tracing::error!("where sockets may be is not known: {error}");
-        Saved::default()
-    });
-    let paths = Paths::of(runtime_dir, runtime_dir, &saved.wanted);
-    let client = saved.wanted.ports.iter();
-    let client = client.filter(|port| control::wanted::dials(port));
-    let dials = client.map(|port| (saved.numbers.port_id(&port.name), port.socket.clone()));
-    PassedReach {
-        dials: dials.collect(),
-        dirs: paths.dirs().to_vec(),
-    }
-}
-
 fn copy_of(listening: &BTreeMap<String, OwnedFd>, path: &str) -> Result<OwnedFd, String> {
     let socket = listening.get(path);
-    let socket = socket.ok_or_else(|| format!("nobody listens on {path}"))?;
+    let socket = socket.ok_or_else(|| format!("no listening socket for {path}"))?;
     socket.try_clone().map_err(|e| e.to_string())
 }

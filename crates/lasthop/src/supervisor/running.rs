@@ -1,4 +1,4 @@
-//! A process that was started here, whoever started it: this supervisor, or the one whose place it took.
+//! Child process, started by this supervisor or by the one that it replaced.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
-/// See the module.
+/// Child process with its pidfd.
 pub(super) struct Running {
     pid: Pid,
     pidfd: OwnedFd,
@@ -18,15 +18,15 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Takes care of a child.
+    /// Returns the process of a child.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// Failed system call.
     pub(super) fn of(child: &std::process::Child) -> io::Result<Self> {
         Self::with_pid(child.id())
     }
 
-    /// The child with this process id.
+    /// Returns the child with this process id.
     ///
     /// # Errors
     /// There is none.
@@ -40,17 +40,17 @@ impl Running {
         })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub(super) fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// How it ended, if it has.
+    /// Reaps the process if it has ended, and returns its exit status.
     pub(super) fn has_ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = match waitpid(Some(self.pid), WaitOptions::NOHANG) {
                 Ok(Some((_, status))) => Some(ExitStatus::from_raw(status.as_raw())),
-                // Gone, and nobody knows how.
+                // The exit status is lost.
                 Err(Errno::CHILD) => Some(ExitStatus::from_raw(libc::SIGKILL)),
                 _ => None,
             };
@@ -58,14 +58,14 @@ impl Running {
         self.ended
     }
 
-    /// Ends it now.
+    /// Kills the process.
     pub(super) fn kill(&self) {
-        // One that has ended need not be killed.
+        // A process that has ended needs no signal.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }
 
-/// Readable when it has ended.
+/// Pidfd, readable when the process has ended.
 impl AsFd for Running {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()

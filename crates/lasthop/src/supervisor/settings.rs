@@ -1,47 +1,41 @@
-//! The switch's table of the configuration, as the switch is told of it.
+//! Settings of the switch from its table in the configuration.
 
 use api::v1::{Enabled, SwitchSpec, Workers};
-use channel::supervision::{Batching, CopyEngine, Offload, Poll, SwitchSettings};
+use channel::supervision::{Coalescing, HelpersConfig, Poll, SwitchSettings};
 use datapath::idle::topology;
 
-/// What `enabled = "auto"` comes to where there are several cores; docs/SCHEDULING.md says why.
+/// Value of `enabled = "auto"` on machines with several cores; docs/dev/scheduling.md has the
+/// reasons.
 const AUTO: bool = false;
 
-/// What the switch is to know of its table in the configuration.
+/// Returns the settings for a table of the configuration.
 pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
-    // The switch opens no paths, and so cannot look for itself.
+    // The switch opens no paths, and cannot read the topology itself.
     let allowed = topology::allowed();
     SwitchSettings {
         cores: topology::read(topology::SYSTEM.as_ref(), &allowed),
-        offload: Offload {
-            enabled: match spec.offload.enabled {
+        helpers: HelpersConfig {
+            enabled: match spec.helpers.enabled {
                 Enabled::Yes => true,
                 Enabled::No => false,
                 Enabled::Auto => AUTO && allowed.len() > 1,
             },
-            mark: spec.offload.mark,
-            hysteresis_us: spec.offload.hysteresis_us,
-            cores: spec.offload.cores.clone(),
+            backlog: spec.helpers.backlog,
+            hysteresis_us: spec.helpers.hysteresis_us,
+            cores: spec.helpers.cores.clone(),
         },
         poll: match spec.poll {
             api::v1::Poll::Adaptive => Poll::Adaptive,
             api::v1::Poll::Always => Poll::Always,
         },
-        batching: spec.batching.enabled.then_some(Batching {
-            period_us: spec.batching.period_us.into(),
-            threshold: spec.batching.threshold.into(),
+        coalescing: spec.coalescing.enabled.then_some(Coalescing {
+            period_us: spec.coalescing.period_us.into(),
+            threshold: spec.coalescing.frames.into(),
         }),
-        copy_engine: match spec.copy_engine {
-            api::v1::CopyEngine::Thread => CopyEngine::Thread,
-            // DSA is refused before (`control::wanted`); so there is none that "auto" could find.
-            api::v1::CopyEngine::Cpu | api::v1::CopyEngine::Dsa | api::v1::CopyEngine::Auto => {
-                CopyEngine::Cpu
-            }
-        },
         successor: false,
         waits: false,
         workers: match spec.workers {
-            // The switch opens no paths, and so does not see a quota.
+            // The switch opens no paths, and does not see a CPU quota.
             Workers::Auto => Some(datapath::workers::automatic()),
             Workers::Count(count) => Some(count),
         },

@@ -1,4 +1,4 @@
-//! What needs a path in the file system: sockets that listen, and connections to others.
+//! Sockets with paths: listening sockets, and connections to front ends.
 
 mod owned;
 #[cfg(test)]
@@ -20,36 +20,37 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use self::owned::Usual;
+use self::owned::DefaultOwner;
 use super::paths::{Paths, by_descriptor};
-use super::replace::{Giving, Place};
+use super::replace::{FdIndex, OutgoingFds};
 
-/// How long the start waits for the sockets of a run that was killed.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks at such a socket.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Time in which the start retries paths of a run that was killed: 1 second.
+const START_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval of these retries: 100 milliseconds.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Connections that wait to be accepted; the system may allow fewer.
+/// Backlog of a listening socket; the system may allow less.
 const BACKLOG: i32 = 4096;
-/// Modes of a socket, less what the umask takes away: who may write may connect.
-const EVERYBODY: Mode = Mode::from_raw_mode(0o777);
-const OWNER: Mode = Mode::from_raw_mode(0o600);
-/// Listening sockets at most: those of all ports before and after a change, and the others.
+/// Mode of a socket without the bits of the umask; the right to write is the right to connect.
+const ANY_USER: Mode = Mode::from_raw_mode(0o777);
+const OWNER_ONLY: Mode = Mode::from_raw_mode(0o600);
+/// Maximum number of listening sockets: those of all ports before and after a change, and the
+/// others.
 const MAX_SOCKETS: usize = 2 * MAX_PORTS + 8;
 
-/// A listening socket.
+/// Listening socket.
 struct Bound {
     socket: OwnedFd,
-    /// Its file; none of a TCP socket.
+    /// File of the socket; `None` for TCP.
     file: Option<Name>,
-    /// What was asked of it last, where that is known, and the only user who may connect.
-    asked: Option<(SocketOwner, Option<u32>)>,
+    /// Last requested owner, if known, and the only user that may connect.
+    requested: Option<(SocketOwner, Option<u32>)>,
 }
 
-/// A socket's file.
+/// File of a socket.
 struct Name {
     path: PathBuf,
-    /// Device and inode, which it has by any other name, too.
+    /// Device and inode, which are the same under any name.
     id: Option<(u64, u64)>,
 }
 
@@ -63,37 +64,37 @@ impl Name {
     }
 }
 
-/// Listening sockets by the path that they were asked for with, which are removed in the end; and where others listen.
+/// Listening sockets by the requested path, which are removed at the end, and paths of front ends.
 pub(super) struct Sockets {
     paths: Paths,
     listening: BTreeMap<String, Bound>,
-    /// Paths of front ends by the port that they are dialled for.
+    /// Paths of front ends by port.
     dials: BTreeMap<PortId, String>,
-    usual: Usual,
-    /// Until then, who listens on a path that we want may be a process of the last run that is still dying.
-    patience: Option<Instant>,
+    default_owner: DefaultOwner,
+    /// Time until which a path in use may belong to a dying process of the last run.
+    retry_until: Option<Instant>,
 }
 
 impl Sockets {
-    /// No sockets. Until [`Sockets::settled`], a path that is taken is tried again for a while.
+    /// Returns an empty set. Until [`Sockets::settled`], a path in use is retried for a while.
     pub(super) fn new(paths: Paths) -> Self {
         Self {
             paths,
             listening: BTreeMap::new(),
             dials: BTreeMap::new(),
-            usual: Usual::now(),
-            patience: Some(Instant::now() + PATIENCE),
+            default_owner: DefaultOwner::now(),
+            retry_until: Some(Instant::now() + START_TIMEOUT),
         }
     }
 
-    /// For the supervisor that takes the place of this one.
-    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> BTreeMap<String, Place> {
+    /// Adds the sockets to the record for the next supervisor.
+    pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> BTreeMap<String, FdIndex> {
         let all = self.listening.iter();
-        all.map(|(path, bound)| (path.clone(), giving.give(bound.socket.as_fd())))
+        all.map(|(path, bound)| (path.clone(), outgoing.add(bound.socket.as_fd())))
             .collect()
     }
 
-    /// Those that the supervisor before this one has bound, and whom it dialled.
+    /// Takes the sockets and the paths of front ends from the previous supervisor's record.
     pub(super) fn take(
         paths: Paths,
         listening: BTreeMap<String, OwnedFd>,
@@ -102,83 +103,82 @@ impl Sockets {
         let bound = |(path, socket): (String, OwnedFd)| {
             let at = || paths.to_bind(&path).unwrap_or_else(|_| paths.own(&path));
             let file = tcp_address(&path).is_none().then(|| Name::of(at()));
-            let asked = None;
+            let requested = None;
             (
                 path,
                 Bound {
                     socket,
                     file,
-                    asked,
+                    requested,
                 },
             )
         };
         Self {
             listening: listening.into_iter().map(bound).collect(),
             dials,
-            usual: Usual::now(),
-            patience: None,
+            default_owner: DefaultOwner::now(),
+            retry_until: None,
             paths,
         }
     }
 
-    /// Directories in which sockets may be.
+    /// Returns the directories that may contain sockets.
     pub(super) fn dirs(&self) -> &[SocketDir] {
         self.paths.dirs()
     }
 
-    /// Where front ends are, by port.
+    /// Returns the paths of front ends by port.
     pub(super) fn dials(&self) -> &BTreeMap<PortId, String> {
         &self.dials
     }
 
-    /// The start is over: nobody can be waited for any more.
+    /// Ends the retries of the start.
     pub(super) fn settled(&mut self) {
-        self.patience = None;
+        self.retry_until = None;
     }
 
-    /// A listening socket: the one that is there, or a new one. One that a dead process left behind is
-    /// replaced.
+    /// Returns a listening socket, an existing or a new one. One of a dead process is replaced.
     ///
     /// # Errors
-    /// No socket may be there, or the path is taken or cannot be bound.
+    /// The path is not permitted, in use, or cannot be bound.
     pub(super) fn listen(&mut self, path: &str) -> io::Result<OwnedFd> {
         if let Some(address) = tcp_address(path) {
             return self.listen_on(path, |_| Ok((bind_tcp(address)?, None)));
         }
         let full = self.paths.to_bind(path)?;
-        self.listen_for(path, full, EVERYBODY)
+        self.listen_for(path, full, ANY_USER)
     }
 
-    /// One of our own, for processes of our own user only, whatever the umask says: who may connect to a guest's port need
-    /// not be one who may change everything.
+    /// Returns one of Lasthop's own sockets, for processes of our own user only, whatever the
+    /// umask: users that may connect to ports must not administrate Lasthop.
     ///
     /// # Errors
     /// As [`Sockets::listen`].
     pub(super) fn listen_for_owner(&mut self, name: &str) -> io::Result<OwnedFd> {
         let full = self.paths.own(name);
-        self.listen_for(name, full, OWNER)
+        self.listen_for(name, full, OWNER_ONLY)
     }
 
-    fn listen_for(&mut self, path: &str, full: PathBuf, who: Mode) -> io::Result<OwnedFd> {
+    fn listen_for(&mut self, path: &str, full: PathBuf, mode: Mode) -> io::Result<OwnedFd> {
         self.listen_on(path, |sockets| {
-            let blame = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
-            let taken = |what| blame(format!("{}, which {what}", full.display()));
-            let socket = match bind(&full, who) {
+            let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
+            let taken = |what| in_use(format!("{}, which {what}", full.display()));
+            let socket = match bind(&full, mode) {
                 Err(Errno::ADDRINUSE) => {
                     sockets.remove_stale(&full).map_err(taken)?;
-                    bind(&full, who)
+                    bind(&full, mode)
                 }
                 other => other,
             };
             let socket = socket.map_err(|e| {
                 let error = io::Error::from(e);
-                blame(format!("{}: {error}", full.display()))
+                in_use(format!("{}: {error}", full.display()))
             })?;
             Ok((socket, Some(Name::of(full))))
         })
     }
 
-    /// The socket of this path, or one that is made.
+    /// Returns the socket of this path, or makes one.
     fn listen_on(
         &mut self,
         path: &str,
@@ -192,17 +192,17 @@ impl Sockets {
         }
         let (socket, file) = make(self)?;
         let copy = socket.try_clone()?;
-        let asked = None;
+        let requested = None;
         let bound = Bound {
             socket,
             file,
-            asked,
+            requested,
         };
         self.listening.insert(path.to_owned(), bound);
         Ok(copy)
     }
 
-    /// Removes a socket that nobody listens on; says what is in the way otherwise.
+    /// Removes a socket without a listener; returns the obstacle otherwise.
     fn remove_stale(&self, path: &Path) -> Result<(), &'static str> {
         loop {
             let kind = path.symlink_metadata().map(|m| m.file_type());
@@ -212,17 +212,17 @@ impl Sockets {
             if matches!(connect(path), Err(Errno::CONNREFUSED)) {
                 return std::fs::remove_file(path).map_err(|_| "cannot be removed");
             }
-            if self.patience.is_none_or(|end| end < Instant::now()) {
-                return Err("somebody else listens on");
+            if self.retry_until.is_none_or(|end| end < Instant::now()) {
+                return Err("is in use by another process");
             }
-            std::thread::sleep(AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
     /// Closes and removes a listening socket.
     ///
     /// # Errors
-    /// It is one of our own.
+    /// It is one of Lasthop's own.
     pub(super) fn unlisten(&mut self, path: &str) -> io::Result<()> {
         if tcp_address(path).is_none() {
             self.paths.check(path)?;
@@ -233,14 +233,14 @@ impl Sockets {
         Ok(())
     }
 
-    /// From now on, these are the front ends that are dialled.
+    /// Sets the front ends that may be dialled.
     ///
     /// # Errors
-    /// The first that may not be; all is as it was then.
+    /// The first path that is not permitted; nothing was changed.
     pub(super) fn register(&mut self, dials: Vec<(PortId, String)>) -> io::Result<()> {
         let is_port = |(port, _): &(PortId, String)| (port.0 as usize) < MAX_PORTS;
         if !dials.iter().all(is_port) {
-            return Err(io::Error::other("there is no such port"));
+            return Err(io::Error::other("no such port"));
         }
         for (_, path) in &dials {
             self.paths.check(path)?;
@@ -249,22 +249,22 @@ impl Sockets {
         Ok(())
     }
 
-    /// Where the front end of a port is.
+    /// Returns the path of a port's front end.
     pub(super) fn dialled(&self, port: PortId) -> Option<&str> {
         self.dials.get(&port).map(String::as_str)
     }
 
-    /// A connection to the front end of a port, which is a process of somebody else.
+    /// Connects to the front end of a port, a process that is not ours.
     ///
     /// # Errors
-    /// It is not known where that is; or it may not be there, or nobody listens there.
+    /// No path is registered or permitted, or there is no listener.
     pub(super) fn dial(&self, port: PortId) -> io::Result<OwnedFd> {
         let Some(path) = self.dials.get(&port) else {
             return Err(io::Error::other("no front end is registered for this port"));
         };
         let about = |error: io::Error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOENT | Errno::CONNREFUSED) => format!("nobody listens on {path}"),
-            Some(Errno::AGAIN) => format!("nobody accepts on {path}"),
+            Some(Errno::NOENT | Errno::CONNREFUSED) => format!("no listener on {path}"),
+            Some(Errno::AGAIN) => format!("backlog full on {path}"),
             Some(_) => format!("{path}: {error}"),
             None => error.to_string(),
         };
@@ -275,7 +275,7 @@ impl Sockets {
         connected.map_err(|error| io::Error::new(error.kind(), about(error)))
     }
 
-    /// Checks that what is open is no socket of ours, by whatever name.
+    /// Checks that an open file is no socket of ours, under any name.
     fn is_others(&self, file: &OwnedFd) -> io::Result<()> {
         let file = rustix::fs::fstat(file)?;
         let id = Some((file.st_dev, file.st_ino));
@@ -283,12 +283,10 @@ impl Sockets {
             .listening
             .values()
             .filter_map(|bound| bound.file.as_ref());
-        match names.map(|name| name.id).any(|own| own == id) {
-            true => Err(io::Error::other(
-                "a socket of Lasthop's own is no front end",
-            )),
-            false => Ok(()),
+        if names.map(|name| name.id).any(|own| own == id) {
+            return Err(io::Error::other("Lasthop's own sockets are no front ends"));
         }
+        Ok(())
     }
 }
 
@@ -306,36 +304,38 @@ impl Drop for Sockets {
     }
 }
 
-/// Binds and listens. The socket has its mode before it has its name: nobody else can be in between.
-fn bind(path: &Path, who: Mode) -> Result<OwnedFd, Errno> {
+/// Binds and listens. The socket gets its mode before its name, so that no other user can connect
+/// in between.
+fn bind(path: &Path, mode: Mode) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
         SocketFlags::CLOEXEC,
         None,
     )?;
-    rustix::fs::fchmod(&socket, who)?;
+    rustix::fs::fchmod(&socket, mode)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Binds and listens on an address of this host itself: who asks for another has not checked the configuration.
+/// Binds and listens on an address of this host. Another address did not pass the check of the
+/// configuration.
 fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
-    let blame = |what: &str| {
+    let in_use = |what: &str| {
         let text = format!("{address}: {what}");
         io::Error::new(io::ErrorKind::AddrInUse, text)
     };
-    match address.ip().is_loopback() {
-        true => match TcpListener::bind(address) {
-            Ok(socket) => Ok(socket.into()),
-            Err(error) => Err(blame(&error.to_string())),
-        },
-        false => Err(blame("not an address of this host itself")),
+    if !address.ip().is_loopback() {
+        return Err(in_use("not an address of this host itself"));
+    }
+    match TcpListener::bind(address) {
+        Ok(socket) => Ok(socket.into()),
+        Err(error) => Err(in_use(&error.to_string())),
     }
 }
 
-/// Connects without waiting: a peer whose backlog is full is one that cannot be reached now.
+/// Connects without waiting: a peer with a full backlog is not reachable now.
 fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,12 +1,12 @@
-//! A supervisor whose control and switch do nothing; what they would ask, if somebody had taken them over, is asked here.
+//! Supervisor with idle control and switch; the tests send the requests of compromised ones.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use api::v1::WantedState;
+use api::v1::DesiredState;
 use channel::files;
-use channel::keeping::MARKS;
+use channel::keeping::CRASH_RECORD_LEN;
 use channel::link::{Link, Received};
-use control::wanted::{ADMIN_SOCKET, API_SOCKET};
+use control::desired::{ADMIN_SOCKET, API_SOCKET};
 use port::PortId;
 
 use super::paths::Paths;
@@ -16,17 +16,17 @@ const SOON: Duration = Duration::from_secs(20);
 
 struct World {
     supervisor: Supervisor,
-    /// Their ends of their links.
-    control: Link<Ask, Tell>,
-    switch: Link<Ask, Tell>,
-    /// The last that is dropped.
+    /// Ends of the links of control and switch.
+    control: Link<SupervisorRequest, SupervisorEvent>,
+    switch: Link<SupervisorRequest, SupervisorEvent>,
+    /// Dropped last.
     root: tempfile::TempDir,
 }
 
 fn world() -> World {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().canonicalize().unwrap();
-    let paths = Paths::of(&dir, &dir, &WantedState::default());
+    let paths = Paths::of(&dir, &dir, &DesiredState::default());
     let mut sockets = Sockets::new(paths);
     let api = sockets.listen_for_owner(API_SOCKET).unwrap();
     let admin = Admin::new(sockets.listen_for_owner(ADMIN_SOCKET).unwrap()).unwrap();
@@ -45,10 +45,10 @@ fn world() -> World {
         api,
         state: StateFile::create().unwrap(),
         counters: files::fixed("test", 4096).unwrap(),
-        marks: files::fixed("test", MARKS).unwrap(),
-        deposits: Deposits::default(),
+        thread_slots: files::fixed("test", CRASH_RECORD_LEN).unwrap(),
+        saved_sessions: SavedSessions::default(),
         guests: Guests::default(),
-        events: Untold::default(),
+        events: PendingEvents::default(),
         settings: SwitchSettings::default(),
         control,
         switch,
@@ -57,7 +57,7 @@ fn world() -> World {
         admin,
         upgrade: None,
         next: None,
-        handed: None,
+        hand_over_result: None,
         lock: Lock::take(&dir).unwrap(),
         runtime_dir: dir,
     };
@@ -74,40 +74,40 @@ impl World {
         self.root.path().join(name).display().to_string()
     }
 
-    /// The switch asks; the answer, with its descriptors.
-    fn switch_asks(&mut self, ask: &Ask) -> (Tell, Vec<OwnedFd>) {
-        self.switch.send(ask, &[]).unwrap();
-        self.supervisor.hear(SWITCH, MESSAGES).unwrap();
+    /// Sends a request of the switch; returns the reply with its descriptors.
+    fn switch_requests(&mut self, request: &SupervisorRequest) -> (SupervisorEvent, Vec<OwnedFd>) {
+        self.switch.send(request, &[]).unwrap();
+        self.supervisor.receive(SWITCH, MAX_MESSAGES).unwrap();
         answer(&mut self.switch)
     }
 
-    /// Control asks.
-    fn control_asks(&mut self, ask: &Ask) -> (Tell, Vec<OwnedFd>) {
-        self.control.send(ask, &[]).unwrap();
-        self.supervisor.hear(CONTROL, MESSAGES).unwrap();
+    /// Sends a request of control.
+    fn control_requests(&mut self, request: &SupervisorRequest) -> (SupervisorEvent, Vec<OwnedFd>) {
+        self.control.send(request, &[]).unwrap();
+        self.supervisor.receive(CONTROL, MAX_MESSAGES).unwrap();
         answer(&mut self.control)
     }
 
-    /// Why a dial for a port comes to nothing.
-    fn undialled(&mut self, ask: &Ask) -> String {
-        let (tell, fds) = self.switch_asks(ask);
-        assert!(fds.is_empty(), "{tell:?}");
-        match tell {
-            Tell::Dialed { error, .. } => error.unwrap(),
+    /// Returns the error of a dial for a port.
+    fn dial_error(&mut self, request: &SupervisorRequest) -> String {
+        let (event, fds) = self.switch_requests(request);
+        assert!(fds.is_empty(), "{event:?}");
+        match event {
+            SupervisorEvent::Dialed { error, .. } => error.unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
     /// Waits for the death of a child.
-    fn dies(&mut self, who: Who) {
-        let child = self.supervisor.child(who).unwrap();
+    fn dies(&mut self, process: ProcessRef) {
+        let child = self.supervisor.child(process).unwrap();
         assert!(child.dies_by(Instant::now() + SOON), "it lives");
     }
 }
 
-fn answer(link: &mut Link<Ask, Tell>) -> (Tell, Vec<OwnedFd>) {
+fn answer(link: &mut Link<SupervisorRequest, SupervisorEvent>) -> (SupervisorEvent, Vec<OwnedFd>) {
     match link.recv().unwrap() {
-        Received::Message(tell, fds) => (tell, fds),
+        Received::Message(event, fds) => (event, fds),
         other => panic!("{other:?}"),
     }
 }
@@ -119,58 +119,51 @@ fn listener(path: &str) -> UnixListener {
 }
 
 #[test]
-fn the_switch_is_connected_where_control_has_said_and_nowhere_else() {
+fn the_switch_dials_registered_paths_only() {
     let mut world = world();
     let (port, path) = (PortId(1), world.path("vm.sock"));
     let vm = listener(&path);
-    let admin = world.path(ADMIN_SOCKET);
-    assert!(world.undialled(&Ask::Dial { port }).contains("registered"));
-    for path in [
-        path.clone(),
-        "../x".to_owned(),
-        "api.sock".to_owned(),
-        admin,
-    ] {
-        let ask = Ask::DialPath { port, path };
-        assert!(world.undialled(&ask).contains("not registered"), "{ask:?}");
-    }
-    assert!(vm.accept().is_err(), "nobody has connected");
-    let dials = Ask::Dials(vec![(port, "vm.sock".to_owned())]);
-    let (told, _) = world.control_asks(&dials);
-    assert_eq!(told, Tell::Dials { error: None });
     assert!(
         world
-            .undialled(&Ask::Dial { port: PortId(2) })
+            .dial_error(&SupervisorRequest::Dial { port })
             .contains("registered")
     );
-    assert!(vm.accept().is_err(), "nobody has connected");
-    for ask in [
-        Ask::Dial { port },
-        Ask::DialPath {
-            port,
-            path: "vm.sock".to_owned(),
-        },
-    ] {
-        let (told, fds) = world.switch_asks(&ask);
-        let path = "vm.sock".to_owned();
-        let error = None;
-        assert_eq!((told, fds.len()), (Tell::Dialed { port, path, error }, 1));
-        vm.accept().unwrap();
-    }
-    // What may not be registered leaves all as it was.
+    assert!(vm.accept().is_err(), "no connection");
+    let dials = SupervisorRequest::Dials(vec![(port, "vm.sock".to_owned())]);
+    let (sent, _) = world.control_requests(&dials);
+    assert_eq!(sent, SupervisorEvent::Dials { error: None });
+    assert!(
+        world
+            .dial_error(&SupervisorRequest::Dial { port: PortId(2) })
+            .contains("registered")
+    );
+    assert!(vm.accept().is_err(), "no connection");
+    let (sent, fds) = world.switch_requests(&SupervisorRequest::Dial { port });
+    let path = "vm.sock".to_owned();
+    let error = None;
+    assert_eq!(
+        (sent, fds.len()),
+        (SupervisorEvent::Dialed { port, path, error }, 1)
+    );
+    vm.accept().unwrap();
+    // A path that is not permitted changes nothing.
     for path in ["../x", "/run/docker.sock", API_SOCKET, ADMIN_SOCKET] {
-        let (told, _) = world.control_asks(&Ask::Dials(vec![(port, path.to_owned())]));
-        assert!(matches!(told, Tell::Dials { error: Some(_) }), "{path}");
+        let (sent, _) =
+            world.control_requests(&SupervisorRequest::Dials(vec![(port, path.to_owned())]));
+        assert!(
+            matches!(sent, SupervisorEvent::Dials { error: Some(_) }),
+            "{path}"
+        );
     }
     assert_eq!(world.supervisor.sockets.dialled(port), Some("vm.sock"));
 }
 
 #[test]
-fn who_asks_for_what_is_not_its_own_is_ended() {
+fn a_request_of_another_kind_kills_the_process() {
     let mut world = world();
-    let dials = Ask::Dials(vec![(PortId(1), "vm.sock".to_owned())]);
+    let dials = SupervisorRequest::Dials(vec![(PortId(1), "vm.sock".to_owned())]);
     world.switch.send(&dials, &[]).unwrap();
-    world.supervisor.hear(SWITCH, MESSAGES).unwrap();
+    world.supervisor.receive(SWITCH, MAX_MESSAGES).unwrap();
     world.dies(SWITCH);
     assert_eq!(world.supervisor.sockets.dialled(PortId(1)), None);
 }
@@ -180,66 +173,79 @@ fn control_gets_none_of_our_own_sockets() {
     let mut world = world();
     for name in [API_SOCKET, ADMIN_SOCKET] {
         for path in [name.to_owned(), format!("./{name}"), world.path(name)] {
-            let (told, fds) = world.control_asks(&Ask::Listen { path: path.clone() });
+            let (sent, fds) =
+                world.control_requests(&SupervisorRequest::Listen { path: path.clone() });
             assert!(fds.is_empty(), "{path}");
             assert!(
-                matches!(told, Tell::Listening { error: Some(_), .. }),
+                matches!(sent, SupervisorEvent::Listening { error: Some(_), .. }),
                 "{path}"
             );
-            world.control.send(&Ask::Unlisten { path }, &[]).unwrap();
-            world.supervisor.hear(CONTROL, MESSAGES).unwrap();
+            world
+                .control
+                .send(&SupervisorRequest::Unlisten { path }, &[])
+                .unwrap();
+            world.supervisor.receive(CONTROL, MAX_MESSAGES).unwrap();
         }
     }
     let stream = UnixStream::connect(world.path(ADMIN_SOCKET)).unwrap();
-    assert!(world.supervisor.admin.hear().is_empty());
+    assert!(world.supervisor.admin.receive().is_empty());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stream), &mut line).unwrap();
-    assert!(line.contains("no process of Lasthop"), "it answers: {line}");
+    assert!(
+        line.contains("permission denied for processes of Lasthop"),
+        "it answers: {line}"
+    );
     assert!(UnixStream::connect(world.path(API_SOCKET)).is_ok());
 }
 
 #[test]
-fn who_does_not_listen_is_killed_and_not_waited_for() {
+fn a_process_with_a_full_link_is_killed_without_waiting() {
     let mut world = world();
-    let ask = Ask::Dial { port: PortId(1) };
+    let request = SupervisorRequest::Dial { port: PortId(1) };
     let deadline = Instant::now() + SOON;
-    // Nobody reads the answers.
+    // The replies are not read.
     while world.supervisor.switch.has_died().is_none() {
         assert!(Instant::now() < deadline, "it lives");
-        // One that is killed has no link any more.
-        let _ = world.switch.send(&ask, &[]);
-        world.supervisor.hear(SWITCH, MESSAGES).unwrap();
+        // A killed process has no link any longer.
+        let _ = world.switch.send(&request, &[]);
+        world.supervisor.receive(SWITCH, MAX_MESSAGES).unwrap();
     }
-    let told = world.supervisor.switch.tell(&Tell::Stop, &[]);
-    assert_eq!(told.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let sent = world.supervisor.switch.send(&SupervisorEvent::Stop, &[]);
+    assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
 #[test]
-fn who_asks_at_length_is_ended_before_it_is_understood() {
+fn an_oversized_request_kills_the_process_before_it_is_parsed() {
     let mut world = world();
     let path = "x".repeat(100_000);
-    world.control.send(&Ask::Listen { path }, &[]).unwrap();
-    world.supervisor.hear(CONTROL, MESSAGES).unwrap();
+    world
+        .control
+        .send(&SupervisorRequest::Listen { path }, &[])
+        .unwrap();
+    world.supervisor.receive(CONTROL, MAX_MESSAGES).unwrap();
     world.dies(CONTROL);
     let port = PortId(1);
-    let ask = Ask::KeepRecord {
+    let request = SupervisorRequest::StoreSession {
         port,
         record: Vec::new(),
         numbers: vec![0; 8 << 20],
     };
-    world.switch.send(&ask, &[]).unwrap();
-    world.supervisor.hear(SWITCH, MESSAGES).unwrap();
+    world.switch.send(&request, &[]).unwrap();
+    world.supervisor.receive(SWITCH, MAX_MESSAGES).unwrap();
     world.dies(SWITCH);
-    assert_eq!(world.supervisor.deposits.turnover(), 0);
+    assert_eq!(world.supervisor.saved_sessions.generation(), 0);
 }
 
 #[test]
-fn who_never_stops_is_heard_for_a_turn_only() {
+fn a_flooding_process_gets_one_turn() {
     let mut world = world();
-    for _ in 0..MESSAGES + 3 {
-        world.switch.send(&Ask::Alive, &[]).unwrap();
+    for _ in 0..MAX_MESSAGES + 3 {
+        world
+            .switch
+            .send(&SupervisorRequest::Heartbeat, &[])
+            .unwrap();
     }
-    world.supervisor.hear(SWITCH, MESSAGES).unwrap();
-    let rest = std::iter::from_fn(|| world.supervisor.switch.hear());
+    world.supervisor.receive(SWITCH, MAX_MESSAGES).unwrap();
+    let rest = std::iter::from_fn(|| world.supervisor.switch.receive());
     assert_eq!(rest.count(), 3);
 }

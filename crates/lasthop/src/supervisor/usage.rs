@@ -1,11 +1,12 @@
-//! What processes use of the machine, as `/proc` says (proc_pid_stat(5), proc_pid_statm(5)). They cannot look there themselves.
+//! CPU time and memory of processes from `/proc` (proc_pid_stat(5), proc_pid_statm(5)), to which
+//! they have no access themselves.
 
 use std::fs;
 
 use channel::supervision::ProcessUsage;
 use rustix::param::{clock_ticks_per_second, page_size};
 
-/// What a process uses; `None` where it does not run, or nothing is said of it.
+/// Returns the usage of a process; `None` if it does not run or is hidden.
 pub(super) fn of(pid: u32) -> Option<ProcessUsage> {
     let text = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
     let ticks = cpu_ticks(&text("stat")?)?;
@@ -19,14 +20,15 @@ pub(super) fn of(pid: u32) -> Option<ProcessUsage> {
     })
 }
 
-/// Time in user mode and in the kernel. The name, which may contain anything, ends at the last bracket; the third field follows it.
+/// Returns the time in user and kernel mode. The name may contain anything and ends at the last
+/// bracket; the third field follows it.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();
     next()?.checked_add(next()?)
 }
 
-/// Pages in RAM, and those of them that belong to files and shared memory.
+/// Returns pages in RAM, and those of them that belong to files and shared memory.
 fn pages(statm: &str) -> Option<(u64, u64)> {
     let mut fields = statm.split_whitespace().skip(1);
     let mut next = || fields.next()?.parse().ok();

@@ -1,4 +1,4 @@
-//! What the supervisor waits for.
+//! Wait for events of the supervisor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,17 +7,18 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::hand_over::HandOver;
-use super::{CONTROL, SWITCH, Supervisor, Who};
+use super::{CONTROL, ProcessRef, SWITCH, Supervisor};
 
 impl Supervisor {
-    /// Whether a signal came, and which children said something.
-    pub(super) fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<Who>)> {
-        let mut sources: Vec<(Option<Who>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
+    /// Waits for signals, messages and timers. Returns whether a signal is pending, and the
+    /// processes with messages or an end.
+    pub(super) fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<ProcessRef>)> {
+        let mut sources: Vec<(Option<ProcessRef>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
         let serving = [(CONTROL, &self.control), (SWITCH, &self.switch)];
         let next = self.next.iter().flat_map(HandOver::children);
-        for (who, child) in serving.into_iter().chain(next) {
-            sources.extend(child.link().map(|fd| (Some(who), fd)));
-            sources.extend(child.pidfd().map(|fd| (Some(who), fd)));
+        for (process, child) in serving.into_iter().chain(next) {
+            sources.extend(child.link().map(|fd| (Some(process), fd)));
+            sources.extend(child.pidfd().map(|fd| (Some(process), fd)));
         }
         sources.extend(self.drivers.sources().map(|fd| (None, fd)));
         sources.extend(self.reload.source().map(|fd| (None, fd)));
@@ -27,13 +28,13 @@ impl Supervisor {
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
             .collect();
         let receiver = match &self.next {
-            Some(next) if next.gets_deposits() => next.switch(),
+            Some(next) if next.receives_sessions() => next.switch(),
             _ => &self.switch,
         };
-        if let (true, Some(link)) = (self.deposits.is_handing_over(), receiver.link()) {
+        if let (true, Some(link)) = (self.saved_sessions.has_queued(), receiver.link()) {
             fds.push(PollFd::from_borrowed_fd(link, PollFlags::OUT));
         }
-        // Nobody is started or looked at while a pair is to take over.
+        // During a hand-over no process of the pair is restarted or checked.
         let alone = self.next.is_none();
         let due = (self.pair_due().filter(|_| alone).into_iter())
             .chain(self.drivers.due())
@@ -52,17 +53,20 @@ impl Supervisor {
             Err(error) => return Err(error.into()),
         }
         let happened = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let heard = sources.iter().zip(&fds);
-        let heard = heard
+        let ready = sources.iter().zip(&fds);
+        let ready = ready
             .filter(|(_, fd)| happened(fd))
-            .filter_map(|((who, _), _)| *who);
-        Ok((happened(&fds[0]), heard.collect()))
+            .filter_map(|((process, _), _)| *process);
+        Ok((happened(&fds[0]), ready.collect()))
     }
 
-    /// When control or the switch is to be started again or looked at.
+    /// Returns the time of the next restart or heartbeat check of control and switch.
     fn pair_due(&self) -> Option<Instant> {
-        let control_due = self.control.restart_at().filter(|_| self.switch_is_whole());
-        let due = [self.control.look_at(), self.switch.look_at()];
+        let control_due = self
+            .control
+            .restart_at()
+            .filter(|_| self.switch_is_complete());
+        let due = [self.control.heartbeat_due(), self.switch.heartbeat_due()];
         let restarts = [control_due, self.switch.restart_at()];
         due.into_iter().chain(restarts).flatten().min()
     }

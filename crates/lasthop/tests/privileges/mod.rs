@@ -1,4 +1,5 @@
-//! What control and the switch may do once they run, and what Lasthop needs: nothing, without interfaces of the host.
+//! Rights of control and the switch, and those that Lasthop needs: none without interfaces of the
+//! host.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -12,14 +13,14 @@ use rustix::process::Signal;
 use crate::running::{Place, Running, eventually, is_gone, listens, signal};
 use crate::{SWITCH, one_port};
 
-/// "nobody".
+/// User `nobody`.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The value of a line of `/proc/PID/status` (proc_pid_status(5)).
+/// Returns the value of a line of `/proc/PID/status` (proc_pid_status(5)).
 fn status_line(pid: i32, name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -27,7 +28,7 @@ fn status_line(pid: i32, name: &str) -> String {
     value.trim().to_owned()
 }
 
-/// The four ids (real, effective, saved, of the file system), which must be one.
+/// Returns the one value of four ids (real, effective, saved, of the file system).
 fn only_id(pid: i32, name: &str) -> u32 {
     let line = status_line(pid, name);
     let ids: Vec<u32> = line
@@ -51,7 +52,7 @@ fn has_no_rights(pid: i32) {
         assert_eq!(bits, Ok(0), "{set}");
     }
     assert_eq!(status_line(pid, "NoNewPrivs"), "1");
-    // Calls are filtered (SECCOMP_MODE_FILTER), by each thread.
+    // Each thread has a filter of system calls (SECCOMP_MODE_FILTER).
     for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         let thread = task.unwrap().file_name().into_string().unwrap();
         assert_eq!(status_line(thread.parse().unwrap(), "Seccomp"), "2");
@@ -61,7 +62,7 @@ fn has_no_rights(pid: i32) {
     }
 }
 
-/// The user ids of control and the switch, which must have no rights.
+/// Returns the user ids of control and the switch, which must have no rights.
 fn ids(lasthop: &Running) -> [u32; 2] {
     ["control", "switch"].map(|name| {
         let pid = lasthop.pid(name);
@@ -88,7 +89,7 @@ fn control_and_switch_have_no_rights() {
         eprintln!("not root: both keep the user id of who started them");
         assert_eq!([control, switch], [own; 2]);
     }
-    // Their successors too; and what needs a path is done for them.
+    // Their successors have the same; the supervisor opens paths for them.
     lasthop.kill_and_wait("control");
     lasthop.kill_and_wait("switch");
     eventually("it is as before", || {
@@ -101,7 +102,7 @@ fn control_and_switch_have_no_rights() {
     assert_eq!(place.left(), [""; 0]);
 }
 
-/// The session of a process (proc_pid_stat(5)).
+/// Returns the session of a process (proc_pid_stat(5)).
 fn session(pid: i32) -> i32 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, behind_name) = text.rsplit_once(')').unwrap();
@@ -121,7 +122,7 @@ fn each_has_a_session_of_its_own() {
 }
 
 #[test]
-fn nobody_changes_the_length_of_what_they_share() {
+fn shared_memory_has_a_fixed_length() {
     let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let mut left = vec!["lasthop-counters", "lasthop-marks", "lasthop-state"];
@@ -152,7 +153,7 @@ fn they_end_with_the_supervisor_though_they_have_other_users() {
     let place = Place::new();
     let lasthop = place.start(&one_port());
     let pids = ["control", "switch"].map(|name| lasthop.pid(name));
-    // One that is stopped cannot see that its link is closed.
+    // A stopped process cannot see that its link is closed.
     for pid in pids {
         signal(pid, Signal::STOP);
     }
@@ -263,7 +264,7 @@ fn a_kernel_before_6_4_will_do() {
     lasthop.end(Signal::TERM);
 }
 
-/// What a process has open.
+/// Returns the open files of a process.
 fn open_files(pid: i32) -> Vec<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     entries
@@ -272,7 +273,7 @@ fn open_files(pid: i32) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_whoever_started_us_left_open_goes_no_further() {
+fn inherited_descriptors_are_not_passed_on() {
     let place = Place::new();
     let path = place.path("left-open");
     let file = fs::File::create(&path).unwrap();
@@ -294,7 +295,7 @@ fn what_whoever_started_us_left_open_goes_no_further() {
 }
 
 #[test]
-fn a_service_manager_is_told_once() {
+fn a_service_manager_is_notified_once() {
     let place = Place::new();
     let path = place.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -311,12 +312,12 @@ fn a_service_manager_is_told_once() {
     eventually("it answers", || lasthop.cli("status").status.success());
     lasthop.end(Signal::TERM);
     manager.set_nonblocking(true).unwrap();
-    assert!(manager.recv(&mut words).is_err(), "nothing more is said");
+    assert!(manager.recv(&mut words).is_err(), "no second message");
 }
 
 #[test]
-fn the_journal_is_told_priorities_and_knows_the_time() {
-    // Another stream than the log's was inherited from somebody else.
+fn journal_lines_have_a_priority_and_no_time() {
+    // The variable is inherited, and standard error is another stream then.
     for is_journal in [true, false] {
         let place = Place::new();
         let log = fs::File::create(place.path("log")).unwrap();

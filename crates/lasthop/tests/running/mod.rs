@@ -1,4 +1,4 @@
-//! A running Lasthop, which ends with the test however that goes.
+//! Running Lasthop, which ends with the test.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,26 +11,26 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_p
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything takes on a busy machine.
+/// Time limit that suffices on a busy machine: 20 seconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Waits until `what` holds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + SOON;
     while !holds() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A `[[port]]` table.
+/// Returns a `[[port]]` table.
 pub(crate) fn port(name: &str, more: &str) -> String {
     format!(
         "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n{more}\n"
     )
 }
 
-/// Where a test keeps its files.
+/// Directory of a test.
 pub(crate) struct Place {
     root: TempDir,
 }
@@ -46,12 +46,12 @@ impl Place {
         self.root.path().join(name)
     }
 
-    /// The runtime directory.
+    /// Returns the runtime directory.
     pub(crate) fn run_dir(&self) -> PathBuf {
         self.path("run")
     }
 
-    /// Names of what is in the runtime directory.
+    /// Returns the names of all files in the runtime directory.
     pub(crate) fn left(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.run_dir()) else {
             return Vec::new();
@@ -62,7 +62,7 @@ impl Place {
         names
     }
 
-    /// `lasthop run` with this configuration, whose first line is the first of `config`.
+    /// Returns `lasthop run` with this configuration, whose first line is the first of `config`.
     pub(crate) fn command(&self, config: &str) -> Command {
         let file = self.path("lasthop.toml");
         std::fs::write(&file, config).unwrap();
@@ -74,7 +74,7 @@ impl Place {
         command
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts Lasthop and waits until it is ready.
     pub(crate) fn start(&self, config: &str) -> Running {
         let mut running = self.spawn(self.command(config));
         running.wait_ready();
@@ -100,7 +100,7 @@ impl Place {
         }
     }
 
-    /// Runs it where it has to refuse: exit status and complaint.
+    /// Runs Lasthop with an invalid configuration. Returns exit status and error message.
     pub(crate) fn refuses(&self, config: &str) -> (Option<i32>, String) {
         let mut running = self.spawn(self.command(config));
         let status = running.wait();
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-/// See the module.
+/// Running Lasthop.
 pub(crate) struct Running {
     child: Child,
     out: Option<ChildStdout>,
@@ -118,7 +118,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Reads the line that says so, which must be the first.
+    /// Reads the ready message, which must be the first line.
     pub(crate) fn wait_ready(&mut self) {
         let mut line = [0; 15];
         let read = self.out.as_mut().unwrap().read_exact(&mut line);
@@ -126,7 +126,7 @@ impl Running {
         assert_eq!(std::str::from_utf8(&line), Ok("lasthop: ready\n"));
     }
 
-    /// Nobody reads its standard output any more.
+    /// Closes its standard output.
     pub(crate) fn close_stdout(&mut self) {
         self.out = None;
     }
@@ -165,7 +165,7 @@ impl Running {
         status.unwrap()
     }
 
-    /// Ends it with a signal, which must go well.
+    /// Ends it with a signal, and checks its exit status and that no process is left.
     pub(crate) fn end(&mut self, signal: Signal) {
         let children = self.children();
         self.signal(signal);
@@ -185,7 +185,7 @@ impl Running {
             .unwrap()
     }
 
-    /// What a command prints, which must succeed.
+    /// Returns the output of a command, which must succeed.
     pub(crate) fn prints(&self, line: &str) -> String {
         let output = self.cli(line);
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -197,13 +197,13 @@ impl Running {
         serde_json::from_str(&self.prints(&format!("{line} --json"))).unwrap()
     }
 
-    /// The state of a port.
+    /// Returns the state of a port.
     pub(crate) fn state(&self, port: &str) -> String {
         let status = self.json(&format!("port show {port}"));
         status["state"].as_str().unwrap().to_owned()
     }
 
-    /// A process of `status`, when control answers.
+    /// Returns a process of `status`, if control replies.
     pub(crate) fn try_process(&self, name: &str) -> Option<Value> {
         let output = self.cli("status --json");
         let status: Value = serde_json::from_slice(&output.stdout).ok()?;
@@ -211,13 +211,13 @@ impl Running {
         all.iter().find(|p| p["name"] == name).cloned()
     }
 
-    /// The process id of "control" or "switch".
+    /// Returns the process id of "control" or "switch".
     pub(crate) fn pid(&self, name: &str) -> i32 {
         let process = self.try_process(name).unwrap();
         i32::try_from(process["pid"].as_i64().unwrap()).unwrap()
     }
 
-    /// Kills a process, and waits until `status` shows its successor; the time that took.
+    /// Kills a process, and waits until `status` shows its successor. Returns the time until then.
     pub(crate) fn kill_and_wait(&self, name: &str) -> Duration {
         let pid = self.pid(name);
         let restarts = self.try_process(name).unwrap()["restarts"].as_i64();
@@ -232,7 +232,7 @@ impl Running {
         killed.elapsed()
     }
 
-    /// The running switch, found without asking anybody.
+    /// Returns the running switch from `/proc`, without control.
     pub(crate) fn switch(&self) -> Option<i32> {
         let is_switch = |pid: &i32| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -252,7 +252,7 @@ impl Running {
         signal(found.unwrap(), how);
     }
 
-    /// The processes that it has started.
+    /// Returns its child processes.
     pub(crate) fn children(&self) -> Vec<i32> {
         let own = self.child.id() as i32;
         let entries = std::fs::read_dir("/proc").unwrap();
@@ -275,12 +275,12 @@ impl Drop for Running {
     }
 }
 
-/// Sends a signal to a process, which may have ended by itself.
+/// Sends a signal to a process, which may have ended already.
 pub(crate) fn signal(pid: i32, signal: Signal) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
 
-/// State and parent of a process (proc_pid_stat(5)).
+/// Returns state and parent of a process (proc_pid_stat(5)).
 fn stat(pid: i32) -> Option<(String, i32)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut after_name = text.rsplit_once(')')?.1.split_whitespace();
@@ -294,13 +294,13 @@ fn parent_of(pid: i32) -> Option<i32> {
     Some(stat(pid)?.1)
 }
 
-/// Whether a process has ended; who waits for its exit status does not matter.
+/// Returns whether a process has ended, reaped or not.
 pub(crate) fn is_gone(pid: i32) -> bool {
     test_kill_process(Pid::from_raw(pid).unwrap()).is_err()
         || stat(pid).is_none_or(|(state, _)| state == "Z" || state == "X")
 }
 
-/// Whether somebody listens there.
+/// Returns whether a socket accepts connections.
 pub(crate) fn listens(path: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(path).is_ok()
 }

@@ -1,4 +1,4 @@
-//! A control without a switch: the real API server in front of an engine that makes its answers up.
+//! A control without a switch: the API server with a test engine, which returns fixed states.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,25 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::v1::{
-    FdbDocument, FdbEntry, FdbFlushed, FlowsDocument, GuestStateStatus, GuestStates, MirrorStats,
-    PortState, PortStats, PortStatus, PortsDocument, Problem, ProblemKind, ProcessState,
-    ProcessStatus, QueueFault, RingFormat, SegmentStatus, StatsDocument, StatusDocument,
-    SwitchStatus, Trace, TraceAction, TraceDocument, TraceOutcome, Traffic, WantedState, Work,
+    DesiredState, FdbDocument, FdbEntry, FdbFlushed, FlowsDocument, GuestStateStatus, GuestStates,
+    MirrorStats, PortState, PortStats, PortStatus, PortsDocument, Problem, ProblemKind,
+    ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus, StatsDocument,
+    StatusDocument, SwitchStatus, Trace, TraceAction, TraceDocument, TraceOutcome, Traffic, Work,
 };
 use assert_cmd::Command;
 use channel::rules::{RuleId, RuleUse};
-use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
+use control::command::{
+    Changed, Command as Request, Desired, Request as ChangeRequest, engine_channel,
+};
 use control::engine::{Basis, Plan};
 use control::events::Events;
 use control::metrics::Facts;
 use control::rule_counts::Counted;
-use control::{server, wanted};
+use control::{desired, server};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// The command line, in an environment that says nothing.
+/// Returns the command `lasthop` without its environment variables.
 pub(crate) fn lasthop() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
     command.env_remove("LASTHOP_RUNTIME_DIR");
@@ -53,7 +55,7 @@ role = "client"
 trunk = ["blue", "red"]
 "#;
 
-/// A running fake; ends when dropped.
+/// A running test server; dropping it ends it.
 pub(crate) struct Fake {
     dir: TempDir,
     stop: Option<oneshot::Sender<()>>,
@@ -61,7 +63,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Starts it in a runtime directory of its own.
+    /// Starts it in its own runtime directory.
     pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
@@ -73,11 +75,11 @@ impl Fake {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let (handle, mut orders) = engine_channel(4, Events::default());
+                let (handle, mut commands) = engine_channel(4, Events::default());
                 let mut engine = Engine::new(path);
                 tokio::spawn(async move {
-                    while let Some(order) = orders.recv().await {
-                        engine.obey(order);
+                    while let Some(command) = commands.recv().await {
+                        engine.run(command);
                     }
                 });
                 let listener = server::listener(socket.into()).unwrap();
@@ -92,12 +94,12 @@ impl Fake {
         }
     }
 
-    /// Its runtime directory.
+    /// Returns the runtime directory.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A command to it.
+    /// Returns a command for this server.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = lasthop();
         command.arg("--runtime-dir").arg(self.dir());
@@ -105,23 +107,23 @@ impl Fake {
         command
     }
 
-    /// What a command prints that has to succeed and to say nothing on standard error.
+    /// Runs a command that must succeed without errors; returns its output.
     pub(crate) fn prints(&self, line: &str) -> String {
         let done = self.command(line).assert().success().stderr("");
         String::from_utf8(done.get_output().stdout.clone()).unwrap()
     }
 
-    /// The document that a command prints with `--json`.
+    /// Runs a command with `--json`; returns the document.
     pub(crate) fn json(&self, line: &str) -> serde_json::Value {
         serde_json::from_str(&self.prints(&format!("{line} --json"))).unwrap()
     }
 
-    /// Exit status and complaint of a command that has to fail and to print nothing.
+    /// Runs a command that must fail without output; returns its exit status and error.
     pub(crate) fn fails(&self, line: &str) -> (i32, String) {
         let done = self.command(line).assert().failure().stdout("");
         let output = done.get_output();
-        let complaint = String::from_utf8(output.stderr.clone()).unwrap();
-        (output.status.code().unwrap(), complaint)
+        let error = String::from_utf8(output.stderr.clone()).unwrap();
+        (output.status.code().unwrap(), error)
     }
 }
 
@@ -134,97 +136,97 @@ impl Drop for Fake {
     }
 }
 
-/// Knows what is wanted; makes the rest up.
+/// An engine with a desired state and fixed counters.
 struct Engine {
-    wanted: WantedState,
+    desired: DesiredState,
     dir: PathBuf,
-    looks: u64,
+    samples: u64,
 }
 
 impl Engine {
     fn new(dir: PathBuf) -> Self {
-        let wanted = control::config::parse(CONFIG, Path::new("fake.toml"), &dir);
+        let desired = control::config::parse(CONFIG, Path::new("fake.toml"), &dir);
         Self {
-            wanted: wanted.unwrap(),
+            desired: desired.unwrap(),
             dir,
-            looks: 0,
+            samples: 0,
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Status(reply) => drop(reply.send(Ok(self.status()))),
-            Order::Ports(reply) => drop(reply.send(Ok(PortsDocument {
+    fn run(&mut self, command: Request) {
+        match command {
+            Request::Status(reply) => drop(reply.send(Ok(self.status()))),
+            Request::Ports(reply) => drop(reply.send(Ok(PortsDocument {
                 ports: self.ports(),
             }))),
-            Order::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
-            Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
-            Order::Basis(reply) => drop(reply.send(Ok(self.basis()))),
-            Order::Change(planned, reply) => {
+            Request::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
+            Request::Desired(reply) => drop(reply.send(Ok(self.desired(None)))),
+            Request::Basis(reply) => drop(reply.send(Ok(self.basis()))),
+            Request::Change(planned, reply) => {
                 let basis = self.basis();
-                let wanted = self.change(&planned.0, &planned.1);
+                let desired = self.change(&planned.0, &planned.1);
                 drop(reply.send(Ok(Changed {
-                    wanted: Some(wanted),
+                    desired: Some(desired),
                     basis,
                     planned,
                 })));
             }
-            Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),
-            Order::Capture(port, _, reply) => {
+            Request::Stats(reply) => drop(reply.send(Ok(self.stats()))),
+            Request::Capture(port, _, reply) => {
                 drop(reply.send(Err(Problem::no_such_port(&port))));
             }
-            Order::EndCapture(_, reply) => drop(reply.send(Ok(()))),
-            Order::Fdb(filter, reply) => {
+            Request::EndCapture(_, reply) => drop(reply.send(Ok(()))),
+            Request::Fdb(filter, reply) => {
                 let mut entries = fdb();
                 entries.retain(|entry| filter.accepts(entry));
-                let found = filter.check(&self.wanted);
+                let found = filter.check(&self.desired);
                 drop(reply.send(found.map(|()| FdbDocument { entries })));
             }
-            Order::FlushFdb(filter, reply) => {
+            Request::FlushFdb(filter, reply) => {
                 let mut entries = fdb();
                 entries.retain(|entry| filter.accepts(entry) && !entry.is_static);
                 let flushed = entries.len() as u64;
-                let found = filter.check(&self.wanted);
+                let found = filter.check(&self.desired);
                 drop(reply.send(found.map(|()| FdbFlushed { flushed })));
             }
-            Order::PurgeFlows(port, reply) => {
-                let missing = port.filter(|name| self.wanted.port(name).is_none());
+            Request::PurgeFlows(port, reply) => {
+                let missing = port.filter(|name| self.desired.port(name).is_none());
                 let done = missing.map_or(Ok(()), |name| Err(Problem::no_such_port(&name)));
                 drop(reply.send(done));
             }
-            Order::Trace(request, reply)
+            Request::Trace(request, reply)
                 if matches!(request.expression.as_deref(), Some("drop" | "deliver")) =>
             {
                 let drops = request.expression.as_deref() == Some("drop");
                 drop(reply.send(Ok(traced(request.port, drops))));
             }
-            Order::Trace(_, reply) => {
+            Request::Trace(_, reply) => {
                 let column = 17;
                 let problem = Problem::new(ProblemKind::Invalid, "column 17: nonsense");
                 drop(reply.send(Err(problem.with_column("expression", column))));
             }
-            Order::RuleCounts(reply) => drop(reply.send(Ok(self.counted()))),
-            Order::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
+            Request::RuleCounts(reply) => drop(reply.send(Ok(self.counted()))),
+            Request::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
         }
     }
 
-    fn wanted(&self, port: Option<PortStatus>) -> Wanted {
-        Wanted {
-            state: self.wanted.clone(),
-            version: wanted::version(&self.wanted),
+    fn desired(&self, port: Option<PortStatus>) -> Desired {
+        Desired {
+            state: self.desired.clone(),
+            version: desired::version(&self.desired),
             port,
             changes: None,
         }
     }
 
-    /// The first rule of each list has decided about three frames.
+    /// Returns rule counters: three frames for the first rule of each list.
     fn counted(&self) -> Counted {
         let mut counted = Counted {
-            access: Arc::clone(&self.wanted.access),
+            access: Arc::clone(&self.desired.access),
             now: Duration::from_secs(100),
             ..Counted::default()
         };
-        for list in &self.wanted.access.lists {
+        for list in &self.desired.access.lists {
             let uses = list.rules.iter().take(1).map(|rule| RuleUse {
                 rule: RuleId::of(&list.name, &rule.name),
                 packets: 3,
@@ -238,14 +240,14 @@ impl Engine {
     }
 
     fn basis(&self) -> Basis {
-        Basis::new(self.wanted.clone(), &self.dir)
+        Basis::new(self.desired.clone(), &self.dir)
     }
 
-    fn change(&mut self, request: &Request, plan: &Plan) -> Wanted {
-        self.wanted = plan.after().clone();
+    fn change(&mut self, request: &ChangeRequest, plan: &Plan) -> Desired {
+        self.desired = plan.after().clone();
         let name = request.change.port();
         let port = name.and_then(|name| self.ports().into_iter().find(|port| port.name == name));
-        self.wanted(port)
+        self.desired(port)
     }
 
     fn status(&self) -> StatusDocument {
@@ -257,7 +259,7 @@ impl Engine {
             restarts,
             usage: None,
         };
-        let segments = self.wanted.segments.iter().map(|segment| SegmentStatus {
+        let segments = self.desired.segments.iter().map(|segment| SegmentStatus {
             name: segment.name.clone(),
             vlan: segment.vlan,
             neighbour_suppression: segment.neighbour_suppression,
@@ -265,7 +267,7 @@ impl Engine {
         });
         StatusDocument {
             version: "0.1.0".to_owned(),
-            name: self.wanted.switch.name.clone(),
+            name: self.desired.switch.name.clone(),
             uptime_seconds: 3700,
             processes: vec![
                 process("supervisor", 100, 0),
@@ -280,8 +282,8 @@ impl Engine {
                 upcalls_dropped: 0,
                 workers: 1,
                 helpers: 0,
-                helped: 0,
-                poll: self.wanted.switch.poll,
+                helper_frames: 0,
+                poll: self.desired.switch.poll,
                 guest_state: GuestStateStatus {
                     by: GuestStates::Proc,
                     reason: Some("no rights".to_owned()),
@@ -293,14 +295,14 @@ impl Engine {
     }
 
     fn members(&self, segment: &str) -> Vec<String> {
-        let ports = self.wanted.ports.iter();
+        let ports = self.desired.ports.iter();
         let members = ports.filter(|port| port.segments().any(|name| name == segment));
         members.map(|port| port.name.clone()).collect()
     }
 
-    /// The first port is up with a stopped queue, the others wait or dial.
+    /// Returns the ports: the first is faulted, the others wait or connect.
     fn ports(&self) -> Vec<PortStatus> {
-        let ports = self.wanted.ports.iter();
+        let ports = self.desired.ports.iter();
         let mut ports: Vec<_> = ports
             .map(|port| match port.role {
                 api::v1::Role::Server => PortStatus::new(port, PortState::Waiting),
@@ -323,12 +325,13 @@ impl Engine {
         ports
     }
 
-    /// Every look finds 1000 packets more.
+    /// Returns statistics, with 1000 packets more each time.
     fn stats(&mut self) -> StatsDocument {
-        self.looks += 1;
-        let packets = 1000 * self.looks;
+        self.samples += 1;
+        let packets = 1000 * self.samples;
         let drops = [("runt".to_owned(), 7), ("unused".to_owned(), 0)];
         let mut ports = vec![PortStats {
+            neighbour_replies: 0,
             name: "vm1".to_owned(),
             state: PortState::Up,
             from_guest: Traffic {
@@ -338,16 +341,17 @@ impl Engine {
             to_guest: Traffic::default(),
             drops: drops.clone().into(),
             work: Work {
-                cpu_us: 500_000 * self.looks,
+                cpu_us: 500_000 * self.samples,
                 ..Work::default()
             },
         }];
         ports.push(PortStats {
+            neighbour_replies: 0,
             name: "vm2".to_owned(),
             state: PortState::Dialing,
             ..PortStats::default()
         });
-        let mirrors = self.wanted.mirrors.iter().map(|mirror| MirrorStats {
+        let mirrors = self.desired.mirrors.iter().map(|mirror| MirrorStats {
             name: mirror.name.clone(),
             copied: Traffic {
                 packets: 3,
@@ -366,7 +370,7 @@ impl Engine {
     }
 }
 
-/// What becomes of a frame that is dropped, or goes to one port.
+/// Returns a trace of a dropped or delivered frame.
 fn traced(port: String, drops: bool) -> TraceDocument {
     let action = match drops {
         true => TraceAction::Drop,

@@ -1,17 +1,19 @@
-//! The table of mappings: a signal handler reads it while any thread enters and leaves, so it is lock-free.
+//! The table of mappings: a signal handler reads it while any thread enters and leaves, so it is
+//! lock-free.
 //!
-//! A slot is a seqlock. What is read of it counts only when its version was even and the same before and after: base and
-//! length then belong together. The handler needs no more, because the mapping that it looks for is in use, and so in the
-//! table, all the while; a slot that changes meanwhile is another's.
+//! A slot is a seqlock. A read counts only when the version was even and the same before and after:
+//! base and length then belong together. The handler needs no more, because the mapping that it
+//! looks for is in use, and so in the table, all the while; a slot that changes meanwhile is
+//! another mapping's.
 
 use super::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Base address of a slot that nobody has.
+/// Base address of a free slot.
 const FREE: usize = 0;
 /// Base address of a slot that is claimed.
 const CLAIMED: usize = 1;
 
-/// Where a mapping lies.
+/// Place of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// First address, a multiple of `block`.
@@ -28,7 +30,7 @@ impl Place {
     }
 }
 
-/// Room for a mapping. All zero: free.
+/// Slot for a mapping. All zero: free.
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// Odd while the others change.
@@ -36,9 +38,9 @@ pub(crate) struct Slot {
     pub(crate) base: AtomicUsize,
     pub(crate) len: AtomicUsize,
     pub(crate) block: AtomicUsize,
-    /// The file was cut off under the mapping.
+    /// The file was truncated under the mapping.
     pub(crate) lost: AtomicBool,
-    /// Dummy pages are there instead, for all of it.
+    /// The whole mapping is replaced by dummy pages.
     pub(crate) replaced: AtomicBool,
 }
 
@@ -50,7 +52,7 @@ impl Slot {
         claim.is_ok()
     }
 
-    /// Changes what the slot says. One thread at a time: who has claimed it.
+    /// Changes the slot. One thread at a time: the one that has claimed it.
     fn change(&self, to: Place) {
         let version = self.version.load(Ordering::Relaxed);
         self.version
@@ -63,8 +65,8 @@ impl Slot {
             .store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Lets go of the slot.
-    pub(crate) fn leave(&self) {
+    /// Frees the slot.
+    pub(crate) fn release(&self) {
         self.change(Place {
             base: CLAIMED,
             len: 0,
@@ -73,7 +75,7 @@ impl Slot {
         self.base.store(FREE, Ordering::Release);
     }
 
-    /// The mapping that is in the slot, unless it changes at this moment.
+    /// Returns the mapping that is in the slot, unless it changes at this moment.
     fn read(&self) -> Option<Place> {
         let before = self.version.load(Ordering::Acquire);
         let place = Place {
@@ -97,7 +99,7 @@ pub(crate) fn enter(slots: &[Slot], place: Place) -> Option<usize> {
     Some(index)
 }
 
-/// The slot of the mapping that `address` lies in, and where that is.
+/// Returns the slot and the place of the mapping that contains `address`.
 pub(crate) fn find(slots: &[Slot], address: usize) -> Option<(&Slot, Place)> {
     let mut places = slots.iter().map(|slot| (slot, slot.read()));
     places.find_map(|(slot, place)| Some((slot, place.filter(|p| p.contains(address))?)))

@@ -19,7 +19,7 @@ fn huge(name: &str, size: MemfdFlags, len: u64) -> Option<OwnedFd> {
     Some(fd)
 }
 
-/// How often a file of this name is mapped.
+/// Returns the number of mappings of a file of this name.
 fn mapped(name: &str) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains(name)).count()
@@ -27,7 +27,8 @@ fn mapped(name: &str) -> usize {
 
 /// Writes to a region, and reads that back.
 fn touch(region: &Region, offset: usize) {
-    // SAFETY: callers name an offset in the region; the handler puts memory there where there is none.
+    // SAFETY: callers name an offset in the region; the handler puts memory there where there is
+    // none.
     let byte = unsafe {
         let at = region.as_ptr().add(offset);
         at.write_volatile(7);
@@ -36,7 +37,8 @@ fn touch(region: &Region, offset: usize) {
     assert_eq!(byte, 7, "a dummy page is there");
 }
 
-/// Runs a test of this file again, in a process of its own, whose whole address space and limits it may spoil.
+/// Runs a test of this file again, in a process of its own, whose whole address space and limits it
+/// may spoil.
 fn alone(name: &str, test: fn()) {
     const CHILD: &str = "LASTHOP_MEMORY_TEST";
     if std::env::var_os(CHILD).is_some() {
@@ -78,8 +80,8 @@ fn memory_that_is_cut_off_becomes_dummy_pages_and_says_so() {
     assert!(lost_mappings() > before);
 }
 
-/// The system maps, unmaps and replaces whole huge pages only: a region of 4096 bytes of one is mapped as one
-/// (firecracker#6043).
+/// The system maps, unmaps and replaces whole huge pages only: a region of 4096 bytes of one is
+/// mapped as one (firecracker#6043).
 #[test]
 fn a_region_of_huge_pages_is_unmapped_whatever_its_length() {
     let name = "lasthop-unmapped";
@@ -124,8 +126,8 @@ fn huge_pages_that_do_not_exist_become_dummy_pages() {
     }
 }
 
-/// Private memory is limited here as where the host does not overcommit (`vm.overcommit_memory=2`): a large piece of it is
-/// refused as a whole.
+/// Private memory is limited here as where the host does not overcommit (`vm.overcommit_memory=2`):
+/// a large piece of it is refused as a whole.
 #[test]
 fn a_large_region_that_is_lost_needs_no_private_memory() {
     alone(
@@ -177,46 +179,46 @@ fn lost_regions() -> Vec<Region> {
     all
 }
 
-/// With as many mappings as a process may have, one cannot be taken out of the middle of what the system has made one.
+/// With as many mappings as a process may have, one cannot be taken out of the middle of what the
+/// system has made one.
 #[test]
-fn what_the_system_does_not_unmap_counts_for_ever_and_is_told() {
-    alone(
-        "what_the_system_does_not_unmap_counts_for_ever_and_is_told",
-        || {
-            let quota = Quota::new();
-            let fd = memfd(3 * GIB);
-            // From above to below, as the system places them: neighbours in the file are neighbours here.
-            let plan = |at| Planned::check(&fd, at, GIB, at, at).unwrap();
-            let map = |at| plan(at).map(&fd, Some(&quota)).unwrap();
-            let (above, middle, below) = (map(2 * GIB), map(GIB), map(0));
-            assert_eq!(
-                below.as_ptr().wrapping_add(2 * GIB as usize),
-                above.as_ptr()
-            );
-            let three = Amount {
-                bytes: 3 * GIB,
-                mappings: 3,
-            };
-            assert_eq!(quota.in_use(), three);
-            // Two neighbours of different kinds never become one.
-            let mut kinds = [libc::PROT_NONE, libc::PROT_READ].into_iter().cycle();
-            let one_more = |kind| {
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                // SAFETY: a new mapping at an address of the system's choice, for as long as this process lives.
-                let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, kind, flags, -1, 0) };
-                at != libc::MAP_FAILED
-            };
-            while kinds.next().is_some_and(one_more) {}
-            drop(middle);
-            assert!(quota.is_stuck());
-            drop((above, below));
-            let one = Amount {
-                bytes: GIB,
-                mappings: 1,
-            };
-            assert_eq!(quota.in_use(), one);
-        },
-    );
+fn memory_that_cannot_be_unmapped_counts_permanently() {
+    alone("memory_that_cannot_be_unmapped_counts_permanently", || {
+        let quota = Quota::new();
+        let fd = memfd(3 * GIB);
+        // From above to below, as the system places them: neighbours in the file are neighbours
+        // here.
+        let plan = |at| Planned::check(&fd, at, GIB, at, at).unwrap();
+        let map = |at| plan(at).map(&fd, Some(&quota)).unwrap();
+        let (above, middle, below) = (map(2 * GIB), map(GIB), map(0));
+        assert_eq!(
+            below.as_ptr().wrapping_add(2 * GIB as usize),
+            above.as_ptr()
+        );
+        let three = Amount {
+            bytes: 3 * GIB,
+            mappings: 3,
+        };
+        assert_eq!(quota.in_use(), three);
+        // Two neighbours of different kinds never become one.
+        let mut kinds = [libc::PROT_NONE, libc::PROT_READ].into_iter().cycle();
+        let one_more = |kind| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping at an address of the system's choice, for as long as this
+            // process lives.
+            let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, kind, flags, -1, 0) };
+            at != libc::MAP_FAILED
+        };
+        while kinds.next().is_some_and(one_more) {}
+        drop(middle);
+        assert!(quota.is_stuck());
+        drop((above, below));
+        let one = Amount {
+            bytes: GIB,
+            mappings: 1,
+        };
+        assert_eq!(quota.in_use(), one);
+    });
 }
 
 #[test]

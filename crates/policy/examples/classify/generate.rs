@@ -1,13 +1,14 @@
-//! Rule sets like those of ClassBench (Taylor, Turner: ClassBench: A Packet Classification Benchmark, 2005), from a seed: access
-//! lists of routers (acl), firewalls (fw) and IP chains (ipc). The shares of prefix lengths, port classes and protocols
-//! follow what that paper and those that use its seeds tell of them; addresses share networks, as there.
+//! Rule sets like those of ClassBench (Taylor, Turner: ClassBench: A Packet Classification
+//! Benchmark, 2005), from a seed: access lists of routers (acl), firewalls (fw) and IP chains
+//! (ipc). The shares of prefix lengths, port classes and protocols follow that paper and those that
+//! use its seeds; addresses share networks, as there.
 
 use std::collections::HashSet;
 
 /// Numbers that look random: SplitMix64.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Rng(pub(crate) u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -61,7 +62,7 @@ enum Ports {
 
 type Weights<T> = &'static [(u64, T)];
 
-/// What one kind of rule sets is like.
+/// Parameters of one kind of rule sets.
 pub(crate) struct Flavour {
     pub(crate) name: &'static str,
     lengths: Weights<(u8, u8)>,
@@ -160,32 +161,32 @@ pub(crate) const FLAVOURS: [Flavour; 3] = [
 
 const SERVICES: [u16; 12] = [80, 443, 22, 25, 53, 110, 143, 3306, 5432, 8080, 1433, 6379];
 
-fn ports(dice: &mut Dice, class: Ports) -> (u16, u16) {
+fn ports(rng: &mut Rng, class: Ports) -> (u16, u16) {
     match class {
         Ports::Any => (0, 65535),
         Ports::High => (1024, 65535),
         Ports::Low => (0, 1023),
         Ports::One => {
-            let port = match dice.below(4) {
-                0 => dice.below(65536) as u16,
-                _ => SERVICES[dice.skewed(12) as usize],
+            let port = match rng.below(4) {
+                0 => rng.below(65536) as u16,
+                _ => SERVICES[rng.skewed(12) as usize],
             };
             (port, port)
         }
         Ports::Range => {
-            let from = dice.below(60000) as u16;
-            (from, from + 1 + dice.skewed(5000) as u16)
+            let from = rng.below(60000) as u16;
+            (from, from + 1 + rng.skewed(5000) as u16)
         }
     }
 }
 
 /// A prefix; those of the same net share it, and nets are nested.
-fn prefix(dice: &mut Dice, len: u8, spread: u64) -> (u32, u8) {
+fn prefix(rng: &mut Rng, len: u8, spread: u64) -> (u32, u8) {
     let nets = [
-        dice.skewed(24),
-        dice.skewed(60),
-        dice.skewed(64 + spread / 40),
-        dice.below(256),
+        rng.skewed(24),
+        rng.skewed(60),
+        rng.skewed(64 + spread / 40),
+        rng.below(256),
     ];
     let hashed = nets.map(|part| (part * 167 + 10) as u8);
     let address = u32::from_be_bytes([hashed[0], hashed[1], hashed[2], nets[3] as u8]);
@@ -195,31 +196,31 @@ fn prefix(dice: &mut Dice, len: u8, spread: u64) -> (u32, u8) {
 
 /// So many different rules, the narrower ones first as a rule.
 pub(crate) fn rules(flavour: &Flavour, count: usize, seed: u64) -> Vec<Five> {
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let mut seen = HashSet::new();
     let mut rules = Vec::with_capacity(count);
     while rules.len() < count {
-        let (source, destination) = dice.by_weight(flavour.lengths);
-        let protocol = dice.by_weight(flavour.protocols);
+        let (source, destination) = rng.by_weight(flavour.lengths);
+        let protocol = rng.by_weight(flavour.protocols);
         let transport = matches!(protocol, Some(6 | 17));
         let mut class = |classes| {
-            let class = dice.by_weight(classes);
-            ports(&mut dice, if transport { class } else { Ports::Any })
+            let class = rng.by_weight(classes);
+            ports(&mut rng, if transport { class } else { Ports::Any })
         };
         let (source_ports, destination_ports) = (
             class(flavour.source_ports),
             class(flavour.destination_ports),
         );
         let five = Five {
-            source: prefix(&mut dice, source, count as u64),
-            destination: prefix(&mut dice, destination, count as u64),
+            source: prefix(&mut rng, source, count as u64),
+            destination: prefix(&mut rng, destination, count as u64),
             protocol,
             source_ports,
             destination_ports,
         };
         if seen.insert(five) {
             rules.push((
-                u64::from(source) + u64::from(destination) + dice.below(16),
+                u64::from(source) + u64::from(destination) + rng.below(16),
                 five,
             ));
         }
@@ -237,28 +238,28 @@ pub(crate) struct Header {
     pub(crate) ports: (u16, u16),
 }
 
-/// A header that a rule matches, in nine of ten cases; some rules are met more often than others. Else one that is near.
-pub(crate) fn header(dice: &mut Dice, rules: &[Five]) -> Header {
-    let five = rules[dice.skewed(rules.len() as u64) as usize];
-    let within = |dice: &mut Dice, (bits, len): (u32, u8)| {
-        bits | (dice.next() as u32).checked_shr(len.into()).unwrap_or(0)
+/// A header that a rule matches, in nine of ten cases; some rules are met more often than others.
+/// Else one that is near.
+pub(crate) fn header(rng: &mut Rng, rules: &[Five]) -> Header {
+    let five = rules[rng.skewed(rules.len() as u64) as usize];
+    let within = |rng: &mut Rng, (bits, len): (u32, u8)| {
+        bits | (rng.next() as u32).checked_shr(len.into()).unwrap_or(0)
     };
-    let port = |dice: &mut Dice, (from, to): (u16, u16)| {
-        from + dice.below(u64::from(to - from) + 1) as u16
-    };
-    let other = [6, 17, 6, 1][dice.below(4) as usize];
+    let port =
+        |rng: &mut Rng, (from, to): (u16, u16)| from + rng.below(u64::from(to - from) + 1) as u16;
+    let other = [6, 17, 6, 1][rng.below(4) as usize];
     let mut header = Header {
-        source: within(dice, five.source),
-        destination: within(dice, five.destination),
+        source: within(rng, five.source),
+        destination: within(rng, five.destination),
         protocol: five.protocol.unwrap_or(other),
         ports: (
-            port(dice, five.source_ports),
-            port(dice, five.destination_ports),
+            port(rng, five.source_ports),
+            port(rng, five.destination_ports),
         ),
     };
-    if dice.below(10) == 0 {
-        header.destination ^= (dice.next() as u32) >> dice.below(32);
-        header.ports.1 = dice.next() as u16;
+    if rng.below(10) == 0 {
+        header.destination ^= (rng.next() as u32) >> rng.below(32);
+        header.ports.1 = rng.next() as u16;
     }
     header
 }

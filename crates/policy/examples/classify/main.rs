@@ -1,12 +1,13 @@
-//! What access lists cost: compiling, changing a rule, deciding, and how many flows and masks come of it; beside
-//! two other classifiers.
+//! Cost of access lists: compiling, changing a rule, deciding, and the number of flows and masks;
+//! beside two other classifiers.
 //!
 //! ```sh
 //! cargo run --release -p lasthop-policy --example classify
 //! cargo run --release -p lasthop-policy --example classify -- 10000
 //! ```
 //!
-//! The rules and the traffic are the same each time. `docs/POLICY.md` has what it printed.
+//! The rules and the traffic are the same each time. `docs/benchmarks/classifier.md` has its
+//! output.
 
 mod generate;
 mod scan;
@@ -24,7 +25,7 @@ use policy::{Lookup, Model, PortId, PortMode, Program, Segment, SegmentId, decid
 use wire::flow::FlowKey;
 use wire::{EtherType, MacAddr};
 
-use generate::{Dice, FLAVOURS, Five, Flavour, Header};
+use generate::{FLAVOURS, Five, Flavour, Header, Rng};
 use tuples::Tuples;
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
@@ -140,11 +141,11 @@ fn resident() -> usize {
 
 /// Microseconds of changing one rule, the whole program with it.
 fn change(program: &Program, rules: &[RuleSpec]) -> f64 {
-    let mut dice = Dice(5);
+    let mut rng = Rng(5);
     let (mut total, rounds) = (Duration::ZERO, 64);
     for _ in 0..rounds {
-        let mut rule = rules[dice.below(rules.len() as u64) as usize].clone();
-        rule.destination = vec![format!("{}/32", Ipv4Addr::from_bits(dice.next() as u32))];
+        let mut rule = rules[rng.below(rules.len() as u64) as usize].clone();
+        rule.destination = vec![format!("{}/32", Ipv4Addr::from_bits(rng.next() as u32))];
         let (list, rule) = ("list".to_owned(), Box::new(rule));
         let change = Change::Put { list, rule };
         let start = Instant::now();
@@ -159,7 +160,7 @@ fn change(program: &Program, rules: &[RuleSpec]) -> f64 {
 /// The rule that decides must be the one that the others find.
 fn compare(rules: &Rules, tuples: &[&Tuples<'_>], headers: &[Header]) {
     for header in headers {
-        let (ruling, _) = rules.ask(Direction::FromGuest, LAN, PortId(1), &key(header));
+        let (ruling, _) = rules.evaluate(Direction::FromGuest, LAN, PortId(1), &key(header));
         let name = ruling.rule().map(|rule| rule.name.to_string());
         for other in tuples {
             let found = other.find(header).map(|at| format!("r{at}"));
@@ -180,9 +181,9 @@ fn measure(flavour: &Flavour, size: usize) {
     let (rules, shadowed) = compile(&model);
     let compiled = start.elapsed().as_millis();
     let memory = resident().saturating_sub(before) >> 20;
-    let mut dice = Dice(2);
+    let mut rng = Rng(2);
     let headers: Vec<_> = (0..KEYS)
-        .map(|_| generate::header(&mut dice, &fives))
+        .map(|_| generate::header(&mut rng, &fives))
         .collect();
     let (exact, merged) = (Tuples::exact(&fives), Tuples::merged(&fives));
     let near = |header: &&Header| [6, 17].contains(&header.protocol) || header.ports == (0, 0);
@@ -194,7 +195,7 @@ fn measure(flavour: &Flavour, size: usize) {
         black_box(
             program
                 .rules()
-                .ask(Direction::FromGuest, LAN, PortId(1), key),
+                .evaluate(Direction::FromGuest, LAN, PortId(1), key),
         );
     });
     let decision = nanoseconds(&keys, |key| {
@@ -207,7 +208,8 @@ fn measure(flavour: &Flavour, size: usize) {
     };
     let change = change(&program, &specs);
     println!(
-        "{:>4} {size:>7} | {compiled:>6} ms {memory:>4} MB {change:>6.0} us {shadowed:>6} | {ask:>6.0} {decision:>6.0} ns \
+        "{:>4} {size:>7} | {compiled:>6} ms {memory:>4} MB {change:>6.0} us {shadowed:>6} | \
+         {ask:>6.0} {decision:>6.0} ns \
          | {:>7.0} ns {:>4} | {:>7.0} ns {:>4}",
         flavour.name,
         search(&exact),
@@ -226,7 +228,7 @@ fn flows(program: &Program, keys: &[FlowKey]) {
     for key in keys {
         let (_, mask) = program
             .rules()
-            .ask(Direction::FromGuest, LAN, PortId(1), key);
+            .evaluate(Direction::FromGuest, LAN, PortId(1), key);
         let decision = decide(program, &Known, key);
         exact.insert(*key);
         narrow.insert((mask, key.masked(&mask)));
@@ -235,7 +237,8 @@ fn flows(program: &Program, keys: &[FlowKey]) {
         masks.insert(decision.mask);
     }
     println!(
-        "             | {:>6} keys: {:>6} flows of {:>4} masks as narrow as can be, {:>6} of {:>2} masks rounded",
+        "             | {:>6} keys: {:>6} flows of {:>4} masks as narrow as can be, {:>6} of {:>2} \
+         masks rounded",
         exact.len(),
         narrow.len(),
         narrow_masks.len(),
@@ -245,15 +248,16 @@ fn flows(program: &Program, keys: &[FlowKey]) {
 }
 
 fn main() {
-    let wanted: Option<usize> = std::env::args().nth(1).and_then(|text| text.parse().ok());
+    let desired: Option<usize> = std::env::args().nth(1).and_then(|text| text.parse().ok());
     scan::print();
     println!(
-        "               compile, memory, change, shadowed | ask, decide | tuple space, tables | TupleMerge, tables"
+        "               compile, memory, change, shadowed | ask, decide | tuple space, tables | \
+         TupleMerge, tables"
     );
     for flavour in &FLAVOURS {
         for size in SIZES
             .into_iter()
-            .filter(|size| wanted.is_none_or(|w| w == *size))
+            .filter(|size| desired.is_none_or(|w| w == *size))
         {
             measure(flavour, size);
         }

@@ -1,4 +1,4 @@
-//! What a scan of all ports costs, and many connections to an open one.
+//! Cost of a scan of all ports, and of many connections to an open one.
 
 use std::collections::HashSet;
 

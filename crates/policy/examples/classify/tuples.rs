@@ -1,5 +1,6 @@
-//! What the classifier was measured against: tuple space search with priority pruning, and TupleMerge (Daly et al.:
-//! TupleMerge: Fast Software Packet Processing for Online Packet Classification, 2019), in short. They find the rule and say nothing of masks.
+//! Reference classifiers: tuple space search with priority pruning, and TupleMerge (Daly et al.:
+//! TupleMerge: Fast Software Packet Processing for Online Packet Classification, 2019), in short.
+//! They find the rule and compute no masks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,4 +1,4 @@
-//! From the access model to rules, and from rules to rules with one change.
+//! Compiler of access lists: of a whole model, and of one change.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use port::PortId;
 use port::counters::MAX_PORTS;
 
+use super::attachments::{Attachment, Overlap, attach};
 use super::error::{AccessError, Place, Reason, RuleName, Shadowed};
 use super::list::AccessList;
+use super::mask_set::MaskSet;
 use super::matcher::{Matcher, Rule};
 use super::order::Order;
-use super::palette::Palette;
 use super::resolve::{Context, at};
 use super::rules::{RuleId, RuleInfo, Rules, Verdict};
 use super::text;
-use super::wiring::{Attachment, Overlap, wire};
 use crate::model::{Segment, SegmentId};
 use api::v1::{AccessListSpec, AccessModel, RuleSpec};
 
-/// Rules in one model at most.
+/// Limit of rules in one model.
 pub const MAX_RULES: usize = 1 << 20;
 
-/// What names of segments and ports stand for.
+/// Ids of segments and ports by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     /// As in [`Model`](crate::Model).
@@ -38,7 +38,7 @@ impl Names<'_> {
     }
 }
 
-/// What came of a model.
+/// Result of a compilation.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// The rules.
@@ -50,14 +50,15 @@ pub struct Compiled {
 /// A change to one rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// The rule of this name is this one now; it keeps its place in the list. One with a new name goes to the end.
+    /// Adds or replaces a rule. A replaced one keeps its place in the list; a new one goes to the
+    /// end.
     Put {
         /// The list's name.
         list: String,
         /// The rule.
         rule: Box<RuleSpec>,
     },
-    /// There is no such rule any more.
+    /// Removes a rule.
     Remove {
         /// The list's name.
         list: String,
@@ -70,7 +71,8 @@ impl Rules {
     /// Checks and compiles a model.
     ///
     /// # Errors
-    /// The first thing that is wrong: sets, groups, lists in their order, then what concerns several of them.
+    /// The first error found: sets, groups, lists in their order, then conflicts between several of
+    /// them.
     pub fn compile(model: &AccessModel, names: Names<'_>) -> Result<Compiled, AccessError> {
         let context = Context::new(model, &names.usable_ports())?;
         let attachments = attachments(model, &context, names)?;
@@ -79,22 +81,22 @@ impl Rules {
         for spec in &model.lists {
             lists.push(Arc::new(compile_list(&context, spec, &mut ids)?));
         }
-        let wiring = wire(model, &context, names, &attachments)?;
-        for overlap in &wiring.overlaps {
+        let attachments = attach(model, &context, names, &attachments)?;
+        for overlap in &attachments.overlaps {
             check_overlap(&context, &lists, overlap)?;
         }
         let shadowed = lists.iter().flat_map(|list| shadowed(list)).collect();
         let rules = Self {
-            palette: Arc::new(Palette::new(&lists)),
+            masks: Arc::new(MaskSet::new(&lists)),
             lists,
-            wiring: Arc::new(wiring),
+            attachments: Arc::new(attachments),
             context: Arc::new(context),
         };
         Ok(Compiled { rules, shadowed })
     }
 
-    /// The same rules where names of ports stand for something else: for rules that are put later. What those that are there mean
-    /// stays.
+    /// Returns the same rules with other port names for rules that are added later. Existing rules
+    /// keep their ports.
     #[must_use]
     pub fn with_ports(&self, names: Names<'_>) -> Self {
         let ports = names.usable_ports();
@@ -111,11 +113,12 @@ impl Rules {
         }
     }
 
-    /// The same rules with one change. They share with these all that is the same, and these stay as they are. The returned warning
-    /// is about the rule that was put alone.
+    /// Returns the rules with one change. They share all unchanged parts with these, which stay as
+    /// they are. The returned warning is about the added rule alone.
     ///
     /// # Errors
-    /// What [`Rules::compile`] would say of the rule; an unknown list, or an unknown rule that is to be removed.
+    /// The error of [`Rules::compile`] for the rule; an unknown list; or an unknown rule to be
+    /// removed.
     pub fn change(&self, change: &Change) -> Result<Compiled, AccessError> {
         let (Change::Put { list: name, .. } | Change::Remove { list: name, .. }) = change;
         let number = self.lists.iter().position(|list| *list.name == **name);
@@ -129,8 +132,8 @@ impl Rules {
             Change::Put { rule, .. } => {
                 let (info, matcher) = self.context.rule(&list.name, list.direction, rule)?;
                 self.check_put(number, &info, rule.priority, &matcher)?;
-                if !new.palette.has_flags(matcher.flags.1) {
-                    Arc::make_mut(&mut new.palette).extend_flags(matcher.flags.1);
+                if !new.masks.has_flags(matcher.flags.1) {
+                    Arc::make_mut(&mut new.masks).extend_flags(matcher.flags.1);
                 }
                 let id = info.id;
                 list.put(info, rule.priority, matcher);
@@ -150,7 +153,7 @@ impl Rules {
         })
     }
 
-    /// Whether a rule may be put into a list.
+    /// Checks whether a rule can be added to a list.
     fn check_put(
         &self,
         number: usize,
@@ -175,7 +178,7 @@ impl Rules {
         if let Some(other) = other {
             return Err(place("action")(Reason::Contradiction(name_of(&other.info))));
         }
-        for overlap in &self.wiring.overlaps {
+        for overlap in &self.attachments.overlaps {
             if let Some(other) = overlap.other_than(number) {
                 check_against(&self.context, &rule, &self.lists[other], overlap.port)?;
             }
@@ -201,7 +204,7 @@ pub(super) fn name_of(info: &RuleInfo) -> RuleName {
     }
 }
 
-/// Checks lists' names, and reads to what they are attached.
+/// Checks lists' names, and resolves their attachments.
 fn attachments(
     model: &AccessModel,
     context: &Context,
@@ -246,7 +249,7 @@ fn compile_list(
 
 fn check_contradictions(rules: &[Arc<Rule>]) -> Result<(), AccessError> {
     let mut seen: HashMap<(u32, &Matcher), &Rule> = HashMap::with_capacity(rules.len());
-    // With a set that is empty now, a rule says nothing.
+    // A rule with a set that is empty now matches nothing.
     for rule in rules.iter().filter(|rule| rule.matcher.matches_anything()) {
         let before = seen
             .entry((rule.order.priority(), &rule.matcher))
@@ -267,7 +270,7 @@ fn shadow(list: &AccessList, rule: &Rule) -> Option<Shadowed> {
     })
 }
 
-/// Rules that never decide, in their order.
+/// Returns the rules that never decide, in their order.
 fn shadowed(list: &AccessList) -> Vec<Shadowed> {
     let mut all = Vec::new();
     list.for_each(|rule| all.extend(shadow(list, rule).map(|found| (rule.order, found))));
@@ -275,7 +278,7 @@ fn shadowed(list: &AccessList) -> Vec<Shadowed> {
     all.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Refuses rules of two groups' lists that nobody has put into an order.
+/// Refuses conflicting rules in lists of two groups without different priorities.
 fn check_overlap(
     context: &Context,
     lists: &[Arc<AccessList>],
@@ -306,7 +309,7 @@ fn check_overlap(
     }
 }
 
-/// Likewise for one rule and the other group's list.
+/// Refuses one rule that conflicts with the other group's list.
 fn check_against(
     context: &Context,
     rule: &Rule,

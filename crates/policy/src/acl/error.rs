@@ -1,10 +1,10 @@
-//! What is wrong with an access model, and where.
+//! Errors in an access model, with their place.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Where in a model something is.
+/// Place in a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// A set of addresses.
@@ -46,90 +46,90 @@ impl fmt::Display for Place {
     }
 }
 
-/// The first thing that is wrong with a model; then nothing of it is used.
+/// The first error in a model; then nothing of it is used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{place}: {field}: {reason}")]
 pub struct AccessError {
-    /// In what it is.
+    /// The place of the error.
     pub place: Place,
     /// The key there, as the configuration and the API spell it.
     pub field: &'static str,
-    /// Why.
+    /// The reason.
     pub reason: Box<Reason>,
 }
 
-/// Why something is refused.
+/// Reason for which a model is refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Reason {
-    /// Names are shown, and become keys of statistics.
+    /// Names are printed, and become keys of statistics.
     #[error("expected a name of 1 to 64 characters out of A-Z a-z 0-9 _ . -, found {0:?}")]
     Name(String),
-    /// Two things of a kind with one name.
+    /// Two objects of a kind have the same name.
     #[error("{0:?} is there twice")]
     Repeated(String),
-    /// Nothing has this name.
+    /// There is no object of this name.
     #[error("there is no {kind} {name:?}")]
     Unknown {
-        /// What is looked for.
+        /// Kind of the object.
         kind: &'static str,
         /// Its name.
         name: String,
     },
-    /// No address.
+    /// Malformed address.
     #[error(
         "expected an address or a prefix like \"10.0.0.0/8\" or \"2001:db8::/32\", found {0:?}"
     )]
     Address(String),
-    /// A prefix longer than the address.
+    /// Prefix longer than the address.
     #[error("{text:?}: the prefix has at most {most} bits")]
     PrefixLength {
-        /// What was found.
+        /// The text.
         text: String,
         /// Bits of an address.
         most: u8,
     },
-    /// Bits behind the prefix: it is not clear which of the two was meant.
+    /// Bits behind the prefix length: the intended network is ambiguous.
     #[error("{text:?} has bits behind the prefix; the network is {network:?}")]
     HostBits {
-        /// What was found.
+        /// The text.
         text: String,
         /// Without these bits.
         network: String,
     },
-    /// No Ethernet address.
+    /// Malformed Ethernet address.
     #[error(
         "expected an address like \"52:54:00:00:00:01\", or with a mask behind a \"/\", found {0:?}"
     )]
     Mac(String),
-    /// Bits that the mask leaves out.
+    /// Bits set outside the mask.
     #[error("{0:?} has bits that its mask leaves out")]
     MacBits(String),
-    /// No EtherType.
+    /// Malformed EtherType.
     #[error("expected \"ipv4\", \"ipv6\", \"arp\" or a number from 0x0600 to 0xffff, found {0:?}")]
     EtherType(String),
-    /// No VLAN.
+    /// Invalid VLAN.
     #[error("expected a VLAN from 1 to 4094, or 0 for none, found {0}")]
     Vlan(i64),
-    /// No port number.
+    /// Invalid port number.
     #[error("expected a port from 0 to 65535 or a range like \"8000-8010\", found {0:?}")]
     Port(String),
     /// A range that ends before it begins.
     #[error("the range {0:?} is empty")]
     EmptyRange(String),
-    /// Only these protocols have ports.
+    /// Only TCP and UDP have ports.
     #[error("ports need the protocol \"tcp\" or \"udp\"")]
     PortsWithoutProtocol,
-    /// No protocol.
+    /// Unknown protocol.
     #[error(
         "expected \"tcp\", \"udp\", \"icmp\", \"icmpv6\" or a number from 0 to 255, found {0:?}"
     )]
     Protocol(String),
-    /// No flags.
+    /// Malformed flags.
     #[error(
         "expected flags like \"syn/syn,ack\" out of fin syn rst psh ack urg ece cwr, found {0:?}"
     )]
     Flags(String),
-    /// A flag that is to be set and not looked at.
+    /// A flag that must be set and is not in the mask.
     #[error("{0:?} sets a flag that it does not look at")]
     FlagsOutside(String),
     /// Only TCP has flags.
@@ -138,34 +138,38 @@ pub enum Reason {
     /// Only ICMP has types.
     #[error("a type or code needs the protocol \"icmp\" or \"icmpv6\"")]
     TypeWithoutIcmp,
-    /// The codes of different types mean different things.
+    /// Codes depend on the type.
     #[error("a code needs a type")]
     CodeWithoutType,
-    /// Such a rule would match nothing, or for a drop more than it says.
+    /// A rule for later fragments with such a field would match nothing, or a drop would match more
+    /// than its fields.
     #[error("later fragments have no transport header")]
     LaterFragmentsHaveNone,
-    /// What the rule asks for excludes itself.
+    /// The conditions of the rule exclude each other.
     #[error("the rule can match nothing: its fields are of different types of frames")]
     Families,
-    /// To whom a frame goes is not known yet when it is asked.
+    /// The receiver of a frame is not known on ingress.
     #[error(
-        "the receiver is not known yet; use a list with direction = \"to-guest\" on the receivers' side, where peers are senders"
+        "the receiver is not known yet; use a list with direction = \"to-guest\" \
+             on the receivers' side, where peers are senders"
     )]
     PeersFromGuest,
-    /// Needs what is not there yet.
+    /// Not implemented.
     #[error(
-        "\"allow-stateful\" is not available yet: there is no connection tracking; use \"allow\" and a rule for the answers"
+        "\"allow-stateful\" is not available yet: there is no connection tracking; \
+             use \"allow\" and a rule for the answers"
     )]
     NotAvailable,
-    /// No log at all is no log.
+    /// A log limit of zero; a rule without `log` is not logged.
     #[error("expected a limit of at least one line a second, found 0")]
     ZeroLimit,
-    /// Two rules that say different things of the same frames.
+    /// Two rules with different actions match the same frames.
     #[error("{0} matches the same with the same priority and does something else")]
     Contradiction(RuleName),
-    /// Groups have no order.
+    /// Groups are not ordered.
     #[error(
-        "port {port:?} is in another group, too, and {other} has the same priority and does something else: give them different priorities"
+        "port {port:?} is in another group, too, and {other} has the same priority \
+             and does something else: give them different priorities"
     )]
     Ambiguous {
         /// A port in both groups.
@@ -173,22 +177,22 @@ pub enum Reason {
         /// The other group's rule.
         other: RuleName,
     },
-    /// More than there is room or time for.
+    /// A limit is exceeded.
     #[error("expected at most {most} {of}")]
     TooMany {
-        /// So many may be.
+        /// The limit.
         most: usize,
-        /// Of what.
+        /// The counted objects.
         of: &'static str,
     },
 }
 
-/// A rule that never decides anything, because one before it in its list matches all that it does.
+/// A rule that never decides, because an earlier one in its list matches all its frames.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shadowed {
     /// The rule.
     pub rule: RuleName,
-    /// The one before it.
+    /// The earlier rule.
     pub by: RuleName,
 }
 

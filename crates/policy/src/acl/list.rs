@@ -4,33 +4,34 @@ use std::sync::Arc;
 
 use wire::flow::KeyState;
 
+use super::class_key::{ClassKey, Wildcards};
 use super::matcher::{Matcher, Rule};
 use super::order::Order;
-use super::point::{Looked, Point};
 use super::prefix::Prefix;
+use super::rule_tree::{Entry, RuleTree, SplitFields};
 use super::rules::{RuleId, RuleInfo, Verdict};
-use super::shelf::{Entry, Shelf, Used};
 use super::trie::{Content, Trie};
 use api::v1::Direction;
 
-/// Rules before a rule that may shadow it, of which each is looked at.
-const SHADOWS: usize = 256;
+/// Limit of earlier rules that are compared with a rule to find one that shadows it.
+const MAX_SHADOW_CANDIDATES: usize = 256;
 
-/// A list, immutable: a change makes another one, which shares with it what is the same.
+/// A list, immutable: a change makes another one, which shares the unchanged parts.
 #[derive(Clone, Debug)]
 pub(super) struct AccessList {
     pub(super) name: Arc<str>,
     pub(super) direction: Direction,
-    /// For frames that have a transport header if their protocol has.
-    whole: Shelf,
-    /// For later fragments. Rules that look into the transport header are not in here if they allow; if they drop, they are, as
-    /// if they did not look there.
-    later: Shelf,
+    /// Rules for frames with a transport header.
+    whole: RuleTree,
+    /// Rules for later fragments. A rule that matches on the transport header is omitted if it
+    /// allows; if it drops, it is included without these conditions.
+    later: RuleTree,
     /// By id.
     rules: Trie<ById>,
     pub(super) len: usize,
     next_place: u32,
-    /// Rules that are for IP or ARP; of these, those that look behind the type, and at the protocol or behind it.
+    /// Numbers of rules for IP or ARP; of those among them that match on fields above the
+    /// EtherType; and of those that match on the protocol or behind it.
     network: usize,
     above: usize,
     transport: usize,
@@ -54,7 +55,7 @@ fn place_of(id: RuleId) -> Prefix {
     Prefix::of(id.0, 64)
 }
 
-/// The rule as later fragments meet it, if they do.
+/// Returns the rule for later fragments, if it applies to them.
 fn for_later_fragments(rule: &Arc<Rule>) -> Option<Arc<Rule>> {
     if !rule.matcher.looks_into_transport() {
         return Some(rule.clone());
@@ -66,7 +67,7 @@ fn for_later_fragments(rule: &Arc<Rule>) -> Option<Arc<Rule>> {
     meets_later_fragments(rule).then(relaxed)
 }
 
-/// Whether it is asked about later fragments.
+/// Returns whether the rule applies to later fragments.
 fn meets_later_fragments(rule: &Rule) -> bool {
     !rule.matcher.looks_into_transport() || rule.info.verdict != Verdict::Allow
 }
@@ -76,13 +77,13 @@ fn entries<'a>(rules: impl Iterator<Item = &'a Arc<Rule>>) -> Vec<Entry> {
 }
 
 impl AccessList {
-    /// A list of rules in their places; each has an id of its own.
+    /// Returns a list of rules in their order; ids are unique.
     pub(super) fn new(name: &str, direction: Direction, rules: &[Arc<Rule>]) -> Self {
-        let whole = Shelf::new(entries(rules.iter()), Used::default());
+        let whole = RuleTree::new(entries(rules.iter()), SplitFields::default());
         let into = |rule: &Arc<Rule>| rule.matcher.looks_into_transport();
         let later = if rules.iter().any(into) {
             let rules: Vec<_> = rules.iter().filter_map(for_later_fragments).collect();
-            Shelf::new(entries(rules.iter()), Used::default())
+            RuleTree::new(entries(rules.iter()), SplitFields::default())
         } else {
             whole.clone()
         };
@@ -108,7 +109,7 @@ impl AccessList {
         }
     }
 
-    /// Whether the other says the same by the same rules.
+    /// Returns whether the other list decides the same by the same rules.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let mut in_place = true;
         let mut same = |a: &ById, b: &ById| match (&a.0, &b.0) {
@@ -126,7 +127,7 @@ impl AccessList {
             && (in_place || self.is_in_order_of(other))
     }
 
-    /// Whether the rules of another list, which has the same, stand in the same order.
+    /// Returns whether the rules of another list with the same rules stand in the same order.
     fn is_in_order_of(&self, other: &Self) -> bool {
         let sorted = |list: &Self| {
             let mut rules = Vec::with_capacity(list.len);
@@ -141,7 +142,7 @@ impl AccessList {
         self.rules.get(place_of(id))?.0.as_ref()
     }
 
-    /// All rules, in no order.
+    /// Visits all rules, in no order.
     pub(super) fn for_each(&self, mut each: impl FnMut(&Arc<Rule>)) {
         self.rules.for_each(&mut |place| {
             if let Some(rule) = &place.0 {
@@ -150,7 +151,7 @@ impl AccessList {
         });
     }
 
-    /// Puts a rule in: in the place of the one with the same id, or behind all others.
+    /// Puts a rule in the place of the one with the same id, or behind all others.
     pub(super) fn put(&mut self, info: Arc<RuleInfo>, priority: u32, matcher: Matcher) {
         let old = self.rule(info.id).cloned();
         let place = old
@@ -175,7 +176,7 @@ impl AccessList {
             .update(place_of(rule.info.id), |at| at.0 = Some(rule.clone()));
     }
 
-    /// Takes a rule out that is in here.
+    /// Removes a rule of this list.
     pub(super) fn take(&mut self, rule: &Arc<Rule>) {
         for entry in Entry::all(rule) {
             self.whole.remove(&entry);
@@ -194,38 +195,45 @@ impl AccessList {
         self.next_place
     }
 
-    /// Whether a frame is one that these rules cannot be asked about: what they look at could not be read, though the
-    /// frame should have it, or a receiver finds it there.
-    pub(super) fn cannot_read(&self, point: &Point) -> bool {
-        self.network > 0 && point.state.contains(KeyState::HIDDEN)
-            || self.above > 0 && point.state.contains(KeyState::L3_MALFORMED)
-            || self.transport > 0 && point.state.contains(KeyState::L4_UNKNOWN)
+    /// Returns whether the rules cannot be evaluated for a frame: fields that they match on could
+    /// not be parsed though the frame should have them, or a receiver might find them.
+    pub(super) fn is_unparseable(&self, class_key: &ClassKey) -> bool {
+        self.network > 0 && class_key.state.contains(KeyState::HIDDEN)
+            || self.above > 0 && class_key.state.contains(KeyState::L3_MALFORMED)
+            || self.transport > 0 && class_key.state.contains(KeyState::L4_UNKNOWN)
     }
 
-    /// Notes what decides which rules are asked at all.
-    pub(super) fn note_readable(&self, looked: &mut Looked) {
-        looked.state |= self.network > 0;
+    /// Adds the bits that select the rules to evaluate.
+    pub(super) fn unwildcard_state(&self, wildcards: &mut Wildcards) {
+        wildcards.state |= self.network > 0;
     }
 
-    fn shelf(&self, point: &Point) -> &Shelf {
-        match self.above > 0 && point.state.contains(KeyState::LATER_FRAGMENT) {
-            true => &self.later,
-            false => &self.whole,
+    fn tree(&self, class_key: &ClassKey) -> &RuleTree {
+        if self.above > 0 && class_key.state.contains(KeyState::LATER_FRAGMENT) {
+            &self.later
+        } else {
+            &self.whole
         }
     }
 
-    /// The first rule that matches and comes before `limit`.
-    pub(super) fn find(&self, point: &Point, limit: Order) -> Option<&Arc<Rule>> {
-        self.shelf(point).find(point, limit)
+    /// Returns the first rule that matches and comes before `limit`.
+    pub(super) fn find(&self, class_key: &ClassKey, limit: Order) -> Option<&Arc<Rule>> {
+        self.tree(class_key).find(class_key, limit)
     }
 
-    /// See [`Shelf::note_misses`].
-    pub(super) fn note_misses(&self, point: &Point, limit: Order, looked: &mut Looked) {
-        self.shelf(point).note_misses(point, limit, looked);
+    /// See [`RuleTree::unwildcard_misses`].
+    pub(super) fn unwildcard_misses(
+        &self,
+        class_key: &ClassKey,
+        limit: Order,
+        wildcards: &mut Wildcards,
+    ) {
+        self.tree(class_key)
+            .unwildcard_misses(class_key, limit, wildcards);
     }
 
-    /// The first rule before this one that matches all that it does, among the first 256 that match one frame of it. (Where
-    /// more do, one may stay unnoticed.)
+    /// Returns the first rule before this one that matches all its frames, among the first 256 that
+    /// match one frame of it. (With more, a shadow may stay undetected.)
     pub(super) fn shadow_of(&self, rule: &Rule) -> Option<&Arc<Rule>> {
         let (mut found, mut seen): (Option<&Arc<Rule>>, usize) = (None, 0);
         self.whole
@@ -236,18 +244,18 @@ impl AccessList {
                 if later && before.matcher.covers(&rule.matcher) {
                     found = Some(before);
                 }
-                found.is_none() && seen < SHADOWS
+                found.is_none() && seen < MAX_SHADOW_CANDIDATES
             });
         found
     }
 
-    /// Another rule that matches the same with the same priority and does something else.
+    /// Returns another rule with the same conditions and priority and a different action.
     pub(super) fn contradiction(&self, rule: &Rule) -> Option<&Arc<Rule>> {
         let mut found = None;
         let limit = Order::behind(rule.order.priority());
         self.whole
             .visit(&rule.matcher.sample(), limit, &mut |other| {
-                // The rule that it replaces may say what it likes.
+                // The rule being replaced does not conflict.
                 let same = other.info.id != rule.info.id
                     && other.order.priority() == rule.order.priority()
                     && other.info.verdict != rule.info.verdict

@@ -1,17 +1,17 @@
-//! What a rule matches: whether a key does, and what of the key says so.
+//! Conditions of a rule: whether a key matches, and the bits that decide it.
 
 use std::sync::Arc;
 
 use wire::flow::{FlowKey, KeyState};
 use wire::{EtherType, MacAddr};
 
+use super::class_key::{ClassKey, Dim, Family, MacBits, Wildcards};
 use super::order::Order;
-use super::point::{Dim, Family, Looked, MacBits, Point};
 use super::prefix::{Prefix, Prefixes};
 use super::ranges::{Ranges, WIDTH, cover_of};
 use super::rules::RuleInfo;
 
-/// Types that a rule is for.
+/// EtherTypes to which a rule applies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) enum Kinds {
     #[default]
@@ -22,11 +22,11 @@ pub(super) enum Kinds {
 }
 
 impl Kinds {
-    fn has(self, point: &Point) -> bool {
+    fn has(self, class_key: &ClassKey) -> bool {
         match self {
             Self::Any => true,
-            Self::One(ethertype) => ethertype == point.ethertype.0,
-            Self::Ip => [EtherType::IPV4, EtherType::IPV6].contains(&point.ethertype),
+            Self::One(ethertype) => ethertype == class_key.ethertype.0,
+            Self::Ip => [EtherType::IPV4, EtherType::IPV6].contains(&class_key.ethertype),
         }
     }
 
@@ -56,7 +56,7 @@ impl Addresses {
         }
     }
 
-    /// Whether every address of these types is in here.
+    /// Returns whether every address of these types is included.
     fn has_all_of(&self, kinds: Kinds) -> bool {
         let v4 = self.v4.is_all() || kinds == Kinds::One(0x86dd);
         v4 && (self.v6.is_all() || matches!(kinds, Kinds::One(0x0800 | 0x0806)))
@@ -67,7 +67,7 @@ impl Addresses {
     }
 }
 
-/// What a rule matches. What is `None` matches everything.
+/// Conditions of a rule. `None` matches everything.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Matcher {
     pub(super) source_mac: MacBits,
@@ -86,12 +86,12 @@ pub(super) struct Matcher {
     pub(super) destination_ports: Option<Ranges>,
     /// Value and mask of TCP flags, or of ICMP's type and code; only with these protocols.
     pub(super) flags: (u16, u16),
-    /// Value and mask of what is known of the upper layers.
+    /// Value and mask of the parse state of the upper layers.
     pub(super) state: (u16, u16),
 }
 
 impl Matcher {
-    /// Whether it is for IP or ARP: by the type, or by what it looks at behind that.
+    /// Returns whether the rule is for IP or ARP: by the EtherType, or by fields behind it.
     pub(super) fn is_for_network(&self) -> bool {
         let network = [EtherType::IPV4, EtherType::IPV6, EtherType::ARP];
         match self.kinds {
@@ -101,22 +101,22 @@ impl Matcher {
         }
     }
 
-    /// Whether it looks behind the type. Then it is for IP or ARP.
+    /// Returns whether fields behind the EtherType are matched. Then the rule is for IP or ARP.
     pub(super) fn looks_above_ethernet(&self) -> bool {
         self.looks_at_transport() || self.source.is_some() || self.destination.is_some()
     }
 
-    /// Whether it looks at the protocol or what comes behind it.
+    /// Returns whether the protocol or fields behind it are matched.
     pub(super) fn looks_at_transport(&self) -> bool {
         self.protocol.is_some() || self.looks_into_transport() || self.state.1 != 0
     }
 
-    /// Whether it looks at what later fragments do not have.
+    /// Returns whether fields are matched that later fragments do not have.
     pub(super) fn looks_into_transport(&self) -> bool {
         self.source_ports.is_some() || self.destination_ports.is_some() || self.flags.1 != 0
     }
 
-    /// The same without what later fragments do not have.
+    /// Returns the conditions without those that later fragments do not have.
     pub(super) fn for_later_fragments(&self) -> Self {
         Self {
             source_ports: None,
@@ -126,106 +126,113 @@ impl Matcher {
         }
     }
 
-    fn matches_ethernet(&self, point: &Point) -> bool {
-        self.source_mac.matches(point.key.smac())
-            && self.destination_mac.matches(point.key.dmac())
-            && self.vlan.is_none_or(|vlan| vlan == point.vlan())
+    fn matches_ethernet(&self, class_key: &ClassKey) -> bool {
+        self.source_mac.matches(class_key.key.smac())
+            && self.destination_mac.matches(class_key.key.dmac())
+            && self.vlan.is_none_or(|vlan| vlan == class_key.vlan())
             && self
                 .peers
                 .as_ref()
-                .is_none_or(|all| all.binary_search(&point.key.in_port()).is_ok())
+                .is_none_or(|all| all.binary_search(&class_key.key.in_port()).is_ok())
     }
 
-    fn matches_state(&self, point: &Point) -> bool {
-        point.state.bits() & self.state.1 == self.state.0
+    fn matches_state(&self, class_key: &ClassKey) -> bool {
+        class_key.state.bits() & self.state.1 == self.state.0
     }
 
-    fn matches_flags(&self, point: &Point) -> bool {
-        point.key.l4_flags() & self.flags.1 == self.flags.0
+    fn matches_flags(&self, class_key: &ClassKey) -> bool {
+        class_key.key.l4_flags() & self.flags.1 == self.flags.0
     }
 
     #[inline]
-    pub(super) fn matches(&self, point: &Point) -> bool {
-        let key = &point.key;
-        self.kinds.has(point)
-            && has_address(self.destination.as_ref(), point.family, point.destination)
-            && has_address(self.source.as_ref(), point.family, point.source)
+    pub(super) fn matches(&self, class_key: &ClassKey) -> bool {
+        let key = &class_key.key;
+        self.kinds.has(class_key)
+            && has_address(
+                self.destination.as_ref(),
+                class_key.family,
+                class_key.destination,
+            )
+            && has_address(self.source.as_ref(), class_key.family, class_key.source)
             && self.protocol.is_none_or(|p| p == key.ip_proto())
             && has_port(self.destination_ports.as_ref(), key.l4_dst())
             && has_port(self.source_ports.as_ref(), key.l4_src())
-            && self.matches_flags(point)
-            && self.matches_state(point)
-            && self.matches_ethernet(point)
+            && self.matches_flags(class_key)
+            && self.matches_state(class_key)
+            && self.matches_ethernet(class_key)
     }
 
-    /// Notes what of the key says that it matches, which it does.
-    pub(super) fn note_match(&self, point: &Point, looked: &mut Looked) {
-        let family = point.family;
-        let mut note = |dim, len| looked.note(dim, len, family);
+    /// Adds the bits that prove that the key matches, which it does.
+    pub(super) fn unwildcard_match(&self, class_key: &ClassKey, wildcards: &mut Wildcards) {
+        let family = class_key.family;
+        let mut unwildcard = |dim, len| wildcards.unwildcard(dim, len, family);
         if self.kinds != Kinds::Any {
-            note(Dim::EtherType, WIDTH);
+            unwildcard(Dim::EtherType, WIDTH);
         }
         let address = |all: Option<&Addresses>, value| {
             let found = all?.of(family)?.find(value)?;
             Some(found.len)
         };
-        if let Some(len) = address(self.destination.as_ref(), point.destination) {
-            note(Dim::Destination, len);
+        if let Some(len) = address(self.destination.as_ref(), class_key.destination) {
+            unwildcard(Dim::Destination, len);
         }
-        if let Some(len) = address(self.source.as_ref(), point.source) {
-            note(Dim::Source, len);
+        if let Some(len) = address(self.source.as_ref(), class_key.source) {
+            unwildcard(Dim::Source, len);
         }
         if self.protocol.is_some() {
-            note(Dim::Protocol, 8);
+            unwildcard(Dim::Protocol, 8);
         }
         if let Some(ports) = &self.destination_ports {
-            note(Dim::DestinationPort, ports.bits_to_hit(point.key.l4_dst()));
+            unwildcard(
+                Dim::DestinationPort,
+                ports.bits_to_hit(class_key.key.l4_dst()),
+            );
         }
         if let Some(ports) = &self.source_ports {
-            note(Dim::SourcePort, ports.bits_to_hit(point.key.l4_src()));
+            unwildcard(Dim::SourcePort, ports.bits_to_hit(class_key.key.l4_src()));
         }
-        looked.flags |= self.flags.1;
-        looked.state |= self.state.1 != 0;
+        wildcards.flags |= self.flags.1;
+        wildcards.state |= self.state.1 != 0;
     }
 
-    /// Notes what of the key says that it does not match, which it does not: what was looked at anyway if that is
-    /// enough, else what splits traffic least.
-    pub(super) fn note_miss(&self, point: &Point, looked: &mut Looked) {
-        if !self.matches_ethernet(point) {
+    /// Adds bits that prove that the key does not match, which it does not: none if the included
+    /// ones suffice, else those that split traffic least.
+    pub(super) fn unwildcard_miss(&self, class_key: &ClassKey, wildcards: &mut Wildcards) {
+        if !self.matches_ethernet(class_key) {
             return;
         }
-        let wanting = self.reasons_to_miss(point);
-        let family = point.family;
-        let known = |(dim, len): &(Dim, u8)| looked.has(*dim, *len, family);
-        let known_flags = looked.flags & self.flags.1 == self.flags.1;
-        if wanting.iter().flatten().any(known) || known_flags && !self.matches_flags(point) {
+        let missed = self.reasons_to_miss(class_key);
+        let family = class_key.family;
+        let known = |(dim, len): &(Dim, u8)| wildcards.has(*dim, *len, family);
+        let known_flags = wildcards.flags & self.flags.1 == self.flags.1;
+        if missed.iter().flatten().any(known) || known_flags && !self.matches_flags(class_key) {
             return;
         }
-        if !self.matches_state(point) {
-            looked.state = true;
-        } else if let Some((dim, len)) = wanting.into_iter().flatten().next() {
-            looked.note(dim, len, family);
+        if !self.matches_state(class_key) {
+            wildcards.state = true;
+        } else if let Some((dim, len)) = missed.into_iter().flatten().next() {
+            wildcards.unwildcard(dim, len, family);
         } else {
-            looked.flags |= self.flags.1;
+            wildcards.flags |= self.flags.1;
         }
     }
 
-    /// The fields that the key misses this in, and how many first bits of each say so. Those that split traffic least
-    /// come first.
-    fn reasons_to_miss(&self, point: &Point) -> [Option<(Dim, u8)>; 6] {
-        let key = &point.key;
+    /// Returns the fields in which the key does not match, with the prefix lengths that prove it.
+    /// Those that split traffic least come first.
+    fn reasons_to_miss(&self, class_key: &ClassKey) -> [Option<(Dim, u8)>; 6] {
+        let key = &class_key.key;
         let address = |all: Option<&Addresses>, value| {
-            let all = all?.of(point.family)?;
+            let all = all?.of(class_key.family)?;
             all.find(value).is_none().then(|| all.bits_to_miss(value))
         };
         let port = |all: Option<&Ranges>, port| {
             let all = all?;
             (!all.contains(port)).then(|| all.bits_to_miss(port))
         };
-        let kind = (!self.kinds.has(point)).then_some(WIDTH);
+        let kind = (!self.kinds.has(class_key)).then_some(WIDTH);
         let protocol = self.protocol.filter(|p| *p != key.ip_proto()).map(|_| 8);
-        let destination = address(self.destination.as_ref(), point.destination);
-        let source = address(self.source.as_ref(), point.source);
+        let destination = address(self.destination.as_ref(), class_key.destination);
+        let source = address(self.source.as_ref(), class_key.source);
         let destination_port = port(self.destination_ports.as_ref(), key.l4_dst());
         let source_port = port(self.source_ports.as_ref(), key.l4_src());
         [
@@ -238,7 +245,7 @@ impl Matcher {
         ]
     }
 
-    /// Whether every key that `other` matches is matched by this one.
+    /// Returns whether every key that `other` matches is matched by this one.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let addresses = |one: &Option<Addresses>, of: &Option<Addresses>| match (one, of) {
             (None, _) => true,
@@ -274,13 +281,13 @@ impl Matcher {
 }
 
 impl Matcher {
-    /// Whether there is a key that it matches.
+    /// Returns whether any key matches.
     pub(super) fn matches_anything(&self) -> bool {
         self.matches(&self.sample())
     }
 
-    /// A key that it matches, if there is any.
-    pub(super) fn sample(&self) -> Point {
+    /// Returns a key that matches, if there is any.
+    pub(super) fn sample(&self) -> ClassKey {
         let address = |all: &Option<Addresses>, family| {
             let prefixes = all.as_ref().and_then(|all| all.of(family));
             let first = prefixes.and_then(|all| all.as_slice().first());
@@ -310,7 +317,7 @@ impl Matcher {
             .with_l4_ports(port(&self.source_ports), port(&self.destination_ports))
             .with_l4_flags(self.flags.0)
             .with_state(KeyState::from_bits_truncate(self.state.0));
-        Point::new(&key)
+        ClassKey::new(&key)
     }
 }
 
@@ -324,9 +331,9 @@ fn has_port(all: Option<&Ranges>, port: u16) -> bool {
     all.is_none_or(|all| all.contains(port))
 }
 
-/// Places of one rule in the classifier at most.
+/// Limit of places of one rule in the classifier.
 const MAX_PARTS: usize = 64;
-/// Elements of one list that get places of their own at most; of a longer one, all share one.
+/// Limit of elements of one list with places of their own; those of a longer one share one.
 const MAX_SPREAD: usize = 16;
 
 /// A rule in its list.
@@ -335,7 +342,8 @@ pub(super) struct Rule {
     pub(super) info: Arc<RuleInfo>,
     pub(super) order: Order,
     pub(super) matcher: Matcher,
-    /// How many destinations, sources and destination ports have places of their own; one each at least.
+    /// Numbers of destinations, sources and destination ports with places of their own; at least
+    /// one each.
     spread: [u16; 3],
 }
 
@@ -366,12 +374,12 @@ impl Rule {
         }
     }
 
-    /// In how many places it is.
+    /// Returns the number of places of the rule.
     pub(super) fn parts(&self) -> u16 {
         self.spread.iter().product()
     }
 
-    /// What all keys that a part of the rule matches have in a field.
+    /// Returns the common prefix of a field in all keys that a part of the rule matches.
     pub(super) fn prefix(&self, part: u16, dim: Dim) -> Prefix {
         let matcher = &self.matcher;
         let [destinations, sources, ports] = self.spread;
@@ -405,7 +413,7 @@ fn of_option(value: Option<u64>, width: u8) -> Prefix {
     value.map_or(Prefix::ANY, |value| Prefix::of(value, width))
 }
 
-/// The element at a place, of so many; one place is all of them together.
+/// Returns the element at a place; if there is one place, the common prefix of all elements.
 fn of_addresses(all: &Option<Addresses>, at: u16, places: u16) -> Prefix {
     let Some(all) = all else { return Prefix::ANY };
     let mut each = all.v4.as_slice().iter().chain(all.v6.as_slice());

@@ -1,5 +1,5 @@
-//! Access lists the slow way, for tests and for fuzzing: every rule of every list is read anew for every key. Shares
-//! nothing with the compiler but the types of the model.
+//! Reference implementation of access lists, for tests and fuzzing: every rule of every list is
+//! parsed anew for every key. Shares nothing with the compiler but the types of the model.
 
 mod cases;
 
@@ -17,7 +17,7 @@ use api::v1::{
 
 pub use cases::check;
 
-/// A model that compiles, and what its names mean.
+/// A model that compiles, with its names.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle<'a> {
     /// The model.
@@ -26,19 +26,19 @@ pub struct Oracle<'a> {
     pub names: Names<'a>,
 }
 
-/// What the oracle says.
+/// Result of the oracle.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// What happens.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The names of the list and rule that decide, if one does.
+    /// The names of the list and rule that decide, if a rule does.
     pub rule: Option<(String, String)>,
 }
 
 impl Oracle<'_> {
-    /// What the lists of a port in a segment say of a key.
+    /// Evaluates the lists of a port in a segment for a key.
     #[must_use]
-    pub fn judge(
+    pub fn evaluate(
         &self,
         direction: Direction,
         segment: SegmentId,
@@ -51,7 +51,8 @@ impl Oracle<'_> {
         let above = |rule: &RuleSpec| {
             !rule.source.is_empty() || !rule.destination.is_empty() || transport(rule)
         };
-        // By its type, or because addresses and all behind them are those of IP, unless another type is said.
+        // By its EtherType, or because addresses and all fields behind them are those of IP, unless
+        // the rule has another EtherType.
         let network = |rule: &RuleSpec| match rule.ether_type.as_deref() {
             Some("ipv4" | "ipv6" | "arp" | "0x0800" | "0x86dd" | "0x0806") => true,
             Some(_) => false,
@@ -106,7 +107,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// First those of the port, then those of its groups, then those of the segment.
+    /// Returns the lists of the port, then those of its groups, then those of the segment.
     fn lists(
         &self,
         direction: Direction,
@@ -199,7 +200,7 @@ impl Oracle<'_> {
     }
 }
 
-/// Whether a rule looks at the protocol or behind it.
+/// Returns whether a rule matches on the protocol or behind it.
 fn transport(rule: &RuleSpec) -> bool {
     rule.protocol.is_some() || rule.fragment.is_some()
 }
@@ -220,7 +221,7 @@ fn protocol_matches(text: Option<&str>, key: &FlowKey) -> bool {
         None => true,
         Some("tcp") => protocol == 6,
         Some("udp") => protocol == 17,
-        // The other family has another ICMP, and this number no meaning.
+        // In the other family this number is not ICMP.
         Some("icmp" | "1") => protocol == 1 && v4,
         Some("icmpv6" | "58") => protocol == 58 && !v4,
         Some(number) => number.parse() == Ok(protocol),
@@ -240,7 +241,8 @@ fn piece_matches(piece: Option<Pieces>, state: KeyState) -> bool {
     }
 }
 
-/// Ports, flags, type and code. Later fragments have none: what would allow them does not, what would drop them does.
+/// Matches ports, flags, type and code. Later fragments have none: an allowing rule does not match
+/// them, a dropping rule does.
 fn into_transport_matches(rule: &RuleSpec, key: &FlowKey) -> bool {
     let looks = !rule.source_ports.is_empty()
         || !rule.destination_ports.is_empty()
@@ -278,10 +280,10 @@ fn port_matches(texts: &[PortText], port: u16) -> bool {
 
 fn flags_match(text: &str, flags: u16) -> bool {
     let names = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
-    let (set, looked_at) = text.split_once('/').expect("checked flags");
+    let (set, wildcards_of) = text.split_once('/').expect("checked flags");
     let has = |list: &str, name| list.split(',').any(|one| one.trim() == name);
     names
         .iter()
         .enumerate()
-        .all(|(bit, name)| !has(looked_at, *name) || has(set, *name) == (flags >> bit & 1 == 1))
+        .all(|(bit, name)| !has(wildcards_of, *name) || has(set, *name) == (flags >> bit & 1 == 1))
 }

@@ -1,8 +1,8 @@
-//! Which rule comes first.
+//! Order of rules.
 
 use serde::{Deserialize, Serialize};
 
-/// A rule's turn in its list: the lower comes first.
+/// Position of a rule in its list: the lower comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(super) struct Order(u64);
 
@@ -10,7 +10,8 @@ impl Order {
     /// After all rules.
     pub(super) const NEVER: Self = Self(u64::MAX);
 
-    /// By priority, the highest first, then by place in the list. Places stay below `u32::MAX`.
+    /// Returns the position by priority, the highest first, then by place in the list. Places stay
+    /// below `u32::MAX`.
     pub(super) fn new(priority: u32, place: u32) -> Self {
         Self(u64::from(u32::MAX - priority) << 32 | u64::from(place))
     }
@@ -23,12 +24,12 @@ impl Order {
         self.0 as u32
     }
 
-    /// What all rules of a greater priority come before.
+    /// Returns the limit behind all rules of a greater priority.
     pub(super) fn before(priority: u32) -> Self {
         Self::new(priority, 0)
     }
 
-    /// What all rules of this priority, or a greater one, come before.
+    /// Returns the limit behind all rules of this priority or a greater one.
     pub(super) fn behind(priority: u32) -> Self {
         Self::new(priority, u32::MAX)
     }

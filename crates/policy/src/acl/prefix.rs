@@ -1,9 +1,9 @@
-//! The first bits of a field, and sets of such.
+//! Prefixes of a field, and sets of them.
 
 use serde::{Deserialize, Serialize};
 
-/// The first `len` bits of a field. Fields of all widths begin at the highest bit, so that a prefix of one is compared
-/// as that of any other.
+/// The first `len` bits of a field. Fields of all widths begin at the highest bit, so that a prefix
+/// of one is compared as that of any other.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -13,7 +13,7 @@ pub(super) struct Prefix {
     pub(super) len: u8,
 }
 
-/// The first `len` bits; 128 at most.
+/// Returns a mask of the first `len` bits; 128 at most.
 pub(super) fn ones(len: u8) -> u128 {
     match len {
         0 => 0,
@@ -21,7 +21,7 @@ pub(super) fn ones(len: u8) -> u128 {
     }
 }
 
-/// How many first bits two values have in common.
+/// Returns the length of the common prefix of two values.
 #[inline]
 pub(super) fn common(a: u128, b: u128) -> u8 {
     (a ^ b).leading_zeros() as u8
@@ -39,7 +39,7 @@ impl Prefix {
         }
     }
 
-    /// A whole field of `width` bits.
+    /// Returns a whole field of `width` bits.
     pub(super) fn of(value: u64, width: u8) -> Self {
         Self::new(u128::from(value) << (128 - u32::from(width)), width)
     }
@@ -53,13 +53,13 @@ impl Prefix {
         self.len <= other.len && self.contains(other.bits)
     }
 
-    /// The longest prefix that covers both.
+    /// Returns the longest prefix that covers both.
     pub(super) fn join(self, other: Self) -> Self {
         let len = common(self.bits, other.bits);
         Self::new(self.bits, len.min(self.len).min(other.len))
     }
 
-    /// The first bit behind the prefix.
+    /// Returns the first bit behind the prefix.
     #[inline]
     pub(super) fn next_bit(self, value: u128) -> usize {
         (value << self.len >> 127) as usize & 1
@@ -71,7 +71,7 @@ impl Prefix {
 pub(super) struct Prefixes(Vec<Prefix>);
 
 impl Prefixes {
-    /// Leaves out what others cover, and joins what makes up a shorter prefix.
+    /// Removes prefixes covered by others, and joins halves to a shorter prefix.
     pub(super) fn new(mut all: Vec<Prefix>) -> Self {
         all.sort_unstable();
         let mut kept: Vec<Prefix> = Vec::with_capacity(all.len());
@@ -93,7 +93,7 @@ impl Prefixes {
         &self.0
     }
 
-    /// Whether every value is in here.
+    /// Returns whether every value is included.
     pub(super) fn is_all(&self) -> bool {
         self.0 == [Prefix::ANY]
     }
@@ -102,7 +102,7 @@ impl Prefixes {
         self.0.is_empty()
     }
 
-    /// The prefix that covers all of them.
+    /// Returns the longest prefix that covers all of them.
     pub(super) fn cover(&self) -> Prefix {
         match (self.0.first(), self.0.last()) {
             (Some(first), Some(last)) => first.join(*last),
@@ -110,7 +110,7 @@ impl Prefixes {
         }
     }
 
-    /// Where the prefixes begin that lie behind a value.
+    /// Returns the index of the first prefix that begins behind a value.
     #[inline]
     fn behind(&self, value: u128) -> usize {
         match self.0.as_slice() {
@@ -119,14 +119,14 @@ impl Prefixes {
         }
     }
 
-    /// The prefix that has the value.
+    /// Returns the prefix that contains the value.
     #[inline]
     pub(super) fn find(&self, value: u128) -> Option<Prefix> {
         let before = self.behind(value).checked_sub(1)?;
         Some(self.0[before]).filter(|prefix| prefix.contains(value))
     }
 
-    /// The first bits of a value of which none of the prefixes has all, where none has the value: how many suffice.
+    /// Returns the prefix length of a value outside that proves that it is in none of the prefixes.
     pub(super) fn bits_to_miss(&self, value: u128) -> u8 {
         let at = self.behind(value);
         let near = at.checked_sub(1).into_iter().chain([at]);
@@ -134,14 +134,14 @@ impl Prefixes {
         needed.max().unwrap_or(0)
     }
 
-    /// Whether all of `other` is in here.
+    /// Returns whether all of `other` is included.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let within = |prefix: &Prefix| self.find(prefix.bits).is_some_and(|p| p.covers(*prefix));
         other.0.iter().all(within)
     }
 }
 
-/// The prefix whose halves these are.
+/// Returns the prefix with these halves.
 fn halves_of(a: Prefix, b: Prefix) -> Option<Prefix> {
     let len = a.len.checked_sub(1)?;
     let whole = Prefix::new(a.bits, len);
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Prefixes of a field of 8 bits, of which every value can be tried.
+    /// Prefixes of a field of 8 bits, small enough to try every value.
     fn any_prefixes() -> impl Strategy<Value = Vec<Prefix>> {
         let prefix = (any::<u8>(), 0..=8u8)
             .prop_map(|(bits, len)| Prefix::new(u128::from(bits) << 120, len));
@@ -165,7 +165,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
         fn a_set_has_the_values_of_its_prefixes(all in any_prefixes()) {

@@ -12,7 +12,7 @@ pub(super) const WIDTH: u8 = 16;
 pub(super) struct Ranges(Vec<(u16, u16)>);
 
 impl Ranges {
-    /// Of ranges in any order, both ends included.
+    /// Returns the set of ranges in any order, both ends included.
     pub(super) fn new(mut all: Vec<(u16, u16)>) -> Self {
         all.sort_unstable();
         let mut kept: Vec<(u16, u16)> = Vec::with_capacity(all.len());
@@ -25,12 +25,12 @@ impl Ranges {
         Self(kept)
     }
 
-    /// Whether every number is in here.
+    /// Returns whether every number is included.
     pub(super) fn is_all(&self) -> bool {
         self.0 == [(0, u16::MAX)]
     }
 
-    /// The first and last number of each range.
+    /// Returns the first and last number of each range.
     pub(super) fn as_slice(&self) -> &[(u16, u16)] {
         &self.0
     }
@@ -46,7 +46,7 @@ impl Ranges {
         self.range_of(port).is_some()
     }
 
-    /// How many first bits of a port that is in here say so.
+    /// Returns the prefix length of a port inside that proves it.
     pub(super) fn bits_to_hit(&self, port: u16) -> u8 {
         let Some((from, to)) = self.range_of(port) else {
             return WIDTH;
@@ -58,7 +58,7 @@ impl Ranges {
         (0..=WIDTH).find(inside).unwrap_or(WIDTH)
     }
 
-    /// How many first bits of a port that is not in here say so.
+    /// Returns the prefix length of a port outside that proves it.
     pub(super) fn bits_to_miss(&self, port: u16) -> u8 {
         let differ = |end: u16| (port ^ end).leading_zeros() as u8 + 1;
         let needed = |&(from, to): &(u16, u16)| differ(if port < from { from } else { to });
@@ -71,7 +71,7 @@ impl Ranges {
     }
 }
 
-/// The longest prefix that covers a range.
+/// Returns the longest prefix that covers a range.
 pub(super) fn cover_of((from, to): (u16, u16)) -> Prefix {
     let wide = |port: u16| Prefix::of(port.into(), WIDTH);
     wide(from).join(wide(to))
@@ -94,10 +94,15 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn ranges_have_their_ports_and_blocks_are_the_largest(all in any_ranges(), near: prop::sample::Index, off in -2..3i32) {
+        fn ranges_have_their_ports_and_blocks_are_the_largest(
+            all in any_ranges(), near: prop::sample::Index, off in -2..3i32,
+        ) {
             let set = Ranges::new(all.clone());
             let (from, to) = *near.get(&all);
             for end in [from, to] {

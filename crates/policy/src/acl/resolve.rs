@@ -1,4 +1,4 @@
-//! From a rule as it is written to what it matches.
+//! Resolution of a rule's text to its conditions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 
-/// What names in rules mean.
+/// Objects that rules refer to by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Context {
     pub(super) sets: Arc<HashMap<String, Addresses>>,
@@ -31,7 +31,7 @@ pub(super) struct Context {
     pub(super) ports: BTreeMap<String, PortId>,
 }
 
-/// What is wrong with a field of something.
+/// Field and reason of an error.
 pub(super) type Fault = (&'static str, Reason);
 
 fn unknown(kind: &'static str, name: &str) -> Reason {
@@ -40,7 +40,7 @@ fn unknown(kind: &'static str, name: &str) -> Reason {
 }
 
 impl Context {
-    /// Checks and reads sets and groups.
+    /// Checks and resolves sets and groups.
     pub(super) fn new(
         model: &AccessModel,
         ports: &BTreeMap<String, PortId>,
@@ -83,7 +83,7 @@ impl Context {
             .ok_or_else(|| unknown("group", name))
     }
 
-    /// Ports by name, each once, in ascending order.
+    /// Resolves port names, each once, to ascending ids.
     fn ports(&self, names: &[String]) -> Result<Vec<PortId>, Reason> {
         let mut ports = Vec::with_capacity(names.len());
         for name in names {
@@ -102,7 +102,7 @@ impl Context {
         found.map_or_else(|| port.0.to_string(), |(name, _)| name.clone())
     }
 
-    /// Addresses, prefixes and sets. A single set is shared.
+    /// Resolves addresses, prefixes and sets. A single set is shared.
     fn addresses(&self, texts: &[String]) -> Result<Addresses, Reason> {
         let set = |text: &str| {
             let name = text.strip_prefix('@')?;
@@ -154,7 +154,7 @@ impl Context {
         Ok(Some(all))
     }
 
-    /// What a rule of a list with this direction is.
+    /// Resolves a rule of a list with this direction.
     pub(super) fn rule(
         &self,
         list: &Arc<str>,
@@ -205,7 +205,7 @@ impl Context {
     }
 }
 
-/// Makes an error of a reason.
+/// Returns a function from reason to error.
 pub(super) fn at(place: Place, field: &'static str) -> impl FnOnce(Reason) -> AccessError {
     move |reason| AccessError {
         place,
@@ -252,7 +252,7 @@ fn pieces(pieces: Option<Pieces>) -> (u16, u16) {
     }
 }
 
-/// What a rule says of the protocol and what comes behind it.
+/// Conditions on the protocol and fields behind it.
 struct Transport {
     protocol: Option<u8>,
     source_ports: Option<Ranges>,
@@ -292,7 +292,7 @@ impl Transport {
     }
 }
 
-/// Value and mask of TCP flags, or of type and code; and the field that says so.
+/// Returns the field with its value and mask of TCP flags, or of type and code.
 fn flags(spec: &RuleSpec, protocol: Option<u8>) -> Result<(&'static str, (u16, u16)), Fault> {
     if let Some(text) = &spec.tcp_flags {
         let field = "tcp_flags";
@@ -314,7 +314,7 @@ fn flags(spec: &RuleSpec, protocol: Option<u8>) -> Result<(&'static str, (u16, u
     }
 }
 
-/// The families that a rule may be of: IPv4 and IPv6.
+/// Address families of a rule: IPv4 and IPv6.
 type Families = [bool; 2];
 
 fn families_of(addresses: &Option<Addresses>) -> Families {
@@ -326,7 +326,7 @@ fn families_of(addresses: &Option<Addresses>) -> Families {
     }
 }
 
-/// Finds out which types the rule is for, and leaves out addresses of others.
+/// Determines the EtherTypes of the rule, and removes addresses of others.
 fn settle_kinds(matcher: &mut Matcher, ethertype: Option<u16>) -> Result<(), Fault> {
     let of_protocol = match matcher.protocol {
         Some(ICMP) => [true, false],
@@ -337,7 +337,7 @@ fn settle_kinds(matcher: &mut Matcher, ethertype: Option<u16>) -> Result<(), Fau
         None => [true, true],
         Some(IPV6) => [false, true],
         Some(IPV4) => [true, false],
-        // Its addresses are those of IPv4, and there is nothing behind them.
+        // ARP has IPv4 addresses and no protocol.
         Some(ARP) if !matcher.looks_at_transport() => [true, false],
         Some(_) => [false, false],
     };
@@ -364,7 +364,7 @@ fn settle_kinds(matcher: &mut Matcher, ethertype: Option<u16>) -> Result<(), Fau
     Ok(())
 }
 
-/// Leaves out addresses of other families.
+/// Removes addresses of other families.
 fn keep(addresses: &mut Option<Addresses>, families: Families) {
     let Some(all) = addresses else { return };
     if !families[0] && !all.v4.is_empty() {

@@ -1,4 +1,4 @@
-//! The compiled access model, and what it says of a frame.
+//! The compiled access model, and its evaluation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,24 +7,26 @@ use port::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use wire::flow::{FlowKey, FlowMask};
 
+use super::attachments::Overlap;
+use super::class_key::{ClassKey, Wildcards};
 use super::list::AccessList;
+use super::mask_set::MaskSet;
 use super::matcher::Rule;
 use super::order::Order;
-use super::palette::Palette;
-use super::point::{Looked, Point};
 use super::resolve::Context;
-use super::wiring::Overlap;
 use crate::model::SegmentId;
 use api::v1::{Direction, Otherwise};
 
-/// Names a rule for as long as it and its list have their names, over restarts too: for counters and logs. A hash of both names.
+/// Identifier of a rule for as long as it and its list keep their names, also over restarts: for
+/// counters and logs. A hash of both names.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 pub struct RuleId(pub u64);
 
 impl RuleId {
-    /// The id of a rule. (FNV-1a of the names with a zero between them; of two rules with the same one the second is refused.)
+    /// Returns the id of a rule: FNV-1a of the names with a zero between them. (Of two rules with
+    /// the same id the second is refused.)
     #[must_use]
     pub fn of(list: &str, rule: &str) -> Self {
         let bytes = list.bytes().chain([0]).chain(rule.bytes());
@@ -39,26 +41,26 @@ impl fmt::Display for RuleId {
     }
 }
 
-/// What happens to a frame.
+/// Verdict for a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It passes.
+    /// Pass.
     Allow,
-    /// It is dropped.
+    /// Drop.
     Drop,
-    /// It is dropped and its sender told so.
+    /// Drop, and notify the sender (ICMP error or TCP reset).
     Reject,
 }
 
-/// How often uses of a rule are logged.
+/// Rate limit of a rule's log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct LogLimit {
-    /// Frames a second at most; at least 1.
+    /// Frames per second at most; at least 1.
     pub per_second: u32,
 }
 
-/// What is to be known of a rule that has decided.
+/// Description of a rule, for statistics and logs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RuleInfo {
     /// Its id.
@@ -67,61 +69,61 @@ pub struct RuleInfo {
     pub list: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// What it does.
+    /// Its verdict.
     pub verdict: Verdict,
-    /// Whether its uses are logged.
+    /// Its log, if any.
     pub log: Option<LogLimit>,
 }
 
-/// Who has decided.
+/// Origin of a verdict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum By {
     /// No rule matched: the segment's default.
     Default,
-    /// The lists look at headers that could not be read; no rule is asked then.
-    Unreadable,
+    /// Headers that the lists match on could not be parsed; then no rule is evaluated.
+    Unparseable,
     /// The first rule that matched.
     Rule(Arc<RuleInfo>),
 }
 
-/// What the lists of one side of a frame's way say.
+/// Ruling of the lists in one direction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ruling {
-    /// What happens.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Who says so.
+    /// Its origin.
     pub by: By,
 }
 
 impl Ruling {
-    /// Whether the frame passes.
+    /// Returns whether the frame passes.
     #[must_use]
     pub fn allows(&self) -> bool {
         self.verdict == Verdict::Allow
     }
 
-    /// Why frames are dropped of which nothing else is said; `None` if they pass.
+    /// Returns the drop reason; `None` if frames pass.
     #[must_use]
     pub fn drop_reason(&self) -> Option<DropReason> {
         match (self.verdict, &self.by) {
             (Verdict::Allow, _) => None,
-            (_, By::Unreadable) => Some(DropReason::Unreadable),
+            (_, By::Unparseable) => Some(DropReason::Unparseable),
             (Verdict::Drop, _) => Some(DropReason::AclDenied),
             (Verdict::Reject, _) => Some(DropReason::AclRejected),
         }
     }
 
-    /// The rule that has decided.
+    /// Returns the rule that decided.
     #[must_use]
     pub fn rule(&self) -> Option<&Arc<RuleInfo>> {
         match &self.by {
             By::Rule(rule) => Some(rule),
-            By::Default | By::Unreadable => None,
+            By::Default | By::Unparseable => None,
         }
     }
 }
 
-/// Lists by number, for either direction, in the order in which they are asked.
+/// Indices of lists by direction, in the order in which they apply.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(super) struct Attached {
     pub(super) from_guest: Vec<u32>,
@@ -148,7 +150,7 @@ impl Attached {
     }
 }
 
-/// What a segment adds to its ports' lists.
+/// Lists and defaults of a segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct SegmentRules {
     pub(super) attached: Attached,
@@ -156,33 +158,34 @@ pub(super) struct SegmentRules {
     pub(super) to_guest: Otherwise,
 }
 
-/// What is attached to what.
+/// Attachments of lists to ports and segments.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Wiring {
-    /// What ports have attached, themselves and by their groups: each only once. The first is nothing.
+pub(super) struct Attachments {
+    /// Sets of lists that ports have, by themselves and by their groups, each only once. The first
+    /// is empty.
     pub(super) profiles: Vec<Attached>,
     /// By port id: its profile.
     pub(super) ports: Vec<u32>,
     /// By segment id.
     pub(super) segments: Vec<SegmentRules>,
-    /// Lists between the rules of which only priorities decide.
+    /// Pairs of lists whose rules are ordered by priority only.
     pub(super) overlaps: Vec<Overlap>,
 }
 
-/// All access lists, compiled: immutable, and cheap to copy, because copies share everything. The default has none and allows
-/// everything.
+/// All access lists, compiled: immutable, and cheap to copy, because copies share everything. The
+/// default has none and allows everything.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     pub(super) lists: Vec<Arc<AccessList>>,
-    pub(super) wiring: Arc<Wiring>,
-    pub(super) palette: Arc<Palette>,
+    pub(super) attachments: Arc<Attachments>,
+    pub(super) masks: Arc<MaskSet>,
     pub(super) context: Arc<Context>,
 }
 
 impl PartialEq for Rules {
-    /// Whether they say the same of all frames by the same rules.
+    /// Returns whether both decide the same for all frames by the same rules.
     fn eq(&self, other: &Self) -> bool {
-        self.wiring == other.wiring
+        self.attachments == other.attachments
             && self.lists.len() == other.lists.len()
             && self
                 .lists
@@ -194,24 +197,24 @@ impl PartialEq for Rules {
 
 impl Eq for Rules {}
 
-/// What the lists of a port in a segment are; for telling receivers apart.
+/// Identifier of a set of lists at ports: receivers with the same one get the same ruling.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ProfileId(u32);
 
 impl Rules {
-    /// Rules in all lists.
+    /// Returns the number of rules in all lists.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lists.iter().map(|list| list.len).sum()
     }
 
-    /// Whether there is no rule. (A segment may still deny by default.)
+    /// Returns whether there is no rule. (A segment may still deny by default.)
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A rule by its list's and its own name.
+    /// Returns a rule by its list's and its own name.
     #[must_use]
     pub fn rule(&self, list: &str, rule: &str) -> Option<Arc<RuleInfo>> {
         let list = self.lists.iter().find(|l| &*l.name == list)?;
@@ -219,9 +222,9 @@ impl Rules {
         Some(found.info.clone())
     }
 
-    /// Whether these and other rules say the same of all frames from a port in a segment (`FromGuest`), or of all frames to it
-    /// (`ToGuest`). Flows that they do not are to be decided anew: those from the port; those to it, and all floods in the
-    /// segment.
+    /// Returns whether these and other rules decide the same for all frames from a port in a
+    /// segment (`FromGuest`), or for all frames to it (`ToGuest`). If not, flows must be decided
+    /// anew: those from the port; those to it, and all floods in the segment.
     #[must_use]
     pub fn is_same_for(
         &self,
@@ -242,24 +245,31 @@ impl Rules {
             && own.iter().zip(&others).all(same)
     }
 
-    /// What the lists of a port in a segment say of a frame with this key, and the bits of the key that say so, besides those
-    /// of [`DECISION_MASK`](crate::DECISION_MASK): the narrowest mask. ([`decide`](crate::decide) rounds it up to one of a few.)
+    /// Evaluates the lists of a port in a segment for a key. Returns the ruling and the bits of the
+    /// key on which it depends, besides those of [`DECISION_MASK`](crate::DECISION_MASK): the
+    /// narrowest mask. ([`decide`](crate::decide()) rounds it up to one of a few.)
     #[must_use]
-    pub fn ask(
+    pub fn evaluate(
         &self,
         direction: Direction,
         segment: SegmentId,
         port: PortId,
         key: &FlowKey,
     ) -> (Ruling, FlowMask) {
-        let (point, mut looked) = (Point::new(key), Looked::default());
-        let ruling = self.judge(direction, segment, self.profile(port), &point, &mut looked);
-        (ruling, looked.add_to(FlowMask::NONE, key.ethertype()))
+        let (class_key, mut wildcards) = (ClassKey::new(key), Wildcards::default());
+        let ruling = self.evaluate_profile(
+            direction,
+            segment,
+            self.profile(port),
+            &class_key,
+            &mut wildcards,
+        );
+        (ruling, wildcards.add_to(FlowMask::NONE, key.ethertype()))
     }
 
-    /// Whether every frame of the segment passes unasked.
+    /// Returns whether every frame of the segment passes without evaluation.
     pub(crate) fn allow_all(&self, segment: SegmentId) -> bool {
-        let no_port = self.wiring.profiles.iter().all(Attached::is_empty);
+        let no_port = self.attachments.profiles.iter().all(Attached::is_empty);
         let allows = |rules: &SegmentRules| {
             rules.attached.is_empty()
                 && rules.from_guest == Otherwise::Allow
@@ -269,23 +279,24 @@ impl Rules {
     }
 
     fn segment(&self, segment: SegmentId) -> Option<&SegmentRules> {
-        self.wiring.segments.get(usize::from(segment.0))
+        self.attachments.segments.get(usize::from(segment.0))
     }
 
-    /// Ports with the same profile get the same rulings in the same segment.
+    /// Returns the profile of a port: ports with the same one get the same rulings in the same
+    /// segment.
     pub(crate) fn profile(&self, port: PortId) -> ProfileId {
-        let profile = self.wiring.ports.get(port.0 as usize);
+        let profile = self.attachments.ports.get(port.0 as usize);
         ProfileId(profile.copied().unwrap_or(0))
     }
 
-    /// Numbers of the lists that are asked, in their order.
+    /// Returns the indices of the lists that apply, in their order.
     fn numbers(
         &self,
         direction: Direction,
         segment: SegmentId,
         profile: ProfileId,
     ) -> impl Iterator<Item = &u32> + Clone {
-        let profile = self.wiring.profiles.get(profile.0 as usize);
+        let profile = self.attachments.profiles.get(profile.0 as usize);
         let segment = self.segment(segment).map(|rules| &rules.attached);
         let attached = profile.into_iter().chain(segment);
         attached.flat_map(move |attached| attached.of(direction))
@@ -301,7 +312,7 @@ impl Rules {
         numbers.filter_map(|number| Some(&**self.lists.get(*number as usize)?))
     }
 
-    /// Names of the lists that are asked, in their order.
+    /// Returns the names of the lists that apply, in their order.
     pub(crate) fn names(
         &self,
         direction: Direction,
@@ -323,27 +334,29 @@ impl Rules {
         }
     }
 
-    /// What one side says of a key, and what of the key says so.
-    pub(crate) fn judge(
+    /// Evaluates the lists in one direction, and adds the bits on which the ruling depends.
+    pub(crate) fn evaluate_profile(
         &self,
         direction: Direction,
         segment: SegmentId,
         profile: ProfileId,
-        point: &Point,
-        looked: &mut Looked,
+        class_key: &ClassKey,
+        wildcards: &mut Wildcards,
     ) -> Ruling {
         let lists = self.lists(direction, segment, profile);
-        lists.clone().for_each(|list| list.note_readable(looked));
-        if lists.clone().any(|list| list.cannot_read(point)) {
-            let (verdict, by) = (Verdict::Drop, By::Unreadable);
+        lists
+            .clone()
+            .for_each(|list| list.unwildcard_state(wildcards));
+        if lists.clone().any(|list| list.is_unparseable(class_key)) {
+            let (verdict, by) = (Verdict::Drop, By::Unparseable);
             return Ruling { verdict, by };
         }
-        let first = first_match(lists.clone(), point);
+        let first = first_match(lists.clone(), class_key);
         if let Some((_, rule)) = first {
-            rule.matcher.note_match(point, looked);
+            rule.matcher.unwildcard_match(class_key, wildcards);
         }
         for (turn, list) in lists.enumerate() {
-            list.note_misses(point, limit_before(first, turn), looked);
+            list.unwildcard_misses(class_key, limit_before(first, turn), wildcards);
         }
         match first {
             Some((_, rule)) => Ruling {
@@ -357,27 +370,28 @@ impl Rules {
         }
     }
 
-    /// What is to be looked at so that flows have few different masks.
-    pub(crate) fn round(&self, point: &Point, looked: &Looked) -> Looked {
-        self.palette.cover(point.family, looked)
+    /// Rounds up to one of the masks, so that flows have few different ones.
+    pub(crate) fn round(&self, class_key: &ClassKey, wildcards: &Wildcards) -> Wildcards {
+        self.masks.cover(class_key.family, wildcards)
     }
 }
 
-/// The rule of the highest priority; among equals that of the list that is asked first; and that list's turn.
+/// Returns the rule of the highest priority, among equals that of the first list, and the list's
+/// position.
 fn first_match<'a>(
     lists: impl Iterator<Item = &'a AccessList>,
-    point: &Point,
+    class_key: &ClassKey,
 ) -> Option<(usize, &'a Arc<Rule>)> {
     let mut first = None;
     for (turn, list) in lists.enumerate() {
-        if let Some(rule) = list.find(point, limit_before(first, turn)) {
+        if let Some(rule) = list.find(class_key, limit_before(first, turn)) {
             first = Some((turn, rule));
         }
     }
     first
 }
 
-/// Before what a rule of a list must come to come before the first one.
+/// Returns the limit before which a rule of a list precedes the first match.
 fn limit_before(first: Option<(usize, &Arc<Rule>)>, turn: usize) -> Order {
     let Some((turn_of_first, rule)) = first else {
         return Order::NEVER;

@@ -1,4 +1,5 @@
-//! Tests of access lists: the classifier against the oracle, what is refused, and what comes of frames.
+//! Tests of access lists: the classifier against the oracle, what is refused, and what comes of
+//! frames.
 
 mod decided;
 mod differential;

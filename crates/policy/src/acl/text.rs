@@ -1,15 +1,15 @@
-//! The texts in rules.
+//! Parsers of the texts in rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::MacAddr;
 
+use super::class_key::MacBits;
 use super::error::Reason;
-use super::point::MacBits;
 use super::prefix::{Prefix, ones};
 use api::v1::PortText;
 
-/// Characters of a name.
+/// Limit of characters in a name.
 const NAME_MAX: usize = 64;
 
 pub(super) fn name(text: &str) -> Result<(), Reason> {
@@ -19,7 +19,7 @@ pub(super) fn name(text: &str) -> Result<(), Reason> {
         .ok_or_else(|| Reason::Name(text.to_owned()))
 }
 
-/// A prefix, and whether it is one of IPv6.
+/// Parses a prefix; the flag is true for IPv6.
 pub(super) fn prefix(text: &str) -> Result<(Prefix, bool), Reason> {
     let bad = || Reason::Address(text.to_owned());
     let (address, len) = match text.split_once('/') {
@@ -47,7 +47,7 @@ pub(super) fn prefix(text: &str) -> Result<(Prefix, bool), Reason> {
     Ok((found, address.is_ipv6()))
 }
 
-/// Decimal digits alone: no sign.
+/// Parses decimal digits: no sign.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -82,7 +82,7 @@ pub(super) fn ether_type(text: &str) -> Result<u16, Reason> {
             None => number(text),
         },
     };
-    // Below are lengths (IEEE 802.3).
+    // Smaller values are lengths (IEEE 802.3).
     value
         .filter(|value| *value >= 0x600)
         .ok_or_else(|| Reason::EtherType(text.to_owned()))
@@ -104,7 +104,7 @@ pub(super) fn protocol(text: &str) -> Result<u8, Reason> {
     found.ok_or_else(|| Reason::Protocol(text.to_owned()))
 }
 
-/// The first and the last port.
+/// Parses the first and the last port.
 pub(super) fn ports(text: &PortText) -> Result<(u16, u16), Reason> {
     let text = match text {
         PortText::Number(port) => &port.to_string(),
@@ -115,16 +115,17 @@ pub(super) fn ports(text: &PortText) -> Result<(u16, u16), Reason> {
         Some((from, to)) if !from.is_empty() => (port(from)?, port(to)?),
         _ => (port(text)?, port(text)?),
     };
-    match from <= to {
-        true => Ok((from, to)),
-        false => Err(Reason::EmptyRange(text.clone())),
+    if from <= to {
+        Ok((from, to))
+    } else {
+        Err(Reason::EmptyRange(text.clone()))
     }
 }
 
-/// The flags from the lowest bit on (RFC 9293).
+/// Names of the flags from the lowest bit on (RFC 9293).
 const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
 
-/// Value and mask.
+/// Parses flags to value and mask.
 pub(super) fn tcp_flags(text: &str) -> Result<(u16, u16), Reason> {
     let bad = || Reason::Flags(text.to_owned());
     let flags = |names: &str| {

@@ -1,34 +1,34 @@
-//! A binary trie with compressed paths that never changes: a change makes a new one, which shares with the old one all
-//! that is not on the way to the place of the change.
+//! A binary trie with compressed paths that never changes: a change makes a new one, which shares
+//! with the old one all that is not on the way to the place of the change.
 
 use std::sync::Arc;
 
 use super::order::Order;
 use super::prefix::{Prefix, common};
 
-/// What lies in a trie.
+/// Content of a node.
 pub(super) trait Content: Clone + Default {
-    /// The earliest rule in it.
+    /// Returns the position of its first rule.
     fn best(&self) -> Order;
 
-    /// Whether it may be left out.
+    /// Returns whether it may be omitted.
     fn is_empty(&self) -> bool;
 }
 
-/// See the module.
+/// A trie: see the module.
 #[derive(Clone, Debug)]
 pub(super) struct Trie<T>(Link<T>);
 
 type Link<T> = Option<Arc<Node<T>>>;
 
-/// A prefix with something in it, or where two branches part.
+/// A prefix with content, or the fork of two branches.
 #[derive(Clone, Debug)]
 pub(super) struct Node<T> {
     pub(super) prefix: Prefix,
-    /// Of this node and all below it.
+    /// Lowest position in this node and all below it.
     pub(super) best: Order,
     pub(super) content: T,
-    /// By the first bit behind the prefix.
+    /// Children by the first bit behind the prefix.
     pub(super) children: [Link<T>; 2],
 }
 
@@ -47,12 +47,12 @@ impl<T: Content> Trie<T> {
         self.0.as_ref().map_or(Order::NEVER, |node| node.best)
     }
 
-    /// Changes what lies at a prefix.
+    /// Changes the content at a prefix.
     pub(super) fn update(&mut self, prefix: Prefix, change: impl FnOnce(&mut T)) {
         update(&mut self.0, prefix, change);
     }
 
-    /// What lies at a prefix.
+    /// Returns the content at a prefix.
     pub(super) fn get(&self, prefix: Prefix) -> Option<&T> {
         let mut next = self.0.as_deref();
         while let Some(node) = next.filter(|node| node.prefix.covers(prefix)) {
@@ -64,14 +64,14 @@ impl<T: Content> Trie<T> {
         None
     }
 
-    /// Whether another trie has its contents at the same prefixes, and all are as `same` says, which is not asked about what both
-    /// share.
+    /// Returns whether another trie has contents at the same prefixes that are equal by `same`.
+    /// Shared contents are not compared.
     pub(super) fn is_same(&self, other: &Self, same: &mut dyn FnMut(&T, &T) -> bool) -> bool {
         fn below<T>(a: &Link<T>, b: &Link<T>, same: &mut dyn FnMut(&T, &T) -> bool) -> bool {
             match (a, b) {
                 (None, None) => true,
                 (Some(a), Some(b)) if Arc::ptr_eq(a, b) => true,
-                // Where the prefixes are others, something lies below one that does not below the other.
+                // With different prefixes, one trie has content that the other does not have.
                 (Some(a), Some(b)) if a.prefix == b.prefix => {
                     let mut children = a.children.iter().zip(&b.children);
                     same(&a.content, &b.content) && children.all(|(a, b)| below(a, b, same))
@@ -82,7 +82,7 @@ impl<T: Content> Trie<T> {
         below(&self.0, &other.0, same)
     }
 
-    /// Every content.
+    /// Visits every content.
     pub(super) fn for_each(&self, each: &mut dyn FnMut(&T)) {
         fn below<T>(link: &Link<T>, each: &mut dyn FnMut(&T)) {
             if let Some(node) = link {
@@ -95,7 +95,7 @@ impl<T: Content> Trie<T> {
 }
 
 impl<T> Node<T> {
-    /// The branch that a value takes. The last bit of all has none.
+    /// Returns the branch that a value takes. The last bit has none.
     #[inline]
     pub(super) fn child(&self, value: u128) -> Option<&Self> {
         if self.prefix.len == 128 {
@@ -104,7 +104,7 @@ impl<T> Node<T> {
         self.children[self.prefix.next_bit(value)].as_deref()
     }
 
-    /// The branch that it does not take.
+    /// Returns the branch that it does not take.
     #[inline]
     pub(super) fn other_child(&self, value: u128) -> Option<&Self> {
         if self.prefix.len == 128 {
@@ -142,7 +142,7 @@ fn update<T: Content>(link: &mut Link<T>, prefix: Prefix, change: impl FnOnce(&m
         .min(at.prefix.len)
         .min(prefix.len);
     if shared < at.prefix.len {
-        // A branch parts here, or the new prefix is on the way.
+        // A branch forks here, or the new prefix is on the path.
         let mut parent = Node::empty(Prefix::new(prefix.bits, shared));
         let side = parent.prefix.next_bit(at.prefix.bits);
         parent.children[side] = link.take();
@@ -160,7 +160,7 @@ fn update<T: Content>(link: &mut Link<T>, prefix: Prefix, change: impl FnOnce(&m
     tidy(link);
 }
 
-/// Takes out a node that holds nothing and parts nothing.
+/// Removes a node without content and with less than two branches.
 fn tidy<T: Content>(link: &mut Link<T>) {
     let Some(node) = link else { return };
     if !node.content.is_empty() {

@@ -1,4 +1,4 @@
-//! From one model to another that differs in a few rules.
+//! Difference of two models in a few rules.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use api::v1::{AccessListSpec, AccessModel, RuleSpec};
 
 use super::compile::Change;
 
-/// Changes of rules that are made one by one at most: beyond that, compiling everything is no dearer.
-const FEW: usize = 64;
+/// Limit of single changes: beyond it, compiling everything is as cheap.
+const MAX_SINGLE_CHANGES: usize = 64;
 
-/// What leads from one model to another, if that is a few changed rules and nothing else.
+/// Returns the changes from one model to another, if they are a few rules and nothing else.
 #[must_use]
 pub fn few_changes(old: &AccessModel, new: &AccessModel) -> Option<Vec<Change>> {
     let same = old.address_sets == new.address_sets
@@ -26,7 +26,7 @@ pub fn few_changes(old: &AccessModel, new: &AccessModel) -> Option<Vec<Change>> 
     same.then_some(changes)
 }
 
-/// Whether two lists are the same but for their rules.
+/// Returns whether two lists differ at most in their rules.
 fn is_same_list(old: &AccessListSpec, new: &AccessListSpec) -> bool {
     old.name == new.name
         && old.direction == new.direction
@@ -35,7 +35,8 @@ fn is_same_list(old: &AccessListSpec, new: &AccessListSpec) -> bool {
         && old.ports == new.ports
 }
 
-/// Notes what makes one list's rules the other's; `None` if they are too many or stand in another order.
+/// Adds the changes from one list's rules to the other's; `None` if they are too many or the order
+/// differs.
 fn note_changes(
     old: &AccessListSpec,
     new: &AccessListSpec,
@@ -50,7 +51,7 @@ fn note_changes(
     let mut kept: Option<HashSet<&str>> = None;
     let mut rest = apart.others.iter().copied().peekable();
     for before in apart.own {
-        if changes.len() > FEW {
+        if changes.len() > MAX_SINGLE_CHANGES {
             return None;
         }
         match rest.peek() {
@@ -74,12 +75,12 @@ fn note_changes(
             }
         }
     }
-    // What is put comes behind all others.
+    // New rules go behind all others.
     if rest.peek().is_some() && !apart.at_end {
         return None;
     }
-    changes.extend(rest.take(FEW + 1).map(put));
-    (changes.len() <= FEW).then_some(())
+    changes.extend(rest.take(MAX_SINGLE_CHANGES + 1).map(put));
+    (changes.len() <= MAX_SINGLE_CHANGES).then_some(())
 }
 
 #[cfg(test)]
@@ -111,7 +112,7 @@ mod tests {
         }
     }
 
-    /// The names that are in another model, too, in their order.
+    /// Returns the names that are in both models, in their order.
     fn common<'a>(model: &'a AccessModel, other: &AccessModel) -> Vec<&'a str> {
         let names: HashSet<_> = other.lists[0].rules.iter().map(|r| &r.name).collect();
         let rules = model.lists[0].rules.iter();
@@ -120,7 +121,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whether the new model shares its rules with the old one or not.
+        /// Tests with a new model that shares its rules with the old one, and with one that does
+        /// not.
         #[test]
         fn changes_lead_from_one_model_to_the_other(
             first in 0..400u16,

@@ -132,7 +132,7 @@ fn barred_claims_are_dropped_and_not_learned() {
     let mut table = learned(&[(LAN, 1, 2)]);
     table.barred.insert((LAN, mac(1), PortId(1)));
     let decision = decide(&program(), &table, &key(1, None, mac(1), mac(9)));
-    assert_eq!(decision.action, Action::Drop(DropReason::MacClaim));
+    assert_eq!(decision.action, Action::Drop(DropReason::SpoofedSource));
     assert_eq!((decision.learn, decision.segment), (None, Some(LAN)));
     assert_eq!(
         action(&table, &key(2, None, mac(1), mac(9))),

@@ -9,30 +9,33 @@ use super::*;
 use crate::acl::{AccessModel, Direction, Names, Rules, Verdict};
 use crate::{Action, Destination, DropReason, Step, decide, explain};
 
-/// What follows from the steps alone.
+/// Derives the action from the steps alone.
 fn conclusion(steps: &[Step]) -> Action {
     let mut action = None;
     let (mut receivers, mut allowed, mut rejected) = (0, 0, false);
-    let denied = |rejected| match rejected {
-        true => Action::Drop(DropReason::AclRejected),
-        false => Action::Drop(DropReason::AclDenied),
+    let denied = |rejected| {
+        if rejected {
+            Action::Drop(DropReason::AclRejected)
+        } else {
+            Action::Drop(DropReason::AclDenied)
+        }
     };
     for step in steps {
         match step {
-            Step::Addresses(reason) | Step::Segment(Err(reason)) | Step::Guard(reason) => {
+            Step::Addresses(reason) | Step::Segment(Err(reason)) | Step::PortSecurity(reason) => {
                 return Action::Drop(*reason);
             }
-            Step::Source { barred: true } => return Action::Drop(DropReason::MacClaim),
+            Step::Source { barred: true } => return Action::Drop(DropReason::SpoofedSource),
             Step::Segment(Ok(_)) | Step::Source { .. } | Step::Unfiltered => {}
-            Step::Lists(asked) if asked.direction == Direction::FromGuest => {
-                if !asked.ruling.allows() {
-                    return denied(asked.ruling.verdict == Verdict::Reject);
+            Step::Lists(evaluation) if evaluation.direction == Direction::FromGuest => {
+                if !evaluation.ruling.allows() {
+                    return denied(evaluation.ruling.verdict == Verdict::Reject);
                 }
             }
-            Step::Lists(asked) => {
+            Step::Lists(evaluation) => {
                 receivers += 1;
-                allowed += u32::from(asked.ruling.allows());
-                rejected |= asked.ruling.verdict == Verdict::Reject;
+                allowed += u32::from(evaluation.ruling.allows());
+                rejected |= evaluation.ruling.verdict == Verdict::Reject;
             }
             Step::Destination(destination) => action = Some(whither(*destination, steps)),
         }
@@ -131,13 +134,13 @@ proptest! {
             let (decision, steps) = explain(&program, &table, &key);
             prop_assert_eq!(&decision, &decide(&program, &table, &key));
             prop_assert_eq!(decision.action, conclusion(&steps), "{:?}", steps);
-            let asked = |step: &Step| match step {
-                Step::Lists(asked) => Some(asked.clone()),
+            let evaluation = |step: &Step| match step {
+                Step::Lists(evaluation) => Some(evaluation.clone()),
                 _ => None,
             };
-            for asked in steps.iter().filter_map(asked) {
-                if let Some(rule) = asked.ruling.rule() {
-                    prop_assert!(asked.lists.contains(&rule.list), "{:?}", asked);
+            for evaluation in steps.iter().filter_map(evaluation) {
+                if let Some(rule) = evaluation.ruling.rule() {
+                    prop_assert!(evaluation.lists.contains(&rule.list), "{:?}", evaluation);
                 }
             }
         }
@@ -145,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn each_step_is_told_once_and_in_its_turn() {
+fn each_step_is_recorded_once_in_order() {
     let program = program();
     let mut table = Table::default();
     table.learned.insert((LAN, mac(2)), PortId(2));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Action, DropReason, decide};
 
-/// What happens to a frame, and whether its source is learned.
+/// Returns the action for a frame, and the source to learn.
 fn oracle(model: &Model, table: &Table, key: &FlowKey) -> (Action, Option<(SegmentId, MacAddr)>) {
     let port = PortId(key.in_port());
     let (source, destination) = (key.smac(), key.dmac());
@@ -24,8 +24,8 @@ fn oracle(model: &Model, table: &Table, key: &FlowKey) -> (Action, Option<(Segme
         Some(PortMode::Access(_)) if !untagged => return drop(DropReason::VlanNotAllowed),
         Some(PortMode::Access(segment)) => *segment,
         Some(PortMode::Trunk(carried)) => {
-            let wanted = if untagged { None } else { key.vlan() };
-            let found = carried.iter().find(|id| model.segments[id].vlan == wanted);
+            let desired = if untagged { None } else { key.vlan() };
+            let found = carried.iter().find(|id| model.segments[id].vlan == desired);
             match found {
                 Some(segment) => *segment,
                 None => return drop(DropReason::VlanUnknown),
@@ -33,7 +33,7 @@ fn oracle(model: &Model, table: &Table, key: &FlowKey) -> (Action, Option<(Segme
         }
     };
     if table.barred.contains(&(segment, source, port)) {
-        return drop(DropReason::MacClaim);
+        return drop(DropReason::SpoofedSource);
     }
     let learn = Some((segment, source));
     let known = table.learned.get(&(segment, destination)).copied();
@@ -69,7 +69,7 @@ fn oracle(model: &Model, table: &Table, key: &FlowKey) -> (Action, Option<(Segme
     (Action::flood(segment), learn)
 }
 
-/// Who gets a flood from `ingress`, and with which tag.
+/// Returns the receivers of a flood from `ingress`, with their tags.
 fn flooded(model: &Model, segment: SegmentId, ingress: PortId) -> Vec<(PortId, Option<u16>)> {
     let mut out = Vec::new();
     for (&port, mode) in &model.ports {
@@ -178,10 +178,13 @@ proptest! {
             if let Action::Flood { segment, .. } = decision.action {
                 let ingress = PortId(key.in_port());
                 let members: Vec<_> =
-                    program.flood(segment, ingress).map(|member| (member.port, member.tag)).collect();
+                    program
+                        .flood(segment, ingress)
+                        .map(|member| (member.port, member.tag))
+                        .collect();
                 prop_assert_eq!(members, flooded(&model, segment, ingress));
             }
-            // The mask tells the truth: other bits of the key change nothing.
+            // The mask holds: other bits of the key change nothing.
             let other = with_noise(&key, &decision.mask, &noise);
             prop_assert_eq!(decide(&program, &table, &other), decision);
         }

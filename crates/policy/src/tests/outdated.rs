@@ -1,4 +1,4 @@
-//! What is told to be outdated, held against all decisions.
+//! Outdated flows, compared with all decisions.
 
 use std::collections::BTreeMap;
 
@@ -67,12 +67,17 @@ fn keys() -> impl Iterator<Item = FlowKey> {
 
 const LISTS: [&str; 7] = [
     "",
-    "[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\n",
-    "[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\nprotocol='udp'\n",
-    "[[acl]]\nname='a'\ndirection='from-guest'\nports=['p1']\n[[acl.rule]]\nname='r'\naction='drop'\nprotocol='tcp'\n",
+    "[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\n\
+     action='drop'\n",
+    "[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\n\
+     protocol='udp'\n",
+    "[[acl]]\nname='a'\ndirection='from-guest'\nports=['p1']\n[[acl.rule]]\nname='r'\n\
+     action='drop'\nprotocol='tcp'\n",
     "[[acl_default]]\nsegment='red'\nto_guest='deny'\n",
-    "[[group]]\nname='g'\nports=['p1','p3']\n[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
-    "[[group]]\nname='g'\nports=['p1']\n[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
+    "[[group]]\nname='g'\nports=['p1','p3']\n[[acl]]\nname='a'\ndirection='to-guest'\n\
+     ports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
+    "[[group]]\nname='g'\nports=['p1']\n[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n\
+     [[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
 ];
 
 #[test]
@@ -117,17 +122,17 @@ fn whatever_is_not_outdated_is_decided_as_before() {
 }
 
 #[test]
-fn a_program_that_was_sent_knows_where_lists_are_asked() {
+fn a_received_program_knows_the_filtered_segments() {
     let program = program(1, 4, LISTS[4]);
-    assert!(program.without_rules().asks(SegmentId(0)));
-    assert!(!program.without_rules().asks(SegmentId(1)));
-    assert!(program.asks_anywhere());
+    assert!(program.without_rules().filters(SegmentId(0)));
+    assert!(!program.without_rules().filters(SegmentId(1)));
+    assert!(program.filters_anywhere());
 }
 
 #[test]
 fn newcomers_are_members_of_nothing_that_they_were_not_before() {
     let (before, after) = (program(1, 3, ""), program(2, 5, ""));
-    let without = after.without_newcomers(&before);
+    let without = after.without_new_members(&before);
     let ports = |program: &Program, segment| -> Vec<u32> {
         let members = program.members(SegmentId(segment)).iter();
         members.map(|member| member.port.0).collect()
@@ -144,5 +149,5 @@ fn newcomers_are_members_of_nothing_that_they_were_not_before() {
         (without.epoch(), without.ingress(PortId(4))),
         (2, after.ingress(PortId(4)))
     );
-    assert_eq!(before.without_newcomers(&after), before);
+    assert_eq!(before.without_new_members(&after), before);
 }

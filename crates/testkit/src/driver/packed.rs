@@ -5,8 +5,8 @@
 //! driver area         off_wrap u16, flags u16: which used notifications the driver wants
 //! device area         off_wrap u16, flags u16: which kicks the device wants
 //! ```
-//! Positions are counted without wrapping, in descriptors since the reset: position `p` lies in slot
-//! `p % size` of lap `p / size`, and the wrap counter is 1 in even laps.
+//! Positions are counted without wrapping, in descriptors since the reset: position `p` lies in
+//! slot `p % size` of lap `p / size`, and the wrap counter is 1 in even laps.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
@@ -174,8 +174,8 @@ impl PackedRing {
         self.avail += 1;
     }
 
-    /// Fills the indirect table of buffer `id` and returns the descriptor that names it. The table's
-    /// order is the chain; only WRITE counts there (section 2.8.7).
+    /// Fills the indirect table of buffer `id` and returns the descriptor that names it. The
+    /// table's order is the chain; only WRITE counts there (section 2.8.7).
     fn write_table(&mut self, id: u16, descs: &[RawDesc]) -> RawDesc {
         let gpa = self.tables.get(&self.ram, id, descs.len());
         for (at, desc) in (gpa..).step_by(16).zip(descs) {
@@ -195,7 +195,8 @@ impl PackedRing {
     }
 
     pub(super) fn publish(&mut self) -> u16 {
-        // Newest first: the device stops at the oldest head, so the whole batch appears with its flags.
+        // Newest first: the device stops at the oldest head, so the whole batch appears with its
+        // flags.
         let count = self.heads.len() as u16;
         while let Some((slot, flags)) = self.heads.pop() {
             self.ram.store_u16(self.desc(slot) + 14, flags);
@@ -218,8 +219,8 @@ impl PackedRing {
         }
     }
 
-    /// Whether the position that `off_wrap` names lies among `old..new`; both laps' worth of positions
-    /// repeat after `2 * size`.
+    /// Returns whether the position that `off_wrap` names lies among `old..new`; both laps' worth
+    /// of positions repeat after `2 * size`.
     fn passed(&self, off_wrap: u16, old: u64, new: u64) -> bool {
         let size = u64::from(self.options.size);
         let lap = if off_wrap & 0x8000 != 0 { 0 } else { size };
@@ -316,7 +317,8 @@ impl PackedRing {
         Ok(used)
     }
 
-    /// In order, ids go round; otherwise the latest is used again first, so that ids lose their order.
+    /// In order, ids go round; otherwise the latest is used again first, so that ids lose their
+    /// order.
     fn give_id(&mut self, id: u16) {
         if self.options.in_order {
             self.ids.push_back(id);

@@ -26,7 +26,8 @@ pub(super) struct SplitRing {
     pub(super) ram: GuestRam,
     pub(super) addrs: QueueAddrs,
     pub(super) options: QueueOptions,
-    /// Free descriptors; taken from the front when in order, else from the back, which scrambles chains.
+    /// Free descriptors; taken from the front when in order, else from the back, which scrambles
+    /// chains.
     free: VecDeque<u16>,
     /// The descriptor after each, as the driver wrote it.
     next: Vec<u16>,
@@ -212,7 +213,7 @@ impl SplitRing {
             return old != new && self.ram.load_u16(self.addrs.device) & NO_NOTIFY == 0;
         }
         let event = self.ram.load_u16(self.avail_event());
-        // The device wants to hear of the buffer at index `event`: is it among old..new?
+        // The device requests a notification at index `event`: is it among old..new?
         event.wrapping_sub(old) < new.wrapping_sub(old)
     }
 

@@ -218,8 +218,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Nobody may sleep while there is work: what was added comes back exactly once, and each side is told
-/// whenever it asked to be told.
+/// No side sleeps while there is work: each added buffer comes back exactly once, and each side is
+/// notified whenever it requested so.
 fn run(options: QueueOptions, steps: &[Step]) {
     let (ram, mut driver, mut device) = pair(options);
     let buffer = pieces(&ram, &[5, 6, 7]);
@@ -292,7 +292,7 @@ fn run(options: QueueOptions, steps: &[Step]) {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_and_nobody_oversleeps(
+    fn nothing_is_lost_and_no_wakeup_is_missed(
         steps in proptest::collection::vec(step(), 0..400),
         which in 0usize..8,
     ) {

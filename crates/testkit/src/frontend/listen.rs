@@ -30,10 +30,10 @@ impl FrontListener {
         })
     }
 
-    /// Takes the next connection; `timeout` is for it to come, and for each answer afterwards.
+    /// Accepts the next connection; `timeout` is for the connection, and for each reply afterwards.
     ///
     /// # Errors
-    /// [`FrontError::Timeout`] when nobody calls.
+    /// [`FrontError::Timeout`] without a connection.
     pub fn accept(&self, timeout: Duration) -> Result<FrontEnd, FrontError> {
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
         let limit = Timespec::try_from(timeout).map_err(io::Error::other)?;

@@ -17,7 +17,8 @@ use crate::guest_ram::{GuestRam, RamRegion, RegionSpec};
 const NO_FD: u64 = 0x100;
 const LOG_PAGE: u64 = 4096;
 
-/// The addresses in SET_VRING_ADDR: the front end's user addresses, and a guest address for the log.
+/// The addresses in SET_VRING_ADDR: the front end's user addresses, and a guest address for the
+/// log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VringAddr {
     /// Descriptor table or ring.
@@ -92,14 +93,14 @@ impl DirtyFile {
         &self.fd
     }
 
-    /// All pages that were written since they were taken last, as a VMM takes them: bits that are read are cleared, and
-    /// none is lost.
+    /// All pages that were written since they were taken last, as a VMM takes them: bits that are
+    /// read are cleared, and none is lost.
     #[must_use]
     pub fn take(&self) -> BTreeSet<u64> {
         let mut pages = BTreeSet::new();
         for at in 0..self.mapping.len() {
-            // SAFETY: `at` is inside the mapping, which lives as long as `self`; the back end sets bits with atomic
-            // instructions, too.
+            // SAFETY: `at` is inside the mapping, which lives as long as `self`; the back end sets
+            // bits with atomic instructions, too.
             let byte = unsafe { AtomicU8::from_ptr(self.mapping.as_ptr().add(at)) };
             if byte.load(Ordering::Relaxed) != 0 {
                 let bits = byte.swap(0, Ordering::AcqRel);
@@ -110,7 +111,7 @@ impl DirtyFile {
         pages
     }
 
-    /// Whether the page of guest address `gpa` was written.
+    /// Returns whether the page of guest address `gpa` was written.
     ///
     /// # Panics
     /// When the address lies behind the log.
@@ -451,8 +452,8 @@ impl FrontEnd {
         self.ask_u64(request::GET_STATUS)
     }
 
-    /// Sets a queue up and starts it: size, base, addresses, call and kick, as QEMU does. It is still to be
-    /// enabled.
+    /// Sets a queue up and starts it: size, base, addresses, call and kick, as QEMU does. It is
+    /// still to be enabled.
     ///
     /// # Errors
     /// As all requests.
@@ -471,7 +472,8 @@ impl FrontEnd {
     }
 }
 
-/// The fields take 20 bytes; QEMU and DPDK send 24, their structure's padding included, and so do we.
+/// The fields take 20 bytes; QEMU and DPDK send 24, their structure's padding included, and so do
+/// we.
 fn inflight(size: u64, offset: u64, queues: u16, queue_size: u16) -> Vec<u8> {
     let mut body = [size, offset].map(u64::to_le_bytes).concat();
     body.extend([queues, queue_size, 0, 0].map(u16::to_le_bytes).concat());

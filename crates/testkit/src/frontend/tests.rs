@@ -3,13 +3,13 @@ use std::os::fd::AsFd;
 use super::*;
 use crate::guest_ram::{GuestRam, RegionSpec};
 
-const SOON: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn pair() -> (FrontEnd, FrontEnd) {
     let (a, b) = UnixStream::pair().expect("sockets");
     (
-        FrontEnd::over(a, SOON).expect("a socket"),
-        FrontEnd::over(b, SOON).expect("a socket"),
+        FrontEnd::over(a, TIMEOUT).expect("a socket"),
+        FrontEnd::over(b, TIMEOUT).expect("a socket"),
     )
 }
 
@@ -19,7 +19,7 @@ fn reply(peer: &FrontEnd, code: u32, body: &[u8], fds: &[BorrowedFd<'_>]) {
 }
 
 #[test]
-fn refusals_and_wrong_answers_are_told_apart() {
+fn refusals_and_wrong_replies_are_distinguished() {
     let (mut front, peer) = pair();
     front.protocol = protocol::REPLY_ACK;
     reply(&peer, request::SET_OWNER, &7u64.to_le_bytes(), &[]);
@@ -46,7 +46,7 @@ fn refusals_and_wrong_answers_are_told_apart() {
         Err(FrontError::BadReply { .. })
     ));
     front.acknowledge = false;
-    front.set_owner().expect("nobody answers and nobody waits");
+    front.set_owner().expect("there is no reply and no wait");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn anything_can_be_sent() {
     assert!(matches!(peer.receive(), Err(FrontError::BadReply { .. })));
     front.send_bytes(b"half", &[]).expect("sent");
     drop(front);
-    assert!(peer.closes_within(SOON));
+    assert!(peer.closes_within(TIMEOUT));
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn the_listening_side_waits_so_long_and_no_longer() {
         listener.accept(Duration::from_millis(1)),
         Err(FrontError::Timeout(_))
     ));
-    let caller = FrontEnd::connect(&path, SOON).expect("a listener");
-    let accepted = listener.accept(SOON).expect("a caller");
+    let caller = FrontEnd::connect(&path, TIMEOUT).expect("a listener");
+    let accepted = listener.accept(TIMEOUT).expect("a caller");
     caller.send_raw(1, VERSION, 0, &[], &[]).expect("sent");
     assert_eq!(accepted.receive().expect("a message").request, 1);
     drop(listener);
@@ -166,6 +166,6 @@ fn events_count() {
     assert_eq!(a.wait(Duration::ZERO), 0);
     b.signal();
     b.signal();
-    assert!(wait_any(&[&a, &b], SOON));
-    assert_eq!((a.take(), b.wait(SOON), b.take()), (0, 2, 0));
+    assert!(wait_any(&[&a, &b], TIMEOUT));
+    assert_eq!((a.take(), b.wait(TIMEOUT), b.take()), (0, 2, 0));
 }

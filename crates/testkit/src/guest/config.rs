@@ -1,4 +1,4 @@
-//! What a guest asks for.
+//! Configuration of a guest.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::features::{
 use crate::guest_ram::{GuestRam, RegionSpec};
 use crate::net::{Cuts, NetOptions, RxBuffers};
 
-/// What a guest asks for.
+/// Configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
-    /// Wanted features; what the back end does not offer is left out.
+    /// Desired features; those that the back end does not offer are left out.
     pub features: u64,
     /// Features without which `connect` fails.
     pub required: u64,
-    /// Wanted protocol features.
+    /// Desired protocol features.
     pub protocol: u64,
     /// Entries of each queue.
     pub queue_size: u16,
@@ -37,8 +37,8 @@ pub struct GuestConfig {
     pub regions: Option<Vec<RegionSpec>>,
     /// Share memory region by region (ADD_MEM_REG) when the back end can.
     pub memory_slots: bool,
-    /// For load: poll instead of waiting for calls, which the back end is told not to make. Kicks are given
-    /// only when the device asks for them, as always.
+    /// For load: poll instead of waiting for interrupts, which are suppressed. Kicks are sent only
+    /// when the device requests them, as always.
     pub busy: bool,
     /// How long to wait for the back end, for each answer and for room in a full queue.
     pub timeout: Duration,
@@ -97,7 +97,7 @@ impl GuestConfig {
         self.without(VERSION_1 | RING_PACKED | IN_ORDER | uso)
     }
 
-    /// With more wanted features.
+    /// Returns the configuration with more desired features.
     #[must_use]
     pub fn with(self, features: u64) -> Self {
         Self {

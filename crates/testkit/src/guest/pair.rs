@@ -9,7 +9,7 @@ use crate::frontend::Event;
 use crate::guest_ram::GuestRam;
 use crate::net::{NetHeader, NetOptions, NetPair, Received};
 
-/// What a pair did.
+/// Counts of a pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PairStats {
     /// Frames sent.
@@ -46,7 +46,7 @@ pub struct GuestPair {
     pub tx_kick: Event,
     /// Calls for the transmit queue.
     pub tx_call: Event,
-    /// What happened so far.
+    /// Counts so far.
     pub stats: PairStats,
     busy: bool,
     timeout: Duration,
@@ -83,7 +83,8 @@ impl GuestPair {
         self.fds(&self.tx_kick, &self.tx_call)
     }
 
-    /// After the start of the queues: offers receive buffers and kicks once for what may already wait.
+    /// After the start of the queues: offers receive buffers and kicks once for what may already
+    /// wait.
     pub(super) fn begin(&mut self) {
         self.nic.tx.set_notifications(false);
         if self.busy {

@@ -1,4 +1,5 @@
-//! A guest against a back end of a few lines, which sends every frame back on the pair it came from.
+//! A guest against a back end of a few lines, which sends every frame back on the pair it came
+//! from.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -72,7 +73,8 @@ impl Backend {
         })
     }
 
-    /// Sleeps until a message (true) or a kick comes; nothing else wakes it, so a missing kick shows.
+    /// Sleeps until a message (true) or a kick comes; nothing else wakes it, so a missing kick
+    /// shows.
     fn wait(&self) -> bool {
         let kicks = self.rings.iter().filter_map(|r| r.kick.as_ref());
         let mut fds = vec![PollFd::new(self.peer.socket(), PollFlags::IN)];
@@ -290,7 +292,7 @@ fn ping(guest: &mut FakeGuest, from: u64, count: u64, checker: &mut SequenceChec
 }
 
 #[test]
-fn a_guest_hears_its_echo_in_every_configuration() {
+fn a_guest_receives_its_echo_in_every_configuration() {
     for config in configs() {
         let (front, backend) = connection();
         let mut guest = FakeGuest::over(front, config.clone()).expect("a session");

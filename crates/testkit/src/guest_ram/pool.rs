@@ -39,7 +39,7 @@ impl BufferPool {
         self.of(size).free.push(gpa);
     }
 
-    /// Takes back all buffers, whoever has them.
+    /// Takes back all buffers, used or not.
     pub fn recall(&mut self) {
         for list in &mut self.sizes {
             list.free.clone_from(&list.all);
@@ -75,7 +75,7 @@ mod tests {
             pool.give(gpa, size);
             taken.sort_unstable();
             taken.dedup();
-            assert_eq!(taken.len(), 8, "none is lent twice");
+            assert_eq!(taken.len(), 8, "none is taken twice");
             pool.recall();
         }
     }

@@ -1,5 +1,5 @@
-//! Which pages the guest itself writes: what a VMM learns from its accelerator during a migration, beside the log of the
-//! back end.
+//! Which pages the guest itself writes: what a VMM learns from its accelerator during a migration,
+//! beside the log of the back end.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// After a write, so that whoever takes the pages and reads them then sees it.
+    /// Marks pages after a write, so that a reader of the pages sees it.
     pub(super) fn note(&self, gpa: u64, len: usize) {
         if len > 0 && self.on.load(Ordering::Relaxed) {
             let last = (gpa + len as u64 - 1) / PAGE;

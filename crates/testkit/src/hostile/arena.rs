@@ -1,4 +1,4 @@
-//! Where a trick is played: ports, an end, and what was done.
+//! Environment of a trick: ports, an end, and counts.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ use crate::{FakeGuest, GuestConfig};
 const FIRST_ANSWER: Duration = Duration::from_millis(60);
 /// How long it waits for others.
 const ANSWER: Duration = Duration::from_millis(300);
-/// What an attacker asks for; LOG_ALL comes when a trick wants it.
+/// Features of an attacker; a trick that needs LOG_ALL adds it.
 const FEATURES: u64 =
     VERSION_1 | PROTOCOL_FEATURES | MRG_RXBUF | MQ | INDIRECT_DESC | EVENT_IDX | ALL_OFFLOADS;
 const PROTOCOL: u64 = protocol::MQ
@@ -117,8 +117,9 @@ impl<'a> Arena<'a> {
         self.crew(1, |_| run(self));
     }
 
-    /// So many threads that attack at once; their processor time is counted. A guest's driver panics when memory or
-    /// rings that were taken from it are no longer what it knows: that ends a thread's part.
+    /// So many threads that attack at once; their CPU time is counted. A guest's driver
+    /// panics when memory or rings that were taken from it are no longer what it knows: that ends a
+    /// thread's part.
     pub(super) fn crew(&self, threads: usize, work: impl Fn(usize) + Sync) {
         std::thread::scope(|scope| {
             for index in 0..threads {
@@ -135,7 +136,7 @@ impl<'a> Arena<'a> {
         });
     }
 
-    /// Whether the trick goes on.
+    /// Returns whether the trick continues.
     pub(super) fn on(&self) -> bool {
         Instant::now() < self.end && !self.stop.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Who plays a trick: threads of this process, or a process of their own.
+//! Attackers: threads of this process, or a process of their own.
 
 use std::io::{self, Read as _};
 use std::iter::Sum;
@@ -22,38 +22,39 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// The exit status of a process that a panic ended.
 const PANICKED: i32 = 3;
 
-/// Who plays the tricks.
+/// Kind of attackers.
 #[derive(Clone, Debug)]
 pub enum Attackers {
     /// Threads of this process, which share its locks and its allocator with honest guests.
     Threads,
-    /// Processes that run this program, which calls [`attack`] when its first argument is `--attack`.
+    /// Processes that run this program, which calls [`attack`] when its first argument is
+    /// `--attack`.
     Processes(PathBuf),
 }
 
 impl Attackers {
-    pub(super) fn play(&self, order: &Order, stop: &AtomicBool) -> io::Result<Played> {
+    pub(super) fn play(&self, job: &AttackJob, stop: &AtomicBool) -> io::Result<Played> {
         match self {
             Self::Threads => {
                 let tally = Tally::new();
-                order.play(&tally, stop);
+                job.play(&tally, stop);
                 Ok(tally.played())
             }
-            Self::Processes(program) => in_processes(program, order, stop),
+            Self::Processes(program) => in_processes(program, job, stop),
         }
     }
 }
 
-/// What attackers did.
+/// Counts of attackers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// How often they did what the trick does.
     pub steps: u64,
-    /// Connections that nobody answered: ports pause after faults.
+    /// Connections without a reply: ports pause after faults.
     pub unanswered: u64,
     /// Attackers whose driver was confused by what they did themselves.
     pub panics: u64,
-    /// Their processor time.
+    /// Their CPU time.
     pub cpu: Duration,
 }
 
@@ -104,7 +105,7 @@ impl Played {
     }
 }
 
-/// Where attackers count.
+/// Counters of attackers.
 pub(super) struct Tally {
     pub(super) steps: AtomicU64,
     pub(super) unanswered: AtomicU64,
@@ -134,14 +135,14 @@ impl Tally {
 
 /// A trick to play.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub(super) struct AttackJob {
     pub(super) trick: &'static Trick,
     pub(super) time: Duration,
     pub(super) seed: u64,
     pub(super) ports: Vec<PathBuf>,
 }
 
-impl Order {
+impl AttackJob {
     fn play(&self, tally: &Tally, stop: &AtomicBool) {
         let end = Instant::now() + self.time;
         Arena::new(&self.ports, end, stop, self.seed, tally).attack(self.trick.run);
@@ -159,7 +160,7 @@ impl Order {
         command
     }
 
-    /// What [`Order::command`] wrote, without the program.
+    /// Parses the arguments of [`AttackJob::command`], without the program.
     fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
         let mut value = |name| (args.next()? == name).then(|| args.next())?;
         let name = value("--attack")?;
@@ -174,27 +175,29 @@ impl Order {
     }
 }
 
-/// A process of attackers: plays the trick that these arguments name and prints what it did as one line.
+/// A process of attackers: plays the trick that these arguments name and prints what it did as one
+/// line.
 ///
 /// # Errors
 /// When they are not what [`run`](super::run) passes on, or the system refuses a signal handler.
 pub fn attack(args: impl Iterator<Item = String>, stop: &AtomicBool) -> io::Result<()> {
     static TALLY: Tally = Tally::new();
-    let order = Order::read(args);
-    let order = order.ok_or_else(|| io::Error::other("--attack: not called by this program"))?;
+    let job = AttackJob::read(args);
+    let job = job.ok_or_else(|| io::Error::other("--attack: not called by this program"))?;
     memory::survive_truncation()?;
-    // A release build ends at a panic, wherever it is caught: what was done so far has to be told before.
+    // A release build ends at a panic, wherever it is caught: the counts so far must be reported
+    // before.
     std::panic::set_hook(Box::new(|_| {
         TALLY.panics.fetch_add(1, Ordering::Relaxed);
         println!("{}", of_this_process(&TALLY).line());
         std::process::exit(PANICKED);
     }));
-    order.play(&TALLY, stop);
+    job.play(&TALLY, stop);
     println!("{}", of_this_process(&TALLY).line());
     Ok(())
 }
 
-/// With the processor time of all threads, those included that have not ended yet.
+/// With the CPU time of all threads, those included that have not ended yet.
 fn of_this_process(tally: &Tally) -> Played {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Played {
@@ -204,18 +207,18 @@ fn of_this_process(tally: &Tally) -> Played {
 }
 
 /// One process after another, where a panic ends one before its time.
-fn in_processes(program: &Path, order: &Order, stop: &AtomicBool) -> io::Result<Played> {
-    let end = Instant::now() + order.time;
+fn in_processes(program: &Path, job: &AttackJob, stop: &AtomicBool) -> io::Result<Played> {
+    let end = Instant::now() + job.time;
     let mut all = Vec::new();
     loop {
         let time = end.saturating_duration_since(Instant::now());
-        let seed = order.seed.wrapping_add(all.len() as u64);
-        let order = Order {
+        let seed = job.seed.wrapping_add(all.len() as u64);
+        let job = AttackJob {
             time,
             seed,
-            ..order.clone()
+            ..job.clone()
         };
-        let (status, played) = in_process(order.command(program), time, stop)?;
+        let (status, played) = in_process(job.command(program), time, stop)?;
         all.push(played);
         let left = end.saturating_duration_since(Instant::now());
         let again = status.code() == Some(PANICKED) && left >= SHORTEST;
@@ -238,13 +241,13 @@ fn in_process(
     }
     let played = text.lines().find_map(Played::read);
     let played = played.ok_or_else(|| {
-        let text = format!("the attackers' process told nothing: {status}");
+        let text = format!("the attackers' process reported nothing: {status}");
         io::Error::other(text)
     })?;
     Ok((status, played))
 }
 
-/// Waits for the end of attackers; tells them when they are to stop, and ends them when they do not by `end`.
+/// Waits for the end of attackers; requests it, and ends them if they do not stop by `end`.
 fn wait(child: &mut Child, end: Instant, stop: &AtomicBool) -> io::Result<ExitStatus> {
     let mut told = false;
     loop {
@@ -281,21 +284,21 @@ mod tests {
 
     #[test]
     fn a_process_reads_the_trick_that_it_is_to_play() {
-        let order = Order {
+        let job = AttackJob {
             trick: &TRICKS[3],
             time: Duration::from_millis(1250),
             seed: u64::MAX,
             ports: vec!["/run/red0.sock".into(), "/run/red1.sock".into()],
         };
-        let command = order.command("/bin/hostile".as_ref());
+        let command = job.command("/bin/hostile".as_ref());
         let args = command
             .get_args()
             .map(|arg| arg.to_string_lossy().into_owned());
         let args: Vec<String> = args.skip_while(|arg| arg != "--attack").collect();
-        let read = Order::read(args.iter().cloned()).expect("an order");
-        assert_eq!(read.trick.name, order.trick.name);
-        assert_eq!((read.time, read.seed), (order.time, order.seed));
-        assert_eq!(read.ports, order.ports);
-        assert!(Order::read(args.into_iter().take(5)).is_none());
+        let read = AttackJob::read(args.iter().cloned()).expect("an job");
+        assert_eq!(read.trick.name, job.trick.name);
+        assert_eq!((read.time, read.seed), (job.time, job.seed));
+        assert_eq!(read.ports, job.ports);
+        assert!(AttackJob::read(args.into_iter().take(5)).is_none());
     }
 }

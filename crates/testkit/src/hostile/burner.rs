@@ -1,4 +1,4 @@
-//! A program that burns processor time and does nothing else.
+//! A program that burns CPU time and does nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use super::arena::thread_cpu;
 /// A thread works and sleeps within so much time.
 const PERIOD: Duration = Duration::from_millis(4);
 
-/// Uses `cpu` of processor time within `time`, on as many threads as that takes; gives what it really used.
+/// Uses `cpu` of CPU time within `time`, on as many threads as that takes; gives what it
+/// really used.
 pub(super) fn burn(cpu: Duration, time: Duration, stop: &AtomicBool) -> Duration {
     let load = cpu.as_secs_f64() / time.as_secs_f64().max(1e-3);
     let threads = load.ceil().max(1.0);

@@ -95,7 +95,8 @@ pub(super) fn hugetlb(page: MemfdFlags, size: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// An eventfd that takes nothing more: who writes to it gets EAGAIN, and waits once [`block`] was called.
+/// An eventfd that takes nothing more: who writes to it gets EAGAIN, and waits once [`block`] was
+/// called.
 pub(super) fn full_event() -> io::Result<OwnedFd> {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes())?;

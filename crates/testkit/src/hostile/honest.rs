@@ -51,7 +51,7 @@ impl Honest {
         self.threads.push(std::thread::spawn(move || run(&book)));
     }
 
-    /// What was due since this was asked for last, and up to now.
+    /// Returns the samples due since the last call, and up to now.
     pub(super) fn take(&self) -> Samples {
         let now = Instant::now();
         Samples {

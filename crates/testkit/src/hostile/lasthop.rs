@@ -77,7 +77,7 @@ impl Lasthop {
         &self.attackers
     }
 
-    /// What its processes hold.
+    /// Returns the resources of its processes.
     pub(super) fn seen(&self) -> Snapshot {
         Snapshot::of(self.child.id(), self.log().lines().count())
     }
@@ -106,7 +106,7 @@ pub(super) fn send(pid: u32, signal: Signal) {
     let _ = pid.map(|pid| kill_process(pid, signal));
 }
 
-/// A folder that nobody else can look into, with an empty runtime directory.
+/// Creates a private folder, with an empty runtime directory.
 fn new_folder() -> io::Result<PathBuf> {
     let mut number = 0;
     loop {
@@ -130,7 +130,8 @@ fn configuration(attackers: &[String]) -> String {
     }
     let mut port = |name: &str, segment: &str| {
         text += &format!(
-            "\n[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\nsegment = \"{segment}\"\n"
+            "\n[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n\
+             segment = \"{segment}\"\n"
         );
     };
     for name in ["blue0", "blue1"] {

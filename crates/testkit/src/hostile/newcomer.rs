@@ -12,8 +12,8 @@ use crate::{FakeGuest, GuestConfig};
 
 /// A newcomer is up within this.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// Memory of a newcomer, as much as a small guest has: attackers must leave the switch room to map it. Hardly any of it
-/// is touched.
+/// Memory of a newcomer, as much as a small guest has: attackers must leave the switch room to map
+/// it. Hardly any of it is touched.
 const MEMORY: u64 = 256 << 20;
 /// From one newcomer to the next.
 const EVERY: Duration = Duration::from_secs(1);
@@ -46,7 +46,8 @@ fn come(path: &Path, timeout: Duration) -> Result<(), GuestError> {
     FakeGuest::over(front, config.guest(200))?.wait_link()
 }
 
-/// One newcomer after another, each gone before the next, while an attack of about `time` goes on; one at least.
+/// Connects one newcomer after another, each gone before the next, during an attack of about
+/// `time`; at least one.
 pub(super) fn newcomers(path: &Path, time: Duration, attacking: &AtomicBool) -> Vec<Arrival> {
     let mut all = Vec::new();
     // The first leaves the attackers some time to do harm.

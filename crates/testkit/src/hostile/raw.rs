@@ -69,7 +69,7 @@ pub(super) fn start(
     front.set_vring_enable(index, true)
 }
 
-/// Whether a conversation can go on after this: refusals are answers.
-pub(super) fn goes_on(result: &Result<(), FrontError>) -> bool {
+/// Returns whether a session can continue after this: refused messages are replies.
+pub(super) fn can_continue(result: &Result<(), FrontError>) -> bool {
     matches!(result, Ok(()) | Err(FrontError::Refused { .. }))
 }

@@ -1,4 +1,4 @@
-//! What a run says at its end.
+//! Report of a run.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use super::honest::Counts;
 use super::row::Row;
 use super::times::Latencies;
 
-/// What a run showed.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// One row a trick.
     pub rows: Vec<Row>,
-    /// What became of honest frames.
+    /// Counts of honest frames.
     pub counts: Counts,
     /// The goals that were missed, in words.
     pub missed: Vec<String>,
     /// It was ended before the last trick.
     pub interrupted: bool,
-    /// Tricks beside which honest frames or messages were late, in words; that alone misses no goal.
+    /// Tricks beside which honest frames or messages were late, in words; that alone misses no
+    /// goal.
     pub slow: Vec<String>,
     /// Beside all attackers together.
     pub beside: Latencies,
@@ -84,7 +85,8 @@ impl Report {
 fn latencies(beside: &str, cpu: Duration, of: &Latencies) -> String {
     let Latencies { frames, messages } = of;
     format!(
-        "beside {beside} ({:.1} s of processor time): p50/p99/max of {} frames {frames} us, of {} messages {messages} us\n",
+        "beside {beside} ({:.1} s of CPU time): p50/p99/max of {} frames {frames} us, of {} \
+         messages {messages} us\n",
         cpu.as_secs_f64(),
         frames.count,
         messages.count,

@@ -1,4 +1,4 @@
-//! What is known of one trick.
+//! Results of one trick.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::times::Latencies;
 use super::tricks::Trick;
 use super::watch::Snapshot;
 
-/// The p99 of a single trick's frames is not called slow up to this, in microseconds: there are too few of them.
+/// The p99 of a single trick's frames is not called slow up to this, in microseconds: there are too
+/// few of them.
 const FRAMES_P99: f64 = 1000.0;
 
 /// One trick's part of a run.
@@ -17,7 +18,7 @@ const FRAMES_P99: f64 = 1000.0;
 pub struct Row {
     /// The trick.
     pub trick: &'static Trick,
-    /// What the attackers did.
+    /// Counts of the attackers.
     pub played: Played,
     /// How long they attacked.
     pub attacked: Duration,
@@ -61,7 +62,8 @@ impl Row {
             arrived(std::slice::from_ref(&self.newcomer))
         );
         let mut line = format!(
-            "{:22} {:6} {:6} {:6} ms {:6} ms  {frames:21}  {:21}  {messages:21}  {:21}  {newcomers:15}  {:4}->{:4}  {:3}->{:3}  {:+7} {:5}  {}",
+            "{:22} {:6} {:6} {:6} ms {:6} ms  {frames:21}  {:21}  {messages:21}  {:21}  \
+             {newcomers:15}  {:4}->{:4}  {:3}->{:3}  {:+7} {:5}  {}",
             self.trick.name,
             self.played.steps,
             self.played.unanswered,
@@ -94,7 +96,8 @@ impl Row {
         Latencies::of(std::iter::once(&self.burner))
     }
 
-    /// How late honest frames or messages were beside this trick, in words, if that is worth a look.
+    /// How late honest frames or messages were beside this trick, in words, if that is worth a
+    /// look.
     pub(super) fn slow(&self) -> Option<String> {
         let (beside, burner) = (self.beside_attackers(), self.beside_burner());
         let frames = beside.slow_frames(&burner);
@@ -103,7 +106,7 @@ impl Row {
         (!found.is_empty()).then(|| format!("{}: {}", self.trick.name, found.join("; ")))
     }
 
-    /// What this trick did to Lasthop's processes, in words.
+    /// Describes the harm of this trick to Lasthop's processes.
     fn harm(&self) -> Vec<String> {
         self.after.harm(&self.first)
     }
@@ -140,7 +143,7 @@ impl Row {
     }
 }
 
-/// What the slowest of them took, in milliseconds.
+/// Returns the slowest arrival, in milliseconds.
 fn arrived(all: &[Arrival]) -> String {
     let slowest = all
         .iter()

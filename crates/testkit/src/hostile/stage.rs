@@ -1,10 +1,10 @@
-//! Where tricks are played: a Lasthop with honest guests, and another one where a trick did harm.
+//! Environments of tricks: a Lasthop with honest guests, and another one after harm.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::attack::{Order, Played};
+use super::attack::{AttackJob, Played};
 use super::burner;
 use super::honest::{Counts, Honest, Samples};
 use super::lasthop::Lasthop;
@@ -17,7 +17,8 @@ use super::{ATTACKERS, Options};
 /// How long what an attacker had may take to be given back.
 const SETTLE: Duration = Duration::from_secs(15);
 
-/// The stages of a run, one at a time: harm that a trick did is not to be blamed on those that follow.
+/// The environments of a run, one at a time: harm of a trick must not be attributed to those that
+/// follow.
 pub(super) struct Stages<'a> {
     options: &'a Options,
     stop: &'a AtomicBool,
@@ -74,7 +75,7 @@ pub(super) struct Stage<'a> {
     lasthop: Lasthop,
     options: &'a Options,
     stop: &'a AtomicBool,
-    /// What Lasthop held before the first trick.
+    /// Resources of Lasthop before the first trick.
     first: Snapshot,
     /// A trick did harm.
     spoilt: bool,
@@ -115,13 +116,14 @@ impl<'a> Stage<'a> {
         self.spoilt
     }
 
-    /// One trick: attack with newcomers beside it, another newcomer, burner, and what is left of it all.
+    /// One trick: attack with newcomers beside it, another newcomer, burner, and what is left of it
+    /// all.
     pub(super) fn play(&mut self, trick: &'static Trick, slot: Duration, seed: u64) -> Row {
         let before = self.lasthop.seen();
         self.honest.take();
         let wrong = self.honest.wrong();
         let share = if self.options.times { 0.5 } else { 0.65 };
-        let attack = self.attack(&Order {
+        let attack = self.attack(&AttackJob {
             trick,
             time: slot.mul_f64(share),
             seed,
@@ -151,18 +153,18 @@ impl<'a> Stage<'a> {
     }
 
     /// The trick alone, with newcomers beside it.
-    fn attack(&self, order: &Order) -> Attack {
+    fn attack(&self, job: &AttackJob) -> Attack {
         let path = self.lasthop.socket("newcomer");
         let attacking = AtomicBool::new(true);
         std::thread::scope(|scope| {
-            let coming = scope.spawn(|| newcomers(&path, order.time, &attacking));
+            let coming = scope.spawn(|| newcomers(&path, job.time, &attacking));
             let began = Instant::now();
-            let played = self.options.attackers.play(order, self.stop);
+            let played = self.options.attackers.play(job, self.stop);
             let lasted = began.elapsed();
             attacking.store(false, Ordering::Relaxed);
             let honest = self.honest.take();
             let panicked = |_| vec![Err("its thread panicked".to_owned())];
-            let name = order.trick.name;
+            let name = job.trick.name;
             let failed = |error| self.honest.fault(format!("{name} was not played: {error}"));
             Attack {
                 played: played.map_err(failed).unwrap_or_default(),
@@ -179,7 +181,7 @@ impl<'a> Stage<'a> {
         (cpu, self.honest.take())
     }
 
-    /// What Lasthop holds once that is no more than at first, or after a while.
+    /// Returns Lasthop's resources once they are no more than at first, or after a while.
     fn settle(&self) -> Snapshot {
         let end = Instant::now() + SETTLE;
         loop {

@@ -80,7 +80,8 @@ impl Latencies {
         let slow = burner.count > 0 && p99 > FRAMES_FACTOR * burner.p99;
         slow.then(|| {
             format!(
-                "p99 of honest frames is {p99:.0} us beside attackers, more than twice the {:.0} us beside the burner",
+                "p99 of honest frames is {p99:.0} us beside attackers, more than twice the {:.0} \
+                 us beside the burner",
                 burner.p99
             )
         })

@@ -163,7 +163,7 @@ pub const TRICKS: &[Trick] = &[
     ),
     trick(
         "answers-unread",
-        "answers that nobody reads",
+        "replies that are never read",
         sockets::unread,
     ),
     trick(

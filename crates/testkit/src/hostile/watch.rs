@@ -1,4 +1,4 @@
-//! What `/proc` says about Lasthop's processes.
+//! Resources of Lasthop's processes, from `/proc`.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use super::MAPPINGS_SLACK;
 /// The processes that are watched, by their programs' names.
 pub const PROCESSES: [&str; 3] = ["lasthop", "lasthop-control", "lasthop-switch"];
 
-/// What all of Lasthop held at a moment.
+/// Resources of all of Lasthop at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Each of [`PROCESSES`].
@@ -46,7 +46,7 @@ impl Snapshot {
         of.map(|(name, _)| name).collect()
     }
 
-    /// Whether a process is not the one that it was `before`.
+    /// Returns whether a process is not the one that it was `before`.
     #[must_use]
     pub fn has_replaced(&self, before: &Self) -> bool {
         self.pids() != before.pids()
@@ -57,8 +57,8 @@ impl Snapshot {
         pairs.all(|(now, before)| now.holds_no_more_than(before))
     }
 
-    /// The processes that were replaced or hold more than `before`, in words. Once one was replaced, the others hold
-    /// what they need for that: then it is not counted.
+    /// The processes that were replaced or hold more than `before`, in words. Once one was
+    /// replaced, the others hold what they need for that: then it is not counted.
     #[must_use]
     pub fn harm(&self, before: &Self) -> Vec<String> {
         let replaced = self.has_replaced(before);
@@ -84,7 +84,7 @@ impl Snapshot {
     }
 }
 
-/// What a process holds at a moment.
+/// Resources of a process at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Its process id; 0 while there is none.
@@ -100,7 +100,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Nothing when there is no such process, or it has ended and nobody has asked how.
+    /// Returns zeros when there is no such process, or it is a zombie.
     fn of(pid: u32) -> Self {
         let mappings = maps(pid);
         if mappings == 0 {

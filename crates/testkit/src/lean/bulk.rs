@@ -4,10 +4,10 @@
 //! buffer   0..12 virtio header   12..26 Ethernet   26..46 IPv4   46..66 TCP   66.. payload
 //! line k   64k+16 a word that is written for each frame anew                       from byte 80: summed
 //! ```
-//! The sender writes a word into every cache line of the payload, the receiver adds up all words of it, so
-//! that no byte is moved that nobody writes or reads. Receive buffers may be smaller than frames, which then
-//! lie in several (virtio 1.3 section 5.1.6.4, MRG_RXBUF); word sums are the same as long as buffers are
-//! whole lines.
+//! The sender writes a word into every cache line of the payload, the receiver adds up all words of
+//! it, so that every moved byte is written and read. Receive buffers may be smaller than frames,
+//! which then lie in several (virtio 1.3 section 5.1.6.4, MRG_RXBUF); word sums are the same as
+//! long as buffers are whole lines.
 
 use super::LeanPort;
 use super::frames::Frames;
@@ -17,7 +17,7 @@ use crate::guest_ram::GuestRam;
 use crate::net::{GSO_TCPV4, HEADER_LEN, NEEDS_CSUM};
 use crate::packets::{Flow, tcp_super};
 
-/// What a port must agree on for frames to cross whole.
+/// Features without which frames do not cross whole.
 pub(super) const FEATURES: u64 = CSUM | HOST_TSO4 | GUEST_CSUM | GUEST_TSO4 | MRG_RXBUF;
 
 /// Payload of a segment at an MTU of 1500, as Linux cuts it, which leaves room for timestamps.
@@ -33,7 +33,7 @@ pub const FRAME_LEN: u16 = (HEADERS + PAYLOAD) as u16;
 pub(super) const SLOTS: u16 = 32;
 /// Of the word in each line.
 const IN_LINE: usize = 16;
-/// Where sums begin: the first word in a line that is all payload.
+/// Offset of the first word in a line that is all payload.
 const SUMMED: usize = 64 + IN_LINE;
 /// Byte of the field that says in how many buffers a frame lies.
 const NUM_BUFFERS: usize = 10;
@@ -55,12 +55,12 @@ fn lines() -> u64 {
     ((bytes - SUMMED - 8) / 64 + 1) as u64
 }
 
-/// What a sender knows of the frames in its transmit buffers.
+/// State of a sender's transmit buffers.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// Sum over a frame with nothing written into it.
     blank: u64,
-    /// What is written next.
+    /// The next value.
     value: u64,
 }
 

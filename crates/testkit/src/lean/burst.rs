@@ -1,12 +1,12 @@
-//! Super-frames in bursts: how fast a back end moves them while it has nothing to wait for.
+//! Super-frames in bursts: the speed of a back end that never waits.
 //!
 //! ```text
 //! this thread   writes a window of frames at each port | publishes all | looks at the rings only | reads all
 //! back end                                               moves all of them
 //!                                                        <----- busy ----->
 //! ```
-//! Nobody writes or reads payload while the back end works, so the client is never the limit, and yet every byte was
-//! written by one core and is read by another.
+//! Payload is neither written nor read while the back end works, so the client is never the limit,
+//! and yet every byte was written by one core and is read by another.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use super::ring::Ring;
 use super::{Deadline, LeanError};
 use crate::net::HEADER_LEN;
 
-/// What came back of each port: buffer and bytes.
+/// Received buffers of each port, with their bytes.
 type Held = Vec<Vec<(u16, u32)>>;
 
-/// What bursts achieved.
+/// Results of bursts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BurstReport {
     /// Bytes that arrived, without virtio headers.

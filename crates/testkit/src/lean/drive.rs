@@ -9,8 +9,8 @@ use super::{Deadline, LeanError, LeanPort, LeanReport, Until};
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 256;
 
-/// Receives on all ports, then sends on all up to `goal` frames each since the port came up; whether
-/// anything moved.
+/// Receives on all ports, then sends on all up to `goal` frames each since the port came up;
+/// whether anything moved.
 #[inline]
 fn round<R: Ring>(ports: &mut [Port<R>], goal: &[u64]) -> Result<bool, LeanError> {
     let mut moved = false;

@@ -1,10 +1,10 @@
-//! Frames that stand in memory before the first is sent.
+//! Frames that are prepared in memory before the first is sent.
 //!
 //! ```text
 //! buffer   0..12 virtio header   12..26 Ethernet   26..46 IPv4   46..54 UDP   56..64 stamp   payload
 //! ```
-//! The flow is the two UDP ports, one number of 32 bits; UDP goes without a checksum (RFC 768), so nothing
-//! else depends on it.
+//! The flow is the two UDP ports, one number of 32 bits; UDP goes without a checksum (RFC 768), so
+//! nothing else depends on it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +23,7 @@ const PORTS: usize = HEADER_LEN + 34;
 const UDP_SUM: usize = 40;
 const STAMP: usize = HEADER_LEN + 44;
 
-/// What stamps ask of a configuration.
+/// Requirement of stamps on a configuration.
 pub(super) const STAMP_RULE: &str = "frames of 52 bytes or more, and not super-frames";
 
 /// The head of an IPv4 packet, up to its ports.
@@ -31,7 +31,8 @@ pub(super) const STAMP_RULE: &str = "frames of 52 bytes or more, and not super-f
 pub struct Head([u16; 12]);
 
 impl Head {
-    /// Of a frame of `frame_len` bytes. With TCP there must be 54 at least; flags and window are then what stands in the payload.
+    /// Of a frame of `frame_len` bytes. With TCP there must be 54 at least; flags and window are
+    /// then what stands in the payload.
     #[must_use]
     pub fn new(
         frame_len: u16,
@@ -73,16 +74,16 @@ pub(super) struct Frames {
     first: usize,
     stride: usize,
     len: u32,
-    /// What received frames start with.
+    /// First bytes of received frames.
     to_me: [u8; 6],
 }
 
 impl Frames {
-    /// Zeroed buffers of `len` bytes for port `to_me`. The stride is an odd number of cache lines, so that
-    /// the heads of the buffers spread over all sets of a cache.
+    /// Zeroed buffers of `len` bytes for port `to_me`. The stride is an odd number of cache lines,
+    /// so that the heads of the buffers spread over all sets of a cache.
     ///
-    /// A buffer starts with a cache line, unless `apart`: then the frame does, behind a header at the end of
-    /// the line before.
+    /// A buffer starts with a cache line, unless `apart`: then the frame does, behind a header at
+    /// the end of the line before.
     pub(super) fn new(
         ram: &GuestRam,
         (count, len): (u16, u32),
@@ -163,7 +164,7 @@ impl Frames {
         }
     }
 
-    /// Whether there is room for a stamp.
+    /// Returns whether there is room for a stamp.
     pub(super) fn takes_stamps(&self) -> bool {
         self.len as usize >= STAMP + 8
     }
@@ -184,7 +185,7 @@ impl Frames {
         half(at) | half(at + 4) << 32
     }
 
-    /// Whether the frame in buffer `id` was sent to this port.
+    /// Returns whether the frame in buffer `id` was sent to this port.
     #[inline]
     pub(super) fn is_mine(&self, id: u16) -> bool {
         let front = self.memory.u32(self.start(id) + DST).load(Relaxed);

@@ -19,7 +19,7 @@ pub struct Histogram {
     max: u64,
 }
 
-/// Where `value` is counted: the top seven bits of it, and how far they are from the bottom.
+/// Returns the bucket of `value`: its top seven bits, and their shift.
 const fn bucket(value: u64) -> usize {
     let bits = u64::BITS - value.leading_zeros();
     let shift = bits.saturating_sub(HALF_BITS + 1);
@@ -65,8 +65,8 @@ impl Histogram {
         self.max
     }
 
-    /// The least value that `share` of all values do not exceed, 0 to 1, or up to 1.6 % more; 0 without
-    /// values.
+    /// The least value that `share` of all values do not exceed, 0 to 1, or up to 1.6 % more; 0
+    /// without values.
     #[must_use]
     pub fn quantile(&self, share: f64) -> u64 {
         let rank = (share * self.count as f64).ceil().max(1.0) as u64;

@@ -1,11 +1,12 @@
-//! What moving super-frames costs at least: one plain copy of each, between the same kind of memory.
+//! Lower bound for moving super-frames: one plain copy of each, between the same kind of memory.
 //!
 //! ```text
 //! this thread   writes src[w], then w += window | waits | reads dst[r], then r += window
 //! other thread                                    src[c] -> dst[c], then c += 1
 //! ```
-//! The client writes and reads as it does with a switch, in bursts of as many frames (`burst`), in buffers of the same
-//! sizes and number, so that cache lines travel alike; there are no queues, no headers to look at and no decisions.
+//! The client writes and reads as it does with a switch, in bursts of as many frames (`burst`), in
+//! buffers of the same sizes and number, so that cache lines travel alike; there are no queues, no
+//! headers to look at and no decisions.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -28,7 +29,7 @@ struct Count(AtomicU64);
 
 /// One direction.
 #[derive(Debug)]
-struct Lane {
+struct Stream {
     src: Frames,
     dst: Frames,
     slots: [u64; 2],
@@ -42,7 +43,7 @@ fn slot(number: u64, slots: u64) -> u16 {
     (number % slots) as u16
 }
 
-impl Lane {
+impl Stream {
     /// Copies a frame, if one is there and a buffer to put it in.
     fn copy(&self) {
         let copied = self.copied.0.load(Relaxed);
@@ -52,9 +53,9 @@ impl Lane {
         }
         let from = self.src.start(slot(copied, self.slots[0]));
         let to = self.dst.start(slot(copied, self.slots[1]));
-        // SAFETY: between `written` and `copied` the source buffer is not written, and between `copied` and
-        // `read` the destination is not read, because `Client` waits for both counts; only this thread
-        // advances `copied`.
+        // SAFETY: between `written` and `copied` the source buffer is not written, and between
+        // `copied` and `read` the destination is not read, because `Client` waits for both counts;
+        // only this thread advances `copied`.
         unsafe { Span::copy((self.src.memory(), from), (self.dst.memory(), to), LEN) };
         self.copied.0.store(copied + 1, Release);
     }
@@ -62,29 +63,29 @@ impl Lane {
 
 /// The thread that writes and reads.
 struct Client<'a> {
-    lanes: &'a [Lane],
+    streams: &'a [Stream],
     writers: Vec<Writer>,
     window: u64,
     sums: [u64; 2],
 }
 
 impl Client<'_> {
-    /// Writes a window of frames in each lane, has them copied, and reads them; how long copying took. None when
-    /// the copier is gone.
+    /// Writes a window of frames in each stream, has them copied, and reads them; returns the time
+    /// of the copy. `None` if the copier has ended.
     fn burst(&mut self, gone: impl Fn() -> bool) -> Option<Duration> {
-        for (lane, writer) in self.lanes.iter().zip(&mut self.writers) {
-            let next = lane.written.0.load(Relaxed);
+        for (stream, writer) in self.streams.iter().zip(&mut self.writers) {
+            let next = stream.written.0.load(Relaxed);
             for number in next..next + self.window {
-                let start = lane.src.start(slot(number, lane.slots[0]));
-                self.sums[0] = self.sums[0].wrapping_add(writer.write(lane.src.memory(), start));
+                let start = stream.src.start(slot(number, stream.slots[0]));
+                self.sums[0] = self.sums[0].wrapping_add(writer.write(stream.src.memory(), start));
             }
         }
         let begin = Instant::now();
-        for lane in self.lanes {
-            lane.written.0.fetch_add(self.window, Release);
+        for stream in self.streams {
+            stream.written.0.fetch_add(self.window, Release);
         }
-        for lane in self.lanes {
-            while lane.copied.0.load(Acquire) != lane.written.0.load(Relaxed) {
+        for stream in self.streams {
+            while stream.copied.0.load(Acquire) != stream.written.0.load(Relaxed) {
                 if gone() {
                     return None;
                 }
@@ -92,14 +93,14 @@ impl Client<'_> {
             }
         }
         let took = begin.elapsed();
-        for lane in self.lanes {
-            let next = lane.read.0.load(Relaxed);
+        for stream in self.streams {
+            let next = stream.read.0.load(Relaxed);
             for number in next..next + self.window {
-                let start = lane.dst.start(slot(number, lane.slots[1]));
-                let sum = bulk::sum(lane.dst.memory(), start, LEN);
+                let start = stream.dst.start(slot(number, stream.slots[1]));
+                let sum = bulk::sum(stream.dst.memory(), start, LEN);
                 self.sums[1] = self.sums[1].wrapping_add(sum);
             }
-            lane.read.0.fetch_add(self.window, Release);
+            stream.read.0.fetch_add(self.window, Release);
         }
         Some(took)
     }
@@ -113,14 +114,14 @@ impl Client<'_> {
                 break;
             };
             report.busy += took;
-            report.bytes += self.lanes.len() as u64 * self.window * u64::from(bulk::FRAME_LEN);
+            report.bytes += self.streams.len() as u64 * self.window * u64::from(bulk::FRAME_LEN);
         }
         report
     }
 }
 
-/// Two lanes between two memories, and their writers.
-fn lanes(config: &LeanConfig) -> Result<(Vec<Lane>, Vec<Writer>), LeanError> {
+/// Returns two streams between two memories, and their writers.
+fn streams(config: &LeanConfig) -> Result<(Vec<Stream>, Vec<Writer>), LeanError> {
     let received = u64::from(config.queue_size) * u64::from(config.rx_buffer) / LEN as u64;
     let slots = [
         config.queue_size.min(bulk::SLOTS),
@@ -134,7 +135,7 @@ fn lanes(config: &LeanConfig) -> Result<(Vec<Lane>, Vec<Writer>), LeanError> {
         let src = Frames::new(&rams[index], (slots[0], LEN as u32), false, ends[0]);
         let dst = Frames::new(&rams[index ^ 1], (slots[1], LEN as u32), false, ends[1]);
         let writer = Writer::fill(&src, (&rams[index], slots[0]), ends);
-        let lane = Lane {
+        let stream = Stream {
             src,
             dst,
             slots: slots.map(u64::from),
@@ -142,17 +143,17 @@ fn lanes(config: &LeanConfig) -> Result<(Vec<Lane>, Vec<Writer>), LeanError> {
             copied: Count::default(),
             read: Count::default(),
         };
-        (lane, writer)
+        (stream, writer)
     };
     Ok([0, 1].map(one).into_iter().unzip())
 }
 
-/// Writes and reads bursts of super-frames on this thread, on the configured CPU, while a thread on `copy_cpu` does
-/// nothing but copy them, for `time` after a tenth of it for warming up.
+/// Writes and reads bursts of super-frames on this thread, on the configured CPU, while a thread on
+/// `copy_cpu` does nothing but copy them, for `time` after a tenth of it for warming up.
 ///
 /// # Errors
-/// When memory or a CPU cannot be had, the configuration is none for super-frames, or what was read is not what was
-/// written.
+/// When memory or a CPU cannot be had, the configuration is none for super-frames, or what was read
+/// is not what was written.
 pub fn memcpy(
     config: &LeanConfig,
     copy_cpu: usize,
@@ -164,23 +165,23 @@ pub fn memcpy(
     };
     config.check(2)?;
     let _pinned = config.cpu.map(Pinned::to).transpose()?;
-    let (lanes, writers) = lanes(&config)?;
+    let (streams, writers) = streams(&config)?;
     let stop = AtomicBool::new(false);
     let mut client = Client {
-        lanes: &lanes,
+        streams: &streams,
         writers,
-        window: config.most_on_the_way().min(lanes[0].slots[1]),
+        window: config.most_on_the_way().min(streams[0].slots[1]),
         sums: [0; 2],
     };
     std::thread::scope(|scope| {
         let copier = scope.spawn(|| {
             let _pinned = Pinned::to(copy_cpu)?;
             while !stop.load(Relaxed) {
-                lanes.iter().for_each(Lane::copy);
+                streams.iter().for_each(Stream::copy);
             }
             Ok(())
         });
-        // A copier that could not move to its CPU copies nothing; nobody waits for it.
+        // A copier that could not move to its CPU copies nothing: the client must not wait for it.
         client.bursts(time / 10, || copier.is_finished());
         let report = client.bursts(time, || copier.is_finished());
         stop.store(true, Relaxed);

@@ -17,7 +17,8 @@ const BATCH: u16 = 64;
 pub(super) trait Device: Send + 'static {
     /// Buffers that wait, up to `most`.
     fn waiting(&mut self, most: u16) -> u16;
-    /// Uses the next `n` buffers, at least one, with `written` bytes in each when it is for the guest.
+    /// Uses the next `n` buffers, at least one, with `written` bytes in each when it is for the
+    /// guest.
     fn give(&mut self, n: u16, written: Option<u32>);
     /// Declines kicks.
     fn begin(&mut self);

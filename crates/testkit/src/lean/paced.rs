@@ -3,9 +3,9 @@
 //! ```text
 //! frame   0..42 headers   44..52 when it was sent, in nanoseconds since the client began
 //! ```
-//! Port 0 sends and port 1 receives, in one thread that polls and reads one clock. (Port 0 is looked after
-//! too: a switch that floods sends it something.) Towards the switch the
-//! ports are guests that do one thing at a time: each frame is published alone, and after it the device is
+//! Port 0 sends and port 1 receives, in one thread that polls and reads one clock. (Port 0 is
+//! looked after too: a switch that floods sends it something.) Towards the switch the ports are
+//! guests that do one thing at a time: each frame is published alone, and after it the device is
 //! asked once whether it wants a kick.
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::port::Port;
 use super::ring::Ring;
 use super::{Lean, LeanError, Pinned, Ports, drive, frames};
 
-/// When frames are sent.
+/// Send rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// Frames a second in the mean, more than 0.
@@ -24,7 +24,7 @@ pub struct Pace {
     pub poisson: bool,
 }
 
-/// What happened in a paced run.
+/// Results of a paced run.
 #[derive(Clone, Debug, Default)]
 pub struct PacedReport {
     /// How long frames were sent for.
@@ -35,15 +35,15 @@ pub struct PacedReport {
     pub received: u64,
     /// Frames sent and never received.
     pub lost: u64,
-    /// Frames that were due and not sent before the end: the device let the ring fill up, or the client
-    /// fell behind.
+    /// Frames that were due and not sent before the end: the device let the ring fill up, or the
+    /// client fell behind.
     pub unsent: u64,
     /// Kicks given, all queues.
     pub kicks: u64,
     /// From writing a frame to seeing it at the other port, in nanoseconds.
     pub latency: Histogram,
-    /// By how much frames were sent later than they were due, in nanoseconds: the client's own fault,
-    /// and not part of the latency.
+    /// By how much frames were sent later than they were due, in nanoseconds: the client's own
+    /// fault, and not part of the latency.
     pub lag: Histogram,
 }
 
@@ -56,8 +56,8 @@ impl PacedReport {
 }
 
 impl Lean {
-    /// Sends from port 0 to port 1 at a given pace for `time`, on this thread, on the configured CPU, and
-    /// measures how long each frame is on its way.
+    /// Sends from port 0 to port 1 at a given pace for `time`, on this thread, on the configured
+    /// CPU, and measures how long each frame is on its way.
     ///
     /// # Errors
     /// As [`Lean::run`], and when frames are too short to carry the time.
@@ -65,8 +65,8 @@ impl Lean {
         self.paced_beside(pace, time, None)
     }
 
-    /// As [`Lean::paced`], while a neighbour's two ports send each other as much as they can, on this thread too:
-    /// between two looks at these ports one batch each.
+    /// As [`Lean::paced`], while a neighbour's two ports send each other as much as they can, on
+    /// this thread too: between two looks at these ports one batch each.
     ///
     /// # Errors
     /// As [`Lean::paced`], also of the neighbour.
@@ -94,7 +94,7 @@ impl Lean {
     }
 }
 
-/// When the next frame is due, in nanoseconds since the run began.
+/// Due time of the next frame, in nanoseconds since the run began.
 #[derive(Debug)]
 struct Schedule {
     /// Between two frames, in the mean.
@@ -146,7 +146,7 @@ impl SplitMix {
 /// How long, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Times {
-    /// Where the times in frames begin: before the run.
+    /// Zero of the times in frames: before the run.
     epoch: Instant,
     /// How long frames are sent.
     time: Duration,

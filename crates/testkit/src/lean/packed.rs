@@ -1,7 +1,9 @@
-//! A packed ring (virtio 1.3 section 2.8): a descriptor is offered with one store of its second half.
+//! A packed ring (virtio 1.3 section 2.8): a descriptor is offered with one store of its second
+//! half.
 //!
-//! Positions count descriptors without end; position `p` lies in slot `p % size`, and the wrap counter is
-//! 1 in even laps. A buffer's address is written again only when another buffer moved into its slot.
+//! Positions count descriptors without end; position `p` lies in slot `p % size`, and the wrap
+//! counter is 1 in even laps. A buffer's address is written again only when another buffer moved
+//! into its slot.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

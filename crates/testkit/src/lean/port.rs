@@ -14,7 +14,7 @@ use crate::frontend::{Event, FrontEnd, VringAddr};
 use crate::guest_ram::{EDGE, GuestRam, RegionSpec};
 use crate::net::HEADER_LEN;
 
-/// Where the port's memory starts in its guest.
+/// Start of the port's memory in its guest.
 const MEMORY: u64 = 1 << 32;
 const RX: u32 = 0;
 const TX: u32 = 1;
@@ -39,9 +39,10 @@ impl Bell {
         })
     }
 
-    /// Kicks when something was offered since the last kick and the device asks for it. It is called again
-    /// and again, so a request that is seen late is not lost; with `once` a barrier sees to that: either the
-    /// request is seen here, or the device sees the buffers (virtio 1.3 section 2.7.13.4.1).
+    /// Kicks when something was offered since the last kick and the device asks for it. It is
+    /// called again and again, so a request that is seen late is not lost; with `once` a barrier
+    /// sees to that: either the request is seen here, or the device sees the buffers (virtio 1.3
+    /// section 2.7.13.4.1).
     #[inline]
     fn settle(&mut self, ring: &impl Ring) -> u64 {
         if !self.owed {
@@ -50,12 +51,12 @@ impl Bell {
         if self.once {
             fence(SeqCst);
         }
-        let wanted = ring.wants_kick();
-        self.owed = !wanted && !self.once;
-        if wanted {
+        let desired = ring.wants_kick();
+        self.owed = !desired && !self.once;
+        if desired {
             self.kick.signal();
         }
-        wanted.into()
+        desired.into()
     }
 }
 
@@ -77,7 +78,7 @@ pub(super) struct Port<R> {
     pub(super) counts: LeanPort,
     batch: u16,
     pub(super) window: u64,
-    /// Frames sent that nobody waits for any more.
+    /// Frames sent and given up as lost.
     pub(super) given_up: u64,
     gap: u32,
     touch: bool,
@@ -287,7 +288,7 @@ impl<R: Ring> Port<R> {
         Ok(true)
     }
 
-    /// Whether `n` frames can be sent.
+    /// Returns whether `n` frames can be sent.
     #[inline]
     pub(super) fn has_room(&mut self, n: u16) -> Result<bool, LeanError> {
         if self.tx.free() < n {
@@ -375,12 +376,13 @@ impl<R: Ring> Port<R> {
         Ok(true)
     }
 
-    /// Whether frames are long enough for [`Port::send_stamped`].
+    /// Returns whether frames are long enough for [`Port::send_stamped`].
     pub(super) fn takes_stamps(&self) -> bool {
         self.bulk.is_none() && self.tx_frames.takes_stamps()
     }
 
-    /// Ask the device once after each offer whether it wants a kick, as a guest does, or again and again.
+    /// Ask the device once after each offer whether it wants a kick, as a guest does, or again and
+    /// again.
     pub(super) fn kick_once(&mut self, once: bool) {
         for bell in [&mut self.rx_bell, &mut self.tx_bell] {
             bell.once = once;

@@ -1,4 +1,4 @@
-//! What the client needs of a ring, whatever its layout.
+//! Interface of a ring, whatever its layout.
 
 use super::LeanError;
 use crate::driver::QueueAddrs;
@@ -21,7 +21,7 @@ impl Buffers {
     }
 }
 
-/// What a ring is made with.
+/// Parameters of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingOptions {
     /// Entries, a power of two.
@@ -32,16 +32,16 @@ pub(super) struct RingOptions {
     pub(super) in_order: bool,
 }
 
-/// The driver's half of a ring in which every buffer takes one descriptor and is offered again where the
-/// device returned it.
+/// The driver's half of a ring in which every buffer takes one descriptor and is offered again
+/// where the device returned it.
 pub(super) trait Ring: Sized + Send {
-    /// What a device's half is made of.
+    /// Device half of the ring.
     type Device: super::null::Device;
 
     /// A ring with all buffers described and none offered.
     fn new(ram: &GuestRam, buffers: Buffers, options: RingOptions) -> Self;
 
-    /// Where it is.
+    /// Returns its addresses.
     fn addrs(&self) -> QueueAddrs;
 
     /// Entries.
@@ -68,6 +68,6 @@ pub(super) trait Ring: Sized + Send {
     /// Takes back without looking at what was written.
     fn reclaim(&mut self) -> Result<u16, LeanError>;
 
-    /// Whether the device asks for kicks now.
+    /// Returns whether the device asks for kicks now.
     fn wants_kick(&self) -> bool;
 }

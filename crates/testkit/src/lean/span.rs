@@ -14,8 +14,8 @@ pub(super) struct Span {
     _ram: GuestRam,
 }
 
-// SAFETY: the memory is a shared mapping kept by `_ram`, which is `Send`, and is accessed through atomics
-// only, so that no thread depends on where another one is.
+// SAFETY: the memory is a shared mapping kept by `_ram`, which is `Send`, and is accessed through
+// atomics only, so that no thread depends on where another one is.
 unsafe impl Send for Span {}
 
 // SAFETY: as above; `copy`, which goes without atomics, has its callers keep other threads away.
@@ -31,16 +31,17 @@ macro_rules! field {
         pub(super) fn $name(&self, at: usize) -> &$atomic {
             const SIZE: usize = size_of::<$atomic>();
             assert!(at < self.len && at.is_multiple_of(SIZE), "a field inside");
-            // SAFETY: `new` made `ptr` aligned to 64, `len` a multiple of 64 and all of it mapped for as
-            // long as `_ram` lives; `at` is below `len` and aligned, so the whole field is inside.
+            // SAFETY: `new` made `ptr` aligned to 64, `len` a multiple of 64 and all of it mapped
+            // for as long as `_ram` lives; `at` is below `len` and aligned, so the whole field is
+            // inside.
             unsafe { <$atomic>::from_ptr(self.ptr.add(at).cast()) }
         }
     };
 }
 
 impl Span {
-    /// Zeroed memory of at least `len` bytes, aligned to a page when large, so that it is mapped before it
-    /// is used.
+    /// Zeroed memory of at least `len` bytes, aligned to a page when large, so that it is mapped
+    /// before it is used.
     ///
     /// # Panics
     /// When guest memory is exhausted.
@@ -79,8 +80,9 @@ impl Span {
         assert!(at.is_multiple_of(8) && at <= self.len && len <= self.len - at);
         let words = len / 8;
         let word = |index: usize| {
-            // SAFETY: `new` made `ptr` aligned to 64 and `len` bytes mapped for as long as `_ram` lives;
-            // `at` is aligned, and word `index` of `words` ends at most `len` bytes behind it: checked above.
+            // SAFETY: `new` made `ptr` aligned to 64 and `len` bytes mapped for as long as `_ram`
+            // lives; `at` is aligned, and word `index` of `words` ends at most `len` bytes behind
+            // it: checked above.
             let word = unsafe { AtomicU64::from_ptr(self.ptr.add(at + 8 * index).cast()) };
             word.load(Relaxed)
         };
@@ -98,15 +100,15 @@ impl Span {
     /// Copies `len` bytes as `memcpy` does.
     ///
     /// # Safety
-    /// Nobody else writes the source or uses the destination meanwhile.
+    /// The source has no other writer and the destination no other user meanwhile.
     ///
     /// # Panics
     /// When they lie outside.
     pub(super) unsafe fn copy((from, at): (&Self, usize), (to, to_at): (&Self, usize), len: usize) {
         let inside = |span: &Self, at| at <= span.len && len <= span.len - at;
         assert!(inside(from, at) && inside(to, to_at), "bytes inside");
-        // SAFETY: both ranges lie inside mappings kept by `_ram` (checked above); that nobody else uses
-        // them, and that they are different ones, is what the caller promises.
+        // SAFETY: both ranges lie inside mappings kept by `_ram` (checked above); the caller
+        // ensures that they have no other user, and that they are different ones.
         unsafe { std::ptr::copy_nonoverlapping(from.ptr.add(at), to.ptr.add(to_at), len) };
     }
 

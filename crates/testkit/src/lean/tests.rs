@@ -1,5 +1,5 @@
-//! The lean client against the straight-line back end, which sends every frame back to its sender, and
-//! against the null back end.
+//! The lean client against the straight-line back end, which sends every frame back to its sender,
+//! and against the null back end.
 
 use std::os::unix::net::UnixListener;
 
@@ -25,7 +25,7 @@ fn layouts() -> Vec<LeanConfig> {
     all
 }
 
-/// Each port hears itself, so each expects its own frames.
+/// Each port receives its own frames, so each expects them.
 fn echoing(config: LeanConfig) -> LeanConfig {
     LeanConfig {
         macs: vec![mac(1); 2],
@@ -107,7 +107,7 @@ fn the_null_back_end_keeps_count() {
         assert!(report.elapsed >= Duration::from_millis(5));
         assert_eq!(report.lost, 0, "{report:?}");
         drop(back);
-        // Nobody is there any more: what fits the window is lost.
+        // The peer is gone: frames in the window are lost.
         lean.config.patience = Duration::from_millis(1);
         let report = lean.run(Until::Sent(64)).expect("no device");
         assert_eq!((report.sent, report.received, report.lost), (128, 0, 128));

@@ -1,5 +1,5 @@
-//! How a buffer is cut into pieces: the specification allows any layout (virtio 1.3 section 2.7.4), and
-//! devices that expect the header alone in the first descriptor break here.
+//! How a buffer is cut into pieces: the specification allows any layout (virtio 1.3 section 2.7.4),
+//! and devices that expect the header alone in the first descriptor break here.
 
 use crate::driver::Piece;
 use crate::guest_ram::GuestRam;
@@ -8,7 +8,7 @@ use crate::guest_ram::GuestRam;
 const GAP: u64 = 13;
 const GUARD: u8 = 0xa5;
 
-/// Where a buffer is cut.
+/// Partition of a buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cuts {
     /// One piece: header and data together.
@@ -24,7 +24,7 @@ pub enum Cuts {
 
 impl Cuts {
     fn lens(&self, total: u32) -> Vec<u32> {
-        let wanted: Vec<u32> = match self {
+        let desired: Vec<u32> = match self {
             Self::Together => vec![],
             Self::HeaderApart => vec![12],
             Self::Every(n) => vec![(*n).max(1); (total / (*n).max(1)) as usize],
@@ -32,7 +32,7 @@ impl Cuts {
         };
         let mut left = total;
         let mut lens: Vec<u32> = Vec::new();
-        for len in wanted.into_iter().chain([u32::MAX]) {
+        for len in desired.into_iter().chain([u32::MAX]) {
             let n = len.min(left);
             left -= n;
             lens.extend((n > 0).then_some(n));
@@ -64,7 +64,7 @@ impl Cuts {
         self.lens(total).into_iter().map(&mut piece).collect()
     }
 
-    /// A buffer with guard bytes in the gaps.
+    /// Returns a buffer with canary bytes in the gaps.
     pub(super) fn slot(&self, ram: &GuestRam, total: u32) -> Slot {
         let gpa = ram.alloc(self.room(total), 64);
         let pieces = self.pieces(gpa, total);
@@ -86,8 +86,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Whether the gaps are as they were; else the address of the first one that is not.
-    pub(super) fn check_guards(&self, ram: &GuestRam) -> Result<(), u64> {
+    /// Returns whether the gaps are as they were; else the address of the first one that is not.
+    pub(super) fn check_canaries(&self, ram: &GuestRam) -> Result<(), u64> {
         let ends = self.pieces.iter().map(|p| p.gpa + u64::from(p.len));
         for end in ends.filter(|_| self.guarded) {
             let mut gap = [0; GAP as usize];

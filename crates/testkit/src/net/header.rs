@@ -43,9 +43,9 @@ pub struct NetHeader {
     pub hdr_len: u16,
     /// Payload bytes of a segment.
     pub gso_size: u16,
-    /// Where summing starts.
+    /// Start of the checksummed bytes.
     pub csum_start: u16,
-    /// Where the checksum goes, from `csum_start`.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
     /// Buffers that a received packet was spread over; 0 in transmitted ones.
     pub num_buffers: u16,

@@ -22,7 +22,7 @@ impl Rig {
         }
     }
 
-    /// Delivers a packet over as many buffers as it takes; `num_buffers` as told, or right.
+    /// Delivers a packet over as many buffers as it takes; `num_buffers` as given, or right.
     fn deliver(&mut self, frame: &[u8], header: NetHeader, claim: Option<u16>) {
         let ram = self.to_guest.ram.clone();
         let size = self.nic.options.rx_buffers.size() as usize;
@@ -146,7 +146,7 @@ fn broken_duties_have_names() {
     assert_eq!(
         rig.nic.receive(),
         Err(NicFault::Torn {
-            wanted: 2,
+            desired: 2,
             there: 1
         })
     );
@@ -186,7 +186,10 @@ fn writes_between_pieces_are_noticed() {
     let first = chain.writable[0];
     rig.nic.ram.write(first.gpa, &[0; 20]);
     rig.to_guest.push(&chain, 20);
-    assert_eq!(rig.nic.receive(), Err(NicFault::Guard(first.gpa + 12)));
+    assert_eq!(
+        rig.nic.receive(),
+        Err(NicFault::PortSecurity(first.gpa + 12))
+    );
 }
 
 #[test]

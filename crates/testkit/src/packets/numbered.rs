@@ -123,8 +123,8 @@ impl SequenceChecker {
         self.streams.get(&stream).map_or(0, |s| s.next)
     }
 
-    /// Whether exactly the first `count` payloads of `stream` came, once each and in order, and nothing of
-    /// any other stream was reordered, doubled, damaged or lost.
+    /// Returns whether exactly the first `count` payloads of `stream` came, once each and in order,
+    /// and nothing of any other stream was reordered, doubled, damaged or lost.
     #[must_use]
     pub fn is_clean(&self, stream: u16, count: u64) -> bool {
         self.next_of(stream) == count

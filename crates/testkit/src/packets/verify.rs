@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{ETH_IPV4, ETH_IPV6, ETH_VLAN, TCP, UDP, complete, fold, pseudo_sum, sum_bytes};
 use crate::net::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, NetHeader};
 
-/// What is wrong with a frame.
+/// Errors in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameFault {
     /// The frame ends inside a header or before its IP length.
@@ -21,19 +21,19 @@ pub enum FrameFault {
     #[error("wrong checksum of IP protocol {0}")]
     L4Checksum(u8),
     /// The checksum field of a NEEDS_CSUM frame does not hold the pseudo-header sum.
-    #[error("the checksum field holds {found:#06x}, the pseudo-header sum is {wanted:#06x}")]
+    #[error("the checksum field holds {found:#06x}, the pseudo-header sum is {desired:#06x}")]
     Seed {
-        /// What is there.
+        /// The value found.
         found: u16,
-        /// What should be.
-        wanted: u16,
+        /// The right value.
+        desired: u16,
     },
     /// The offload header does not fit the frame.
     #[error("the offload header does not fit the frame: {0}")]
     Offload(&'static str),
 }
 
-/// Where things are in an IP frame.
+/// Offsets and fields of an IP frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {
     /// Offset of the IP header.
@@ -66,8 +66,8 @@ fn array<const N: usize>(frame: &[u8], at: usize) -> Result<[u8; N], FrameFault>
     Ok(bytes.try_into().expect("N bytes"))
 }
 
-/// Finds the headers of an IP frame behind any number of VLAN tags. IPv6 extension headers are taken for
-/// the transport.
+/// Finds the headers of an IP frame behind any number of VLAN tags. IPv6 extension headers are
+/// taken for the transport.
 ///
 /// # Errors
 /// When the frame is cut short or not IP.
@@ -163,8 +163,9 @@ fn verify_ip(frame: &[u8], parsed: &Parsed) -> Result<(), FrameFault> {
     Ok(())
 }
 
-/// Checks a received frame against its header: with NEEDS_CSUM the field at `csum_start + csum_offset` must
-/// hold the pseudo-header sum (virtio 1.3 section 5.1.6.4), without it all checksums must be right.
+/// Checks a received frame against its header: with NEEDS_CSUM the field at `csum_start +
+/// csum_offset` must hold the pseudo-header sum (virtio 1.3 section 5.1.6.4), without it all
+/// checksums must be right.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -186,11 +187,11 @@ pub fn verify_partial(frame: &[u8], header: &NetHeader) -> Result<(), FrameFault
     }
     let found = be16(frame, parsed.l4 + usize::from(header.csum_offset))?;
     let len = parsed.end - parsed.l4;
-    let wanted = fold(pseudo_sum(parsed.src, parsed.dst, parsed.protocol, len));
-    if found == wanted {
+    let desired = fold(pseudo_sum(parsed.src, parsed.dst, parsed.protocol, len));
+    if found == desired {
         Ok(())
     } else {
-        Err(FrameFault::Seed { found, wanted })
+        Err(FrameFault::Seed { found, desired })
     }
 }
 
@@ -202,7 +203,8 @@ fn csum_offset(protocol: u8) -> Result<usize, FrameFault> {
     }
 }
 
-/// What leaves a NIC without any offload: checksums completed, super-frames cut.
+/// Returns the frames that leave a NIC without any offload: checksums completed, super-frames
+/// segmented.
 ///
 /// # Errors
 /// When the header does not fit the frame.

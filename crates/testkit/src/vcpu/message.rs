@@ -1,10 +1,11 @@
-//! What such guests say to each other.
+//! Messages between such guests.
 //!
 //! ```text
 //! UDP or TCP payload   0 run   4 kind   5 from   8 number   16 stamp   24 …
 //! ```
-//! Requests, answers and acknowledgements are UDP without a checksum, data are TCP whose checksum is left to the device, as Linux
-//! guests leave it. Frames are made once; after that only the message in them is written.
+//! Requests, answers and acknowledgements are UDP without a checksum, data are TCP whose checksum
+//! is left to the device, as Linux guests leave it. Frames are made once; after that only the
+//! message in them is written.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -17,7 +18,7 @@ use crate::packets::{Flow, TCP, tcp_partial, tcp_super, udp};
 pub const MIN_PAYLOAD: usize = 24;
 /// Most payload of a segment with an MTU of 1500 bytes and no TCP options.
 const SEGMENT: u16 = 1460;
-/// Where the payload of a UDP and of a TCP frame begins, and where both have the protocol's number.
+/// Offsets of the payload of a UDP and of a TCP frame, and of the protocol's number.
 const UDP_PAYLOAD: usize = 42;
 const TCP_PAYLOAD: usize = 54;
 const PROTOCOL_AT: usize = 23;

@@ -7,7 +7,7 @@ use crate::frontend::{Event, wait_any};
 /// Two guests' NICs and a wire between them, which may lose frames.
 #[derive(Debug)]
 struct Side {
-    /// What comes, and who is to be woken.
+    /// Received frames, and the event to wake the receiver.
     mine: Arc<(Mutex<VecDeque<Vec<u8>>>, Event)>,
     theirs: Arc<(Mutex<VecDeque<Vec<u8>>>, Event)>,
     /// Of so many frames that are sent, the last is lost.
@@ -92,7 +92,7 @@ fn exchange(task: Task, lost: Option<u64>) -> [VcpuReport; 2] {
 
 #[test]
 fn requests_are_answered_and_timed() {
-    let task = Task::Ask {
+    let task = Task::SupervisorRequest {
         peer: 2,
         outstanding: 3,
         payload: MIN_PAYLOAD,
@@ -108,7 +108,7 @@ fn requests_are_answered_and_timed() {
 
 #[test]
 fn lost_requests_do_not_stop_it() {
-    let task = Task::Ask {
+    let task = Task::SupervisorRequest {
         peer: 2,
         outstanding: 1,
         payload: 100,

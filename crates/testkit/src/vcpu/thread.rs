@@ -11,20 +11,20 @@ use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use super::{Nic, Task, Vcpu, VcpuReport};
 use crate::guest::GuestError;
 
-/// What the thread is told to do: for so long, as this run.
-type Order = (Task, u32, Duration);
+/// Work of the thread: a task, a run, its time.
+type Job = (Task, u32, Duration);
 
-/// A guest in a thread with a name of its own; it sleeps while it is told nothing, and ends when this is dropped.
+/// A guest in a named thread of its own; it sleeps without work, and ends when this is dropped.
 #[derive(Debug)]
 pub struct VcpuThread {
-    orders: Option<Sender<Order>>,
+    jobs: Option<Sender<Job>>,
     reports: Receiver<Result<VcpuReport, GuestError>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl VcpuThread {
-    /// Starts a thread called `name` on core `cpu`, if one is named, and makes its guest there: whoever looks for threads when the
-    /// guest connects finds it.
+    /// Starts a thread called `name` on core `cpu`, if one is given, and makes its guest there: a
+    /// search for threads when the guest connects finds it.
     ///
     /// # Errors
     /// Those of `make`, and the system's.
@@ -33,14 +33,14 @@ impl VcpuThread {
         cpu: Option<usize>,
         make: impl FnOnce() -> Result<Vcpu<N>, GuestError> + Send + 'static,
     ) -> Result<Self, GuestError> {
-        let (orders, todo) = channel::<Order>();
+        let (jobs, queue) = channel::<Job>();
         let (tell, reports) = channel();
         let (ready, is_ready) = channel();
         let body = move || match prepare(cpu).map_err(GuestError::from).and_then(|()| make()) {
             Err(error) => drop(ready.send(Err(error))),
             Ok(mut vcpu) => {
                 drop(ready.send(Ok(())));
-                while let Ok((task, run, time)) = todo.recv() {
+                while let Ok((task, run, time)) = queue.recv() {
                     if tell.send(vcpu.run(&task, run, time)).is_err() {
                         break;
                     }
@@ -52,7 +52,7 @@ impl VcpuThread {
             .spawn(body)?;
         match is_ready.recv() {
             Ok(Ok(())) => Ok(Self {
-                orders: Some(orders),
+                jobs: Some(jobs),
                 reports,
                 thread: Some(thread),
             }),
@@ -61,11 +61,11 @@ impl VcpuThread {
         }
     }
 
-    /// Has the guest begin `task`; [`VcpuThread::report`] waits for its end.
+    /// Starts `task`; [`VcpuThread::report`] waits for its end.
     pub fn begin(&self, task: Task, run: u32, time: Duration) {
-        if let Some(orders) = &self.orders {
+        if let Some(jobs) = &self.jobs {
             // A thread that has ended is found out by who waits for its report.
-            let _ = orders.send((task, run, time));
+            let _ = jobs.send((task, run, time));
         }
     }
 
@@ -80,7 +80,7 @@ impl VcpuThread {
 
 impl Drop for VcpuThread {
     fn drop(&mut self) {
-        self.orders = None;
+        self.jobs = None;
         if let Some(thread) = self.thread.take() {
             // What it panicked of was printed.
             let _ = thread.join();

@@ -1,6 +1,6 @@
-//! Raw access to ring memory: one area is one contiguous piece of guest memory whose address was resolved
-//! once. All fields are little endian and are accessed atomically, because the driver writes them while
-//! we read.
+//! Raw access to ring memory: one area is one contiguous piece of guest memory whose address was
+//! resolved once. All fields are little endian and are accessed atomically, because the driver
+//! writes them while we read.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use memory::GuestMemory;
 
 use super::QueueFault;
 
-/// Whether this process still lives: tests end it between any two stores to shared memory.
+/// Returns whether the process is alive; tests let it die between two stores to shared memory.
 #[inline(always)]
 pub(super) fn alive() -> bool {
     #[cfg(test)]
@@ -17,7 +17,8 @@ pub(super) fn alive() -> bool {
     true
 }
 
-/// A resolved ring area. Valid while the `GuestMemory` that resolved it lives; the queue keeps both.
+/// A resolved ring area. Valid while the `GuestMemory` that resolved it lives; the queue keeps
+/// both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     ptr: *mut u8,
@@ -25,8 +26,8 @@ pub(super) struct Area {
     len: u32,
 }
 
-// SAFETY: an Area is an address; every access goes through the unsafe methods below, whose callers hold
-// the GuestMemory that keeps the address mapped.
+// SAFETY: an Area is an address; every access goes through the unsafe methods below, whose callers
+// hold the GuestMemory that keeps the address mapped.
 unsafe impl Send for Area {}
 
 impl Area {
@@ -48,7 +49,7 @@ impl Area {
         })
     }
 
-    /// The field of 16 bits at `at`.
+    /// Returns the 16-bit field at `at`.
     ///
     /// # Safety
     /// `at + 2 <= len`, `at` is even, and the memory that resolved the area is alive.
@@ -59,7 +60,7 @@ impl Area {
         unsafe { AtomicU16::from_ptr(self.ptr.add(at).cast()) }
     }
 
-    /// The field of 32 bits at `at`.
+    /// Returns the 32-bit field at `at`.
     ///
     /// # Safety
     /// `at + 4 <= len`, `at` and the area are multiples of 4, and the memory is alive.
@@ -70,7 +71,7 @@ impl Area {
         unsafe { AtomicU32::from_ptr(self.ptr.add(at).cast()) }
     }
 
-    /// The field of 64 bits at `at`.
+    /// Returns the 64-bit field at `at`.
     ///
     /// # Safety
     /// `at + 8 <= len`, `at` and the area are multiples of 8, and the memory is alive.
@@ -81,7 +82,7 @@ impl Area {
         unsafe { AtomicU64::from_ptr(self.ptr.add(at).cast()) }
     }
 
-    /// The address of the byte at `at`, for a prefetch.
+    /// Returns the address of the byte at `at`, for a prefetch.
     #[inline]
     pub(super) fn line_of(&self, at: usize) -> *const u8 {
         self.ptr.wrapping_add(at)
@@ -94,14 +95,14 @@ impl Area {
     }
 }
 
-/// The 16 bytes of a descriptor at any alignment, fetched once, as two little-endian words. Indirect
-/// tables need not be aligned.
+/// Fetches the 16 bytes of a descriptor once, at any alignment, as two little-endian words.
+/// Indirect tables need not be aligned.
 ///
 /// # Safety
 /// 16 bytes at `ptr` are mapped.
 pub(super) unsafe fn fetch_words(ptr: *mut u8) -> (u64, u64) {
     if ptr.addr().is_multiple_of(8) {
-        // SAFETY: the caller says that 16 bytes are mapped; both words are aligned.
+        // SAFETY: the caller guarantees that 16 bytes are mapped; both words are aligned.
         let (a, b) = unsafe {
             (
                 AtomicU64::from_ptr(ptr.cast()),
@@ -117,7 +118,7 @@ pub(super) unsafe fn fetch_words(ptr: *mut u8) -> (u64, u64) {
     for (i, word) in words.iter_mut().enumerate() {
         let mut bytes = [0u8; 8];
         for (j, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: i * 8 + j < 16, mapped by the caller's word; bytes are always aligned.
+            // SAFETY: i * 8 + j < 16, mapped by the caller's contract; bytes are always aligned.
             *byte = unsafe { AtomicU8::from_ptr(ptr.add(i * 8 + j)) }.load(Ordering::Relaxed);
         }
         *word = u64::from_le_bytes(bytes);

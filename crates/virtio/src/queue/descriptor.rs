@@ -1,17 +1,18 @@
-//! Descriptors as private copies, and the checks that every one of them passes on its way into a chain.
+//! Descriptors as private copies, and the checks that every one of them passes on its way into a
+//! chain.
 
 use memory::{GuestMemory, Segment};
 
 use super::area::fetch_words;
 use super::{MAX_CHAIN_BORDERS, MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, QueueFault, SegRange};
 
-/// The chain goes on (virtio 1.3, sections 2.7.5, 2.8.6).
+/// The chain continues (virtio 1.3, sections 2.7.5, 2.8.6).
 pub(super) const NEXT: u16 = 1;
 /// The device writes the buffer. In a used descriptor of a packed ring: it did.
 pub(super) const WRITE: u16 = 2;
 /// The buffer is a table of descriptors.
 pub(super) const INDIRECT: u16 = 4;
-/// The flags that decide how a descriptor is walked.
+/// The flags that decide how the descriptor is read.
 pub(super) const KIND: u16 = NEXT | WRITE | INDIRECT;
 /// Bytes of one descriptor.
 pub(super) const DESC_LEN: u32 = 16;
@@ -57,7 +58,7 @@ pub(super) struct Gather<'a> {
     start: usize,
     bytes: u64,
     descriptors: u32,
-    /// Borders between regions that lie in its buffers.
+    /// Number of borders between regions that the buffers cross.
     borders: u32,
     writable: bool,
 }
@@ -110,7 +111,7 @@ impl<'a> Gather<'a> {
         Ok(())
     }
 
-    /// Whether the chain is one for the device to write.
+    /// Returns whether the device writes the chain.
     pub(super) fn is_writable(&self) -> bool {
         self.writable
     }
@@ -124,7 +125,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// The range of the caller's arena that the chain fills, and its bytes.
+    /// Returns the range of the caller's arena that the chain fills, and its bytes.
     pub(super) fn finish(&self) -> (SegRange, u32) {
         let range = SegRange {
             start: self.start as u32,
@@ -134,7 +135,7 @@ impl<'a> Gather<'a> {
         (range, self.bytes as u32)
     }
 
-    /// Takes back what was appended.
+    /// Removes the buffers that were appended.
     pub(super) fn abandon(&mut self) {
         self.segs.truncate(self.start);
     }
@@ -167,7 +168,7 @@ impl Table<'_> {
         self.entries
     }
 
-    /// The words of entry `at`, fetched once.
+    /// Returns the words of entry `at`, fetched once.
     pub(super) fn entry(&self, at: u32) -> Result<(u64, u64), QueueFault> {
         debug_assert!(at < self.entries);
         let offset = at * DESC_LEN;
@@ -179,8 +180,8 @@ impl Table<'_> {
                 .and_then(|addr| self.mem.translate(addr, DESC_LEN))
                 .ok_or(QueueFault::UnmappedTable)?,
         };
-        // SAFETY: `piece` is 16 bytes that `translate` found mapped in `mem`, which is borrowed for the
-        // table's life; `at < entries` keeps it inside `whole`.
+        // SAFETY: `piece` is 16 bytes that `translate` found mapped in `mem`, which is borrowed for
+        // the table's life; `at < entries` keeps it inside `whole`.
         Ok(unsafe { fetch_words(piece.ptr) })
     }
 }

@@ -1,7 +1,7 @@
 //! Index arithmetic of notifications and ring positions (virtio 1.3, sections 2.7.10 and 2.8.10).
 
-/// `vring_need_event` of the standard: whether `event` lies in `old..new`, all modulo 2^16, that is
-/// whether the step from `old` to `new` passed the index at which the other side wants to hear of it.
+/// `vring_need_event` of the standard. Returns whether `event` lies in `old..new`, all modulo 2^16:
+/// the step from `old` to `new` passed the index at which the other side wants a notification.
 #[inline]
 #[must_use]
 pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
@@ -29,7 +29,7 @@ impl Cursor {
         self.index | u16::from(self.wrap) << 15
     }
 
-    /// `n` slots on; `n <= size`.
+    /// Advances by `n` slots; `n <= size`.
     #[inline]
     pub(super) fn advance(&mut self, n: u16, size: u16) {
         self.index += n;
@@ -39,7 +39,7 @@ impl Cursor {
         }
     }
 
-    /// `n` slots back; `n <= size`.
+    /// Goes back by `n` slots; `n <= size`.
     pub(super) fn retreat(&mut self, n: u16, size: u16) {
         if self.index < n {
             self.index += size;
@@ -48,10 +48,11 @@ impl Cursor {
         self.index -= n;
     }
 
-    /// Slots from `self` on to `to`, in `0..=2 * size - 1`; more than `size` means `to` is not ahead.
+    /// Returns the number of slots from `self` to `to`, in `0..=2 * size - 1`; more than `size`
+    /// means that `to` is not ahead.
     pub(super) fn distance(self, to: Cursor, size: u16) -> u16 {
         let lap = if self.wrap == to.wrap { 0 } else { size };
-        // Same lap and behind: that is two laps less something ahead.
+        // Same lap and behind: two laps less the number of slots that `to` is behind.
         let to_index = to.index + lap;
         if to_index >= self.index {
             to_index - self.index
@@ -61,8 +62,8 @@ impl Cursor {
     }
 }
 
-/// Whether a packed ring's driver wants to hear of the `moved` slots before `used`, when its event
-/// suppression structure names the position `event`.
+/// Returns whether a packed ring's driver wants a notification for the `moved` slots before `used`,
+/// when its event suppression structure names the position `event`.
 #[inline]
 pub(super) fn packed_need_event(event: Cursor, used: Cursor, moved: u32, size: u16) -> bool {
     if moved > u32::from(size) {

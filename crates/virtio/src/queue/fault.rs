@@ -1,7 +1,7 @@
-//! What a driver, or the front end that set the queue up, can do wrong.
+//! Violations by a driver, or by the front end that set up the queue.
 
-/// Why a queue stopped. A queue that has faulted touches guest memory no more; every later call returns
-/// the same fault until the queue is made anew.
+/// Reason why a queue stopped. A queue with a fault no longer touches guest memory; every later
+/// call returns the same fault until the queue is created anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum QueueFault {
     /// Not 1..=4096, or for a split queue not a power of two.
@@ -25,7 +25,8 @@ pub enum QueueFault {
     /// A descriptor of zero bytes.
     #[error("descriptor of zero length")]
     ZeroLength,
-    /// More is available than the queue holds: the available index jumped, or slots in use were offered again.
+    /// More is available than the queue holds: the available index jumped, or slots in use were
+    /// offered again.
     #[error("available index jumps beyond the queue")]
     IndexJump,
     /// The available ring names a descriptor that does not exist (split).
@@ -46,7 +47,8 @@ pub enum QueueFault {
     /// More than [`super::MAX_CHAIN_BYTES`] bytes in one chain.
     #[error("chain has too many bytes")]
     ChainTooLarge,
-    /// Buffers of one chain cross more than [`super::MAX_CHAIN_BORDERS`] borders between memory regions.
+    /// Buffers of one chain cross more than [`super::MAX_CHAIN_BORDERS`] borders between memory
+    /// regions.
     #[error("chain lies in too many pieces of memory")]
     TooManyPieces,
     /// A chain for the device to read holds a descriptor for it to write.
@@ -64,13 +66,15 @@ pub enum QueueFault {
     /// An indirect descriptor inside an indirect table.
     #[error("indirect table inside an indirect table")]
     IndirectNested,
-    /// An indirect descriptor that is not the last of its chain (split) or not the only one (packed).
+    /// An indirect descriptor that is not the last of its chain (split) or not the only one
+    /// (packed).
     #[error("indirect descriptor linked to others")]
     IndirectWithNext,
     /// An indirect table whose length is zero or not a multiple of 16.
     #[error("indirect table has a wrong length")]
     IndirectLength,
-    /// A descriptor was offered again while it is in flight (seen only when in-flight chains are tracked).
+    /// A descriptor was offered again while it is in flight (seen only when in-flight chains are
+    /// tracked).
     #[error("buffer offered twice")]
     OfferedTwice,
     /// The inflight region is too small, misaligned, of another version, or for another queue size.

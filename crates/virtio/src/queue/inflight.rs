@@ -1,19 +1,19 @@
-//! Memory that outlives this process and says which chains were in flight when it died.
+//! Memory that outlives this process and lists the chains that were in flight when it died.
 //!
-//! The layout is fixed by the vhost-user specification ("Inflight I/O tracking"); fields are in host byte
-//! order. One region holds all queues of a device, one after the other:
+//! The layout is fixed by the vhost-user specification ("Inflight I/O tracking"); fields are in
+//! host byte order. One region holds all queues of a device, one after the other:
 //!
 //! ```text
-//! split   0 features u64   8 version u16   10 desc_num u16   12 last_batch_head u16   14 used_idx u16
+//! split   0 features u64  8 version u16  10 desc_num u16  12 last_batch_head u16  14 used_idx u16
 //!         16 + 16 i:  0 inflight u8   6 next u16   8 counter u64
-//! packed  0 features u64   8 version u16   10 desc_num u16   12 free_head u16   14 old_free_head u16
+//! packed  0 features u64  8 version u16  10 desc_num u16  12 free_head u16  14 old_free_head u16
 //!         16 used_idx u16   18 old_used_idx u16   20 used_wrap u8   21 old_used_wrap u8
 //!         32 + 32 i:  0 inflight u8   2 next u16   4 last u16   6 num u16   8 counter u64
 //!                     16 id u16   18 flags u16   20 len u32   24 addr u64
 //! ```
 //!
-//! The front end shares this memory, so it is as hostile as a ring: recovery reads each field once and
-//! checks it; while a queue runs, the region is only written.
+//! The front end shares this memory, so it is as hostile as a ring: recovery reads each field once
+//! and checks it; while a queue runs, the region is only written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub(super) mod split;
 #[cfg(test)]
 mod tests;
 
-/// The one version that there is; 0 is a region that nobody has used.
+/// The only version; 0 means that the region is unused.
 const VERSION: u16 = 1;
 const AT_VERSION: usize = 8;
 const AT_NUM: usize = 10;
@@ -58,7 +58,7 @@ impl InflightRegion {
         }
     }
 
-    /// What it takes of a quota.
+    /// Returns the amount that the region takes of a quota.
     #[must_use]
     pub fn amount(&self) -> Amount {
         self.mapping.amount()
@@ -82,15 +82,16 @@ pub struct Inflight {
 }
 
 impl Inflight {
-    /// Bytes that one queue of this size needs, rounded up so that the next queue's part is aligned.
+    /// Returns the number of bytes that one queue of this size needs, rounded up so that the next
+    /// queue's part is aligned.
     #[must_use]
     pub fn region_size(queue_size: u16, packed: bool) -> u64 {
         let (header, entry) = if packed { (32, 32) } else { (16, 16) };
         (header + entry * u64::from(queue_size)).next_multiple_of(ALIGN)
     }
 
-    /// The part of `region` at `offset`, for a queue of `queue_size`. The usual offset of queue `i` is
-    /// `i * region_size(queue_size, packed)`.
+    /// Returns the part of `region` at `offset`, for a queue of `queue_size`. The usual offset of
+    /// queue `i` is `i * region_size(queue_size, packed)`.
     ///
     /// # Errors
     /// [`QueueFault::BadSize`]; [`QueueFault::InflightMismatch`] when the part leaves the region
@@ -129,7 +130,8 @@ impl Inflight {
         Ok(())
     }
 
-    /// Whether an earlier process has used this part for a queue of the same size; `false` for a fresh one.
+    /// Returns whether an earlier process used this part for a queue of the same size; `false` for
+    /// a zeroed one.
     fn used_before(&self) -> Result<bool, QueueFault> {
         match self.get16(AT_VERSION) {
             0 => Ok(false),
@@ -192,7 +194,8 @@ impl Inflight {
     }
 }
 
-/// Chains that a former process left behind, oldest first, handed out again before any new one.
+/// Chains that a former process left behind; they are taken again, oldest first, before any new
+/// one.
 #[derive(Debug, Default)]
 struct Pending {
     heads: Vec<u16>,
@@ -202,7 +205,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Sorts `(counter, head)` pairs by age. Returns the counter for the next new chain too.
+    /// Sorts `(counter, head)` pairs by age. Also returns the counter for the next new chain.
     fn new(mut found: Vec<(u64, u16)>) -> (Self, u64) {
         found.sort_unstable();
         let counter = found.last().map_or(0, |(c, _)| c.wrapping_add(1));
@@ -218,7 +221,7 @@ impl Pending {
         self.heads.get(self.next).copied()
     }
 
-    /// Takes one taken chain back: `true` when it was a new one, `false` when it is pending again.
+    /// Untakes one chain. Returns `true` when it was a new one, `false` when it is pending again.
     fn untake(&mut self) -> bool {
         if self.fresh > 0 {
             self.fresh -= 1;

@@ -1,24 +1,27 @@
-//! Memory of our own that outlives this process and says where a packed queue stands.
+//! Memory of our own that outlives this process and records the position of a packed queue.
 //!
-//! A split queue's used index lies in guest memory, and chains come back in the order in which they were taken:
-//! whoever finds the ring of a process that died goes on at the used index. A packed ring says neither where the
-//! device stands nor, once elements are staged in it, what the driver's descriptors were. Both are here:
+//! A split queue's used index lies in guest memory, and chains are used in the order in which they
+//! were taken: the successor of a process that died continues at the used index. A packed ring
+//! shows neither the position of the device nor, once elements are staged in it, the driver's
+//! descriptors. Both are recorded here:
 //!
 //! ```text
-//! 0          cursors u64: the used position before the last batch (bits 0..16), behind it (16..32), and which start
-//!            of the queue this is of (32..64)
+//! 0          cursors u64: the used position before the last batch (bits 0..16), behind it
+//!            (16..32), and the number of the queue's start (32..64)
 //! 64 + 8 i   what slot i held before a staged element went there: len u32, id u16, flags u16
 //! ```
 //!
 //! ```text
 //! stage      keep the slot's word, then write the element            (all but the batch's first)
-//! publish    write the cursors, then the first element with its flags: one store, which is the batch's fate
-//! resume     the slot at the first cursor is available still: the batch was never seen; else it was.
-//!            Elements staged behind the position are taken back; everything from there on is taken again.
+//! publish    write the cursors, then the first element with its flags: one store, which
+//!            publishes the batch
+//! resume     slot at the first cursor still available: the batch was never seen; else it was.
+//!            Elements staged behind the position are undone; all from there on is taken again.
 //! ```
 //!
-//! Only this process and its successor have this memory; the ring that it is compared with is the guest's, so a
-//! guest that lies gets wrong positions in its own ring, and nothing else: what is taken is checked as ever.
+//! Only this process and its successor have this memory. The ring that it is compared with is the
+//! guest's, so a guest that lies gets wrong positions in its own ring, and nothing else: taken
+//! chains are checked as usual.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -44,13 +47,13 @@ pub struct JournalRegion {
 }
 
 impl JournalRegion {
-    /// Bytes that so many queues need.
+    /// Returns the number of bytes that so many queues need.
     #[must_use]
     pub fn size(queues: u16) -> u64 {
         PART * u64::from(queues)
     }
 
-    /// Maps the part of so many queues of a file.
+    /// Maps the parts of so many queues from a file.
     ///
     /// # Errors
     /// No queues, or a file that is too short or none of memory.
@@ -69,7 +72,8 @@ impl JournalRegion {
         Self { mapping }
     }
 
-    /// Of which start of queue `index` its part is; 0 when it never started.
+    /// Returns the number of the start of queue `index` that its part belongs to; 0 when it never
+    /// started.
     #[must_use]
     pub fn last_start(self: &Arc<Self>, index: u16) -> u32 {
         let part = Journal::new(Arc::clone(self), index, 0);
@@ -82,20 +86,21 @@ impl JournalRegion {
 pub struct Journal {
     /// The part's first byte: PART bytes from here on are the region's.
     base: NonNull<u8>,
-    /// As it is in the cursors' word.
+    /// The number of the queue's start, at its place in the cursors' word.
     start: u64,
-    /// Keeps the memory.
+    /// Keeps the memory mapped.
     _region: Arc<JournalRegion>,
 }
 
-// SAFETY: `base` is an address in the region, which may be shared and sent; what is there is only reached as atomics.
+// SAFETY: `base` is an address in the region, which may be shared and sent; what is there is only
+// reached as atomics.
 unsafe impl Send for Journal {}
 // SAFETY: as above.
 unsafe impl Sync for Journal {}
 
 impl Journal {
-    /// The part of the queue `index`, if the region has one. `start` numbers the starts of the queue, from 1 on: what
-    /// another one of them has left is no position of this one.
+    /// Returns the part of queue `index`, if the region has one. `start` numbers the starts of the
+    /// queue, from 1 on: a position of another start is not valid for this one.
     #[must_use]
     pub fn new(region: Arc<JournalRegion>, index: u16, start: u32) -> Option<Self> {
         let offset = PART as usize * usize::from(index);
@@ -120,21 +125,22 @@ impl Journal {
     #[inline(always)]
     fn word(&self, at: usize) -> &AtomicU64 {
         let word = self.base.as_ptr().wrapping_add(at);
-        // SAFETY: both callers stay below PART, which `new` found inside the mapping; parts start on pages and
-        // `at` is a multiple of 8; the mapping lives as long as `self._region`.
+        // SAFETY: both callers stay below PART, which `new` found inside the mapping; parts start
+        // on pages and `at` is a multiple of 8; the mapping lives as long as `self._region`.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 
-    /// The word of a slot. Every `u16` is in bounds.
+    /// Returns the word of a slot. Every `u16` is in bounds.
     #[inline(always)]
     fn slot(&self, at: u16) -> &AtomicU64 {
         self.word(AT_SLOTS + 8 * usize::from(at & (MAX_SIZE - 1)))
     }
 
-    // A process that dies leaves its stores in the order in which they were made. `moves` must come after the batch
-    // before it, so it is a release; what is kept must only come before the store that overwrites it, which is one.
+    // A process that dies leaves its stores in the order in which they were made. `moves` must come
+    // after the batch before it, so it is a release; a kept word must only come before the store
+    // that overwrites it, which is a release.
 
-    /// Keeps what slot `at` holds, which is about to be overwritten.
+    /// Saves the word of slot `at`, which is about to be overwritten.
     #[inline(always)]
     pub(super) fn keep(&self, at: u16, word: u64) {
         if alive() {
@@ -142,13 +148,13 @@ impl Journal {
         }
     }
 
-    /// What slot `at` held.
+    /// Returns the saved word of slot `at`.
     pub(super) fn kept(&self, at: u16) -> u64 {
         self.slot(at).load(Ordering::Acquire)
     }
 
-    /// A batch is about to become visible that moves the used position from `from` to `to`; equal ones say that
-    /// the queue stands there.
+    /// Records that a batch is about to become visible that moves the used position from `from` to
+    /// `to`; equal positions record that the queue stands there.
     #[inline(always)]
     pub(super) fn moves(&self, from: Cursor, to: Cursor) {
         let word = u64::from(from.bits()) | u64::from(to.bits()) << 16 | self.start;
@@ -157,7 +163,7 @@ impl Journal {
         }
     }
 
-    /// The last movement, or `None` when this start of the queue never came so far.
+    /// Returns the last movement, or `None` when this start of the queue has not published yet.
     ///
     /// # Errors
     /// Positions that a queue of this size does not have.
@@ -174,3 +180,6 @@ impl Journal {
         Ok(Some((from, to)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,10 @@
 //! The device side of a virtqueue (virtio 1.3, sections 2.7 split and 2.8 packed).
 //!
-//! Everything that a driver writes is hostile: descriptors, indices and indirect tables change while they
-//! are read. Each guest-owned field is fetched once with an atomic load, checked, and used from the copy;
-//! every loop is bounded by the queue size or by a constant. The first violation stops the queue: it gets
-//! a [`QueueFault`] that every later call returns, and touches guest memory no more.
+//! Everything that a driver writes is hostile: descriptors, indices and indirect tables change
+//! while they are read. Each guest-owned field is fetched once with an atomic load, checked, and
+//! used from the copy; every loop is bounded by the queue size or by a constant. The first
+//! violation stops the queue: it gets a [`QueueFault`] that every later call returns, and touches
+//! guest memory no more.
 //!
 //! ```text
 //!              take_readable / take_writable             put               publish
@@ -12,17 +13,18 @@
 //!      +---------------- untake -----------------+
 //! ```
 //!
-//! Staged elements become visible to the driver together: a split queue writes its used index last, a
-//! packed queue the flags of the batch's first element.
+//! Staged elements become visible to the driver together: a split queue writes its used index last,
+//! a packed queue the flags of the batch's first element.
 //!
-//! With `IN_ORDER` the caller puts chains in the order in which it took them. One used element stands for a
-//! batch of chains that were read ([`Queue::put_read`]; sections 2.7.9 and 2.8.9); of chains that were written
-//! each has its own, because the driver needs every length.
+//! With `IN_ORDER` the caller puts chains in the order in which it took them. One used element
+//! stands for a batch of chains that were read ([`Queue::put_read`]; sections 2.7.9 and 2.8.9); of
+//! chains that were written each has its own, because the driver needs every length.
 //!
-//! Writes to rings and event fields are logged by the queue when the memory has a dirty log; the bytes of
-//! frames are logged by whoever wrote them, with [`Queue::mark_written`], before `publish`.
+//! Writes to rings and event fields are logged by the queue when the memory has a dirty log; the
+//! code that writes the bytes of frames logs them with [`Queue::mark_written`], before `publish`.
 
 mod area;
+mod batch;
 mod descriptor;
 mod event;
 mod fault;
@@ -31,7 +33,6 @@ mod journal;
 mod packed;
 mod resume;
 mod split;
-mod together;
 
 #[cfg(test)]
 mod tests;
@@ -41,13 +42,13 @@ use std::sync::Arc;
 use memory::GuestMemory;
 pub use memory::Segment;
 
+use batch::Ring;
+pub use batch::{Fill, Limit, Taken};
 pub use fault::QueueFault;
 pub use inflight::{Inflight, InflightRegion};
 pub use journal::{Journal, JournalRegion};
 use packed::PackedQueue;
 use split::SplitQueue;
-use together::Ring;
-pub use together::{Fill, Limit, Taken};
 
 use crate::features::Features;
 
@@ -57,11 +58,11 @@ pub const MAX_SIZE: u16 = 4096;
 pub const MAX_CHAIN_BYTES: u32 = 1 << 20;
 /// Most descriptors in one chain, those in an indirect table included.
 pub const MAX_CHAIN_DESCRIPTORS: u32 = 1024;
-/// Most borders between memory regions that the buffers of one chain cross: with its descriptors, a chain lies in 2048
-/// pieces of memory at most.
+/// Most borders between memory regions that the buffers of one chain cross: with its descriptors, a
+/// chain lies in 2048 pieces of memory at most.
 pub const MAX_CHAIN_BORDERS: u32 = 1024;
 
-/// Where a queue lies in guest memory: guest-physical addresses of its three areas.
+/// Place of a queue in guest memory: guest-physical addresses of its three areas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Number of descriptors: 1..=4096; a power of two for a split queue.
@@ -84,7 +85,7 @@ pub struct SegRange {
 }
 
 impl SegRange {
-    /// The segments that the range names.
+    /// Returns the segments of the range.
     ///
     /// # Panics
     /// When `arena` is not the one that the chain was taken into.
@@ -95,22 +96,22 @@ impl SegRange {
     }
 }
 
-/// One chain of descriptors, taken from the driver. It is given back exactly once, with [`Queue::put`] or
-/// [`Queue::untake`].
+/// One chain of descriptors, taken from the driver. It is returned exactly once, with
+/// [`Queue::put`] or [`Queue::untake`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// Split: the head descriptor. Packed: the buffer id.
     pub id: u16,
     /// Ring slots that the chain takes: 1 on a split queue, its direct descriptors on a packed one.
     pub count: u16,
-    /// Its buffers in the caller's arena, in order.
+    /// The chain's buffers in the caller's arena, in order.
     pub segs: SegRange,
     /// Bytes of all buffers together, 1..=[`MAX_CHAIN_BYTES`].
     pub bytes: u32,
 }
 
 impl Chain {
-    /// A chain of one buffer, which is number `start` of the arena.
+    /// Creates a chain of one buffer, which is number `start` of the arena.
     #[inline(always)]
     fn of_one(id: u16, start: u32, buffer: Segment) -> Self {
         Self {
@@ -121,10 +122,11 @@ impl Chain {
         }
     }
 
-    /// The same chain, field by field: what an outlined call has written to memory then does not force
-    /// the fast path's chain there too, where reassembling it costs a store-forwarding stall a frame.
+    /// Returns a copy, made field by field. It reloads the chain into registers after an outlined
+    /// call has written it to memory: otherwise the fast path would keep it in memory too, and
+    /// reassembling it costs a store-forwarding stall per frame.
     #[inline(always)]
-    fn lifted(&self) -> Self {
+    fn reload(&self) -> Self {
         Self {
             id: self.id,
             count: self.count,
@@ -139,8 +141,8 @@ impl Chain {
 
 /// A virtqueue of either layout.
 ///
-/// Nothing is allocated after the queue is made, as long as the caller's arena has room. The queue may
-/// move between threads; it has one user at a time.
+/// Nothing is allocated after the queue is created, as long as the caller's arena has room. The
+/// queue may move between threads; it has one user at a time.
 #[derive(Debug)]
 pub enum Queue {
     /// Descriptor table, available ring, used ring.
@@ -160,13 +162,14 @@ macro_rules! either {
 }
 
 impl Queue {
-    /// A queue at `layout` in `mem`; `RING_PACKED`, `RING_INDIRECT_DESC` and `RING_EVENT_IDX` of
-    /// `features` decide how it works. `position` is what [`Queue::position`] of the queue's former life
-    /// returned, or the start: 0 for a split queue, `0x8000_8000` for a packed one (`SET_VRING_BASE`).
+    /// Creates a queue at `layout` in `mem`; `RING_PACKED`, `RING_INDIRECT_DESC` and
+    /// `RING_EVENT_IDX` of `features` select its behaviour. `position` is the value of
+    /// [`Queue::position`] when the queue stopped, or the start: 0 for a split queue, `0x8000_8000`
+    /// for a packed one (`SET_VRING_BASE`).
     ///
-    /// A split queue goes on at the used index that it finds in memory. A packed queue whose used half of
-    /// the position cannot be right because the front end gave only the available half (`0x8000`) starts
-    /// with both halves equal.
+    /// A split queue continues at the used index in guest memory. A packed queue whose used half of
+    /// the position cannot be right because the front end gave only the available half (`0x8000`)
+    /// starts with both halves equal.
     ///
     /// # Errors
     /// [`QueueFault::BadSize`], [`QueueFault::BadPosition`], [`QueueFault::Misaligned`],
@@ -180,14 +183,14 @@ impl Queue {
         Self::build(mem, layout, features, position, None)
     }
 
-    /// As [`Queue::new`], with in-flight chains tracked in `inflight`. When an earlier process left chains
-    /// in flight there, they are taken again first, oldest first. A region that was used before overrides
-    /// `position`: a front end that lost its back end does not know where the queue stood. So whoever
-    /// resets the device brings a fresh, zeroed region.
+    /// As [`Queue::new`], with in-flight chains tracked in `inflight`. Chains that an earlier
+    /// process left in flight there are taken again first, oldest first. A region that was used
+    /// before overrides `position`: a front end that lost its back end does not know the queue's
+    /// position. So a reset of the device needs a zeroed region.
     ///
     /// # Errors
-    /// As [`Queue::new`]; [`QueueFault::InflightMismatch`] and [`QueueFault::InflightCorrupt`] for a
-    /// region that cannot be this queue's.
+    /// As [`Queue::new`]; [`QueueFault::InflightMismatch`] and [`QueueFault::InflightCorrupt`] for
+    /// a region that cannot be this queue's.
     pub fn with_inflight(
         mem: Arc<GuestMemory>,
         layout: Layout,
@@ -216,45 +219,46 @@ impl Queue {
         }
     }
 
-    /// Goes on in another snapshot of the guest's memory, at the same guest-physical addresses. Segments
-    /// taken before stay valid only while the former snapshot lives.
+    /// Switches to another snapshot of the guest's memory, at the same guest-physical addresses.
+    /// Segments taken before stay valid only while the former snapshot lives.
     ///
     /// # Errors
-    /// [`QueueFault::UnmappedRing`] or [`QueueFault::Misaligned`] stop the queue: a ring area is gone.
+    /// [`QueueFault::UnmappedRing`] or [`QueueFault::Misaligned`] stop the queue: a ring area is
+    /// gone.
     pub fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
         either!(self, q => q.set_memory(mem))
     }
 
-    /// The memory that the queue works in.
+    /// Returns the memory that contains the queue.
     #[must_use]
     pub fn memory(&self) -> &Arc<GuestMemory> {
         either!(self, q => q.memory())
     }
 
-    /// Number of descriptors.
+    /// Returns the number of descriptors.
     #[must_use]
     pub fn size(&self) -> u16 {
         either!(self, q => q.size())
     }
 
-    /// Why the queue stopped, if it did.
+    /// Returns the reason why the queue stopped, if it did.
     #[must_use]
     pub fn fault(&self) -> Option<QueueFault> {
         either!(self, q => q.fault())
     }
 
-    /// Takes the next chain for the device to read and appends its buffers to `segs`; `None` when there
-    /// is none.
+    /// Takes the next chain for the device to read and appends its buffers to `segs`; `None` when
+    /// there is none.
     ///
     /// # Errors
-    /// What the driver did wrong; `segs` is as before, and the queue has stopped.
+    /// The violation by the driver; `segs` is as before, and the queue has stopped.
     #[inline]
     pub fn take_readable(&mut self, segs: &mut Vec<Segment>) -> Result<Option<Chain>, QueueFault> {
         either!(self, q => q.take::<false>(segs))
     }
 
-    /// Takes the next chain for the device to write and appends its buffers to `segs`; `None` when there
-    /// is none.
+    /// Takes the next chain for the device to write and appends its buffers to `segs`; `None` when
+    /// there is none.
     ///
     /// # Errors
     /// As [`Queue::take_readable`].
@@ -263,8 +267,8 @@ impl Queue {
         either!(self, q => q.take::<true>(segs))
     }
 
-    /// Takes chains for the device to read, as [`Queue::take_readable`] does one, until there are no more or the
-    /// limit is reached. `near` is told the first buffer of each, at once.
+    /// Takes chains for the device to read, as [`Queue::take_readable`] does one, until there are
+    /// no more or the limit is reached. `prefetch` is called at once with the first buffer of each.
     ///
     /// # Errors
     /// As [`Queue::take_readable`]; the chains before the bad one are taken.
@@ -273,12 +277,12 @@ impl Queue {
         &mut self,
         into: &mut Taken<'_>,
         limit: Limit,
-        near: impl Fn(&Segment),
+        prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        either!(self, q => q.take_all::<false>(into, limit, near))
+        either!(self, q => q.take_all::<false>(into, limit, prefetch))
     }
 
-    /// The same for chains that the device writes.
+    /// Takes chains for the device to write, as [`Queue::take_all_readable`] does.
     ///
     /// # Errors
     /// As [`Queue::take_all_readable`].
@@ -287,20 +291,20 @@ impl Queue {
         &mut self,
         into: &mut Taken<'_>,
         limit: Limit,
-        near: impl Fn(&Segment),
+        prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        either!(self, q => q.take_all::<true>(into, limit, near))
+        either!(self, q => q.take_all::<true>(into, limit, prefetch))
     }
 
-    /// Gives back the chains that were taken last, unused; `chains` lists them in the order in which they
-    /// were taken. Neither they nor any chain taken after the first of them has been put. They will be
-    /// taken again.
+    /// Returns the chains that were taken last to the queue, unused; `chains` lists them in the
+    /// order in which they were taken. Neither they nor any chain taken after the first of them has
+    /// been put. They will be taken again.
     pub fn untake(&mut self, chains: &[Chain]) {
         either!(self, q => q.untake(chains));
     }
 
-    /// Stages one used element: the device is done with `chain` and has written its first `written` bytes
-    /// (0 for a readable chain). The driver sees nothing before [`Queue::publish`].
+    /// Stages one used element: the device is done with `chain` and has written its first `written`
+    /// bytes (0 for a readable chain). The driver sees nothing before [`Queue::publish`].
     #[inline(always)]
     pub fn put(&mut self, chain: Chain, written: u32) {
         if self.fault().is_none() {
@@ -308,21 +312,22 @@ impl Queue {
         }
     }
 
-    /// Stages chains from the first one on that `fill` writes to, with what it says that it has written, up to the
-    /// first one that it refuses. Returns how many; none when the queue has stopped.
+    /// Stages chains that `fill` writes to, each with the number of bytes that `fill` returns, from
+    /// the first one on up to the first one that it refuses. Returns the number of chains; none
+    /// when the queue has stopped.
     #[inline(always)]
     pub fn put_filled(&mut self, chains: &[Chain], fill: &mut impl Fill) -> usize {
         either!(self, q => q.put_filled(chains, fill))
     }
 
-    /// Says that about `count` elements are about to be staged, so that their places can be brought near: the
-    /// driver's core has them. A hint.
+    /// Prefetches the places of about `count` elements that are about to be staged, which are in
+    /// the cache of the driver's core. A hint.
     #[inline]
     pub fn expect_used(&self, count: u16) {
         either!(self, q => q.expect_used(count));
     }
 
-    /// Stages everything that was read from `chains`, which are given in the order in which they were taken: as
+    /// Stages `chains`, all of which were read, in the order in which they were taken: as
     /// [`Queue::put`] of each with nothing written. With `IN_ORDER` one element is enough.
     #[inline]
     pub fn put_read(&mut self, chains: &[Chain]) {
@@ -335,54 +340,56 @@ impl Queue {
         either!(self, q => q.publish());
     }
 
-    /// What [`Queue::needs_notify`] would say now, which may be asked later.
+    /// Returns the answer that [`Queue::needs_notify`] would give now, and leaves its state as it
+    /// is.
     #[inline]
     #[must_use]
     pub fn wants_notify(&self) -> bool {
         either!(self, q => q.wants_notify())
     }
 
-    /// Whether the driver wants to be notified of what was published since the last call. A full fence
-    /// separates the published elements from the driver's wish. The first batch of a queue's life is
-    /// notified whatever the event index says, because a former life may have died before it did.
+    /// Returns whether the driver wants to be notified of the elements that were published since
+    /// the last call. A full fence separates the published elements from the read of the driver's
+    /// event fields. The first batch of a queue is notified whatever the event index is, because a
+    /// former process may have died before it notified.
     #[inline]
     #[must_use]
     pub fn needs_notify(&mut self) -> bool {
         either!(self, q => q.needs_notify())
     }
 
-    /// Elements that were published since [`Queue::needs_notify`] was asked last.
+    /// Returns the number of elements that were published since the last [`Queue::needs_notify`].
     #[inline]
     #[must_use]
     pub fn unnotified(&self) -> u32 {
         either!(self, q => q.unnotified())
     }
 
-    /// Whether a chain waits to be taken.
+    /// Returns whether a chain is available.
     #[must_use]
     pub fn has_available(&self) -> bool {
         either!(self, q => q.waiting())
     }
 
-    /// Asks the driver to kick when it makes chains available, or not to. When `on`, a full fence follows
-    /// and `true` means that a chain is waiting already: no kick will come for it.
+    /// Asks the driver to kick when it makes chains available, or not to. When `on`, a full fence
+    /// follows and `true` means that a chain is available already: no kick will come for it.
     ///
-    /// With an event index the wish holds for the next chain only: enable again before every sleep. A
-    /// driver may kick in spite of `false`.
+    /// With an event index the request holds for the next chain only: enable again before every
+    /// sleep. A driver may kick in spite of `false`.
     pub fn set_kicks(&mut self, on: bool) -> bool {
         either!(self, q => q.set_kicks(on))
     }
 
-    /// Where the queue stands, as `GET_VRING_BASE` says it. Split: the next available index. Packed: next
-    /// available slot in bits 0..15, its wrap counter in bit 15, next used slot in bits 16..31, its wrap
-    /// counter in bit 31. Staged elements are not counted: publish first.
+    /// Returns the queue's position in the encoding of `GET_VRING_BASE`. Split: the next available
+    /// index. Packed: next available slot in bits 0..15, its wrap counter in bit 15, next used slot
+    /// in bits 16..31, its wrap counter in bit 31. Staged elements are not counted: publish first.
     #[must_use]
     pub fn position(&self) -> u32 {
         either!(self, q => q.position())
     }
 
-    /// Logs the first `written` bytes of `segs` as dirty, for a live migration. Nothing happens without a
-    /// dirty log.
+    /// Logs the first `written` bytes of `segs` as dirty, for a live migration. Nothing happens
+    /// without a dirty log.
     #[inline]
     pub fn mark_written(&self, segs: &[Segment], written: u32) {
         let mem = self.memory();

@@ -31,16 +31,16 @@ pub struct PackedQueue {
     staged_to: Cursor,
     /// Slots between `used` and `staged_to`.
     staged: u16,
-    /// The first staged element as it will be: written last, whole.
+    /// The first staged element in its final form: written last, whole.
     first: Element,
-    /// Where a successor of this process finds its place.
+    /// Record of the position for a successor of this process.
     journal: Option<Journal>,
     /// Slots taken and not yet published as used; never more than `size`.
     in_flight: u16,
     /// Slots published since the last `needs_notify`.
     unnotified: u32,
-    /// Whether `needs_notify` has answered yet. What a former life published and did not notify is not
-    /// known, so the first answer does not go by the event index.
+    /// Whether `needs_notify` has answered yet. Elements that a former process published and did
+    /// not notify are not known, so the first answer does not use the event index.
     asked: bool,
     indirect: bool,
     in_order: bool,
@@ -188,7 +188,8 @@ impl PackedQueue {
         self.staged = self.staged.saturating_add(slots);
     }
 
-    /// Elements go where their descriptors were, which are near since they were taken.
+    /// Elements go where their descriptors were, which have been in the cache since they were
+    /// taken.
     #[inline]
     pub(super) fn expect_used(&self, _count: u16) {}
 

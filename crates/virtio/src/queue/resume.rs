@@ -1,4 +1,4 @@
-//! Going on where a process that died, or a connection that broke, has left a queue.
+//! Resuming a queue after the death of a process or the end of a connection.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use super::split::SplitQueue;
 use super::{Journal, Layout, Queue, QueueFault};
 use crate::features::Features;
 
-/// Where a process died between a write to the ring and its mark in the dirty log, a live migration would leave the old
-/// bytes behind: whatever the device may have written there is marked. What lies in buffers was marked before it was
-/// published.
+/// Marks everything that the device may have written in the rings as dirty. A process that died
+/// between a write to the ring and its mark in the dirty log would otherwise leave the old bytes to
+/// a live migration. The bytes of buffers were marked before they were published.
 pub(super) fn mark_written(mem: &GuestMemory, layout: Layout, features: Features) {
     let size = u64::from(layout.size);
     if features.contains(Features::RING_PACKED) {
@@ -23,14 +23,16 @@ pub(super) fn mark_written(mem: &GuestMemory, layout: Layout, features: Features
 }
 
 impl Queue {
-    /// The queue of a process that died while it served it without an inflight area of the front end. Every
-    /// chain that was taken and not published as used is taken again; nothing is used twice.
+    /// Resumes the queue of a process that died, without an in-flight area of the front end. Every
+    /// chain that was taken and not published as used is taken again; none is used twice.
     ///
-    /// A split queue goes on at the used index in guest memory, a packed one where `journal` says. Without a
-    /// journal, or with one in which no queue ever ran, it is as new at `position`.
+    /// A split queue continues at the used index in guest memory, a packed one at the position in
+    /// `journal`. Without a journal, or with one of a queue that never ran, it starts at
+    /// `position`.
     ///
     /// # Errors
-    /// As [`Queue::new`]; [`QueueFault::InflightCorrupt`] for a journal that cannot be this queue's.
+    /// As [`Queue::new`]; [`QueueFault::InflightCorrupt`] for a journal that cannot be this
+    /// queue's.
     pub fn resume(
         mem: Arc<GuestMemory>,
         layout: Layout,
@@ -51,17 +53,18 @@ impl Queue {
         Ok(queue)
     }
 
-    /// From now on the position of a packed queue is kept where a successor of this process finds it. A split
-    /// queue needs no journal, and one whose chains are tracked in an inflight area has all it needs there.
+    /// Records the position of a packed queue in `journal` for a successor of this process. A split
+    /// queue needs no journal, nor does one whose chains are tracked in an in-flight area.
     pub fn set_journal(&mut self, journal: Option<Journal>) {
         if let Self::Packed(queue) = self {
             queue.set_journal(journal);
         }
     }
 
-    /// Where the packed ring at `layout` stands, told from the ring itself: for a front end that offers the start of a ring
-    /// that was served. `None` when it cannot be told: a driver that puts several descriptors into the ring for a buffer,
-    /// or that lets buffers be used in batches.
+    /// Returns the position of the packed ring at `layout`, derived from the ring itself: for a
+    /// front end that offers the start of a ring that was served. `None` when the ring does not
+    /// show it: the driver puts several descriptors into the ring for a buffer, or has buffers used
+    /// in batches.
     #[must_use]
     pub fn position_in_ring(mem: &GuestMemory, layout: Layout, features: Features) -> Option<u32> {
         let each_for_itself = features.contains(Features::RING_INDIRECT_DESC)
@@ -71,8 +74,9 @@ impl Queue {
         found.flatten()
     }
 
-    /// Whether a device has ever used a descriptor of the packed ring at `layout` in its driver's life, as far as
-    /// the ring shows it: a ring that a driver has just set up has no used flag anywhere.
+    /// Returns whether a device has ever used a descriptor of the packed ring at `layout` since its
+    /// driver set it up, as far as the ring shows it: a ring that was just set up has no used flag
+    /// anywhere.
     #[must_use]
     pub fn was_served(mem: &GuestMemory, layout: Layout) -> bool {
         PackedQueue::was_served(mem, layout).unwrap_or(false)

@@ -14,7 +14,7 @@ use crate::features::Features;
 mod rings;
 use rings::Rings;
 
-/// Descriptors that are on their way here from the driver's core before they are read.
+/// Number of descriptors that are prefetched from the driver's core before they are read.
 const DESCRIPTORS_AHEAD: u16 = 8;
 
 /// A split virtqueue.
@@ -23,7 +23,7 @@ pub struct SplitQueue {
     rings: Rings,
     /// Index of the next chain to take.
     next: u16,
-    /// The driver's available index when last read; `next == seen` means: look again.
+    /// The driver's available index when last read; `next == seen` means: read it again.
     seen: u16,
     /// Published used index.
     used: u16,
@@ -31,8 +31,8 @@ pub struct SplitQueue {
     staged: u16,
     /// Elements published since the last `needs_notify`.
     unnotified: u32,
-    /// Whether `needs_notify` has answered yet. What a former life published and did not notify is not
-    /// known, so the first answer does not go by the event index.
+    /// Whether `needs_notify` has answered yet. Elements that a former process published and did
+    /// not notify are not known, so the first answer does not use the event index.
     asked: bool,
     indirect: bool,
     in_order: bool,
@@ -89,7 +89,7 @@ impl SplitQueue {
         })
     }
 
-    /// The used index of the ring at `layout`.
+    /// Returns the used index of the ring at `layout`.
     pub(super) fn used_index(mem: &GuestMemory, layout: Layout) -> Result<u16, QueueFault> {
         if !layout.size.is_power_of_two() {
             return Err(QueueFault::BadSize);
@@ -119,14 +119,15 @@ impl SplitQueue {
         self.layout.size
     }
 
-    /// Stops the queue. `seen` falls back to `next`, so that the fast path looks again and finds the fault.
+    /// Stops the queue. `seen` falls back to `next`, so that the fast path reads the index again
+    /// and finds the fault.
     #[cold]
     fn stop(&mut self, fault: QueueFault) -> QueueFault {
         self.seen = self.next;
         *self.fault.get_or_insert(fault)
     }
 
-    /// The buffer of a chain that is one direct descriptor in one region.
+    /// Returns the buffer of a chain that is one direct descriptor in one region.
     #[inline(always)]
     fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
         let flags = if WRITABLE { WRITE } else { 0 };
@@ -169,7 +170,8 @@ impl SplitQueue {
         }
     }
 
-    /// Reads the driver's available index. The driver can offer no more than what is not in flight.
+    /// Reads the driver's available index. The driver can offer no more than the descriptors that
+    /// are not in flight.
     fn look(&mut self) -> Result<bool, QueueFault> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -188,7 +190,7 @@ impl SplitQueue {
         Ok(waiting != 0)
     }
 
-    /// Reads the chain at `head`. One direct descriptor in one region is the straight path.
+    /// Reads the chain at `head`. One direct descriptor in one region is the fast path.
     #[inline]
     fn fetch<const WRITABLE: bool>(
         &mut self,
@@ -204,7 +206,7 @@ impl SplitQueue {
             return Ok(Chain::of_one(head, start, segment));
         }
         let chain = self.fetch_long(head, desc, WRITABLE, segs)?;
-        Ok(chain.lifted())
+        Ok(chain.reload())
     }
 
     #[inline(never)]
@@ -287,7 +289,7 @@ impl SplitQueue {
         }
     }
 
-    /// So many elements are about to be staged.
+    /// Prefetches the places of so many elements that are about to be staged.
     #[inline]
     pub(super) fn expect_used(&self, count: u16) {
         let from = self.used.wrapping_add(self.staged);
@@ -349,7 +351,8 @@ impl SplitQueue {
             return false;
         }
         if self.event_idx {
-            // An old index is a wish that has passed: to ask for no kicks, nothing need be written.
+            // An event index that was passed asks for no kicks, so nothing need be written for
+            // that.
             if on {
                 self.rings.set_available_event(&self.mem, self.next);
             }
@@ -382,7 +385,7 @@ impl Ring for SplitQueue {
     ) -> Result<Option<Chain>, QueueFault> {
         if self.tracker.is_some() {
             let chain = self.take_tracked::<WRITABLE>(segs)?;
-            return Ok(chain.as_ref().map(Chain::lifted));
+            return Ok(chain.as_ref().map(Chain::reload));
         }
         if self.next == self.seen && !self.look()? {
             return Ok(None);
@@ -397,7 +400,7 @@ impl Ring for SplitQueue {
         &mut self,
         into: &mut Taken<'_>,
         limit: Limit,
-        near: &impl Fn(&Segment),
+        prefetch: &impl Fn(&Segment),
     ) -> Limit {
         if self.tracker.is_some() || (self.next == self.seen && self.look().is_err()) {
             return Limit::default();
@@ -409,7 +412,7 @@ impl Ring for SplitQueue {
             rings.prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
             let head = rings.available(at);
             let segment = self.plain::<WRITABLE>(&rings.descriptor(head)?)?;
-            near(&segment);
+            prefetch(&segment);
             Some((head, segment))
         });
         self.next = next.wrapping_add(taken.chains as u16);

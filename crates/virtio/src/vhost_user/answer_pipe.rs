@@ -1,9 +1,9 @@
-//! An answer on its way, in the hands of the kernel.
+//! A pipe that holds a reply until the kernel moves it to the socket.
 //!
-//! A process that dies between sending an answer and noting that it did would leave its successor to guess: to send
-//! it again would be one answer too many, not to send it would leave the front end waiting. So the answer is
-//! written to a pipe, and one `splice` moves it from there to the socket. Whatever is in the pipe has not been
-//! sent, and what is not there has.
+//! A process that dies between sending a reply and recording that it did leaves its successor in
+//! doubt: a second reply is one too many, and without a reply the front end waits. So the reply is
+//! written to a pipe, and one `splice` moves it from there to the socket. Bytes in the pipe have
+//! not been sent; bytes that left it have.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,20 +11,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-/// The pipe of one connection. Both ends outlive the process if somebody keeps them.
+/// The pipe of one connection. Both ends outlive the process if another process holds them.
 #[derive(Debug)]
 pub struct AnswerPipe {
     from: OwnedFd,
     to: OwnedFd,
-    /// Bytes in it.
+    /// Number of bytes in the pipe.
     waiting: usize,
 }
 
 impl AnswerPipe {
-    /// An empty one.
+    /// Creates an empty pipe.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// The error of the system call.
     pub fn new() -> io::Result<Self> {
         let (from, to) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Self {
@@ -34,10 +34,10 @@ impl AnswerPipe {
         })
     }
 
-    /// The one that a former process had, with what it left in it.
+    /// Takes over the pipe of a former process, with the bytes that are left in it.
     ///
     /// # Errors
-    /// A descriptor that is no pipe.
+    /// A descriptor that is not a pipe.
     pub fn again(from: OwnedFd, to: OwnedFd) -> io::Result<Self> {
         let waiting = rustix::io::ioctl_fionread(&from)?;
         Ok(Self {
@@ -47,26 +47,26 @@ impl AnswerPipe {
         })
     }
 
-    /// The end that is read and the end that is written.
+    /// Returns the end that is read and the end that is written.
     #[must_use]
     pub fn ends(&self) -> [BorrowedFd<'_>; 2] {
         [self.from.as_fd(), self.to.as_fd()]
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether the pipe is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Puts an answer in, which is shorter than what a pipe takes at once (`PIPE_BUF`).
+    /// Writes a reply, which is shorter than the size that a pipe takes at once (`PIPE_BUF`).
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let written = rustix::io::writev(&self.to, &[IoSlice::new(bytes)])?;
         self.waiting += written;
         Ok(())
     }
 
-    /// Moves what is in it to the socket, as far as that takes it; whether nothing is left.
+    /// Moves the bytes to the socket, as far as it takes them; returns whether the pipe is empty.
     pub(super) fn drain(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
         while self.waiting > 0 {
             let flags = SpliceFlags::NONBLOCK;

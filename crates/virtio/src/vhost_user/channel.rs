@@ -1,4 +1,4 @@
-//! Requests from us to the front end, over the socket of `SET_BACKEND_REQ_FD`.
+//! Requests from the back end to the front end, over the socket of `SET_BACKEND_REQ_FD`.
 
 use std::os::fd::OwnedFd;
 
@@ -15,7 +15,7 @@ use super::session::{Answer, Request, Session};
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 const CONFIG_CHANGE: u32 = 2;
 
-/// The sending end of the request channel. Requests ask for no answer, so nothing is ever read from it.
+/// Sending end of the request channel. Requests need no reply, so nothing is ever read from it.
 #[derive(Debug)]
 pub struct BackendChannel {
     socket: OwnedFd,
@@ -23,10 +23,10 @@ pub struct BackendChannel {
 }
 
 impl BackendChannel {
-    /// Takes over what the front end sent.
+    /// Takes over the socket that the front end sent.
     ///
     /// # Errors
-    /// It is no Unix socket, as text. Anything else could keep us waiting when it is written.
+    /// The descriptor is not a Unix socket. Writes to any other file could block.
     pub fn new(socket: OwnedFd) -> Result<Self, String> {
         if socket_domain(&socket) != Ok(AddressFamily::UNIX) {
             return Err("the descriptor is no Unix socket".into());
@@ -37,9 +37,9 @@ impl BackendChannel {
         })
     }
 
-    /// Tells the front end that the configuration space changed
-    /// (`VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`). Whether it was sent; a front end that does not read loses
-    /// it, and one that closed the channel gets nothing any more.
+    /// Notifies the front end that the configuration space changed
+    /// (`VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`). Returns whether the message was sent; a front end
+    /// that does not read loses it, and a closed channel is not written again.
     pub fn config_changed(&mut self) -> bool {
         self.request(CONFIG_CHANGE)
     }
@@ -52,7 +52,7 @@ impl BackendChannel {
         match transmit(&self.socket, &bytes, None) {
             Ok(HEADER_LEN) => true,
             Err(Errno::AGAIN | Errno::INTR) => false,
-            // Part of a message: what follows could not be understood.
+            // Part of a message: the next one could not be parsed.
             Ok(_) | Err(_) => {
                 self.broken = true;
                 false
@@ -61,7 +61,8 @@ impl BackendChannel {
     }
 }
 
-/// `SET_BACKEND_REQ_FD`; a channel that was there is closed. What is no socket is refused.
+/// `SET_BACKEND_REQ_FD`; an earlier channel is closed. A descriptor that is not a socket is
+/// refused.
 pub(super) fn set_backend_req_fd(
     session: &mut Session,
     mut request: Request,

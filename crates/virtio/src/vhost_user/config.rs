@@ -1,5 +1,5 @@
-//! The configuration space of a network device (virtio 1.3, 5.1.4) and the messages that read and write
-//! it.
+//! The configuration space of a network device (virtio 1.3, 5.1.4) and the messages that read and
+//! write it.
 
 use super::backend::{Backend, Offer};
 use super::fault::Refusal;
@@ -53,7 +53,7 @@ impl NetConfig {
         self.put(AT_STATUS, &status.to_le_bytes());
     }
 
-    /// `size` bytes from `offset`, `None` when they reach beyond [`MAX_CONFIG`].
+    /// Returns `size` bytes from `offset`, `None` when they reach beyond [`MAX_CONFIG`].
     fn read(&self, offset: u32, size: u32) -> Option<Vec<u8>> {
         let end = offset.checked_add(size)? as usize;
         if end > MAX_CONFIG {
@@ -75,7 +75,7 @@ impl NetConfig {
     }
 }
 
-/// `GET_CONFIG`. An access that cannot be served is answered with a size of 0, as the specification says.
+/// `GET_CONFIG`. An access that cannot be served has a reply of size 0, as specified.
 pub(super) fn get_config(
     session: &mut Session,
     request: Request,
@@ -91,7 +91,7 @@ pub(super) fn get_config(
     Ok(Answer::payload([head.to_bytes(), data].concat()))
 }
 
-/// `SET_CONFIG`. No field is the driver's to write; a migration may set them all.
+/// `SET_CONFIG`. The driver may write no field; a migration may set them all.
 pub(super) fn set_config(
     session: &mut Session,
     request: Request,

@@ -1,4 +1,5 @@
-//! The socket: whole messages with their descriptors in, replies out, and never a blocked thread.
+//! The socket: receives whole messages with their descriptors, sends replies, never blocks a
+//! thread.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,14 +17,16 @@ use super::message::{HEADER_LEN, Header, MAX_FDS, Message, Reply};
 
 /// One connected front end.
 ///
-/// A message may arrive a byte at a time; what came is kept between calls, and at most one message is in
-/// memory. While a reply waits for the front end to read, no further message is taken from the socket.
+/// A message may arrive a byte at a time; received bytes are kept between calls, and at most one
+/// message is in memory. While a reply waits for the front end to read, no further message is taken
+/// from the socket.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// By which replies without a descriptor leave, where a successor of this process may have to send them.
+    /// Pipe for replies without a descriptor, when a successor of this process may have to send
+    /// them.
     pipe: Option<AnswerPipe>,
 }
 
@@ -62,7 +65,8 @@ impl Connection {
         })
     }
 
-    /// The same; replies go through `pipe`, and what a former process has left in it goes first.
+    /// As [`Connection::new`]; replies go through `pipe`, first those that a former process left in
+    /// it.
     ///
     /// # Errors
     /// When the socket's flags cannot be set.
@@ -76,22 +80,22 @@ impl Connection {
         &self.socket
     }
 
-    /// Whether part of a message has been taken from the socket.
+    /// Returns whether part of a message has been taken from the socket.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
         self.incoming.head_len > 0
     }
 
-    /// Whether a reply waits in the pipe.
+    /// Returns whether a reply waits in the pipe.
     #[must_use]
     pub fn has_piped_reply(&self) -> bool {
         self.pipe.as_ref().is_some_and(|pipe| !pipe.is_empty())
     }
 
-    /// Gets a reply ready; [`Connection::flush`] sends it.
+    /// Prepares a reply; [`Connection::flush`] sends it.
     ///
     /// # Errors
-    /// A pipe that does not take it.
+    /// The pipe does not take it.
     pub fn stage(&mut self, reply: Reply) -> Result<(), Fault> {
         match &mut self.pipe {
             Some(pipe) if reply.fd.is_none() => {
@@ -106,8 +110,9 @@ impl Connection {
         }
     }
 
-    /// The next message, or `None` when it is not complete yet or a reply has to leave first. Call it again
-    /// when the socket is readable, or writable while [`Connection::wants_write`].
+    /// Returns the next message, or `None` when it is not complete yet or a reply has to leave
+    /// first. Call it again when the socket is readable, or writable while
+    /// [`Connection::wants_write`].
     ///
     /// # Errors
     /// The end of the connection. All descriptors that came with an unfinished message are closed.
@@ -131,7 +136,7 @@ impl Connection {
         self.flush().map(|_| ())
     }
 
-    /// Sends what is left of a reply; whether nothing is left.
+    /// Sends the rest of a reply; returns whether nothing is left.
     ///
     /// # Errors
     /// When the front end is gone.
@@ -145,7 +150,7 @@ impl Connection {
         self.outgoing.advance(&self.socket)
     }
 
-    /// Whether part of a reply waits until the socket is writable.
+    /// Returns whether part of a reply waits until the socket is writable.
     #[must_use]
     pub fn wants_write(&self) -> bool {
         !self.outgoing.bytes.is_empty() || self.has_piped_reply()
@@ -227,8 +232,9 @@ impl Outgoing {
     }
 }
 
-/// Reads what there is into `buf` and appends descriptors to `fds`. `None`: nothing there now; `Some(0)`:
-/// the end. Received descriptors are close-on-exec, and closed when they are too many (CVE-2022-0669).
+/// Reads the available bytes into `buf` and appends descriptors to `fds`. `None`: nothing available
+/// now; `Some(0)`: the end. Received descriptors are close-on-exec, and closed when they are too
+/// many (CVE-2022-0669).
 fn receive(
     socket: &OwnedFd,
     buf: &mut [u8],
@@ -237,7 +243,7 @@ fn receive(
     receive_with(socket, buf, fds, RecvFlags::empty())
 }
 
-/// The same with more flags.
+/// As [`receive`], with more flags.
 pub(super) fn receive_with(
     socket: &OwnedFd,
     buf: &mut [u8],
@@ -270,7 +276,7 @@ pub(super) fn receive_with(
     Ok(Some(received.bytes))
 }
 
-/// Writes what the socket takes now, with `fd` attached.
+/// Writes the bytes that the socket takes now, with `fd` attached.
 pub(super) fn transmit(
     socket: &OwnedFd,
     bytes: &[u8],
@@ -280,7 +286,7 @@ pub(super) fn transmit(
     let mut control = SendAncillaryBuffer::new(&mut space);
     let borrowed = fd.map(|fd| [fd.as_fd()]);
     if let Some(fds) = &borrowed {
-        // The space was made for exactly this.
+        // The space is exactly large enough.
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -1,11 +1,11 @@
-//! Why a connection ends, and why a message is refused.
+//! Reasons why a connection ends and why a message is refused.
 
 use rustix::io::Errno;
 
 use super::message::{MAX_FDS, MAX_PAYLOAD};
 
-/// Why a connection to a front end is over. The text is for people: it says what came and what was
-/// expected.
+/// Reason why the connection to a front end ended. The text has the received and the expected
+/// values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The front end closed the connection between two messages: the normal end.
@@ -17,7 +17,7 @@ pub enum Fault {
     /// The socket failed.
     #[error("vhost-user socket: {0} failed: {1}")]
     Socket(&'static str, Errno),
-    /// Descriptors were lost on the way: more than a message may carry, or none left in this process.
+    /// Descriptors were lost: more than a message may carry, or none left in this process.
     #[error("file descriptors of a message were cut off: more than {MAX_FDS}, or none left here")]
     FdsTruncated,
     /// More descriptors than any message carries, spread over several pieces.
@@ -28,9 +28,9 @@ pub enum Fault {
     WrongFds {
         /// Name of the message.
         name: &'static str,
-        /// How many came.
+        /// Number of descriptors that came.
         got: usize,
-        /// What the message's row says.
+        /// Number that the message's row allows.
         expected: &'static str,
     },
     /// The version in the header is not 1.
@@ -44,7 +44,7 @@ pub enum Fault {
     Oversized {
         /// Code of the message.
         code: u32,
-        /// What its header says.
+        /// Size in its header.
         size: u32,
     },
     /// A payload whose size is not the message's.
@@ -54,29 +54,29 @@ pub enum Fault {
         name: &'static str,
         /// Bytes that came.
         got: usize,
-        /// What the message's row says.
+        /// Size that the message's row allows.
         expected: String,
     },
-    /// A message that is well formed, but refused, from a front end that did not ask for an
-    /// acknowledgement and so cannot be told.
+    /// A message that is well formed, but refused, from a front end that did not request an
+    /// acknowledgement and so cannot be notified.
     #[error("{name} refused: {reason}")]
     Refused {
         /// Name of the message.
         name: String,
-        /// Why.
+        /// Reason of the refusal.
         reason: String,
     },
 }
 
 impl Fault {
-    /// Whether this is the normal end of a connection.
+    /// Returns whether this is the normal end of a connection.
     #[must_use]
     pub fn is_close(&self) -> bool {
         matches!(self, Fault::Closed)
     }
 }
 
-/// Why a handler does not do what a message asks. Becomes a non-zero acknowledgement or a
+/// Reason why a handler refuses a message. Becomes a non-zero acknowledgement or a
 /// [`Fault::Refused`].
 #[derive(Debug)]
 pub(super) struct Refusal(pub(super) String);

@@ -1,5 +1,5 @@
-//! The inflight area: memory shared with the front end in which descriptors that are being worked on
-//! survive a restart of ours (vhost-user specification, "Inflight I/O tracking").
+//! The in-flight area: memory shared with the front end in which the descriptors in use survive a
+//! restart of the back end (vhost-user specification, "Inflight I/O tracking").
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::queues::MAX_QUEUE_SIZE;
 use super::session::{Answer, Request, Session};
 use crate::queue::{Inflight, InflightRegion};
 
-/// What `SET_INFLIGHT_FD` left.
+/// State set by `SET_INFLIGHT_FD`.
 #[derive(Debug)]
 pub(super) struct InflightArea {
     region: Arc<InflightRegion>,
@@ -24,8 +24,9 @@ pub(super) struct InflightArea {
 }
 
 impl InflightArea {
-    /// The part of queue `index` with `size` entries. Everything is checked again here, at each start,
-    /// because size and format may have changed since the area was set (CVE-2026-86565).
+    /// Returns the part of queue `index` with `size` entries. Everything is checked again here, at
+    /// each start, because size and format may have changed since the area was set
+    /// (CVE-2026-86565).
     pub(super) fn part(&self, index: u16, size: u16, packed: bool) -> Result<Inflight, String> {
         if index >= self.desc.queues {
             return Err("the inflight area has no room for this queue".into());
@@ -39,7 +40,7 @@ impl InflightArea {
     }
 }
 
-/// Number and size of queues within what this session has (CVE-2021-3839).
+/// Checks number and size of queues against the limits of the session (CVE-2021-3839).
 fn check(session: &Session, desc: &InflightDesc) -> Result<(), Refusal> {
     let most = session.queues.len();
     if desc.queues == 0 || usize::from(desc.queues) > most {
@@ -59,8 +60,8 @@ fn check(session: &Session, desc: &InflightDesc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `GET_INFLIGHT_FD`: makes an area. The only descriptor goes to the front end, which brings it back with
-/// `SET_INFLIGHT_FD`; asking again leaks nothing (CVE-2020-10726).
+/// `GET_INFLIGHT_FD`: creates an area. The only descriptor goes to the front end, which returns it
+/// with `SET_INFLIGHT_FD`; a repeated request leaks nothing (CVE-2020-10726).
 pub(super) fn get_inflight(
     session: &mut Session,
     request: Request,
@@ -89,7 +90,7 @@ fn create(size: u64) -> rustix::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// `SET_INFLIGHT_FD`: the area of before, or the one just made. Queues that run keep the one they have.
+/// `SET_INFLIGHT_FD`: sets an earlier area, or the one just created. Running queues keep theirs.
 pub(super) fn set_inflight(
     session: &mut Session,
     mut request: Request,
@@ -103,7 +104,7 @@ pub(super) fn set_inflight(
     Ok(Answer::Done)
 }
 
-/// Maps the area in the file with this number.
+/// Maps the area in the file of this number.
 pub(super) fn map(
     session: &mut Session,
     desc: InflightDesc,
@@ -119,7 +120,8 @@ pub(super) fn map(
         )
         .into());
     }
-    // The bytes behind the last queue are of no use; what the front end says is not mapped blindly.
+    // Bytes behind the last queue are unused; the size that the front end gives is not mapped
+    // blindly.
     let before = session.inflight.as_ref().map(|area| area.region.amount());
     let mapping = Extent::check(fd, needed, desc.offset).and_then(|extent| {
         let quota = &session.quota;

@@ -105,7 +105,7 @@ pub mod code {
 /// The header in front of every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Which message, see [`code`].
+    /// Message code, see [`code`].
     pub code: u32,
     /// Version and flags.
     pub flags: u32,
@@ -125,7 +125,7 @@ impl Header {
         }
     }
 
-    /// The header's bytes on the wire.
+    /// Returns the header's bytes on the wire.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
@@ -135,7 +135,7 @@ impl Header {
         bytes
     }
 
-    /// A request of ours with `size` bytes of payload that wants no answer.
+    /// Builds the header of a request of the back end with `size` bytes of payload and no reply.
     #[must_use]
     pub(super) fn request(code: u32, size: u32) -> Self {
         Header {
@@ -153,7 +153,7 @@ impl Header {
         }
     }
 
-    /// Whether the front end asked for an acknowledgement.
+    /// Returns whether the front end requested an acknowledgement.
     #[must_use]
     pub fn need_reply(self) -> bool {
         self.flags & FLAG_NEED_REPLY != 0
@@ -184,27 +184,27 @@ impl Header {
 /// A request of the front end, complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Which message, see [`code`].
+    /// Message code, see [`code`].
     pub code: u32,
-    /// Whether the front end asked for an acknowledgement.
+    /// Whether the front end requested an acknowledgement.
     pub need_reply: bool,
     /// At most [`MAX_PAYLOAD`] bytes.
     pub payload: Vec<u8>,
 }
 
-/// Our answer to a request.
+/// Reply to a request.
 #[derive(Debug)]
 pub struct Reply {
     /// The request's code.
     pub code: u32,
-    /// What is answered.
+    /// Payload of the reply.
     pub payload: Vec<u8>,
-    /// A descriptor that goes with it.
+    /// Descriptor that is sent with it.
     pub fd: Option<OwnedFd>,
 }
 
 impl Reply {
-    /// An answer without a descriptor.
+    /// Builds a reply without a descriptor.
     #[must_use]
     pub fn new(code: u32, payload: Vec<u8>) -> Self {
         Reply {
@@ -214,7 +214,7 @@ impl Reply {
         }
     }
 
-    /// Header and payload on the wire.
+    /// Returns header and payload on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_LEN + self.payload.len());
@@ -224,7 +224,7 @@ impl Reply {
     }
 }
 
-/// Takes a payload apart from its front. `None` means that it is too short.
+/// Reads a payload from its front. `None` means that it is too short.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -300,7 +300,7 @@ pub(super) struct VringAddr {
 }
 
 impl VringAddr {
-    /// Whether the queue lies where that one does, however it is logged.
+    /// Returns whether the queue lies at the same place as `other`, however it is logged.
     pub(super) fn is_at_place_of(&self, other: &Self) -> bool {
         let place = |addr: &Self| (addr.desc, addr.used, addr.avail);
         place(self) == place(other)
@@ -366,7 +366,7 @@ pub(super) struct InflightDesc {
 }
 
 impl InflightDesc {
-    /// `len` bytes, because some front ends send 20 and some pad to 24.
+    /// Returns `len` bytes, because some front ends send 20 and some pad to 24.
     pub(super) fn to_bytes(self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(24);
         bytes.extend_from_slice(&self.size.to_ne_bytes());

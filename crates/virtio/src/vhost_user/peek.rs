@@ -1,12 +1,12 @@
-//! Messages that stay in the socket until they are done.
+//! Messages that stay in the socket until they have been served.
 //!
-//! Whoever dies while it serves a message leaves it to its successor, which finds it where it was. That every
-//! message may be served twice follows from the protocol: each sets something, asks for something, or stops
+//! A process that dies while it serves a message leaves the message in the socket for its
+//! successor. Every message may be served twice: each sets something, requests something, or stops
 //! something that then is stopped. (`SEND_RARP` broadcasts once more.)
 //!
-//! Linux (6.18 and before) shows the descriptors of the next message together with a message that has none. So what
-//! is seen is believed only as far as the message can have descriptors, and compared with what really came when the
-//! message is taken away.
+//! Linux (6.18 and before) shows the descriptors of the next message together with a message that
+//! has none. So peeked descriptors count only as far as the message can have descriptors, and are
+//! compared with the received ones when the message is consumed.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -20,23 +20,23 @@ use super::fault::Fault;
 use super::message::{HEADER_LEN, Header, Message, code};
 use super::table;
 
-/// Each of a message or 4 KiB: more than a socket holds.
+/// Most reads at the end of a connection, each of a message or 4 KiB: more than a socket holds.
 const READS_AT_THE_END: u32 = 4096;
 
-/// What the socket has.
+/// State of the socket's receive queue.
 #[derive(Debug)]
 pub enum Peeked {
     /// No message, or a reply has to leave first.
     Nothing,
-    /// Part of a message, or one that was sent in pieces: only [`Connection::recv`] puts it together, and takes it
-    /// from the socket piece by piece.
+    /// Part of a message, or one that was sent in pieces: only [`Connection::recv`] assembles it,
+    /// and takes it from the socket piece by piece.
     Pieces,
-    /// A whole message with its descriptors; [`Connection::consume`] takes it away.
+    /// A whole message with its descriptors; [`Connection::consume`] takes it from the socket.
     Whole(Message, Vec<OwnedFd>),
 }
 
 impl Connection {
-    /// Looks at the next message and leaves it in the socket.
+    /// Reads the next message and leaves it in the socket.
     ///
     /// # Errors
     /// As [`Connection::recv`].
@@ -71,16 +71,18 @@ impl Connection {
         let waiting = rustix::io::ioctl_fionread(self.socket());
         let waiting = waiting.map_err(|e| Fault::Socket("look at", e))?;
         if waiting > bytes_of(&message) as u64 && table::has_no_fds(&message) {
-            // They are of the next one, or will be found when this one is taken away.
+            // They belong to the next message, or will be found when this one is consumed.
             fds.clear();
         }
         Ok(Peeked::Whole(message, fds))
     }
 
-    /// Takes the message away that [`Connection::peek`] has shown. Its descriptors in the socket are closed.
+    /// Takes the message that [`Connection::peek`] returned from the socket. Its descriptors in the
+    /// socket are closed.
     ///
     /// # Errors
-    /// As [`Connection::recv`]; and when it has brought another number of descriptors than were shown.
+    /// As [`Connection::recv`]; and when it came with another number of descriptors than `peek`
+    /// returned.
     pub fn consume(&mut self, message: &Message, shown: usize) -> Result<(), Fault> {
         let got = self.take_away(message)?;
         let of_no_use = message.code == code::REM_MEM_REG && got <= 1;
@@ -93,7 +95,7 @@ impl Connection {
         })
     }
 
-    /// Takes a message away; how many descriptors it had.
+    /// Takes a message from the socket; returns its number of descriptors.
     fn take_away(&mut self, message: &Message) -> Result<usize, Fault> {
         let (mut left, mut fds) = (bytes_of(message), Vec::new());
         while left > 0 {
@@ -109,19 +111,21 @@ impl Connection {
 }
 
 impl Connection {
-    /// Ends the connection for the front end, whoever else has the socket open. One that is only dropped is there for
-    /// whoever has it open, with all messages that were not taken.
+    /// Ends the connection for the front end, even if other processes have the socket open. A
+    /// connection that is only dropped stays open in those processes, with all messages that were
+    /// not taken.
     pub fn end(self) {
         hang_up(self.socket());
     }
 }
 
-/// Ends the connection of a socket for the front end, whoever else has the socket open.
+/// Ends the connection of a socket for the front end, even if other processes have it open.
 ///
-/// A socket that is closed with something unread in it resets the connection, and the front end gets that error before
-/// the replies that it has not read. So nothing more is let in, and what is there is read.
+/// A socket that is closed with unread bytes resets the connection, and the front end gets that
+/// error before the replies that it has not read. So no more bytes are accepted, and the present
+/// ones are read.
 pub fn hang_up(socket: &OwnedFd) {
-    // One that is gone needs no end.
+    // The socket may be closed already.
     let _ = shutdown(socket, Shutdown::Both);
     let (mut bytes, mut fds) = ([0; 4096], Vec::new());
     for _ in 0..READS_AT_THE_END {
@@ -133,14 +137,14 @@ pub fn hang_up(socket: &OwnedFd) {
     }
 }
 
-/// Bytes of a message on the wire.
+/// Returns the number of bytes of a message on the wire.
 fn bytes_of(message: &Message) -> usize {
     HEADER_LEN + message.payload.len()
 }
 
 impl Connection {
-    /// After a restart: takes the message away that `answered` is, if it is the next one and its answer waits in the
-    /// pipe. It is done then.
+    /// After a restart: takes the message `answered` from the socket, if it is the next one and its
+    /// reply waits in the pipe. It has been served then.
     ///
     /// # Errors
     /// As [`Connection::recv`].
@@ -162,7 +166,7 @@ impl Connection {
     }
 }
 
-/// Reads without room for descriptors: those that come with the bytes are not taken.
+/// Reads without room for descriptors: those that come with the bytes are dropped.
 fn receive_bytes(
     socket: &OwnedFd,
     bytes: &mut [u8],

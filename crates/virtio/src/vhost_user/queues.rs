@@ -1,4 +1,4 @@
-//! The life of the queues: what each still lacks, when it starts, and when it has to stop.
+//! Life cycle of the queues: missing settings, start and stop.
 
 pub(super) mod messages;
 
@@ -18,40 +18,42 @@ pub const MAX_QUEUE_SIZE: u16 = crate::queue::MAX_SIZE;
 
 /// `SET_VRING_ADDR`: writes to the used ring are logged.
 const F_LOG: u32 = 1;
-/// Both wrap counters set, both indices 0: where a packed queue begins.
+/// Start of a packed queue: both wrap counters set, both indices 0.
 pub(super) const PACKED_START: u32 = 0x8000_8000;
 
-/// What the front end said about one queue, and what became of it.
+/// Settings of one queue by the front end, and their result.
 #[derive(Debug, Default)]
 pub(super) struct Vring {
     pub(super) size: Option<u16>,
     pub(super) addr: Option<VringAddr>,
     pub(super) base: Option<u32>,
-    /// The position at the last reset, for a `GET_VRING_BASE` that comes too late; never started from.
-    pub(super) parked: Option<u32>,
+    /// The position at the last reset, for a `GET_VRING_BASE` that comes too late; never used for a
+    /// start.
+    pub(super) last_position: Option<u32>,
     pub(super) kick: Option<Kept>,
     pub(super) call: Option<Kept>,
     pub(super) err: Option<Kept>,
     pub(super) enabled: Option<bool>,
-    /// The layout it was started with, while it runs.
+    /// The layout at the start, while the queue runs.
     pub(super) running: Option<Layout>,
-    /// The inflight area that it was started with: its descriptor's number.
+    /// The in-flight area at the start: its descriptor's number.
     pub(super) area: Option<u64>,
-    /// A process that died has served it, and where it stands is in its rings.
+    /// A process that died has served the queue, and its position is in its rings.
     pub(super) resume: bool,
-    /// It ran in this session: what the front end knows of its position, it knows from us.
+    /// The queue ran in this session: the front end has its position from this back end.
     pub(super) served: bool,
-    /// Why it does not run although it could be expected to.
+    /// Reason why the queue does not run although it is complete.
     pub(super) problem: Option<String>,
 }
 
 impl Vring {
-    /// Back to the first state. Call and error descriptors stay: QEMU sets them once and starts again
-    /// without. The position can still be asked for: QEMU 7.2 stops with `SET_STATUS` 0 first and
-    /// `GET_VRING_BASE` after, and would continue a paused or migrated guest at position 0.
+    /// Resets the queue to its first state. Call and error descriptors stay: QEMU sets them once
+    /// and starts again without. The position can still be requested: QEMU 7.2 stops with
+    /// `SET_STATUS` 0 first and `GET_VRING_BASE` after, and would continue a paused or migrated
+    /// guest at position 0.
     pub(super) fn reset(&mut self) {
         *self = Vring {
-            parked: self.base.or(self.parked),
+            last_position: self.base.or(self.last_position),
             call: self.call.take(),
             err: self.err.take(),
             served: self.served,
@@ -60,10 +62,10 @@ impl Vring {
     }
 }
 
-/// One queue of a session, for people.
+/// Status of one queue, as text.
 #[derive(Debug, Clone)]
 pub struct QueueInfo {
-    /// Which queue.
+    /// Queue index.
     pub index: u16,
     /// Entries, 0 when not set yet.
     pub size: u16,
@@ -71,27 +73,28 @@ pub struct QueueInfo {
     pub running: bool,
     /// Whether frames may pass.
     pub enabled: bool,
-    /// "running", "disabled", what it waits for, or why it cannot start.
+    /// "running", "disabled", the missing setting, or the reason why it cannot start.
     pub state: String,
-    /// Why it was stopped, or cannot start.
+    /// Reason why it was stopped or cannot start.
     pub fault: Option<String>,
 }
 
-/// Why a queue is not started.
-enum Hold {
-    /// The front end has not said everything yet.
-    Waits(&'static str),
-    /// It has, and that is no good.
+/// Reason why a queue is not started.
+enum StartError {
+    /// A setting is missing.
+    Incomplete(&'static str),
+    /// The settings are invalid.
     Refused(String),
 }
 
-impl From<String> for Hold {
+impl From<String> for StartError {
     fn from(reason: String) -> Self {
-        Hold::Refused(reason)
+        StartError::Refused(reason)
     }
 }
 
-/// Bytes of the three areas of a queue, in the order of its layout (virtio 1.3, 2.7 and 2.8).
+/// Returns the bytes of the three areas of a queue, in the order of its layout (virtio 1.3, 2.7 and
+/// 2.8).
 fn area_sizes(size: u16, packed: bool) -> [u32; 3] {
     let entries = u32::from(size);
     if packed {
@@ -101,7 +104,7 @@ fn area_sizes(size: u16, packed: bool) -> [u32; 3] {
     }
 }
 
-/// Where the queue lies in the guest: all three areas translated, aligned, and each mapped in one piece.
+/// Translates the queue's addresses: all three areas aligned, and each mapped in one piece.
 fn resolve(
     memory: &GuestMemory,
     size: u16,
@@ -136,8 +139,8 @@ fn resolve(
     })
 }
 
-/// The position in `Queue`'s encoding, which is that of the message. `Queue` itself copes with front ends
-/// that know only the lower half of a packed queue's.
+/// Returns the position in `Queue`'s encoding, which is that of the message. `Queue` itself accepts
+/// front ends that know only the lower half of a packed queue's.
 fn position(base: Option<u32>, packed: bool) -> Result<u32, String> {
     match base {
         None if packed => Ok(PACKED_START),
@@ -156,42 +159,50 @@ fn duplicate(kept: &Kept) -> Result<OwnedFd, String> {
 }
 
 impl Session {
-    /// Everything a queue needs, or why it cannot start yet.
-    fn prepare(&self, index: usize) -> Result<QueueSetup, Hold> {
+    /// Collects the parameters for a start, or the reason why the queue cannot start yet.
+    fn prepare(&self, index: usize) -> Result<QueueSetup, StartError> {
         let vring = &self.queues[index];
         let kick = vring
             .kick
             .as_ref()
-            .ok_or(Hold::Waits("a kick descriptor"))?;
-        let size = vring.size.ok_or(Hold::Waits("its size"))?;
-        let addr = vring.addr.as_ref().ok_or(Hold::Waits("its addresses"))?;
-        let mem = self.memory.as_ref().ok_or(Hold::Waits("guest memory"))?;
+            .ok_or(StartError::Incomplete("a kick descriptor"))?;
+        let size = vring.size.ok_or(StartError::Incomplete("its size"))?;
+        let addr = vring
+            .addr
+            .as_ref()
+            .ok_or(StartError::Incomplete("its addresses"))?;
+        let mem = self
+            .memory
+            .as_ref()
+            .ok_or(StartError::Incomplete("guest memory"))?;
         if !self.negotiated() {
-            return Err(Hold::Waits("features"));
+            return Err(StartError::Incomplete("features"));
         }
         let features = self.features();
         let beyond = features.beyond_legacy();
         if !beyond.is_empty() {
             let bits = beyond.bits();
-            return Err(Hold::Refused(format!(
+            return Err(StartError::Refused(format!(
                 "features {bits:#x} without VERSION_1, which they need"
             )));
         }
         if self.logging() && self.log.is_none() {
-            // QEMU starts queues in the middle of a migration before it hands the log over.
-            return Err(Hold::Waits("the dirty log"));
+            // QEMU starts queues in the middle of a migration before it sends the log.
+            return Err(StartError::Incomplete("the dirty log"));
         }
         let packed = self.packed();
         if !packed && !size.is_power_of_two() {
-            return Err(Hold::Refused(format!(
+            return Err(StartError::Refused(format!(
                 "size {size} of a split queue is no power of two"
             )));
         }
         let layout = resolve(mem, size, addr, packed)?;
-        let resume = match vring.resume {
-            true => Resume::Yes,
-            false if self.again => Resume::Perhaps,
-            false => Resume::No,
+        let resume = if vring.resume {
+            Resume::Yes
+        } else if self.again {
+            Resume::Perhaps
+        } else {
+            Resume::No
         };
         let position = match self.known_position(index, &layout) {
             Some(position) if packed && resume == Resume::No => position,
@@ -199,14 +210,14 @@ impl Session {
         };
         let index = index as u16;
         let inflight = match &self.inflight {
-            // An area that came while it ran is not where its chains are.
+            // An area that came while the queue ran does not track its chains.
             Some(_) if vring.resume && vring.area.is_none() => None,
             Some(area) => Some(area.part(index, size, packed)?),
             None => None,
         };
         if vring.resume && vring.area.is_some_and(|area| self.area() != Some(area)) {
             let reason = "the inflight area that it used was not kept";
-            return Err(Hold::Refused(reason.into()));
+            return Err(StartError::Refused(reason.into()));
         }
         Ok(QueueSetup {
             index,
@@ -222,7 +233,7 @@ impl Session {
         })
     }
 
-    /// The number of the inflight area's descriptor.
+    /// Returns the number of the in-flight area's descriptor.
     fn area(&self) -> Option<u64> {
         self.inflight.as_ref().map(|area| area.file)
     }
@@ -231,14 +242,14 @@ impl Session {
         vring.enabled.unwrap_or(!self.rings_start_disabled())
     }
 
-    /// Starts a queue when it has everything. An answer for the message that made us try.
+    /// Starts a queue when it is complete. Returns the answer to the message that triggered it.
     fn try_start(&mut self, index: usize, backend: &mut dyn Backend) -> Answer {
         if self.queues[index].running.is_some() {
             return Answer::Done;
         }
         let started = match self.prepare(index) {
-            Err(Hold::Waits(_)) => return Answer::Done,
-            Err(Hold::Refused(reason)) => Err(reason),
+            Err(StartError::Incomplete(_)) => return Answer::Done,
+            Err(StartError::Refused(reason)) => Err(reason),
             Ok(setup) => {
                 let layout = setup.layout;
                 let area = setup.inflight.as_ref().and(self.area());
@@ -253,7 +264,7 @@ impl Session {
                 vring.served = true;
                 vring.resume = false;
                 vring.problem = None;
-                self.left.retain(|left| usize::from(left.index) != index);
+                self.snapshots.retain(|s| usize::from(s.index) != index);
                 Answer::Done
             }
             Err(reason) => {
@@ -272,7 +283,7 @@ impl Session {
         }
     }
 
-    /// Stops a queue if it runs; its position becomes its base.
+    /// Stops a running queue; its position becomes its base.
     fn stop(&mut self, index: usize, backend: &mut dyn Backend) {
         let vring = &mut self.queues[index];
         vring.resume = false;
@@ -318,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Stops a queue that broke. Whether there is such a queue.
+    /// Stops a queue with a fault. Returns whether the queue exists.
     pub(super) fn fail_queue(
         &mut self,
         index: u16,
@@ -352,8 +363,8 @@ impl Session {
             (Some(_), _) => ("disabled".into(), None),
             (None, Some(problem)) => stopped(problem),
             (None, None) => match self.prepare(index) {
-                Err(Hold::Waits(what)) => (format!("waits for {what}"), None),
-                Err(Hold::Refused(reason)) => stopped(&reason),
+                Err(StartError::Incomplete(what)) => (format!("waits for {what}"), None),
+                Err(StartError::Refused(reason)) => stopped(&reason),
                 Ok(_) => ("stopped".into(), None),
             },
         };

@@ -1,8 +1,9 @@
-//! A session as bytes, so that it outlives the process.
+//! The serialised state of a session, which outlives the process.
 //!
-//! The record names descriptors by the numbers under which [`Backend::keep`](super::Backend::keep) was told of
-//! them. It is `RECORD_VERSION` in two bytes, little endian, and [`Record`] in postcard's encoding. Where running
-//! queues stand is not in it: that changes with every batch, and is found in their rings (`Queue::resume`).
+//! The record refers to descriptors by the numbers that were passed to [`Backend::keep`]. It is
+//! `RECORD_VERSION` in two bytes, little endian, and [`Record`] in postcard's encoding. The
+//! positions of running queues are not in it: they change with every batch, and are found in the
+//! rings (`Queue::resume`).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,17 +15,17 @@ use super::message::{InflightDesc, LogDesc, RegionDesc, VringAddr};
 use super::queues::Vring;
 use super::session::Session;
 
-/// Version of the encoding; a record of any other one is refused.
-pub const RECORD_VERSION: u16 = 2;
+/// Version of the encoding; a record of any other version is refused.
+pub const RECORD_VERSION: u16 = 10;
 
-/// A descriptor that is kept elsewhere too, under a number.
+/// A descriptor that is also stored elsewhere, under a number.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) number: u64,
     pub(super) fd: OwnedFd,
 }
 
-/// Everything that messages have set. The types of the wire are used where they say the same.
+/// State set by messages. The types of the wire are used where they have the same meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) acked: Option<u64>,
@@ -45,7 +46,7 @@ pub(super) struct VringRecord {
     pub(super) size: Option<u16>,
     pub(super) addr: Option<VringAddr>,
     pub(super) base: Option<u32>,
-    pub(super) parked: Option<u32>,
+    pub(super) last_position: Option<u32>,
     pub(super) kick: Option<u64>,
     pub(super) call: Option<u64>,
     pub(super) err: Option<u64>,
@@ -62,7 +63,7 @@ impl VringRecord {
             size: vring.size,
             addr: vring.addr,
             base: vring.base,
-            parked: vring.parked,
+            last_position: vring.last_position,
             kick: number(&vring.kick),
             call: number(&vring.call),
             err: number(&vring.err),
@@ -81,7 +82,7 @@ impl Record {
         postcard::to_extend(self, version).unwrap_or_default()
     }
 
-    /// Reads a record as if it came from an enemy; nothing that it says is believed yet.
+    /// Parses a record as hostile input; its contents are checked later.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let (version, rest) = bytes
             .split_first_chunk::<2>()
@@ -93,11 +94,11 @@ impl Record {
         match postcard::take_from_bytes(rest) {
             Ok((record, [])) => Ok(record),
             Ok(_) => Err("a record with more than a session in it".into()),
-            Err(error) => Err(format!("a record that makes no sense: {error}")),
+            Err(error) => Err(format!("malformed record: {error}")),
         }
     }
 
-    /// The numbers of all descriptors that it names.
+    /// Returns the numbers of all descriptors that the record refers to.
     pub(super) fn numbers(&self) -> Vec<u64> {
         let regions = self.regions.iter().map(|(_, file)| *file);
         let log = self.log.map(|(_, file)| file);
@@ -110,12 +111,13 @@ impl Record {
 }
 
 impl Session {
-    /// The message at which the former process may have died is done, or there was none.
+    /// Reports that the message at which the former process may have died was served, or that there
+    /// was none.
     pub fn settled(&mut self) {
         self.again = false;
     }
 
-    /// Has a descriptor kept, and gives it a number.
+    /// Stores a descriptor, and gives it a number.
     pub(super) fn keep(&mut self, fd: &OwnedFd, backend: &mut dyn Backend) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
@@ -123,7 +125,8 @@ impl Session {
         number
     }
 
-    /// The session as bytes for [`Session::restore`], and the numbers of the descriptors that it then needs.
+    /// Returns the session as bytes for [`Session::restore`], and the numbers of the descriptors
+    /// that it then needs.
     #[must_use]
     pub fn record(&self) -> (Vec<u8>, Vec<u64>) {
         let record = self.as_record();

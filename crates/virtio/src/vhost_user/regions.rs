@@ -1,4 +1,4 @@
-//! Guest memory and its dirty log: the messages that change the snapshot every queue runs on.
+//! Guest memory and its dirty log: the messages that change the snapshot that all queues use.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,38 +10,41 @@ use super::fault::{Fault, Refusal};
 use super::message::{LogDesc, Payload, Reader, RegionDesc};
 use super::session::{Answer, Request, Session};
 
-/// The longest dirty log: of guest addresses below 16 TiB. A guest with all the memory that a port may have has holes in it as
-/// well, and a front end makes its log longer before it adds memory, so that present memory is no measure.
+/// The longest dirty log: of guest addresses below 16 TiB. A guest with all the memory that a port
+/// may have has holes in it as well, and a front end enlarges its log before it adds memory, so the
+/// present memory is no bound.
 const MAX_LOG: u64 = (16 << 40) / LOG_PAGE / 8;
 
-/// What a front end gets to hear whose memory is its own.
+/// Hint for a front end whose memory is private.
 const SHARE_HINT: &str = "no file descriptor: guest memory must be shared \
-     (QEMU: -object memory-backend-memfd,share=on and -numa node,memdev=…, or -machine memory-backend=…)";
+     (QEMU: -object memory-backend-memfd,share=on and -numa node,memdev=…, \
+    or -machine memory-backend=…)";
 
-/// A region of the session's memory, and where it came from.
+/// A region of the session's memory, and its file.
 #[derive(Debug, Clone)]
 pub(super) struct Mapped {
     pub(super) region: Arc<Region>,
-    /// Where the region starts in its file, bytes.
+    /// Offset of the region in its file, in bytes.
     pub(super) offset: u64,
     /// The descriptor's number.
     pub(super) file: u64,
     pub(super) id: FileId,
 }
 
-/// A file, whoever has it open: device and inode.
+/// A file by device and inode, independent of descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileId(u64, u64);
 
 impl FileId {
-    /// Of a file that is mapped: any other may be on a file system that answers when it likes.
+    /// Returns the identity of a file that is mapped: any other may be on a file system that
+    /// blocks.
     fn of(fd: &OwnedFd) -> Result<Self, Refusal> {
         let stat = rustix::fs::fstat(fd).map_err(|e| e.to_string())?;
         Ok(FileId(stat.st_dev, stat.st_ino))
     }
 }
 
-/// Where the dirty log lies.
+/// Place of the dirty log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogFile {
     pub(super) size: u64,
@@ -51,13 +54,15 @@ pub(super) struct LogFile {
 }
 
 impl Session {
-    /// Whether the VMM took a part of the memory away that it shares; see [`memory::survive_truncation`].
+    /// Returns whether the VMM truncated a part of the memory that it shares; see
+    /// [`memory::survive_truncation`].
     #[must_use]
     pub fn memory_is_lost(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.is_lost())
     }
 
-    /// What was there before is gone. Otherwise the connection ends: each message could leave more behind.
+    /// Checks that the former memory is unmapped. Otherwise the connection ends: each message could
+    /// leave more behind.
     pub(super) fn check_unmapped(&self, message: &str) -> Result<(), Fault> {
         if !self.quota.is_stuck() {
             return Ok(());
@@ -68,13 +73,13 @@ impl Session {
         })
     }
 
-    /// The dirty log, if it is there and logging is on.
+    /// Returns the dirty log, if there is one and logging is on.
     fn active_log(&self) -> Option<Arc<DirtyLog>> {
         self.log.clone().filter(|_| self.logging())
     }
 
-    /// Goes over to the memory in `regions`: queues whose areas are not at the same place any more are
-    /// stopped, the others go on, and those that can run again are started.
+    /// Switches to the memory in `regions`: queues whose areas are no longer at the same place are
+    /// stopped, the others continue, and those that can run again are started.
     pub(super) fn install_regions(
         &mut self,
         regions: Vec<Mapped>,
@@ -89,7 +94,8 @@ impl Session {
             Some(Arc::new(snapshot))
         };
         self.stop_moved_queues(snapshot.as_deref(), backend);
-        // The former memory is unmapped here, not by the data path: it is held until nobody else has it.
+        // The former memory is unmapped here, not by the data path: it is held until it has no
+        // other user.
         let former = std::mem::replace(&mut self.memory, snapshot.clone());
         backend.set_memory(snapshot);
         drop(former);
@@ -98,7 +104,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether all that is written from now on can be logged; only for a session that is to log.
+    /// Checks that all writes can be logged; only for a session with logging.
     pub(super) fn check_log(&self) -> Result<(), Refusal> {
         match (&self.log, &self.memory) {
             (None, _) if self.any_running() => {
@@ -109,23 +115,23 @@ impl Session {
         }
     }
 
-    /// Brings the snapshot in line with the log and the features, when they changed.
+    /// Updates the snapshot to the log and the features, when they changed.
     pub(super) fn update_log(&mut self, backend: &mut dyn Backend) {
-        let wanted = self.active_log();
+        let desired = self.active_log();
         let Some(memory) = &self.memory else { return };
-        let same = match (memory.log(), &wanted) {
+        let same = match (memory.log(), &desired) {
             (None, None) => true,
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
         if !same {
-            let snapshot = Arc::new(memory.with_log(wanted));
+            let snapshot = Arc::new(memory.with_log(desired));
             self.memory = Some(Arc::clone(&snapshot));
             backend.set_memory(Some(snapshot));
         }
     }
 
-    /// Goes over to a dirty log in the file with this number, if it covers what is to be logged.
+    /// Switches to a dirty log in the file with this number, if it covers the guest's memory.
     pub(super) fn map_log(
         &mut self,
         fd: &OwnedFd,
@@ -160,56 +166,59 @@ impl Session {
         mapped.map(DirtyLog::over).map_err(|e| e.to_string())
     }
 
-    /// Maps regions of files with these numbers, in place of some that take up `before`: all are looked at, and whether there is
-    /// room for them, before the first is mapped.
+    /// Maps regions of files with these numbers, in place of regions that take up `before`: all are
+    /// checked, and the quota, before the first is mapped.
     pub(super) fn map_regions(
         &self,
-        wanted: &[(OwnedFd, RegionDesc, u64)],
+        desired: &[(OwnedFd, RegionDesc, u64)],
         before: Amount,
     ) -> Result<Vec<Mapped>, Refusal> {
-        let plan = wanted.iter().map(|(fd, desc, _)| {
+        let plan = desired.iter().map(|(fd, desc, _)| {
             Planned::check(fd, desc.gpa, desc.size, desc.uva, desc.offset)
                 .map_err(|e| e.to_string())
         });
         let plan = plan.collect::<Result<Vec<_>, _>>()?;
         let all = plan.iter().map(Planned::amount).sum();
         self.quota.admit(all, before).map_err(|e| e.to_string())?;
-        let mapped = wanted.iter().zip(&plan).map(|((fd, desc, file), planned)| {
-            let region = planned.map(fd, Some(&self.quota));
-            Ok(Mapped {
-                region: Arc::new(region.map_err(|e| e.to_string())?),
-                offset: desc.offset,
-                file: *file,
-                id: FileId::of(fd)?,
-            })
-        });
+        let mapped = desired
+            .iter()
+            .zip(&plan)
+            .map(|((fd, desc, file), planned)| {
+                let region = planned.map(fd, Some(&self.quota));
+                Ok(Mapped {
+                    region: Arc::new(region.map_err(|e| e.to_string())?),
+                    offset: desc.offset,
+                    file: *file,
+                    id: FileId::of(fd)?,
+                })
+            });
         mapped.collect()
     }
 
-    /// The same for regions that a message brings, whose files are kept.
+    /// Maps regions of a message, whose files are stored.
     fn map_new(
         &mut self,
-        wanted: Vec<(OwnedFd, RegionDesc)>,
+        desired: Vec<(OwnedFd, RegionDesc)>,
         before: Amount,
         backend: &mut dyn Backend,
     ) -> Result<Vec<Mapped>, Refusal> {
         let numbers = self.next_number..;
-        let wanted = wanted.into_iter().zip(numbers);
-        let wanted: Vec<_> = wanted.map(|((fd, desc), n)| (fd, desc, n)).collect();
-        let mapped = self.map_regions(&wanted, before)?;
-        for (fd, ..) in &wanted {
+        let desired = desired.into_iter().zip(numbers);
+        let desired: Vec<_> = desired.map(|((fd, desc), n)| (fd, desc, n)).collect();
+        let mapped = self.map_regions(&desired, before)?;
+        for (fd, ..) in &desired {
             self.keep(fd, backend);
         }
         Ok(mapped)
     }
 }
 
-/// What these regions take up.
+/// Returns the amount that these regions take up.
 fn amount(regions: &[Mapped]) -> Amount {
     regions.iter().map(|m| m.region.amount()).sum()
 }
 
-/// A page without a bit would be missing at the other end of a migration.
+/// Checks that each page has a bit in the log; otherwise it would be missing after a migration.
 fn check_covered(memory: &GuestMemory, log: Option<&DirtyLog>) -> Result<(), Refusal> {
     let end = memory.regions().last().map_or(0, |region| region.gpa_end());
     match log {
@@ -242,12 +251,12 @@ pub(super) fn set_table(
     if request.fds.len() > count {
         return Err("more file descriptors than regions".into());
     }
-    let mut wanted = Vec::with_capacity(count);
+    let mut desired = Vec::with_capacity(count);
     for fd in request.fds {
         let desc = RegionDesc::parse(&mut reader).ok_or("payload too short")?;
-        wanted.push((fd, desc));
+        desired.push((fd, desc));
     }
-    let regions = session.map_new(wanted, amount(&session.regions), backend)?;
+    let regions = session.map_new(desired, amount(&session.regions), backend)?;
     session.install_regions(regions, backend)?;
     Ok(Answer::Done)
 }
@@ -261,21 +270,21 @@ pub(super) fn get_max_slots(
     Ok(Answer::u64(MAX_REGIONS as u64))
 }
 
-/// Eight bytes of padding, then the region.
+/// Parses a region behind eight bytes of padding.
 fn single_region(request: &Request) -> Result<RegionDesc, Refusal> {
     let mut reader = Reader::new(&request.payload);
     reader.u64();
     RegionDesc::parse(&mut reader).ok_or_else(|| "payload too short".into())
 }
 
-/// Where the region with these addresses and this size is; its offset does not count.
+/// Returns the place of the region with these addresses and this size; its offset does not count.
 fn place(regions: &[Mapped], desc: &RegionDesc) -> Option<usize> {
     let mut regions = regions.iter().map(|m| &m.region);
     regions.position(|r| r.gpa() == desc.gpa && r.uva() == desc.uva && r.size() == desc.size)
 }
 
-/// `ADD_MEM_REG`. A region that is there already is mapped anew: QEMU up to 7.2 adds each region once for
-/// every queue pair.
+/// `ADD_MEM_REG`. A present region is mapped anew: QEMU up to 7.2 adds each region once for every
+/// queue pair.
 pub(super) fn add_region(
     session: &mut Session,
     mut request: Request,
@@ -298,9 +307,9 @@ pub(super) fn add_region(
     Ok(Answer::Done)
 }
 
-/// `REM_MEM_REG`: the region with the same addresses and size. A descriptor that old front ends send along
-/// is closed. A region that is not there is gone already: QEMU up to 7.2 removes each once for every queue
-/// pair.
+/// `REM_MEM_REG`: the region with the same addresses and size. A descriptor that old front ends
+/// attach is closed. A missing region is not an error: QEMU up to 7.2 removes each once for every
+/// queue pair.
 pub(super) fn remove_region(
     session: &mut Session,
     request: Request,
@@ -315,8 +324,8 @@ pub(super) fn remove_region(
     Ok(Answer::Done)
 }
 
-/// `SET_LOG_BASE` with a file; queues that were to be logged have waited for it. Answered with its own payload: QEMU reads an answer of any size, others want
-/// the log description back.
+/// `SET_LOG_BASE` with a file; queues with logging have waited for it. The reply is its own
+/// payload: QEMU reads a reply of any size, others expect the log description.
 pub(super) fn set_log_base(
     session: &mut Session,
     mut request: Request,
@@ -331,7 +340,7 @@ pub(super) fn set_log_base(
     Ok(Answer::payload(request.payload))
 }
 
-/// `SET_LOG_FD`: closed and never written; the front end looks at the log by itself.
+/// `SET_LOG_FD`: closed and never written; the front end polls the log.
 pub(super) fn set_log_fd(
     _: &mut Session,
     _: Request,

@@ -1,7 +1,7 @@
-//! A session out of its record, in the process after the one that died.
+//! Restoring a session from its record, in the successor of a process that died.
 //!
-//! The record is checked as the messages were from which it came, because the process that wrote it may have
-//! died of its own confusion. What does not hold ends this one session; its front end may connect again.
+//! The record is checked as the messages that it stands for, because the process that wrote it may
+//! have died of corrupted state. An error ends this one session; its front end may connect again.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use super::queues::{MAX_QUEUE_SIZE, Vring};
 use super::record::{Kept, Record, VringRecord};
 use super::session::Session;
 
-/// Kept descriptors by their numbers; each belongs to one place.
+/// Stored descriptors by their numbers; each belongs to one place.
 struct Files(BTreeMap<u64, OwnedFd>);
 
 impl Files {
@@ -39,13 +39,14 @@ impl Files {
 }
 
 impl Session {
-    /// The session that `record` describes, with the descriptors that were kept for it. Queues that ran go on in
-    /// `backend` where their rings say. The next message may be one that was served before the record was made;
-    /// say [`Session::settled`] after it, or when there is none.
+    /// Restores the session of `record`, with its stored descriptors. Queues that were running
+    /// continue in `backend` at the positions in their rings. The next message may be one that was
+    /// served before the record was made; call [`Session::settled`] after it, or when there is
+    /// none.
     ///
     /// # Errors
-    /// A record of another version, or one that no front end could have brought about under this offer. What was
-    /// begun has been ended.
+    /// A record of another version, or one that no front end could have caused under this offer.
+    /// Started queues have been stopped.
     pub fn restore(
         offer: Offer,
         record: &[u8],
@@ -132,16 +133,16 @@ impl Session {
         if record.regions.len() > MAX_REGIONS {
             return Err(format!("more than {MAX_REGIONS} memory regions").into());
         }
-        let mut wanted = Vec::with_capacity(record.regions.len());
+        let mut desired = Vec::with_capacity(record.regions.len());
         for (desc, file) in &record.regions {
-            wanted.push((files.take(*file)?, *desc, *file));
+            desired.push((files.take(*file)?, *desc, *file));
         }
-        let all = self.map_regions(&wanted, Amount::default())?;
+        let all = self.map_regions(&desired, Amount::default())?;
         self.install_regions(all, backend)
     }
 }
 
-/// A queue that does not run yet.
+/// Restores a queue that does not run yet.
 fn restore_vring(record: VringRecord, files: &mut Files) -> Result<Vring, Refusal> {
     let sane = |size: u16| (1..=MAX_QUEUE_SIZE).contains(&size);
     if record.size.is_some_and(|size| !sane(size)) {
@@ -151,7 +152,7 @@ fn restore_vring(record: VringRecord, files: &mut Files) -> Result<Vring, Refusa
         size: record.size,
         addr: record.addr,
         base: record.base,
-        parked: record.parked,
+        last_position: record.last_position,
         kick: files.event(record.kick)?,
         call: files.event(record.call)?,
         err: files.event(record.err)?,
@@ -159,7 +160,7 @@ fn restore_vring(record: VringRecord, files: &mut Files) -> Result<Vring, Refusa
         running: None,
         area: record.area,
         resume: record.running,
-        served: record.running || record.parked.is_some(),
+        served: record.running || record.last_position.is_some(),
         problem: record.problem,
     })
 }

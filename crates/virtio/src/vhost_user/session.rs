@@ -1,4 +1,4 @@
-//! The state of one connection: what was negotiated, and the messages about that.
+//! State of one connection: the negotiated features, and the messages about them.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use memory::{DirtyLog, GuestMemory, Quota};
 use super::backend::{Backend, Offer};
 use super::channel::BackendChannel;
 use super::config::NetConfig;
+use super::detach::QueueSnapshot;
 use super::fault::{Fault, Refusal};
 use super::inflight::InflightArea;
-use super::leave::Left;
 use super::message::{
     F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, ProtocolFeatures, Reader, Reply,
 };
@@ -25,41 +25,42 @@ const NEEDS_RESET: u8 = 64;
 
 /// The back end's side of one vhost-user connection.
 ///
-/// It holds what was negotiated and what each queue still lacks, and calls a [`Backend`] when something is
-/// ready. End it with [`Session::close`]; dropping it alone leaves the queues of the back end running.
+/// It holds the negotiated features and the settings of each queue, and calls a [`Backend`] when a
+/// queue is complete. End it with [`Session::close`]; dropping it alone leaves the queues of the
+/// back end running.
 #[derive(Debug)]
 pub struct Session {
     pub(super) offer: Offer,
     pub(super) config: NetConfig,
-    /// As in `SET_FEATURES`, with the bits of vhost itself.
+    /// Value of `SET_FEATURES`, with the bits of vhost itself.
     pub(super) acked: Option<u64>,
     pub(super) protocol: Option<ProtocolFeatures>,
     pub(super) status: u8,
-    /// As in `NET_SET_MTU`.
+    /// Value of `NET_SET_MTU`.
     pub(super) mtu: Option<u16>,
-    /// What all that is mapped for the front end counts within.
+    /// Quota for everything that is mapped for the front end.
     pub(super) quota: Arc<Quota>,
     pub(super) memory: Option<Arc<GuestMemory>>,
-    /// What `memory` is made of.
+    /// Regions of `memory`.
     pub(super) regions: Vec<Mapped>,
     pub(super) log: Option<Arc<DirtyLog>>,
-    /// Where `log` came from.
+    /// File of `log`.
     pub(super) log_file: Option<LogFile>,
     pub(super) inflight: Option<InflightArea>,
-    /// With the number of its descriptor.
+    /// Request channel, with the number of its descriptor.
     pub(super) channel: Option<(BackendChannel, u64)>,
     pub(super) queues: Vec<Vring>,
     last_refusal: Option<String>,
-    refusals: u64,
-    /// Where the queues of a connection that broke have stood.
-    pub(super) left: Vec<Left>,
+    refused_messages: u64,
+    /// Positions of the queues of connections that broke.
+    pub(super) snapshots: Vec<QueueSnapshot>,
     /// The number of the next descriptor.
     pub(super) next_number: u64,
-    /// It was restored, and its next message may have been served before.
+    /// The session was restored, and its next message may have been served before.
     pub(super) again: bool,
 }
 
-/// What a session says of itself, for people.
+/// Status of a session.
 #[derive(Debug, Clone)]
 pub struct Info {
     /// Negotiated virtio features, none before `SET_FEATURES`.
@@ -79,7 +80,7 @@ pub struct Info {
     /// The last message that was refused with an acknowledgement, and why.
     pub last_refusal: Option<String>,
     /// Messages that were refused, whatever followed.
-    pub refusals: u64,
+    pub refused_messages: u64,
     /// All queues by index.
     pub queues: Vec<QueueInfo>,
 }
@@ -97,14 +98,14 @@ impl Request {
     }
 }
 
-/// What a handler answers.
+/// Result of a handler.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Done; acknowledged on demand.
+    /// Success; acknowledged on demand.
     Done,
-    /// Not done, and not worth a connection: a non-zero acknowledgement on demand.
+    /// Refusal that does not end the connection: a non-zero acknowledgement on demand.
     Failed(String),
-    /// The message's own answer.
+    /// The message's own reply.
     Payload(Vec<u8>, Option<OwnedFd>),
 }
 
@@ -119,7 +120,7 @@ impl Answer {
 }
 
 impl Session {
-    /// A session in its first state. Queue pairs outside 1 to 128 are brought there.
+    /// Creates a session in its first state. Queue pairs are limited to 1 to 128.
     #[must_use]
     pub fn new(mut offer: Offer) -> Self {
         offer.queue_pairs = offer.queue_pairs.clamp(1, 128);
@@ -140,18 +141,18 @@ impl Session {
             channel: None,
             queues: (0..count).map(|_| Vring::default()).collect(),
             last_refusal: None,
-            refusals: 0,
-            left: Vec::new(),
+            refused_messages: 0,
+            snapshots: Vec::new(),
             next_number: 0,
             again: false,
         }
     }
 
-    /// Serves one message and says what to answer.
+    /// Serves one message and returns its reply.
     ///
     /// # Errors
-    /// The connection is to be closed, for the reason given; [`Session::close`] stops the queues. All
-    /// descriptors of the message are closed then.
+    /// The connection is to be closed, for the reason given; [`Session::close`] stops the queues.
+    /// All descriptors of the message are closed then.
     pub fn handle(
         &mut self,
         message: Message,
@@ -178,12 +179,12 @@ impl Session {
             Ok(Answer::Payload(payload, fd)) => Ok(Some(Reply { code, payload, fd })),
             Ok(Answer::Done) => Ok(self.ack(code, need_reply, 0)),
             Ok(Answer::Failed(reason)) => {
-                self.refusals += 1;
+                self.refused_messages += 1;
                 self.last_refusal = Some(format!("{}: {reason}", row.name));
                 Ok(self.ack(code, need_reply, 1))
             }
             Err(Refusal(reason)) => {
-                // An own answer cannot say no.
+                // A reply of its own cannot carry an error.
                 let need_reply = need_reply && row.answered == Answered::OnDemand;
                 let message = Message {
                     code,
@@ -195,35 +196,37 @@ impl Session {
         }
     }
 
-    /// Stops all queues and lets go of guest memory, descriptors and channels. The session is then in its
-    /// first state again.
+    /// Stops all queues and releases guest memory, descriptors and channels. The session is then in
+    /// its first state again.
     pub fn close(&mut self, backend: &mut dyn Backend) {
         self.stop_all(backend);
-        let (refusal, refusals) = (self.last_refusal.take(), self.refusals);
+        let (refusal, refused_messages) = (self.last_refusal.take(), self.refused_messages);
         let had_memory = self.memory.is_some();
         *self = Session::new(self.offer.clone());
-        (self.last_refusal, self.refusals) = (refusal, refusals);
+        (self.last_refusal, self.refused_messages) = (refusal, refused_messages);
         if had_memory {
             backend.set_memory(None);
         }
     }
 
-    /// A queue broke in the data path (what the guest wrote makes no sense): it is stopped, the front end's
-    /// error descriptor is signalled, and the queue stays stopped until the front end sets it up anew.
+    /// Stops a queue with a fault in the data path (the guest violated the ring's rules), and
+    /// signals the front end's error descriptor. The queue stays stopped until the front end sets
+    /// it up anew.
     pub fn queue_failed(&mut self, index: u16, reason: &str, backend: &mut dyn Backend) {
         if self.fail_queue(index, reason, backend) && self.has(ProtocolFeatures::STATUS) {
             self.status |= NEEDS_RESET;
         }
     }
 
-    /// The port's link went up or down. Whether the front end was told.
+    /// Changes the port's link state. Returns whether the front end was notified.
     pub fn set_link(&mut self, up: bool) -> bool {
         self.offer.link_up = up;
         self.config.set_link(up);
         self.config_changed()
     }
 
-    /// The port's MTU changed. Whether the front end was told; the running driver keeps its own.
+    /// Changes the port's MTU. Returns whether the front end was notified; the running driver keeps
+    /// its own.
     pub fn set_mtu(&mut self, mtu: u16) -> bool {
         self.offer.mtu = mtu;
         self.config.set_mtu(mtu);
@@ -238,7 +241,7 @@ impl Session {
                 .is_some_and(|(channel, _)| channel.config_changed())
     }
 
-    /// What there is to know, for people.
+    /// Returns the status of the session.
     #[must_use]
     pub fn info(&self) -> Info {
         Info {
@@ -250,23 +253,24 @@ impl Session {
             logging: self.logging() && self.log.is_some(),
             inflight: self.inflight.is_some(),
             last_refusal: self.last_refusal.clone(),
-            refusals: self.refusals,
+            refused_messages: self.refused_messages,
             queues: self.queue_infos(),
         }
     }
 
-    /// Whether features are chosen now: a driver that is reset, or ends, takes its choice back.
+    /// Returns whether features are chosen now: a driver that is reset, or ends, takes its choice
+    /// back.
     #[must_use]
     pub fn has_chosen_features(&self) -> bool {
         self.negotiated()
     }
 
-    /// Whether the driver has negotiated features.
+    /// Returns whether the driver has negotiated features.
     pub(super) fn negotiated(&self) -> bool {
         self.acked.is_some()
     }
 
-    /// Negotiated virtio features, without the bits of vhost itself.
+    /// Returns the negotiated virtio features, without the bits of vhost itself.
     pub(super) fn features(&self) -> Features {
         let own = F_LOG_ALL | F_PROTOCOL_FEATURES;
         Features::from_bits_retain(self.acked.unwrap_or(0) & !own)
@@ -276,7 +280,7 @@ impl Session {
         self.features().contains(Features::RING_PACKED)
     }
 
-    /// Whether rings start disabled ("Ring states").
+    /// Returns whether rings start disabled ("Ring states").
     pub(super) fn rings_start_disabled(&self) -> bool {
         self.acked.is_some_and(|f| f & F_PROTOCOL_FEATURES != 0)
     }
@@ -285,7 +289,7 @@ impl Session {
         self.acked.is_some_and(|f| f & F_LOG_ALL != 0)
     }
 
-    /// The virtio features that are offered, as in the session's [`Offer`].
+    /// Returns the offered virtio features, as in the session's [`Offer`].
     #[must_use]
     pub fn offered_features(&self) -> Features {
         self.offer.features
@@ -318,11 +322,11 @@ impl Session {
         Err(format!("protocol feature {} was not negotiated", names.join(", ")).into())
     }
 
-    /// An acknowledgement, when the front end asked for it and may. Protocol features count as they are
-    /// after the message, so that `SET_PROTOCOL_FEATURES` itself can be acknowledged.
+    /// Builds an acknowledgement, when the front end requested it and may. Protocol features count
+    /// as they are after the message, so that `SET_PROTOCOL_FEATURES` itself can be acknowledged.
     fn ack(&self, code: u32, need_reply: bool, value: u64) -> Option<Reply> {
-        let wanted = need_reply && self.has(ProtocolFeatures::REPLY_ACK);
-        wanted.then(|| Reply::new(code, value.to_ne_bytes().to_vec()))
+        let desired = need_reply && self.has(ProtocolFeatures::REPLY_ACK);
+        desired.then(|| Reply::new(code, value.to_ne_bytes().to_vec()))
     }
 
     fn refuse(
@@ -331,7 +335,7 @@ impl Session {
         name: String,
         reason: String,
     ) -> Result<Option<Reply>, Fault> {
-        self.refusals += 1;
+        self.refused_messages += 1;
         match self.ack(message.code, message.need_reply, 1) {
             Some(reply) => {
                 self.last_refusal = Some(format!("{name}: {reason}"));
@@ -356,13 +360,13 @@ impl Session {
 
 type Outcome = Result<Answer, Refusal>;
 
-/// `SET_OWNER` marks the start of a session, which the connection did already. `RESET_OWNER` is deprecated,
-/// and ignoring it is one of the two things the specification recommends.
+/// `SET_OWNER` marks the start of a session, which is the connection here. `RESET_OWNER` is
+/// deprecated, and ignoring it is one of the two behaviours that the specification recommends.
 pub(super) fn nothing(_: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
     Ok(Answer::Done)
 }
 
-/// The handler of messages whose row says `Never`; the row's reason comes first.
+/// Handler of messages whose row has `Never`; the row's reason comes first.
 pub(super) fn not_offered(_: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
     Err("not offered".into())
 }
@@ -372,26 +376,26 @@ pub(super) fn get_features(session: &mut Session, _: Request, _: &mut dyn Backen
     Ok(Answer::u64(session.offered()))
 }
 
-/// `SET_FEATURES`. While a queue runs, only logging may change. Front ends send it before any driver is
-/// there, so that what does not go together shows only when a queue starts.
+/// `SET_FEATURES`. While a queue runs, only logging may change. Front ends send it before a driver
+/// runs, so conflicts between features are found only when a queue starts.
 pub(super) fn set_features(
     session: &mut Session,
     request: Request,
     backend: &mut dyn Backend,
 ) -> Outcome {
-    let wanted: u64 = request.parse()?;
-    let foreign = wanted & !session.offered();
+    let desired: u64 = request.parse()?;
+    let foreign = desired & !session.offered();
     if foreign != 0 {
         return Err(format!("features {foreign:#x} were not offered").into());
     }
-    let changed = session.acked.unwrap_or(0) ^ wanted;
+    let changed = session.acked.unwrap_or(0) ^ desired;
     if session.any_running() && changed & !F_LOG_ALL != 0 {
         return Err(format!("features {changed:#x} change while queues run").into());
     }
-    if changed & wanted & F_LOG_ALL != 0 {
+    if changed & desired & F_LOG_ALL != 0 {
         session.check_log()?;
     }
-    session.acked = Some(wanted);
+    session.acked = Some(desired);
     session.update_log(backend);
     session.start_all(backend);
     Ok(Answer::Done)
@@ -412,19 +416,20 @@ pub(super) fn set_protocol_features(
     request: Request,
     _: &mut dyn Backend,
 ) -> Outcome {
-    let wanted: u64 = request.parse()?;
-    let foreign = wanted & !session.offer.protocol.bits();
+    let desired: u64 = request.parse()?;
+    let foreign = desired & !session.offer.protocol.bits();
     if foreign != 0 {
         return Err(format!("protocol features {foreign:#x} were not offered").into());
     }
-    session.protocol = Some(ProtocolFeatures::from_bits_truncate(wanted));
+    session.protocol = Some(ProtocolFeatures::from_bits_truncate(desired));
     Ok(Answer::Done)
 }
 
-/// `GET_QUEUE_NUM`: the number of *queues*, as the specification says and Cloud Hypervisor and the `vhost`
-/// crate hold against their queue indices. QEMU's network front end compares it with its number of queue
-/// *pairs*. Answering with pairs would make the former refuse every port; answering with queues lets QEMU
-/// ask for too many pairs, which the first message for a queue that is not there refuses by name.
+/// `GET_QUEUE_NUM`: the number of *queues*, as in the specification; Cloud Hypervisor and the
+/// `vhost` crate compare their queue indices with it. QEMU's network front end compares it with its
+/// number of queue *pairs*. With a number of pairs the former would refuse every port; with a
+/// number of queues QEMU can configure too many pairs, and the first message for a missing queue is
+/// refused by name.
 pub(super) fn get_queue_num(session: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
     Ok(Answer::u64(session.queues.len() as u64))
 }
@@ -445,11 +450,11 @@ pub(super) fn set_mtu(
     request: Request,
     backend: &mut dyn Backend,
 ) -> Outcome {
-    let wanted: u64 = request.parse()?;
-    let mtu = u16::try_from(wanted).ok().filter(|mtu| *mtu >= 68);
+    let desired: u64 = request.parse()?;
+    let mtu = u16::try_from(desired).ok().filter(|mtu| *mtu >= 68);
     let Some(mtu) = mtu else {
         return Ok(Answer::Failed(format!(
-            "MTU {wanted}, 68 to 65535 are possible"
+            "MTU {desired}, 68 to 65535 are possible"
         )));
     };
     match backend.set_mtu(mtu) {
@@ -462,7 +467,8 @@ pub(super) fn set_mtu(
     Ok(Answer::Done)
 }
 
-/// `RESET_DEVICE`: rings stopped and disabled, features forgotten; memory and protocol features stay.
+/// `RESET_DEVICE`: rings stopped and disabled, features forgotten; memory and protocol features
+/// stay.
 pub(super) fn reset_device(
     session: &mut Session,
     _: Request,
@@ -472,8 +478,8 @@ pub(super) fn reset_device(
     Ok(Answer::Done)
 }
 
-/// `SET_STATUS`. 0 resets the device. `FEATURES_OK` stays clear when the features are not good enough; the
-/// driver sees that with `GET_STATUS` (virtio 1.3, 3.1.1).
+/// `SET_STATUS`. 0 resets the device. `FEATURES_OK` stays clear when the features are not
+/// sufficient; the driver sees that with `GET_STATUS` (virtio 1.3, 3.1.1).
 pub(super) fn set_status(
     session: &mut Session,
     request: Request,

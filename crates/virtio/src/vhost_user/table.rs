@@ -1,4 +1,4 @@
-//! One row a message: what it may carry, when it is legal, whether it is answered, and who handles it.
+//! Table of messages: payload and descriptors, legal states, reply and handler of each.
 
 use super::backend::Backend;
 use super::channel;
@@ -10,12 +10,12 @@ use super::queues::messages as queues;
 use super::regions;
 use super::session::{self, Answer, Request, Session};
 
-/// How many descriptors come with a message. More (or fewer) end the connection.
+/// Number of descriptors of a message. More (or fewer) end the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fds {
     None,
     One,
-    /// The handler knows which of the two it has to be.
+    /// None or one; the handler knows which.
     UpToOne,
     UpToEight,
 }
@@ -76,31 +76,31 @@ impl Size {
     }
 }
 
-/// When a message is legal.
+/// States in which a message is legal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Legal {
     Always,
-    /// Once this protocol feature is negotiated.
+    /// After this protocol feature is negotiated.
     Protocol(P),
-    /// Once that one is, and `SET_FEATURES` has come.
+    /// After that one is, and `SET_FEATURES` has come.
     ProtocolAndFeatures(P),
-    /// Never, because we do not offer it; the reason why.
+    /// Never, because it is not offered; with the reason.
     Never(&'static str),
 }
 
-/// Whether a message is answered. Every message is acknowledged on demand (`REPLY_ACK` and the flag in its
-/// header), so there is none without any answer.
+/// Kind of reply. Every message is acknowledged on demand (`REPLY_ACK` and the flag in its header),
+/// so there is none without any reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answered {
-    /// With a payload of its own.
+    /// A payload of its own.
     Always,
-    /// With an acknowledgement, when the front end asks for one.
+    /// An acknowledgement, when the front end requests one.
     OnDemand,
 }
 
 type Handler = fn(&mut Session, Request, &mut dyn Backend) -> Result<Answer, Refusal>;
 
-/// What there is to know about a message.
+/// Rules and handler of a message.
 pub(super) struct Row {
     pub(super) code: u32,
     pub(super) name: &'static str,
@@ -139,13 +139,13 @@ impl Row {
     }
 }
 
-/// The row of a message, `None` when no such message exists.
+/// Returns the row of a message, `None` when no such message exists.
 pub(super) fn find(code: u32) -> Option<&'static Row> {
     let at = usize::try_from(code).ok()?.checked_sub(1)?;
     TABLE.get(at)
 }
 
-/// Whether the message cannot have descriptors, by its row and by what it says itself.
+/// Returns whether the message cannot have descriptors, by its row and by its payload.
 pub(super) fn has_no_fds(message: &Message) -> bool {
     let says_none = || {
         let value: Option<[u8; 8]> = message.payload.as_slice().try_into().ok();
@@ -153,7 +153,7 @@ pub(super) fn has_no_fds(message: &Message) -> bool {
     };
     match message.code {
         code::SET_VRING_KICK | code::SET_VRING_CALL | code::SET_VRING_ERR => says_none(),
-        // Only old front ends send one, and it is of no use.
+        // Only old front ends send one, and it is unused.
         code::REM_MEM_REG => true,
         other => find(other).is_none_or(|row| row.fds == Fds::None),
     }
@@ -179,7 +179,7 @@ const fn row(
     }
 }
 
-/// A message that the specification has and we do not offer.
+/// Builds the row of a message that the specification has and this back end does not offer.
 const fn never(code: u32, name: &'static str, fds: Fds, why: &'static str) -> Row {
     row(
         code,

@@ -1,4 +1,4 @@
-//! What the tests share: a back end that writes down what it is told, and a front end that sends single
+//! Fixtures of the tests: a back end that records its calls, and a front end that sends single
 //! messages.
 
 mod connection;
@@ -31,9 +31,9 @@ pub(super) struct Recorder {
     pub(super) events: Vec<String>,
     pub(super) running: BTreeMap<u16, QueueSetup>,
     pub(super) memory: Option<Arc<GuestMemory>>,
-    /// What `stop_queue` answers.
+    /// Return value of `stop_queue`.
     pub(super) position: Option<u32>,
-    /// What `start_queue` fails with.
+    /// Error of `start_queue`.
     pub(super) no_start: Option<String>,
 }
 
@@ -324,7 +324,8 @@ pub(super) fn watched() -> (OwnedFd, OwnedFd) {
     (write, read)
 }
 
-/// An eventfd to give away, and an epoll set that holds it while a descriptor of it is open anywhere.
+/// An eventfd to give away, and an epoll set that holds it while a descriptor of it is open
+/// anywhere.
 pub(super) fn watched_event() -> (OwnedFd, OwnedFd) {
     let (event, set) = (
         event(),
@@ -340,14 +341,14 @@ pub(super) fn watched_event() -> (OwnedFd, OwnedFd) {
     (event, set)
 }
 
-/// Whether every descriptor of the eventfd in the set is closed.
+/// Returns whether every descriptor of the eventfd in the set is closed.
 pub(super) fn is_event_closed(set: &OwnedFd) -> bool {
     let info = format!("/proc/self/fdinfo/{}", set.as_raw_fd());
     let info = std::fs::read_to_string(info).expect("the set's fdinfo");
     !info.lines().any(|line| line.starts_with("tfd:"))
 }
 
-/// Whether every copy of the other end is closed.
+/// Returns whether every copy of the other end is closed.
 pub(super) fn is_closed(watch: &OwnedFd) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)];
     let now = rustix::event::Timespec {

@@ -1,4 +1,4 @@
-//! Which frames are meant: a subset of pcap-filter(7), on what [`Parsed`] says of a frame.
+//! Frame filters: a subset of pcap-filter(7), evaluated on a [`Parsed`] frame.
 //!
 //! ```text
 //! filter    = [ term { ("and" | "or") term } ]                both bind alike, from left to right
@@ -9,12 +9,14 @@
 //!           | ip | ip6 | arp | rarp | tcp | udp | sctp | icmp | icmp6 | igmp | [ip|ip6] proto N
 //!           | vlan [N] | less N | greater N
 //! ```
-//! `src or dst` (what is meant without either) and `src and dst` may stand for `[src|dst]`. A value alone behind `and`
-//! or `or` is one of the kind before it: `port 80 or 443`. An empty text means every frame. A filter is written in full, which may
-//! be longer than what it was read from, and than [`MAX_TEXT`](super::MAX_TEXT).
+//! `src or dst` (the default) and `src and dst` may stand for `[src|dst]`. A value alone behind
+//! `and` or `or` has the kind of the one before it: `port 80 or 443`. An empty text matches every
+//! frame. A filter is printed in full, which may be longer than its source text, and than
+//! [`MAX_TEXT`](super::MAX_TEXT).
 //!
-//! Other than there: all but `vlan` looks through the outer tag, so `ip` means tagged frames too and `vlan 5 and ip` reads
-//! as it says; names of hosts and services are not known; `sctp` has no ports; bytes (`tcp[13]`) cannot be asked for.
+//! Differences: all but `vlan` looks through the outer tag, so `ip` matches tagged frames too, and
+//! `vlan 5 and ip` reads naturally; names of hosts and services are not resolved; `sctp` has no
+//! ports; bytes (`tcp[13]`) cannot be matched.
 
 use std::net::IpAddr;
 
@@ -43,19 +45,19 @@ impl Filter {
         parse::parse(text).map(|root| Self { root })
     }
 
-    /// A filter for what `root` says.
+    /// Returns a filter for `root`.
     #[must_use]
     pub fn new(root: Node) -> Self {
         Self { root: Some(root) }
     }
 
-    /// Whether every frame is meant.
+    /// Returns whether every frame is meant.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.root.is_none()
     }
 
-    /// Whether a frame of `len` bytes is meant. Allocates nothing.
+    /// Returns whether a frame of `len` bytes is meant. Allocates nothing.
     #[must_use]
     pub fn matches(&self, frame: &Parsed, len: u32) -> bool {
         self.root.as_ref().is_none_or(|n| n.matches(frame, len))
@@ -75,11 +77,11 @@ impl std::str::FromStr for Filter {
 pub enum Node {
     /// A primitive.
     Is(Primitive),
-    /// What the other does not mean.
+    /// Frames that the operand does not match.
     Not(Box<Node>),
-    /// What both mean.
+    /// Frames that both match.
     And(Box<Node>, Box<Node>),
-    /// What either means.
+    /// Frames that either matches.
     Or(Box<Node>, Box<Node>),
 }
 
@@ -100,9 +102,9 @@ pub enum Side {
     /// One of them.
     #[default]
     Either,
-    /// That of the sender.
+    /// The source.
     Source,
-    /// That of the receiver.
+    /// The destination.
     Destination,
     /// Both.
     Both,
@@ -128,7 +130,7 @@ pub enum Version {
     V6,
 }
 
-/// Where an address is looked for.
+/// Protocol whose addresses are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holder {
     /// In IP headers and ARP.
@@ -203,7 +205,8 @@ pub enum Primitive {
     Protocol(Option<Version>, u8),
     /// Its IP addresses.
     Address(Holder, Side, Prefix),
-    /// Its TCP or UDP ports, from one to another; of one protocol or either. Pieces without ports have none.
+    /// Its TCP or UDP ports, from one to another; of one protocol or either. Pieces without ports
+    /// have none.
     Ports(Option<u8>, Side, u16, u16),
     /// Its outer tag.
     Vlan(Option<u16>),
@@ -222,7 +225,7 @@ impl Primitive {
             Self::Multicast => p.dst.is_multicast(),
             Self::IpMulticast(version) => to_group(p, version),
             Self::Protocol(version, number) => {
-                version_of(p).is_some_and(|v| version.is_none_or(|wanted| wanted == v))
+                version_of(p).is_some_and(|v| version.is_none_or(|desired| desired == v))
                     && p.l4_proto == number
             }
             Self::Address(holder, side, prefix) => {
@@ -231,13 +234,13 @@ impl Primitive {
                 })
             }
             Self::Ports(protocol, side, from, to) => {
-                let wanted = from..=to;
+                let desired = from..=to;
                 has_ports(p, protocol)
-                    && side.asks(wanted.contains(&p.src_port), wanted.contains(&p.dst_port))
+                    && side.asks(desired.contains(&p.src_port), desired.contains(&p.dst_port))
             }
-            Self::Vlan(wanted) => p
+            Self::Vlan(desired) => p
                 .vlan
-                .is_some_and(|tag| wanted.is_none_or(|vid| vid == tag.vid)),
+                .is_some_and(|tag| desired.is_none_or(|vid| vid == tag.vid)),
             Self::Less(most) => len <= most,
             Self::Greater(least) => len >= least,
         }
@@ -278,7 +281,7 @@ fn has_ports(p: &Parsed, protocol: Option<u8>) -> bool {
     known
         && p.l4_offset.is_some()
         && p.fragment != Fragment::Later
-        && protocol.is_none_or(|wanted| wanted == p.l4_proto)
+        && protocol.is_none_or(|desired| desired == p.l4_proto)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One frame in words, much as tcpdump prints it, for asking what would happen to it.
+//! Text form of one frame, much as tcpdump prints it, for traces.
 //!
 //! ```text
 //! frame  = ["ether" MAC > MAC] ["vlan" N] body ["length" N]
@@ -10,8 +10,9 @@
 //!        | nd who-has A tell B                                 a neighbor solicitation (RFC 4861)
 //!        | type N                                              an Ethernet frame of that type
 //! ```
-//! `length` counts the bytes of payload behind the last header. Addresses of Ethernet that are not given are for the
-//! caller to find; [`FrameText::implied_destination`] helps. `arp reply` has its sender's in itself.
+//! `length` counts the bytes of payload behind the last header. Ethernet addresses that are not
+//! given must be found by the caller; [`FrameText::implied_destination`] helps. `arp reply`
+//! contains its sender's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -22,7 +23,7 @@ use crate::{EtherType, MacAddr, VlanTci, arp};
 mod parse;
 mod text;
 
-/// Bytes of payload that a description may ask for.
+/// Limit of payload bytes in a description.
 pub const MAX_PAYLOAD: u16 = 9000;
 /// ICMPv6 type of a neighbor solicitation (RFC 4861, section 4.3).
 const NEIGHBOR_SOLICITATION: u8 = 135;
@@ -36,13 +37,13 @@ pub struct FrameText {
     pub ether: Option<(MacAddr, MacAddr)>,
     /// Its tag, 0 to 4094.
     pub vlan: Option<u16>,
-    /// What it carries.
+    /// Its payload.
     pub body: Body,
     /// Bytes of payload, at most [`MAX_PAYLOAD`].
     pub payload: u16,
 }
 
-/// What a frame carries. The two addresses of IP are of the same version.
+/// Payload of a frame. Both IP addresses have the same version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// ICMP, or ICMPv6 between IPv6 addresses.
@@ -83,25 +84,25 @@ pub enum Body {
     },
     /// An ARP request.
     ArpRequest {
-        /// Whose address is asked for.
+        /// Requested address.
         target: Ipv4Addr,
-        /// Who asks.
+        /// Address of the requester.
         sender: Ipv4Addr,
     },
     /// An ARP reply.
     ArpReply {
-        /// Whose address it tells.
+        /// Address of the replying station.
         sender: Ipv4Addr,
         /// The address, which is the frame's source unless another is given.
         mac: MacAddr,
-        /// Who asked.
+        /// Address of the requester.
         target: Ipv4Addr,
     },
     /// A neighbor solicitation.
     NeighborSolicitation {
-        /// Whose address is asked for.
+        /// Requested address.
         target: Ipv6Addr,
-        /// Who asks.
+        /// Address of the requester.
         sender: Ipv6Addr,
     },
     /// Something of that type.
@@ -127,8 +128,9 @@ impl FrameText {
         }
     }
 
-    /// The destination address that the description has in it, or that follows from what it says: broadcast for an ARP
-    /// request and 255.255.255.255, a group's for a multicast address (RFC 1112, section 6.4; RFC 2464, section 7).
+    /// Returns the destination address in the description, or the one that follows from it:
+    /// broadcast for an ARP request and 255.255.255.255, a group's for a multicast address (RFC
+    /// 1112, section 6.4; RFC 2464, section 7).
     #[must_use]
     pub fn implied_destination(&self) -> Option<MacAddr> {
         if let Some((_, destination)) = self.ether {
@@ -140,7 +142,8 @@ impl FrameText {
         }
     }
 
-    /// The IP address that the frame goes to on its segment, if it has one: that of the station whose address is missing.
+    /// The IP address that the frame goes to on its segment, if it has one: that of the station
+    /// whose address is missing.
     #[must_use]
     pub fn next_hop(&self) -> Option<IpAddr> {
         match self.body {
@@ -152,7 +155,7 @@ impl FrameText {
         }
     }
 
-    /// The frame, from `source` to `destination` unless the description says otherwise.
+    /// Builds the frame, from `source` to `destination` unless the description has other addresses.
     #[must_use]
     pub fn build(&self, source: MacAddr, destination: MacAddr) -> Vec<u8> {
         let (source, destination) = self.ether.unwrap_or((source, destination));
@@ -214,7 +217,8 @@ fn network(frame: PacketBuilder, src: IpAddr, dst: IpAddr) -> PacketBuilder {
     }
 }
 
-/// An address as IPv6 writes it. Bodies do not mix versions; what one that does would mean is at least a frame.
+/// An address as IPv6 writes it. Bodies do not mix versions; what one that does would mean is at
+/// least a frame.
 fn in_v6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -222,8 +226,8 @@ fn in_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// A neighbor solicitation with its sender's link-layer address (RFC 4861, section 4.3); without that for a sender
-/// that has no address yet.
+/// A neighbor solicitation with its sender's link-layer address (RFC 4861, section 4.3); without
+/// that for a sender that has no address yet.
 fn solicitation(
     frame: PacketBuilder,
     source: MacAddr,
@@ -242,13 +246,13 @@ fn solicitation(
         .payload(&body)
 }
 
-/// The group that hears solicitations for an address (RFC 4291, section 2.7.1).
+/// Returns the multicast group of solicitations for an address (RFC 4291, section 2.7.1).
 fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     const GROUP: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
     Ipv6Addr::from_bits(GROUP | target.to_bits() & 0xff_ffff)
 }
 
-/// Where frames for a group go; `None` for a station's address.
+/// Returns the destination of frames for a group; `None` for a station's address.
 fn group_mac(address: IpAddr) -> Option<MacAddr> {
     match address {
         IpAddr::V4(a) if a.is_broadcast() => Some(MacAddr::BROADCAST),

@@ -5,7 +5,7 @@ use std::{net::IpAddr, str::FromStr};
 use super::{ExpressionError, MAX_TEXT};
 use crate::MacAddr;
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Word,
@@ -32,7 +32,7 @@ impl Token<'_> {
         self.kind == Kind::Word && self.text == word
     }
 
-    /// Says that something else was expected here.
+    /// Returns the error that something else was expected here.
     pub(super) fn expected(&self, what: &str) -> ExpressionError {
         let found = match self.kind {
             Kind::End => "the end".to_owned(),
@@ -78,7 +78,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The token that is next; the end stays next for ever.
+    /// Returns the next token; at the end this is always the end token.
     pub(super) fn peek(&self) -> Token<'a> {
         self.peek_at(0)
     }

@@ -6,7 +6,8 @@
 
 use super::{FlowKey, FlowMask};
 
-/// Odd constants with about half of their bits set (fractions of square roots of primes), one a word.
+/// Odd constants with about half of their bits set (fractions of square roots of primes), one a
+/// word.
 const SALT: [u64; 8] = [
     0x6a09_e667_f3bc_c909,
     0xbb67_ae85_84ca_a73b,
@@ -26,7 +27,8 @@ fn fold(a: u64, b: u64) -> u64 {
 
 #[inline]
 pub(super) fn hash(w: &[u64; 8], seed: u64) -> u64 {
-    // Eight secrets from one: the seed goes through a multiplication first, so that near seeds differ everywhere.
+    // Eight secrets from one: the seed goes through a multiplication first, so that near seeds
+    // differ everywhere.
     let secret = fold(seed ^ SALT[1], SALT[2]) ^ seed;
     let s = |i: usize| secret.rotate_left(8 * i as u32 + 1) ^ SALT[i];
     let pair = |i: usize| fold(w[i] ^ s(i), w[i + 1] ^ s(i + 1));
@@ -37,10 +39,10 @@ pub(super) fn hash(w: &[u64; 8], seed: u64) -> u64 {
 
 /// Hashes the bits of a key that one mask counts.
 ///
-/// The words are added to secret ones, multiplied in pairs, and the 128-bit products summed: the NH hash of
-/// UMAC (RFC 4418, section 5.2, there with 32-bit words), for which the chance that two keys meet is 2^-64 over
-/// the secrets, whatever the keys are. A guest that does not know the seed cannot aim at a set. Masks that
-/// look at Ethernet alone need two products, others four.
+/// The words are added to secret ones, multiplied in pairs, and the 128-bit products summed: the NH
+/// hash of UMAC (RFC 4418, section 5.2, there with 32-bit words), for which the chance that two
+/// keys meet is 2^-64 over the secrets, whatever the keys are. A guest that does not know the seed
+/// cannot aim at a set. Masks that look at Ethernet alone need two products, others four.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskedHash {
     mask: FlowMask,
@@ -83,8 +85,9 @@ impl MaskedHash {
     #[inline(always)]
     #[must_use]
     pub fn hash(&self, key: &FlowKey) -> u64 {
-        // Word by word: keys are hashed right after they were stored in words, and a core that loads two of
-        // them at once, as the compiler would have it, waits until they have reached the cache.
+        // Word by word: keys are hashed right after they were stored in words, and a core that
+        // loads two of them at once, as the compiler would have it, waits until they have reached
+        // the cache.
         let term = |i: usize| {
             let word = std::hint::black_box(key.words()[i]) & self.mask.words()[i];
             u128::from(word.wrapping_add(self.secrets[i]))

@@ -1,4 +1,4 @@
-//! Which bits of a key a decision looked at.
+//! Masks: the bits of a key on which a decision depends.
 
 use super::*;
 
@@ -18,11 +18,11 @@ impl FlowMask {
     pub const ETHERNET: Self = Self::NONE
         .with_in_port()
         .with_vlan()
-        .with_conduct()
+        .with_frame_class()
         .with_ethertype()
         .with_dmac()
         .with_smac();
-    /// What tells one conversation from another, and is the same in all of its frames.
+    /// Fields that identify a conversation and are the same in all of its frames.
     pub const CONVERSATION: Self = Self::NONE
         .with_ethertype()
         .with_dmac()
@@ -55,10 +55,10 @@ impl FlowMask {
         self.with(VLAN)
     }
 
-    /// What a frame does counts, see [`Conduct`].
+    /// Returns the mask with the frame class, see [`FrameClass`].
     #[must_use]
-    pub const fn with_conduct(self) -> Self {
-        self.with(CONDUCT)
+    pub const fn with_frame_class(self) -> Self {
+        self.with(FRAME_CLASS)
     }
 
     /// The EtherType counts.
@@ -97,13 +97,15 @@ impl FlowMask {
         self.with(L4_FLAGS)
     }
 
-    /// The source port counts. Take [`with_state`](Self::with_state) too, to tell port zero from no port.
+    /// The source port counts. Take [`with_state`](Self::with_state) too, to distinguish port zero
+    /// from no port.
     #[must_use]
     pub const fn with_l4_src(self) -> Self {
         self.with(L4_SRC)
     }
 
-    /// The destination port counts. Take [`with_state`](Self::with_state) too, to tell port zero from no port.
+    /// The destination port counts. Take [`with_state`](Self::with_state) too, to
+    /// distinguish port zero from no port.
     #[must_use]
     pub const fn with_l4_dst(self) -> Self {
         self.with(L4_DST)
@@ -163,18 +165,18 @@ impl FlowMask {
         self
     }
 
-    /// What either mask counts.
+    /// Returns the fields of both masks.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
-    /// Whether this mask counts every bit that `other` does.
+    /// Returns whether this mask counts every bit that `other` does.
     pub fn covers(&self, other: &Self) -> bool {
         (0..8).all(|i| self.0[i] & other.0[i] == other.0[i])
     }
 
-    /// Whether anything behind the first [`LOW_WORDS`](super::LOW_WORDS) words counts.
+    /// Returns whether anything behind the first [`LOW_WORDS`] words counts.
     #[inline]
     #[must_use]
     pub fn is_long(&self) -> bool {
@@ -193,7 +195,7 @@ impl FlowMask {
         words_to_bytes(&self.0)
     }
 
-    /// What [`to_bytes`](Self::to_bytes) gave.
+    /// Returns the mask from the bytes of [`to_bytes`](Self::to_bytes).
     #[inline]
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
         Self(words_from_bytes(bytes))

@@ -1,23 +1,24 @@
-//! Plain packets, which almost all frames are: whole, untagged IPv4 without options that carries TCP or UDP.
+//! Plain packets, as almost all frames are: whole, untagged IPv4 without options that carries TCP
+//! or UDP.
 //!
-//! Their keys are made without parsing, and packets that follow one another are told to be of one flow without keys: the same first
-//! bytes, as far as anybody looks at them.
+//! Their keys are made without a parser, and consecutive packets are recognised as one flow without
+//! keys: the first bytes are equal, as far as a decision depends on them.
 
 use super::{FlowKey, FlowMask, L4_FLAGS};
 use crate::{EtherType, SNAPSHOT, tcp, udp};
 
-/// First bytes of a plain packet that say all that its key has.
+/// First bytes of a plain packet, which contain all fields of its key.
 pub const PLAIN_HEAD: usize = 48;
-/// Where IPv4 begins, and what it carries.
+/// Offset of the IPv4 header, and its EtherType and first byte.
 const L3: usize = 14;
 const L4: usize = 34;
 const IPV4_HEADER: usize = L4 - L3;
-/// Of IPv4, its length and what it carries.
+/// Offsets of the total length and the protocol.
 const TOTAL: usize = 16;
 const PROTOCOL: usize = 23;
-/// Of the transport, its ports.
+/// Offset of the transport's ports.
 const PORTS: usize = L4;
-/// What TCP says of its own length, and flags.
+/// Offset of TCP's header length and flags.
 const OFFSET_AND_FLAGS: usize = L4 + 12;
 const WORDS: usize = PLAIN_HEAD / 8;
 
@@ -25,9 +26,10 @@ const WORDS: usize = PLAIN_HEAD / 8;
 const _: () = assert!(L4 + 60 <= SNAPSHOT);
 
 impl FlowKey {
-    /// The key of a plain packet of so many bytes: what [`FlowKey::new`] makes of the [`Parsed`](crate::Parsed) packet, in a
-    /// fraction of the time, with each byte read once, in words. `None` for all other frames. `headers` are the frame's first
-    /// bytes, [`PLAIN_HEAD`] at least where the frame has so many.
+    /// The key of a plain packet of so many bytes: what [`FlowKey::new`] makes of the
+    /// [`Parsed`](crate::Parsed) packet, in a fraction of the time, with each byte read once, in
+    /// words. `None` for all other frames. `headers` are the frame's first bytes, [`PLAIN_HEAD`] at
+    /// least where the frame has so many.
     #[inline]
     pub fn of_plain_ipv4(in_port: u32, headers: &[u8], frame_len: usize) -> Option<Self> {
         if headers.len() > frame_len {
@@ -85,7 +87,8 @@ pub struct PlainMask {
 }
 
 impl PlainMask {
-    /// The bits of packets that say what a mask counts of their keys. Ingress port and conduct are in no packet.
+    /// Returns the bits of packets that correspond to the fields of a mask. Ingress port and frame
+    /// class are in no packet.
     #[must_use]
     pub fn new(mask: &FlowMask) -> Self {
         let words = mask.words();
@@ -112,18 +115,19 @@ impl PlainMask {
     }
 }
 
-/// What plain packets must have in common with one for their keys to agree in all that a mask counts.
+/// Bits that plain packets must share with one for their keys to agree in all fields of a mask.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainHead {
     /// The bits of the first bytes that must be the same, in little-endian words.
     pub mask: [u64; WORDS],
-    /// The least length that IPv4 may tell.
+    /// Minimum of the IPv4 total length.
     least: usize,
 }
 
 impl PlainHead {
-    /// What packets must have in common with the one that begins with these bytes, for which there is a key by
-    /// [`FlowKey::of_plain_ipv4`]: the bits of the mask, and [`PlainHead::fits`]. Then they are plain, and their keys agree.
+    /// Returns the condition for packets to share the flow of the one that begins with these bytes,
+    /// for which there is a key by [`FlowKey::of_plain_ipv4`]: the bits of the mask, and
+    /// [`PlainHead::fits`]. Such packets are plain, and their keys agree.
     #[inline(always)]
     #[must_use]
     pub fn new(mask: &PlainMask, head: &[u8; PLAIN_HEAD]) -> Self {
@@ -141,7 +145,8 @@ impl PlainHead {
         }
     }
 
-    /// Whether the length that a packet of so many bytes tells is possible, which begins with these and has the bits of the mask.
+    /// Returns whether the total length of a packet of `frame_len` bytes is possible, if it begins
+    /// with these bytes and has the bits of the mask.
     #[inline(always)]
     #[must_use]
     pub fn fits(&self, other: &[u8; PLAIN_HEAD], frame_len: usize) -> bool {
@@ -199,7 +204,7 @@ mod tests {
         })
     }
 
-    /// What a switch has of a frame at first.
+    /// Returns the first bytes of a frame, as a switch reads them.
     fn head(frame: &[u8]) -> &[u8] {
         &frame[..frame.len().min(64)]
     }
@@ -244,12 +249,12 @@ mod tests {
             };
             let parsed = FlowKey::new(7, &Parsed::parse(&second, second.len()));
             let same = parsed.masked(&mask) == one.masked(&mask);
-            match alike(&plain, first.first_chunk().expect("a head"), start, second.len()) {
-                true => prop_assert!(same && key(&second).is_some()),
-                // Or it has a transport of other length, or another one.
-                false => prop_assert!(
-                    !same || key(&second).is_none() || first[46] != second[46] || first[23] != second[23]
-                ),
+            if alike(&plain, first.first_chunk().expect("a head"), start, second.len()) {
+                prop_assert!(same && key(&second).is_some());
+            } else {
+                // Otherwise its transport has another length, or is another one.
+                let other_transport = first[46] != second[46] || first[23] != second[23];
+                prop_assert!(!same || key(&second).is_none() || other_transport);
             }
         }
     }
@@ -290,7 +295,8 @@ mod tests {
             let other_start = other.first_chunk().expect("a head");
             super::tests::alike(&mask, start, other_start, other.len())
         };
-        // Type of service, identification, time to live, source, low half of the destination, ports, data.
+        // Type of service, identification, time to live, source, low half of the destination,
+        // ports, data.
         for at in [15, 18, 22, 27, 33, 34, 37, 40, 47] {
             assert!(alike(at, 99), "byte {at}");
         }

@@ -173,7 +173,7 @@ fn all_fields_together_leave_only_the_reserved_bits() {
     let all = FlowMask::NONE
         .with_in_port()
         .with_vlan()
-        .with_conduct()
+        .with_frame_class()
         .with_ethertype()
         .with_dmac()
         .with_smac()
@@ -297,7 +297,9 @@ fn a_masked_hash_spreads_what_its_mask_counts() {
 
 proptest! {
     #[test]
-    fn a_masked_hash_sees_its_mask_and_nothing_else(k in any_key(), l in any_key(), m in any_key(), seed: u64) {
+    fn a_masked_hash_sees_its_mask_and_nothing_else(
+        k in any_key(), l in any_key(), m in any_key(), seed: u64,
+    ) {
         let mask = FlowMask::from_bytes(&m.to_bytes());
         let hash = MaskedHash::new(&mask, seed);
         prop_assert_eq!(hash.hash(&k), hash.hash(&k.masked(&mask)));
@@ -308,7 +310,7 @@ proptest! {
 }
 
 #[test]
-fn keys_are_told_in_words() {
+fn keys_are_printed_by_field() {
     let (a, b) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
     let of = |frame: crate::build::PacketBuilder| {
         let frame = frame.build();

@@ -10,7 +10,7 @@ use std::{
 const FIELDS: [(&str, Field); 12] = [
     ("in_port", IN_PORT),
     ("vlan", VLAN),
-    ("conduct", CONDUCT),
+    ("class", FRAME_CLASS),
     ("ethertype", ETHERTYPE),
     ("dmac", DMAC),
     ("smac", SMAC),
@@ -34,8 +34,8 @@ impl Debug for FlowKey {
         d.field("smac", &self.smac())
             .field("dmac", &self.dmac())
             .field("ethertype", &self.ethertype());
-        if self.conduct() != Conduct::Ordinary {
-            d.field("conduct", &self.conduct());
+        if self.frame_class() != FrameClass::Ordinary {
+            d.field("class", &self.frame_class());
         }
         if self.src_ip() != 0 || self.dst_ip() != 0 {
             self.fmt_addresses(&mut d);

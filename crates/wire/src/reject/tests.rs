@@ -71,7 +71,7 @@ fn padding_is_no_payload_and_what_is_not_at_hand_is() {
 }
 
 #[test]
-fn others_are_told_that_it_is_prohibited_with_the_datagram_that_it_was() {
+fn other_protocols_get_an_icmp_error_with_the_datagram() {
     for (frame, kind, code) in [
         (v4().udp(5, 53).payload(&[9; 400]).build(), 3, 13),
         (v6().udp(5, 53).payload(&[9; 400]).build(), 1, 1),
@@ -179,7 +179,7 @@ fn nothing_is_said_of_what_must_not_be_answered() {
 }
 
 #[test]
-fn whoever_is_no_single_host_is_told_nothing() {
+fn senders_that_are_no_single_host_get_no_answer() {
     let host = [10, 0, 0, 1];
     for other in [
         [0, 0, 0, 0],

@@ -2,16 +2,16 @@ use proptest::{collection::vec, prelude::*};
 
 use crate::flow::{FlowKey, KeyState};
 use crate::packet::{L3, Parsed};
-use crate::{Conduct, SNAPSHOT};
+use crate::{FrameClass, SNAPSHOT};
 
-/// What may be around a packet.
+/// Encapsulation around a packet.
 #[derive(Clone, Copy, Debug)]
 enum Wrapping {
-    /// A tag of this kind, and what it says.
+    /// A tag of this kind, and its contents.
     Tag(u16, u16),
     /// A length, LLC and SNAP.
     Snap([u8; 6]),
-    /// A length and LLC, which says what follows.
+    /// A length and LLC, with the protocol that follows.
     Llc([u8; 3]),
 }
 
@@ -77,8 +77,9 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// The type of what a receiver sees that takes off all that somebody might: tags without a VLAN, and LLC and SNAP (RFC 1042,
-/// IEEE 802.1H) without looking at more of it than it needs; and in how many layers it was.
+/// Returns the EtherType and depth of a packet for a receiver that removes all encapsulation that
+/// any might: tags without a VLAN, and LLC and SNAP (RFC 1042, IEEE 802.1H) without parsing more of
+/// it than necessary.
 fn unwrapped(mut ethertype: u16, mut bytes: &[u8]) -> (u16, usize) {
     let mut layers = 0;
     loop {
@@ -92,7 +93,7 @@ fn unwrapped(mut ethertype: u16, mut bytes: &[u8]) -> (u16, usize) {
             (..0x600, [0x98 | 0x99, _, _, ..]) => ([8, 6], 3),
             _ => return (ethertype, layers),
         };
-        // Nobody is known to look for LLC in SNAP.
+        // No receiver is known to parse LLC within SNAP.
         let snap = len == 8 && within[0] < 6;
         if snap {
             return (ethertype, layers);
@@ -119,7 +120,7 @@ proptest! {
             prop_assert_eq!(p.l3, L3::Hidden);
         }
         if p.l3 == L3::Hidden {
-            prop_assert_eq!(Conduct::of(&frame, frame.len()), Conduct::Unreadable);
+            prop_assert_eq!(FrameClass::of(&frame, frame.len()), FrameClass::Unparseable);
         }
         let key = FlowKey::new(1, &p);
         prop_assert_eq!(key.state() == KeyState::HIDDEN, p.l3 == L3::Hidden);
@@ -127,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn what_nobody_takes_for_ip_is_not_hidden() {
+fn frames_that_no_receiver_takes_for_ip_are_not_hidden() {
     let of = |ethertype: u16, behind: &[u8]| {
         let frame = [&[2; 12][..], &ethertype.to_be_bytes(), behind].concat();
         parsed(&frame).l3

@@ -9,7 +9,7 @@ use wire::{
     packet::{Fragment, L3},
 };
 
-/// Whether smoltcp finds every checksum of the frame right.
+/// Returns whether smoltcp finds every checksum of the frame right.
 pub(crate) fn verify(frame: &[u8]) -> bool {
     let p = Parsed::parse(&frame[..frame.len().min(SNAPSHOT)], frame.len());
     let datagram = &frame[usize::from(p.l3_offset)..p.l3_end as usize];
@@ -65,7 +65,9 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_found(b in frames::segmentable(300), at in any::<prop::sample::Index>(), bit in 0..8) {
+    fn a_flipped_bit_is_found(
+        b in frames::segmentable(300), at in any::<prop::sample::Index>(), bit in 0..8,
+    ) {
         let mut frame = b.build();
         let p = Parsed::parse(&frame[..frame.len().min(SNAPSHOT)], frame.len());
         let payload = usize::from(p.header_len)..frame.len();

@@ -1,4 +1,4 @@
-//! What `wire` says about random frames against what etherparse and smoltcp say.
+//! Parsing and checksums of random frames, compared with etherparse and smoltcp.
 
 mod checksums;
 mod frames;

@@ -11,7 +11,8 @@ use wire::{
     packet::{Fragment, L3},
 };
 
-/// Types that etherparse looks through and the switch does not: service tags, an old double tag, MACsec.
+/// Types that etherparse looks through and the switch does not: service tags, an old double tag,
+/// MACsec.
 const OPAQUE: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x88e5];
 
 fn parse(frame: &[u8]) -> Parsed {
@@ -59,7 +60,7 @@ fn compare(frame: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What etherparse refuses at IPv4 and TCP the switch must not take for known.
+/// IPv4 and TCP that etherparse refuses must not be parsed as known.
 fn compare_error(p: &Parsed, e: &impl std::fmt::Debug) -> Result<(), TestCaseError> {
     let known =
         matches!(p.l3, L3::V4 { .. }) && p.l4_offset.is_some() && p.fragment == Fragment::No;
@@ -220,7 +221,7 @@ fn compare_transport(
     Ok(())
 }
 
-/// What holds for every parse, whatever the bytes.
+/// Properties of every parse, whatever the bytes.
 fn invariants(headers: &[u8], frame_len: usize, p: &Parsed) -> Result<(), TestCaseError> {
     let seen = headers.len().min(frame_len);
     prop_assert!(usize::from(p.header_len) <= seen);
@@ -256,21 +257,31 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_keep_the_invariants(headers in vec(any::<u8>(), 0..SNAPSHOT + 20), len in 0usize..70_000) {
+    fn any_bytes_keep_the_invariants(
+        headers in vec(any::<u8>(), 0..SNAPSHOT + 20), len in 0usize..70_000,
+    ) {
         invariants(&headers, len, &Parsed::parse(&headers, len))?;
     }
 
     #[test]
-    fn any_cut_keeps_the_invariants(frame in frames::damaged(), cut in 0usize..200, len in prop::option::of(any::<usize>())) {
+    fn any_cut_keeps_the_invariants(
+        frame in frames::damaged(), cut in 0usize..200, len in prop::option::of(any::<usize>()),
+    ) {
         let headers = &frame[..cut.min(frame.len())];
         let len = len.unwrap_or(frame.len());
         invariants(headers, len, &Parsed::parse(headers, len))?;
     }
 
     #[test]
-    fn a_shorter_snapshot_knows_less_but_nothing_else(frame in frames::damaged(), cut in 18usize..200) {
-        let (whole, part) = (parse(&frame), Parsed::parse(&frame[..cut.min(frame.len())], frame.len()));
-        prop_assert_eq!((part.dst, part.src, part.vlan, part.ethertype), (whole.dst, whole.src, whole.vlan, whole.ethertype));
+    fn a_shorter_snapshot_knows_less_but_nothing_else(
+        frame in frames::damaged(), cut in 18usize..200,
+    ) {
+        let whole = parse(&frame);
+        let part = Parsed::parse(&frame[..cut.min(frame.len())], frame.len());
+        prop_assert_eq!(
+            (part.dst, part.src, part.vlan, part.ethertype),
+            (whole.dst, whole.src, whole.vlan, whole.ethertype),
+        );
         if part.l4_offset.is_some() {
             prop_assert_eq!(part, whole);
         }

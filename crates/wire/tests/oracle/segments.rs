@@ -1,4 +1,5 @@
-//! Segments of a large frame: each valid for smoltcp and etherparse, all of them together the payload again.
+//! Segments of a large frame: each valid for smoltcp and etherparse, all of them together the
+//! payload again.
 
 use super::{
     checksums::{sum_in_pieces, verify},
@@ -44,7 +45,8 @@ fn smallest_size(payload: usize) -> u16 {
     payload.div_ceil(MAX_SEGMENTS) as u16
 }
 
-/// The payload of a segment, and what must go on from one to the next: TCP's sequence number.
+/// Returns the payload of a segment, and the field that must continue from one to the next: TCP's
+/// sequence number.
 fn open(frame: &[u8]) -> (Vec<u8>, u32) {
     let oracle = SlicedPacket::from_ethernet(frame).expect("a segment is a frame");
     if let Some(NetSlice::Ipv4(ip)) = &oracle.net {

@@ -1,25 +1,26 @@
-//! What the operator writes about who may talk to whom: access lists, groups of ports, sets of addresses. `docs/POLICY.md` says what
-//! they mean.
+//! Access lists, groups of ports and address sets, as configured. `docs/user/access-lists.md`
+//! describes them.
 //!
-//! The configuration file spells the lists of this document in the singular, as its tables are (`[[acl]]`, `[[acl.rule]]`).
+//! The configuration file spells the lists of this document in the singular, as its tables are
+//! (`[[acl]]`, `[[acl.rule]]`).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::shared::{Named, Shared};
 
-/// All access lists, with what they name.
+/// All access lists, with their groups and address sets.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessModel {
-    /// Sets of addresses, for `@name` in rules.
+    /// Address sets, for `@name` in rules.
     #[serde(alias = "address_set", skip_serializing_if = "Shared::is_empty")]
     #[schema(value_type = Vec<AddressSet>)]
     pub address_sets: Shared<AddressSet>,
     /// Groups of ports.
     #[serde(alias = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
-    /// What happens in a segment to frames that no rule matches.
+    /// Default actions of segments, for frames that no rule matches.
     #[serde(alias = "acl_default", skip_serializing_if = "Vec::is_empty")]
     pub defaults: Vec<SegmentDefault>,
     /// The lists, in their order.
@@ -28,13 +29,13 @@ pub struct AccessModel {
 }
 
 impl AccessModel {
-    /// Whether nothing is said: everything is allowed then.
+    /// Returns whether nothing is configured. Everything is allowed then.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The list of this name.
+    /// Returns the list of this name.
     #[must_use]
     pub fn list(&self, name: &str) -> Option<&AccessListSpec> {
         self.lists.iter().find(|list| list.name == name)
@@ -68,20 +69,20 @@ pub struct Group {
     pub ports: Vec<String>,
 }
 
-/// What happens to frames that no rule matches.
+/// Default actions for frames that no rule matches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = AccessDefault)]
 pub enum Otherwise {
-    /// They pass.
+    /// Frames pass.
     #[default]
     Allow,
-    /// They are dropped.
+    /// Frames are dropped.
     Deny,
 }
 
 impl Otherwise {
-    /// The word as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -90,33 +91,33 @@ impl Otherwise {
     }
 }
 
-/// The defaults of one segment; a segment without any allows both.
+/// The default actions of a segment. A segment without any allows both directions.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentDefault {
     /// The segment's name.
     pub segment: String,
-    /// For frames as they come from their sender.
+    /// For frames from a port of the segment. Default: allow.
     #[serde(default)]
     pub from_guest: Otherwise,
-    /// For frames as they go to a receiver.
+    /// For frames to a port of the segment. Default: allow.
     #[serde(default)]
     pub to_guest: Otherwise,
 }
 
-/// On which way of a frame a list is asked, as seen from the port.
+/// Directions of frames, as seen from the port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = AccessDirection)]
 pub enum Direction {
-    /// When it comes from the port's guest.
+    /// From the port's guest.
     FromGuest,
-    /// When it goes to the port's guest.
+    /// To the port's guest.
     ToGuest,
 }
 
 impl Direction {
-    /// The word as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::FromGuest => "from-guest",
@@ -125,31 +126,31 @@ impl Direction {
     }
 }
 
-/// An access list and where it applies.
+/// An access list and the ports to which it applies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessListSpec {
     /// Its name.
     pub name: String,
-    /// Which way it is for.
+    /// The direction of its frames.
     pub direction: Direction,
-    /// Segments, all ports of which it applies to, in that segment.
+    /// Segments: the list applies to all their ports, for frames of that segment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<String>,
-    /// Groups, all ports of which it applies to.
+    /// Groups: the list applies to all their ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// Ports to which it applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
-    /// The rules: the one of the highest `priority` that matches decides, among equals the first.
+    /// The rules. The matching rule of the highest `priority` decides; among equal ones the first.
     #[serde(default, alias = "rule", skip_serializing_if = "Shared::is_empty")]
     #[schema(value_type = Vec<RuleSpec>)]
     pub rules: Shared<RuleSpec>,
 }
 
 impl AccessListSpec {
-    /// The same without rules.
+    /// Returns the list without its rules.
     #[must_use]
     pub fn without_rules(&self) -> Self {
         Self {
@@ -163,7 +164,7 @@ impl AccessListSpec {
     }
 }
 
-/// What a rule does.
+/// Actions of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleAction {
@@ -172,14 +173,15 @@ pub enum RuleAction {
     /// The frame is dropped.
     #[default]
     Drop,
-    /// The frame is dropped and its sender told so.
+    /// The frame is dropped, and its sender gets a TCP reset or an ICMP error.
     Reject,
-    /// The frame passes, and so do the answers to it. Not available yet.
+    /// The frame passes, and so do frames of the same connection in the other direction. Not
+    /// available yet.
     AllowStateful,
 }
 
 impl RuleAction {
-    /// The word as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -190,12 +192,12 @@ impl RuleAction {
     }
 }
 
-/// Which pieces of datagrams a rule is for.
+/// Parts of IP datagrams that a rule matches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = FragmentPieces)]
 pub enum Pieces {
-    /// Whole datagrams alone.
+    /// Only unfragmented datagrams.
     Whole,
     /// First fragments, which have the transport header.
     First,
@@ -204,7 +206,7 @@ pub enum Pieces {
 }
 
 impl Pieces {
-    /// The word as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -214,12 +216,12 @@ impl Pieces {
     }
 }
 
-/// That a rule is logged: a line for each new flow that it decides.
+/// Logging of a rule: a line for each new flow that it decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AccessLog)]
 pub struct LogSpec {
-    /// Lines a second at most.
+    /// Maximum number of lines a second.
     pub per_second: u32,
 }
 
@@ -230,51 +232,54 @@ pub struct LogSpec {
     expecting = "expected a port from 0 to 65535 or a range like \"8000-8010\""
 )]
 pub enum PortText {
-    /// A number.
+    /// A port number.
     Number(i64),
-    /// A number or a range.
+    /// A port number or a range of them.
     Text(String),
 }
 
-/// A rule: what it matches and what happens then. What is not said matches everything.
+/// A rule: its match and its action. A field that is absent matches everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
-    /// Its name, unique in its list. Counters and logs know the rule by the names of list and rule.
+    /// Its name, unique in its list. Counters and logs have the names of list and rule.
     pub name: String,
-    /// The highest decides; among equals, the first in the list.
+    /// The matching rule with the highest priority decides; among equal ones the first in the list.
+    /// Default: 0.
     #[serde(default)]
     pub priority: u32,
-    /// What it does.
+    /// The action.
     pub action: RuleAction,
-    /// Whether its uses are logged.
+    /// Logging of the flows that the rule decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSpec>,
-    /// `52:54:00:00:00:01`, or with a mask: `52:54:00:00:00:00/ff:ff:ff:00:00:00`.
+    /// The source MAC address: `52:54:00:00:00:01`, or with a mask:
+    /// `52:54:00:00:00:00/ff:ff:ff:00:00:00`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_mac: Option<String>,
-    /// Likewise.
+    /// The destination MAC address, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination_mac: Option<String>,
-    /// `ipv4`, `ipv6`, `arp`, or a number like `0x88cc`.
+    /// The EtherType: `ipv4`, `ipv6`, `arp`, or a number like `0x88cc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ether_type: Option<String>,
-    /// The frame's tag as it came in, 1 to 4094; 0: none, or a priority tag.
+    /// The VLAN tag of the received frame, 1 to 4094; 0 for none or a priority tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<i64>,
-    /// Addresses, prefixes, and `@set`. With `arp`, the sender's protocol address.
+    /// Source addresses: addresses, prefixes, and `@name` of an address set. With `arp`, the
+    /// sender's protocol address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source: Vec<String>,
-    /// Likewise; with `arp`, the target's protocol address.
+    /// Destination addresses, likewise. With `arp`, the target's protocol address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destination: Vec<String>,
-    /// Ports that the frame came from; in lists to guests alone.
+    /// Ports that the frame comes from; only in lists with the direction `to-guest`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_ports: Vec<String>,
     /// Groups of such ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_groups: Vec<String>,
-    /// `tcp`, `udp`, `icmp` (with IPv4), `icmpv6` (with IPv6), or a number.
+    /// The IP protocol: `tcp`, `udp`, `icmp` (with IPv4), `icmpv6` (with IPv6), or a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Of TCP or UDP.
@@ -283,16 +288,16 @@ pub struct RuleSpec {
     /// Of TCP or UDP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destination_ports: Vec<PortText>,
-    /// Flags that are set, of those that are looked at: `syn/syn,ack`.
+    /// TCP flags and their mask: `syn/syn,ack` matches `syn` without `ack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_flags: Option<String>,
-    /// Of ICMP or ICMPv6.
+    /// The type of ICMP or ICMPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub icmp_type: Option<u8>,
-    /// With a type alone.
+    /// The code of ICMP or ICMPv6; only with a type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub icmp_code: Option<u8>,
-    /// For these pieces of datagrams alone.
+    /// Parts of IP datagrams. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragment: Option<Pieces>,
 }
@@ -303,23 +308,23 @@ impl Named for RuleSpec {
     }
 }
 
-/// A rule that never decides anything, because one before it in its list matches all that it does.
+/// A shadowed rule: an earlier rule of its list matches everything that it matches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Shadow {
     /// The list.
     pub list: String,
     /// The rule.
     pub rule: String,
-    /// The one before it.
+    /// The earlier rule.
     pub by: String,
 }
 
-/// What is worth a look in access lists that are right. Answer of `GET /v1/access/warnings`.
+/// Warnings about valid access lists. Answer of `GET /v1/access/warnings`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct AccessWarnings {
-    /// Rules that never decide anything.
+    /// Rules that never decide a frame.
     pub shadowed: Vec<Shadow>,
-    /// Names of lists that have no ports, groups or segments.
+    /// Names of unattached lists, which have no ports, groups or segments.
     #[serde(default)]
     pub unattached: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What a port may send and be sent.
+//! Rate limits of a port.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -36,59 +36,61 @@ pub fn parse_si(text: &str) -> Option<u64> {
     whole.checked_mul(scale)?.checked_add(part / 10)
 }
 
-/// Bounds of what goes one way. A segmentation-offload frame counts as the frames that it becomes on the wire.
+/// Rate limits in one direction. A segmentation-offload frame counts as the frames that it becomes
+/// on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimit {
-    /// Frames a second (1 to 10^9).
+    /// Frames a second, 1 to 10^9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<u64>,
-    /// Frames at once after a pause (64 to 10^9); when nothing is said, what 10 ms bring, and 64 at least.
+    /// Burst in frames, 64 to 10^9. Default: the frames of 10 ms, at least 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_burst: Option<u64>,
-    /// Bits a second (1 to 10^12) of Ethernet frames, without preamble and checksum.
+    /// Bits a second, 1 to 10^12, of Ethernet frames without preamble and checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<u64>,
-    /// Bits at once after a pause: at least 524424, which is the longest frame (64 KiB with its headers), and at most 10^12; when
-    /// nothing is said, what 10 ms bring, and two such frames at least.
+    /// Burst in bits, 524424 to 10^12; the minimum is the longest frame (64 KiB with its headers).
+    /// Default: the bits of 10 ms, at least two such frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_burst: Option<u64>,
 }
 
-/// The bound of frames that go to many.
+/// Limit of frames that are flooded (storm control).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FloodLimit {
-    /// Frames a second (1 to 10^9).
+    /// Frames a second, 1 to 10^9.
     pub packets_per_second: u64,
-    /// Frames at once after a pause (1 to 10^9); when nothing is said, what 100 ms bring, and 16 at least.
+    /// Burst in frames, 1 to 10^9. Default: the frames of 100 ms, at least 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_burst: Option<u64>,
 }
 
-/// All bounds of a port. Where there is none, nothing is bounded.
+/// All limits of a port. Without a field there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsSpec {
-    /// What the guest sends: more waits in the guest's own queue, and nothing is dropped.
+    /// Limit of frames from the guest. Frames above it wait in the guest's own queue; none is
+    /// dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_guest: Option<RateLimit>,
-    /// What the guest is sent: more is dropped as `rate-limited`.
+    /// Limit of frames to the guest. Frames above it are dropped as `rate-limited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_guest: Option<RateLimit>,
-    /// Broadcast frames that the guest sends: more are dropped as `storm`.
+    /// Limit of broadcast frames from the guest. Frames above it are dropped as `storm-control`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<FloodLimit>,
-    /// Multicast frames, likewise.
+    /// Limit of multicast frames from the guest, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast: Option<FloodLimit>,
-    /// Frames for stations that are not known, which go to all; likewise.
+    /// Limit of frames from the guest for unknown unicast addresses, which are flooded; likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_unicast: Option<FloodLimit>,
 }
 
 impl LimitsSpec {
-    /// Whether nothing is bounded.
+    /// Returns whether there is no limit.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }

@@ -1,14 +1,14 @@
-//! Where numbers are to be had for those who collect them.
+//! The socket for metrics.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Where metrics are served beside the API's socket, which always does so.
+/// A socket for metrics, in addition to the API's socket, which always serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsSpec {
-    /// An address of this host itself with a port, like `127.0.0.1:9464`, or `unix:` and the path of a socket; a relative one
-    /// starts at the runtime directory.
+    /// An address of this host itself with a port, like `127.0.0.1:9464`, or `unix:` and the path
+    /// of a socket; a relative one starts at the runtime directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
 }

@@ -1,24 +1,25 @@
-//! What is wanted of a port.
+//! The desired state of a port.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DEFAULT_SEGMENT, GuardPatch, GuardSpec, LimitsSpec, present};
+use super::{DEFAULT_SEGMENT, LimitsSpec, PortSecurityPatch, PortSecuritySpec, present};
 
-/// What kind of attachment a port is.
+/// Kinds of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortKind {
-    /// A guest's virtio-net device over the vhost-user protocol.
+    /// A guest's virtio-net device, over the vhost-user protocol.
     VhostUser,
-    /// An interface of the host that leads elsewhere; see [`UplinkDriver`].
+    /// An interface of the host that leads to other networks; see [`UplinkDriver`].
     Uplink,
-    /// An interface of the host that is made for the port, so that the host or a container takes part.
+    /// An interface of the host that is created for the port, so that the host or a container is
+    /// part of a segment.
     Tap,
 }
 
 impl PortKind {
-    /// The kind as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::VhostUser => "vhost-user",
@@ -28,24 +29,25 @@ impl PortKind {
     }
 }
 
-/// How the frames of an uplink are moved.
+/// Drivers of uplinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UplinkDriver {
-    /// What suits the interface: `tap` for a TAP device, `xdp` where that is zero-copy and the host has no address there,
-    /// else `packet`.
+    /// Chosen by the interface: `tap` for a TAP device, `xdp` if it is zero-copy and the host has
+    /// no address on the interface, else `packet`.
     #[default]
     Auto,
-    /// A TAP device; it is made where there is none.
+    /// A TAP device, which is created if it does not exist.
     Tap,
     /// `AF_PACKET` sockets on any interface.
     Packet,
-    /// `AF_XDP` sockets, which take the interface from the host; `packet` where they cannot be had, with a warning.
+    /// `AF_XDP` sockets, which take the interface from the host. If they are not available,
+    /// `packet` is used, with a warning.
     Xdp,
 }
 
 impl UplinkDriver {
-    /// The driver as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -56,19 +58,19 @@ impl UplinkDriver {
     }
 }
 
-/// Who opens the connection of a vhost-user socket.
+/// Roles on a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Lasthop listens, the VMM dials.
+    /// Lasthop listens, the VMM connects.
     #[default]
     Server,
-    /// Lasthop dials, and redials for ever; the VMM listens.
+    /// The VMM listens, Lasthop connects and retries without limit.
     Client,
 }
 
 impl Role {
-    /// The role as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -77,19 +79,19 @@ impl Role {
     }
 }
 
-/// Whether a port takes part, as the operator wants it.
+/// Administrative states of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminState {
-    /// It does.
+    /// The port forwards frames.
     #[default]
     Up,
-    /// Nothing goes through it in either direction. Who is connected stays so.
+    /// The port forwards no frames in either direction. Its connection stays open.
     Down,
 }
 
 impl AdminState {
-    /// The state as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -97,54 +99,59 @@ impl AdminState {
         }
     }
 
-    /// Whether it is what holds when nothing is said.
+    /// Returns whether it is the default.
     fn is_up(&self) -> bool {
         *self == Self::Up
     }
 }
 
-/// A port as the operator wants it: body of `POST /v1/ports`.
+/// The desired state of a port: body of `POST /v1/ports`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortSpec {
     /// The port's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
     pub name: String,
-    /// What kind of attachment it is.
+    /// The kind of port.
     pub kind: PortKind,
-    /// Whether it takes part; `up` when nothing is said.
+    /// The administrative state. Default: `up`.
     #[serde(default, skip_serializing_if = "AdminState::is_up")]
     pub admin_state: AdminState,
-    /// Path of the unix socket; a relative one starts at the runtime directory. Empty for a port without one.
+    /// Path of the unix socket; a relative one starts at the runtime directory. Empty for a port
+    /// without one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub socket: String,
-    /// Who opens the connection; Lasthop listens when nothing is said.
+    /// Whether Lasthop listens or connects. Default: `server`, it listens.
     #[serde(default)]
     pub role: Role,
-    /// The user whose the socket is, by name or number, where Lasthop listens; its own when nothing is said.
+    /// The owner of a socket on which Lasthop listens, by name or number. Default: the user of
+    /// Lasthop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The group whose the socket is, by name or number; Lasthop's own when nothing is said.
+    /// The group of the socket, by name or number. Default: the group of Lasthop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The socket's mode, an octal number like `0660`: who may write may connect. What the umask leaves when nothing is said.
+    /// The socket's mode, an octal number like `0660`. Users with the right to write may connect.
+    /// Default: given by the umask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-7]{3}$|^0[0-7]{3}$")]
     pub mode: Option<String>,
-    /// The only user whose processes may connect, by name or number: others are turned away, whatever the mode lets by.
+    /// The only user whose processes may connect, by name or number. Connections of others are
+    /// closed, whatever the mode permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_user: Option<String>,
-    /// Queue pairs offered to the guest at most, 1 to 64; 1 when nothing is said.
+    /// Maximum number of queue pairs offered to the guest, 1 to 64. Default: 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 64)]
     pub queues: u16,
-    /// The one segment of an access port; `default` when neither this nor `trunk` is given.
+    /// The segment of an access port. Default: `default`, without `trunk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
-    /// The segments of a trunk port, instead of `segment`: told apart by their VLAN tags.
+    /// The segments of a trunk port, instead of `segment`; VLAN tags distinguish them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<Vec<String>>,
-    /// The guest's MAC address: a guest may use no other, unless `guard` says so; a TAP port's interface gets it.
+    /// The guest's MAC address. The guest may use no other, unless `port_security` allows it. A TAP
+    /// port's interface gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// The MTU in bytes (68 to 9216) that the guest is offered through `VIRTIO_NET_F_MTU`
@@ -152,37 +159,37 @@ pub struct PortSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 68, maximum = 9216)]
     pub mtu: Option<u16>,
-    /// The port's part of the switch's time (1 to 1000), compared with other ports that want more than there is; 100
-    /// when nothing is said.
+    /// The port's share of the switch's time under contention, 1 to 1000, relative to other ports.
+    /// Default: 100.
     #[serde(default = "weight", skip_serializing_if = "is_usual")]
     #[schema(minimum = 1, maximum = 1000)]
     pub weight: u16,
-    /// How the frames of an uplink are moved; `auto` when nothing is said.
+    /// The driver of an uplink. Default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<UplinkDriver>,
-    /// The host's interface behind an uplink or a TAP port; a TAP port's has the port's name when nothing is said.
+    /// The host's interface of an uplink or a TAP port. Default for a TAP port: the port's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// Address and prefix length of a TAP port's interface, like `10.0.0.1/24`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The network namespace of the interface, by name or path; the one of Lasthop when nothing is said.
+    /// The network namespace of the interface, by name or path. Default: the namespace of Lasthop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// The names of the VMM's threads that are the guest's processors: `*` stands for any characters, `?` for one. Known VMMs
-    /// need none.
+    /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
+    /// Known VMMs need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu_threads: Option<String>,
-    /// What the guest may send.
-    #[serde(default, skip_serializing_if = "GuardSpec::is_default")]
-    pub guard: GuardSpec,
-    /// What it may send and be sent.
+    /// Port security: addresses and services that the guest may use.
+    #[serde(default, skip_serializing_if = "PortSecuritySpec::is_default")]
+    pub port_security: PortSecuritySpec,
+    /// Rate limits.
     #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
     pub limits: LimitsSpec,
 }
 
 impl PortSpec {
-    /// A vhost-user port with every other field at its default.
+    /// Returns a vhost-user port with all other fields at their defaults.
     pub fn vhost_user(name: impl Into<String>, socket: impl Into<String>) -> Self {
         Self {
             socket: socket.into(),
@@ -190,7 +197,7 @@ impl PortSpec {
         }
     }
 
-    /// A port with every other field at its default.
+    /// Returns a port with all other fields at their defaults.
     pub fn new(name: impl Into<String>, kind: PortKind) -> Self {
         Self {
             name: name.into(),
@@ -213,12 +220,12 @@ impl PortSpec {
             address: None,
             netns: None,
             vcpu_threads: None,
-            guard: GuardSpec::default(),
+            port_security: PortSecuritySpec::default(),
             limits: LimitsSpec::default(),
         }
     }
 
-    /// Names of the segments that this port is a member of: one for an access port.
+    /// Returns the names of the port's segments: one for an access port.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         let access = match (&self.segment, &self.trunk) {
             (Some(segment), _) => Some(segment.as_str()),
@@ -232,11 +239,12 @@ impl PortSpec {
 
 /// A change to a port: body of `PATCH /v1/ports/{name}`, a JSON merge patch (RFC 7396).
 ///
-/// A field that is absent stays as it is; `null` takes away what need not be there, like `mac`, `mtu` or `user`. Name and kind do not change.
+/// An absent field is unchanged; `null` resets an optional one, like `mac`, `mtu` or `user`, to its
+/// default. Name and kind do not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortPatch {
-    /// Whether it takes part from now on; who is connected stays so.
+    /// The new administrative state; the port's connection stays open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin_state: Option<AdminState>,
     /// The new socket path; the port's connection is closed.
@@ -245,7 +253,7 @@ pub struct PortPatch {
     /// The new role; the port's connection is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// The user whose the socket is from now on, or Lasthop's own; who is connected stays so.
+    /// The new owner of the socket; the port's connection stays open.
     #[serde(
         default,
         deserialize_with = "present",
@@ -253,7 +261,7 @@ pub struct PortPatch {
     )]
     #[schema(value_type = Option<String>)]
     pub user: Option<Option<String>>,
-    /// The group whose the socket is, or Lasthop's own.
+    /// The new group of the socket.
     #[serde(
         default,
         deserialize_with = "present",
@@ -261,7 +269,7 @@ pub struct PortPatch {
     )]
     #[schema(value_type = Option<String>)]
     pub group: Option<Option<String>>,
-    /// The socket's mode, or what the umask leaves.
+    /// The new mode of the socket.
     #[serde(
         default,
         deserialize_with = "present",
@@ -269,7 +277,7 @@ pub struct PortPatch {
     )]
     #[schema(value_type = Option<String>)]
     pub mode: Option<Option<String>>,
-    /// The only user whose processes may connect from now on, or none.
+    /// The only user whose processes may connect; `null` for any.
     #[serde(
         default,
         deserialize_with = "present",
@@ -305,15 +313,15 @@ pub struct PortPatch {
     /// The new weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// What else the guest may send; `null` takes away all that was said of it.
+    /// Changes of port security, itself a merge patch; `null` resets all of it.
     #[serde(
         default,
         deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schema(value_type = Option<GuardPatch>)]
-    pub guard: Option<Option<GuardPatch>>,
-    /// What changes of the limits, itself a merge patch; `null`: none any more.
+    #[schema(value_type = Option<PortSecurityPatch>)]
+    pub port_security: Option<Option<PortSecurityPatch>>,
+    /// Changes of the limits, itself a merge patch; `null` removes all.
     #[serde(
         default,
         deserialize_with = "present",
@@ -323,17 +331,17 @@ pub struct PortPatch {
     pub limits: Option<serde_json::Value>,
 }
 
-/// The weight of a port that says nothing.
+/// The default weight.
 const fn weight() -> u16 {
     100
 }
 
-/// Whether a weight need not be written.
+/// Returns whether it is the default weight.
 const fn is_usual(value: &u16) -> bool {
     *value == weight()
 }
 
-/// What a port without `queues` offers.
+/// The default number of queue pairs.
 const fn one() -> u16 {
     1
 }

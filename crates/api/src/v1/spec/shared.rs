@@ -1,4 +1,4 @@
-//! Lists of things with names that may be long, and are cheap to copy and to compare: copies share what is the same in them.
+//! Long lists of named elements that are cheap to copy and to compare: copies share equal chunks.
 
 use std::fmt;
 use std::ops::Index;
@@ -6,34 +6,35 @@ use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Elements of a piece at most, if it is made of a longer list: as many are copied where one is changed.
+/// Maximum number of elements in a chunk of a longer list. A change of one element copies its
+/// chunk.
 const PIECE: usize = 128;
 
-/// What has a name.
+/// An element with a name.
 pub trait Named {
     /// Its name.
     fn name(&self) -> &str;
 }
 
-/// A list in pieces, which copies share: a change makes one of them anew. For everything else it is as a `Vec`, and where the
-/// pieces begin and end means nothing.
+/// A list in chunks, which copies share: a change copies one chunk. Otherwise it behaves like a
+/// `Vec`; the bounds of chunks have no meaning.
 pub struct Shared<T>(Vec<Arc<Piece<T>>>);
 
-/// Some elements of a list that follow each other; at least one. It never changes.
+/// Consecutive elements of a list, at least one. Immutable.
 pub struct Piece<T> {
     elements: Vec<T>,
-    /// Hashes of their names: who is looked for is found without a look at all of them.
+    /// Hashes of the names, which make a search by name fast.
     names: Vec<u64>,
     digest: OnceLock<u64>,
 }
 
-/// What two lists have between the pieces with which both begin, and those with which both end.
+/// The differing middle parts of two lists, without their common first and last chunks.
 pub struct Apart<'a, T> {
-    /// Of the first list.
+    /// The part of the first list.
     pub own: Vec<&'a T>,
-    /// Of the second one.
+    /// The part of the second list.
     pub others: Vec<&'a T>,
-    /// Whether nothing follows that both have.
+    /// Whether no common chunk follows.
     pub at_end: bool,
 }
 
@@ -44,7 +45,7 @@ fn hash(name: &str) -> u64 {
 }
 
 impl<T: Named> Piece<T> {
-    /// `None` without elements.
+    /// Returns `None` without elements.
     fn new(elements: Vec<T>) -> Option<Arc<Self>> {
         let names = elements.iter().map(|element| hash(element.name()));
         let names = names.collect();
@@ -65,43 +66,43 @@ impl<T: Named> Piece<T> {
 }
 
 impl<T> Piece<T> {
-    /// Its elements.
+    /// Returns the elements.
     #[must_use]
     pub fn elements(&self) -> &[T] {
         &self.elements
     }
 
-    /// What `of` says of its elements, which is asked once: it is to be the same function always.
+    /// Returns `of` of the elements, computed once. All callers have to pass the same function.
     pub fn digest(&self, of: impl FnOnce(&[T]) -> u64) -> u64 {
         *self.digest.get_or_init(|| of(&self.elements))
     }
 }
 
 impl<T> Shared<T> {
-    /// The elements.
+    /// Returns an iterator over the elements.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
         self.0.iter().flat_map(|piece| &piece.elements)
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(|piece| piece.elements.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Returns whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The pieces.
+    /// Returns the chunks.
     #[must_use]
     pub fn pieces(&self) -> &[Arc<Piece<T>>] {
         &self.0
     }
 
-    /// What differs between this list and another lies in here.
+    /// Returns the parts in which this list and another differ.
     #[must_use]
     pub fn apart<'a>(&'a self, other: &'a Self) -> Apart<'a, T> {
         let same = |(a, b): &(&Arc<Piece<T>>, &Arc<Piece<T>>)| Arc::ptr_eq(a, b);
@@ -122,14 +123,14 @@ impl<T> Shared<T> {
 }
 
 impl<T: Named> Shared<T> {
-    /// One piece behind the others.
+    /// Appends the elements as one chunk.
     pub fn push_piece(&mut self, elements: Vec<T>) {
         self.0.extend(Piece::new(elements));
     }
 }
 
 impl<T: Named + Clone> Shared<T> {
-    /// Puts an element in the place of the first one with its name, or behind all others.
+    /// Replaces the first element of the same name, or appends the element.
     pub fn put(&mut self, new: T) {
         let last = self.0.len().wrapping_sub(1);
         match self.find(new.name()) {
@@ -141,7 +142,7 @@ impl<T: Named + Clone> Shared<T> {
         }
     }
 
-    /// Takes out the first element of this name; `false` where there is none.
+    /// Removes the first element of this name; returns `false` if there is none.
     pub fn remove(&mut self, name: &str) -> bool {
         let found = self.find(name);
         if let Some((piece, at)) = found {
@@ -150,7 +151,7 @@ impl<T: Named + Clone> Shared<T> {
         found.is_some()
     }
 
-    /// The first element of this name: its piece and its place in that.
+    /// Finds the first element of this name: the index of its chunk, and its index in the chunk.
     fn find(&self, name: &str) -> Option<(usize, usize)> {
         let hash = hash(name);
         let mut pieces = self.0.iter().enumerate();
@@ -254,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done to it, it is what a `Vec` would be, and what it was copied from stays as it was.
+        /// The list behaves like a `Vec`, and changes of a copy do not change the original.
         #[test]
         fn it_is_as_a_vec(
             first in 0..400u16,

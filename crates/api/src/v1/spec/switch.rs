@@ -1,41 +1,38 @@
-//! What is wanted of the switch as a whole.
+//! The desired state of the switch as a whole.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::CopyEngine;
-use crate::v1::offload::Offload;
+use super::HelpersSpec;
 
 /// The switch as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchSpec {
-    /// How the switch calls itself towards people: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
+    /// The switch's name, for people: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
     pub name: String,
-    /// Whether its workers may sleep.
+    /// Polling of the workers.
     #[serde(default)]
     pub poll: Poll,
-    /// How many workers forward: a number from 1 to 64, or `auto`.
+    /// Number of workers: 1 to 64, or `auto`. Default: 1.
     #[serde(default)]
     #[schema(value_type = WorkersText)]
     pub workers: Workers,
-    /// How often guests are notified.
+    /// Interrupt coalescing.
     #[serde(default)]
-    pub batching: BatchingSpec,
-    /// By what it knows what the processors of guests do.
+    pub coalescing: CoalescingSpec,
+    /// The source of the states of guests' vCPUs.
     #[serde(default, skip_serializing_if = "GuestStates::is_auto")]
     pub guest_state: GuestStates,
-    /// What copies long frames.
-    #[serde(default, skip_serializing_if = "CopyEngine::is_cpu")]
-    pub copy_engine: CopyEngine,
-    /// Whether idle cores help them.
-    #[serde(default, skip_serializing_if = "Offload::is_default")]
-    pub offload: Offload,
-    /// Absolute paths of directories in which, and below which, sockets of ports and of metrics may be, beside the runtime directory
-    /// and those of the absolute paths in the configuration with which Lasthop was started.
+    /// Threads on idle cores that help busy workers.
+    #[serde(default, skip_serializing_if = "HelpersSpec::is_default")]
+    pub helpers: HelpersSpec,
+    /// Absolute paths of directories in which, and below which, sockets of ports and of metrics may
+    /// be. The runtime directory, and the directories of absolute paths in the configuration with
+    /// which Lasthop was started, are always allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 64)]
     pub socket_dirs: Vec<String>,
@@ -47,54 +44,55 @@ impl Default for SwitchSpec {
             name: "lasthop".to_owned(),
             poll: Poll::default(),
             workers: Workers::default(),
-            batching: BatchingSpec::default(),
+            coalescing: CoalescingSpec::default(),
             guest_state: GuestStates::default(),
-            copy_engine: CopyEngine::default(),
-            offload: Offload::default(),
+            helpers: HelpersSpec::default(),
             socket_dirs: Vec::new(),
         }
     }
 }
 
-/// How often a guest is notified of frames while it runs. One that sleeps is woken at once.
+/// Interrupt coalescing: the rate of notifications of a guest that runs. A guest that sleeps is
+/// notified at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct BatchingSpec {
-    /// Without it, whenever the guest wishes to be.
+pub struct CoalescingSpec {
+    /// Whether notifications are coalesced; if not, the guest is notified whenever it asks for it.
     pub enabled: bool,
-    /// Once in so many microseconds, 1 to 10000, unless
+    /// Interval between notifications in microseconds, 1 to 10000.
     pub period_us: u16,
-    /// so many buffers were filled meanwhile, 1 to 1024.
-    pub threshold: u16,
+    /// Number of filled buffers, 1 to 1024, that cause a notification before the interval has
+    /// passed.
+    pub frames: u16,
 }
 
-impl Default for BatchingSpec {
+impl Default for CoalescingSpec {
     fn default() -> Self {
         Self {
             enabled: true,
             period_us: 125,
-            threshold: 64,
+            frames: 64,
         }
     }
 }
 
-/// By what the switch knows whether the processors of guests run, wait for a core or sleep.
+/// Sources of the states of guests' vCPUs: running, waiting for a core, or sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum GuestStates {
-    /// By the kernel, or by `/proc` where the kernel refuses.
+    /// `bpf`, or `proc` if the kernel refuses that.
     #[default]
     Auto,
-    /// A program in the kernel notes every change; needs the right to load it (`CAP_BPF` and `CAP_PERFMON`).
+    /// A BPF program in the kernel records every change. It needs `CAP_BPF` and `CAP_PERFMON`.
     Bpf,
-    /// The supervisor looks at `/proc` some times a second.
+    /// The supervisor reads `/proc` several times a second.
     Proc,
-    /// By what guests say of their own accord, in their queues.
+    /// No source beside the flags in the guests' queues.
     Off,
 }
 
 impl GuestStates {
-    /// The word as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -104,25 +102,25 @@ impl GuestStates {
         }
     }
 
-    /// Whether it is what holds when nothing is said.
+    /// Returns whether it is the default.
     fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 }
 
-/// What a worker of the switch does when there are no frames.
+/// Behaviour of a worker without frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Poll {
-    /// It sleeps, unless the next frame is likely to come sooner than a sleep is worth.
+    /// It sleeps, unless the next frame is likely to arrive before a sleep pays off.
     #[default]
     Adaptive,
-    /// It looks for them on and on while a queue runs, and takes a core for that.
+    /// It polls without pause while a queue runs, and occupies a core.
     Always,
 }
 
 impl Poll {
-    /// The word as it is spelt in documents and in the configuration.
+    /// Returns the word in documents and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
@@ -131,13 +129,13 @@ impl Poll {
     }
 }
 
-/// How many threads forward frames: a number from 1 to 64, or `"auto"`.
+/// Number of threads that forward frames: 1 to 64, or `"auto"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "WorkersText", into = "WorkersText")]
 pub enum Workers {
-    /// One for each core that the switch may use, at most eight.
+    /// One worker for each core that the switch may use, at most eight.
     Auto,
-    /// So many.
+    /// Number of learned entries that were removed.
     Count(u16),
 }
 
@@ -148,7 +146,7 @@ impl Default for Workers {
     }
 }
 
-/// How many threads forward frames: a number from 1 to 64, or `"auto"`.
+/// Number of threads that forward frames: 1 to 64, or `"auto"`.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected an integer from 1 to 64, or \"auto\"")]
 #[schema(as = Workers)]

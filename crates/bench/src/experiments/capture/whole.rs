@@ -43,7 +43,7 @@ pub(crate) struct Whole {
     pub(crate) placement: Option<Placement>,
 }
 
-/// What became of one rate.
+/// Result of one rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Trial {
     /// So many frames a second were sent, and all of them written.
@@ -135,7 +135,7 @@ impl Search {
         })
     }
 
-    /// Whether a capture misses none of the frames at this rate.
+    /// Returns whether a capture misses none of the frames at this rate.
     fn attempt(&mut self, rate: f64, window: Duration) -> Result<Trial> {
         stop::check()?;
         self.client.set_rate(rate);
@@ -147,9 +147,10 @@ impl Search {
         if outcome.written < outcome.meant.unwrap_or(0).max(report.sent) {
             return Ok(Trial::Missed);
         }
-        match report.rate() >= OFFERED * rate {
-            true => Ok(Trial::Whole(report.rate())),
-            false => Ok(Trial::NotSent),
+        if report.rate() >= OFFERED * rate {
+            Ok(Trial::Whole(report.rate()))
+        } else {
+            Ok(Trial::NotSent)
         }
     }
 }
@@ -184,9 +185,12 @@ mod tests {
     #[test]
     fn a_search_ends_near_the_limit() {
         let limit = 777_000.0;
-        let (rate, failed) = bisect(|rate| match rate <= limit {
-            true => Ok(Trial::Whole(rate)),
-            false => Ok(Trial::Missed),
+        let (rate, failed) = bisect(|rate| {
+            if rate <= limit {
+                Ok(Trial::Whole(rate))
+            } else {
+                Ok(Trial::Missed)
+            }
         })
         .expect("a search");
         let (trial, above) = failed.expect("a rate that failed");

@@ -1,5 +1,5 @@
-//! Two guests that exchange frames through interfaces of the host: what the one sends leaves the switch by one interface and
-//! comes back by the other.
+//! Two guests that exchange frames through interfaces of the host: frames of each leave the switch
+//! by one interface and come back by the other.
 //!
 //! ```text
 //!   guest 0 -- segment a -- up0 ~~~ veth pair, or two TAP interfaces and a bridge ~~~ up1 -- segment b -- guest 1
@@ -23,7 +23,7 @@ use crate::{folders, stop};
 const ARRIVE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_millis(50);
 /// How long the last frames of a measurement are waited for.
-const PATIENCE: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_millis(2);
 const INTERFACES: [&str; 2] = ["up0", "up1"];
 
 /// See the module.
@@ -35,7 +35,7 @@ pub(super) struct Guests {
 }
 
 impl Guests {
-    /// Whether there are guests at such a switch.
+    /// Returns whether there are guests at such a switch.
     pub(super) fn suit(way: Way) -> bool {
         way != Way::BridgeVeth
     }
@@ -43,7 +43,7 @@ impl Guests {
     pub(super) fn start(plan: &Plan, way: Way) -> Result<Self> {
         let folder = folders::new("guests")?;
         let host = Namespace::new("host", folder.path())?;
-        let taps = matches!(way, Way::LasthopTap | Way::OvsTap | Way::InsideTap);
+        let taps = matches!(way, Way::LasthopTap | Way::OvsTap);
         if !taps {
             host.run("ip link add up0 type veth peer name up1")?;
             host.run("ip link set up0 up")?;
@@ -65,7 +65,7 @@ impl Guests {
             listen,
             cpu: Some(plan.cores[1]),
             // Most frames are lost, because nothing holds the guests back.
-            patience: PATIENCE,
+            patience: TIMEOUT,
             ..LeanConfig::default()
         };
         let mut guests = Self {
@@ -106,10 +106,11 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
         };
         let netns = host.path();
         text += &format!(
-            "[[port]]\nname = \"{name}\"\ninterface = \"{name}\"\nsegment = \"{segment}\"\nnetns = \"{netns}\"\n{kind}\n"
+            "[[port]]\nname = \"{name}\"\ninterface = \"{name}\"\nsegment = \"{segment}\"\n\
+             netns = \"{netns}\"\n{kind}\n"
         );
     }
-    let lasthop = Lasthop::with(&way.plan(plan)?, &plan.cores, &text)?;
+    let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
     let drivers = pids_when_up(&lasthop, &INTERFACES, way)?;
     let sockets = [0, 1].map(|port| lasthop.socket(port)).to_vec();
     Ok((Switch::Lasthop { lasthop, drivers }, sockets, false))

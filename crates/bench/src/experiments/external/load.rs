@@ -22,9 +22,9 @@ const BATCH: usize = 64;
 /// How often a thread that waits looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a connection may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is sent, and in which direction.
+/// Kind and direction of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Load {
     TcpOut,
@@ -74,7 +74,7 @@ impl Load {
                 let listener = to.0.inside(|| Ok(TcpListener::bind(&address)?))?;
                 let sender = from.0.inside(|| {
                     let address = address.parse()?;
-                    Ok(TcpStream::connect_timeout(&address, PATIENCE)?)
+                    Ok(TcpStream::connect_timeout(&address, TIMEOUT)?)
                 })?;
                 let (receiver, _) = listener.accept()?;
                 receiver.set_read_timeout(Some(LOOK))?;
@@ -201,10 +201,11 @@ fn send(socket: &UdpSocket, running: &AtomicBool) -> Result<()> {
     let mut messages = Messages::new();
     let heads = messages.heads.as_mut_ptr();
     while running.load(Ordering::Relaxed) {
-        // SAFETY: the heads describe pieces that live as long as `messages`; the system writes the heads alone.
+        // SAFETY: the heads describe pieces that live as long as `messages`; the system writes the
+        // heads alone.
         let done = unsafe { libc::sendmmsg(socket.as_raw_fd(), heads, BATCH as u32, 0) };
         let error = std::io::Error::last_os_error();
-        // No room, or nobody there yet: what does not arrive does not count.
+        // No room, or no receiver yet: lost frames do not count.
         if done < 0 && !waited(&error) && error.kind() != ErrorKind::ConnectionRefused {
             let full = error.raw_os_error() == Some(libc::ENOBUFS);
             anyhow::ensure!(full, "sending: {error}");

@@ -36,47 +36,33 @@ pub(crate) enum Way {
     LasthopXdp,
     OvsVeth,
     BridgeVeth,
-    /// As [`Way::LasthopTap`], with drivers in the switch's process; not for use.
-    InsideTap,
-    /// As [`Way::LasthopPacket`].
-    InsidePacket,
 }
 
 impl Way {
-    /// Those that are compared are neighbours.
-    pub(super) const ALL: [Self; 8] = [
-        Self::InsideTap,
+    /// Neighbours in this order are compared.
+    pub(super) const ALL: [Self; 6] = [
         Self::LasthopTap,
         Self::OvsTap,
-        Self::InsidePacket,
         Self::LasthopPacket,
         Self::OvsVeth,
         Self::LasthopXdp,
         Self::BridgeVeth,
     ];
 
-    /// What moves frames between Lasthop and an interface that is not its own.
+    /// Returns the driver between Lasthop and an interface that is not its own.
     pub(super) fn driver(self) -> Option<&'static str> {
         match self {
-            Self::LasthopPacket | Self::InsidePacket => Some("packet"),
+            Self::LasthopPacket => Some("packet"),
             Self::LasthopXdp => Some("xdp"),
             _ => None,
-        }
-    }
-
-    /// The plan, with the folder that has the programs for this way.
-    pub(super) fn plan(self, plan: &Plan) -> Result<Plan> {
-        match self {
-            Self::InsideTap | Self::InsidePacket => plan.inside(),
-            _ => Ok(plan.clone()),
         }
     }
 
     /// Over which interface it leads, of Lasthop's.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Self::LasthopTap | Self::OvsTap | Self::InsideTap => "TAP to TAP",
-            Self::LasthopPacket | Self::InsidePacket => "TAP to veth, packet",
+            Self::LasthopTap | Self::OvsTap => "TAP to TAP",
+            Self::LasthopPacket => "TAP to veth, packet",
             Self::LasthopXdp => "TAP to veth, xdp (copy)",
             Self::OvsVeth | Self::BridgeVeth => "veth",
         }
@@ -200,7 +186,8 @@ impl World {
         let tap = |name: &str, namespace: &Namespace, address: &str| {
             let netns = namespace.path();
             format!(
-                "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nmtu = 1500\nnetns = \"{netns}\"\naddress = \"{address}/24\"\n"
+                "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nmtu = 1500\nnetns = \"{netns}\"\n\
+                 address = \"{address}/24\"\n"
             )
         };
         let far = match way.driver() {
@@ -209,12 +196,13 @@ impl World {
                 self.wire()?;
                 let netns = self.host.path();
                 format!(
-                    "[[port]]\nname = \"far0\"\nkind = \"uplink\"\ninterface = \"up0\"\ndriver = \"{driver}\"\nnetns = \"{netns}\"\n"
+                    "[[port]]\nname = \"far0\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
+                     driver = \"{driver}\"\nnetns = \"{netns}\"\n"
                 )
             }
         };
         let text = tap("near0", &self.near, NEAR) + &far;
-        let lasthop = Lasthop::with(&way.plan(plan)?, &plan.cores, &text)?;
+        let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
         pids_when_up(&lasthop, &["near0"], Way::LasthopTap)?;
         let drivers = pids_when_up(&lasthop, &["far0"], way)?;
         self.switch = Switch::Lasthop { lasthop, drivers };
@@ -297,10 +285,10 @@ pub(super) fn pids_when_up(lasthop: &Lasthop, ports: &[&str], way: Way) -> Resul
             serde_json::from_str(&text).context("'lasthop port show --json' is not what it was")?;
         let driver = &port["driver_process"];
         let kind = driver["back_end"].as_str().unwrap_or_default();
-        let wanted = way.driver().unwrap_or("tap");
+        let desired = way.driver().unwrap_or("tap");
         anyhow::ensure!(
-            kind.is_empty() || kind.starts_with(wanted),
-            "no {wanted}, but {kind}"
+            kind.is_empty() || kind.starts_with(desired),
+            "no {desired}, but {kind}"
         );
         let pid = driver["pid"]
             .as_u64()

@@ -1,14 +1,16 @@
-//! Many deaths of one Lasthop: at random moments processes are killed, guests reboot, VMMs go away and come back, ports
-//! and memory are plugged, settings change, Lasthop is upgraded to itself; all the while checked frames go both ways.
+//! Many deaths of one Lasthop: at random moments processes are killed, guests reboot, VMMs go away
+//! and come back, ports and memory are plugged, settings change, Lasthop is upgraded to itself; all
+//! the while checked frames go both ways.
 //!
 //! ```text
 //!   p0 <----------> p1      two guests, the pair            this thread, with the kills
 //!   p2 <----------> t0      a guest and the host
 //!   xN <----------> yN      guests that come and go         the operator
 //! ```
-//! Time is cut into rounds. At the end of each one nobody is killed until all processes are there and all frames arrive
-//! again; then what was sent and received is added up, with new streams for the next round. Frames may be lost: those
-//! in the hands of who is killed. None may be damaged, every stream must go on, and nothing may be left over at the end.
+//! Time is cut into rounds. At the end of each one there are no kills until all processes run and
+//! all frames arrive again; then sent and received frames are added up, with new streams for the
+//! next round. Frames may be lost: those in a killed process. None may be damaged, every stream
+//! must continue, and nothing may be left over at the end.
 
 mod books;
 mod operator;
@@ -34,9 +36,9 @@ use crate::stop;
 const ROUND: Duration = Duration::from_secs(10);
 /// The longest pause between two deeds, in milliseconds.
 const PAUSE_MS: u64 = 800;
-/// How long it may take until all is well again when nobody is killed any more. Who dies again and again waits up to
-/// two seconds before it is started.
-const CALM: Duration = Duration::from_secs(20);
+/// Limit of the recovery time without further kills. A process that fails repeatedly is restarted
+/// after up to two seconds.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the last frames are waited for.
 const DRAIN: Duration = Duration::from_millis(200);
 /// How long descriptors are waited for that are about to be closed.
@@ -81,7 +83,7 @@ fn run(plan: &Plan, time: Duration, lasthop: &Lasthop, host: Option<&Host>) -> R
     std::thread::scope(|scope| {
         let storm = scope.spawn(|| {
             pin(plan.cores[1])?;
-            let outcome = Storm::new(plan, lasthop, host, &operator)?.run(time);
+            let outcome = StormControl::new(plan, lasthop, host, &operator)?.run(time);
             operator.stop();
             outcome
         });
@@ -92,8 +94,8 @@ fn run(plan: &Plan, time: Duration, lasthop: &Lasthop, host: Option<&Host>) -> R
     })
 }
 
-/// Who kills and who sends: this thread.
-struct Storm<'a> {
+/// Kills processes and sends traffic, in this thread.
+struct StormControl<'a> {
     lasthop: &'a Lasthop,
     operator: &'a Operator<'a>,
     traffic: Traffic<'a>,
@@ -101,11 +103,11 @@ struct Storm<'a> {
     probe: Probe,
     probed: Instant,
     processes: Processes,
-    dice: Dice,
+    rng: Rng,
     books: Books,
 }
 
-impl<'a> Storm<'a> {
+impl<'a> StormControl<'a> {
     fn new(
         plan: &Plan,
         lasthop: &'a Lasthop,
@@ -118,7 +120,7 @@ impl<'a> Storm<'a> {
             probe: Probe::new(lasthop.socket_of("api")),
             probed: Instant::now(),
             processes: Processes::new(),
-            dice: Dice::new(),
+            rng: Rng::new(),
             books: Books::new(&plan.machine),
             lasthop,
             operator,
@@ -127,7 +129,7 @@ impl<'a> Storm<'a> {
 
     fn run(mut self, time: Duration) -> Result<Books> {
         let begin = Instant::now();
-        // The first round is for everybody to have been replaced once, so that like is compared with like.
+        // In the first round each process is replaced once, so that like is compared with like.
         let mut before = None;
         for round in 0_u16.. {
             self.traffic.begin(round.wrapping_mul(STREAMS));
@@ -162,7 +164,8 @@ impl<'a> Storm<'a> {
             .while_nothing_is_plugged(|| Footprint::of(pid))
     }
 
-    /// What is held more than before: a question at the API, and what a client has just left, is gone in a moment.
+    /// Returns resources that have grown: a request at the API, and remains of a client that has
+    /// just left, are gone in a moment.
     fn grown(&self, before: &Footprint) -> Result<Vec<Growth>> {
         let end = Instant::now() + SETTLE;
         loop {
@@ -182,7 +185,7 @@ impl<'a> Storm<'a> {
             self.step()?;
             if Instant::now() >= next {
                 self.deed()?;
-                next = Instant::now() + Duration::from_millis(self.dice.below(PAUSE_MS));
+                next = Instant::now() + Duration::from_millis(self.rng.below(PAUSE_MS));
             }
         }
         Ok(())
@@ -201,11 +204,11 @@ impl<'a> Storm<'a> {
         Ok(())
     }
 
-    /// Kills somebody, or has a guest lose its VMM or reboot.
+    /// Kills a process, or has a guest lose its VMM or reboot.
     fn deed(&mut self) -> Result<()> {
         let guests = if self.has_host { 3 } else { 2 };
-        let guest = self.dice.below(guests) as usize;
-        match self.dice.below(6) {
+        let guest = self.rng.below(guests) as usize;
+        match self.rng.below(6) {
             0 | 1 => self.kill(Victim::Switch),
             2 => self.kill(Victim::Control),
             3 if self.has_host => self.kill(Victim::Driver),
@@ -220,8 +223,8 @@ impl<'a> Storm<'a> {
         }
     }
 
-    /// Kills the process that was last seen. One that has died since is not there, and not replaced by another of its
-    /// number that soon.
+    /// Kills the process that was last seen. One that has died since is not there, and not replaced
+    /// by another of its number that soon.
     fn kill(&mut self, victim: Victim) -> Result<()> {
         let Some(pid) = self.processes.remove(&victim.process()) else {
             return Ok(());
@@ -237,18 +240,18 @@ impl<'a> Storm<'a> {
         Ok(())
     }
 
-    /// Until all processes are there, and every stream goes on.
+    /// Waits until all processes run, and every stream continues.
     fn calm(&mut self) -> Result<()> {
         self.processes.clear();
         self.traffic.streams().for_each(Stream::dead);
-        let end = Instant::now() + CALM;
+        let end = Instant::now() + RECOVERY_TIMEOUT;
         loop {
             self.step()?;
             let processes = &self.processes;
             let is_there = |victim: Victim| processes.contains_key(&victim.process());
-            let wanted = Victim::ALL.into_iter();
-            let mut wanted = wanted.filter(|victim| self.has_host || *victim != Victim::Driver);
-            if wanted.all(is_there) && self.traffic.streams().all(|stream| stream.resumed()) {
+            let desired = Victim::ALL.into_iter();
+            let mut desired = desired.filter(|victim| self.has_host || *victim != Victim::Driver);
+            if desired.all(is_there) && self.traffic.streams().all(|stream| stream.resumed()) {
                 return Ok(());
             }
             if Instant::now() >= end {
@@ -260,7 +263,7 @@ impl<'a> Storm<'a> {
                     .map(|lane| format!("{:?} to {:?}", lane.from, lane.to))
                     .collect();
                 bail!(
-                    "not as before within {CALM:?}: processes {:?}, no frames from {stuck:?}",
+                    "not as before within {RECOVERY_TIMEOUT:?}: processes {:?}, no frames from {stuck:?}",
                     self.processes
                 );
             }
@@ -294,10 +297,10 @@ impl<'a> Storm<'a> {
     }
 }
 
-/// Numbers that nobody foresees (xorshift64, Marsaglia 2003).
-struct Dice(u64);
+/// Pseudo-random numbers (xorshift64, Marsaglia 2003).
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn new() -> Self {
         use std::hash::{BuildHasher as _, RandomState};
         Self(RandomState::new().hash_one(0) | 1)

@@ -1,4 +1,4 @@
-//! What all kills together say: a row for each process and route.
+//! Results of all kills: a row for each process and route.
 
 use serde::Serialize;
 
@@ -10,9 +10,13 @@ use crate::machine::Machine;
 use crate::report::table;
 use crate::statistics::percentile;
 
-const MEANING: &str = "Gap: the longest time without a frame in one direction, from the kill until all was as before. Lost: sent, \
-    less received and all that the route's ports dropped by name in the time, noise of others included, which can hide as many; a frame that is delivered again by the new process counts once, and as twice. A new \
-    supervisor counts drops from nothing: what the old one's switch dropped after the traffic began would count as lost.";
+const MEANING: &str = "Gap: the longest time without a frame in one direction, from the kill until \
+    all was as before. Lost: sent, \
+    less received and all that the route's ports dropped by name in the time, noise of others \
+    included, which can hide as many; a frame that is delivered again by the new process counts \
+    once, and as twice. A new \
+    supervisor counts drops from nothing: what the old one's switch dropped after the traffic \
+    began would count as lost.";
 
 /// All that is reported.
 #[derive(Debug, Serialize)]
@@ -99,7 +103,7 @@ impl Outcome {
             .iter()
             .filter_map(|trial| of_route(trial, route));
         let gaps: Vec<f64> = seen.map(|seen| seen.gap_before_ms).collect();
-        let mut row = vec!["nobody".to_owned(), name(route).to_owned(), "-".to_owned()];
+        let mut row = vec!["none".to_owned(), name(route).to_owned(), "-".to_owned()];
         row.extend(quantiles(&gaps)?);
         row.extend(std::iter::repeat_n("-".to_owned(), 5));
         Some(row)
@@ -228,7 +232,7 @@ mod tests {
         let text = all.markdown();
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("| ")).collect();
         let expected = [
-            "| nobody | guest to guest | - | 0.25 | 0.25 | 0.25 | - | - | - | - | - |",
+            "| none | guest to guest | - | 0.25 | 0.25 | 0.25 | - | - | - | - | - |",
             "| control | guest to guest | 1 | 0.50 | 0.50 | 0.50 | 0 | 0 | 1000 | 3 | 2 |",
             "| switch | guest to guest | 2 | 4.00 | 6.00 | 6.00 | 6 | 5 | 2000 | 6 | 4 |",
         ];
@@ -236,7 +240,7 @@ mod tests {
         assert!(
             lines.contains(&"| switch | 8.00 | 12.00 | 12.00 | 12.00 | 18.00 | 18.00 | 0 | 2 |")
         );
-        assert!(!text.contains("driver |"), "nobody killed it: {text}");
+        assert!(!text.contains("driver |"), "it was not killed: {text}");
         assert!(text.contains("Note: without a TAP port."));
     }
 

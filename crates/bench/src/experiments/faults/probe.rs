@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 const REQUEST: &[u8] = b"GET /v1/status HTTP/1.1\r\nHost: lasthop\r\nConnection: close\r\n\r\n";
 
-/// Process numbers by name, as an answer tells them.
+/// Process numbers by name, from a status.
 pub(super) type Processes = BTreeMap<String, u32>;
 
 #[derive(Debug, Deserialize)]
@@ -58,7 +58,7 @@ impl Probe {
                 None
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-            // Whoever was asked has died.
+            // The process has died.
             Err(_) => {
                 self.asked = None;
                 None
@@ -74,7 +74,7 @@ fn ask(socket: &PathBuf) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// What a whole answer says; None for anything but a status.
+/// Parses a whole reply; `None` for anything but a status.
 fn processes(answer: &[u8]) -> Option<Processes> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -96,8 +96,10 @@ mod tests {
 
     #[test]
     fn only_whole_answers_count() {
-        let good = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"version\": \"1\", \"processes\": \
-            [{\"name\": \"control\", \"pid\": 7, \"restarts\": 0}, {\"name\": \"driver t0\", \"pid\": null}]}";
+        let good = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n\
+            {\"version\": \"1\", \"processes\": \
+            [{\"name\": \"control\", \"pid\": 7, \"restarts\": 0}, {\"name\": \"driver t0\", \
+            \"pid\": null}]}";
         let found = processes(good.as_bytes()).expect("a status");
         assert_eq!(found, Processes::from([("control".to_owned(), 7)]));
         for bad in [

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use testkit::packets::{Numbered, SequenceChecker};
 
-/// Frames that are sent in one go when the client was late. What is due beyond that is sent the next time.
+/// Frames that are sent in one go when the client was late. What is due beyond that is sent the
+/// next time.
 const MOST: u64 = 64;
 
 /// One direction.
@@ -17,7 +18,7 @@ pub(super) struct Stream {
     due: u64,
     sent: u64,
     checker: SequenceChecker,
-    /// When a frame was last received.
+    /// Time of the last received frame.
     last: Instant,
     killed: Option<Instant>,
     /// The first number that was sent after the death.
@@ -47,7 +48,8 @@ impl Stream {
         self.id
     }
 
-    /// How many frames are to be sent now. Each is either sent or left out, and not asked for again.
+    /// How many frames are to be sent now. Each is either sent or left out, and not asked for
+    /// again.
     pub(super) fn take_due(&mut self, now: Instant) -> u64 {
         let until_now = now.saturating_duration_since(self.began).as_secs_f64() * self.rate;
         // Truncated: what is due in part is not due.
@@ -56,7 +58,7 @@ impl Stream {
         due
     }
 
-    /// What the next frame carries.
+    /// Returns the contents of the next frame.
     pub(super) fn next(&self) -> Numbered {
         Numbered {
             stream: self.id,
@@ -78,17 +80,17 @@ impl Stream {
         self.last = now;
     }
 
-    /// The process is killed now: whatever gap ends from now on is around the kill.
+    /// Marks the kill: a gap that ends later is around the kill.
     pub(super) fn kill(&mut self, now: Instant) {
         self.killed = Some(now);
     }
 
-    /// The process is dead: what is sent from now on is carried by others.
+    /// Marks the death: later frames are carried by others.
     pub(super) fn dead(&mut self) {
         self.mark = Some(self.sent);
     }
 
-    /// Whether a frame has arrived that was sent after the death.
+    /// Returns whether a frame has arrived that was sent after the death.
     pub(super) fn resumed(&self) -> bool {
         self.mark
             .is_some_and(|mark| self.checker.next_of(self.id) > mark)
@@ -178,7 +180,7 @@ mod tests {
         let mut stream = Stream::new(1, 1000.0, now);
         let (first, before) = (send(&mut stream), send(&mut stream));
         stream.see(&first, now);
-        assert!(!stream.resumed(), "nobody has died");
+        assert!(!stream.resumed(), "no kill yet");
         stream.kill(now);
         stream.dead();
         stream.see(&before, now);

@@ -67,14 +67,15 @@ impl Host {
         let namespace = self.namespace.as_raw_fd();
         let mac = mac(HOST).map(|byte| format!("{byte:02x}")).join(":");
         format!(
-            "\n[[port]]\nname = \"{TAP}\"\nkind = \"tap\"\nsegment = \"{segment}\"\nnetns = \"/proc/{}/fd/{namespace}\"\n\
+            "\n[[port]]\nname = \"{TAP}\"\nkind = \"tap\"\nsegment = \"{segment}\"\n\
+             netns = \"/proc/{}/fd/{namespace}\"\n\
              address = \"10.0.0.{HOST}/24\"\nmac = \"{mac}\"\n",
             std::process::id(),
         )
     }
 }
 
-/// Who talks with whom.
+/// Endpoints of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// Guest to guest.
@@ -123,7 +124,8 @@ pub(super) struct Lane {
 struct Seat {
     /// Away while it dials.
     guest: Option<FakeGuest>,
-    /// Whoever sets a new connection up: that waits for answers, and traffic does not. Returns whether it worked.
+    /// Thread that sets a new connection up, which waits for replies, while traffic does not.
+    /// Returns whether it worked.
     dialing: Option<JoinHandle<(FakeGuest, bool)>>,
     connected: bool,
     socket: PathBuf,
@@ -160,7 +162,7 @@ impl Seat {
         if self.connected && self.is_closed() {
             self.lose();
         }
-        // Nobody there yet is no news.
+        // No listener yet: expected.
         if !self.connected
             && self.guest.is_some()
             && let Ok(socket) = UnixStream::connect(&self.socket)
@@ -203,7 +205,7 @@ impl Seat {
         Some(&mut self.guest.as_mut()?.pairs[0])
     }
 
-    /// Whether there was room.
+    /// Returns whether there was room.
     fn send(&mut self, frame: &[u8]) -> Result<bool> {
         let connected = self.connected;
         match self.pair().filter(|_| connected) {
@@ -252,7 +254,8 @@ impl<'a> Traffic<'a> {
         Ok(traffic)
     }
 
-    /// Begins to count anew, with streams that are numbered from `first` on; frames of others are forgotten.
+    /// Begins to count anew, with streams that are numbered from `first` on; frames of others are
+    /// forgotten.
     pub(super) fn begin(&mut self, first: u16) {
         let now = Instant::now();
         let (a, b, c) = (End::Guest(0), End::Guest(1), End::Guest(2));
@@ -416,7 +419,7 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// Whether a frame is for several: ours never are.
+/// Returns whether a frame is for several: ours never are.
 fn is_group(frame: &[u8]) -> bool {
     frame.first().is_some_and(|byte| byte & 1 != 0)
 }

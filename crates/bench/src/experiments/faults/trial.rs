@@ -32,10 +32,11 @@ const PROBE: Duration = Duration::from_micros(200);
 /// First numbers of the streams that warm up, and of those that count.
 const STREAMS: [u16; 2] = [0, 100];
 
-/// What happened to the traffic of a route, both directions added.
+/// Traffic of a route, both directions added.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(super) struct Seen {
-    /// The longest time without a frame in one direction, in milliseconds: in the time before the kill, and around it.
+    /// The longest time without a frame in one direction, in milliseconds: in the time before the
+    /// kill, and around it.
     pub(super) gap_before_ms: f64,
     pub(super) gap_ms: f64,
     pub(super) sent: u64,
@@ -101,7 +102,7 @@ pub(super) fn run(
     Ok(trial)
 }
 
-/// When things happened.
+/// Times of events.
 struct Times {
     killed: Instant,
     answered: Option<Instant>,
@@ -156,7 +157,7 @@ impl<'a> Running<'a> {
 
     fn go_on(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
-        self.until("time goes on", |_| Ok(Instant::now() >= end))
+        self.until("the end of the time", |_| Ok(Instant::now() >= end))
     }
 
     fn ask(&mut self) -> Option<Processes> {
@@ -194,7 +195,7 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Kills, and goes on until all is as before.
+    /// Kills, and continues until full recovery.
     fn kill(&mut self, old: Pid) -> Result<Times> {
         let handle = pidfd_open(old, PidfdFlags::empty())?;
         let killed = Instant::now();
@@ -235,7 +236,8 @@ impl<'a> Running<'a> {
         Ok(times)
     }
 
-    /// An answer counts when it is of the Lasthop that runs now: a dead supervisor's control may speak for a moment.
+    /// An answer counts when it is of the Lasthop that runs now: a dead supervisor's control may
+    /// speak for a moment.
     fn note_answers(&mut self, times: &mut Times, old: Pid) {
         if times.replaced.is_some() {
             return;

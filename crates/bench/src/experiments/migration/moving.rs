@@ -25,15 +25,16 @@ const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 0x77];
 /// Traffic before a move, and after it: longer than a switch that is slow to learn needs.
 const BEFORE: Duration = Duration::from_millis(300);
 const AFTER: Duration = Duration::from_secs(1);
-/// How long a switch may take to notice that somebody listens.
+/// Limit of the time in which a switch notices a listener.
 const ATTACH: Duration = Duration::from_secs(20);
 /// Fewer pings of the station's and of the guest's in the time around a move say nothing.
 const LEAST: [usize; 2] = [100, 20];
 
-/// What a move was like.
+/// Measurements of a move.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Moved {
-    /// From the station's first ping that was never answered to the next one that was, where that took longest.
+    /// From the station's first ping that was never answered to the next one that was, where that
+    /// took longest.
     pub(crate) outage_ms: f64,
     /// The longest time in which nothing of the guest came to the station.
     pub(crate) silence_ms: f64,
@@ -90,10 +91,10 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Boots a guest at a switch and moves it from port to port, telling of each move.
+/// Boots a guest at a switch and moves it from port to port, reporting each move.
 ///
 /// # Errors
-/// When the guest does not come up or a move fails; what was told before holds.
+/// When the guest does not come up or a move fails; earlier reports hold.
 pub(super) fn go(
     plan: &Plan,
     peer: &Peer,
@@ -123,7 +124,7 @@ pub(super) fn go(
     })
 }
 
-/// What a panic said: the harness of the end-to-end tests has no other errors.
+/// Returns the message of a panic: the harness of the end-to-end tests has no other errors.
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| Some((*panic.downcast_ref::<&str>()?).to_owned()));

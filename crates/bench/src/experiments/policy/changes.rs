@@ -4,8 +4,8 @@
 //!   p0, p1   a client that had so many flows cached, and is silent then
 //!   p2, p3   a numbered stream, of which nothing may be lost
 //! ```
-//! The list is for all ports, so all cached flows are outdated by each change; those of the stream are decided anew at once, the
-//! others are gone when the switch says that hardly any are left.
+//! The list is for all ports, so all cached flows are outdated by each change; those of the stream
+//! are decided anew at once, the others are gone when the switch says that hardly any are left.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -33,7 +33,8 @@ const FLOWS: [u64; 2] = [1024, 65_536];
 /// Changes of each row.
 const TIMES: usize = 20;
 const TIMES_QUICK: usize = 5;
-/// Flows that are left when all that were outdated are gone: those of the stream, and frames that a host sends by itself.
+/// Flows that are left when all that were outdated are gone: those of the stream, and frames that a
+/// host sends by itself.
 const FEW: u64 = 32;
 /// Frames of a lot of new flows.
 const LOT: u64 = 2048;
@@ -43,14 +44,17 @@ const GAP: Duration = Duration::from_micros(100);
 const BYTES: usize = 100;
 
 const NOTES: [&str; 3] = [
-    "answered: from the request to its answer, when the new program is in the switch; decided anew: until no flow is left that was \
-     cached before, as the API tells, which takes a fraction of a millisecond itself; medians and worst",
-    "whole apply: PUT /v1/access with all rules at once, read, checked, compiled, published and saved; memory is what control had \
+    "answered: from the request to its answer, when the new program is in the switch; decided \
+     anew: until no flow is left that was \
+     cached before, as the API tells, which takes a fraction of a millisecond itself; medians and \
+     worst",
+    "whole apply: PUT /v1/access with all rules at once, read, checked, compiled, published and \
+     saved; memory is what control had \
      afterwards, and more than before",
     "lost: of a numbered stream that ran all the time, a frame and a pause of 100 us in turn",
 ];
 
-/// What the changes of one row took.
+/// Measurements of the changes of one row.
 #[derive(Debug, Serialize)]
 pub(crate) struct Changed {
     pub(crate) rules: usize,
@@ -169,7 +173,7 @@ impl Scene {
     }
 }
 
-/// Has flows cached.
+/// Fills the flow cache.
 struct Filler {
     lean: Lean,
     flows: u64,
@@ -188,7 +192,7 @@ impl Filler {
         Ok(Self { lean, flows })
     }
 
-    /// New frames until there are as many flows as wanted.
+    /// Sends new frames until there are enough flows.
     fn fill(&mut self, api: &Path) -> Result<()> {
         stop::wait("flows are cached", LIMIT, || {
             if flows(api)? >= self.flows {
@@ -200,7 +204,7 @@ impl Filler {
     }
 }
 
-/// A numbered stream until it is told to end; how many frames were sent, and how many of them did not come.
+/// Sends a numbered stream until it is stopped; returns the numbers of sent and of lost frames.
 fn stream(
     plan: &Plan,
     from: &mut FakeGuest,
@@ -250,7 +254,8 @@ fn request(api: &Path, method: &str, path: &str, body: &str) -> Result<String> {
     stream.set_read_timeout(Some(LIMIT))?;
     let length = body.len();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: lasthop\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: lasthop\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     );
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())?;

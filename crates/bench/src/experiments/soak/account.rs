@@ -7,7 +7,7 @@ use testkit::lean::LeanReport;
 
 use crate::peers::lasthop::{PortStats, Stats};
 
-/// Frames between some ports that nobody else sends to.
+/// Frames between some ports without other senders.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Account {
     /// By the clients.
@@ -17,14 +17,14 @@ pub(super) struct Account {
     pub(super) astray: u64,
     /// Bursts of which as many frames arrived as were sent, but not the same.
     pub(super) altered: u64,
-    /// What Lasthop took, gave and dropped.
+    /// Frames that Lasthop received, delivered and dropped.
     pub(super) taken: u64,
     pub(super) given: u64,
     pub(super) drops: BTreeMap<String, u64>,
 }
 
 impl Account {
-    /// What a client saw.
+    /// Adds a client's counts.
     pub(super) fn add(&mut self, report: &LeanReport) {
         self.sent += report.sent;
         self.received += report.received;
@@ -35,7 +35,7 @@ impl Account {
         self.altered += u64::from(report.sent == report.received && !same);
     }
 
-    /// What Lasthop says about these ports, from their beginning.
+    /// Compares with Lasthop's counters of these ports, from their beginning.
     pub(super) fn compare(&mut self, stats: &Stats, ports: &[&str]) {
         (self.taken, self.given) = (0, 0);
         self.drops.clear();
@@ -59,7 +59,7 @@ impl Account {
         self.sent.abs_diff(self.received + self.dropped())
     }
 
-    /// The same as far as Lasthop itself can know.
+    /// Returns the uncounted frames as far as Lasthop itself can know.
     pub(super) fn uncounted(&self) -> u64 {
         self.taken.abs_diff(self.given + self.dropped())
     }
@@ -87,7 +87,7 @@ impl Account {
     }
 }
 
-/// What came and went beside the pair under load.
+/// Changes beside the pair under load.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Tally {
     /// Ports that were added and removed.
@@ -96,7 +96,8 @@ pub(super) struct Tally {
     pub(super) abrupt: u64,
     /// Of clients that waited for their last frames.
     pub(super) clean: Account,
-    /// Frames without a trace, the sum over all pairs of ports: `clean` could hide one pair's behind another's.
+    /// Frames without a trace, the sum over all pairs of ports: `clean` could hide one pair's
+    /// behind another's.
     pub(super) missing: u64,
     /// Frames of clients that left abruptly, as Lasthop saw them.
     pub(super) cut: Account,

@@ -1,5 +1,5 @@
-//! Ports that come and go. In each cycle two are added, a client sends a number of frames and waits for them, a
-//! second one leaves at full load, and a third one loses its ports under full load.
+//! Ports that come and go. In each cycle two are added, a client sends a number of frames and waits
+//! for them, a second one leaves at full load, and a third one loses its ports under full load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a soak reports: the books, and what Lasthop's processes held before and after.
+//! Report of a soak: the counts, and the resources of Lasthop's processes before and after.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use crate::footprint::{self, Growth};
 use crate::machine::Machine;
 use crate::report::table;
 
-const MISSING: &str = "Missing is sent less received and dropped. Of clients that left abruptly nobody can count the last \
+const MISSING: &str = "Missing is sent less received and dropped. Of clients that left abruptly \
+    nobody can count the last \
     frames: there it is taken less given and dropped, as of each first one of them.";
 
 /// A number of an account.
@@ -36,7 +37,8 @@ impl Outcome {
     /// The tables for people.
     pub(super) fn markdown(&self) -> String {
         format!(
-            "\n## Soak, {:.1} minutes\n\n{} ports were added, driven and removed beside a pair under full load; {} \
+            "\n## Soak, {:.1} minutes\n\n\
+             {} ports were added, driven and removed beside a pair under full load; {} \
              clients left with frames on their way.\n\n{}\n{MISSING}\n\n{}",
             self.seconds / 60.0,
             self.churn.ports,

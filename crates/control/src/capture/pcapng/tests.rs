@@ -1,4 +1,4 @@
-//! Files read again by a reader that believes nothing.
+//! Files parsed by a strict reader.
 
 use port::{DropReason, Gso};
 
@@ -87,7 +87,7 @@ fn a_file_has_its_blocks_in_order() {
 }
 
 #[test]
-fn what_became_of_a_frame_is_a_comment() {
+fn drop_reason_and_offloads_are_comments() {
     let seen = Seen {
         way: Way::In,
         dropped: Some(DropReason::ReceiverFull),

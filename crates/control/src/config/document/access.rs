@@ -1,20 +1,21 @@
-//! The tables of access lists, of mirrors and of static entries. Their shape is that of the API's document, which says itself what may be there.
+//! The tables of access lists, of mirrors and of static entries. Their schema is that of the API's
+//! types, which deserialise themselves.
 
 use std::sync::Arc;
 
 use api::v1::{
-    AccessListSpec, AccessModel, AddressSet, Group, MirrorSpec, RuleSpec, SegmentDefault,
-    StaticEntry, WantedState,
+    AccessListSpec, AccessModel, AddressSet, DesiredState, Group, MirrorSpec, RuleSpec,
+    SegmentDefault, StaticEntry,
 };
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::{Fault, Lines, describe, tables};
+use crate::desired::Place;
 use crate::objects::INTEGERS;
-use crate::wanted::Place;
 
-/// The keys that errors may be about.
+/// Keys whose offsets errors may need.
 const KEYS: &[&str] = &[
     "action",
     "addresses",
@@ -48,10 +49,10 @@ const KEYS: &[&str] = &[
     "vlan",
 ];
 
-/// Reads all of them.
+/// Reads all of these tables.
 pub(super) fn read(
     top: &DeTable<'_>,
-    state: &mut WantedState,
+    state: &mut DesiredState,
     lines: &mut Lines,
 ) -> Result<(), Fault> {
     state.access = Arc::new(AccessModel {
@@ -65,7 +66,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// The tables of a kind, in their order.
+/// Reads all tables of a kind, in their order.
 fn all<T: DeserializeOwned>(
     table: &DeTable<'_>,
     key: &'static str,
@@ -99,7 +100,7 @@ fn lists(top: &DeTable<'_>, lines: &mut Lines) -> Result<Vec<AccessListSpec>, Fa
     Ok(lists)
 }
 
-/// Notes where a table and its values stand.
+/// Records the offsets of a table and its values.
 fn note(table: &DeTable<'_>, offset: usize, place: Place, lines: &mut Lines) {
     lines.offsets.insert((place, ""), vec![offset]);
     for key in KEYS {
@@ -110,7 +111,8 @@ fn note(table: &DeTable<'_>, offset: usize, place: Place, lines: &mut Lines) {
     }
 }
 
-/// The API's document has rules under another key. They would be lost here, and a list without rules lets everything pass.
+/// Refuses the key `rules`, under which the API's document has rules. Here they would be lost, and
+/// a list without rules allows everything.
 fn no_other_rules(list: &DeTable<'_>, place: Place) -> Result<(), Fault> {
     match list.get_key_value("rules") {
         None => Ok(()),
@@ -123,7 +125,7 @@ fn no_other_rules(list: &DeTable<'_>, place: Place) -> Result<(), Fault> {
     }
 }
 
-/// A table as the value that its type says it is.
+/// Deserialises a table.
 fn typed<T: DeserializeOwned>(
     table: &DeTable<'_>,
     offset: usize,
@@ -134,18 +136,18 @@ fn typed<T: DeserializeOwned>(
         let offset = error.span().map_or(offset, |span| span.start);
         let (found, expected) = in_words(error.message());
         let value = value_at(table, offset);
-        let (key, told) =
+        let (key, value) =
             value.map_or_else(Default::default, |(key, value)| (key, describe(value)));
         Fault {
             offset,
             key: place.key(&key),
             expected,
-            found: found.unwrap_or(told),
+            found: found.unwrap_or(value),
         }
     })
 }
 
-/// The innermost value in a table that stands there, and its key.
+/// Returns the innermost value at an offset, and its key.
 fn value_at<'t, 'i>(table: &'t DeTable<'i>, offset: usize) -> Option<(String, &'t DeValue<'i>)> {
     let mut values = table.iter();
     let (key, value) = values.find(|(_, value)| value.span().contains(&offset))?;
@@ -161,12 +163,13 @@ fn value_at<'t, 'i>(table: &'t DeTable<'i>, offset: usize) -> Option<(String, &'
         }
         _ => None,
     };
-    // An unknown key of a table within stands in that table, and is no value.
+    // The offset of an unknown key in a nested table is not that of a value.
     let is_value = value.span().start == offset;
     inner.or_else(|| is_value.then(|| (key, value.get_ref())))
 }
 
-/// What was found, unless that is the value that stands there, and what was expected, of an error that has both.
+/// Splits an error of serde into what was found and what was expected. Without the former, the
+/// value at the offset was found.
 fn in_words(message: &str) -> (Option<String>, String) {
     let quoted = |text: &str| Some(text.replace('`', "\""));
     match message.split_once(", expected ") {
@@ -175,14 +178,14 @@ fn in_words(message: &str) -> (Option<String>, String) {
         }
         Some((_, expected)) => (None, type_in_words(expected)),
         None => match message.strip_prefix("expected ") {
-            // Of several types that would be right. Which of a list it is cannot be told.
+            // Of several possible types. The element of a list is not known.
             Some(expected) => (Some("something else".to_owned()), expected.to_owned()),
             None => (quoted(message), String::new()),
         },
     }
 }
 
-/// The name of a type as the one who wrote the file would call it.
+/// Returns a type's name in the terms of TOML.
 fn type_in_words(expected: &str) -> String {
     let mut integers = INTEGERS.into_iter();
     if let Some((_, words)) = integers.find(|(name, _)| *name == expected) {

@@ -1,4 +1,4 @@
-//! The keys that tables may have.
+//! The keys of tables.
 
 pub(super) const TOP_KEYS: &[&str] = &[
     "switch",
@@ -16,10 +16,9 @@ pub(super) const SWITCH_KEYS: &[&str] = &[
     "name",
     "poll",
     "workers",
-    "batching",
+    "coalescing",
     "guest_state",
-    "copy_engine",
-    "offload",
+    "helpers",
     "socket_dirs",
 ];
 pub(super) const PORT_KEYS: &[&str] = &[
@@ -39,7 +38,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "mtu",
     "weight",
     "vcpu_threads",
-    "guard",
+    "port_security",
     "limits",
 ];
 pub(super) const UPLINK_KEYS: &[&str] = &[
@@ -54,7 +53,7 @@ pub(super) const UPLINK_KEYS: &[&str] = &[
     "trunk",
     "mtu",
     "weight",
-    "guard",
+    "port_security",
     "limits",
 ];
 pub(super) const TAP_KEYS: &[&str] = &[
@@ -70,6 +69,6 @@ pub(super) const TAP_KEYS: &[&str] = &[
     "mac",
     "mtu",
     "weight",
-    "guard",
+    "port_security",
     "limits",
 ];

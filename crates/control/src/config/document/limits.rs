@@ -1,10 +1,10 @@
-//! The table of a port's limits, and those within it.
+//! The table of a port's limits, and its nested tables.
 
 use api::v1::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 use toml::de::{DeTable, DeValue};
 
 use super::{Fault, Lines, Table};
-use crate::wanted::{Bound, Place, expect};
+use crate::desired::{Bound, Place, expect};
 
 const LIMITS_KEYS: &[&str] = &[
     "from_guest",
@@ -21,7 +21,7 @@ const RATE_KEYS: &[&str] = &[
 ];
 const FLOOD_KEYS: &[&str] = &["packets_per_second", "packets_burst"];
 
-/// The limits of the port of this index.
+/// Reads the limits of the port with this index.
 pub(super) fn limits(
     table: &DeTable<'_>,
     at: usize,
@@ -71,7 +71,7 @@ fn flood(
 }
 
 impl Table<'_, '_> {
-    /// A number or one with a prefix of the SI, if the key is there.
+    /// Returns a number, possibly with an SI prefix, if the key exists.
     fn large(&mut self, key: &'static str, expected: &str) -> Result<Option<u64>, Fault> {
         let Some(value) = self.value(key) else {
             return Ok(None);

@@ -4,7 +4,7 @@ use api::v1::SegmentSpec;
 use toml::de::DeTable;
 
 use super::{Fault, Lines, Table};
-use crate::wanted::{Place, expect};
+use crate::desired::{Place, expect};
 
 const KEYS: &[&str] = &["name", "vlan", "neighbour_suppression"];
 

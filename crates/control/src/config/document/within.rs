@@ -1,41 +1,47 @@
-//! The tables within the table of the switch, and that of the metrics.
+//! The nested tables of `[switch]`, and the table `[metrics]`.
 
-use api::v1::{BatchingSpec, Enabled, MetricsSpec, Offload};
+use api::v1::{CoalescingSpec, Enabled, HelpersSpec, MetricsSpec};
 use toml::de::{DeTable, DeValue};
 
 use super::{Fault, Lines, Table};
-use crate::wanted::{Place, expect};
+use crate::desired::{Place, expect};
 
-const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
-const OFFLOAD_KEYS: &[&str] = &["enabled", "mark", "hysteresis_us", "cores"];
+const COALESCING_KEYS: &[&str] = &["enabled", "period_us", "frames"];
+const HELPERS_KEYS: &[&str] = &["enabled", "backlog", "hysteresis_us", "cores"];
 const METRICS_KEYS: &[&str] = &["listen"];
 
-pub(super) fn batching(
+pub(super) fn coalescing(
     table: &DeTable<'_>,
     at: usize,
     lines: &mut Lines,
-) -> Result<BatchingSpec, Fault> {
-    let mut table = Table::open(table, at, Place::Batching, BATCHING_KEYS, lines)?;
-    let default = BatchingSpec::default();
-    Ok(BatchingSpec {
+) -> Result<CoalescingSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Coalescing, COALESCING_KEYS, lines)?;
+    let default = CoalescingSpec::default();
+    Ok(CoalescingSpec {
         enabled: table
             .flag("enabled", expect::SWITCH_ON)?
             .unwrap_or(default.enabled),
         period_us: table
             .number("period_us", expect::PERIOD)?
             .unwrap_or(default.period_us),
-        threshold: table
-            .number("threshold", expect::THRESHOLD)?
-            .unwrap_or(default.threshold),
+        frames: table
+            .number("frames", expect::COALESCED_FRAMES)?
+            .unwrap_or(default.frames),
     })
 }
 
-pub(super) fn offload(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<Offload, Fault> {
-    let mut table = Table::open(table, at, Place::Offload, OFFLOAD_KEYS, lines)?;
-    let default = Offload::default();
-    Ok(Offload {
+pub(super) fn helpers(
+    table: &DeTable<'_>,
+    at: usize,
+    lines: &mut Lines,
+) -> Result<HelpersSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Helpers, HELPERS_KEYS, lines)?;
+    let default = HelpersSpec::default();
+    Ok(HelpersSpec {
         enabled: enabled(&mut table)?,
-        mark: table.number("mark", expect::MARK)?.unwrap_or(default.mark),
+        backlog: table
+            .number("backlog", expect::BACKLOG)?
+            .unwrap_or(default.backlog),
         hysteresis_us: table
             .number("hysteresis_us", expect::HYSTERESIS)?
             .unwrap_or(default.hysteresis_us),
@@ -54,7 +60,7 @@ pub(super) fn metrics(
     })
 }
 
-/// Whether helpers are wanted, or the word that leaves it to the switch.
+/// Returns whether helpers run, or `auto`.
 fn enabled(table: &mut Table<'_, '_>) -> Result<Enabled, Fault> {
     const KEY: &str = "enabled";
     let Some(value) = table.value(KEY) else {

@@ -1,4 +1,4 @@
-//! Access lists in the file.
+//! Tests of access lists in the file.
 
 use api::v1::{AccessListSpec, Direction, RuleAction};
 
@@ -13,8 +13,10 @@ fn lists_are_read_and_their_rules_keep_their_order() {
          [[group]]\nname = \"web\"\nports = [\"vm1\"]\n\
          [[acl_default]]\nsegment = \"default\"\nto_guest = \"deny\"\n\
          {LIST}groups = [\"web\"]\n\
-         [[acl.rule]]\nname = \"http\"\npriority = 10\naction = \"allow\"\nprotocol = \"tcp\"\ndestination_ports = [80, \"8000-8010\"]\n\
-         [[acl.rule]]\nname = \"ssh\"\naction = \"reject\"\nsource = [\"@office\"]\nlog = {{ per_second = 5 }}\n\
+         [[acl.rule]]\nname = \"http\"\npriority = 10\naction = \"allow\"\nprotocol = \
+         \"tcp\"\ndestination_ports = [80, \"8000-8010\"]\n\
+         [[acl.rule]]\nname = \"ssh\"\naction = \"reject\"\nsource = [\"@office\"]\nlog = {{ \
+         per_second = 5 }}\n\
          [[acl]]\nname = \"out\"\ndirection = \"from-guest\"\n"
     );
     let access = read(&text).unwrap().access;
@@ -66,7 +68,8 @@ fn what_is_wrong_has_its_line() {
         ),
         (
             "[[address_set]]\nname = \"s\"\naddresses = [\"10.0.0.1/8\"]\n",
-            "3: address_set.addresses: \"10.0.0.1/8\" has bits behind the prefix; the network is \"10.0.0.0/8\"",
+            "3: address_set.addresses: \"10.0.0.1/8\" has bits behind the prefix; the network is \
+             \"10.0.0.0/8\"",
         ),
         (
             "[[acl_default]]\nsegment = \"red\"\n",
@@ -84,12 +87,15 @@ fn what_is_wrong_has_its_line() {
     );
     assert_eq!(
         rule("log = { per_second = 0 }"),
-        "12: acl.rule.log.per_second: acl \"in\", rule \"r\": expected a limit of at least one line a second, found 0"
+        "12: acl.rule.log.per_second: acl \"in\", rule \"r\": expected a limit of at least one \
+         line a second, found 0"
     );
     assert_eq!(
         rule("colour = 1").split(", \"peer").next(),
         Some(
-            "12: acl.rule: expected one of \"name\", \"priority\", \"action\", \"log\", \"source_mac\", \"destination_mac\", \"ether_type\", \"vlan\", \"source\", \"destination\""
+            "12: acl.rule: expected one of \"name\", \"priority\", \"action\", \"log\", \
+             \"source_mac\", \"destination_mac\", \"ether_type\", \"vlan\", \"source\", \
+             \"destination\""
         )
     );
     let typed = [
@@ -116,7 +122,8 @@ fn what_is_wrong_has_its_line() {
         ),
         (
             "source_ports = [1.5]",
-            "source_ports: expected a port from 0 to 65535 or a range like \"8000-8010\", found something else",
+            "source_ports: expected a port from 0 to 65535 or a range like \"8000-8010\", found \
+             something else",
         ),
         (
             "log = { per_second = \"5\" }",
@@ -129,7 +136,8 @@ fn what_is_wrong_has_its_line() {
     }
 }
 
-/// In the API's document rules are `rules`. Who writes that in the file would have a list without any, which allows everything.
+/// The API's document has the key `rules`. In the file it would give a list without rules, which
+/// allows everything.
 #[test]
 fn rules_are_called_rule_and_are_not_passed_over() {
     let text = format!("{PORT}{LIST}[[acl.rules]]\nname = \"r\"\naction = \"drop\"\n");

@@ -1,4 +1,4 @@
-//! Ports with an interface of the host behind them.
+//! Tests of ports with an interface of the host.
 
 use api::v1::{PortKind, UplinkDriver};
 use channel::driving::Choice;
@@ -15,7 +15,7 @@ fn uplink(lines: &str) -> String {
 }
 
 #[test]
-fn what_is_said_is_wanted() {
+fn keys_are_read_into_the_desired_state() {
     let text = format!(
         "[[segment]]\nname = \"blue\"\nvlan = 10\n{}{}{}",
         uplink("interface = \"eth0\"\ntrunk = [\"blue\", \"default\"]\nqueues = 4\nmtu = 9000"),
@@ -46,16 +46,16 @@ fn what_is_said_is_wanted() {
         ..PortSpec::new("t1", PortKind::Tap)
     };
     assert_eq!(state.ports, [up.clone(), t0.clone(), t1]);
-    assert!(!state.ports.iter().any(wanted::listens));
+    assert!(!state.ports.iter().any(desired::listens));
 
-    let driver = wanted::driver_of(&up, PortId(7)).unwrap();
+    let driver = desired::driver_of(&up, PortId(7)).unwrap();
     assert_eq!((driver.port, driver.name.as_str()), (PortId(7), "up"));
     assert_eq!(
         (driver.device.choice, driver.device.own),
         (Choice::Auto, false)
     );
     assert_eq!((driver.device.mtu, driver.device.queues), (None, 4));
-    let driver = wanted::driver_of(&t0, PortId(0)).unwrap().device;
+    let driver = desired::driver_of(&t0, PortId(0)).unwrap().device;
     assert_eq!((driver.choice, driver.own), (Choice::Tap, true));
     assert_eq!(driver.address, Some(([10, 0, 0, 1].into(), 24)));
     assert_eq!(
@@ -63,7 +63,7 @@ fn what_is_said_is_wanted() {
         (Some(1400), Some([2, 0, 0, 0, 0, 10]))
     );
     let guest = PortSpec::vhost_user("vm1", "vm1.sock");
-    assert_eq!(wanted::driver_of(&guest, PortId(0)), None);
+    assert_eq!(desired::driver_of(&guest, PortId(0)), None);
 }
 
 #[test]
@@ -71,9 +71,18 @@ fn what_is_wrong_has_its_place() {
     let interface = "expected the name of an interface: 1 to 15 characters without blanks, \
                      \"/\", \":\" and \"%\"";
     let table = [
-        (uplink(""), format!("1: port.interface: {interface}, found no such key")),
-        (uplink("interface = \"\""), format!("4: port.interface: {interface}, found \"\"")),
-        (uplink("interface = 7"), format!("4: port.interface: {interface}, found 7")),
+        (
+            uplink(""),
+            format!("1: port.interface: {interface}, found no such key"),
+        ),
+        (
+            uplink("interface = \"\""),
+            format!("4: port.interface: {interface}, found \"\""),
+        ),
+        (
+            uplink("interface = 7"),
+            format!("4: port.interface: {interface}, found 7"),
+        ),
         (
             uplink("interface = \"a-name-of-16-chr\""),
             format!("4: port.interface: {interface}, found \"a-name-of-16-chr\""),
@@ -82,10 +91,15 @@ fn what_is_wrong_has_its_place() {
             tap("").replace("t0", "a-name-of-16-chr"),
             format!("1: port.interface: {interface}, found \"a-name-of-16-chr\", the port's name"),
         ),
-        (tap("interface = \"a/b\""), format!("4: port.interface: {interface}, found \"a/b\"")),
+        (
+            tap("interface = \"a/b\""),
+            format!("4: port.interface: {interface}, found \"a/b\""),
+        ),
         (
             uplink("interface = \"e\"\ndriver = \"dpdk\""),
-            "5: port.driver: expected \"tap\", \"packet\", \"xdp\" or \"auto\", found \"dpdk\"".to_owned(),
+            "5: port.driver: expected \"tap\", \"packet\", \"xdp\" or \"auto\", found \
+             \"dpdk\""
+                .to_owned(),
         ),
         (
             uplink("interface = \"e\"\nsegment = \"default\"\ntrunk = [\"default\"]"),
@@ -93,14 +107,16 @@ fn what_is_wrong_has_its_place() {
         ),
         (
             tap("driver = \"tap\""),
-            "4: port.driver: expected one of the keys name, kind, admin_state, interface, address, netns, queues, segment, \
-             trunk, mac, mtu, weight, guard, limits, found the unknown key \"driver\""
+            "4: port.driver: expected one of the keys name, kind, admin_state, interface, \
+             address, netns, queues, segment, \
+             trunk, mac, mtu, weight, port_security, limits, found the unknown key \"driver\""
                 .to_owned(),
         ),
         (
             uplink("interface = \"e\"\nsocket = \"s\""),
-            "5: port.socket: expected one of the keys name, kind, admin_state, driver, interface, netns, queues, segment, \
-             trunk, mtu, weight, guard, limits, found the unknown key \"socket\""
+            "5: port.socket: expected one of the keys name, kind, admin_state, driver, interface, \
+             netns, queues, segment, \
+             trunk, mtu, weight, port_security, limits, found the unknown key \"socket\""
                 .to_owned(),
         ),
         (
@@ -111,7 +127,9 @@ fn what_is_wrong_has_its_place() {
         ),
         (
             tap("netns = \"\""),
-            "4: port.netns: expected the name or the path of a network namespace, found \"\"".to_owned(),
+            "4: port.netns: expected the name or the path of a network namespace, found \
+             \"\""
+                .to_owned(),
         ),
         (
             tap("") + &uplink("interface = \"t0\""),
@@ -119,12 +137,15 @@ fn what_is_wrong_has_its_place() {
              found \"t0\", the interface of port \"t0\""
                 .to_owned(),
         ),
-        (tap("queues = 0"), "4: port.queues: expected an integer from 1 to 64, found 0".to_owned()),
+        (
+            tap("queues = 0"),
+            "4: port.queues: expected an integer from 1 to 64, found 0".to_owned(),
+        ),
     ];
     for (text, message) in table {
         assert_eq!(wrong(&text), message, "{text}");
     }
-    // The same name elsewhere is another interface.
+    // The same name in another namespace is another interface.
     let elsewhere = tap("") + &uplink("interface = \"t0\"\nnetns = \"red\"");
     read(&elsewhere).unwrap();
 }
@@ -133,8 +154,8 @@ fn what_is_wrong_has_its_place() {
 fn a_request_may_not_mix_kinds() {
     let dir = Path::new("/run/lasthop");
     let refused = |port: PortSpec| {
-        let state = WantedState::default();
-        let problem = wanted::add_port(&state, port, dir).unwrap_err();
+        let state = DesiredState::default();
+        let problem = desired::add_port(&state, port, dir).unwrap_err();
         (problem.field.unwrap(), problem.detail)
     };
     let tap = PortSpec::new("t0", PortKind::Tap);

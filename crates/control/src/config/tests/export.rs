@@ -1,12 +1,12 @@
-//! What is wanted as a file, and the file read again.
+//! Tests of `export`: the file of a state, and the file read again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::v1::{
-    AccessListSpec, AccessModel, AddressSet, AdminState, Allowed, AllowedWord, BatchingSpec,
-    Direction, FloodLimit, Group, GuardSpec, LimitsSpec, LogSpec, MetricsSpec, MirrorDirection,
-    MirrorSpec, Otherwise, Pieces, PortKind, PortText, RateLimit, RuleAction, RuleSpec,
+    AccessListSpec, AccessModel, AddressSet, AdminState, Allowed, AllowedWord, CoalescingSpec,
+    Direction, FloodLimit, Group, LimitsSpec, LogSpec, MetricsSpec, MirrorDirection, MirrorSpec,
+    Otherwise, Pieces, PortKind, PortSecuritySpec, PortText, RateLimit, RuleAction, RuleSpec,
     SegmentDefault, StaticEntry, UplinkDriver,
 };
 use proptest::collection::vec;
@@ -52,10 +52,9 @@ fn switch() -> impl Strategy<Value = SwitchSpec> {
             GuestStates::Proc,
             GuestStates::Off,
         ]),
-        select(vec![CopyEngine::Cpu, CopyEngine::Thread, CopyEngine::Auto]),
     );
-    let batching = (any::<bool>(), 1..=10_000u16, 1..=1024u16);
-    let offload = (
+    let coalescing = (any::<bool>(), 1..=10_000u16, 1..=1024u16);
+    let helpers = (
         select(vec![Enabled::Auto, Enabled::Yes, Enabled::No]),
         1..=1024u16,
         1..=1000u16,
@@ -63,34 +62,28 @@ fn switch() -> impl Strategy<Value = SwitchSpec> {
     );
     let dirs = vec(text().prop_map(|text| format!("/srv/{text}")), 0..3);
     let name = prop_oneof![Just("lasthop".to_owned()), "[a-z]{1,9}"];
-    let parts = (name, words, of(batching), of(offload), dirs);
-    parts.prop_map(|(name, words, batching, offload, socket_dirs)| {
-        let (poll, workers, guest_state, copy_engine) = words;
+    let parts = (name, words, of(coalescing), of(helpers), dirs);
+    parts.prop_map(|(name, words, coalescing, helpers, socket_dirs)| {
+        let (poll, workers, guest_state) = words;
         let mut spec = SwitchSpec {
             name,
             poll,
             workers,
             guest_state,
-            copy_engine,
             socket_dirs,
             ..SwitchSpec::default()
         };
-        if let Some((enabled, period_us, threshold)) = batching {
-            spec.batching = BatchingSpec {
+        if let Some((enabled, period_us, frames)) = coalescing {
+            spec.coalescing = CoalescingSpec {
                 enabled,
                 period_us,
-                threshold,
+                frames,
             };
         }
-        if let Some((enabled, mark, hysteresis_us, cores)) = offload {
-            // These two do not go together.
-            let enabled = match (copy_engine, enabled) {
-                (CopyEngine::Thread, Enabled::Yes) => Enabled::No,
-                (_, enabled) => enabled,
-            };
-            spec.offload = Offload {
+        if let Some((enabled, backlog, hysteresis_us, cores)) = helpers {
+            spec.helpers = HelpersSpec {
                 enabled,
-                mark,
+                backlog,
                 hysteresis_us,
                 cores,
             };
@@ -103,8 +96,8 @@ fn switch() -> impl Strategy<Value = SwitchSpec> {
 fn segments() -> impl Strategy<Value = Vec<SegmentSpec>> {
     let names = Just(SEGMENTS.to_vec()).prop_shuffle();
     (names, vec((any::<bool>(), any::<bool>()), 4), any::<bool>()).prop_map(
-        |(names, dice, without)| {
-            let all = names.into_iter().zip(dice).enumerate();
+        |(names, random, without)| {
+            let all = names.into_iter().zip(random).enumerate();
             let all = all.filter(|(_, (name, _))| !(without && *name == "default"));
             let segment = |(at, (name, (tagged, neighbour_suppression))): (usize, (&str, _))| {
                 let vlan = 10 + at as u16;
@@ -157,12 +150,12 @@ fn limits() -> impl Strategy<Value = LimitsSpec> {
 fn allowed(listed: impl Strategy<Value = String>) -> impl Strategy<Value = Allowed> {
     prop_oneof![
         Just(Allowed::Word(AllowedWord::Any)),
-        Just(Allowed::Word(AllowedWord::LearnedOnce)),
+        Just(Allowed::Word(AllowedWord::Sticky)),
         vec(listed, 1..20).prop_map(Allowed::List),
     ]
 }
 
-fn guard() -> impl Strategy<Value = GuardSpec> {
+fn port_security() -> impl Strategy<Value = PortSecuritySpec> {
     let address = select(vec!["10.0.0.5", "10.1.0.0/16", "fd00::/64"]).prop_map(str::to_owned);
     let all = (
         of(allowed(mac())),
@@ -170,7 +163,7 @@ fn guard() -> impl Strategy<Value = GuardSpec> {
         of(any::<bool>()),
         of(any::<bool>()),
     );
-    all.prop_map(|(macs, addresses, dhcp_server, router)| GuardSpec {
+    all.prop_map(|(macs, addresses, dhcp_server, router)| PortSecuritySpec {
         macs,
         addresses,
         dhcp_server,
@@ -178,7 +171,7 @@ fn guard() -> impl Strategy<Value = GuardSpec> {
     })
 }
 
-/// What all kinds of ports have.
+/// Returns the fields that all kinds of ports have.
 fn common(name: &'static str) -> impl Strategy<Value = PortSpec> {
     let member = prop_oneof![
         Just((None, None)),
@@ -191,11 +184,17 @@ fn common(name: &'static str) -> impl Strategy<Value = PortSpec> {
         member,
         numbers,
         any::<bool>(),
-        guard().boxed(),
+        port_security().boxed(),
         limits().boxed(),
     )
         .prop_map(
-            move |((segment, trunk), (queues, weight, mtu, admin_state), usual, guard, limits)| {
+            move |(
+                (segment, trunk),
+                (queues, weight, mtu, admin_state),
+                usual,
+                port_security,
+                limits,
+            )| {
                 let port = PortSpec::new(name, PortKind::VhostUser);
                 PortSpec {
                     admin_state,
@@ -204,7 +203,7 @@ fn common(name: &'static str) -> impl Strategy<Value = PortSpec> {
                     mtu,
                     queues: if usual { port.queues } else { queues },
                     weight: if usual { port.weight } else { weight },
-                    guard,
+                    port_security,
                     limits,
                     ..port
                 }
@@ -231,7 +230,7 @@ fn guest(name: &'static str) -> impl Strategy<Value = PortSpec> {
                 Role::Client => (None, None, None, None),
             };
             PortSpec {
-                // No two have the same.
+                // Sockets are unique.
                 socket: format!("{socket}-{}", port.name),
                 role,
                 user,
@@ -298,7 +297,7 @@ fn port_texts() -> impl Strategy<Value = Vec<PortText>> {
     vec(one, 0..30)
 }
 
-/// What a rule may be about: these go together.
+/// Returns matches whose fields are valid together.
 fn about() -> impl Strategy<Value = RuleSpec> {
     let addresses = || {
         let some = vec!["10.0.0.0/8", "192.168.0.1", "@set"];
@@ -465,7 +464,7 @@ fn static_entries() -> impl Strategy<Value = Vec<StaticEntry>> {
 }
 
 /// Any state with a few names.
-fn any_state() -> impl Strategy<Value = WantedState> {
+fn any_state() -> impl Strategy<Value = DesiredState> {
     let listens = select(vec![
         "127.0.0.1:9464",
         "[::1]:1",
@@ -473,7 +472,7 @@ fn any_state() -> impl Strategy<Value = WantedState> {
         "unix:/srv/m.sock",
     ]);
     let listen = of(listens.prop_map(str::to_owned));
-    let nobody = (
+    let none = (
         Just(Vec::new()),
         Just(AccessModel::default()),
         Just(Vec::new()),
@@ -489,10 +488,10 @@ fn any_state() -> impl Strategy<Value = WantedState> {
         switch(),
         listen,
         segments(),
-        prop_oneof![1 => nobody, 9 => some],
+        prop_oneof![1 => none, 9 => some],
     );
     let state = all.prop_map(
-        |(switch, listen, segments, (ports, access, mirrors, fdb))| WantedState {
+        |(switch, listen, segments, (ports, access, mirrors, fdb))| DesiredState {
             switch,
             metrics: MetricsSpec { listen },
             segments,
@@ -505,8 +504,8 @@ fn any_state() -> impl Strategy<Value = WantedState> {
             ports,
         },
     );
-    // Some of what was drawn contradicts itself: rules that are the same, directories with dots.
-    state.prop_filter("nobody can want it", is_right)
+    // Some drawn states are invalid: equal rules, directories with dots.
+    state.prop_filter("invalid", is_right)
 }
 
 fn is_member(ports: &[PortSpec], entry: &StaticEntry) -> bool {
@@ -514,27 +513,27 @@ fn is_member(ports: &[PortSpec], entry: &StaticEntry) -> bool {
     port.is_some_and(|port| port.segments().any(|name| name == entry.segment))
 }
 
-fn is_right(state: &WantedState) -> bool {
-    let checked = wanted::check(state, Path::new("/run/lasthop"));
+fn is_right(state: &DesiredState) -> bool {
+    let checked = desired::check(state, Path::new("/run/lasthop"));
     checked
-        .and_then(|()| wanted::check_access(state).map(drop))
+        .and_then(|()| desired::check_access(state).map(drop))
         .is_ok()
 }
 
 proptest! {
-    /// Whatever is wanted has a file that says it, and that file says nothing else.
+    /// The file of any state reads as the same state.
     #[test]
-    fn what_is_wanted_is_read_from_its_file(mut state in any_state()) {
+    fn a_state_is_read_from_its_file(mut state in any_state()) {
         let raw = export(&state);
-        wanted::normalise(&mut state);
+        desired::normalise(&mut state);
         let file = export(&state);
         let again = read(&file);
         prop_assert_eq!(again.as_ref().ok(), Some(&state), "{:?}\n{}", again.as_ref().err(), file);
-        // A state that was not brought into shape before says the same.
+        // A state that was not normalised before has the same file.
         prop_assert_eq!(read(&raw), Ok(state));
     }
 
-    /// A file that was read and written has the same meaning, and is written the same once more.
+    /// A file that was read and written has the same meaning, and is then written without change.
     #[test]
     fn a_file_is_written_once_and_for_all(state in any_state()) {
         let first = export(&state);
@@ -544,7 +543,7 @@ proptest! {
     }
 }
 
-/// The keys that a table may have, as the reader says that refuses another.
+/// Returns the keys that a table may have, from the error about an unknown one.
 fn keys_of(table: &str) -> Vec<String> {
     let error = read(&format!("{table}\nunheard_of = 1\n")).unwrap_err();
     let words = error.expected.split([',', ' ', '"']);
@@ -552,9 +551,10 @@ fn keys_of(table: &str) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// There is nothing that a file can say and `export` leaves out. What a state has beyond that, the property tests above would tell.
+/// `export` writes every key that a file may have. The property tests above cover the other
+/// direction.
 #[test]
-fn every_key_is_written_by_somebody() {
+fn every_key_is_written() {
     let mut runner = TestRunner::deterministic();
     let mut written = BTreeSet::new();
     for _ in 0..100 {
@@ -575,11 +575,11 @@ fn every_key_is_written_by_somebody() {
     }
     for (before, table) in [
         ("", "[switch]"),
-        ("", "[switch.batching]"),
-        ("", "[switch.offload]"),
+        ("", "[switch.coalescing]"),
+        ("", "[switch.helpers]"),
         ("", "[metrics]"),
         ("", "[[segment]]"),
-        (PORT, "[port.guard]"),
+        (PORT, "[port.port_security]"),
         (PORT, "[port.limits]"),
         ("", "[[port]]\nkind = \"vhost-user\""),
         ("", "[[port]]\nkind = \"uplink\""),
@@ -596,8 +596,15 @@ fn every_key_is_written_by_somebody() {
         assert!(keys.len() > 1 || table == "[metrics]", "{table}: {keys:?}");
         let header = table.lines().next().unwrap();
         for key in keys {
-            // Tables and rules of their own.
-            let within = ["batching", "offload", "guard", "limits", "rules", "rule"];
+            // Nested tables.
+            let within = [
+                "coalescing",
+                "helpers",
+                "port_security",
+                "limits",
+                "rules",
+                "rule",
+            ];
             let is_within = within.contains(&key.as_str());
             let said = written.contains(&(header.to_owned(), key.clone()));
             assert!(said || is_within, "{table}: no {key}");
@@ -623,7 +630,7 @@ queues = 2
 segment = "blue"
 mac = "52:54:00:00:00:01"
 
-[port.guard]
+[port.port_security]
 addresses = ["10.0.0.5"]
 
 [port.limits]
@@ -664,13 +671,13 @@ port = "up"
 "#;
     assert_eq!(export(&read(text).unwrap()), text);
     assert_eq!(export(&read("").unwrap()), "");
-    assert_eq!(export(&WantedState::default()), "");
+    assert_eq!(export(&DesiredState::default()), "");
 }
 
 #[test]
 fn what_may_not_stand_in_a_string_is_escaped() {
     let text = "a\"\\\u{7f}\n\u{1b}\u{9b}ü";
-    let mut state = WantedState::default();
+    let mut state = DesiredState::default();
     state.ports.push(PortSpec::vhost_user("vm1", text));
     let file = export(&state);
     let line = r#"socket = "a\"\\\u007F\u000A\u001B\u009Bü""#;

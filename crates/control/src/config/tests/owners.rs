@@ -1,9 +1,9 @@
-//! Whose the sockets of ports are, and who may connect.
+//! Tests of owners and permissions of ports' sockets.
 
 use super::*;
 
 #[test]
-fn what_is_said_of_a_socket_is_wanted() {
+fn owners_and_modes_are_read() {
     let text =
         format!("{PORT}user = \"vm1\"\ngroup = \"kvm\"\nmode = \"0660\"\npeer_user = \"64055\"\n");
     let port = PortSpec {
@@ -18,7 +18,7 @@ fn what_is_said_of_a_socket_is_wanted() {
 }
 
 #[test]
-fn what_cannot_be_said_of_a_socket() {
+fn invalid_owners_and_modes_are_refused() {
     let mode = "5: port.mode: expected an octal number up to 0777, as a text like \"0660\", found";
     let user = "expected the name or the number of a user, as a text, found";
     for (line, found) in [
@@ -44,7 +44,7 @@ fn what_cannot_be_said_of_a_socket() {
 }
 
 #[test]
-fn who_does_not_listen_has_no_socket_to_give_away() {
+fn ports_without_a_listening_socket_have_no_owner() {
     for key in ["user", "group", "mode", "peer_user"] {
         let line = format!("{key} = \"0600\"");
         let client = format!("{PORT}role = \"client\"\n{line}\n");

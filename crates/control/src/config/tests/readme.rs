@@ -1,23 +1,31 @@
-//! The README's examples are taken as they stand.
+//! The examples of README.md and docs/user/configuration.md are valid and cause no warning.
 
 use super::read;
 
 const README: &str = include_str!("../../../../../README.md");
+const CONFIGURATION: &str = include_str!("../../../../../docs/user/configuration.md");
 
-/// The block of this kind that has such a line.
-fn block(line: &str) -> &'static str {
-    let blocks = README.split("```toml\n").skip(1);
-    let texts = blocks.filter_map(|rest| rest.split("\n```").next());
-    let mut found = texts.filter(|text| text.lines().any(|at| at == line));
-    found.next().expect("README.md has such an example")
+/// The blocks of a page that are whole files.
+fn files(page: &'static str) -> impl Iterator<Item = &'static str> {
+    let blocks = page.split("```toml\n").skip(1);
+    let blocks = blocks.filter_map(|rest| rest.split("\n```").next());
+    blocks.filter(|text| text.contains("[[port]]\n") || text.contains("[[port]] "))
 }
 
 #[test]
-fn the_access_lists_fit_the_configuration_before_them_and_cut_nobody_off() {
-    let ports = block("name = \"host0\"");
-    let lists = block("name = \"web-in\"");
-    let wanted = read(&format!("{ports}\n{lists}\n")).unwrap();
-    assert_eq!(wanted.access.lists.len(), 1);
-    assert!(wanted.access.defaults.is_empty(), "uplinks would be judged");
-    assert_eq!(crate::wanted::warnings(&wanted), []);
+fn the_examples_are_valid_and_cause_no_warning() {
+    let texts: Vec<&str> = files(README).chain(files(CONFIGURATION)).collect();
+    assert_eq!(
+        texts.len(),
+        3,
+        "a minimal file twice, and one with everything"
+    );
+    for text in texts {
+        let state = read(text).unwrap();
+        assert_eq!(crate::desired::warnings(&state), [], "{text}");
+    }
+    let all = files(CONFIGURATION).last().expect("a file");
+    let state = read(all).unwrap();
+    assert_eq!(state.access.lists.len(), 1);
+    assert!(state.access.defaults.is_empty(), "uplinks would be judged");
 }

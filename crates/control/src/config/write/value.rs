@@ -1,23 +1,24 @@
-//! How values are spelt.
+//! Values in TOML.
 
 use std::fmt::Write;
 
 use api::v1::{
-    AdminState, Allowed, CopyEngine, Direction, Enabled, FloodLimit, GuestStates, LogSpec,
-    MirrorDirection, Otherwise, Pieces, Poll, PortKind, PortText, RateLimit, Role, RuleAction,
-    UplinkDriver, Workers,
+    AdminState, Allowed, Direction, Enabled, FloodLimit, GuestStates, LogSpec, MirrorDirection,
+    Otherwise, Pieces, Poll, PortKind, PortText, RateLimit, Role, RuleAction, UplinkDriver,
+    Workers,
 };
 
-/// Characters of a list in one line at most.
+/// Maximum length of a list on one line, in characters.
 const LINE: usize = 100;
 
-/// What can stand behind a key.
+/// A value of a key.
 pub(super) trait Value {
-    /// As TOML spells it.
+    /// Returns the value in TOML.
     fn toml(&self) -> String;
 }
 
-/// A basic string (TOML 1.0). Control characters are escaped, also those that need not be: the file may be shown on a terminal.
+/// A basic string (TOML 1.0). All control characters are escaped, more than TOML requires: the file
+/// may be shown on a terminal.
 impl Value for str {
     fn toml(&self) -> String {
         let mut text = String::from('"');
@@ -40,7 +41,7 @@ impl Value for String {
     }
 }
 
-/// In one line, or in one for each element.
+/// A list on one line, or with one line for each element.
 impl<T: Value> Value for [T] {
     fn toml(&self) -> String {
         let items: Vec<String> = self.iter().map(Value::toml).collect();
@@ -58,7 +59,7 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-/// Numbers, and what else looks the same everywhere.
+/// Numbers and other values whose text is the same in TOML.
 macro_rules! plain {
     ($($of:ty),*) => {$(
         impl Value for $of {
@@ -70,7 +71,7 @@ macro_rules! plain {
 }
 plain!(bool, u8, u16, u32, u64, i64);
 
-/// One of a few words.
+/// A keyword.
 macro_rules! words {
     ($($of:ty),*) => {$(
         impl Value for $of {
@@ -87,7 +88,6 @@ words!(
     UplinkDriver,
     Poll,
     GuestStates,
-    CopyEngine,
     MirrorDirection,
     Otherwise,
     Direction,
@@ -169,7 +169,7 @@ impl Value for FloodLimit {
     }
 }
 
-/// A table in one line, of the keys that are there.
+/// Returns an inline table of the keys that have values.
 fn inline(keys: &[(&str, Option<u64>)]) -> String {
     let there = keys
         .iter()

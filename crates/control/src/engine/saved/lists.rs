@@ -1,8 +1,8 @@
-//! Access lists in the state file. They may be long, and the document is written each second: so they are parts of the file, and a
-//! change writes the parts anew that are others.
+//! Access lists in the state file. They may be long, and the document is written each second: so
+//! they are separate parts of the file, and a change writes only the parts that differ.
 //!
 //! ```text
-//! document -> directory: everything of the access lists but sets and rules -> pieces of sets and of rules
+//! document -> directory: groups, defaults, lists -> pieces: address sets, rules
 //! ```
 
 use std::any::Any;
@@ -15,27 +15,28 @@ use channel::state::{Part, Place, StateFile};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Bytes that nobody needs any more, besides half as many as there are of others: with more, the parts are written anew.
+/// Unused bytes that are allowed beside half the size of the used ones: beyond that, all parts are
+/// written again.
 const WASTE: u64 = 1 << 20;
 
-/// What the document names.
+/// Contents of the part that the document refers to.
 #[derive(Serialize, Deserialize)]
 struct Directory {
     address_sets: Vec<Part>,
     groups: Vec<Group>,
     defaults: Vec<SegmentDefault>,
-    /// Lists without their rules, and those.
+    /// Lists without their rules, and the parts with the rules.
     lists: Vec<(AccessListSpec, Vec<Part>)>,
 }
 
-/// Pieces that are in the file, by their addresses, which are theirs as long as they are in here.
+/// Pieces in the file, by their addresses in memory. Holding the piece keeps its address unique.
 type Pieces = HashMap<usize, (Arc<dyn Any + Send + Sync>, Part)>;
 
-/// Pieces as the file will have them, by their addresses: to write many of them as JSON takes time.
+/// Encoded pieces by their addresses in memory: encoding many of them as JSON takes time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written(HashMap<usize, (Arc<dyn Any + Send + Sync>, Vec<u8>)>);
+pub(crate) struct EncodedPieces(HashMap<usize, (Arc<dyn Any + Send + Sync>, Vec<u8>)>);
 
-/// What is in the file as of its last document.
+/// Access lists of the last document in the file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     access: Arc<AccessModel>,
@@ -44,22 +45,22 @@ pub(super) struct Lists {
     place: Place,
 }
 
-/// Writes what is not in the file yet.
+/// Writes the pieces that are not in the file yet.
 struct Writer<'a> {
     file: &'a StateFile,
     old: &'a Pieces,
-    ahead: &'a Written,
-    /// Nothing stays where it was.
+    ahead: &'a EncodedPieces,
+    /// All pieces move to the other half of the file.
     anew: bool,
     pieces: Pieces,
     place: Place,
 }
 
 impl Lists {
-    /// Reads what a document names.
+    /// Reads the access lists that a document refers to.
     ///
     /// # Errors
-    /// It makes no sense.
+    /// A part is malformed.
     pub(super) fn load(file: &StateFile, directory: Part) -> io::Result<Self> {
         let mut pieces = Pieces::new();
         let found: Directory = read(file, directory)?;
@@ -83,24 +84,24 @@ impl Lists {
         })
     }
 
-    /// The access lists.
+    /// Returns the access lists.
     pub(super) fn access(&self) -> &Arc<AccessModel> {
         &self.access
     }
 
-    /// Where they are; nowhere without any.
+    /// Returns the location of the access lists, if there are any.
     pub(super) fn directory(&self) -> Option<Part> {
         self.directory
     }
 
-    /// Writes others. They are what is in the file once a document was saved that names them.
+    /// Writes other access lists. They are valid once a document that refers to them was saved.
     ///
     /// # Errors
     /// They are too long ([`io::ErrorKind::FileTooLarge`]), or the system's refusal.
     pub(super) fn with(
         &self,
         access: &Arc<AccessModel>,
-        ahead: &Written,
+        ahead: &EncodedPieces,
         file: &StateFile,
     ) -> io::Result<Self> {
         let (here, there) = (self.place.clone(), self.place.other_half());
@@ -125,19 +126,19 @@ impl Lists {
     }
 }
 
-impl Written {
-    /// The pieces of access lists that others do not have.
+impl EncodedPieces {
+    /// Encodes the pieces of `new` that `old` does not have.
     ///
     /// # Errors
-    /// They cannot be written as JSON.
+    /// A piece cannot be encoded as JSON.
     pub(crate) fn new(old: &AccessModel, new: &AccessModel) -> io::Result<Self> {
-        let mut written = Self::default();
-        written.add(&[&old.address_sets], &new.address_sets)?;
+        let mut encoded = Self::default();
+        encoded.add(&[&old.address_sets], &new.address_sets)?;
         let had: Vec<_> = old.lists.iter().map(|list| &list.rules).collect();
         for list in &new.lists {
-            written.add(&had, &list.rules)?;
+            encoded.add(&had, &list.rules)?;
         }
-        Ok(written)
+        Ok(encoded)
     }
 
     fn add<T>(&mut self, had: &[&Shared<T>], list: &Shared<T>) -> io::Result<()>
@@ -158,7 +159,7 @@ impl Written {
     }
 }
 
-/// What a piece is known by as long as somebody has it.
+/// Returns the address of a piece, which is unique as long as the piece is held.
 fn key<T>(piece: &Arc<Piece<T>>) -> usize {
     Arc::as_ptr(piece).addr()
 }
@@ -169,9 +170,10 @@ fn json<T: Serialize>(piece: &Piece<T>) -> io::Result<Vec<u8>> {
 
 impl Writer<'_> {
     fn lists(mut self, access: &Arc<AccessModel>) -> io::Result<Lists> {
-        let directory = match access.is_empty() {
-            true => None,
-            false => Some(self.write(access)?),
+        let directory = if access.is_empty() {
+            None
+        } else {
+            Some(self.write(access)?)
         };
         Ok(Lists {
             access: Arc::clone(access),
@@ -221,7 +223,7 @@ impl Writer<'_> {
 }
 
 fn read<T: DeserializeOwned>(file: &StateFile, part: Part) -> io::Result<T> {
-    serde_json::from_slice(&file.load_part(part)?).map_err(super::senseless)
+    serde_json::from_slice(&file.load_part(part)?).map_err(super::malformed)
 }
 
 fn read_all<T>(file: &StateFile, parts: Vec<Part>, pieces: &mut Pieces) -> io::Result<Shared<T>>

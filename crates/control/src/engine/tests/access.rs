@@ -1,4 +1,4 @@
-//! Access lists: refused as a whole, or published with what is outdated by them.
+//! Access lists: refused as a whole, or published together with the outdated flows.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 use wire::FlowKey;
 
 use super::world::{World, asked, flood, key, port, to};
+use crate::desired::{AccessChange, Change};
 use crate::engine::{Engine, Plan};
-use crate::wanted::{AccessChange, Change};
 
 const DENIED: Action = Action::Drop(DropReason::AclDenied);
 
-/// Three ports in blue, one in red; stations 1 to 3 are known.
+/// Three ports in blue, one in red; MAC addresses 1 to 3 are learned.
 fn world() -> (World, Engine) {
     let mut world = World::new(vec![
         port("vm0", "blue"),
@@ -36,7 +36,7 @@ fn lists(json: &str) -> AccessModel {
     serde_json::from_str(json).unwrap()
 }
 
-/// `vm2` takes nothing.
+/// `vm2` may receive nothing.
 fn closed() -> AccessModel {
     lists(
         r#"{"lists": [{"name": "in", "direction": "to-guest", "ports": ["vm2"],
@@ -58,17 +58,17 @@ impl Engine {
 }
 
 #[test]
-fn what_a_list_denies_is_dropped_and_only_that_is_asked_about_again() {
+fn denied_frames_are_dropped_and_only_their_flows_are_decided_again() {
     let (world, mut engine) = world();
     assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
     assert_eq!(world.frame(&mut engine, key(0, 1, 3)), to(2));
     engine.set_access(closed()).unwrap();
-    let told = world.switch().outdated.last().cloned().flatten();
+    let sent = world.switch().outdated.last().cloned().flatten();
     let outdated = Outdated {
         ports: vec![PortId(2)],
         segments: vec![SegmentId(1)],
     };
-    assert_eq!(told, Some(outdated));
+    assert_eq!(sent, Some(outdated));
     let cached = world.cached();
     assert_eq!(cached.len(), 1, "that between vm0 and vm1: {cached:?}");
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), DENIED);
@@ -91,11 +91,11 @@ fn a_control_that_starts_anew_keeps_what_the_lists_have_decided() {
     assert_eq!(engine.program.epoch(), epoch);
     assert_eq!(world.cached(), flows);
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), DENIED);
-    assert_eq!(*engine.wanted().state.access, closed());
+    assert_eq!(*engine.desired().state.access, closed());
 }
 
 #[test]
-fn who_does_not_know_what_ran_before_says_so() {
+fn a_client_of_another_control_gets_a_missed_event() {
     let (mut world, mut engine) = world();
     engine.set_access(closed()).unwrap();
     drop(engine);
@@ -108,7 +108,7 @@ fn who_does_not_know_what_ran_before_says_so() {
 fn wrong_lists_change_nothing() {
     let (world, mut engine) = world();
     engine.set_access(closed()).unwrap();
-    let wanted = engine.wanted();
+    let desired = engine.desired();
     world.orders();
     for (access, field, detail) in [
         (
@@ -122,8 +122,9 @@ fn wrong_lists_change_nothing() {
             "\"g\" is there twice",
         ),
         (
-            r#"{"lists": [{"name": "a", "direction": "to-guest"}, {"name": "b", "direction": "to-guest",
-                "rules": [{"name": "x", "action": "drop"}, {"name": "y", "action": "drop", "source": ["10.0.0.1/33"]}]}]}"#,
+            r#"{"lists": [{"name": "a", "direction": "to-guest"},
+                {"name": "b", "direction": "to-guest", "rules": [{"name": "x", "action": "drop"},
+                {"name": "y", "action": "drop", "source": ["10.0.0.1/33"]}]}]}"#,
             "access.lists[1].rules[1].source",
             "acl \"b\", rule \"y\": \"10.0.0.1/33\": the prefix has at most 32 bits",
         ),
@@ -131,7 +132,8 @@ fn wrong_lists_change_nothing() {
             r#"{"lists": [{"name": "a", "direction": "to-guest",
                 "rules": [{"name": "x", "action": "allow-stateful"}]}]}"#,
             "access.lists[0].rules[0].action",
-            "acl \"a\", rule \"x\": \"allow-stateful\" is not available yet: there is no connection tracking; use \"allow\" and a rule for the answers",
+            "acl \"a\", rule \"x\": \"allow-stateful\" is not available yet: there is no \
+             connection tracking; use \"allow\" and a rule for the answers",
         ),
     ] {
         let problem = engine.set_access(lists(access)).unwrap_err();
@@ -141,18 +143,19 @@ fn wrong_lists_change_nothing() {
             (Some(field), detail)
         );
     }
-    assert_eq!(engine.wanted(), wanted);
+    assert_eq!(engine.desired(), desired);
     assert_eq!(world.orders(), [""; 0]);
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), DENIED);
 }
 
 #[test]
-fn what_a_list_names_does_not_go_away() {
+fn a_port_that_a_list_names_cannot_be_removed() {
     let (_world, mut engine) = world();
     engine.set_access(closed()).unwrap();
     let problem = engine.remove_port("vm2").unwrap_err();
     assert_eq!((problem.status, &problem.field), (409, &None));
-    let detail = "port `vm2` cannot be removed: access list `in` is attached to it; change or remove that first";
+    let detail = "port `vm2` cannot be removed: access list `in` is attached to it; \
+        change or remove that first";
     assert_eq!(problem.detail, detail);
     engine.remove_port("vm1").unwrap();
     engine.set_access(AccessModel::default()).unwrap();
@@ -175,11 +178,14 @@ fn one_changed_rule_is_as_if_all_were_compiled() {
     let (world, mut engine) = world();
     engine.set_access(closed()).unwrap();
     engine
-        .put_rule(r#"{"name": "one", "priority": 1, "action": "allow", "source_mac": "52:54:00:00:00:01"}"#)
+        .put_rule(
+            r#"{"name": "one", "priority": 1, "action": "allow",
+                "source_mac": "52:54:00:00:00:01"}"#,
+        )
         .unwrap();
     assert_eq!(world.frame(&mut engine, key(1, 2, 3)), DENIED);
     let rules = engine.program.rules().clone();
-    let same = Arc::clone(&engine.wanted().state.access);
+    let same = Arc::clone(&engine.desired().state.access);
     engine.set_access(AccessModel::default()).unwrap();
     engine.set_access((*same).clone()).unwrap();
     assert_eq!(*engine.program.rules(), rules);
@@ -205,13 +211,14 @@ fn a_changed_rule_means_the_port_that_has_the_name_now() {
     world.ask(&mut engine, key(2, 3, 255));
     assert_eq!(world.ask(&mut engine, key(4, 1, 3)), to(2));
     let rules = engine.program.rules().clone();
-    let same = Arc::clone(&engine.wanted().state.access);
+    let same = Arc::clone(&engine.desired().state.access);
     engine.set_access(AccessModel::default()).unwrap();
     engine.set_access((*same).clone()).unwrap();
     assert_eq!(*engine.program.rules(), rules);
 }
 
-/// `vm2` is closed by lists that were compiled before it was made anew, if it was: it has another number then.
+/// `vm2` is closed by lists that were compiled before it was created again, if it was: it has
+/// another number then.
 fn closed_ahead(is_made_anew: bool) -> Action {
     let (world, mut engine) = world();
     let change = AccessChange::All(Box::new(closed()));
@@ -231,7 +238,7 @@ fn closed_ahead(is_made_anew: bool) -> Action {
 }
 
 #[test]
-fn lists_that_were_compiled_ahead_hold_for_the_ports_that_there_are() {
+fn precompiled_lists_hold_for_the_current_ports() {
     assert_eq!(closed_ahead(false), DENIED);
     assert_eq!(closed_ahead(true), DENIED);
 }
@@ -239,7 +246,7 @@ fn lists_that_were_compiled_ahead_hold_for_the_ports_that_there_are() {
 #[test]
 fn a_plan_has_the_numbers_that_new_ports_will_have() {
     let (world, mut engine) = world();
-    let mut new = engine.wanted().state;
+    let mut new = engine.desired().state;
     new.ports.push(port("vm4", "blue"));
     let mut lists = closed();
     lists.lists[0].ports = vec!["vm4".to_owned()];
@@ -258,7 +265,7 @@ fn a_plan_has_the_numbers_that_new_ports_will_have() {
 }
 
 #[test]
-fn wrong_lists_are_refused_before_the_engine_hears_of_them() {
+fn wrong_lists_are_refused_before_they_reach_the_engine() {
     let (_world, engine) = world();
     let wrong = r#"{"lists": [{"name": "in", "direction": "to-guest", "ports": ["vm9"]}]}"#;
     let change = AccessChange::All(Box::new(lists(wrong)));
@@ -266,10 +273,10 @@ fn wrong_lists_are_refused_before_the_engine_hears_of_them() {
     assert_eq!(problem.field.as_deref(), Some("access.lists[0].ports"));
 }
 
-/// Asks what was counted, and has the engine answer.
+/// Requests the counters, and lets the engine reply.
 fn counted(world: &World, engine: &mut Engine) -> Vec<(String, u64, u64)> {
     let (reply, mut answer) = oneshot::channel();
-    engine.ask_for_rule_counts(reply);
+    engine.queue_rule_counts(reply);
     world.settle(engine);
     let counted = answer.try_recv().unwrap().unwrap();
     let document = counted.document(&CountsFilter::default()).unwrap();
@@ -289,7 +296,7 @@ fn uses(rule: &str, packets: u64) -> RuleUse {
 }
 
 #[test]
-fn the_switch_hears_by_which_rules_was_decided() {
+fn decisions_name_their_rules() {
     let (world, mut engine) = world();
     engine.set_access(closed()).unwrap();
     let rules = |answer| match answer {
@@ -310,12 +317,12 @@ fn the_switch_hears_by_which_rules_was_decided() {
 }
 
 #[test]
-fn what_was_counted_is_added_up_and_outlives_control() {
+fn counters_are_summed_and_outlive_control() {
     let (mut world, mut engine) = world();
     engine.set_access(closed()).unwrap();
     assert_eq!(counted(&world, &mut engine), [("all".to_owned(), 0, 0)]);
     for (new, sum) in [(3, 3), (0, 3), (4, 7)] {
-        world.switch().rules = vec![uses("all", new), uses("nobody's", 1)];
+        world.switch().rules = vec![uses("all", new), uses("unknown", 1)];
         let expected = [("all".to_owned(), sum, 60 * sum)];
         assert_eq!(counted(&world, &mut engine), expected);
     }
@@ -328,15 +335,15 @@ fn what_was_counted_is_added_up_and_outlives_control() {
     assert_eq!((busiest[0].0, busiest[0].1), ("in", "all"));
 }
 
-/// Who asks while a question is on its way gets the answer to the next one.
+/// A client that arrives while a request is open gets the next reply.
 #[test]
-fn everybody_who_asks_gets_what_is_known_then() {
+fn all_clients_get_the_counters_of_their_time() {
     let (world, mut engine) = world();
     engine.set_access(closed()).unwrap();
     let mut answers: Vec<_> = (0..40)
         .map(|_| {
             let (reply, answer) = oneshot::channel();
-            engine.ask_for_rule_counts(reply);
+            engine.queue_rule_counts(reply);
             answer
         })
         .collect();

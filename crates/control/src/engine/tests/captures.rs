@@ -1,4 +1,4 @@
-//! Captures, as the switch hears of them.
+//! Captures, as the switch sees them.
 
 use api::v1::{CaptureDirection, CaptureQuery};
 
@@ -13,7 +13,7 @@ fn world() -> (World, Engine) {
 }
 
 #[test]
-fn a_capture_goes_on_until_it_is_ended() {
+fn a_capture_runs_until_it_is_ended() {
     let (world, mut engine) = world();
     let begun = engine.capture("vm1", &CaptureQuery::default()).unwrap();
     assert_eq!(world.orders(), ["capture 1 of 1"]);
@@ -22,13 +22,13 @@ fn a_capture_goes_on_until_it_is_ended() {
     engine.end_capture(begun.number).unwrap();
     let again = engine.end_capture(begun.number).unwrap_err();
     assert_eq!(again.status, 404);
-    // Questions are answered behind it.
+    // The reply is written behind it.
     engine.status().unwrap();
     assert_eq!(world.orders(), ["end capture 1"]);
 }
 
 #[test]
-fn what_nobody_wants_any_more_ends_by_itself() {
+fn a_capture_without_a_client_ends() {
     let (world, mut engine) = world();
     let first = engine.capture("vm0", &CaptureQuery::default()).unwrap();
     drop(engine.capture("vm1", &CaptureQuery::default()).unwrap());
@@ -59,7 +59,7 @@ fn the_buffers_of_all_captures_are_bounded_together() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_field_and_the_switch_is_not_asked() {
+fn an_invalid_request_names_its_field_and_does_not_reach_the_switch() {
     let (world, mut engine) = world();
     let query = CaptureQuery::default;
     let wishes = [
@@ -92,17 +92,17 @@ fn what_cannot_be_is_refused_with_its_field_and_the_switch_is_not_asked() {
             },
         ),
     ];
-    for (field, wish) in wishes {
-        let problem = engine.capture("vm1", &wish).unwrap_err();
+    for (field, query) in wishes {
+        let problem = engine.capture("vm1", &query).unwrap_err();
         assert_eq!(
             (problem.status, problem.field.as_deref()),
             (422, Some(field))
         );
     }
-    let wish = CaptureQuery {
+    let query = CaptureQuery {
         direction: CaptureDirection::In,
         ..query()
     };
-    assert_eq!(engine.capture("vm2", &wish).unwrap_err().status, 404);
+    assert_eq!(engine.capture("vm2", &query).unwrap_err().status, 404);
     assert!(world.orders().is_empty());
 }

@@ -2,16 +2,16 @@
 
 use ::port::{DropReason, PortId};
 use api::v1::{
-    AdminState, MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role, SegmentPatch,
-    SegmentSpec, WantedState,
+    AdminState, DesiredState, MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role,
+    SegmentPatch, SegmentSpec,
 };
 
 use policy::{Action, SegmentId};
 
 use super::world::{World, asked, flood, key, port, to};
 use crate::command::Condition;
+use crate::desired::{Change, MirrorChange};
 use crate::engine::{Engine, Plan};
-use crate::wanted::{Change, MirrorChange};
 
 fn world() -> (World, Engine) {
     let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
@@ -69,7 +69,7 @@ fn a_port_is_added_and_removed() {
     assert_eq!(world.orders(), ["remove 2", "program 3"]);
     assert_eq!(world.removed(), ["0: 1 > 3", "2: 3 > 255"]);
     assert_eq!(world.frame(&mut engine, key(0, 1, 3)), flood(1));
-    assert!(world.saved().wanted.port("vm2").is_none());
+    assert!(world.saved().desired.port("vm2").is_none());
     let problem = engine.remove_port("vm2").unwrap_err();
     assert_eq!(problem.status, 404);
 
@@ -93,7 +93,10 @@ fn a_socket_that_is_taken_is_409_and_nothing_changed() {
     assert_eq!(world.orders(), [""; 0], "not even for a moment");
     assert_eq!(world.removed(), [""; 0]);
     assert_eq!(world.listening(&mut engine).len(), 2);
-    assert_eq!(world.saved().wanted.port("vm1").unwrap().socket, "vm1.sock");
+    assert_eq!(
+        world.saved().desired.port("vm1").unwrap().socket,
+        "vm1.sock"
+    );
     assert_eq!(world.saved().epoch, 1);
 }
 
@@ -109,7 +112,7 @@ fn a_port_that_the_switch_refuses_is_not_there() {
     assert_eq!(world.orders(), ["add 3 vm2", "program 2"]);
 }
 
-/// Something may be on its way that speaks of whoever had the number.
+/// Messages on their way may still refer to the number's former owner.
 #[test]
 fn a_number_that_was_given_back_is_not_the_next_one_not_even_for_a_new_control() {
     let (mut world, mut engine) = world();
@@ -153,7 +156,12 @@ fn another_segment_takes_back_the_flows_of_that_port_alone() {
 #[test]
 fn mirrors_change_live_and_need_what_they_name() {
     let (mut world, mut engine) = world();
-    let mirror = |to: &str| serde_json::json!({"mirrors": [{"name": "m", "to": to, "ports": ["vm0"], "segments": ["blue"]}]});
+    let mirror = |to: &str| {
+        let one = serde_json::json!(
+            {"name": "m", "to": to, "ports": ["vm0"], "segments": ["blue"]}
+        );
+        serde_json::json!({"mirrors": [one]})
+    };
     engine.patch_state(mirror("vm1")).unwrap();
     assert_eq!(world.orders(), ["mirrors 1"]);
     engine.patch_state(mirror("vm1")).unwrap();
@@ -217,7 +225,7 @@ fn a_mirror_keeps_its_counts_until_it_goes() {
         (numbers(&engine), copied(&engine)),
         (vec![1, 0], vec![2, 1])
     );
-    // Who comes again is another.
+    // A port that comes back gets another number.
     engine.patch_state(mirrors(&["a"], "vm2")).unwrap();
     engine.patch_state(mirrors(&["b", "a"], "vm2")).unwrap();
     assert_eq!(
@@ -244,10 +252,10 @@ fn one_mirror_comes_changes_and_goes_live() {
         ..MirrorSpec::default()
     };
     let look = asked(Change::Mirror(MirrorChange::Add(mirror("m", "arp"))));
-    let before = engine.wanted();
+    let before = engine.desired();
     let seen = Plan::new(&engine.basis(), &look).unwrap();
     assert_eq!(seen.after().mirrors.len(), 1);
-    assert_eq!(engine.wanted(), before);
+    assert_eq!(engine.desired(), before);
     assert!(world.orders().is_empty(), "it was only looked at");
     let remove = |name: &str| MirrorChange::Remove(name.to_owned());
     for (change, orders) in [
@@ -267,7 +275,7 @@ fn one_mirror_comes_changes_and_goes_live() {
     assert!(world.orders().is_empty(), "nothing has changed");
     drop(engine);
     let engine = world.start().unwrap();
-    assert_eq!(engine.wanted().state.mirrors, [mirror("n", "arp")]);
+    assert_eq!(engine.desired().state.mirrors, [mirror("n", "arp")]);
 }
 
 #[test]
@@ -281,7 +289,7 @@ fn limits_change_live_and_a_new_control_knows_them() {
     assert_eq!(world.orders(), ["limit 0"]);
     engine.set_port("vm0", &limited).unwrap();
     assert!(world.orders().is_empty(), "it is so already");
-    // A merge patch keeps what it does not name.
+    // A merge patch keeps the fields that it does not name.
     let more = serde_json::json!({"from_guest": {"bits_per_second": 8000}, "to_guest": null});
     let status = engine
         .set_port("vm0", &patch(|p| p.limits = Some(more)))
@@ -373,7 +381,7 @@ fn another_socket_role_or_queue_count_makes_the_port_anew() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_changes_nothing() {
+fn a_malformed_request_changes_nothing() {
     let (world, mut engine) = world();
     let table = [
         (port("vm0", "blue"), 409),
@@ -414,9 +422,12 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
     let driver = status.driver_process.expect("how its driver is");
     assert_eq!(driver.back_end.as_deref(), Some("packet"));
     assert_eq!((driver.pid, driver.restarts), (Some(20), 1));
-    assert_eq!((driver.refused_by_interface, driver.too_long), (3, 4));
-    let wanted = world.supervisor().drivers.clone();
-    assert_eq!((wanted[0].port, wanted.len()), (PortId(3), 1));
+    assert_eq!(
+        (driver.rejected_by_interface, driver.oversized_frames),
+        (3, 4)
+    );
+    let desired = world.supervisor().drivers.clone();
+    assert_eq!((desired[0].port, desired.len()), (PortId(3), 1));
     {
         let switch = world.switch();
         let config = &switch.ports[&PortId(3)];
@@ -431,15 +442,15 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
     assert!(world.supervisor().drivers.is_empty());
 }
 
-/// A whole state out of the one that is wanted.
-fn whole(engine: &Engine, change: impl FnOnce(&mut WantedState)) -> Change {
-    let mut state = engine.wanted().state;
+/// Returns the desired state with a change.
+fn whole(engine: &Engine, change: impl FnOnce(&mut DesiredState)) -> Change {
+    let mut state = engine.desired().state;
     change(&mut state);
     Change::State(Box::new(state))
 }
 
 #[test]
-fn a_whole_state_is_one_program_and_costs_only_those_whom_it_concerns() {
+fn a_whole_state_is_one_program_and_affects_only_the_ports_that_change() {
     let (world, mut engine) = world();
     engine.add_port(port("vm2", "blue")).unwrap();
     world.ask(&mut engine, key(0, 1, 255));
@@ -472,24 +483,24 @@ fn a_whole_state_is_one_program_and_costs_only_those_whom_it_concerns() {
     );
     assert_eq!(world.cached(), ["0: 1 > 2", "0: 1 > 255", "1: 2 > 255"]);
     assert_eq!(world.removed(), ["2: 3 > 255"]);
-    assert_eq!(engine.wanted(), done);
-    assert_eq!(world.saved().wanted, done.state);
+    assert_eq!(engine.desired(), done);
+    assert_eq!(world.saved().desired, done.state);
 
     let again = engine.try_change(&asked(change)).unwrap();
     assert_eq!(again.version, done.version);
     assert_eq!(world.orders(), [""; 0], "idempotent");
 }
 
-/// Also those that would have gone keep their numbers, flows and connections.
+/// Ports that the failed change would have removed keep their numbers, flows and connections, too.
 #[test]
-fn a_whole_state_that_cannot_be_had_changes_nothing() {
+fn a_whole_state_that_fails_changes_nothing() {
     let (world, mut engine) = world();
-    // The switch has done by then what it was told at the start.
+    // The switch has done the commands of the start by then.
     engine.status().unwrap();
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(1, 2, 1));
     world.removed();
-    let before = (engine.wanted(), world.saved().numbers.ports);
+    let before = (engine.desired(), world.saved().numbers.ports);
     world.supervisor().taken.insert("vm3.sock".to_owned());
     let change = whole(&engine, |state| {
         state.ports.clear();
@@ -500,7 +511,7 @@ fn a_whole_state_that_cannot_be_had_changes_nothing() {
     assert_eq!(problem.field.as_deref(), Some("socket"));
     assert_eq!(world.orders(), [""; 0], "not even for a moment");
     assert_eq!(world.removed(), [""; 0]);
-    assert_eq!((engine.wanted(), world.saved().numbers.ports), before);
+    assert_eq!((engine.desired(), world.saved().numbers.ports), before);
     assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm1.sock"]);
 
     let mut tap = PortSpec::new("tap0", PortKind::Tap);
@@ -513,22 +524,22 @@ fn a_whole_state_that_cannot_be_had_changes_nothing() {
     assert_eq!(problem.field.as_deref(), Some("interface"));
     assert_eq!(world.orders(), [""; 0]);
     assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm1.sock"]);
-    assert_eq!(engine.wanted(), before.0);
+    assert_eq!(engine.desired(), before.0);
 }
 
 #[test]
 fn an_outdated_change_and_one_that_is_only_looked_at_change_nothing() {
     let (world, mut engine) = world();
     let change = whole(&engine, |state| drop(state.ports.pop()));
-    let before = engine.wanted();
+    let before = engine.desired();
     let mut request = asked(change);
     let look = Plan::new(&engine.basis(), &request).unwrap();
     assert_eq!(look.after().ports.len(), 1);
-    assert_eq!(engine.wanted(), before);
+    assert_eq!(engine.desired(), before);
     request.condition = Condition::OneOf(vec!["0".repeat(16)]);
     let problem = engine.try_change(&request).unwrap_err();
     assert_eq!(problem.status, 412);
-    assert_eq!(engine.wanted(), before);
+    assert_eq!(engine.desired(), before);
     assert_eq!(world.orders(), [""; 0]);
     request.condition = Condition::OneOf(vec![before.version]);
     engine.try_change(&request).unwrap();
@@ -536,27 +547,27 @@ fn an_outdated_change_and_one_that_is_only_looked_at_change_nothing() {
 }
 
 #[test]
-fn what_has_changed_since_a_change_was_planned_stays_changed() {
+fn a_plan_does_not_undo_a_change_made_since() {
     let (world, mut engine) = world();
     let mut request = asked(Change::RemovePort("vm1".to_owned()));
     let plan = Plan::new(&engine.basis(), &request).unwrap();
     engine.add_port(port("vm2", "blue")).unwrap();
     engine.change(&request, plan).unwrap();
-    let names = |state: &WantedState| -> Vec<_> {
+    let names = |state: &DesiredState| -> Vec<_> {
         let ports = state.ports.iter();
         ports.map(|port| port.name.clone()).collect()
     };
-    assert_eq!(names(&engine.wanted().state), ["vm0", "vm2"]);
+    assert_eq!(names(&engine.desired().state), ["vm0", "vm2"]);
     assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm2.sock"]);
-    // Who said what it must be is told, even if it still was that when the change was planned.
+    // A failed condition is reported, even if it held when the change was planned.
     request.change = Change::RemovePort("vm2".to_owned());
-    request.condition = Condition::OneOf(vec![engine.wanted().version]);
+    request.condition = Condition::OneOf(vec![engine.desired().version]);
     let plan = Plan::new(&engine.basis(), &request).unwrap();
     engine.add_port(port("vm3", "blue")).unwrap();
     let problem = engine.change(&request, plan).unwrap_err();
     assert_eq!(problem.status, 412);
-    assert_eq!(names(&engine.wanted().state), ["vm0", "vm2", "vm3"]);
-    // What another change has taken away cannot be taken away once more.
+    assert_eq!(names(&engine.desired().state), ["vm0", "vm2", "vm3"]);
+    // A port that another change has removed cannot be removed again.
     request.condition = Condition::Any;
     let plan = Plan::new(&engine.basis(), &request).unwrap();
     engine.remove_port("vm2").unwrap();
@@ -582,7 +593,7 @@ fn a_segment_gets_another_tag_under_running_ports() {
     let change = Change::SetSegment("blue".to_owned(), patch);
     engine.try_change(&asked(change)).unwrap();
     assert_eq!(world.orders(), ["program 3"]);
-    // What goes to the trunk or comes from it has the old tag.
+    // Frames to the trunk or from it have the old tag.
     assert_eq!(world.cached(), ["1: 2 > 255"]);
 }
 
@@ -598,14 +609,14 @@ fn a_port_that_is_down_keeps_its_guest_and_is_in_no_segment() {
         assert_eq!(status.admin_state, state);
     };
     set(&mut engine, AdminState::Down);
-    // The port is neither removed nor made again.
+    // The port is neither removed nor created again.
     assert_eq!(world.orders(), ["program 2"]);
     world.settle(&mut engine);
     assert!(world.cached().is_empty(), "{:?}", world.cached());
     world.removed();
     let dropped = Action::Drop(DropReason::PortDown);
     assert_eq!(world.frame(&mut engine, key(1, 2, 1)), dropped);
-    // Its stations are not known any more, and a flood leaves it out.
+    // Its addresses are forgotten, and floods exclude it.
     let blue = world.frame(&mut engine, key(0, 1, 2));
     assert!(matches!(blue, Action::Flood { .. }), "{blue:?}");
     let segment = SegmentId(1);
@@ -615,7 +626,7 @@ fn a_port_that_is_down_keeps_its_guest_and_is_in_no_segment() {
     set(&mut engine, AdminState::Up);
     assert_eq!(world.orders(), ["program 3"]);
     world.settle(&mut engine);
-    // What was dropped is decided anew.
+    // Flows with action drop are decided again.
     let removed = world.removed();
     assert!(removed.contains(&"1: 2 > 1".to_owned()), "{removed:?}");
     assert!(engine.program.member(segment, PortId(1)).is_some());

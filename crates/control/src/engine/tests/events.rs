@@ -1,10 +1,10 @@
-//! What is told to those who watch.
+//! Events of the engine.
 
 use std::time::Duration;
 
 use api::v1::EventKind;
-use channel::supervision::Tell;
-use channel::switching::{PortPhase, Report};
+use channel::supervision::SupervisorEvent;
+use channel::switching::{PortPhase, SwitchEvent};
 use port::PortId;
 
 use super::super::PORT_EVENTS;
@@ -19,30 +19,33 @@ fn world() -> (World, Engine) {
     (world, engine)
 }
 
-fn phase(phase: PortPhase, reason: Option<&str>) -> Report {
-    Report::Phase {
+fn phase(phase: PortPhase, reason: Option<&str>) -> SwitchEvent {
+    SwitchEvent::Phase {
         port: PortId(0),
         phase,
         reason: reason.map(str::to_owned),
     }
 }
 
-/// What was told so far: in words, with what was left out.
-fn told(engine: &Engine) -> Vec<(String, u64)> {
+/// Events so far: the message, and the number of suppressed ones.
+fn emitted(engine: &Engine) -> Vec<(String, u64)> {
     let all = engine.events.kept().into_iter();
-    all.map(|event| (events::words(&event.what), event.left_out))
+    all.map(|event| (events::message(&event.what), event.suppressed))
         .collect()
 }
 
 #[test]
-fn a_port_that_comes_and_goes_is_told_with_the_reason() {
+fn phases_of_a_port_are_events_with_the_reason() {
     let (world, mut engine) = world();
     world.report(&phase(PortPhase::Waiting, None));
     world.report(&phase(PortPhase::Connected, None));
     world.report(&phase(PortPhase::Up, Some("of before")));
     world.report(&phase(PortPhase::Faulted, Some("a chain\nwithout end")));
     world.settle(&mut engine);
-    let words: Vec<String> = told(&engine).into_iter().map(|(words, _)| words).collect();
+    let words: Vec<String> = emitted(&engine)
+        .into_iter()
+        .map(|(words, _)| words)
+        .collect();
     assert_eq!(
         words,
         [
@@ -55,7 +58,7 @@ fn a_port_that_comes_and_goes_is_told_with_the_reason() {
 }
 
 #[test]
-fn a_flood_about_a_port_is_cut_off_and_its_end_is_told_all_the_same() {
+fn events_of_a_port_are_limited_and_the_last_phase_is_reported() {
     let (world, mut engine) = world();
     let most = PORT_EVENTS.0 as usize;
     for _ in 0..most {
@@ -64,24 +67,24 @@ fn a_flood_about_a_port_is_cut_off_and_its_end_is_told_all_the_same() {
     }
     world.report(&phase(PortPhase::Faulted, Some("the last")));
     world.settle(&mut engine);
-    assert_eq!(told(&engine).len(), most);
+    assert_eq!(emitted(&engine).len(), most);
     world.seconds(&mut engine, 2);
-    assert_eq!(told(&engine).len(), most);
+    assert_eq!(emitted(&engine).len(), most);
     world.seconds(&mut engine, PORT_EVENTS.1.as_secs());
-    let all = told(&engine);
-    let left_out = most as u64 + 1;
+    let all = emitted(&engine);
+    let suppressed = most as u64 + 1;
     assert_eq!(all.len(), most + 1, "{all:?}");
     assert_eq!(
         all[most],
-        ("port a is faulted: the last".to_owned(), left_out)
+        ("port a is faulted: the last".to_owned(), suppressed)
     );
 }
 
 #[test]
-fn what_a_guest_does_is_told_with_its_port() {
+fn events_that_a_guest_causes_name_its_port() {
     let (world, mut engine) = world();
     world.frame(&mut engine, key(0, 1, 255));
-    // Another port may not have it while it is in use, and gets it later.
+    // A port in use keeps the address; the other one gets it later.
     world.frame(&mut engine, key(1, 1, 255));
     world.pass(Duration::from_secs(400));
     world.frame(&mut engine, key(1, 1, 255));
@@ -94,24 +97,27 @@ fn what_a_guest_does_is_told_with_its_port() {
             (event.what.name(), ports.collect())
         })
         .collect();
-    let is_told = |kind| {
+    let is_emitted = |kind| {
         kinds
             .iter()
             .any(|(name, ports)| *name == kind && ports.contains(&"b".to_owned()))
     };
-    assert!(is_told("claimed") || is_told("moved"), "{kinds:?}");
+    assert!(
+        is_emitted("mac_spoofed") || is_emitted("mac_moved"),
+        "{kinds:?}"
+    );
 }
 
 #[test]
-fn what_the_supervisor_tells_is_passed_on() {
+fn events_of_the_supervisor_are_published() {
     let (world, mut engine) = world();
     let what = EventKind::Reload {
         by: None,
         file: "/etc/lasthop.toml".to_owned(),
-        progress: api::v1::Progress::Begun,
+        progress: api::v1::Progress::Started,
         reason: None,
     };
-    let mut event = events::untold(what, 0);
+    let mut event = events::unlogged(what, 0);
     event.time = "2026-01-02T03:04:05.006Z".to_owned();
     let newer = r#"{"time": "t", "kind": "eclipse"}"#.to_owned();
     let all = vec![
@@ -119,10 +125,10 @@ fn what_the_supervisor_tells_is_passed_on() {
         "{".to_owned(),
         newer,
     ];
-    world.tell(&Tell::Events(all));
-    // It comes also while something else is waited for.
+    world.tell(&SupervisorEvent::Events(all));
+    // Events also arrive while a reply is awaited.
     drop(engine.status().unwrap());
-    engine.tell_supervisors_events().unwrap();
+    engine.publish_supervisor_events().unwrap();
     let kept = engine.events.kept();
     assert_eq!(kept.len(), 2);
     assert_eq!((&kept[0].time, &kept[0].what), (&event.time, &event.what));

@@ -1,4 +1,4 @@
-//! Upcalls, answers, and what is learned from them.
+//! Upcalls, their answers, and learning.
 
 use std::time::Duration;
 
@@ -65,10 +65,10 @@ fn an_unknown_station_is_flooded_and_then_learned() {
     assert_eq!(lines, expected);
 }
 
-/// Whatever an attacker asks, a question of a port that does not is answered behind a bounded number of others: those between two
-/// looks at the ring, and one of each port.
+/// Whatever a flooding port sends, the upcall of another port waits for a bounded number of others:
+/// those between two reads of the ring, and one of each port.
 #[test]
-fn a_question_waits_for_few_of_a_port_that_asks_without_end() {
+fn an_upcall_waits_for_few_of_a_flooding_port() {
     let (world, mut engine) = world();
     let victim = 1_000_000;
     let mut id = 0;
@@ -81,10 +81,10 @@ fn a_question_waits_for_few_of_a_port_that_asks_without_end() {
             id += 1;
         }
     };
-    // The ring is full of one port's questions, and full again after each turn.
+    // The ring is full of one port's upcalls, and full again after each turn.
     spray(100_000);
     for round in 0..20 {
-        engine.answer_upcalls().unwrap();
+        engine.handle_upcalls().unwrap();
         world.answers();
         spray(200);
         assert!(
@@ -92,7 +92,7 @@ fn a_question_waits_for_few_of_a_port_that_asks_without_end() {
             "there is room again"
         );
         spray(100_000);
-        engine.answer_upcalls().unwrap();
+        engine.handle_upcalls().unwrap();
         let answered = world.answers();
         let number = |answer: &Answer| match answer {
             Answer::Install { upcall, .. } => *upcall,
@@ -108,7 +108,7 @@ fn a_question_waits_for_few_of_a_port_that_asks_without_end() {
 }
 
 #[test]
-fn frames_that_go_nowhere_are_dropped_by_name() {
+fn frames_without_receiver_are_dropped_with_a_reason() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     let reflection = Action::Drop(DropReason::Reflection);
@@ -145,20 +145,20 @@ fn a_move_takes_the_flows_from_and_to_the_station_back() {
 }
 
 #[test]
-fn who_claims_an_address_in_use_is_barred_and_the_holder_restored() {
+fn a_port_that_claims_an_address_in_use_is_barred_and_the_owner_restored() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(1, 2, 1));
     world.pass(Duration::from_secs(5));
-    // Port 2 claims station 1, which speaks again at once.
+    // Port 2 claims address 1, whose owner sends again at once.
     world.ask(&mut engine, key(2, 1, 255));
     assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(2));
     world.pass(Duration::from_millis(100));
     assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(1));
     assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(0));
-    let barred = Action::Drop(DropReason::MacClaim);
+    let barred = Action::Drop(DropReason::SpoofedSource);
     assert_eq!(world.frame(&mut engine, key(2, 1, 255)), barred);
-    // The bar's end takes back what was cached for it.
+    // The end of the bar removes the flows that were cached for it.
     world.seconds(&mut engine, 31);
     world.answers();
     assert!(!world.cached().contains(&"2: 1 > 255".to_owned()));
@@ -180,7 +180,7 @@ fn stations_in_use_stay_young_and_silent_ones_age() {
     assert_eq!(world.cached(), ["1: 2 > 255"], "it was never asked again");
 }
 
-/// A station that its port had no room for when its flow was made.
+/// An address for which its port had no room when its flow was made.
 #[test]
 fn the_use_of_flows_that_are_older_than_their_station_counts() {
     let (world, mut engine) = world();
@@ -193,7 +193,7 @@ fn the_use_of_flows_that_are_older_than_their_station_counts() {
     }
     let late = key(0, 9, 255);
     world.ask(&mut engine, late);
-    // The others age, and the late one speaks to somebody else, too.
+    // The others age, and the late one sends to another address, too.
     world.seconds(&mut engine, 301);
     world.ask(&mut engine, key(0, 9, 2));
     for _ in 0..310 {
@@ -212,7 +212,7 @@ fn a_full_answer_ring_keeps_order_and_loses_nothing() {
         let from = (sent % 200) as u8;
         assert!(world.send_upcall(sent, key((sent % 3) as u32, from, 255)));
         sent += 1;
-        engine.answer_upcalls().unwrap();
+        engine.handle_upcalls().unwrap();
     }
     let mut ids = Vec::new();
     let mut last = 0;
@@ -226,9 +226,9 @@ fn a_full_answer_ring_keeps_order_and_loses_nothing() {
         if answers.is_empty() && engine.backlog.is_empty() {
             break;
         }
-        assert!(ids.len() > last || answers.is_empty(), "it goes on");
+        assert!(ids.len() > last || answers.is_empty(), "no progress");
         last = ids.len();
-        engine.answer_upcalls().unwrap();
+        engine.handle_upcalls().unwrap();
     }
     assert_eq!(ids, (0..sent).collect::<Vec<_>>());
 }
@@ -246,16 +246,16 @@ fn a_flow_that_is_no_longer_right_is_taken_back_by_the_next_check() {
 }
 
 #[test]
-fn a_question_reaches_back_to_the_last_one_that_was_answered() {
+fn a_request_covers_the_time_since_the_last_reply() {
     let (world, mut engine) = world();
     world.seconds(&mut engine, 12);
     assert_eq!(world.switch().within, [6000, 6000]);
-    // An answer that is not heard any more counts for nothing.
+    // A reply that is not awaited any more has no effect.
     for _ in 0..3 {
         world.pass(Duration::from_secs(1));
         engine.tick().unwrap();
     }
-    assert!(engine.asked.take().is_some(), "at tick 15");
+    assert!(engine.stations_request.take().is_some(), "at tick 15");
     world.seconds(&mut engine, 5);
     assert_eq!(world.switch().within[2..], [6000, 11_000]);
 }
@@ -273,17 +273,17 @@ fn only_stations_that_were_learned_are_reported() {
 }
 
 #[test]
-fn what_a_removed_port_said_last_is_not_held_against_its_successor() {
+fn the_last_upcalls_of_a_removed_port_do_not_affect_its_successor() {
     let (world, mut engine) = world();
-    world.switch().last_words = vec![upcall(5, key(2, 3, 255))];
+    world.switch().last_upcalls = vec![upcall(5, key(2, 3, 255))];
     engine.remove_port("vm2").unwrap();
     engine.add_port(port("vm4", "blue")).unwrap();
-    while engine.answer_upcalls().unwrap() {}
+    while engine.handle_upcalls().unwrap() {}
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), flood(1));
 }
 
 #[test]
-fn what_was_learned_is_flushed_with_its_flows_and_stays_so() {
+fn learned_entries_are_flushed_with_their_flows() {
     let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
     let mut engine = world.start().unwrap();
     world.frame(&mut engine, key(0, 1, 2));

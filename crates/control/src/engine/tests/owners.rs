@@ -1,4 +1,4 @@
-//! Whose sockets are, and who may connect, through changes and restarts.
+//! Owners of sockets, and users that may connect, through changes and restarts.
 
 use ::port::PortId;
 use api::v1::{PortPatch, PortSpec};
@@ -25,7 +25,7 @@ fn said(user: &str) -> Option<String> {
 }
 
 #[test]
-fn the_switch_knows_who_may_connect_before_anybody_can() {
+fn the_switch_gets_the_peer_user_before_the_socket_is_served() {
     let mut world = World::new(vec![owned("vm0", "7"), port("vm1", "blue")]);
     let mut engine = world.start().unwrap();
     assert_eq!(
@@ -47,7 +47,7 @@ fn the_switch_knows_who_may_connect_before_anybody_can() {
 }
 
 #[test]
-fn a_live_change_disconnects_nobody_and_one_that_cannot_be_is_no_change() {
+fn a_live_change_disconnects_no_guest_and_an_invalid_one_changes_nothing() {
     let mut world = World::new(vec![owned("vm0", "7")]);
     let mut engine = world.start().unwrap();
     world.orders();
@@ -76,7 +76,7 @@ fn a_live_change_disconnects_nobody_and_one_that_cannot_be_is_no_change() {
 }
 
 #[test]
-fn a_new_control_finds_it_as_it_was() {
+fn a_new_control_finds_the_saved_state() {
     let mut world = World::new(vec![owned("vm0", "7")]);
     let engine = world.start().unwrap();
     drop(engine);

@@ -1,17 +1,17 @@
-//! Peers that misbehave, and the loop that must go on.
+//! Peers that misbehave, and the engine's loop.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use channel::supervision::Tell;
+use channel::supervision::SupervisorEvent;
 use tokio::time::timeout;
 
 use super::world::{World, asked, key, port};
 use crate::command::{EngineHandle, engine_channel};
+use crate::desired::Change;
 use crate::engine::Engine;
 use crate::events::Events;
-use crate::wanted::Change;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -21,15 +21,15 @@ fn world() -> (World, Engine) {
     (world, engine)
 }
 
-/// The same with an engine that does not wait for long.
-fn impatient_world() -> (World, Engine) {
+/// A world with an engine whose timeout is short.
+fn short_timeout_world() -> (World, Engine) {
     let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
-    world.be_impatient();
+    world.shorten_timeout();
     let engine = world.start().unwrap();
     (world, engine)
 }
 
-/// Serves while `test` runs; what the engine returned.
+/// Serves while `test` runs; returns the engine's result.
 fn serve<T>(
     mut engine: Engine,
     test: impl AsyncFnOnce(EngineHandle) -> T,
@@ -56,32 +56,32 @@ fn a_switch_that_is_gone_ends_control() {
 #[test]
 fn a_switch_that_is_gone_at_the_start_is_an_error() {
     let mut world = World::new(vec![port("vm0", "blue")]);
-    world.be_impatient();
-    world.switch().silent = true;
+    world.shorten_timeout();
+    world.switch().stalled = true;
     let error = world.start().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    assert_eq!(error.to_string(), "the switch did not answer");
+    assert_eq!(error.to_string(), "no reply from the switch");
 }
 
 #[test]
-fn a_switch_that_is_silent_is_503_and_then_as_before() {
-    let (world, mut engine) = impatient_world();
-    world.switch().silent = true;
+fn a_switch_that_does_not_reply_is_503_and_then_as_before() {
+    let (world, mut engine) = short_timeout_world();
+    world.switch().stalled = true;
     let problem = engine.status().unwrap_err();
     assert_eq!(
         (problem.status, &*problem.detail),
-        (503, "the switch did not answer")
+        (503, "no reply from the switch")
     );
-    world.switch().silent = false;
+    world.switch().stalled = false;
     assert_eq!(engine.status().unwrap().ports.len(), 2);
 }
 
 #[test]
-fn an_order_without_an_answer_makes_control_start_over() {
-    // Whether the switch has followed it is unknown; only a successor can find out.
-    let (world, engine) = impatient_world();
+fn a_command_without_a_reply_makes_control_restart() {
+    // Whether the switch has executed it is unknown; only a successor can find out.
+    let (world, engine) = short_timeout_world();
     let (done, problem) = serve(engine, async |handle| {
-        world.switch().silent = true;
+        world.switch().stalled = true;
         let change = Change::AddPort(Box::new(port("vm2", "blue")));
         handle.change(asked(change)).await.unwrap_err()
     });
@@ -97,25 +97,25 @@ fn without_a_supervisor_control_ends() {
 }
 
 #[test]
-fn a_silent_supervisor_is_503() {
-    let (world, mut engine) = impatient_world();
-    world.supervisor().silent = true;
+fn a_supervisor_that_does_not_reply_is_503() {
+    let (world, mut engine) = short_timeout_world();
+    world.supervisor().stalled = true;
     let problem = engine.status().unwrap_err();
-    assert_eq!(&*problem.detail, "the supervisor did not answer");
+    assert_eq!(&*problem.detail, "no reply from the supervisor");
     let problem = engine.add_port(port("vm2", "blue")).unwrap_err();
     assert_eq!(problem.status, 503, "{problem}");
-    assert!(world.saved().wanted.port("vm2").is_none());
+    assert!(world.saved().desired.port("vm2").is_none());
 }
 
 #[test]
 fn stop_ends_control() {
     let (world, engine) = world();
-    let (done, ()) = serve(engine, async |_| world.tell(&Tell::Stop));
+    let (done, ()) = serve(engine, async |_| world.tell(&SupervisorEvent::Stop));
     done.unwrap();
 }
 
 #[test]
-fn a_guest_that_asks_without_end_keeps_nobody_else_waiting() {
+fn a_guest_that_floods_upcalls_does_not_delay_others() {
     let (world, engine) = world();
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn a_guest_that_asks_without_end_keeps_nobody_else_waiting() {
             let started = Instant::now();
             let status = handle.status().await.unwrap();
             let took = started.elapsed();
-            world.tell(&Tell::Stop);
+            world.tell(&SupervisorEvent::Stop);
             (status.switch.upcalls, took)
         });
         end.store(true, Relaxed);
@@ -155,17 +155,17 @@ fn a_broken_ring_ends_control() {
         let (upcalls, _) = switch.rings.as_mut().unwrap();
         assert!(upcalls.send(&"not an upcall"));
     }
-    assert!(engine.answer_upcalls().is_err());
+    assert!(engine.handle_upcalls().is_err());
 }
 
 #[test]
 fn a_late_answer_of_the_supervisor_is_not_taken_for_another() {
-    let (world, mut engine) = impatient_world();
-    world.supervisor().silent = true;
+    let (world, mut engine) = short_timeout_world();
+    world.supervisor().stalled = true;
     assert!(engine.status().is_err());
-    world.supervisor().silent = false;
-    world.tell(&Tell::Processes(Vec::new()));
-    world.tell(&Tell::Listening {
+    world.supervisor().stalled = false;
+    world.tell(&SupervisorEvent::Processes(Vec::new()));
+    world.tell(&SupervisorEvent::Listening {
         path: "other.sock".to_owned(),
         error: Some("too late".to_owned()),
     });
@@ -174,13 +174,13 @@ fn a_late_answer_of_the_supervisor_is_not_taken_for_another() {
 }
 
 #[test]
-fn a_stop_that_comes_between_question_and_answer_is_heard() {
+fn a_stop_that_arrives_before_a_reply_is_handled() {
     let (world, engine) = world();
-    world.tell(&Tell::Stop);
+    world.tell(&SupervisorEvent::Stop);
     let (done, _) = serve(engine, async |handle| handle.status().await);
     done.unwrap();
     let (world, mut engine) = self::world();
-    world.tell(&Tell::Stop);
+    world.tell(&SupervisorEvent::Stop);
     engine.status().unwrap();
     let (done, ()) = serve(engine, async |_| ());
     done.unwrap();
@@ -191,7 +191,7 @@ fn answers_that_had_no_room_do_not_wait_for_the_next_tick() {
     let (world, mut engine) = world();
     let rules = 60_000u64;
     for n in 0..rules {
-        engine.forget_flows(::port::PortId(n as u32));
+        engine.remove_flows(::port::PortId(n as u32));
     }
     assert!(engine.backlog.len() > 10_000);
     let (done, took) = serve(engine, async |_| {
@@ -201,7 +201,7 @@ fn answers_that_had_no_room_do_not_wait_for_the_next_tick() {
             read += world.answers().len() as u64;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        world.tell(&Tell::Stop);
+        world.tell(&SupervisorEvent::Stop);
         started.elapsed()
     });
     done.unwrap();

@@ -1,28 +1,28 @@
-//! Addresses that guards list, and that no other port may take while their own is up.
+//! Addresses that port security lists, and that no other port may take while their own is up.
 
-use api::v1::{Allowed, FdbFilter, GuardSpec, PortSpec, StaticEntry};
-use channel::switching::{PortPhase, Report};
+use api::v1::{Allowed, FdbFilter, PortSecuritySpec, PortSpec, StaticEntry};
+use channel::switching::{PortPhase, SwitchEvent};
 use policy::Action;
 use port::{DropReason, PortId};
 
 use super::super::Engine;
 use super::world::{World, asked, flood, key, mac, port, to};
-use crate::wanted::{Change, FdbChange};
+use crate::desired::{Change, FdbChange};
 
-const CLAIM: Action = Action::Drop(DropReason::MacClaim);
+const CLAIM: Action = Action::Drop(DropReason::SpoofedSource);
 
-/// A port with this address and no other.
+/// A port with this address only.
 fn owner(name: &str, n: u8) -> PortSpec {
     PortSpec {
-        guard: GuardSpec {
+        port_security: PortSecuritySpec {
             macs: Some(Allowed::List(vec![mac(n).to_string()])),
-            ..GuardSpec::open()
+            ..PortSecuritySpec::open()
         },
         ..port(name, "blue")
     }
 }
 
-/// Port 0 has the address 1; whoever is at ports 1 and 2 may be anybody.
+/// Port 0 has the address 1; the guests of ports 1 and 2 may have any.
 fn world() -> World {
     let world = World::new(vec![
         owner("owner", 1),
@@ -33,7 +33,7 @@ fn world() -> World {
     world
 }
 
-/// Control starts, and the guests come.
+/// Control starts, and the guests connect.
 fn started(world: &mut World) -> Engine {
     let mut engine = world.start().unwrap();
     for port in 0..3 {
@@ -43,7 +43,7 @@ fn started(world: &mut World) -> Engine {
 }
 
 fn phase(world: &World, engine: &mut Engine, port: u32, phase: PortPhase) {
-    let report = Report::Phase {
+    let report = SwitchEvent::Phase {
         port: PortId(port),
         phase,
         reason: None,
@@ -54,7 +54,7 @@ fn phase(world: &World, engine: &mut Engine, port: u32, phase: PortPhase) {
 }
 
 #[test]
-fn a_listed_address_is_its_ports_before_it_is_heard() {
+fn a_listed_address_is_its_ports_before_its_first_frame() {
     let mut world = world();
     let mut engine = started(&mut world);
     assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0), "not flooded");
@@ -62,7 +62,7 @@ fn a_listed_address_is_its_ports_before_it_is_heard() {
     assert_eq!(world.frame(&mut engine, key(1, 1, 3)), CLAIM);
     assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
     assert_eq!(world.frame(&mut engine, key(0, 1, 3)), to(2));
-    // Years later, too.
+    // Also after years.
     world.seconds(&mut engine, 400);
     assert_eq!(world.frame(&mut engine, key(1, 1, 255)), CLAIM);
     assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
@@ -75,7 +75,7 @@ fn a_listed_address_is_its_ports_before_it_is_heard() {
 }
 
 #[test]
-fn who_is_not_up_has_no_address_and_gets_it_back() {
+fn a_port_that_is_not_up_loses_its_pinned_address_until_it_is() {
     let mut world = world();
     let mut engine = started(&mut world);
     assert_eq!(world.frame(&mut engine, key(1, 1, 255)), CLAIM);
@@ -95,7 +95,7 @@ fn who_is_not_up_has_no_address_and_gets_it_back() {
 }
 
 #[test]
-fn what_two_list_is_learned() {
+fn an_address_that_two_ports_list_is_learned() {
     let mut world = World::new(vec![
         owner("a", 1),
         owner("b", 1),
@@ -139,7 +139,7 @@ fn a_new_control_takes_back_no_flow() {
 }
 
 #[test]
-fn flows_of_one_who_had_the_address_meanwhile_are_taken_back() {
+fn flows_of_the_interim_owner_of_an_address_are_removed() {
     let mut world = world();
     world.switch().guests_are_there = false;
     let mut engine = world.start().unwrap();
@@ -154,7 +154,7 @@ fn flows_of_one_who_had_the_address_meanwhile_are_taken_back() {
     assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
 }
 
-/// What is said of the address 5.
+/// FDB entry of the address 5.
 fn station(port: Option<&str>) -> Change {
     let (segment, mac) = ("blue".to_owned(), mac(5).to_string());
     Change::Fdb(match port {
@@ -167,7 +167,7 @@ fn station(port: Option<&str>) -> Change {
     })
 }
 
-/// The switch has done what it was told.
+/// The switch has done its commands.
 fn followed(world: &World, engine: &mut Engine) {
     world.settle(engine);
     world.answers();
@@ -186,7 +186,8 @@ fn a_static_entry_is_right_from_the_start_for_all_and_until_it_is_removed() {
         "decided anew"
     );
     assert_eq!(world.frame(&mut engine, key(1, 5, 3)), CLAIM);
-    // It does not age, is not flushed, does not end with the guest, and is known to the next control.
+    // It does not age, is not flushed, does not end with the guest, and is known to the next
+    // control.
     world.seconds(&mut engine, 400);
     engine.flush_fdb(&FdbFilter::default()).unwrap();
     phase(&world, &mut engine, 2, PortPhase::Waiting);

@@ -1,7 +1,7 @@
-//! A second control process on what the first one left.
+//! A second control process on the state of the first one.
 
 use super::world::{World, flood, key, port, to};
-use crate::engine::SAVE_PAUSE;
+use crate::engine::SAVE_INTERVAL;
 
 fn world() -> World {
     World::new(vec![port("vm0", "blue"), port("vm1", "blue")])
@@ -26,14 +26,14 @@ fn a_restart_changes_nothing_in_the_switch() {
     assert_eq!(engine.status().unwrap().switch.epoch, 2);
     assert_eq!(world.ask(&mut engine, key(2, 3, 1)), to(0), "known at once");
     assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
-    // A change afterwards goes on where the last one was.
+    // Epochs of later changes continue from the last one.
     engine.remove_port("vm2").unwrap();
     assert_eq!(world.orders(), ["remove 2", "program 3"]);
     assert!(world.removed().contains(&"2: 3 > 1".to_owned()));
 }
 
 #[test]
-fn what_was_learned_after_the_last_save_is_known_from_the_flows() {
+fn entries_learned_after_the_last_save_are_restored_from_flows() {
     let mut world = world();
     let mut engine = world.start().unwrap();
     world.ask(&mut engine, key(0, 1, 255));
@@ -44,7 +44,7 @@ fn what_was_learned_after_the_last_save_is_known_from_the_flows() {
 }
 
 #[test]
-fn what_has_no_flow_any_more_is_known_from_the_state_file() {
+fn entries_without_flows_are_restored_from_the_state_file() {
     let mut world = world();
     let mut engine = world.start().unwrap();
     world.ask(&mut engine, key(0, 1, 255));
@@ -55,7 +55,7 @@ fn what_has_no_flow_any_more_is_known_from_the_state_file() {
     assert_eq!(world.ask(&mut engine, key(1, 2, 1)), to(0));
 }
 
-/// A guest that was migrated, and then the switch dies, with its flows.
+/// A guest migrates away, and then the switch crashes, with its flows.
 #[test]
 fn a_station_that_has_moved_is_known_where_it_is_from_the_state_file() {
     let mut world = world();
@@ -63,13 +63,13 @@ fn a_station_that_has_moved_is_known_where_it_is_from_the_state_file() {
     world.ask(&mut engine, key(0, 1, 255));
     world.seconds(&mut engine, 1);
     let saved_at = |world: &World| world.saved().stations[0].port.0;
-    world.pass(SAVE_PAUSE);
+    world.pass(SAVE_INTERVAL);
     world.ask(&mut engine, key(1, 1, 255));
     assert_eq!(saved_at(&world), 1, "at once");
     world.ask(&mut engine, key(0, 1, 255));
     assert_eq!(saved_at(&world), 1, "but not again and again");
-    world.pass(SAVE_PAUSE);
-    engine.answer_upcalls().unwrap();
+    world.pass(SAVE_INTERVAL);
+    engine.handle_upcalls().unwrap();
     assert_eq!(saved_at(&world), 0);
 }
 
@@ -79,7 +79,7 @@ fn a_flow_that_contradicts_what_is_known_is_taken_back() {
     let mut engine = world.start().unwrap();
     world.ask(&mut engine, key(0, 1, 2));
     world.ask(&mut engine, key(1, 2, 255));
-    // Control dies before the answers reach the switch: it still floods to station 2.
+    // Control crashes before the answers reach the switch: it still floods to address 2.
     let words = *key(0, 1, 2).words();
     let mut old = world.switch().flows.values().next().unwrap().clone();
     old.action = flood(1);
@@ -115,7 +115,7 @@ fn a_change_that_the_predecessor_did_not_finish_is_finished() {
     let mut world = world();
     drop(world.start().unwrap());
     world.orders();
-    // The switch has a port too many, one too few, and a newer program than was noted.
+    // The switch has a port too many, one too few, and a newer program than the state file.
     let saved = world.saved();
     {
         let mut switch = world.switch();
@@ -139,21 +139,15 @@ fn a_change_that_the_predecessor_did_not_finish_is_finished() {
 }
 
 #[test]
-fn a_state_file_that_is_none_is_named() {
+fn a_malformed_state_file_is_an_error() {
     let mut world = World::empty();
     let error = world.start().err().unwrap().to_string();
     assert_eq!(error, "the state file is empty");
-    world.state.save(b"{\"wanted\":").unwrap();
+    world.state.save(b"{\"desired\":").unwrap();
     let error = world.start().err().unwrap().to_string();
-    assert!(
-        error.starts_with("the state file makes no sense: "),
-        "{error}"
-    );
+    assert!(error.starts_with("malformed state file: "), "{error}");
     world.state.save(&[0xff; 100]).unwrap();
     let error = world.start().err().unwrap().to_string();
-    assert!(
-        error.starts_with("the state file makes no sense: "),
-        "{error}"
-    );
+    assert!(error.starts_with("malformed state file: "), "{error}");
     assert_eq!(world.orders(), [""; 0], "the switch was not touched");
 }

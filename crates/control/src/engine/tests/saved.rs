@@ -1,27 +1,35 @@
-//! Numbers that are handed out.
+//! The state file: numbers, documents, access lists.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use api::v1::{AccessModel, AddressSet, Group, PortSpec, RuleSpec, SegmentSpec, WantedState};
-use channel::state::StateFile;
+use api::v1::{AccessModel, AddressSet, DesiredState, Group, PortSpec, RuleSpec, SegmentSpec};
+use channel::formats::formats;
+use channel::state::{Part, Place, StateFile};
+use policy::SegmentId;
+use policy::acl::RuleId;
+use policy::port_security::Bindings;
+use port::PortId;
 use proptest::prelude::*;
+use testkit::samples::sample;
 
-use crate::engine::Saved;
-use crate::engine::saved::Written;
+use crate::engine::saved::EncodedPieces;
+use crate::engine::{Saved, SavedStation};
+use crate::rule_counts::Count;
 
-/// A wanted state with these ports and segments.
-fn wanted(names: &BTreeSet<u8>) -> WantedState {
+/// A desired state with these ports and segments.
+fn desired(names: &BTreeSet<u8>) -> DesiredState {
     let port = |n: &u8| PortSpec::vhost_user(format!("p{n}"), format!("{n}.sock"));
     let segment = |n: &u8| SegmentSpec {
         name: format!("s{n}"),
         vlan: None,
         neighbour_suppression: false,
     };
-    WantedState {
+    DesiredState {
         ports: names.iter().map(port).collect(),
         segments: names.iter().map(segment).collect(),
-        ..WantedState::default()
+        ..DesiredState::default()
     }
 }
 
@@ -35,8 +43,8 @@ proptest! {
         let mut handed_out = 0;
         for names in rounds {
             let before = saved.numbers.ports.clone();
-            saved.wanted = wanted(&names);
-            saved.numbers.forget_unwanted(&saved.wanted);
+            saved.desired = desired(&names);
+            saved.numbers.release_undesired(&saved.desired);
             for n in &names {
                 let name = format!("p{n}");
                 let taken: BTreeSet<_> = saved.numbers.ports.values().copied().collect();
@@ -45,7 +53,7 @@ proptest! {
                     Some(old) => prop_assert_eq!(id, *old),
                     None => {
                         prop_assert!(!taken.contains(&id));
-                        // So few are wanted that none is in the way when the numbers start over.
+                        // Few enough that all numbers are free when the search wraps around.
                         prop_assert_eq!(id, port::PortId(handed_out));
                         handed_out += 1;
                     }
@@ -82,30 +90,7 @@ fn when_all_numbers_were_handed_out_the_oldest_free_one_is_next() {
     assert_eq!(saved.numbers.port_id("d").0, 70, "the only one there is");
 }
 
-#[test]
-fn a_document_of_an_earlier_version_is_read() {
-    let file = StateFile::create().unwrap();
-    file.save(b"{\"wanted\":{}}").unwrap();
-    let saved = Saved::load(&file).unwrap();
-    assert_eq!((saved.epoch, saved.stations.len()), (0, 0));
-}
-
-#[test]
-fn access_lists_of_an_earlier_version_are_in_the_document() {
-    let file = StateFile::create().unwrap();
-    file.save(br#"{"wanted":{},"access":{"groups":[{"name":"g","ports":[]}]}}"#)
-        .unwrap();
-    let mut saved = Saved::load(&file).unwrap();
-    let group = Group {
-        name: "g".to_owned(),
-        ports: Vec::new(),
-    };
-    assert_eq!(saved.wanted.access.groups, [group]);
-    saved.store(&file).unwrap();
-    assert_eq!(Saved::load(&file).unwrap().wanted, saved.wanted);
-}
-
-/// Which of the file's documents is valid: that is written last, at once.
+/// Offset of the number that makes one of the file's documents valid. It is written last, at once.
 fn valid(file: &StateFile) -> [u8; 8] {
     let mut number = [0; 8];
     assert_eq!(rustix::io::pread(file, &mut number, 0), Ok(8));
@@ -128,47 +113,49 @@ fn set(number: u16, length: usize) -> AddressSet {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever a store has written when it ends early: without the number it is as if nothing had been. That is so at any byte
-    /// of it if it is so at the last.
+    /// A store that ends early changes nothing without this number. If that holds at the last byte,
+    /// it holds at any.
     #[test]
     fn a_store_that_does_not_end_changes_nothing(
-        changes in prop::collection::vec((0..300u16, prop::option::weighted(0.9, 0..2000usize)), 1..120)
+        changes in prop::collection::vec(
+            (0..300u16, prop::option::weighted(0.9, 0..2000usize)), 1..120
+        )
     ) {
         let file = StateFile::create().unwrap();
-        let mut saved = Saved::initial(WantedState::default());
+        let mut saved = Saved::initial(DesiredState::default());
         saved.store(&file).unwrap();
         for (at, (number, length)) in changes.into_iter().enumerate() {
-            let (before, was_valid) = (saved.wanted.clone(), valid(&file));
+            let (before, was_valid) = (saved.desired.clone(), valid(&file));
             let mut access = AccessModel::clone(&before.access);
             match length {
                 Some(length) => access.address_sets.put(set(number, length)),
                 None => drop(access.address_sets.remove(&number.to_string())),
             }
-            // Pieces may have been made JSON before, which is the same.
+            // Pieces may have been encoded before, with the same result.
             if at % 2 == 0 {
-                saved.written = Written::new(&before.access, &access).unwrap();
+                saved.encoded = EncodedPieces::new(&before.access, &access).unwrap();
             }
-            saved.wanted.access = Arc::new(access);
+            saved.desired.access = Arc::new(access);
             saved.store(&file).unwrap();
-            saved.written = Written::default();
+            saved.encoded = EncodedPieces::default();
             let is_valid = valid(&file);
             set_valid(&file, &was_valid);
-            prop_assert_eq!(&Saved::load(&file).unwrap().wanted, &before);
+            prop_assert_eq!(&Saved::load(&file).unwrap().desired, &before);
             set_valid(&file, &is_valid);
             let loaded = Saved::load(&file).unwrap();
-            prop_assert_eq!(&loaded.wanted, &saved.wanted);
+            prop_assert_eq!(&loaded.desired, &saved.desired);
             if at % 7 == 0 {
                 saved = loaded;
             }
         }
-        let live = serde_json::to_vec(&saved.wanted).unwrap().len() as i64;
+        let live = serde_json::to_vec(&saved.desired).unwrap().len() as i64;
         let bytes = rustix::fs::fstat(&file).unwrap().st_blocks * 512;
         prop_assert!(bytes < 6 * live.max(1 << 20) + (4 << 20), "{} for {}", bytes, live);
     }
 }
 
 #[test]
-fn what_is_written_each_second_has_no_rules_in_it() {
+fn the_document_written_each_second_has_no_rules() {
     let rule = |n: u32| RuleSpec {
         name: format!("r{n}"),
         ..RuleSpec::default()
@@ -178,7 +165,7 @@ fn what_is_written_each_second_has_no_rules_in_it() {
     access.lists[0].rules = (0..20_000).map(rule).collect();
     let file = StateFile::create().unwrap();
     let mut saved = Saved::default();
-    saved.wanted.access = Arc::new(access);
+    saved.desired.access = Arc::new(access);
     saved.store(&file).unwrap();
     assert!(file.load().unwrap().unwrap().len() < 1000);
     let blocks = || rustix::fs::fstat(&file).unwrap().st_blocks;
@@ -187,13 +174,13 @@ fn what_is_written_each_second_has_no_rules_in_it() {
     let before = blocks();
     (0..10).for_each(|_| saved.store(&file).unwrap());
     assert_eq!(blocks(), before);
-    assert_eq!(Saved::load(&file).unwrap().wanted, saved.wanted);
+    assert_eq!(Saved::load(&file).unwrap().desired, saved.desired);
 }
 
 #[test]
 fn access_lists_that_are_too_long_are_not_kept() {
     let file = StateFile::create().unwrap();
-    let mut saved = Saved::initial(wanted(&BTreeSet::from([1])));
+    let mut saved = Saved::initial(desired(&BTreeSet::from([1])));
     let with = |length: usize| {
         let set = AddressSet {
             name: "long".to_owned(),
@@ -206,15 +193,83 @@ fn access_lists_that_are_too_long_are_not_kept() {
         })
     };
     let some = with(40 << 20);
-    saved.wanted.access = Arc::clone(&some);
+    saved.desired.access = Arc::clone(&some);
     saved.store(&file).unwrap();
-    saved.wanted.access = with(64 << 20);
+    saved.desired.access = with(64 << 20);
     let refused = saved.store(&file).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::FileTooLarge);
-    assert_eq!(Saved::load(&file).unwrap().wanted.access, some);
+    assert_eq!(Saved::load(&file).unwrap().desired.access, some);
     // There is no room beside the others, but there is in the other half.
     let others = with(41 << 20);
-    saved.wanted.access = Arc::clone(&others);
+    saved.desired.access = Arc::clone(&others);
     saved.store(&file).unwrap();
-    assert_eq!(Saved::load(&file).unwrap().wanted.access, others);
+    assert_eq!(Saved::load(&file).unwrap().desired.access, others);
+}
+
+/// Returns the document, and the parts of the file that it refers to.
+#[test]
+fn sample_of_the_state() {
+    let set = AddressSet {
+        name: "dns".to_owned(),
+        addresses: vec!["192.0.2.1".to_owned()],
+    };
+    let group = Group {
+        name: "g".to_owned(),
+        ports: vec!["p1".to_owned()],
+    };
+    let mut desired = desired(&BTreeSet::from([1, 2]));
+    desired.access = Arc::new(AccessModel {
+        address_sets: [set].into_iter().collect(),
+        groups: vec![group],
+        ..AccessModel::default()
+    });
+    let mut saved = Saved::initial(desired.clone());
+    let _ = saved.numbers.model(&desired);
+    let (_, _) = saved.numbers.mirror_number("m1");
+    saved.epoch = 7;
+    let (port, seen) = (PortId(0), Duration::from_millis(1500));
+    saved.stations.push(SavedStation {
+        segment: SegmentId(1),
+        mac: [2, 0, 0, 0, 0, 1],
+        port,
+        seen,
+    });
+    let bound = Bindings {
+        mac: Some([2, 0, 0, 0, 0, 1]),
+        v4: Some([192, 0, 2, 7].into()),
+        ..Bindings::default()
+    };
+    saved.bound.insert(port, bound);
+    let count = Count {
+        packets: 1,
+        bytes: 60,
+        last: seen,
+    };
+    saved.rule_counts.push((RuleId(99), count));
+
+    let file = StateFile::create().unwrap();
+    saved.store(&file).unwrap();
+    let document = file.load().unwrap().unwrap();
+    let parts = |len: usize| serde_json::from_value::<Part>(serde_json::json!([0, len])).unwrap();
+    let used = (1..4096).rfind(|len| file.load_part(parts(*len)).unwrap()[len - 1] != 0);
+    let lists = file.load_part(parts(used.unwrap())).unwrap();
+
+    let (here, version) = (env!("CARGO_MANIFEST_DIR"), &formats()["state"].writes);
+    let document = sample(here, &format!("state-{version}.json"), &document);
+    let lists = sample(here, &format!("state-lists-{version}.json"), &lists);
+    let read = StateFile::create().unwrap();
+    read.save_part(&mut Place::default(), &lists).unwrap();
+    read.save(&document).unwrap();
+    let read = Saved::load(&read).unwrap();
+    assert_eq!(read.desired, saved.desired);
+    assert_eq!((read.numbers, read.epoch), (saved.numbers, 7));
+    let [station] = &read.stations[..] else {
+        panic!("{:?}", read.stations);
+    };
+    assert_eq!(
+        (station.mac[5], station.port, station.seen),
+        (1, port, seen)
+    );
+    assert_eq!(read.bound, saved.bound);
+    assert_eq!(read.rule_counts, saved.rule_counts);
 }

@@ -1,4 +1,4 @@
-//! What is told of frames: the decision that they would get, and nothing comes of the telling.
+//! Traces: the decision that frames would get, without effect.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The frame of a key of these tests.
+/// Returns the frame of a key of these tests.
 fn frame(key: &FlowKey) -> TraceFrame {
     let mut frame = PacketBuilder::new(key.smac(), key.dmac());
     if let Some(vid) = key.vlan() {
@@ -74,17 +74,17 @@ fn expression(engine: &mut Engine, port: &str, text: &str) -> Result<Trace, Prob
         .map(|mut document| document.traces.remove(0))
 }
 
-/// A trace as an operator reads it.
+/// Returns a trace as an operator reads it.
 fn lines(trace: &Trace) -> Vec<String> {
     let filled = trace.filled.iter().map(|note| format!("filled  {note}"));
     let steps = trace.steps.iter();
     let steps = steps.map(|step| format!("{}  {}", step.stage.as_str(), step.text));
-    let flows = trace.flows.iter().map(|told| {
-        let wrong = told.disagrees.as_ref().map(|why| format!("; {why}"));
+    let flows = trace.flows.iter().map(|result| {
+        let wrong = result.disagrees.as_ref().map(|why| format!("; {why}"));
         format!(
             "flow  {}: {}{}",
-            told.flow.matches,
-            told.flow.action,
+            result.flow.matches,
+            result.flow.action,
             wrong.unwrap_or_default()
         )
     });
@@ -99,7 +99,7 @@ fn lines(trace: &Trace) -> Vec<String> {
 }
 
 #[test]
-fn a_frame_to_a_known_station_is_told_with_its_flow() {
+fn a_trace_to_a_known_address_shows_its_flow() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     world.pass(Duration::from_secs(4));
@@ -109,74 +109,78 @@ fn a_frame_to_a_known_station_is_told_with_its_flow() {
         [
             "ether 52:54:00:00:00:02 > 52:54:00:00:00:01 type 0x88b5, 60 bytes",
             "segment  blue, as untagged from vm1",
-            "source  52:54:00:00:00:02 is known here, heard 0 ms ago",
-            "policy  no access lists are asked in this segment",
-            "station  52:54:00:00:00:01 is behind vm0, heard 4 s ago",
+            "source  52:54:00:00:00:02 is known here, last seen 0 ms ago",
+            "policy  no access lists apply in this segment",
+            "station  52:54:00:00:00:01 is behind vm0, last seen 4 s ago",
             "outcome  to vm0 (which is waiting: dropped there)",
             "flow  from vm1, untagged, 52:54:00:00:00:02 > 52:54:00:00:00:01: to vm0, untagged",
         ]
     );
-    let told = &traced(&mut engine, &key(1, 2, 1)).flows[0];
+    let result = &traced(&mut engine, &key(1, 2, 1)).flows[0];
     assert_eq!(
-        (told.worker, told.flow.packets, told.flow.age_ms),
+        (result.worker, result.flow.packets, result.flow.age_ms),
         (1, 17, 90_000)
     );
     assert_eq!(
-        (told.flow.from.as_deref(), told.flow.to.as_deref()),
+        (result.flow.from.as_deref(), result.flow.to.as_deref()),
         (Some("vm1"), Some("vm0"))
     );
-    assert_eq!(told.flow.rate(), 1.5);
+    assert_eq!(result.flow.rate(), 1.5);
 }
 
 #[test]
-fn floods_and_drops_are_told_with_their_reasons() {
+fn a_trace_gives_the_reasons_of_floods_and_drops() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
-    let told = traced(&mut engine, &key(1, 2, 9));
+    let result = traced(&mut engine, &key(1, 2, 9));
     assert_eq!(
-        lines(&told)[2..],
+        lines(&result)[2..],
         [
             "source  52:54:00:00:00:02 is new, and would be learned",
-            "policy  no access lists are asked in this segment",
+            "policy  no access lists apply in this segment",
             "station  52:54:00:00:00:09 is not known",
-            "outcome  flooded to vm0 (which is waiting: dropped there), vm2 (which is waiting: dropped there), \
+            "outcome  flooded to vm0 (which is waiting: dropped there), \
+             vm2 (which is waiting: dropped there), \
              trunk with VLAN 10 (which is waiting: dropped there)",
         ]
     );
-    let told = traced(&mut engine, &key(0, 1, 1));
+    let result = traced(&mut engine, &key(0, 1, 1));
     assert_eq!(
-        lines(&told)[4],
+        lines(&result)[4],
         "station  52:54:00:00:00:01 is the sender itself"
     );
-    assert_eq!(told.steps[3].drop.as_deref(), Some("reflection"));
-    let reflection = "outcome  dropped, reflection: the destination lies behind the port that the frame came from";
-    assert_eq!(lines(&told)[5], reflection);
-    let told = traced(&mut engine, &key(0, 7, 1));
-    let station = "station  52:54:00:00:00:01 is behind vm0, heard 0 ms ago: the port that the frame comes from";
-    assert_eq!(lines(&told)[4..], [station, reflection]);
-    let told = traced(&mut engine, &key(0, 1, 2).with_vlan(Some(20)));
+    assert_eq!(result.steps[3].drop.as_deref(), Some("reflection"));
+    let reflection = "outcome  dropped, reflection: the destination MAC address is behind the port \
+        at which the frame arrived";
+    assert_eq!(lines(&result)[5], reflection);
+    let result = traced(&mut engine, &key(0, 7, 1));
+    let station = "station  52:54:00:00:00:01 is behind vm0, last seen 0 ms ago: the port that \
+        the frame comes from";
+    assert_eq!(lines(&result)[4..], [station, reflection]);
+    let result = traced(&mut engine, &key(0, 1, 2).with_vlan(Some(20)));
     assert_eq!(
-        lines(&told)[1..],
+        lines(&result)[1..],
         [
-            "segment  none, as VLAN 20 from vm0: vlan-not-allowed: a tagged frame came from an access port",
-            "outcome  dropped, vlan-not-allowed: a tagged frame came from an access port",
+            "segment  none, as VLAN 20 from vm0: vlan-not-allowed: a tagged frame arrived at an \
+             access port",
+            "outcome  dropped, vlan-not-allowed: a tagged frame arrived at an access port",
         ]
     );
-    let told = traced(&mut engine, &key(4, 8, 255).with_vlan(Some(20)));
-    assert_eq!(lines(&told)[1], "segment  red, as VLAN 20 from trunk");
+    let result = traced(&mut engine, &key(4, 8, 255).with_vlan(Some(20)));
+    assert_eq!(lines(&result)[1], "segment  red, as VLAN 20 from trunk");
     assert_eq!(
-        lines(&told)[5],
+        lines(&result)[5],
         "outcome  flooded to vm3 (which is waiting: dropped there)"
     );
-    let told = traced(&mut engine, &key(0, 255, 2));
+    let result = traced(&mut engine, &key(0, 255, 2));
     assert_eq!(
-        lines(&told)[1],
-        "frame  bad-source: the source address is a group address or zero"
+        lines(&result)[1],
+        "frame  bad-source: the source MAC address is a group address or zero"
     );
 }
 
 #[test]
-fn limits_that_a_frame_meets_are_told_and_not_foretold() {
+fn a_trace_lists_limits_without_predicting_them() {
     let (world, mut engine) = world();
     let limit = |port: &str, limits: serde_json::Value| {
         let patch = api::v1::PortPatch {
@@ -208,16 +212,17 @@ fn limits_that_a_frame_meets_are_told_and_not_foretold() {
             .map(|limit| limit.text)
             .collect::<Vec<_>>()
     };
-    let from = "vm1 may send 1000 packets/s: more waits there";
+    let from = "vm1 may send 1000 packets/s: more frames wait in its queue";
     let to = [
         "vm0, vm2 may be sent 5 packets/s and 7 bit/s each: more is dropped, rate-limited",
         "trunk may be sent 9 bit/s: more is dropped, rate-limited",
     ];
-    let unknown = "vm1 may send 3 frames for unknown stations a second: more are dropped, storm";
+    let unknown =
+        "vm1 may send 3 frames for unknown addresses a second: more are dropped, storm-control";
     assert_eq!(met(&key(1, 2, 9)), [from, unknown, to[0], to[1]]);
-    let broadcast = "vm1 may send 1 broadcasts a second: more are dropped, storm";
+    let broadcast = "vm1 may send 1 broadcasts a second: more are dropped, storm-control";
     assert_eq!(met(&key(1, 2, 255)), [from, broadcast, to[0], to[1]]);
-    // What is dropped has been taken all the same.
+    // A dropped frame has consumed tokens, too.
     assert_eq!(met(&key(1, 255, 1)), [from]);
     world.ask(&mut engine, key(0, 1, 255));
     let mut met = |key: &FlowKey| traced(&mut engine, key).limits;
@@ -235,7 +240,7 @@ fn limits_that_a_frame_meets_are_told_and_not_foretold() {
 }
 
 #[test]
-fn copies_that_mirrors_make_are_told() {
+fn a_trace_shows_the_copies_of_mirrors() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     let mirrors = serde_json::json!({"mirrors": [
@@ -261,7 +266,7 @@ fn copies_that_mirrors_make_are_told() {
     let [ports, only_sent] = sent("vm1");
     let blue = "blue copies it to vm3, as vm1 sends it".to_owned();
     let all = "all copies it to vm3, as vm1 sends it".to_owned();
-    // vm0 is not there to get it.
+    // The guest of vm0 is not connected.
     let expected = [ports.clone(), only_sent.clone(), blue.clone(), all.clone()];
     assert_eq!(copies(&key(1, 2, 1)), expected);
     world.switch().guests_are_there = true;
@@ -288,9 +293,9 @@ fn copies_that_mirrors_make_are_told() {
     assert_eq!(copies(&key(1, 2, 9)), flooded);
     let red = |name: &str, to: &str| format!("{name} copies it to {to}, as trunk sends it");
     let tagged = key(4, 8, 255).with_vlan(Some(20));
-    // vm3 gets what it would copy as sent by itself.
+    // The mirror's target gets no copies of frames that it sent itself.
     assert_eq!(copies(&tagged), [red("red", "vm2"), red("all", "vm3")]);
-    // What is dropped was sent.
+    // A dropped frame is copied as sent.
     assert_eq!(copies(&key(1, 2, 2)), [ports, only_sent, blue, all]);
     assert_eq!(
         copies(&key(3, 4, 4)),
@@ -299,13 +304,13 @@ fn copies_that_mirrors_make_are_told() {
 }
 
 #[test]
-fn what_an_expression_leaves_out_is_filled_in_if_it_is_known() {
+fn missing_addresses_of_an_expression_are_filled_in_if_known() {
     let (world, mut engine) = world();
     let ip = |port, from, to| {
         let key: FlowKey = key(port, from, to).with_ethertype(wire::EtherType::IPV4);
         key.with_src_ip(0x0a00_0000 | u128::from(from))
     };
-    let asked = "say both addresses: `ether SOURCE > DESTINATION` in front";
+    let hint = "give both addresses: `ether SOURCE > DESTINATION` in front";
     let refused = |engine: &mut Engine, text: &str| {
         let problem = expression(engine, "vm0", text).unwrap_err();
         assert_eq!(
@@ -317,34 +322,34 @@ fn what_an_expression_leaves_out_is_filled_in_if_it_is_known() {
     let text = "icmp 10.0.0.1 > 10.0.0.2";
     assert_eq!(
         refused(&mut engine, text),
-        format!("no station is known behind vm0; {asked}")
+        format!("no MAC address is learned on vm0; {hint}")
     );
     world.ask(&mut engine, ip(0, 1, 255));
     assert_eq!(
         refused(&mut engine, text),
-        format!("nobody is known to have 10.0.0.2; {asked}")
+        format!("no MAC address is known for 10.0.0.2; {hint}")
     );
     world.ask(&mut engine, ip(1, 2, 255));
     world.pass(Duration::from_secs(5));
-    let told = expression(&mut engine, "vm0", text).unwrap();
+    let result = expression(&mut engine, "vm0", text).unwrap();
     assert_eq!(
-        lines(&told)[..3],
+        lines(&result)[..3],
         [
             "ether 52:54:00:00:00:01 > 52:54:00:00:00:02 icmp 10.0.0.1 > 10.0.0.2, 42 bytes",
             "filled  source 52:54:00:00:00:01: seen with 10.0.0.1 5 s ago",
             "filled  destination 52:54:00:00:00:02: seen with 10.0.0.2 5 s ago",
         ]
     );
-    assert_eq!(told.outcome.receivers[0].port, "vm1");
-    let told = expression(&mut engine, "vm0", "arp who-has 10.0.0.2 tell 10.0.0.7").unwrap();
+    assert_eq!(result.outcome.receivers[0].port, "vm1");
+    let result = expression(&mut engine, "vm0", "arp who-has 10.0.0.2 tell 10.0.0.7").unwrap();
     assert_eq!(
-        told.filled,
-        ["source 52:54:00:00:00:01: the only station behind vm0"]
+        result.filled,
+        ["source 52:54:00:00:00:01: the only MAC address learned on vm0"]
     );
     world.ask(&mut engine, ip(0, 3, 255));
-    let several = format!("2 stations are known behind vm0; {asked}");
+    let several = format!("2 MAC addresses are learned on vm0; {hint}");
     assert_eq!(refused(&mut engine, "udp 10.0.0.9:1 > 10.0.0.2:1"), several);
-    // In another segment nobody has it.
+    // No host in the other segment has the address.
     let red = expression(
         &mut engine,
         "trunk",
@@ -352,26 +357,29 @@ fn what_an_expression_leaves_out_is_filled_in_if_it_is_known() {
     );
     assert_eq!(
         red.unwrap_err().detail,
-        format!("no station is known behind trunk; {asked}")
+        format!("no MAC address is learned on trunk; {hint}")
     );
-    // Where it is dropped anyway, it does not matter.
-    let told = expression(&mut engine, "vm0", "vlan 9 icmp 10.0.0.1 > 10.0.0.2").unwrap();
-    assert_eq!(told.outcome.reason.as_deref(), Some("vlan-not-allowed"));
-    // A given source is not looked for.
+    // The frame is dropped anyway, so its address does not matter.
+    let result = expression(&mut engine, "vm0", "vlan 9 icmp 10.0.0.1 > 10.0.0.2").unwrap();
+    assert_eq!(result.outcome.reason.as_deref(), Some("vlan-not-allowed"));
+    // A given source is not looked up.
     let given = "ether 02:00:00:00:00:01 > 02:00:00:00:00:02 tcp 10.0.0.9:1 > 10.0.0.8:80 syn";
-    let told = expression(&mut engine, "vm3", given).unwrap();
+    let result = expression(&mut engine, "vm3", given).unwrap();
     assert_eq!(
-        (told.frame, told.filled),
+        (result.frame, result.filled),
         (format!("{given}, 54 bytes"), Vec::new())
     );
-    // What is configured is taken before what was seen.
+    // A configured address has precedence over one that was seen.
     let patch = api::v1::PortPatch {
         mac: Some(Some("52:54:00:00:00:0a".to_owned())),
         ..Default::default()
     };
     engine.set_port("vm0", &patch).unwrap();
-    let told = expression(&mut engine, "vm0", text).unwrap();
-    assert_eq!(told.filled[0], "source 52:54:00:00:00:0a: that of vm0");
+    let result = expression(&mut engine, "vm0", text).unwrap();
+    assert_eq!(
+        result.filled[0],
+        "source 52:54:00:00:00:0a: configured for vm0"
+    );
 }
 
 #[test]
@@ -397,7 +405,7 @@ fn garbage_is_refused_with_its_field_and_column() {
         headers: headers.to_owned(),
         length,
     };
-    let none = "expression: an expression or frames are to be given";
+    let none = "expression: an expression or frames are required";
     assert_eq!(refused(None, vec![]), none);
     let both = "frames: either an expression or frames, not both";
     assert_eq!(refused(Some(""), vec![frame("", None)]), both);
@@ -449,7 +457,7 @@ fn short_frames_are_runts() {
 }
 
 #[test]
-fn a_flow_that_control_would_not_make_now_is_told_as_such() {
+fn a_trace_marks_a_flow_that_would_be_decided_differently_now() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(1, 2, 1));
@@ -469,23 +477,26 @@ fn a_flow_that_control_would_not_make_now_is_told_as_such() {
     ];
     for (action, why) in wrong {
         world.switch().flows.get_mut(&words).unwrap().action = action;
-        let told = traced(&mut engine, &key(1, 2, 1));
-        assert_eq!(told.flows[0].disagrees.as_deref(), Some(why));
-        assert_eq!(told.outcome.receivers[0].port, "vm0", "what is decided now");
+        let result = traced(&mut engine, &key(1, 2, 1));
+        assert_eq!(result.flows[0].disagrees.as_deref(), Some(why));
+        assert_eq!(
+            result.outcome.receivers[0].port, "vm0",
+            "what is decided now"
+        );
     }
     let mut switch = world.switch();
     let flow = switch.flows.get_mut(&words).unwrap();
     (flow.action, flow.segment) = (super::world::to(0), Some(SegmentId(2)));
     drop(switch);
-    let told = traced(&mut engine, &key(1, 2, 1));
+    let result = traced(&mut engine, &key(1, 2, 1));
     assert_eq!(
-        told.flows[0].disagrees.as_deref(),
-        Some("it was decided in another segment")
+        result.flows[0].disagrees.as_deref(),
+        Some("it was decided for another segment")
     );
 }
 
 #[test]
-fn the_busiest_flows_are_told_to_all_who_ask() {
+fn the_busiest_flows_are_sent_to_all_clients() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(1, 2, 1));
@@ -496,7 +507,7 @@ fn the_busiest_flows_are_told_to_all_who_ask() {
             port: port.map(str::to_owned),
             limit,
         };
-        engine.ask_for_flows(&filter, reply);
+        engine.queue_flow_dump(&filter, reply);
         answer
     };
     let mut all: Vec<_> = (0..20).map(|_| ask(&mut engine, None, None)).collect();
@@ -513,28 +524,25 @@ fn the_busiest_flows_are_told_to_all_who_ask() {
             .try_recv()
             .unwrap()
             .unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "limit: 1 to 1024 flows can be asked for"
-        );
+        assert_eq!(refused.to_string(), "limit: must be from 1 to 1024");
     }
     for mut answer in busy {
         assert_eq!(answer.try_recv().unwrap().unwrap_err().status, 503);
     }
-    // Each answer brings the next question.
+    // Each answer causes the next upcall.
     for _ in 0..9 {
         world.settle(&mut engine);
     }
     for answer in &mut all {
-        let told = answer.try_recv().unwrap().unwrap();
-        assert_eq!(told.flows.len(), 3, "{told:?}");
+        let result = answer.try_recv().unwrap().unwrap();
+        assert_eq!(result.flows.len(), 3, "{result:?}");
     }
     for mut answer in others {
         assert!(answer.try_recv().unwrap().is_ok());
     }
-    let told = { one }.try_recv().unwrap().unwrap();
-    assert_eq!(told.flows.len(), 1);
-    let flow = &told.flows[0];
+    let result = { one }.try_recv().unwrap().unwrap();
+    assert_eq!(result.flows.len(), 1);
+    let flow = &result.flows[0];
     assert_eq!(
         flow.matches,
         "from vm0, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02"
@@ -556,39 +564,43 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// What is told is what the next such frame gets, whatever was before, and nothing is learned by telling it.
+    /// A trace predicts the decision of the next such frame, whatever was before, and nothing is
+    /// learned by it.
     #[test]
-    fn what_is_told_is_what_happens(history in prop::collection::vec((any_key(), 0..1500u64), 1..60)) {
+    fn a_trace_predicts_the_decision(
+        history in prop::collection::vec((any_key(), 0..1500u64), 1..60)
+    ) {
         let (world, mut engine) = world();
         for (key, pause) in history {
             world.pass(Duration::from_millis(pause));
             let before = engine.fdb_document(&Default::default()).unwrap();
-            let told = traced(&mut engine, &key);
+            let result = traced(&mut engine, &key);
             prop_assert_eq!(before, engine.fdb_document(&Default::default()).unwrap());
             prop_assert_eq!(world.answers(), vec![]);
             let action = world.ask(&mut engine, key);
-            let (text, reason) = (&told.outcome.text, told.outcome.reason);
+            let (text, reason) = (&result.outcome.text, result.outcome.reason);
             match action {
                 Action::Drop(why) => prop_assert_eq!(reason.as_deref(), Some(why.name())),
                 Action::Unicast { .. } => {
                     prop_assert!(text.starts_with("to "), "{}", text);
-                    prop_assert_eq!(told.outcome.receivers.len(), 1);
+                    prop_assert_eq!(result.outcome.receivers.len(), 1);
                 }
                 Action::Flood { .. } => prop_assert!(text.starts_with("flooded "), "{}", text),
             }
-            let learned = told.steps.iter().any(|step| step.text.contains("would be learned"));
+            let learned = result.steps.iter().any(|step| step.text.contains("would be learned"));
             let new = engine.fdb_document(&Default::default()).unwrap();
-            let known = |of: &api::v1::FdbDocument| of.entries.iter().any(|e| e.mac == key.smac().to_string());
+            let mac = key.smac().to_string();
+            let known = |of: &api::v1::FdbDocument| of.entries.iter().any(|e| e.mac == mac);
             prop_assert!(!learned || known(&new));
         }
     }
 }
 
 #[test]
-fn times_are_told_in_one_unit() {
-    let told = |ms| crate::trace::time(Duration::from_millis(ms));
+fn times_have_one_unit() {
+    let result = |ms| crate::trace::time(Duration::from_millis(ms));
     assert_eq!(
-        [0, 999, 1000, 119_999, 120_000, 7_199_999, 7_200_000].map(told),
+        [0, 999, 1000, 119_999, 120_000, 7_199_999, 7_200_000].map(result),
         ["0 ms", "999 ms", "1 s", "119 s", "2 min", "119 min", "2 h"]
     );
 }

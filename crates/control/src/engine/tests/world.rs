@@ -1,5 +1,5 @@
-//! What the engine meets: a switch and a supervisor in threads of their own, at the other ends of real
-//! links, and a clock that the test moves.
+//! The engine's environment: a switch and a supervisor in threads of their own, at the other ends
+//! of real links, and a clock that the test sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::v1::{GuardSpec, PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, WantedState};
-use channel::capture::{self, CaptureOrder, Writer};
+use api::v1::{
+    DesiredState, PortPatch, PortSecuritySpec, PortSpec, PortStatus, Problem, SegmentSpec,
+};
+use channel::capture::{self, CaptureCommand, Writer};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::flows::{CachedFlow, FoundFlow};
 use channel::limits::Limits;
@@ -21,24 +23,25 @@ use channel::rules::RuleUse;
 use channel::shared::{Receiver, Region, Sender};
 use channel::state::StateFile;
 use channel::supervision::{
-    Ask, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, Tell, WatchedGuests,
+    GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest,
+    WatchedGuests,
 };
 use channel::switching::{
-    FrontEnds, Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
-    SwitchFigures,
+    FrontEnds, PortConfig, PortPhase, PortState, Request, Role, Station, StationUse, SwitchCommand,
+    SwitchEvent, SwitchFigures,
 };
-use policy::guard::Bound;
+use policy::port_security::Bindings;
 use policy::{Action, DECISION_MASK, Lookup, Outdated, Program, SegmentId, decide};
 use port::PortId;
 use wire::MacAddr;
 use wire::flow::FlowKey;
 
-use crate::command::{Condition, Request as AskedFor, Wanted};
+use crate::command::{Condition, Desired, Request as AskedFor};
+use crate::desired::Change;
 use crate::engine::{Engine, Plan, Saved};
-use crate::wanted::Change;
 
-/// How long the engine waits for a peer in these tests, on a machine that may have much else to do.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout, 20 s, of the engine's requests in these tests, long enough for a busy machine.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A cached flow.
 #[derive(Clone, Debug)]
@@ -49,7 +52,7 @@ pub(super) struct Flow {
     pub(super) idle_ms: u32,
 }
 
-/// Whether a rule of control means a flow.
+/// Returns whether a flow is to be removed as stale.
 fn is_stale(rule: Stale, key: &FlowKey, flow: &Flow) -> bool {
     match rule {
         Stale::Station { segment, mac } => {
@@ -63,7 +66,7 @@ fn is_stale(rule: Stale, key: &FlowKey, flow: &Flow) -> bool {
     }
 }
 
-/// Whether a flow is among those that a program has others for.
+/// Returns whether a program change outdates a flow.
 fn is_outdated(outdated: &Outdated, key: &FlowKey, flow: &Flow) -> bool {
     let Outdated { ports, segments } = outdated;
     let to = match flow.action {
@@ -77,8 +80,8 @@ fn is_outdated(outdated: &Outdated, key: &FlowKey, flow: &Flow) -> bool {
         || segment.is_some_and(|segment| segments.contains(&segment))
 }
 
-/// Where stations are, as control says.
-struct Known(Vec<Station>, Vec<(PortId, Bound)>);
+/// FDB entries and bindings, as control sends them.
+struct Known(Vec<Station>, Vec<(PortId, Bindings)>);
 
 impl Lookup for Known {
     fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
@@ -91,7 +94,7 @@ impl Lookup for Known {
         false
     }
 
-    fn bound(&self, port: PortId) -> Bound {
+    fn bound(&self, port: PortId) -> Bindings {
         let found = self.1.iter().find(|(at, _)| *at == port);
         found.map(|(_, bound)| *bound).unwrap_or_default()
     }
@@ -100,43 +103,43 @@ impl Lookup for Known {
 /// A switch without guests.
 #[derive(Default)]
 pub(super) struct Switch {
-    /// All orders but questions, in short.
+    /// All commands but queries, in short.
     pub(super) orders: Vec<String>,
     pub(super) ports: BTreeMap<PortId, PortConfig>,
     pub(super) limits: BTreeMap<PortId, Limits>,
-    /// Who alone may connect.
+    /// Users that alone may connect.
     pub(super) peers: BTreeMap<PortId, u32>,
     pub(super) mirrors: Vec<Mirror>,
     pub(super) program: Program,
-    /// What was counted for rules, and not told yet.
+    /// Counters of rules that were not sent yet.
     pub(super) rules: Vec<RuleUse>,
-    /// What came with each program.
+    /// Outdated flows that came with each program.
     pub(super) outdated: Vec<Option<Outdated>>,
     /// All ports are up.
     pub(super) guests_are_there: bool,
-    /// By key: all flows of control have the same mask.
+    /// Flows by key: all flows of control have the same mask.
     pub(super) flows: BTreeMap<[u64; 8], Flow>,
-    /// Taken back by control, so far.
+    /// Flows that control has removed so far.
     pub(super) removed: Vec<FlowKey>,
     pub(super) rings: Option<(Sender, Receiver)>,
-    /// The next order that starts like this is refused.
+    /// Prefix of the next command to refuse, and the reason.
     pub(super) refuse: Option<(&'static str, &'static str)>,
-    /// Orders are read and not answered.
-    pub(super) silent: bool,
-    /// Sent as upcalls before the next [`Order::RemovePort`] is done.
-    pub(super) last_words: Vec<Upcall>,
-    /// The times within which control asked for stations in use.
+    /// Commands are read and not replied to.
+    pub(super) stalled: bool,
+    /// Upcalls to send before the next [`SwitchCommand::RemovePort`] is done.
+    pub(super) last_upcalls: Vec<Upcall>,
+    /// The intervals for which control requested FDB entries in use.
     pub(super) within: Vec<u32>,
-    /// Records of the largest report.
+    /// Entries of the largest report.
     pub(super) largest: usize,
-    /// The number of the order that is followed.
+    /// Number of the command under way.
     now_done: u64,
-    /// Captures by number, with where their frames go.
+    /// Captures by number, with the writers of their rings.
     pub(super) captures: Vec<(u32, Writer)>,
 }
 
 impl Switch {
-    /// Reads answers as long as there are any; how many there were, and the last one.
+    /// Reads and follows all answers; returns them.
     fn read_answers(&mut self) -> Vec<Answer> {
         let mut all = Vec::new();
         if let Some((_, answers)) = &mut self.rings {
@@ -200,8 +203,8 @@ impl Switch {
         }
     }
 
-    /// A flow as it is told to those who ask for it.
-    fn told(&self, key: FlowKey) -> Option<CachedFlow> {
+    /// Returns a flow as in a flow dump.
+    fn dumped(&self, key: FlowKey) -> Option<CachedFlow> {
         let flow = self.flows.get(key.words())?;
         Some(CachedFlow {
             key: *key.words(),
@@ -217,11 +220,11 @@ impl Switch {
         })
     }
 
-    fn adopt(&mut self, link: &Link<Report, Request>) {
+    fn adopt(&mut self, link: &Link<SwitchEvent, Request>) {
         let region = Region::create().unwrap();
         let copy = region.try_clone().unwrap();
         self.rings = Some(region.switch_ends().unwrap());
-        let report = Report::Adopted {
+        let report = SwitchEvent::Adopted {
             epoch: self.program.epoch(),
             ports: self.ports.values().cloned().collect(),
             limits: self.limits.clone().into_iter().collect(),
@@ -237,7 +240,7 @@ impl Switch {
         self.report_stations(link, u32::MAX);
     }
 
-    fn report_stations(&mut self, link: &Link<Report, Request>, within_ms: u32) {
+    fn report_stations(&mut self, link: &Link<SwitchEvent, Request>, within_ms: u32) {
         let used = |(words, flow): (&[u64; 8], &Flow)| {
             let key = key_from_words(words);
             let station = Station {
@@ -246,18 +249,19 @@ impl Switch {
                 port: PortId(key.in_port()),
             };
             let idle_ms = flow.idle_ms;
-            let told = flow.learned && idle_ms <= within_ms;
-            told.then_some(StationUse { station, idle_ms })
+            let reported = flow.learned && idle_ms <= within_ms;
+            reported.then_some(StationUse { station, idle_ms })
         };
         let uses: Vec<_> = self.flows.iter().filter_map(used).collect();
         self.largest = self.largest.max(uses.len());
         for part in uses.chunks(100) {
-            link.send(&Report::Stations(part.to_vec()), &[]).unwrap();
+            link.send(&SwitchEvent::Stations(part.to_vec()), &[])
+                .unwrap();
         }
     }
 
-    /// Forgets what would be decided otherwise.
-    fn check(&mut self, stations: Vec<Station>, bound: Vec<(PortId, Bound)>) {
+    /// Removes flows that would be decided differently.
+    fn check(&mut self, stations: Vec<Station>, bound: Vec<(PortId, Bindings)>) {
         let (known, program) = (Known(stations, bound), self.program.clone());
         self.forget(|key, flow| {
             let right = decide(&program, &known, key);
@@ -265,67 +269,67 @@ impl Switch {
         });
     }
 
-    fn capture(&mut self, link: &Link<Report, Request>, order: &CaptureOrder) {
+    fn capture(&mut self, link: &Link<SwitchEvent, Request>, order: &CaptureCommand) {
         let (region, file) = capture::Region::create(1, order.ring).unwrap();
         self.captures.push((order.id, region.writer(0).unwrap()));
-        let report = Report::Capture {
+        let report = SwitchEvent::Capture {
             id: order.id,
             threads: 1,
         };
         link.send(&report, &[file.as_fd()]).unwrap();
     }
 
-    fn follow(&mut self, link: &Link<Report, Request>, order: Order, fds: &[OwnedFd]) {
+    fn follow(&mut self, link: &Link<SwitchEvent, Request>, order: SwitchCommand, fds: &[OwnedFd]) {
         match order {
-            Order::Adopt => self.adopt(link),
-            Order::Program { program, outdated } => {
+            SwitchCommand::Adopt => self.adopt(link),
+            SwitchCommand::Program { program, outdated } => {
                 self.program = program;
                 self.outdated.push(outdated.clone());
                 let outdated = outdated.unwrap_or_default();
                 self.forget(|key, flow| is_outdated(&outdated, key, flow));
             }
-            Order::AddPort(config) => {
+            SwitchCommand::AddPort(config) => {
                 let listens = config.role == Role::Server;
                 assert_eq!(fds.len(), usize::from(listens), "{config:?}");
                 let old = self.ports.insert(config.id, config);
                 assert_eq!(old, None, "the number is taken");
             }
-            Order::SetPort(config) => {
+            SwitchCommand::SetPort(config) => {
                 let old = self.ports.insert(config.id, config);
                 assert!(old.is_some(), "no such port");
             }
-            Order::SetPeer(id, peer) => {
+            SwitchCommand::SetPeer(id, peer) => {
                 self.peers.remove(&id);
                 self.peers.extend(peer.map(|user| (id, user)));
             }
-            Order::SetLimits(id, limits) => {
+            SwitchCommand::SetLimits(id, limits) => {
                 assert!(self.ports.contains_key(&id), "no such port");
                 self.limits.insert(id, limits);
             }
-            Order::SetMirrors(mirrors) => {
+            SwitchCommand::SetMirrors(mirrors) => {
                 let known = |id: &PortId| self.ports.contains_key(id);
                 let all = |m: &Mirror| known(&m.to) && m.ports.iter().all(known);
                 assert!(mirrors.iter().all(all), "no such port");
                 self.mirrors = mirrors;
             }
-            Order::RemovePort(id) => {
+            SwitchCommand::RemovePort(id) => {
                 self.limits.remove(&id);
                 self.peers.remove(&id);
                 let all = std::mem::take(&mut self.mirrors).into_iter();
                 self.mirrors = all.filter_map(|m| m.without(id)).collect();
                 assert!(self.ports.remove(&id).is_some(), "no such port");
-                for upcall in std::mem::take(&mut self.last_words) {
+                for upcall in std::mem::take(&mut self.last_upcalls) {
                     assert!(self.rings.as_mut().unwrap().0.send(&upcall));
                 }
             }
-            Order::Stations { within_ms } => {
+            SwitchCommand::Stations { within_ms } => {
                 self.within.push(within_ms);
                 self.report_stations(link, within_ms);
             }
-            Order::FindFlows(keys) => {
+            SwitchCommand::FindFlows(keys) => {
                 let keys = keys.iter().enumerate();
                 let found = keys.filter_map(|(question, words)| {
-                    let flow = self.told(key_from_words(words).masked(&DECISION_MASK))?;
+                    let flow = self.dumped(key_from_words(words).masked(&DECISION_MASK))?;
                     let question = question as u16;
                     Some(FoundFlow {
                         question,
@@ -333,27 +337,28 @@ impl Switch {
                         flow,
                     })
                 });
-                link.send(&Report::Found(found.collect()), &[]).unwrap();
+                link.send(&SwitchEvent::Found(found.collect()), &[])
+                    .unwrap();
             }
-            Order::Flows(wanted) => {
+            SwitchCommand::Flows(desired) => {
                 let keys = self.flows.keys().map(key_from_words);
-                let flows: Vec<_> = keys.filter_map(|key| self.told(key)).collect();
+                let flows: Vec<_> = keys.filter_map(|key| self.dumped(key)).collect();
                 let number = self.now_done;
-                for part in flows[..flows.len().min(wanted.limit.into())].chunks(2) {
-                    link.send(&Report::Flows(number, part.to_vec()), &[])
+                for part in flows[..flows.len().min(desired.limit.into())].chunks(2) {
+                    link.send(&SwitchEvent::Flows(number, part.to_vec()), &[])
                         .unwrap();
                 }
             }
-            Order::CountRules => {
+            SwitchCommand::CountRules => {
                 let uses = std::mem::take(&mut self.rules);
                 for part in uses.chunks(2) {
-                    link.send(&Report::Rules(part.to_vec()), &[]).unwrap();
+                    link.send(&SwitchEvent::Rules(part.to_vec()), &[]).unwrap();
                 }
             }
-            Order::Capture(order) => self.capture(link, &order),
-            Order::EndCapture(id) => self.captures.retain(|(of, ..)| *of != id),
-            Order::Check(stations, bound) => self.check(stations, bound),
-            Order::PortStates => {
+            SwitchCommand::Capture(order) => self.capture(link, &order),
+            SwitchCommand::EndCapture(id) => self.captures.retain(|(of, ..)| *of != id),
+            SwitchCommand::Check(stations, bound) => self.check(stations, bound),
+            SwitchCommand::PortStates => {
                 let states: Vec<_> = self
                     .ports
                     .values()
@@ -363,40 +368,40 @@ impl Switch {
                     flows: self.flows.len() as u64,
                     ..SwitchFigures::default()
                 };
-                link.send(&Report::PortStates(states, figures, Vec::new()), &[])
+                link.send(&SwitchEvent::PortStates(states, figures, Vec::new()), &[])
                     .unwrap();
             }
         }
     }
 }
 
-/// What an order is called in [`Switch::orders`].
-fn short(order: &Order) -> Option<String> {
+/// Returns a command as in [`Switch::orders`].
+fn short(order: &SwitchCommand) -> Option<String> {
     Some(match order {
-        Order::Adopt => "adopt".into(),
-        Order::Program { program, .. } => format!("program {}", program.epoch()),
-        Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
-        Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
-        Order::SetLimits(id, _) => format!("limit {}", id.0),
-        Order::SetMirrors(mirrors) => format!("mirrors {}", mirrors.len()),
-        Order::RemovePort(id) => format!("remove {}", id.0),
-        Order::Stations { .. }
-        | Order::Check(..)
-        | Order::PortStates
-        | Order::FindFlows(_)
-        | Order::CountRules
-        | Order::Flows(_) => return None,
-        Order::Capture(order) => format!("capture {} of {}", order.id, order.port.0),
-        Order::EndCapture(id) => format!("end capture {id}"),
-        Order::SetPeer(id, peer) => format!("peer {} {peer:?}", id.0),
+        SwitchCommand::Adopt => "adopt".into(),
+        SwitchCommand::Program { program, .. } => format!("program {}", program.epoch()),
+        SwitchCommand::AddPort(config) => format!("add {} {}", config.id.0, config.name),
+        SwitchCommand::SetPort(config) => format!("set {} {}", config.id.0, config.name),
+        SwitchCommand::SetLimits(id, _) => format!("limit {}", id.0),
+        SwitchCommand::SetMirrors(mirrors) => format!("mirrors {}", mirrors.len()),
+        SwitchCommand::RemovePort(id) => format!("remove {}", id.0),
+        SwitchCommand::Stations { .. }
+        | SwitchCommand::Check(..)
+        | SwitchCommand::PortStates
+        | SwitchCommand::FindFlows(_)
+        | SwitchCommand::CountRules
+        | SwitchCommand::Flows(_) => return None,
+        SwitchCommand::Capture(order) => format!("capture {} of {}", order.id, order.port.0),
+        SwitchCommand::EndCapture(id) => format!("end capture {id}"),
+        SwitchCommand::SetPeer(id, peer) => format!("peer {} {peer:?}", id.0),
     })
 }
 
-fn run_switch(mut link: Link<Report, Request>, switch: &Mutex<Switch>) {
+fn run_switch(mut link: Link<SwitchEvent, Request>, switch: &Mutex<Switch>) {
     while let Ok(Received::Message(Request { number, order }, fds)) = link.recv() {
         let mut switch = switch.lock().unwrap();
         let name = short(&order);
-        if switch.silent {
+        if switch.stalled {
             continue;
         }
         let refused = name
@@ -412,7 +417,10 @@ fn run_switch(mut link: Link<Report, Request>, switch: &Mutex<Switch>) {
             }
         };
         // The engine may be gone by now.
-        if link.send(&Report::Done { number, error }, &[]).is_err() {
+        if link
+            .send(&SwitchEvent::Done { number, error }, &[])
+            .is_err()
+        {
             return;
         }
     }
@@ -422,16 +430,16 @@ fn run_switch(mut link: Link<Report, Request>, switch: &Mutex<Switch>) {
 #[derive(Default)]
 pub(super) struct Supervisor {
     pub(super) listening: BTreeSet<String>,
-    /// What was asked of sockets last.
+    /// The owner that was requested last, by path.
     pub(super) owners: BTreeMap<String, SocketOwner>,
     pub(super) drivers: Vec<DriverSpec>,
     pub(super) dials: Vec<(PortId, String)>,
-    /// Paths and interfaces that somebody else has.
+    /// Paths and interfaces that are in use by others.
     pub(super) taken: BTreeSet<String>,
-    /// How guests are to be looked at.
+    /// Configuration of vCPU states.
     pub(super) watch: GuestWatch,
     pub(super) ready: u32,
-    pub(super) silent: bool,
+    pub(super) stalled: bool,
 }
 
 impl Supervisor {
@@ -444,7 +452,7 @@ impl Supervisor {
             found,
         };
         if self.taken.contains(path) {
-            let found = format!("{path}, which somebody else listens on");
+            let found = format!("{path}, in use by another process");
             return Err(no(SocketKey::Socket, found));
         }
         if owner
@@ -461,50 +469,60 @@ impl Supervisor {
     }
 }
 
-fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
+fn run_supervisor(
+    mut link: Link<SupervisorEvent, SupervisorRequest>,
+    supervisor: &Mutex<Supervisor>,
+) {
     while let Ok(Received::Message(ask, _)) = link.recv() {
         let mut supervisor = supervisor.lock().unwrap();
-        if supervisor.silent {
+        if supervisor.stalled {
             continue;
         }
         let (answer, fd) = match ask {
-            Ask::Ready => {
+            SupervisorRequest::Ready => {
                 supervisor.ready += 1;
                 continue;
             }
-            Ask::Unlisten { path } => {
+            SupervisorRequest::Unlisten { path } => {
                 assert!(supervisor.listening.remove(&path), "{path} did not listen");
                 continue;
             }
-            Ask::Listen { path } if supervisor.taken.contains(&path) => {
-                let error = Some(format!("{path}, which somebody else listens on"));
-                (Tell::Listening { path, error }, None)
+            SupervisorRequest::Listen { path } if supervisor.taken.contains(&path) => {
+                let error = Some(format!("{path}, in use by another process"));
+                (SupervisorEvent::Listening { path, error }, None)
             }
-            Ask::Listen { path } => {
+            SupervisorRequest::Listen { path } => {
                 supervisor.listening.insert(path.clone());
                 let fd = memory_file(1);
-                (Tell::Listening { path, error: None }, Some(fd))
+                (SupervisorEvent::Listening { path, error: None }, Some(fd))
             }
-            Ask::ListenFor { path, owner } => match supervisor.listen_for(&path, owner) {
-                Ok(peer) => {
-                    let outcome = Ok(peer);
-                    (Tell::ListeningFor { path, outcome }, Some(memory_file(1)))
+            SupervisorRequest::ListenFor { path, owner } => {
+                match supervisor.listen_for(&path, owner) {
+                    Ok(peer) => {
+                        let outcome = Ok(peer);
+                        (
+                            SupervisorEvent::ListeningFor { path, outcome },
+                            Some(memory_file(1)),
+                        )
+                    }
+                    Err(no) => {
+                        let outcome = Err(no);
+                        (SupervisorEvent::ListeningFor { path, outcome }, None)
+                    }
                 }
-                Err(no) => {
-                    let outcome = Err(no);
-                    (Tell::ListeningFor { path, outcome }, None)
-                }
-            },
-            Ask::Processes => (Tell::Processes(processes()), None),
-            Ask::ProcessUsage => (Tell::ProcessUsage(vec![CONTROL_USAGE]), None),
-            Ask::SocketDirs => {
+            }
+            SupervisorRequest::Processes => (SupervisorEvent::Processes(processes()), None),
+            SupervisorRequest::ProcessUsage => {
+                (SupervisorEvent::ProcessUsage(vec![CONTROL_USAGE]), None)
+            }
+            SupervisorRequest::SocketDirs => {
                 let all = SocketDir {
                     path: "/".to_owned(),
                     below: true,
                 };
-                (Tell::SocketDirs(vec![all]), None)
+                (SupervisorEvent::SocketDirs(vec![all]), None)
             }
-            Ask::Dials(all) => {
+            SupervisorRequest::Dials(all) => {
                 let mut beyond = all
                     .iter()
                     .filter(|(_, path)| supervisor.taken.contains(path));
@@ -512,32 +530,35 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
                 if error.is_none() {
                     supervisor.dials = all;
                 }
-                (Tell::Dials { error }, None)
+                (SupervisorEvent::Dials { error }, None)
             }
-            Ask::Drivers(specs) => {
+            SupervisorRequest::Drivers(specs) => {
                 let bad = |s: &&DriverSpec| supervisor.taken.contains(&s.device.interface);
                 let reason = |s: &DriverSpec| format!("interface {}: busy", s.device.interface);
                 let error = specs.iter().find(bad).map(|s| (s.name.clone(), reason(s)));
                 if error.is_none() {
                     supervisor.drivers = specs;
                 }
-                (Tell::Drivers { error }, None)
+                (SupervisorEvent::Drivers { error }, None)
             }
-            Ask::WatchGuests(watch) => {
+            SupervisorRequest::WatchGuests(watch) => {
                 supervisor.watch = watch;
                 continue;
             }
-            // What there is to tell, tests tell.
-            Ask::Events { .. } => continue,
-            Ask::WatchedGuests => (Tell::WatchedGuests(watched(&supervisor.watch)), None),
-            Ask::DriverStates => {
+            // Tests send the events themselves.
+            SupervisorRequest::Events { .. } => continue,
+            SupervisorRequest::WatchedGuests => (
+                SupervisorEvent::WatchedGuests(watched(&supervisor.watch)),
+                None,
+            ),
+            SupervisorRequest::DriverStates => {
                 let states = supervisor.drivers.iter().map(driver_state).collect();
-                (Tell::DriverStates(states), None)
+                (SupervisorEvent::DriverStates(states), None)
             }
-            Ask::InterfaceAddresses => {
+            SupervisorRequest::InterfaceAddresses => {
                 let names = supervisor.drivers.iter().map(|spec| spec.name.clone());
                 let addresses = names.map(|name| (name, [2, 0, 0, 0, 0, 1])).collect();
-                (Tell::InterfaceAddresses(addresses), None)
+                (SupervisorEvent::InterfaceAddresses(addresses), None)
             }
             other => panic!("control does not say {other:?}"),
         };
@@ -548,7 +569,7 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
     }
 }
 
-/// As if each port that names threads had two.
+/// Reports two threads for each port that names threads.
 fn watched(watch: &GuestWatch) -> WatchedGuests {
     WatchedGuests {
         by: "proc".to_owned(),
@@ -565,8 +586,8 @@ fn driver_state(spec: &DriverSpec) -> DriverState {
         pid: Some(20),
         restarts: 1,
         refused: Refused {
-            by_interface: 3,
-            too_long: 4,
+            rejected_by_interface: 3,
+            oversized_frames: 4,
         },
         reason: None,
     }
@@ -599,7 +620,7 @@ fn memory_file(len: u64) -> OwnedFd {
     fd
 }
 
-/// Everything around the engine, which outlives it.
+/// The engine's environment, which outlives it.
 pub(super) struct World {
     switch: Arc<Mutex<Switch>>,
     supervisor: Arc<Mutex<Supervisor>>,
@@ -609,27 +630,27 @@ pub(super) struct World {
     threads: Vec<JoinHandle<()>>,
     /// Copies of the peers' ends; shutting them down is how a peer goes away.
     ends: Vec<OwnedFd>,
-    /// How long the engine waits for a peer.
-    patience: Duration,
+    /// Timeout of the engine's requests.
+    timeout: Duration,
 }
 
 impl World {
-    /// A world in which these ports are wanted, in segments blue (10) and red (20).
+    /// A world with these desired ports, in segments blue (10) and red (20).
     pub(super) fn new(ports: Vec<PortSpec>) -> Self {
         let segment = |name: &str, vlan| SegmentSpec {
             name: name.to_owned(),
             vlan: Some(vlan),
             neighbour_suppression: false,
         };
-        let mut wanted = WantedState {
+        let mut desired = DesiredState {
             segments: vec![segment("blue", 10), segment("red", 20)],
             ports,
-            ..WantedState::default()
+            ..DesiredState::default()
         };
-        crate::wanted::check(&wanted, "/run/test".as_ref()).unwrap();
-        crate::wanted::normalise(&mut wanted);
+        crate::desired::check(&desired, "/run/test".as_ref()).unwrap();
+        crate::desired::normalise(&mut desired);
         let world = Self::empty();
-        Saved::initial(wanted).store(&world.state).unwrap();
+        Saved::initial(desired).store(&world.state).unwrap();
         world
     }
 
@@ -643,13 +664,13 @@ impl World {
             clock: Arc::new(AtomicU64::new(1_000_000)),
             threads: Vec::new(),
             ends: Vec::new(),
-            patience: PATIENCE,
+            timeout: ENGINE_TIMEOUT,
         }
     }
 
-    /// For tests in which a peer is silent.
-    pub(super) fn be_impatient(&mut self) {
-        self.patience = Duration::from_secs(1);
+    /// Shortens the timeout, for tests in which a peer does not reply.
+    pub(super) fn shorten_timeout(&mut self) {
+        self.timeout = Duration::from_secs(1);
     }
 
     pub(super) fn switch(&self) -> MutexGuard<'_, Switch> {
@@ -665,8 +686,8 @@ impl World {
         let (control_end, switch_end) = link::pair().unwrap();
         let (own, theirs) = link::pair().unwrap();
         self.ends = vec![switch_end.try_clone().unwrap(), theirs.try_clone().unwrap()];
-        let supervision: Link<Tell, Ask> = Link::new(theirs);
-        let start = Tell::StartControl {
+        let supervision: Link<SupervisorEvent, SupervisorRequest> = Link::new(theirs);
+        let start = SupervisorEvent::StartControl {
             runtime_dir: "/run/test".to_owned(),
             frozen: false,
         };
@@ -689,13 +710,13 @@ impl World {
         }));
         let clock = Arc::clone(&self.clock);
         let clock = move || Duration::from_millis(clock.load(Relaxed));
-        let (mut engine, _) = Engine::start_with(Link::new(own), Box::new(clock), self.patience)?;
-        // The switch follows all that it was sent before anything else happens.
+        let (mut engine, _) = Engine::start_with(Link::new(own), Box::new(clock), self.timeout)?;
+        // The switch executes all earlier commands before anything else happens.
         engine.switch.port_states()?;
         Ok(engine)
     }
 
-    /// The paths on which the supervisor listens, once it has heard everything.
+    /// Returns the paths on which the supervisor listens, once it has handled all messages.
     pub(super) fn listening(&self, engine: &mut Engine) -> Vec<String> {
         engine.supervisor.processes().unwrap();
         self.supervisor().listening.iter().cloned().collect()
@@ -705,42 +726,46 @@ impl World {
         Saved::load(&self.state).unwrap()
     }
 
-    /// The state file, for one who may not write it.
+    /// Returns the state file, opened for reading only.
     pub(super) fn file_that_cannot_be_written(&self) -> StateFile {
         let fd = self.state.as_fd().as_raw_fd();
         let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).unwrap();
         StateFile::from_fd(file.into())
     }
 
-    /// Another document in the state file.
+    /// Writes another document to the state file.
     pub(super) fn store(&self, saved: &mut Saved) {
         saved.store(&self.state).unwrap();
     }
 
-    /// The switch reports something.
-    pub(super) fn report(&self, report: &Report) {
+    /// Sends an event of the switch.
+    pub(super) fn report(&self, report: &SwitchEvent) {
         let end = self.ends[0].try_clone().unwrap();
-        Link::<Report, Request>::new(end).send(report, &[]).unwrap();
+        Link::<SwitchEvent, Request>::new(end)
+            .send(report, &[])
+            .unwrap();
     }
 
     pub(super) fn pass(&self, time: Duration) {
         self.clock.fetch_add(time.as_millis() as u64, Relaxed);
     }
 
-    /// The switch's end of its link is closed.
+    /// Closes the switch's end of its link.
     pub(super) fn hang_up_switch(&self) {
         rustix::net::shutdown(&self.ends[0], rustix::net::Shutdown::Both).unwrap();
     }
 
-    /// The supervisor's end of its link is closed.
+    /// Closes the supervisor's end of its link.
     pub(super) fn hang_up_supervisor(&self) {
         rustix::net::shutdown(&self.ends[1], rustix::net::Shutdown::Both).unwrap();
     }
 
-    /// The supervisor tells control something.
-    pub(super) fn tell(&self, tell: &Tell) {
+    /// Sends an event of the supervisor.
+    pub(super) fn tell(&self, tell: &SupervisorEvent) {
         let end = self.ends[1].try_clone().unwrap();
-        Link::<Tell, Ask>::new(end).send(tell, &[]).unwrap();
+        Link::<SupervisorEvent, SupervisorRequest>::new(end)
+            .send(tell, &[])
+            .unwrap();
     }
 
     /// Sends an upcall; `false` when the ring is full.
@@ -752,15 +777,16 @@ impl World {
         sent
     }
 
-    /// What the switch finds in its answer ring, after following it.
+    /// Returns the answers in the switch's ring, after following them.
     pub(super) fn answers(&self) -> Vec<Answer> {
         self.switch().read_answers()
     }
 
-    /// One frame without a flow: the upcall, its answer, and what else control sent with it.
+    /// Sends one frame without a flow, and checks its upcall, the answer, and what control sent
+    /// with it.
     pub(super) fn ask(&self, engine: &mut Engine, key: FlowKey) -> Action {
         assert!(self.send_upcall(7, key));
-        while engine.answer_upcalls().unwrap() {}
+        while engine.handle_upcalls().unwrap() {}
         let mut answers = self.answers();
         let last = answers.pop().expect("an upcall has an answer");
         let Answer::Install {
@@ -777,7 +803,7 @@ impl World {
         action
     }
 
-    /// The answer to this upcall.
+    /// Returns the answer to this upcall.
     pub(super) fn ask_with(&self, engine: &mut Engine, upcall: &Upcall) -> Answer {
         {
             let mut switch = self.switch();
@@ -785,11 +811,11 @@ impl World {
             assert!(upcalls.send(upcall));
             upcalls.ring_bell();
         }
-        while engine.answer_upcalls().unwrap() {}
+        while engine.handle_upcalls().unwrap() {}
         self.answers().pop().expect("an upcall has an answer")
     }
 
-    /// A frame as the switch sees it: by its flow, or by asking.
+    /// Returns the action for a frame: that of its flow, or of an upcall.
     pub(super) fn frame(&self, engine: &mut Engine, key: FlowKey) -> Action {
         let masked = *key.masked(&policy::DECISION_MASK).words();
         let cached = self.switch().flows.get_mut(&masked).map(|flow| {
@@ -812,19 +838,19 @@ impl World {
         }
     }
 
-    /// Waits until the switch has followed what it was sent, and the engine has heard all of it.
+    /// Waits until the switch has executed all commands, and the engine has read all events.
     pub(super) fn settle(&self, engine: &mut Engine) {
         engine.switch.port_states().unwrap();
-        engine.hear_switch().unwrap();
-        assert!(engine.asked.is_none());
+        engine.handle_switch_events().unwrap();
+        assert!(engine.stations_request.is_none());
     }
 
-    /// The orders since the last look.
+    /// Returns the commands since the last call.
     pub(super) fn orders(&self) -> Vec<String> {
         std::mem::take(&mut self.switch().orders)
     }
 
-    /// The flows taken back since the last look, as "in-port smac > dmac".
+    /// Returns the flows removed since the last call, as "in-port smac > dmac".
     pub(super) fn removed(&self) -> Vec<String> {
         let mut switch = self.switch();
         switch.read_answers();
@@ -834,7 +860,7 @@ impl World {
         all
     }
 
-    /// The flows that the switch has.
+    /// Returns the flows of the switch.
     pub(super) fn cached(&self) -> Vec<String> {
         let mut switch = self.switch();
         switch.read_answers();
@@ -871,7 +897,7 @@ pub(super) fn upcall(id: u64, key: FlowKey) -> Upcall {
     }
 }
 
-/// The station with this number; 255 is broadcast.
+/// Returns the MAC address with this number; 255 is broadcast.
 pub(super) fn mac(n: u8) -> MacAddr {
     match n {
         255 => MacAddr([255; 6]),
@@ -879,7 +905,7 @@ pub(super) fn mac(n: u8) -> MacAddr {
     }
 }
 
-/// An untagged frame that comes in by a port.
+/// Returns the key of an untagged frame that comes in by a port.
 pub(super) fn key(port: u32, from: u8, to: u8) -> FlowKey {
     FlowKey::default()
         .with_in_port(port)
@@ -887,53 +913,53 @@ pub(super) fn key(port: u32, from: u8, to: u8) -> FlowKey {
         .with_dmac(mac(to))
 }
 
-/// An access port in a segment, whose guest may be many.
+/// Returns an access port in a segment, whose guest may be many.
 pub(super) fn port(name: &str, segment: &str) -> PortSpec {
     PortSpec {
         segment: Some(segment.to_owned()),
-        guard: GuardSpec::open(),
+        port_security: PortSecuritySpec::open(),
         ..PortSpec::vhost_user(name, format!("{name}.sock"))
     }
 }
 
-/// To a port, untagged.
+/// Returns the action to a port, untagged.
 pub(super) fn to(port: u32) -> Action {
     let port = PortId(port);
     Action::Unicast { port, tag: None }
 }
 
-/// To all of the segment: 0 default, 1 blue, 2 red.
+/// Returns the action to all of the segment: 0 default, 1 blue, 2 red.
 pub(super) fn flood(segment: u16) -> Action {
     Action::flood(SegmentId(segment))
 }
 
 /// Changes one by one.
 impl Engine {
-    /// Plans a change and makes it.
-    pub(super) fn try_change(&mut self, request: &AskedFor) -> Result<Wanted, Problem> {
+    /// Plans a change and applies it.
+    pub(super) fn try_change(&mut self, request: &AskedFor) -> Result<Desired, Problem> {
         let plan = Plan::new(&self.basis(), request)?;
         self.change(request, plan)
     }
 
-    /// Makes a planned change, or plans it anew, as the API's side does.
-    pub(super) fn change(&mut self, request: &AskedFor, plan: Plan) -> Result<Wanted, Problem> {
-        let changed = self.follow_plan(Box::new((request.clone(), plan)))?;
-        match changed.wanted {
-            Some(wanted) => Ok(wanted),
+    /// Applies a planned change, or plans it again, as the API's side does.
+    pub(super) fn change(&mut self, request: &AskedFor, plan: Plan) -> Result<Desired, Problem> {
+        let changed = self.execute_plan(Box::new((request.clone(), plan)))?;
+        match changed.desired {
+            Some(desired) => Ok(desired),
             None => {
-                let plan = changed.planned.1.anew(changed.basis, request)?;
+                let plan = changed.planned.1.replan(changed.basis, request)?;
                 self.change(request, plan)
             }
         }
     }
 
-    pub(super) fn change_to(&mut self, change: Change) -> Result<Wanted, Problem> {
+    pub(super) fn change_to(&mut self, change: Change) -> Result<Desired, Problem> {
         self.try_change(&asked(change))
     }
 
     pub(super) fn add_port(&mut self, spec: PortSpec) -> Result<PortStatus, Problem> {
-        let wanted = self.change_to(Change::AddPort(Box::new(spec)))?;
-        Ok(wanted.port.unwrap())
+        let desired = self.change_to(Change::AddPort(Box::new(spec)))?;
+        Ok(desired.port.unwrap())
     }
 
     pub(super) fn set_port(

@@ -1,4 +1,4 @@
-//! Moves, true and false.
+//! Tests of true and false moves.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn claimed() -> Fdb {
     fdb
 }
 
-fn hear(fdb: &mut Fdb, now: Duration, port: PortId) -> Vec<Effect> {
+fn observe(fdb: &mut Fdb, now: Duration, port: PortId) -> Vec<Effect> {
     fdb.learn(now, LAN, mac(1), port)
 }
 
@@ -42,9 +42,9 @@ fn bar(port: PortId, until: Duration) -> Effect {
 fn a_true_migration_is_instant_and_final() {
     let mut fdb = claimed();
     assert_eq!(holder(&fdb, secs(10)), Some(B));
-    assert_eq!(hear(&mut fdb, secs(11), B), []);
-    // Long afterwards it comes back.
-    hear(&mut fdb, secs(200), A);
+    assert_eq!(observe(&mut fdb, secs(11), B), []);
+    // Much later the guest moves back.
+    observe(&mut fdb, secs(200), A);
     assert_eq!(holder(&fdb, secs(200)), Some(A));
     assert_eq!(fdb.counters().false_claims, 0);
 }
@@ -60,12 +60,12 @@ fn a_false_claim_is_taken_back_and_barred() {
         to: A,
     };
     let both = invalidate(LAN, mac(1));
-    assert_eq!(hear(&mut fdb, secs(11), A), [back, both, bar(B, until)]);
+    assert_eq!(observe(&mut fdb, secs(11), A), [back, both, bar(B, until)]);
     assert_eq!(holder(&fdb, secs(11)), Some(A));
     assert!(barred(&fdb, until - millis(1), B) && !barred(&fdb, until, B));
     assert!(!barred(&fdb, secs(11), A) && !barred(&fdb, secs(11), C));
     assert_eq!(
-        hear(&mut fdb, secs(12), B),
+        observe(&mut fdb, secs(12), B),
         refused(B, mac(1), Refusal::Barred)
     );
     assert_eq!(holder(&fdb, secs(12)), Some(A));
@@ -75,7 +75,7 @@ fn a_false_claim_is_taken_back_and_barred() {
 #[test]
 fn the_window_ends() {
     let mut fdb = claimed();
-    let effects = hear(&mut fdb, millis(11_001), A);
+    let effects = observe(&mut fdb, millis(11_001), A);
     assert!(
         !effects
             .iter()
@@ -91,23 +91,21 @@ fn the_window_ends() {
 #[test]
 fn the_end_of_a_bar_is_reported_once() {
     let mut fdb = claimed();
-    hear(&mut fdb, secs(11), A);
-    assert_eq!(fdb.next_expiry(), Some(secs(41)));
+    observe(&mut fdb, secs(11), A);
     assert_eq!(fdb.expire(secs(40)), []);
     assert_eq!(fdb.expire(secs(41)), [invalidate(LAN, mac(1))]);
     assert_eq!(fdb.expire(secs(41)), []);
-    assert_eq!(fdb.next_expiry(), Some(secs(311)));
 }
 
 #[test]
 fn repeated_claims_are_barred_longer_up_to_a_limit() {
     let mut fdb = Fdb::default();
-    hear(&mut fdb, secs(0), A);
+    observe(&mut fdb, secs(0), A);
     let mut now = secs(1);
     for hold in [30, 60, 120, 240, 480, 600, 600] {
         fdb.refresh(now, LAN, mac(1), A);
-        hear(&mut fdb, now, B);
-        let effects = hear(&mut fdb, now + millis(500), A);
+        observe(&mut fdb, now, B);
+        let effects = observe(&mut fdb, now + millis(500), A);
         assert_eq!(effects[2], bar(B, now + millis(500) + secs(hold)));
         for step in 0..hold {
             fdb.refresh(now + secs(step), LAN, mac(1), A);
@@ -115,70 +113,73 @@ fn repeated_claims_are_barred_longer_up_to_a_limit() {
         now += millis(500) + secs(hold);
         fdb.expire(now);
     }
-    // After as long a time of good behaviour it starts anew.
+    // After the same time without a false claim, the duration starts again at its minimum.
     fdb.refresh(now + secs(599), LAN, mac(1), A);
     now += secs(600);
     fdb.expire(now);
-    hear(&mut fdb, now, B);
-    assert_eq!(hear(&mut fdb, now, A)[2], bar(B, now + secs(30)));
+    observe(&mut fdb, now, B);
+    assert_eq!(observe(&mut fdb, now, A)[2], bar(B, now + secs(30)));
 }
 
 #[test]
-fn who_robbed_an_idle_neighbour_cannot_have_it_barred() {
+fn a_false_claimant_of_an_idle_address_cannot_have_its_owner_barred() {
     let mut fdb = claimed();
-    hear(&mut fdb, secs(60), A);
-    let effects = hear(&mut fdb, secs(60), B);
+    observe(&mut fdb, secs(60), A);
+    let effects = observe(&mut fdb, secs(60), B);
     assert_eq!(effects, [bar(B, secs(90)), invalidate(LAN, mac(1))]);
     assert_eq!(holder(&fdb, secs(60)), Some(A));
     assert!(!barred(&fdb, secs(60), A));
 }
 
 #[test]
-fn two_claimants_do_not_outwit_the_holder() {
+fn two_false_claimants_do_not_displace_the_holder() {
     let mut fdb = claimed();
-    hear(&mut fdb, millis(10_100), C);
+    observe(&mut fdb, millis(10_100), C);
     assert_eq!(holder(&fdb, millis(10_100)), Some(C));
-    hear(&mut fdb, millis(10_200), A);
-    hear(&mut fdb, millis(10_300), C);
+    observe(&mut fdb, millis(10_200), A);
+    observe(&mut fdb, millis(10_300), C);
     assert!(barred(&fdb, millis(10_300), C));
-    hear(&mut fdb, millis(10_400), B);
-    hear(&mut fdb, millis(10_500), A);
+    observe(&mut fdb, millis(10_400), B);
+    observe(&mut fdb, millis(10_500), A);
     assert!(barred(&fdb, millis(10_500), B));
     assert_eq!(holder(&fdb, millis(10_500)), Some(A));
     assert!(!barred(&fdb, millis(10_500), A));
 }
 
 #[test]
-fn a_claim_that_nobody_upheld_is_forgotten() {
+fn an_unused_claim_is_forgotten() {
     let mut fdb = claimed();
     for now in (20..=400).step_by(20) {
-        hear(&mut fdb, secs(now), B);
+        observe(&mut fdb, secs(now), B);
     }
     // A is now the newcomer.
-    hear(&mut fdb, secs(401), A);
-    assert_eq!(hear(&mut fdb, secs(402), B)[2], bar(A, secs(432)));
+    observe(&mut fdb, secs(401), A);
+    assert_eq!(observe(&mut fdb, secs(402), B)[2], bar(A, secs(432)));
 }
 
 #[test]
 fn bars_end_with_the_holder() {
     let mut fdb = claimed();
-    hear(&mut fdb, secs(11), A);
+    observe(&mut fdb, secs(11), A);
     fdb.forget_port(A);
     assert!(!barred(&fdb, secs(11), B));
-    hear(&mut fdb, secs(12), B);
+    observe(&mut fdb, secs(12), B);
     assert_eq!(holder(&fdb, secs(12)), Some(B));
 }
 
 #[test]
 fn a_new_port_with_an_old_number_has_a_clean_record() {
     let mut fdb = claimed();
-    hear(&mut fdb, secs(11), A);
+    observe(&mut fdb, secs(11), A);
     assert_eq!(fdb.forget_port(B), [invalidate(LAN, mac(1))]);
     assert!(!barred(&fdb, secs(11), B));
-    // Nor does it inherit the claim of its predecessor.
+    // It does not inherit the claim of the old port, either.
     let mut fdb = claimed();
     assert_eq!(fdb.forget_port(A), []);
-    hear(&mut fdb, millis(10_500), A);
+    observe(&mut fdb, millis(10_500), A);
     assert_eq!(holder(&fdb, millis(10_500)), Some(A));
-    assert_eq!(hear(&mut fdb, millis(10_600), B)[2], bar(A, millis(40_600)));
+    assert_eq!(
+        observe(&mut fdb, millis(10_600), B)[2],
+        bar(A, millis(40_600))
+    );
 }

@@ -1,4 +1,5 @@
-//! `packaging/prometheus-alerts.yml`: it asks for what there is, and each alert comes when it should.
+//! `packaging/prometheus-alerts.yml` names existing metrics and reasons, and its alerts fire as
+//! tested by promtool.
 
 use std::process::Command;
 
@@ -17,7 +18,7 @@ fn alerts_ask_for_nothing_that_there_is_not() {
     }
 }
 
-/// Reasons are spelt out, or begin as some do: `spoofed-.*`.
+/// Reasons are whole names, or prefixes like `spoofed-.*`.
 #[test]
 fn reasons_that_alerts_name_are_reasons() {
     let lists = ALERTS
@@ -35,7 +36,7 @@ fn reasons_that_alerts_name_are_reasons() {
     }
 }
 
-/// Without Debian's `prometheus` there is no promtool, and only the names are checked.
+/// Without promtool (Debian's `prometheus`), only names are checked.
 #[test]
 fn promtool_reads_the_alerts_and_they_come_when_they_should() {
     for line in [

@@ -1,4 +1,4 @@
-//! Questions about single frames and flows.
+//! Handlers of traces and cached flows.
 
 use api::v1::{FlowsDocument, FlowsFilter, PurgeFilter, TraceDocument, TraceRequest};
 use axum::Json;
@@ -8,38 +8,58 @@ use axum::http::{HeaderMap, StatusCode};
 
 use super::{Body, query};
 use crate::command::EngineHandle;
-use crate::server::requests::{Client, Done, document};
+use crate::server::requests::{Client, HandlerResult, document};
 
-/// What would become of a frame, and why
+/// Trace a frame
 ///
-/// Nothing is sent, learned or counted.
-#[utoipa::path(post, operation_id = "trace_frame", path = "/v1/trace", request_body = TraceRequest, responses((status = 200, body = TraceDocument)))]
+/// Predicts the path of a frame and gives the reason of each step. Nothing is sent, learned or
+/// counted.
+#[utoipa::path(
+    post,
+    operation_id = "trace_frame",
+    path = "/v1/trace",
+    request_body = TraceRequest,
+    responses((status = 200, body = TraceDocument)),
+)]
 pub(in crate::server) async fn trace(
     State(engine): State<EngineHandle>,
     headers: HeaderMap,
     body: Body,
-) -> Done<Json<TraceDocument>> {
+) -> HandlerResult<Json<TraceDocument>> {
     let request: TraceRequest = document(&headers, body)?;
     Ok(Json(engine.trace(request).await?))
 }
 
-/// Forget the cached flows
+/// Purge cached flows
 ///
-/// All, or those from and to a port. They are decided anew when their next frames come, and nothing is lost.
-#[utoipa::path(delete, operation_id = "purge_flows", path = "/v1/flows", params(PurgeFilter), responses((status = 204)))]
+/// Removes all flows, or those from and to a port. They are decided again when their next frames
+/// arrive; no frame is lost.
+#[utoipa::path(
+    delete,
+    operation_id = "purge_flows",
+    path = "/v1/flows",
+    params(PurgeFilter),
+    responses((status = 204)),
+)]
 pub(in crate::server) async fn purge(
     Client(engine): Client,
     filter: Result<Query<PurgeFilter>, QueryRejection>,
-) -> Done<StatusCode> {
+) -> HandlerResult<StatusCode> {
     engine.purge_flows(query(filter)?.port).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The busiest cached flows
-#[utoipa::path(get, operation_id = "list_flows", path = "/v1/flows", params(FlowsFilter), responses((status = 200, body = FlowsDocument)))]
+/// Show the busiest cached flows
+#[utoipa::path(
+    get,
+    operation_id = "list_flows",
+    path = "/v1/flows",
+    params(FlowsFilter),
+    responses((status = 200, body = FlowsDocument)),
+)]
 pub(in crate::server) async fn flows(
     State(engine): State<EngineHandle>,
     filter: Result<Query<FlowsFilter>, QueryRejection>,
-) -> Done<Json<FlowsDocument>> {
+) -> HandlerResult<Json<FlowsDocument>> {
     Ok(Json(engine.flows(query(filter)?).await?))
 }

@@ -3,29 +3,30 @@
 use super::*;
 
 #[tokio::test]
-async fn warnings_name_rules_that_never_decide_and_lists_that_are_nobodys() {
+async fn warnings_name_rules_that_never_decide_and_unattached_lists() {
     let site = Site::start();
     let lists = r#"{"lists":[{"name":"idle","direction":"to-guest","rules":[
         {"name":"all","action":"allow"},{"name":"web","action":"allow","protocol":"tcp"}]}]}"#;
     assert_eq!(site.ask("PUT", "/v1/access", lists).await.0, 200);
     let (status, _, warnings) = site.ask("GET", "/v1/access/warnings", "").await;
-    let told = json!({
+    let expected = json!({
         "shadowed": [{"list": "idle", "rule": "web", "by": "all"}],
         "unattached": ["idle"],
     });
-    assert_eq!((status, warnings), (200, told));
+    assert_eq!((status, warnings), (200, expected));
     let (status, _, all) = site.ask("GET", "/v1/warnings", "").await;
-    let told = json!({"warnings": [
+    let expected = json!({"warnings": [
         {"text": "acl \"idle\" has no ports, groups or segments, and does nothing", "ports": []},
         {"text": "acl \"idle\", rule \"web\" is never reached: \"all\" comes first", "ports": []},
     ]});
-    assert_eq!((status, all), (200, told));
+    assert_eq!((status, all), (200, expected));
 }
 
 #[tokio::test]
-async fn what_a_rule_names_is_not_removed() {
+async fn an_object_that_a_rule_names_is_not_removed() {
     let site = Site::start();
-    let lists = r#"{"address_sets":[{"name":"office","addresses":["10.0.0.0/8"]}],"groups":[{"name":"web","ports":[]}],
+    let lists = r#"{"address_sets":[{"name":"office","addresses":["10.0.0.0/8"]}],
+        "groups":[{"name":"web","ports":[]}],
         "lists":[{"name":"in","direction":"to-guest","rules":[
             {"name":"1","action":"allow","source":["@office"],"peer_groups":["web"]}]}]}"#;
     assert_eq!(site.ask("PUT", "/v1/access", lists).await.0, 200);
@@ -34,10 +35,11 @@ async fn what_a_rule_names_is_not_removed() {
         ("/v1/access/address_sets/office", "address set `office`"),
     ] {
         let problem = site.refused("DELETE", path, "").await;
-        let told = format!(
-            "{what} cannot be removed: rule `1` of access list `in` names it; change or remove that first"
+        let expected = format!(
+            "{what} cannot be removed: rule `1` of access list `in` names it; \
+             change or remove that first"
         );
-        assert_eq!((problem.status, problem.detail), (409, told));
+        assert_eq!((problem.status, problem.detail), (409, expected));
     }
     let gone = "/v1/access/lists/in/rules/1";
     assert_eq!(site.ask("DELETE", gone, "").await.0, 204);
@@ -49,8 +51,10 @@ async fn what_a_rule_names_is_not_removed() {
 #[tokio::test]
 async fn sets_and_groups_are_read_one_by_one_and_counts_of_rules() {
     let site = Site::start();
-    let model = r#"{"address_sets":[{"name":"office","addresses":["10.0.0.0/8"]}],"groups":[{"name":"web","ports":[]}],
-        "lists":[{"name":"in","direction":"to-guest","groups":["web"],"rules":[{"name":"1","action":"allow"}]}]}"#;
+    let model = r#"{"address_sets":[{"name":"office","addresses":["10.0.0.0/8"]}],
+        "groups":[{"name":"web","ports":[]}],
+        "lists":[{"name":"in","direction":"to-guest","groups":["web"],
+        "rules":[{"name":"1","action":"allow"}]}]}"#;
     assert_eq!(site.ask("PUT", "/v1/access", model).await.0, 200);
     for (path, expected) in [
         (

@@ -1,39 +1,39 @@
-//! What a change alters, where the client asks for that.
+//! Responses with the differences that a change makes.
 
 use super::*;
 
 #[tokio::test]
-async fn a_change_is_told_before_it_is_done_and_when_it_is() {
+async fn a_change_is_previewed_and_made() {
     let site = Site::start();
     assert_eq!(site.ask("PUT", "/v1/state", "{}").await.0, 200);
     let first = site.tag().await;
-    let wanted = format!(r#"{{"switch":{{"name":"host1"}},"ports":[{VM1}]}}"#);
+    let desired = format!(r#"{{"switch":{{"name":"host1"}},"ports":[{VM1}]}}"#);
     let path = "/v1/state?dry_run=true&changes=true";
-    let (status, head, dry) = site.ask("PUT", path, &wanted).await;
+    let (status, head, dry) = site.ask("PUT", path, &desired).await;
     assert_eq!((status, tag_of(&head)), (200, first.clone()));
-    assert_eq!(dry["wanted"]["ports"][0]["name"], "vm1");
-    let told = &dry["changes"];
-    assert_eq!(told.as_array().unwrap().len(), 2);
+    assert_eq!(dry["desired"]["ports"][0]["name"], "vm1");
+    let result = &dry["changes"];
+    assert_eq!(result.as_array().unwrap().len(), 2);
     let name = json!([{"field": "name", "from": "lasthop", "to": "host1"}]);
     let switch =
         json!({"action": "change", "subject": "switch", "fields": name, "disconnects": false});
-    assert_eq!(told[0], switch);
+    assert_eq!(result[0], switch);
     assert_eq!(
-        (&told[1]["action"], &told[1]["name"]),
+        (&result[1]["action"], &result[1]["name"]),
         (&json!("add"), &json!("vm1"))
     );
     assert_eq!(site.tag().await, first, "it was only looked at");
 
-    let (status, head, done) = site.ask("PUT", "/v1/state?changes=true", &wanted).await;
+    let (status, head, done) = site.ask("PUT", "/v1/state?changes=true", &desired).await;
     assert_eq!((status, done), (200, dry));
     assert_eq!(tag_of(&head), site.tag().await);
     assert_ne!(site.tag().await, first);
-    let (_, _, none) = site.ask("PUT", path, &wanted).await;
+    let (_, _, none) = site.ask("PUT", path, &desired).await;
     assert_eq!(none["changes"], json!([]));
 }
 
 #[tokio::test]
-async fn whatever_can_change_can_be_only_looked_at() {
+async fn every_change_has_a_dry_run() {
     let site = Site::start();
     site.ask("POST", "/v1/ports", VM1).await;
     site.ask("POST", "/v1/segments", r#"{"name":"blue"}"#).await;
@@ -80,9 +80,9 @@ async fn whatever_can_change_can_be_only_looked_at() {
         let step = &body["changes"][0];
         let word = |field: &str| step[field].as_str().unwrap().to_owned();
         let (action, subject, name) = (word("action"), word("subject"), word("name"));
-        let told = format!("{action} {subject} {name} {}", step["disconnects"]);
-        assert_eq!(told, expected);
-        assert!(body["wanted"]["ports"].is_array());
+        let result = format!("{action} {subject} {name} {}", step["disconnects"]);
+        assert_eq!(result, expected);
+        assert!(body["desired"]["ports"].is_array());
     }
     for (method, path, body, status) in [
         ("PATCH", "/v1/ports/vm1", r#"{"mtu":3}"#, 422),
@@ -97,7 +97,7 @@ async fn whatever_can_change_can_be_only_looked_at() {
 }
 
 #[tokio::test]
-async fn an_option_that_is_misspelt_changes_nothing() {
+async fn a_misspelt_option_changes_nothing() {
     let site = Site::start();
     let before = site.tag().await;
     for query in ["dryrun=true", "dry_run=1", "changes=all"] {

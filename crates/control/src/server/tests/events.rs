@@ -12,10 +12,10 @@ use crate::events;
 const SOON: Duration = Duration::from_secs(20);
 const PORT: &str = r#"{"name":"vm1","kind":"vhost-user","socket":"vm1.sock"}"#;
 
-/// A client that watches.
+/// A client that watches events.
 struct Watcher {
     reader: OwnedReadHalf,
-    /// Open as long as it watches.
+    /// Keeps the connection open.
     _writer: OwnedWriteHalf,
     text: String,
 }
@@ -33,7 +33,7 @@ impl Watcher {
         }
     }
 
-    /// Reads until there is something in what has come; all of it.
+    /// Reads until the input contains a text; returns all of it.
     async fn until(&mut self, what: &str) -> &str {
         let read = async {
             while !self.text.contains(what) {
@@ -49,16 +49,16 @@ impl Watcher {
         &self.text
     }
 
-    /// Whether its connection ends.
+    /// Returns whether its connection ends.
     async fn ends(&mut self) {
         let mut rest = Vec::new();
         let read = timeout(SOON, self.reader.read_to_end(&mut rest)).await;
-        assert!(read.is_ok(), "it goes on");
+        assert!(read.is_ok(), "the stream is stuck");
     }
 }
 
 #[tokio::test]
-async fn whoever_watches_sees_what_was_changed_and_by_whom() {
+async fn change_events_name_the_requester() {
     let site = Site::start();
     let mut watcher = Watcher::new(&site, "/v1/events?port=vm1", "").await;
     let head = watcher.until("id: ").await;
@@ -77,9 +77,9 @@ async fn whoever_watches_sees_what_was_changed_and_by_whom() {
         .map(|(_, data)| serde_json::from_str(data).unwrap())
         .collect();
     let short = |event: &Value| json!([event["kind"], event["action"], event["name"]]);
-    let told: Vec<Value> = all.iter().map(short).collect();
+    let result: Vec<Value> = all.iter().map(short).collect();
     assert_eq!(
-        told,
+        result,
         [
             json!(["change", "add", "vm1"]),
             json!(["change", "change", "vm1"])
@@ -91,7 +91,7 @@ async fn whoever_watches_sees_what_was_changed_and_by_whom() {
 }
 
 #[tokio::test]
-async fn what_is_only_looked_at_or_refused_is_no_event() {
+async fn dry_runs_and_refused_changes_are_no_events() {
     let site = Site::start();
     site.ask(
         "PUT",
@@ -104,12 +104,12 @@ async fn what_is_only_looked_at_or_refused_is_no_event() {
     let mut watcher = Watcher::new(&site, "/v1/events?last=10", "").await;
     let text = watcher.until("data: ").await;
     assert_eq!(text.matches("event: ").count(), 1, "{text}");
-    assert!(text.contains(r#""kind":"flushed""#), "{text}");
+    assert!(text.contains(r#""kind":"fdb_flushed""#), "{text}");
     assert!(text.contains(r#""port":"vm1","count":1}"#), "{text}");
 }
 
 #[tokio::test]
-async fn a_capture_is_told_when_it_begins_and_ends() {
+async fn start_and_end_of_a_capture_are_events() {
     let site = Site::start();
     let mut capture = Watcher::new(
         &site,
@@ -122,13 +122,13 @@ async fn a_capture_is_told_when_it_begins_and_ends() {
     let mut watcher = Watcher::new(&site, "/v1/events?kind=capture&last=10", "").await;
     let text = watcher.until(r#""progress":"done""#).await;
     assert!(
-        text.contains(r#""number":5,"filter":"arp","progress":"begun""#),
+        text.contains(r#""number":5,"filter":"arp","progress":"started""#),
         "{text}"
     );
 }
 
 #[tokio::test]
-async fn who_comes_back_goes_on_and_hears_what_it_has_missed() {
+async fn a_client_resumes_and_gets_the_missed_events() {
     let site = Site::start();
     let mut first = Watcher::new(&site, "/v1/events", "").await;
     let begin = first.until("id: ").await.to_owned();
@@ -146,7 +146,7 @@ async fn who_comes_back_goes_on_and_hears_what_it_has_missed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_meant_is_refused() {
+async fn contradicting_requests_are_refused() {
     let site = Site::start();
     for (path, field) in [
         ("/v1/events?kind=ports", "kind"),
@@ -171,10 +171,10 @@ async fn what_cannot_be_meant_is_refused() {
 }
 
 #[tokio::test]
-async fn there_are_places_for_so_many_who_watch_and_others_are_served() {
+async fn streams_are_bounded_and_other_clients_are_served() {
     let site = Site::start();
     let mut all = Vec::new();
-    for _ in 0..events::CLIENTS {
+    for _ in 0..events::MAX_CLIENTS {
         let mut watcher = Watcher::new(&site, "/v1/events", "").await;
         watcher.until("id: ").await;
         all.push(watcher);
@@ -185,7 +185,7 @@ async fn there_are_places_for_so_many_who_watch_and_others_are_served() {
     assert_eq!(site.ask("GET", "/v1/status", "").await.0, 200);
     all.pop();
     let mut watcher = Watcher::new(&site, "/v1/events", "").await;
-    // The server sees in its own time that one has gone.
+    // The server notices only after a while that a client is gone.
     while watcher.until("HTTP/1.1 ").await.contains("503") {
         tokio::task::yield_now().await;
         watcher = Watcher::new(&site, "/v1/events", "").await;
@@ -194,7 +194,7 @@ async fn there_are_places_for_so_many_who_watch_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_nobody_up_and_hears_how_much_it_has_missed() {
+async fn a_client_that_does_not_read_gets_the_number_of_missed_events() {
     let site = Site::start();
     let events = site.events.clone();
     let mut watcher = Watcher::new(&site, "/v1/events", "").await;
@@ -206,9 +206,9 @@ async fn a_client_that_does_not_read_holds_nobody_up_and_hears_how_much_it_has_m
             port: "vm1".to_owned(),
             number,
             filter: long.clone(),
-            progress: api::v1::Progress::Begun,
+            progress: api::v1::Progress::Started,
         };
-        events.adopt(events::untold(what, 0));
+        events.publish(events::unlogged(what, 0));
         if number % 1000 == 0 {
             assert_eq!(site.ask("GET", "/v1/status", "").await.0, 200);
         }

@@ -10,8 +10,8 @@ async fn a_static_entry_is_put_and_removed_at_its_own_path() {
     let path = "/v1/fdb/static/default/52:54:00:00:00:0A";
     let body = r#"{"mac":"52:54:00:00:00:0A","port":"vm1"}"#;
     let entry = |mac: &str| json!({"segment": "default", "mac": mac, "port": "vm1"});
-    let (status, _, told) = site.ask("PUT", path, body).await;
-    assert_eq!((status, told), (200, entry("52:54:00:00:00:0A")));
+    let (status, _, result) = site.ask("PUT", path, body).await;
+    assert_eq!((status, result), (200, entry("52:54:00:00:00:0A")));
     let (_, _, all) = site.ask("GET", "/v1/fdb/static", "").await;
     assert_eq!(all, json!([entry("52:54:00:00:00:0a")]));
     for (path, body, status, field) in [
@@ -36,8 +36,8 @@ async fn a_static_entry_is_put_and_removed_at_its_own_path() {
         (path, r#"{"mac":"52:54:00:00:00:0A"}"#, 422, "port"),
     ] {
         let problem = site.refused("PUT", path, body).await;
-        let told = (problem.status, problem.field.as_deref());
-        assert_eq!(told, (status, Some(field)), "{body}: {problem}");
+        let result = (problem.status, problem.field.as_deref());
+        assert_eq!(result, (status, Some(field)), "{body}: {problem}");
     }
     let dry = format!("{path}?dry_run=true");
     let (_, _, changes) = site.ask("DELETE", &dry, "").await;

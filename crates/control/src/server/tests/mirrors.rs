@@ -1,4 +1,4 @@
-//! Mirrors over the API: one by one, under the tag of everything.
+//! Mirrors over the API: one by one, with the ETag of the desired state.
 
 use super::*;
 
@@ -50,9 +50,11 @@ async fn a_mirror_is_added_shown_replaced_and_removed() {
     let (status, _, list) = site.ask("GET", "/v1/mirrors", "").await;
     assert_eq!(status, 200);
     let first = json!({
-        "name": "m1", "to": "vm2", "ports": [], "direction": "both", "segments": ["blue"], "filter": "icmp",
+        "name": "m1", "to": "vm2", "ports": [], "direction": "both", "segments": ["blue"],
+        "filter": "icmp",
         // The fake knows no port of that name.
-        "copied": {"packets": 0, "bytes": 0}, "lost": {}, "state": "unknown", "to_guest": {"packets": 0, "bytes": 0}, "drops": {},
+        "copied": {"packets": 0, "bytes": 0}, "lost": {}, "state": "unknown",
+        "to_guest": {"packets": 0, "bytes": 0}, "drops": {},
     });
     assert_eq!(list["mirrors"][0], first);
 
@@ -115,7 +117,8 @@ async fn a_wrong_mirror_names_the_field_and_changes_nothing() {
     let site = site().await;
     site.ask("POST", "/v1/mirrors", M1).await;
     let tag = site.tag().await;
-    // Body, status, field, part of the detail; of a mirror that is added, and put in place if it is called otherwise.
+    // Body, status, field, part of the detail; of a mirror that is added, and put if its name
+    // differs.
     for (body, status, field, detail) in [
         (
             M1,

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A made tree.
+/// A folder with a tree like `/sys/devices/system`.
 struct Tree(TempDir);
 
 impl Tree {
@@ -23,7 +23,8 @@ impl Tree {
         fs::write(path, format!("{text}\n")).unwrap();
     }
 
-    /// Describes a core: siblings, then sharers of L1 data, L1 instructions, L2, L3 as far as there are any.
+    /// Describes a core: siblings, then sharers of L1 data, L1 instructions, L2, L3 as far as there
+    /// are any.
     fn core(&self, core: u16, siblings: &str, caches: &[(u16, &str)]) {
         let cpu = format!("cpu/cpu{core}");
         self.write(&format!("{cpu}/topology/thread_siblings_list"), siblings);
@@ -141,7 +142,7 @@ fn a_virtual_machine_with_two_cores() {
 }
 
 #[test]
-fn a_core_that_is_offline_is_nobodys_neighbour() {
+fn a_core_that_is_offline_shares_nothing() {
     let tree = Tree::new();
     tree.write("cpu/online", "1-3");
     tree.nodes(&["0-3"]);
@@ -174,7 +175,8 @@ fn a_tree_that_is_missing_or_odd_is_taken_as_nothing_shared() {
     assert!(rows(&tree.read(&[])).is_empty());
     tree.write("cpu/online", "0-1,x,9-3,7-99999,70000,,-");
     tree.write("node/online", "zero");
-    // A core that is not among the sharers of its own cache; a level that is no number; a file for a folder.
+    // A core that is not among the sharers of its own cache; a level that is no number; a file for
+    // a folder.
     tree.core(0, "1", &[(1, "1"), (2, ""), (3, "-")]);
     tree.write("cpu/cpu1/cache/index0/level", "L1");
     tree.write("cpu/cpu1/topology", "nothing");

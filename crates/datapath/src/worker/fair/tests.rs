@@ -1,4 +1,4 @@
-//! Shares, without threads and without time: a batch costs what the test says.
+//! Shares of ports, without threads and clocks: the tests set the cost of a batch.
 
 use std::cell::Cell;
 
@@ -15,20 +15,20 @@ use wire::packet::Parsed;
 use super::super::active::ActivePairs;
 use super::*;
 
-/// Who wants how much, for the accounts alone.
+/// The traffic of a port, for the accounts alone.
 #[derive(Clone, Debug)]
 struct Guest {
     weight: u16,
-    /// Ticks of each of its batches, over and over.
+    /// Ticks of each of its batches, repeated.
     costs: Vec<u64>,
     /// Rounds without a frame after each batch.
     pause: usize,
-    /// Done so far.
+    /// Batches so far.
     used: u64,
     batches: usize,
     /// The next round in which it has frames.
     next: usize,
-    /// Rounds that it had frames in, one after the other, without a turn; the most.
+    /// The most rounds in a row with frames and without a turn.
     waited: usize,
     longest: usize,
 }
@@ -52,10 +52,10 @@ impl Guest {
     }
 }
 
-/// Rounds as the worker has them. Says whether there was ever a round in which somebody had frames and that was to
-/// be the last.
+/// Plays rounds as the worker does. Returns whether there was a round with frames after which the
+/// worker would have slept.
 fn play(guests: &mut [Guest], rounds: usize) -> bool {
-    let mut fair = Fair::default();
+    let mut fair = FairQueue::default();
     let id = |at: usize| PortId(at as u32);
     for (at, guest) in guests.iter().enumerate() {
         fair.set_weight(id(at), guest.weight);
@@ -66,7 +66,7 @@ fn play(guests: &mut [Guest], rounds: usize) -> bool {
         for (at, guest) in guests.iter_mut().enumerate() {
             let has_frames = guest.next <= round;
             had_frames |= has_frames;
-            if !fair.may_go(id(at)) {
+            if !fair.is_eligible(id(at)) {
                 guest.waited += usize::from(has_frames);
                 guest.longest = guest.longest.max(guest.waited);
                 continue;
@@ -109,25 +109,31 @@ proptest! {
         let by_weight = |g: &Guest| g.used as f64 / f64::from(g.weight);
         let least = guests.iter().map(by_weight).fold(f64::MAX, f64::min);
         let most = guests.iter().map(by_weight).fold(0.0, f64::max);
-        // A part is that a weight's price is a whole number of parts; the rest a few batches at the end.
-        let dearest = guests.iter().map(|g| *g.costs.iter().max().unwrap() as f64 / f64::from(g.weight));
+        // One percent for the rounding of a weight's price; the rest is a few batches at the end.
+        let costliest = |g: &Guest| *g.costs.iter().max().unwrap() as f64 / f64::from(g.weight);
+        let dearest = guests.iter().map(costliest);
         let slack = 3.0 * dearest.fold(0.0, f64::max);
         prop_assert!(most - least <= 0.01 * most + slack, "{guests:?}");
     }
 
     #[test]
-    fn nobody_starves_and_no_frame_waits_for_nothing(mut guests in prop::collection::vec(any_guest(), 1..6)) {
+    fn no_port_starves_and_no_frame_waits_needlessly(
+        mut guests in prop::collection::vec(any_guest(), 1..6),
+    ) {
         prop_assert!(!play(&mut guests, 20_000), "the worker would have slept over frames");
         for guest in &guests {
             prop_assert!(guest.batches > 0);
-            // Others catch up with the costliest batch at its weight by their cheapest.
+            // The costliest batch at its weight is made up for by the cheapest batches of others.
             prop_assert!(guest.longest < 20_000 / 2, "{guest:?}");
         }
     }
 
     #[test]
-    fn who_is_alone_never_waits(mut guest in greedy(), before in prop::collection::vec(greedy(), 0..3)) {
-        // Whatever it was that others did before.
+    fn a_port_alone_never_waits(
+        mut guest in greedy(),
+        before in prop::collection::vec(greedy(), 0..3),
+    ) {
+        // The earlier batches of others do not matter.
         let mut all = before;
         all.push(guest.clone());
         play(&mut all, 100);
@@ -137,31 +143,34 @@ proptest! {
     }
 
     #[test]
-    fn who_seldom_has_frames_does_not_wait_for_a_flooder(cost in 300..3000u64, pause in 1..100usize) {
+    fn a_port_with_rare_frames_does_not_wait_for_a_flooder(
+        cost in 300..3000u64,
+        pause in 1..100usize,
+    ) {
         let flooder = Guest::new(100, vec![10 * cost], 0);
         let victim = Guest::new(100, vec![cost], pause);
         let mut guests = [flooder, victim];
         play(&mut guests, 10_000);
         prop_assert_eq!(guests[1].longest, 0);
-        // And whoever floods has all that is left.
+        // The flooding port has all that is left.
         prop_assert!(guests[0].batches * (pause + 2) > 10_000 * pause / 2, "{:?}", guests);
     }
 }
 
 #[test]
 fn time_without_frames_is_not_saved_up() {
-    let mut fair = Fair::default();
+    let mut fair = FairQueue::default();
     let (busy, idle) = (PortId(0), PortId(1));
     for _ in 0..1000 {
-        assert!(fair.may_go(busy));
+        assert!(fair.is_eligible(busy));
         fair.charge(busy, 1000, 1);
         fair.end_round();
     }
-    // From now on both are greedy, and neither is ahead.
+    // Both are greedy now, and neither is ahead.
     let mut turns = [0, 0];
     for _ in 0..100 {
         for (at, port) in [busy, idle].into_iter().enumerate() {
-            if fair.may_go(port) {
+            if fair.is_eligible(port) {
                 fair.charge(port, 1000, 1);
                 turns[at] += 1;
             }
@@ -173,14 +182,14 @@ fn time_without_frames_is_not_saved_up() {
 
 #[test]
 fn a_batch_is_as_long_as_its_frames_allow() {
-    let mut fair = Fair::default();
+    let mut fair = FairQueue::default();
     let port = PortId(0);
-    let frames = |fair: &mut Fair| fair.account(port).frames;
+    let frames = |fair: &mut FairQueue| fair.account(port).frames;
     fair.charge(port, 1 << 40, 64);
     assert_eq!(
         frames(&mut fair),
         64,
-        "nobody knows yet how fast the counter is"
+        "the rate of the counter is not known yet"
     );
     fair.set_ticks_per_second(1_000_000_000);
     // Each frame is flooded to a thousand ports: 50 us.
@@ -218,7 +227,7 @@ fn work(ticks: u64) {
 /// Ticks to take a frame, and to copy a byte.
 const FRAME: u64 = 100;
 
-/// A port whose guest always has the same frame to send, or swallows what it gets.
+/// A port whose guest always sends the same frame, or discards what it receives.
 #[derive(Default)]
 struct Greedy {
     frame: Vec<u8>,
@@ -244,7 +253,8 @@ impl Port for Greedy {
                 len,
                 gpa: 0,
             });
-            // SAFETY: the frame belongs to the port, which outlives every batch and never changes it.
+            // SAFETY: the frame belongs to the port, which outlives every batch and never changes
+            // it.
             unsafe { batch.push(at..at + 1, 0, len, Offload::default()) };
         }
     }
@@ -273,13 +283,13 @@ impl UpcallSink for NoUpcalls {
     }
 }
 
-/// Port 0 floods port 1 with super-frames, port 2 sends small frames to port 3; so many rounds. What the ports were
-/// counted to cost and to bring: ticks of switching, of copying, and bytes.
+/// Runs rounds in which port 0 floods port 1 with TSO frames, and port 2 sends small frames to port
+/// 3. Returns the costs and results of the senders: ticks of switching, of copying, and bytes.
 fn flooder_and_victim(weights: [u16; 2], rounds: usize) -> [[u64; 3]; 2] {
     let counters = Counters::heap();
     let mut switch = Switch::new(counters.clone(), 5);
     switch.measure_with(|| CLOCK.get());
-    let (mut fair, mut active) = (Fair::default(), ActivePairs::default());
+    let (mut fair, mut active) = (FairQueue::default(), ActivePairs::default());
     for (at, payload) in [(0u32, 64_000), (2, 100)] {
         let frame = udp(&Flow::v4(at as u8 + 1, at as u8 + 2), &vec![7; payload]);
         let key = FlowKey::new(at, &Parsed::parse(&frame, frame.len()));
@@ -298,7 +308,7 @@ fn flooder_and_victim(weights: [u16; 2], rounds: usize) -> [[u64; 3]; 2] {
             epoch: 0,
         };
         switch.answer(answer, 0);
-        switch.go_on(0);
+        switch.continue_work(0);
         fair.set_weight(PortId(at), weights[at as usize / 2]);
         active.add(PortId(at), 0);
     }
@@ -327,12 +337,12 @@ fn a_flooder_and_its_victim_share_by_weight() {
         let [flooder, victim] = flooder_and_victim(weights, 50_000);
         let cost = |[switching, copying, _]: [u64; 3]| (switching + copying) as f64;
         let ratio = cost(flooder) / cost(victim);
-        let wanted = f64::from(weights[0]) / f64::from(weights[1]);
+        let desired = f64::from(weights[0]) / f64::from(weights[1]);
         assert!(
-            (0.97..1.03).contains(&(ratio / wanted)),
+            (0.97..1.03).contains(&(ratio / desired)),
             "{ratio} for {weights:?}"
         );
-        // Each paid for what was done for it, and for nothing else: a tick a byte.
+        // Each port was charged for its own frames only: a tick a byte.
         for [_, copying, bytes] in [flooder, victim] {
             assert_eq!(copying, bytes);
         }

@@ -1,8 +1,10 @@
-//! The XDP program: each frame goes to the `AF_XDP` socket of the receive queue that it came by, and to the host where there
-//! is none. Six instructions, so nothing but bpf(2) is needed to have it.
+//! The XDP program: each frame is redirected to the `AF_XDP` socket of its receive queue, and
+//! passed to the host if there is none. It has six instructions, so that bpf(2) alone suffices to
+//! load it.
 //!
-//! It is attached by a link (`BPF_LINK_CREATE`), so that it goes with the last descriptor of it, however we end, and takes
-//! nobody else's place: where another program is attached, the link cannot be had.
+//! It is attached by a link (`BPF_LINK_CREATE`), so that it is detached with the last descriptor of
+//! it, however the process ends, and replaces no other program: if another one is attached, the
+//! link is refused.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,17 +16,18 @@ use bpf::{Attribute, Command, Instruction, LICENSE, number};
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// `XDP_FLAGS_DRV_MODE` of `linux/if_link.h`: by the interface's driver, before the system makes a packet of a frame.
+/// `XDP_FLAGS_DRV_MODE` of `linux/if_link.h`: by the interface's driver, before the system makes a
+/// packet of a frame.
 const DRIVER_MODE: u32 = 1 << 2;
 /// `XDP_PASS`: to the host.
 const PASS: i32 = 2;
 /// `BPF_FUNC_redirect_map`.
 const REDIRECT_MAP: i32 = 51;
-/// Where `struct xdp_md` has the number of the receive queue.
+/// Offset of the receive queue's number in `struct xdp_md`.
 const RX_QUEUE_INDEX: i16 = 16;
 
-/// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS)`: the third argument is what becomes of a frame whose
-/// queue has no socket.
+/// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS)`: the third argument is what
+/// becomes of a frame whose queue has no socket.
 fn instructions(map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
     use Register::{R1, R2, R3};
     let mut program = Assembler::default();
@@ -62,7 +65,8 @@ impl Map {
         attribute.run(Command::MapUpdate).map(drop)
     }
 
-    /// Attaches the program to an interface of this thread's network namespace; it is detached with the last descriptor.
+    /// Attaches the program to an interface of this thread's network namespace; it is detached with
+    /// the last descriptor.
     pub(super) fn attach(&self, index: u32) -> io::Result<OwnedFd> {
         let code = instructions(self.0.as_fd())?;
         // Kind, instructions, pointers to them and to the license.

@@ -8,7 +8,8 @@ use rustix::thread::UnshareFlags;
 use super::*;
 use crate::device::Parts;
 
-/// Runs in a network namespace of its own, with a veth pair that is on; says so where that cannot be had.
+/// Runs in a network namespace of its own, with a veth pair that is up; prints a note where that is
+/// impossible.
 fn with_veth(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -22,9 +23,10 @@ fn with_veth(test: impl FnOnce() + Send) {
                 && ip("link add up0 type veth peer name wire0")
                 && ip("link set up0 up")
                 && ip("link set wire0 up");
-            match made {
-                true => test(),
-                false => eprintln!("skipped: no network namespaces here"),
+            if made {
+                test()
+            } else {
+                eprintln!("skipped: no network namespaces here")
             }
         });
     });
@@ -44,7 +46,7 @@ fn spec() -> DeviceSpec {
 }
 
 #[test]
-fn a_program_of_somebody_else_stays() {
+fn a_foreign_program_stays() {
     with_veth(|| {
         let index = Control::new().unwrap().index("up0").unwrap() as u32;
         let theirs = Map::new(1).unwrap().attach(index).unwrap();

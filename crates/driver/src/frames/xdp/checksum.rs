@@ -1,19 +1,22 @@
-//! Checksums that the sender left to be completed, without anything that says so.
+//! Incomplete checksums without metadata.
 //!
-//! The other end of a veth pair hands packets over as its own stack made them: the checksum field of TCP and UDP then holds
-//! the sum of the pseudo-header alone (RFC 9293, 3.1; RFC 768), and the packet's metadata says that the rest is to be added. An
-//! `AF_XDP` socket gets the bytes without the metadata. But such a frame can be told from its bytes: the field *is* that
-//! sum. A complete checksum that happens to be equal (one of 65535) stays what it is when it is completed once more.
-//! Only for interfaces that lead to a stack on this host and to no wire, where that would hide damage.
+//! The peer of a veth pair passes packets on as its own stack made them: the checksum field of TCP
+//! and UDP then holds the sum of the pseudo-header alone (RFC 9293, 3.1; RFC 768), and the packet's
+//! metadata has the offset to complete it (`CHECKSUM_PARTIAL`). An `AF_XDP` socket gets the bytes
+//! without the metadata. But such a frame can be recognised by its bytes: the field *is* that sum.
+//! A complete checksum that happens to be equal (one of 65535) stays the same when it is completed
+//! once more. Only for interfaces that lead to a stack on this host and to no wire, where that
+//! would hide damage.
 
-/// Bytes of a frame's head that are looked at: Ethernet, two tags, the longest IPv4 header, TCP up to its checksum.
+/// Bytes of a frame's head that are parsed: Ethernet, two tags, the longest IPv4 header, TCP up to
+/// its checksum.
 pub(super) const HEAD: usize = 14 + 8 + 60 + 18;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Where the checksum of a frame starts, and where its field lies from there, if the checksum is to be completed. `head` is
-/// the frame, or its first [`HEAD`] bytes, `len` its length.
+/// Returns the start of the checksum of a frame, and the offset of its field from there, if the
+/// checksum is incomplete. `head` is the frame, or its first [`HEAD`] bytes, `len` its length.
 pub(super) fn unfinished(head: &[u8], len: usize) -> Option<(u16, u16)> {
     let mut at = 12;
     let mut kind = word(head, at)?;
@@ -49,7 +52,7 @@ pub(super) fn unfinished(head: &[u8], len: usize) -> Option<(u16, u16)> {
 
 type Found<'a> = (usize, u8, usize, &'a [u8]);
 
-/// Where the payload of a packet starts, its protocol, its length, and the two addresses.
+/// Returns a packet's payload offset, protocol, length, and addresses.
 fn ipv4(packet: &[u8]) -> Option<Found<'_>> {
     let header = usize::from(packet.first()? & 15) * 4;
     let total = usize::from(word(packet, 2)?);

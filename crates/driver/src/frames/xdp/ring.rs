@@ -1,9 +1,10 @@
-//! One of the four rings between an `AF_XDP` socket and the system (Linux, `Documentation/networking/af_xdp.rst`): entries,
-//! and two indices that count on and on. Who writes entries publishes them by the one, who reads them gives the slots back by
-//! the other.
+//! One of the four rings between an `AF_XDP` socket and the system (Linux,
+//! `Documentation/networking/af_xdp.rst`): entries, and two free-running indices. The producer
+//! publishes entries by one, the consumer returns the slots by the other.
 //!
-//! The other side is the system alone; nobody else maps a ring. So what it says is believed, as the results of its calls
-//! are, but an index never reaches beyond the ring, and what is read from it is an owned copy.
+//! The other side is the kernel alone; no other process maps a ring. So its values are trusted, as
+//! the results of its calls are, but an index never reaches beyond the ring, and entries are read
+//! as owned copies.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -22,12 +23,12 @@ pub(crate) struct Frame {
     pub(crate) options: u32,
 }
 
-/// What rings are made of: plain numbers, of which any bytes are a value.
+/// Entry of a ring: plain numbers, of which any bytes are a value.
 pub(crate) trait Entry: Copy {}
 impl Entry for u64 {}
 impl Entry for Frame {}
 
-/// Where a ring has its parts, in bytes from its start.
+/// Offsets of a ring's parts, in bytes from its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) producer: u64,
@@ -61,7 +62,8 @@ unsafe impl Send for Memory {}
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.mapped {
-            // SAFETY: the range was mapped by `Ring::map`, is unmapped nowhere else, and the ring that used it is gone.
+            // SAFETY: the range was mapped by `Ring::map`, is unmapped nowhere else, and the ring
+            // that used it is gone.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         }
     }
@@ -116,7 +118,8 @@ impl<T: Entry> Ring<T> {
     }
 
     fn number(&self, at: u64) -> &AtomicU32 {
-        // SAFETY: `new` checked that it is inside; the system aligns its numbers, and both sides use them as atomics.
+        // SAFETY: `new` checked that it is inside; the system aligns its numbers, and both sides
+        // use them as atomics.
         unsafe { AtomicU32::from_ptr(self.memory.base.as_ptr().add(at as usize).cast()) }
     }
 
@@ -141,7 +144,7 @@ impl<T: Entry> Ring<T> {
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
     ring: Ring<T>,
-    /// What was written.
+    /// Index behind the last written entry.
     next: u32,
 }
 
@@ -170,10 +173,12 @@ impl<T: Entry> Producer<T> {
     /// # Panics
     /// When there is no room: callers have no more entries than the ring.
     pub(crate) fn push(&mut self, entry: T) {
-        // Looking at the other's index is cheap only where it seldom changes, but a slot that is read must not be written.
+        // Looking at the other's index is cheap only where it seldom changes, but a slot that is
+        // read must not be written.
         debug_assert!(self.pending() <= self.ring.mask);
-        // SAFETY: the slot is inside; it is not the system's, because there are no more entries on the way than slots
-        // (`Counts` in the parent module), and nobody but the system and us reads it.
+        // SAFETY: the slot is inside; it is not the system's, because there are no more entries in
+        // flight than slots (`Counts` in the parent module), and it has no other reader than the
+        // system and us.
         unsafe { self.ring.slot(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
     }
@@ -194,7 +199,7 @@ impl<T: Entry> Producer<T> {
 pub(crate) struct Consumer<T> {
     ring: Ring<T>,
     next: u32,
-    /// What is there, as seen last.
+    /// Producer index, as read last.
     end: u32,
 }
 
@@ -224,7 +229,8 @@ impl<T: Entry> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the slot is inside, was published by the system, and is ours until it is released.
+        // SAFETY: the slot is inside, was published by the system, and is ours until it is
+        // released.
         let entry = unsafe { self.ring.slot(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(entry)

@@ -1,5 +1,5 @@
-//! A socket whose rings are on the heap, with the system played here. Its calls go to a socket of another kind, which takes
-//! them and does nothing.
+//! A socket whose rings are on the heap, with the system played here. Its calls go to a socket of
+//! another kind, which takes them and does nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn world(start: XdpStart) -> World {
 impl World {
     fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
         let place = self.region.pointer(at, len as u64);
-        // SAFETY: `pointer` checked the bounds, and nobody writes meanwhile.
+        // SAFETY: `pointer` checked the bounds, and there is no writer meanwhile.
         unsafe { std::slice::from_raw_parts(place, len) }.to_vec()
     }
 
@@ -133,7 +133,7 @@ fn frames_arrive_where_they_are_with_a_header_in_front() {
     let mut world = world(START);
     let mut free: Vec<u16> = (0..ENTRIES).collect();
     // Twice through all buffers, with up to 100 in the hands of the switch.
-    let mut lent = VecDeque::new();
+    let mut submitted = VecDeque::new();
     for n in 0..2 * u32::from(ENTRIES) {
         let frame: Vec<u8> = (0..60 + n % 1400).map(|at| (at ^ n) as u8).collect();
         if n == 0 {
@@ -148,16 +148,16 @@ fn frames_arrive_where_they_are_with_a_header_in_front() {
         assert_eq!(world.bytes(at, 12), [0; 12]);
         assert_eq!(world.bytes(at + 12, frame.len()), frame);
         assert_eq!(len as usize, frame.len() + 12);
-        assert!(!lent.contains(&id), "buffer {id} is the switch's");
-        lent.push_back(id);
-        if lent.len() == 100 {
-            free.extend(lent.drain(..50));
+        assert!(!submitted.contains(&id), "buffer {id} is the switch's");
+        submitted.push_back(id);
+        if submitted.len() == 100 {
+            free.extend(submitted.drain(..50));
         }
     }
 }
 
 #[test]
-fn without_free_buffers_it_wants_to_hear_of_them() {
+fn without_free_buffers_it_requests_notification() {
     let mut world = world(START);
     let mut free: Vec<u16> = (0..LOW).collect();
     assert!(world.xdp.is_short());
@@ -201,7 +201,11 @@ fn a_buffer_is_free_again_when_its_frame_has_left() {
             let frames: Vec<(u16, u32)> = ids.iter().map(|id| (*id, 12 + 60)).collect();
             assert_eq!(world.send(&frames), [0_u16; 0], "round {round}");
         }
-        assert_eq!(world.xdp.patience(), Some(SOON), "nothing else tells");
+        assert_eq!(
+            world.xdp.sleep_limit(),
+            Some(POLL_INTERVAL),
+            "no other wake-up"
+        );
         for id in &all {
             let frame = world.system.transmit.pop().expect("it was sent");
             let buffer = world.region.place(0).buffer(*id);
@@ -213,7 +217,7 @@ fn a_buffer_is_free_again_when_its_frame_has_left() {
         world.system.transmit.release();
         world.system.completed.publish();
         assert_eq!(world.send(&[]), all, "round {round}");
-        assert_eq!(world.xdp.patience(), None);
+        assert_eq!(world.xdp.sleep_limit(), None);
     }
 }
 
@@ -228,7 +232,7 @@ fn what_the_interface_cannot_send_is_counted() {
         (5, 4),
     ]);
     assert_eq!(back, [1, 4, 5]);
-    assert_eq!(world.refused.by_interface, 3);
+    assert_eq!(world.refused.rejected_by_interface, 3);
     let sent: Vec<u32> = std::iter::from_fn(|| world.system.transmit.pop())
         .map(|frame| frame.len)
         .collect();
@@ -236,7 +240,7 @@ fn what_the_interface_cannot_send_is_counted() {
 }
 
 #[test]
-fn unfinished_checksums_are_told_to_the_switch() {
+fn unfinished_checksums_are_reported_to_the_switch() {
     // Ethernet, IPv4, UDP with 4 bytes, its checksum that of the pseudo-header.
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend([0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0]);

@@ -1,15 +1,18 @@
-//! What `lasthop top` becomes: a client of the API with a screen.
+//! `lasthop top`: a client of the API with a terminal screen.
 
 #[path = "../../cli/client.rs"]
-#[expect(dead_code, reason = "the command line asks for more")]
+#[expect(dead_code, reason = "the command line uses more of it")]
 mod client;
 #[path = "../../cli/failure.rs"]
-#[expect(dead_code, reason = "the command line fails in more ways")]
+#[expect(dead_code, reason = "the command line uses more of it")]
 mod failure;
 mod screen;
 mod top;
 #[path = "../../cli/units.rs"]
-#[cfg_attr(not(test), expect(dead_code, reason = "the command line tells more"))]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the command line uses more of it")
+)]
 mod units;
 mod view;
 
@@ -21,11 +24,13 @@ use failure::Failure;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    let done = match (args.next(), args.next()) {
+    let status = match (args.next(), args.next()) {
         (Some(dir), None) => run(&PathBuf::from(dir)),
-        _ => Err(Failure::Wrong("`lasthop top` runs this".to_owned())),
+        _ => Err(Failure::Invalid(
+            "expected one argument: use `lasthop top`".to_owned(),
+        )),
     };
-    match done {
+    match status {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(false),
     }

@@ -1,28 +1,29 @@
-//! What there is to show: what moved between two looks.
+//! Contents of the screen: rates between two samples.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use api::v1::{AccessCounts, FlowEntry, FlowsDocument, PortStats, StatsDocument, Traffic};
 
-/// What was seen at one time.
+/// Counters at one time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct Sample {
     pub(crate) stats: StatsDocument,
     pub(crate) flows: FlowsDocument,
     pub(crate) rules: AccessCounts,
 }
 
-/// One port, in a second.
+/// Rates of one port per second.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
     pub(crate) name: String,
     pub(crate) state: &'static str,
-    /// Frames and bits.
+    /// Frames and bits from the guest.
     pub(crate) from_guest: (f64, f64),
+    /// Frames and bits to the guest.
     pub(crate) to_guest: (f64, f64),
     pub(crate) drops: f64,
-    /// Of a core, in percent.
+    /// CPU time in percent of a core.
     pub(crate) cpu: f64,
 }
 
@@ -33,8 +34,8 @@ impl Port {
             state: is.state.as_str(),
             from_guest: traffic(was.from_guest, is.from_guest, seconds),
             to_guest: traffic(was.to_guest, is.to_guest, seconds),
-            drops: less(was.drops.values().sum(), is.drops.values().sum()) / seconds,
-            cpu: less(was.work.cpu_us, is.work.cpu_us) / 1e4 / seconds,
+            drops: growth(was.drops.values().sum(), is.drops.values().sum()) / seconds,
+            cpu: growth(was.work.cpu_us, is.work.cpu_us) / 1e4 / seconds,
         }
     }
 
@@ -43,29 +44,29 @@ impl Port {
     }
 }
 
-/// Something that happens so often a second.
+/// A line of a list: a rate per second with its description.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) rate: f64,
-    pub(crate) words: String,
+    pub(crate) text: String,
 }
 
-/// By what ports are sorted.
+/// The order of the ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
-    /// The ones with most frames first.
+    /// Most frames first.
     #[default]
     Traffic,
-    /// With most drops.
+    /// Most drops first.
     Drops,
-    /// With most processor time.
+    /// Most CPU time first.
     Cpu,
     /// By name.
     Name,
 }
 
 impl Sort {
-    /// As it is shown.
+    /// Returns the name on the screen.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Traffic => "traffic",
@@ -75,7 +76,7 @@ impl Sort {
         }
     }
 
-    /// The one after it.
+    /// Returns the next order.
     pub(crate) const fn next(self) -> Self {
         match self {
             Self::Traffic => Self::Drops,
@@ -86,27 +87,27 @@ impl Sort {
     }
 }
 
-/// What there is to show.
+/// The contents of the screen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Screen {
     /// In the order of their configuration.
     ports: Vec<Port>,
-    /// The worst first.
+    /// Drops by port and reason, the most first.
     pub(crate) drops: Vec<Event>,
-    /// The busiest first.
+    /// Flows, the busiest first.
     pub(crate) flows: Vec<Event>,
-    /// The busiest first.
+    /// Rules, the busiest first.
     pub(crate) rules: Vec<Event>,
-    /// Why it is not up to date.
-    pub(crate) trouble: Option<String>,
+    /// The error because of which the contents are old.
+    pub(crate) error: Option<String>,
 }
 
 impl Screen {
-    /// What happened between two looks.
-    pub(crate) fn between(last: &Look, now: &Look, time: Duration) -> Self {
+    /// Returns the rates between two samples.
+    pub(crate) fn between(last: &Sample, now: &Sample, time: Duration) -> Self {
         let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
         let pairs = now.stats.ports.iter().map(|port| {
-            // A new one starts with what it has.
+            // A new port has no earlier sample; its first rate is 0.
             let mut was = last.stats.ports.iter();
             (was.find(|was| was.name == port.name).unwrap_or(port), port)
         });
@@ -115,11 +116,11 @@ impl Screen {
             ports: pairs.map(|(was, is)| Port::new(was, is, seconds)).collect(),
             flows: busiest(now.flows.flows.iter().map(flow)),
             rules: busiest(rules(&last.rules, &now.rules, seconds)),
-            trouble: None,
+            error: None,
         }
     }
 
-    /// The ports in some order.
+    /// Returns the ports in an order.
     pub(crate) fn ports(&self, sort: Sort) -> Vec<&Port> {
         let mut ports: Vec<_> = self.ports.iter().collect();
         let by = |key: fn(&Port) -> f64| move |a: &&Port, b: &&Port| key(b).total_cmp(&key(a));
@@ -132,52 +133,55 @@ impl Screen {
         ports
     }
 
-    /// Of all ports together.
+    /// Returns the sum of a value over all ports.
     pub(crate) fn sum(&self, value: fn(&Port) -> f64) -> f64 {
         self.ports.iter().map(value).sum()
     }
 }
 
-/// Those that happen at all, the busiest first.
+/// Returns the events with a rate above 0, the busiest first.
 fn busiest(events: impl Iterator<Item = Event>) -> Vec<Event> {
     let mut events: Vec<_> = events.filter(|event| event.rate > 0.0).collect();
     events.sort_by(|a, b| b.rate.total_cmp(&a.rate));
     events
 }
 
-/// Who sends what to whom; what is the same for most is left out.
+/// Formats a flow without the parts that most flows share.
 fn flow(flow: &FlowEntry) -> Event {
     let from = flow.from.as_deref().unwrap_or("any");
     let to = flow.to.as_deref().unwrap_or(&flow.action);
-    let what = flow.matches.split(", ");
-    let what = what.skip(usize::from(flow.from.is_some()));
-    let what: Vec<&str> = what.filter(|word| *word != "untagged").collect();
+    let fields: Vec<&str> = flow
+        .matches
+        .split(", ")
+        .skip(usize::from(flow.from.is_some()))
+        .filter(|field| *field != "untagged")
+        .collect();
     Event {
         rate: flow.rate(),
-        words: format!("{from} > {to}  {}", what.join(", ")),
+        text: format!("{from} > {to}  {}", fields.join(", ")),
     }
 }
 
 fn drops(was: &PortStats, is: &PortStats, seconds: f64) -> impl Iterator<Item = Event> {
     is.drops.iter().map(move |(reason, count)| Event {
-        rate: less(was.drops.get(reason).copied().unwrap_or(0), *count) / seconds,
-        words: format!("{} {reason}", is.name),
+        rate: growth(was.drops.get(reason).copied().unwrap_or(0), *count) / seconds,
+        text: format!("{} {reason}", is.name),
     })
 }
 
 fn rules(was: &AccessCounts, is: &AccessCounts, seconds: f64) -> impl Iterator<Item = Event> {
     let before: HashMap<_, _> = packets(was).collect();
     packets(is).map(move |((list, rule), packets)| Event {
-        // One that was not among the busiest a second ago has had its first packets since, or few.
-        rate: less(
+        // A rule that was not among the busiest in the earlier sample has a low rate, shown as 0.
+        rate: growth(
             before.get(&(list, rule)).copied().unwrap_or(packets),
             packets,
         ) / seconds,
-        words: format!("{list} {rule}"),
+        text: format!("{list} {rule}"),
     })
 }
 
-/// By list and rule.
+/// Returns the packets by list and rule.
 fn packets(counts: &AccessCounts) -> impl Iterator<Item = ((&str, &str), u64)> {
     counts.lists.iter().flat_map(|list| {
         let rules = list.rules.iter();
@@ -185,12 +189,12 @@ fn packets(counts: &AccessCounts) -> impl Iterator<Item = ((&str, &str), u64)> {
     })
 }
 
-/// By how much a counter has grown. One that starts anew has not.
-fn less(was: u64, is: u64) -> f64 {
+/// Returns the growth of a counter; 0 after a restart from 0.
+fn growth(was: u64, is: u64) -> f64 {
     is.saturating_sub(was) as f64
 }
 
 fn traffic(was: Traffic, is: Traffic, seconds: f64) -> (f64, f64) {
-    let frames = less(was.packets, is.packets) / seconds;
-    (frames, less(was.bytes, is.bytes) * 8.0 / seconds)
+    let frames = growth(was.packets, is.packets) / seconds;
+    (frames, growth(was.bytes, is.bytes) * 8.0 / seconds)
 }

@@ -1,6 +1,7 @@
-//! `lasthop top`: the busiest ports, flows and rules, and the worst drops, once a second, in the place of the terminal's text.
+//! The loop of `lasthop top`: shows the busiest ports, flows and rules, and the most drops, once a
+//! second.
 //!
-//! The terminal is as it was when it ends, also by a panic: `ratatui::init` takes care of that.
+//! The terminal is restored at the end, also after a panic (`ratatui::init`).
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -11,30 +12,30 @@ use serde::de::DeserializeOwned;
 
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::screen::{Look, Screen};
+use crate::screen::{Sample, Screen};
 use crate::view::{self, View, draw};
 
-/// Between two looks.
+/// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Rules of which it is known how often each was used: who is not among those with the most packets is not busy.
+/// Number of rules that are requested, those with the most packets.
 const RULES: usize = 200;
 
-/// Shows what ports do until somebody ends it.
+/// Shows the screen until the user quits.
 pub(crate) async fn top(client: &Client) -> Result<(), Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         let instead = "`lasthop top` needs a terminal; `lasthop stats --watch` does not";
-        return Err(Failure::Wrong(instead.to_owned()));
+        return Err(Failure::Invalid(instead.to_owned()));
     }
-    // Who is not there is told without a screen.
-    let first = look(client).await?;
+    // A failure of the first sample is reported without a screen.
+    let first = sample(client).await?;
     let mut terminal = ratatui::init();
     let shown = show(&mut terminal, client, first).await;
     ratatui::restore();
     shown
 }
 
-async fn look(client: &Client) -> Result<Look, Failure> {
-    Ok(Look {
+async fn sample(client: &Client) -> Result<Sample, Failure> {
+    Ok(Sample {
         stats: read(&client.get("/v1/stats").await?)?,
         flows: read(
             &client
@@ -49,13 +50,16 @@ async fn look(client: &Client) -> Result<Look, Failure> {
     })
 }
 
-fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Failure> {
-    let unclear =
-        |error| Failure::Failed(format!("the server's answer is not understood: {error}"));
-    serde_json::from_slice(answer).map_err(unclear)
+fn read<T: DeserializeOwned>(response: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(response)
+        .map_err(|error| Failure::Failed(format!("malformed response from the server: {error}")))
 }
 
-async fn show(terminal: &mut DefaultTerminal, client: &Client, first: Look) -> Result<(), Failure> {
+async fn show(
+    terminal: &mut DefaultTerminal,
+    client: &Client,
+    first: Sample,
+) -> Result<(), Failure> {
     let (mut last, mut at) = (first, Instant::now());
     let mut screen = Screen::between(&last, &last, PERIOD);
     let mut view = View::default();
@@ -63,18 +67,18 @@ async fn show(terminal: &mut DefaultTerminal, client: &Client, first: Look) -> R
         if wait(terminal, &screen, &mut view).map_err(|e| Failure::Failed(e.to_string()))? {
             return Ok(());
         }
-        match look(client).await {
+        match sample(client).await {
             Ok(now) => {
                 screen = Screen::between(&last, &now, at.elapsed());
                 (last, at) = (now, Instant::now());
             }
-            // It may be back at the next look, as control is when it was killed.
-            Err(failure) => screen.trouble = Some(failure.to_string()),
+            // Control may be restarting; the next sample is another attempt.
+            Err(failure) => screen.error = Some(failure.to_string()),
         }
     }
 }
 
-/// Shows the screen for a period; `true` when somebody wants it to end.
+/// Shows the screen for a period and handles keys; `true`: quit.
 fn wait(terminal: &mut DefaultTerminal, screen: &Screen, view: &mut View) -> io::Result<bool> {
     let end = Instant::now() + PERIOD;
     loop {
@@ -85,28 +89,29 @@ fn wait(terminal: &mut DefaultTerminal, screen: &Screen, view: &mut View) -> io:
         }
         if let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
-            && !changed(view, key, (room, screen.ports(view.sort).len()))
+            && !handle_key(view, key, (room, screen.ports(view.sort).len()))
         {
             return Ok(true);
         }
     }
 }
 
-/// Does what a key says, where there is room for so many of all ports; `false`: it is to end. Ctrl-C is a key like others here.
-fn changed(view: &mut View, key: KeyEvent, (room, ports): (usize, usize)) -> bool {
+/// Handles a key, with `room` for some of all ports; `false`: quit. In raw mode Ctrl-C is a key,
+/// not a signal.
+fn handle_key(view: &mut View, key: KeyEvent, (room, ports): (usize, usize)) -> bool {
     let last = ports.saturating_sub(room);
-    let above = view.above.min(last);
+    let offset = view.offset.min(last);
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return false,
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
         KeyCode::Char('?' | 'h') => view.help = !view.help,
         KeyCode::Char('s') => view.sort = view.sort.next(),
-        KeyCode::Up | KeyCode::Char('k') => view.above = above.saturating_sub(1),
-        KeyCode::Down | KeyCode::Char('j') => view.above = (above + 1).min(last),
-        KeyCode::PageUp => view.above = above.saturating_sub(room),
-        KeyCode::PageDown => view.above = (above + room).min(last),
-        KeyCode::Home => view.above = 0,
-        KeyCode::End => view.above = last,
+        KeyCode::Up | KeyCode::Char('k') => view.offset = offset.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => view.offset = (offset + 1).min(last),
+        KeyCode::PageUp => view.offset = offset.saturating_sub(room),
+        KeyCode::PageDown => view.offset = (offset + room).min(last),
+        KeyCode::Home => view.offset = 0,
+        KeyCode::End => view.offset = last,
         _ => {}
     }
     true
@@ -117,11 +122,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_scroll_no_further_than_there_are_ports() {
+    fn scrolling_stops_at_the_last_port() {
         let mut view = View::default();
         let mut press = |code| {
-            assert!(changed(&mut view, KeyEvent::from(code), (5, 12)), "{code}");
-            view.above
+            assert!(
+                handle_key(&mut view, KeyEvent::from(code), (5, 12)),
+                "{code}"
+            );
+            view.offset
         };
         let codes = [
             (KeyCode::Up, 0),
@@ -135,22 +143,22 @@ mod tests {
             (KeyCode::End, 7),
             (KeyCode::Home, 0),
         ];
-        for (code, above) in codes {
-            assert_eq!(press(code), above, "{code}");
+        for (code, offset) in codes {
+            assert_eq!(press(code), offset, "{code}");
         }
     }
 
     #[test]
-    fn some_keys_end_it_and_others_do_not() {
+    fn q_esc_and_ctrl_c_quit() {
         let mut view = View::default();
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert!(!changed(&mut view, control_c, (1, 1)));
-        assert!(!changed(&mut view, KeyCode::Esc.into(), (1, 1)));
-        assert!(!changed(&mut view, KeyCode::Char('q').into(), (1, 1)));
-        assert!(changed(&mut view, KeyCode::Char('c').into(), (1, 1)));
+        assert!(!handle_key(&mut view, control_c, (1, 1)));
+        assert!(!handle_key(&mut view, KeyCode::Esc.into(), (1, 1)));
+        assert!(!handle_key(&mut view, KeyCode::Char('q').into(), (1, 1)));
+        assert!(handle_key(&mut view, KeyCode::Char('c').into(), (1, 1)));
         assert_eq!(view, View::default());
-        assert!(changed(&mut view, KeyCode::Char('?').into(), (1, 1)));
-        assert!(changed(&mut view, KeyCode::Char('s').into(), (1, 1)));
+        assert!(handle_key(&mut view, KeyCode::Char('?').into(), (1, 1)));
+        assert!(handle_key(&mut view, KeyCode::Char('s').into(), (1, 1)));
         assert!(view.help && view.sort.word() == "drops");
     }
 }

@@ -1,4 +1,4 @@
-//! How it is drawn: ports have what room they need, and what else there is has what is left.
+//! Drawing: the ports get the space that they need, the lists below get the rest.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -7,15 +7,15 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
 use crate::screen::{Event, Port, Screen, Sort};
-use crate::units::{rate, several};
+use crate::units::{plural, rate};
 
-/// Lines of each list below the ports, at most.
+/// Maximum number of lines of each list below the ports.
 pub(crate) const LINES: u16 = 5;
-/// Columns of the table: together with the blanks between them 80.
+/// Widths of the table's columns: 80 characters with the blanks between them.
 const WIDTHS: [u16; 8] = [12, 9, 8, 12, 8, 12, 7, 5];
-/// Columns that are left off where there is no room for all, those that are missed least first.
-const LEFT_OFF: [&[usize]; 5] = [&[1], &[3, 5], &[7], &[6], &[4]];
-/// What keys do.
+/// Columns that are omitted on a narrow screen, the least important first.
+const OMITTED: [&[usize]; 5] = [&[1], &[3, 5], &[7], &[6], &[4]];
+/// The help on keys.
 const HELP: [&str; 5] = [
     "q, Esc        quit",
     "s             sort by traffic, drops, CPU, name",
@@ -24,16 +24,16 @@ const HELP: [&str; 5] = [
     "?             this help, and back",
 ];
 
-/// What somebody wants to see.
+/// The view that the user has selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) sort: Sort,
-    /// Ports above the first that is shown.
-    pub(crate) above: usize,
+    /// Number of ports above the first visible one.
+    pub(crate) offset: usize,
     pub(crate) help: bool,
 }
 
-/// What is below the ports.
+/// A list below the ports.
 struct List<'a> {
     events: &'a [Event],
     title: &'static str,
@@ -47,13 +47,13 @@ fn lists(screen: &Screen) -> [List<'_>; 3] {
         style,
     };
     [
-        list(&screen.drops, "worst drops", Style::new().yellow()),
+        list(&screen.drops, "most drops", Style::new().yellow()),
         list(&screen.flows, "busiest flows", Style::new()),
         list(&screen.rules, "busiest rules", Style::new()),
     ]
 }
 
-/// Draws it; how many ports there was room for.
+/// Draws the screen; returns the number of ports for which there is space.
 pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen, view: View) -> usize {
     let lists = lists(screen);
     let ports = screen.ports(view.sort);
@@ -64,39 +64,40 @@ pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen, view: View) -> usize 
     let areas = Layout::vertical(rows.chain([Constraint::Length(1)])).split(area);
     let table = areas[1];
     let shown = usize::from(table.height.saturating_sub(1));
-    let above = view.above.min(ports.len().saturating_sub(shown));
+    let offset = view.offset.min(ports.len().saturating_sub(shown));
     frame.render_widget(head(screen, area.width), areas[0]);
-    match view.help {
-        true => frame.render_widget(Paragraph::new(HELP.map(Line::from).to_vec()), table),
-        false => frame.render_widget(table_of(&ports, above, table), table),
+    if view.help {
+        frame.render_widget(Paragraph::new(HELP.map(Line::from).to_vec()), table);
+    } else {
+        frame.render_widget(table_of(&ports, offset, table), table);
     }
     for (list, area) in lists.iter().zip(&areas[2..]) {
         frame.render_widget(paragraph(list), *area);
     }
-    let range = (above, shown.min(ports.len() - above), ports.len());
+    let range = (offset, shown.min(ports.len() - offset), ports.len());
     frame.render_widget(foot(screen, view.sort, range), areas[areas.len() - 1]);
     shown
 }
 
-/// Lines for each list. Ports come first; then each list in its turn gets a line, from the first to the last, and again.
+/// Returns the lines of each list. The ports come first; then each list in turn gets a line.
 fn heights(lists: &[List<'_>; 3], ports: usize, height: u16) -> [u16; 3] {
-    // With the heading of the table, the head and the foot.
+    // The ports, the heading of the table, the head and the foot.
     let needed = u16::try_from(ports).unwrap_or(u16::MAX).saturating_add(3);
-    // However many ports there are, a third is for what else happens.
+    // A third of the screen is for the lists, whatever the number of ports.
     let mut left = height
         .saturating_sub(needed)
         .max(height.saturating_sub(2) / 3);
     let mut heights = [0; 3];
     for line in 0..=usize::from(LINES) {
         for (list, height) in lists.iter().zip(&mut heights) {
-            // The title has a line of its own, and none where nothing follows.
-            let wanted = line <= list.events.len() && !list.events.is_empty();
+            // The title has a line of its own, unless the list is empty.
+            let has_line = line <= list.events.len() && !list.events.is_empty();
             let lines = if line == 0 {
                 0
             } else {
                 1 + u16::from(line == 1)
             };
-            if wanted && left >= lines {
+            if has_line && left >= lines {
                 *height += lines;
                 left -= lines;
             }
@@ -105,9 +106,9 @@ fn heights(lists: &[List<'_>; 3], ports: usize, height: u16) -> [u16; 3] {
     heights
 }
 
-/// All ports together. Where there is no room, it is said in fewer words.
+/// Formats the totals of all ports, shortened to the width.
 fn head(screen: &Screen, width: u16) -> Line<'static> {
-    let ports = several(screen.ports(Sort::Name).len() as u64, "port");
+    let ports = plural(screen.ports(Sort::Name).len() as u64, "port");
     let from = rate(screen.sum(|port| port.from_guest.0), "");
     let to = rate(screen.sum(|port| port.to_guest.0), "");
     let drops = rate(screen.sum(|port| port.drops), "");
@@ -124,14 +125,15 @@ fn head(screen: &Screen, width: u16) -> Line<'static> {
     Line::from(text.unwrap_or_default()).bold()
 }
 
-/// What keys do, and which of the ports are shown.
-fn foot(screen: &Screen, sort: Sort, (above, shown, all): (usize, usize, usize)) -> Line<'static> {
-    if let Some(trouble) = &screen.trouble {
-        return Line::from(trouble.clone()).fg(Color::Red);
+/// Formats the error, or the main keys and the range of visible ports.
+fn foot(screen: &Screen, sort: Sort, (offset, shown, all): (usize, usize, usize)) -> Line<'static> {
+    if let Some(error) = &screen.error {
+        return Line::from(error.clone()).fg(Color::Red);
     }
-    let range = match shown < all {
-        true => format!(", ports {} to {} of {all}", above + 1, above + shown),
-        false => String::new(),
+    let range = if shown < all {
+        format!(", ports {} to {} of {all}", offset + 1, offset + shown)
+    } else {
+        String::new()
     };
     let sort = match sort {
         Sort::Traffic => String::new(),
@@ -140,11 +142,12 @@ fn foot(screen: &Screen, sort: Sort, (above, shown, all): (usize, usize, usize))
     Line::from(format!("q quits, ? helps{range}{sort}")).dim()
 }
 
-/// The columns that there is room for, and how wide each is: a number of which the front is cut off would be another one.
+/// Returns the columns that fit, with their widths. Numbers are never truncated, which would make
+/// them wrong.
 fn columns(width: u16, longest_name: u16) -> Vec<(usize, u16)> {
     let needed = |columns: &[usize]| columns.iter().map(|at| WIDTHS[*at] + 1).sum::<u16>() - 1;
     let mut columns: Vec<usize> = (0..WIDTHS.len()).collect();
-    for least in LEFT_OFF {
+    for least in OMITTED {
         if needed(&columns) > width {
             columns.retain(|at| !least.contains(at));
         }
@@ -157,7 +160,7 @@ fn columns(width: u16, longest_name: u16) -> Vec<(usize, u16)> {
         .collect()
 }
 
-fn table_of(ports: &[&Port], above: usize, area: Rect) -> Table<'static> {
+fn table_of(ports: &[&Port], offset: usize, area: Rect) -> Table<'static> {
     let headings = ["PORT", "STATE", "FROM/S", "", "TO/S", "", "DROP/S", "CPU"];
     let names = ports.iter().map(|port| port.name.chars().count());
     let longest = u16::try_from(names.max().unwrap_or_default()).unwrap_or(u16::MAX);
@@ -174,7 +177,7 @@ fn table_of(ports: &[&Port], above: usize, area: Rect) -> Table<'static> {
         Row::new(cells.collect::<Vec<_>>())
     };
     let head = line(headings.map(str::to_owned)).style(Style::new().dim());
-    let shown = ports.iter().skip(above).take(usize::from(area.height));
+    let shown = ports.iter().skip(offset).take(usize::from(area.height));
     let rows = shown.map(|port| line(cells(port)).style(style(port)));
     let widths = columns.iter().map(|(_, width)| *width);
     Table::new(rows, widths).header(head)
@@ -205,7 +208,7 @@ fn style(port: &Port) -> Style {
 fn paragraph(list: &List<'_>) -> Paragraph<'static> {
     let title = [Line::from(list.title).dim()].into_iter();
     let events = list.events.iter().take(usize::from(LINES)).map(|event| {
-        let text = format!("{:>9}  {}", rate(event.rate, ""), event.words);
+        let text = format!("{:>9}  {}", rate(event.rate, ""), event.text);
         Line::from(text).style(list.style)
     });
     Paragraph::new(title.chain(events).collect::<Vec<_>>())

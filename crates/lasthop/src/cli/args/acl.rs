@@ -1,4 +1,4 @@
-//! Access lists, as commands.
+//! The arguments of `lasthop acl`.
 
 use clap::Subcommand;
 
@@ -6,14 +6,14 @@ use super::{Output, name};
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Acl {
-    /// Show all access lists, and how many frames their rules have decided about
+    /// Show all access lists with their hits
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Show the rules of one access list in the order in which they are asked, and what each was used for
+    /// Show the rules of one access list in order of evaluation, with their hits
     Show {
-        /// The access list
+        /// Access list
         #[arg(value_parser = name)]
         name: String,
         #[command(flatten)]

@@ -8,16 +8,16 @@ use super::name;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Capture {
-    /// The port
+    /// Port
     #[arg(value_parser = name)]
     pub(in crate::cli) port: String,
-    /// Where the frames go, as a pcapng file: a file that does not exist yet, or - for standard output
+    /// New pcapng file; - writes to standard output
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(in crate::cli) write: String,
-    /// Overwrite the file if it exists
+    /// Overwrite an existing file
     #[arg(long)]
     pub(in crate::cli) force: bool,
-    /// Only frames that this means, in tcpdump's words, like 'tcp port 80 and host 10.0.0.1'
+    /// Filter expression as of tcpdump, like 'tcp port 80 and host 10.0.0.1'
     #[arg(
         long,
         value_name = "EXPR",
@@ -25,25 +25,30 @@ pub(in crate::cli) struct Capture {
         hide_default_value = true
     )]
     filter: String,
-    /// Bytes of each frame at most
-    #[arg(long, value_name = "BYTES", default_value_t = CAPTURE_SNAPLEN, value_parser = at_least_one())]
+    /// Maximum bytes of each frame
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = CAPTURE_SNAPLEN,
+        value_parser = at_least_one()
+    )]
     snaplen: u32,
-    /// Frames after which it ends
+    /// Stop after this many frames
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     count: Option<u64>,
-    /// Only what the port sends (in), or what is for it (out)
+    /// Direction of the frames
     #[arg(long, value_enum, default_value = "both")]
     direction: Direction,
-    /// Only frames that were dropped; why is in their comments
+    /// Only dropped frames; their comments have the drop reason
     #[arg(long)]
     drops: bool,
-    /// Bytes that may wait for this command in each forwarding thread: a power of two
+    /// Buffer size of each worker in bytes, a power of two
     #[arg(long, value_name = "BYTES", default_value_t = CAPTURE_BUFFER)]
     buffer: u32,
 }
 
 impl Capture {
-    /// What to ask the API for.
+    /// Returns the API's query.
     pub(in crate::cli) fn query(&self) -> CaptureQuery {
         CaptureQuery {
             filter: self.filter.clone(),
@@ -62,7 +67,7 @@ pub(super) enum Direction {
     In,
     /// From the switch to the port
     Out,
-    /// Both
+    /// Both directions
     Both,
 }
 

@@ -8,25 +8,34 @@ use super::name;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Events {
-    /// Only events that concern this port
+    /// Only events of this port
     #[arg(long, value_name = "PORT", value_parser = name)]
     port: Option<String>,
-    /// Only events of these kinds, with commas between them
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = PossibleValuesParser::new(EventKind::NAMES))]
+    /// Only events of these kinds, separated by commas
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(EventKind::NAMES)
+    )]
     kind: Vec<String>,
-    /// Begin with so many of the last events
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u16>::new().range(0..=EVENTS_KEPT.into()))]
+    /// Start with the last N events
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = RangedU64ValueParser::<u16>::new().range(0..=EVENTS_KEPT.into())
+    )]
     last: Option<u16>,
-    /// End behind them
+    /// Exit after the last event
     #[arg(long, requires = "last")]
     no_follow: bool,
-    /// Print the API's documents, one in each line
+    /// Print the API's JSON documents, one per line
     #[arg(long)]
     pub(in crate::cli) json: bool,
 }
 
 impl Events {
-    /// Which are wanted.
+    /// Returns the API's query.
     pub(in crate::cli) fn filter(&self) -> EventsFilter {
         EventsFilter {
             port: self.port.clone(),

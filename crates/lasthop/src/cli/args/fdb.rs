@@ -1,4 +1,4 @@
-//! What was learned, as commands.
+//! The arguments of `lasthop fdb`.
 
 use api::v1::DEFAULT_SEGMENT;
 use clap::Subcommand;
@@ -7,46 +7,46 @@ use super::{Output, name};
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Fdb {
-    /// Show what was learned
+    /// Show learned and static entries
     List {
-        /// Only in this segment
+        /// Only entries of this segment
         #[arg(long, value_name = "SEGMENT", value_parser = name)]
         segment: Option<String>,
-        /// Only behind this port
+        /// Only entries of this port
         #[arg(long, value_name = "PORT", value_parser = name)]
         port: Option<String>,
         #[command(flatten)]
         output: Output,
     },
-    /// Say behind which port an address is: it is not learned, and no other port may use it
+    /// Add a static entry; no other port may use the address
     Add {
-        /// The MAC address
+        /// MAC address
         mac: String,
-        /// The port
+        /// Port
         #[arg(long, value_name = "PORT", value_parser = name)]
         port: String,
-        /// The segment
+        /// Segment
         #[arg(long, value_name = "SEGMENT", value_parser = name, default_value = DEFAULT_SEGMENT)]
         segment: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Have an address learned again that was added
+    /// Remove a static entry
     Remove {
-        /// The MAC address
+        /// MAC address
         mac: String,
-        /// The segment
+        /// Segment
         #[arg(long, value_name = "SEGMENT", value_parser = name, default_value = DEFAULT_SEGMENT)]
         segment: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Forget what was learned; it is learned anew from the next frames
+    /// Remove learned entries; static entries stay
     Flush {
-        /// Only in this segment
+        /// Only entries of this segment
         #[arg(long, value_name = "SEGMENT", value_parser = name)]
         segment: Option<String>,
-        /// Only behind this port
+        /// Only entries of this port
         #[arg(long, value_name = "PORT", value_parser = name)]
         port: Option<String>,
         #[command(flatten)]

@@ -8,16 +8,16 @@ use super::{Output, name};
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Mirror {
-    /// Show all mirrors, and what each has copied, or could not
+    /// Show all mirrors with copied and lost frames
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Add a mirror: of ports, of segments, or of what a filter means
+    /// Add a mirror of ports, segments or filtered frames
     Add(Add),
-    /// Remove a mirror; no more copies are made
+    /// Remove a mirror
     Remove {
-        /// The mirror
+        /// Mirror
         #[arg(value_parser = name)]
         name: String,
         #[command(flatten)]
@@ -26,27 +26,33 @@ pub(in crate::cli) enum Mirror {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("of").required(true).multiple(true).args(["ports", "segments", "filter"])))]
+#[command(group(
+    clap::ArgGroup::new("of")
+        .required(true)
+        .multiple(true)
+        .args(["ports", "segments", "filter"])
+))]
 pub(in crate::cli) struct Add {
-    /// The new mirror's name
+    /// Name of the mirror
     #[arg(value_parser = name)]
     pub(in crate::cli) name: String,
-    /// The port that gets the copies
+    /// Port that receives the copies
     #[arg(long, value_name = "PORT", value_parser = name)]
     to: String,
-    /// Copy frames of these ports
+    /// Mirror these ports
     #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = name)]
     ports: Vec<String>,
-    /// Of these ports only what they send (in), or what they are delivered (out)
+    /// Direction of the frames of --ports
     #[arg(long, value_enum, default_value = "both", requires = "ports")]
     direction: Direction,
-    /// Copy each frame of these segments once, as it was sent
+    /// Mirror these segments; each frame is copied once, as it was sent
     #[arg(long, value_name = "SEGMENTS", value_delimiter = ',', value_parser = name)]
     segments: Vec<String>,
-    /// Only frames that this means, in tcpdump's words, like 'tcp port 80 and host 10.0.0.1'; without ports and segments, those of all ports
+    /// Filter expression as of tcpdump, like 'tcp port 80 and host 10.0.0.1'; applies to all ports
+    /// if there are neither --ports nor --segments
     #[arg(long, value_name = "EXPR")]
     filter: Option<String>,
-    /// Put it in the place of the mirror that has this name, if there is one
+    /// Replace a mirror of this name
     #[arg(long)]
     pub(in crate::cli) replace: bool,
     #[command(flatten)]
@@ -54,7 +60,7 @@ pub(in crate::cli) struct Add {
 }
 
 impl Add {
-    /// What to ask the API for.
+    /// Returns the API's object.
     pub(in crate::cli) fn spec(&self) -> MirrorSpec {
         MirrorSpec {
             name: self.name.clone(),

@@ -1,4 +1,4 @@
-//! Whose a port's socket is and who may connect, as options.
+//! Options for the owner and mode of a port's socket, and for its peer.
 
 use api::v1::{PortPatch, PortSpec};
 use clap::Args;
@@ -6,41 +6,41 @@ use clap::Args;
 /// The options of `port add` and `port set`.
 #[derive(Debug, Default, Args)]
 pub(super) struct Owner {
-    /// The user whose the socket is, where Lasthop listens, by name or number; "usual" for the one that Lasthop runs as
-    #[arg(long, value_name = "USER", value_parser = chosen)]
-    user: Option<Chosen>,
-    /// The group whose the socket is, by name or number; "usual" for that of Lasthop
-    #[arg(long, value_name = "GROUP", value_parser = chosen)]
-    group: Option<Chosen>,
-    /// The socket's mode, like 0660: who may write may connect; "usual" for what the umask leaves
-    #[arg(long, value_name = "MODE", value_parser = chosen)]
-    mode: Option<Chosen>,
-    /// The only user whose processes may connect, by name or number; "any" for all that the mode lets by
+    /// Owner of the socket, name or number; "usual": the user of Lasthop
+    #[arg(long, value_name = "USER", value_parser = setting)]
+    user: Option<Setting>,
+    /// Group of the socket, name or number; "usual": the group of Lasthop
+    #[arg(long, value_name = "GROUP", value_parser = setting)]
+    group: Option<Setting>,
+    /// Mode of the socket, like 0660; connecting needs write access; "usual": set by the umask
+    #[arg(long, value_name = "MODE", value_parser = setting)]
+    mode: Option<Setting>,
+    /// User whose processes may connect, name or number; "any": no restriction beyond the mode
     #[arg(long, value_name = "USER", value_parser = peer)]
-    peer_user: Option<Chosen>,
+    peer_user: Option<Setting>,
 }
 
-/// A choice, or none.
+/// A value, or the default.
 #[derive(Clone, Debug)]
-struct Chosen(Option<String>);
+struct Setting(Option<String>);
 
 #[expect(clippy::unnecessary_wraps, reason = "the type of a parser")]
-fn chosen(text: &str) -> Result<Chosen, String> {
-    Ok(Chosen((text != "usual").then(|| text.to_owned())))
+fn setting(text: &str) -> Result<Setting, String> {
+    Ok(Setting((text != "usual").then(|| text.to_owned())))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the type of a parser")]
-fn peer(text: &str) -> Result<Chosen, String> {
-    Ok(Chosen((text != "any").then(|| text.to_owned())))
+fn peer(text: &str) -> Result<Setting, String> {
+    Ok(Setting((text != "any").then(|| text.to_owned())))
 }
 
-fn changed(option: Option<&Chosen>) -> Option<Option<String>> {
-    option.map(|chosen| chosen.0.clone())
+fn changed(option: Option<&Setting>) -> Option<Option<String>> {
+    option.map(|setting| setting.0.clone())
 }
 
 impl Owner {
-    /// Of a new port.
-    pub(super) fn tell(&self, port: PortSpec) -> PortSpec {
+    /// Adds the options to a new port.
+    pub(super) fn spec(&self, port: PortSpec) -> PortSpec {
         PortSpec {
             user: changed(self.user.as_ref()).flatten(),
             group: changed(self.group.as_ref()).flatten(),
@@ -50,7 +50,7 @@ impl Owner {
         }
     }
 
-    /// What of it changes.
+    /// Adds the options to a merge patch.
     pub(super) fn patch(&self, port: PortPatch) -> PortPatch {
         PortPatch {
             user: changed(self.user.as_ref()),

@@ -17,9 +17,9 @@ pub(in crate::cli) enum Segment {
     Add(Add),
     /// Change a segment
     Set(Set),
-    /// Remove a segment; no port may be in it
+    /// Remove a segment that no port uses
     Remove {
-        /// The segment
+        /// Segment
         #[arg(value_parser = name)]
         name: String,
         #[command(flatten)]
@@ -29,13 +29,13 @@ pub(in crate::cli) enum Segment {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Add {
-    /// The new segment's name
+    /// Name of the new segment
     #[arg(value_parser = name)]
     name: String,
-    /// Its tag on trunk ports; without one it is untagged there
+    /// VLAN tag on trunk ports; untagged without one
     #[arg(long, value_name = "TAG", value_parser = vlan())]
     vlan: Option<u16>,
-    /// Answer ARP and neighbour discovery for addresses whose owner is known for sure, and flood no such question
+    /// Reply to ARP and ND requests for known addresses instead of flooding them (RFC 9161)
     #[arg(long)]
     neighbour_suppression: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(in crate::cli) struct Add {
 }
 
 impl Add {
-    /// What to ask the API for.
+    /// Returns the API's object.
     pub(in crate::cli) fn spec(&self) -> SegmentSpec {
         SegmentSpec {
             name: self.name.clone(),
@@ -56,16 +56,16 @@ impl Add {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true))]
 pub(in crate::cli) struct Set {
-    /// The segment
+    /// Segment
     #[arg(value_parser = name)]
     pub(in crate::cli) name: String,
-    /// Its new tag on trunk ports
+    /// New VLAN tag on trunk ports
     #[arg(long, value_name = "TAG", value_parser = vlan(), group = "change")]
     vlan: Option<u16>,
     /// Make it untagged on trunk ports
     #[arg(long, group = "change")]
     no_vlan: bool,
-    /// Answer ARP and neighbour discovery for addresses whose owner is known for sure, and flood no such question
+    /// Reply to ARP and ND requests for known addresses instead of flooding them (RFC 9161)
     #[arg(long, value_name = "BOOL", group = "change")]
     neighbour_suppression: Option<bool>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub(in crate::cli) struct Set {
 }
 
 impl Set {
-    /// What to ask the API for.
+    /// Returns the merge patch for the API.
     pub(in crate::cli) fn patch(&self) -> SegmentPatch {
         SegmentPatch {
             vlan: change(self.vlan, self.no_vlan),
@@ -82,7 +82,7 @@ impl Set {
     }
 }
 
-/// A tag of IEEE 802.1Q.
+/// Returns the parser of a VLAN tag (IEEE 802.1Q).
 fn vlan() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=4094)
 }

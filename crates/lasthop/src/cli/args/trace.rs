@@ -1,4 +1,4 @@
-//! The arguments of questions about single frames and flows.
+//! The arguments of `lasthop trace` and `lasthop flows`.
 
 use std::path::PathBuf;
 
@@ -8,52 +8,66 @@ use clap::{Args, Subcommand, ValueEnum, value_parser};
 use super::{Output, name};
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("frames").required(true).args(["expression", "pcap", "next"])))]
+#[command(group(
+    clap::ArgGroup::new("frames")
+        .required(true)
+        .args(["expression", "pcap", "next"])
+))]
 pub(in crate::cli) struct TraceArgs {
-    /// The port whose guest would send the frame
+    /// Port whose guest sends the frame
     #[arg(long, value_name = "PORT", value_parser = name)]
     pub(in crate::cli) port: String,
-    /// The frame: [ether SOURCE > DESTINATION] [vlan N] and one of: icmp A > B, icmp6 A > B, tcp A:PORT > B:PORT [syn ...],
-    /// udp A:PORT > B:PORT, ip [proto N] A > B, arp who-has A tell B, nd who-has A tell B, type N
-    #[arg(value_name = "FRAME", num_args = 1..)]
+    // `help`, as rustdoc would read the brackets as links.
+    #[arg(
+        value_name = "FRAME",
+        num_args = 1..,
+        help = "Frame: [ether SOURCE > DESTINATION] [vlan N] and one of: icmp A > B, icmp6 A > B, \
+                tcp A:PORT > B:PORT [syn ...], udp A:PORT > B:PORT, ip [proto N] A > B, \
+                arp who-has A tell B, nd who-has A tell B, type N"
+    )]
     pub(in crate::cli) expression: Vec<String>,
-    /// Each frame of a pcap or pcapng file instead; - reads standard input
+    /// Trace each frame of a pcap or pcapng file; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) pcap: Option<PathBuf>,
-    /// The next frames that the port sends instead; who interrupts it sees those that came until then
+    /// Trace the next N frames that the port sends; an interrupt traces those captured so far
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=NEXT_MAX))]
     next: Option<u16>,
-    /// Of these only frames that this means, in tcpdump's words, like 'tcp port 80 and host 10.0.0.1'
-    #[arg(long, value_name = "EXPR", requires = "next", conflicts_with_all = ["expression", "pcap"])]
+    /// Filter expression as of tcpdump for --next, like 'tcp port 80 and host 10.0.0.1'
+    #[arg(
+        long,
+        value_name = "EXPR",
+        requires = "next",
+        conflicts_with_all = ["expression", "pcap"]
+    )]
     filter: Option<String>,
-    /// What should become of each frame: exit status 4 if something else would of any
+    /// Expected result of every frame; exit status 4 if any differs
     #[arg(long, value_enum, value_name = "pass|drop")]
     pub(in crate::cli) expect: Option<Expected>,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
 }
 
-/// What should become of frames.
+/// The expected result of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum Expected {
-    /// It goes to one port or several, or the switch answers it
+    /// Delivered to at least one port, or replied to by the switch
     Pass,
-    /// It is dropped
+    /// Dropped
     Drop,
 }
 
-/// Frames of `--next` at most: they are kept until all have come.
+/// Maximum of `--next`; the frames are held in memory until all are captured.
 const NEXT_MAX: i64 = 1024;
-/// Bytes of each that are looked at.
+/// Bytes that are captured of each frame of `--next`.
 const NEXT_SNAPLEN: u32 = 192;
 
 impl TraceArgs {
-    /// Frames are told of one after the other.
-    pub(in crate::cli) fn numbers(&self) -> bool {
+    /// Returns whether the output numbers the frames.
+    pub(in crate::cli) fn is_numbered(&self) -> bool {
         self.pcap.is_some() || self.next.is_some()
     }
 
-    /// The capture that has the frames, if they are yet to come.
+    /// Returns the capture query of `--next`.
     pub(in crate::cli) fn capture(&self) -> Option<CaptureQuery> {
         self.next.map(|count| CaptureQuery {
             filter: self.filter.clone().unwrap_or_default(),
@@ -68,7 +82,7 @@ impl TraceArgs {
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Flows {
-    /// Forget the cached flows: they are decided anew, and no frame is lost
+    /// Remove cached flows; the next frames cause upcalls, none is lost
     Purge {
         /// Only flows from or to this port
         #[arg(long, value_name = "PORT", value_parser = name)]
@@ -84,15 +98,20 @@ pub(in crate::cli) struct FlowsArgs {
     /// Only flows from or to this port
     #[arg(long, value_name = "PORT", value_parser = name)]
     port: Option<String>,
-    /// How many at most
-    #[arg(long, value_name = "N", default_value_t = api::v1::FLOWS_DEFAULT, value_parser = value_parser!(u16).range(1..=1024))]
+    /// Maximum number of flows
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = api::v1::FLOWS_DEFAULT,
+        value_parser = value_parser!(u16).range(1..=1024)
+    )]
     limit: u16,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
 }
 
 impl FlowsArgs {
-    /// What to ask the API for.
+    /// Returns the API's query.
     pub(in crate::cli) fn filter(&self) -> FlowsFilter {
         FlowsFilter {
             port: self.port.clone(),

@@ -54,7 +54,7 @@ fn frame(length: usize) -> Vec<u8> {
 
 fn captured(bytes: &[u8], length: u32) -> Captured {
     Captured {
-        headers: bytes[..bytes.len().min(KEPT)].to_vec(),
+        headers: bytes[..bytes.len().min(HEADERS_MAX)].to_vec(),
         length,
     }
 }
@@ -124,40 +124,40 @@ fn next_generation_files_are_read_with_all_their_sections() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused_with_its_reason() {
+fn a_malformed_file_is_refused_with_a_reason() {
     let refused = |bytes: &[u8]| all(bytes).unwrap_err().to_string();
-    let neither = "it is neither pcap nor pcapng";
+    let neither = "neither pcap nor pcapng";
     assert_eq!(refused(b""), neither);
     assert_eq!(refused(b"[switch]\nname = "), neither);
-    assert_eq!(refused(b"abc"), "the file is cut off");
+    assert_eq!(refused(b"abc"), "truncated file");
     let other = classic(Order::Little, CLASSIC[0], 113);
-    assert_eq!(refused(&other.1), "link type 113, which is not Ethernet");
+    assert_eq!(refused(&other.1), "link type 113 is not Ethernet");
     let mut huge = classic(Order::Little, CLASSIC[0], 1);
     huge.word(1).word(2).word(u32::MAX).word(u32::MAX);
-    assert_eq!(refused(&huge.1), "a frame of 4294967295 bytes");
+    assert_eq!(refused(&huge.1), "invalid frame length 4294967295");
     let mut wrong = next_generation(Order::Little);
     let mut enhanced = writer(Order::Little);
     enhanced.word(1).word(5).word(6).word(0).word(0);
     wrong.block(ENHANCED_PACKET, &enhanced);
-    assert_eq!(refused(&wrong.1), "link type 113, which is not Ethernet");
+    assert_eq!(refused(&wrong.1), "link type 113 is not Ethernet");
     let mut wrong = next_generation(Order::Little);
     let mut enhanced = writer(Order::Little);
     enhanced.word(2).word(5).word(6).word(0).word(0);
     wrong.block(ENHANCED_PACKET, &enhanced);
-    assert_eq!(refused(&wrong.1), "a packet of no interface");
+    assert_eq!(refused(&wrong.1), "packet without an interface");
     let mut wrong = next_generation(Order::Little);
     wrong.word(7).word(11);
-    assert_eq!(refused(&wrong.1), "a block of 11 bytes");
+    assert_eq!(refused(&wrong.1), "invalid block length 11");
 }
 
 #[test]
-fn a_file_that_is_cut_off_anywhere_or_damaged_is_no_trouble() {
+fn a_truncated_or_damaged_file_causes_no_panic() {
     let file = next_generation(Order::Little).1;
     let whole = all(&file).unwrap();
     for end in 0..file.len() {
         match all(&file[..end]) {
             Ok(frames) => assert!(whole.starts_with(&frames), "at the end of a block"),
-            Err(error) if end >= 4 => assert_eq!(error.to_string(), "the file is cut off"),
+            Err(error) if end >= 4 => assert_eq!(error.to_string(), "truncated file"),
             Err(_) => {}
         }
     }

@@ -14,7 +14,7 @@ pub(in crate::cli) fn lists(counts: &AccessCounts) -> String {
     let columns = [
         Text("LIST"),
         Text("DIRECTION"),
-        Text("APPLIES TO"),
+        Text("ATTACHED TO"),
         Number("RULES"),
         Number("PACKETS"),
         Number("BYTES"),
@@ -24,7 +24,7 @@ pub(in crate::cli) fn lists(counts: &AccessCounts) -> String {
         let mut row = vec![
             list.name.clone(),
             list.direction.as_str().to_owned(),
-            or_none(applies_to(list)),
+            or_none(attached_to(list)),
             list.rules.len().to_string(),
         ];
         row.extend(used(&sum(&list.rules)));
@@ -34,11 +34,11 @@ pub(in crate::cli) fn lists(counts: &AccessCounts) -> String {
     table(&columns, &rows, "no access lists")
 }
 
-/// To whom a list applies, if to anybody.
-fn applies_to(list: &ListCounts) -> Option<String> {
-    let named = |what: &str, names: &[String]| match names {
+/// Formats the ports, groups and segments to which a list is attached.
+fn attached_to(list: &ListCounts) -> Option<String> {
+    let named = |kind: &str, names: &[String]| match names {
         [] => None,
-        names => Some(format!("{what}{}", names.join(","))),
+        names => Some(format!("{kind}{}", names.join(","))),
     };
     let all = [
         named("", &list.ports),
@@ -59,14 +59,15 @@ fn sum(rules: &[RuleCounts]) -> RuleCounts {
     }
 }
 
-/// Packets, bytes, and how long ago the last one was.
+/// Formats packets, bytes and the time since the last hit.
 fn used(counts: &RuleCounts) -> [String; 3] {
     let ago = counts.last_hit_ms_ago;
     let ago = ago.map(|ms| format!("{} ago", duration(ms / 1000)));
     [count(counts.packets), bytes(counts.bytes), or_none(ago)]
 }
 
-/// `lasthop acl show`. What was counted is as old as the list, or newer: another rule has another name.
+/// `lasthop acl show`. The counters may belong to a newer version of the list; they are matched by
+/// the name of the rule.
 pub(in crate::cli) fn list(list: &AccessListSpec, counts: &AccessCounts) -> String {
     let columns = [
         Number("PRIORITY"),
@@ -96,9 +97,9 @@ pub(in crate::cli) fn list(list: &AccessListSpec, counts: &AccessCounts) -> Stri
     table(&columns, &rows, "no rules")
 }
 
-/// What a rule matches, by the keys of the configuration.
+/// Formats the match of a rule with the keys of the configuration.
 fn matches(rule: &RuleSpec) -> String {
-    // What serde writes of a rule is an object.
+    // serde writes a rule as an object.
     let Ok(Value::Object(keys)) = serde_json::to_value(rule) else {
         return NONE.to_owned();
     };
@@ -106,13 +107,13 @@ fn matches(rule: &RuleSpec) -> String {
     let keys = keys
         .iter()
         .filter(|(key, _)| !others.contains(&key.as_str()));
-    let said: Vec<_> = keys
+    let fields: Vec<_> = keys
         .map(|(key, value)| format!("{key}={}", plain(value)))
         .collect();
-    match said.is_empty() {
-        true => "everything".to_owned(),
-        false => said.join(" "),
+    if fields.is_empty() {
+        return "everything".to_owned();
     }
+    fields.join(" ")
 }
 
 fn plain(value: &Value) -> String {

@@ -1,12 +1,14 @@
-//! One port, fact by fact.
+//! `lasthop port show`: one port in detail.
 
 use std::net::IpAddr;
 
-use api::v1::{AdminState, Allowed, DriverStatus, FrontEndStatus, GuardStatus, PortStatus, Work};
+use api::v1::{
+    AdminState, Allowed, DriverStatus, FrontEndStatus, PortSecurityStatus, PortStatus, Work,
+};
 
 use super::super::limits;
 use super::super::tables::facts;
-use super::super::units::{bytes, count, several};
+use super::super::units::{bytes, count};
 use super::{NONE, membership, or_none, reason};
 
 /// `lasthop port show`.
@@ -15,9 +17,10 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     let faults: Vec<String> = faults
         .map(|fault| format!("queue {}: {}", fault.queue, fault.reason))
         .collect();
-    let features = match port.features.is_empty() {
-        true => NONE.to_owned(),
-        false => port.features.join(" "),
+    let features = if port.features.is_empty() {
+        NONE.to_owned()
+    } else {
+        port.features.join(" ")
     };
     let mut lines = vec![
         ("port", port.name.clone()),
@@ -48,7 +51,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
             .map(|l| ("limit", l)),
     );
     lines.extend([
-        ("work", work(&port.work)),
+        ("cpu time", cpu_time(&port.work)),
         (
             "queue pairs",
             format!("{} of {}", port.queue_pairs, port.queues),
@@ -57,89 +60,90 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
         ("memory", bytes(port.memory_bytes)),
         ("features", features),
     ]);
-    lines.extend(guard(&port.guard));
+    lines.extend(port_security(&port.port_security));
     if port.vcpu_threads > 0 {
-        lines.push(("processors", several(port.vcpu_threads.into(), "thread")));
+        lines.push(("vcpu threads", port.vcpu_threads.to_string()));
     }
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     lines.push(("connections", connections(&port.front_ends)));
     facts(&lines)
 }
 
-/// The configured address, or else the one that the interface has.
+/// Returns the configured MAC address, or the interface's own.
 fn mac(port: &PortStatus) -> Option<String> {
     let driver = port.driver_process.as_ref();
     let own = driver.and_then(|driver| driver.mac.as_ref());
-    let own = own.map(|mac| format!("{mac} (the interface's)"));
+    let own = own.map(|mac| format!("{mac} (of the interface)"));
     port.mac.clone().or(own)
 }
 
-/// Whose a port's socket is, and who may connect; what is not said is left out.
+/// Formats the configured owner, mode and peer of a port's socket.
 fn owner(port: &PortStatus) -> String {
-    let said = [
+    let fields = [
         ("user", &port.user),
         ("group", &port.group),
         ("mode", &port.mode),
-        ("only of user", &port.peer_user),
+        ("peer user", &port.peer_user),
     ];
-    let said = said.iter().filter_map(|(key, value)| {
-        let value = value.as_ref()?;
-        Some(format!("{key} {value}"))
-    });
-    let said: Vec<String> = said.collect();
-    match said.is_empty() {
-        true => NONE.to_owned(),
-        false => said.join(", "),
+    let set: Vec<String> = fields
+        .iter()
+        .filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?)))
+        .collect();
+    if set.is_empty() {
+        return NONE.to_owned();
     }
+    set.join(", ")
 }
 
-/// What became of connections to a port; what never happened is left out.
+/// Formats the counters of connections; all but the first only if they are not 0.
 fn connections(of: &FrontEndStatus) -> String {
-    let happened = [
-        (of.turned_away, "turned away"),
-        (of.refusals, "messages refused"),
+    let counters = [
+        (of.rejected_connections, "rejected"),
+        (of.refused_messages, "messages refused"),
         (of.pauses, "pauses"),
-        (of.lines_left_out, "log lines left out"),
+        (of.suppressed_log_lines, "log lines suppressed"),
     ];
-    let happened = happened.into_iter().filter(|(times, _)| *times > 0);
     let mut text = count(of.connections);
-    for (times, name) in happened {
+    for (times, name) in counters.into_iter().filter(|(times, _)| *times > 0) {
         text += &format!(", {} {name}", count(times));
     }
-    if let Some(ms) = of.turned_away_ms_ago {
-        text += &format!(", the last turned away {} s ago", ms / 1000);
+    if let Some(ms) = of.last_rejected_ms_ago {
+        text += &format!(", last rejected {} s ago", ms / 1000);
     }
-    if let Some(user) = of.last_stranger {
-        text += &format!(", the last other user {user}");
+    if let Some(user) = of.last_rejected_uid {
+        text += &format!(", last rejected uid {user}");
     }
     text
 }
 
-/// The layout of a port's queues, and whether their driver is a legacy one: without `VERSION_1`.
+/// Formats the ring layout, and whether the guest's driver is a legacy one (without `VERSION_1`).
 fn ring(port: &PortStatus) -> String {
     let Some(ring) = port.ring else {
         return NONE.to_owned();
     };
-    match port.features.iter().any(|name| name == "F_VERSION_1") {
-        true => ring.as_str().to_owned(),
-        false => format!("{}, legacy driver", ring.as_str()),
+    if port.features.iter().any(|name| name == "F_VERSION_1") {
+        return ring.as_str().to_owned();
     }
+    format!("{}, legacy driver", ring.as_str())
 }
 
-/// What a port's guest may send.
-fn guard(guard: &GuardStatus) -> [(&'static str, String); 4] {
+/// Formats the port security of a port with its current bindings.
+fn port_security(status: &PortSecurityStatus) -> [(&'static str, String); 4] {
     let is_ip = |text: &&String| text.parse::<IpAddr>().is_ok();
-    let (addresses, macs): (Vec<_>, Vec<_>) = guard.bound.iter().cloned().partition(|b| is_ip(&b));
-    let bound = |bound: &[String]| match bound.is_empty() {
-        true => String::new(),
-        false => format!(" (bound: {})", bound.join(", ")),
+    let (addresses, macs): (Vec<_>, Vec<_>) = status.bound.iter().cloned().partition(|b| is_ip(&b));
+    let bound = |bound: &[String]| {
+        if bound.is_empty() {
+            String::new()
+        } else {
+            format!(" (bound: {})", bound.join(", "))
+        }
     };
     let may = |yes: bool| if yes { "allowed" } else { "not allowed" };
     [
-        ("macs", allowed(&guard.macs) + &bound(&macs)),
-        ("addresses", allowed(&guard.addresses) + &bound(&addresses)),
-        ("dhcp server", may(guard.dhcp_server).to_owned()),
-        ("router", may(guard.router).to_owned()),
+        ("macs", allowed(&status.macs) + &bound(&macs)),
+        ("addresses", allowed(&status.addresses) + &bound(&addresses)),
+        ("dhcp server", may(status.dhcp_server).to_owned()),
+        ("router", may(status.router).to_owned()),
     ]
 }
 
@@ -150,40 +154,40 @@ fn allowed(allowed: &Allowed) -> String {
     }
 }
 
-/// What a port has cost the switch.
-fn work(work: &Work) -> String {
-    let masked = match work.masked_batches {
+/// Formats the CPU time of the switch for a port.
+fn cpu_time(work: &Work) -> String {
+    let skipped = match work.skipped_batches {
         0 => String::new(),
-        batches => format!(", masked in {}", format_args!("{} batches", count(batches))),
+        batches => format!(", skipped in {} batches", count(batches)),
     };
     format!(
-        "{:.1} s of a processor; {} ns a frame from the guest, {} ns a frame to it{masked}",
+        "{:.1} s; {} ns per frame from the guest, {} ns per frame to it{skipped}",
         work.cpu_us as f64 / 1e6,
         work.switching_ns_per_frame,
         work.copying_ns_per_frame
     )
 }
 
-/// What is behind a port with a driver, and how that is.
+/// Formats the interface and driver process of an uplink or TAP port.
 fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, String)> {
-    let asked = port.driver.map(|d| d.as_str().to_owned());
+    let configured = port.driver.map(|d| d.as_str().to_owned());
     let process = match driver.pid {
         Some(pid) => format!("pid {pid}, {} restarts", driver.restarts),
         None => format!("none, {} restarts", driver.restarts),
     };
-    let refused = format!(
-        "{} by the interface, {} too long",
-        count(driver.refused_by_interface),
-        count(driver.too_long)
+    let rejected = format!(
+        "{} by the interface, {} oversized",
+        count(driver.rejected_by_interface),
+        count(driver.oversized_frames)
     );
     vec![
         ("interface", or_none(port.interface.clone())),
         ("netns", or_none(port.netns.clone())),
         ("address", or_none(port.address.clone())),
-        ("driver", or_none(asked.or(driver.back_end.clone()))),
+        ("driver", or_none(configured.or(driver.back_end.clone()))),
         ("back end", or_none(driver.back_end.clone())),
         ("process", process),
-        ("refused", refused),
+        ("rejected", rejected),
     ]
 }
 
@@ -194,17 +198,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_bound_stands_with_its_kind() {
+    fn bindings_follow_the_setting_of_their_kind() {
         let bound = ["52:54:00:00:00:01", "10.0.0.1", "fe80::1"];
-        let status = GuardStatus {
-            macs: Allowed::Word(AllowedWord::LearnedOnce),
+        let status = PortSecurityStatus {
+            macs: Allowed::Word(AllowedWord::Sticky),
             addresses: Allowed::List(vec!["10.0.0.1".to_owned()]),
             dhcp_server: false,
             router: false,
             bound: bound.map(str::to_owned).to_vec(),
         };
-        let [(_, macs), (_, addresses), ..] = guard(&status);
-        assert_eq!(macs, "learned-once (bound: 52:54:00:00:00:01)");
+        let [(_, macs), (_, addresses), ..] = port_security(&status);
+        assert_eq!(macs, "sticky (bound: 52:54:00:00:00:01)");
         assert_eq!(addresses, "10.0.0.1 (bound: 10.0.0.1, fe80::1)");
     }
 }

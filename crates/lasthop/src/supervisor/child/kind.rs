@@ -1,10 +1,10 @@
-//! The kinds of processes, and what each may ask for.
+//! Kinds of processes and their permitted requests.
 
 use std::fmt;
 
-use channel::supervision::Ask;
+use channel::supervision::SupervisorRequest;
 
-/// Which process.
+/// Kind of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::supervisor) enum Kind {
     /// Decides.
@@ -16,40 +16,39 @@ pub(in crate::supervisor) enum Kind {
 }
 
 impl Kind {
-    /// Whether a request is one that such a child makes. Neither control nor the switch has to be trusted with what only the
-    /// other one needs: paths, interfaces, descriptors of guests.
-    pub(in crate::supervisor) fn may_ask(self, ask: &Ask) -> bool {
-        let asker = match ask {
-            Ask::Ready
-            | Ask::Listen { .. }
-            | Ask::Unlisten { .. }
-            | Ask::Processes
-            | Ask::ProcessUsage
-            | Ask::Drivers(_)
-            | Ask::DriverStates
-            | Ask::InterfaceAddresses
-            | Ask::Bereft
-            | Ask::Events { .. }
-            | Ask::WatchGuests(_)
-            | Ask::WatchedGuests
-            | Ask::Dials(_)
-            | Ask::SocketDirs
-            | Ask::ListenFor { .. }
-            | Ask::Frozen => Kind::Control,
-            Ask::Dial { .. }
-            | Ask::DialPath { .. }
-            | Ask::Keep { .. }
-            | Ask::KeepRecord { .. }
-            | Ask::Forget { .. }
-            | Ask::Rested { .. }
-            | Ask::GoesOn { .. } => Kind::Switch,
-            Ask::Pong(_) | Ask::DriverEnds { .. } => Kind::Driver,
-            Ask::Alive => return self != Kind::Driver,
+    /// Returns whether a process of this kind may make a request. Control and switch are not
+    /// trusted with the requests of each other: paths, interfaces, descriptors of guests.
+    pub(in crate::supervisor) fn may_request(self, request: &SupervisorRequest) -> bool {
+        let requester = match request {
+            SupervisorRequest::Ready
+            | SupervisorRequest::Listen { .. }
+            | SupervisorRequest::Unlisten { .. }
+            | SupervisorRequest::Processes
+            | SupervisorRequest::ProcessUsage
+            | SupervisorRequest::Drivers(_)
+            | SupervisorRequest::DriverStates
+            | SupervisorRequest::InterfaceAddresses
+            | SupervisorRequest::SwitchGone
+            | SupervisorRequest::Events { .. }
+            | SupervisorRequest::WatchGuests(_)
+            | SupervisorRequest::WatchedGuests
+            | SupervisorRequest::Dials(_)
+            | SupervisorRequest::SocketDirs
+            | SupervisorRequest::ListenFor { .. }
+            | SupervisorRequest::Frozen => Kind::Control,
+            SupervisorRequest::Dial { .. }
+            | SupervisorRequest::StoreDescriptor { .. }
+            | SupervisorRequest::StoreSession { .. }
+            | SupervisorRequest::DropSession { .. }
+            | SupervisorRequest::Quiesced { .. }
+            | SupervisorRequest::Serving { .. } => Kind::Switch,
+            SupervisorRequest::Pong(_) | SupervisorRequest::DriverEnds { .. } => Kind::Driver,
+            SupervisorRequest::Heartbeat => return self != Kind::Driver,
         };
-        self == asker
+        self == requester
     }
 
-    /// The name of its executable file.
+    /// Returns the name of its executable file.
     pub(in crate::supervisor) fn binary(self) -> &'static str {
         match self {
             Kind::Control => "lasthop-control",
@@ -76,30 +75,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_asks_for_what_is_anothers() {
+    fn requests_of_other_kinds_are_refused() {
         let path = || "/somewhere".to_owned();
         let port = PortId(1);
-        assert!(Kind::Control.may_ask(&Ask::Alive) && Kind::Switch.may_ask(&Ask::Alive));
-        assert!(!Kind::Driver.may_ask(&Ask::Alive));
-        assert!(Kind::Control.may_ask(&Ask::Frozen) && !Kind::Switch.may_ask(&Ask::Frozen));
-        let rested = Ask::Rested { at_ns: 0 };
-        assert!(Kind::Switch.may_ask(&rested) && !Kind::Control.may_ask(&rested));
-        for ask in [
-            Ask::Listen { path: path() },
-            Ask::Drivers(Vec::new()),
-            Ask::Dials(Vec::new()),
+        assert!(
+            Kind::Control.may_request(&SupervisorRequest::Heartbeat)
+                && Kind::Switch.may_request(&SupervisorRequest::Heartbeat)
+        );
+        assert!(!Kind::Driver.may_request(&SupervisorRequest::Heartbeat));
+        assert!(
+            Kind::Control.may_request(&SupervisorRequest::Frozen)
+                && !Kind::Switch.may_request(&SupervisorRequest::Frozen)
+        );
+        let quiesced = SupervisorRequest::Quiesced { at_ns: 0 };
+        assert!(Kind::Switch.may_request(&quiesced) && !Kind::Control.may_request(&quiesced));
+        for request in [
+            SupervisorRequest::Listen { path: path() },
+            SupervisorRequest::Drivers(Vec::new()),
+            SupervisorRequest::Dials(Vec::new()),
         ] {
-            assert!(Kind::Control.may_ask(&ask));
-            assert!(!Kind::Switch.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
+            assert!(Kind::Control.may_request(&request));
+            assert!(!Kind::Switch.may_request(&request) && !Kind::Driver.may_request(&request));
         }
-        let path = path();
-        for ask in [
-            Ask::Dial { port },
-            Ask::DialPath { port, path },
-            Ask::Forget { port },
+        for request in [
+            SupervisorRequest::Dial { port },
+            SupervisorRequest::DropSession { port },
         ] {
-            assert!(Kind::Switch.may_ask(&ask));
-            assert!(!Kind::Control.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
+            assert!(Kind::Switch.may_request(&request));
+            assert!(!Kind::Control.may_request(&request) && !Kind::Driver.may_request(&request));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One driver: its interface, its process, and the dial of the switch that waits for it.
+//! Driver of one port: interface, process, pending dial of the switch.
 
 mod passing;
 mod renewal;
@@ -10,31 +10,31 @@ use std::time::Instant;
 
 use api::v1::Event;
 use channel::driving::{DeviceSpec, DriverSpec, DriverStart, DriverState, Refused};
-use channel::supervision::{Ask, Tell};
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
-use crate::supervisor::events;
+use crate::supervisor::events as process_events;
 use crate::supervisor::groups::{Groups, Limits};
-use crate::supervisor::heartbeat::Seen;
+use crate::supervisor::heartbeat::HeartbeatStatus;
 use renewal::Renewal;
 pub(in crate::supervisor) use renewal::Renewed;
 
-/// Messages of one driver in a row; an honest one has two to say.
-const MESSAGES: usize = 16;
-/// Characters of a driver's last words.
-const REASON_MAX: usize = 300;
+/// Maximum number of messages of one driver in a row; a correct one has two.
+const MAX_MESSAGES: usize = 16;
+/// Maximum number of characters of a driver's reason.
+const MAX_REASON_CHARS: usize = 300;
 
-/// The answer to a dial of the switch.
+/// Answer to a dial of the switch.
 pub(in crate::supervisor) struct Dialed {
-    pub(in crate::supervisor) tell: Tell,
+    pub(in crate::supervisor) event: SupervisorEvent,
     pub(in crate::supervisor) socket: Option<OwnedFd>,
 }
 
-/// A dial that waits for its answer.
+/// Dial without an answer.
 pub(super) struct Dial {
     pub(super) port: PortId,
     pub(super) path: String,
@@ -47,50 +47,51 @@ impl Dial {
             Err(error) => (None, Some(error)),
         };
         let Self { port, path } = self;
-        let tell = Tell::Dialed { port, path, error };
-        Dialed { tell, socket }
+        let event = SupervisorEvent::Dialed { port, path, error };
+        Dialed { event, socket }
     }
 }
 
-/// See the module.
+/// State of one driver.
 pub(super) struct Driver {
     pub(super) spec: DriverSpec,
-    /// None while the interface is waited for.
+    /// `None` while the interface is missing.
     device: Option<Device>,
-    /// The process found the interface unusable: one that is not our own is opened anew.
+    /// Set when the process reported its interface as lost. An interface that is not Lasthop's own
+    /// is reopened then.
     suspect: bool,
     pub(super) child: Option<Child>,
-    /// The process was killed: what it says is of no interest any more.
-    doomed: bool,
-    /// It is being replaced by one of another version.
+    /// Set when the process was killed: its messages are ignored.
+    killed: bool,
+    /// Replacement by a process of another version.
     renewal: Option<Renewal>,
     pub(super) dial: Option<Dial>,
-    /// Of the processes before this one.
+    /// Counters of previous processes.
     refused_before: Refused,
     refused: Refused,
-    /// What the process said last before its end, or why there is none.
+    /// Last reason that the process has given for its end, or the reason why there is none.
     reason: Option<String>,
-    /// What was not told yet.
-    pub(super) happened: Vec<Event>,
+    /// Events that were not reported yet.
+    pub(super) events: Vec<Event>,
 }
 
 impl Driver {
-    /// With its interface open. One that is not our own may be missing: then the port waits for it.
+    /// Opens the interface. The port waits for a missing interface, unless it is Lasthop's own.
     ///
     /// # Errors
-    /// Why the interface cannot be had.
+    /// The reason why the interface cannot be used.
     pub(super) fn open(spec: DriverSpec) -> Result<Self, String> {
         match open(&spec.device) {
             Ok(device) => Ok(Self::new(spec, Ok(device))),
             Err(error) if error.is_missing() && !spec.device.own => {
-                tracing::warn!("{error}: the port waits for it");
+                tracing::warn!("{error}: port waits for the interface");
                 Ok(Self::new(spec, Err(error.to_string())))
             }
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// One that was there before: whatever is wrong with its interface now, the port waits for it.
+    /// Opens the interface again. The port waits for an interface that cannot be used.
     pub(super) fn reopen(spec: DriverSpec) -> Self {
         let device = open(&spec.device).map_err(|e| e.to_string());
         Self::new(spec, device)
@@ -103,16 +104,17 @@ impl Driver {
             device: device.ok(),
             suspect: false,
             child: None,
-            doomed: false,
+            killed: false,
             renewal: None,
             dial: None,
             refused_before: Refused::default(),
             refused: Refused::default(),
-            happened: Vec::new(),
+            events: Vec::new(),
         }
     }
 
-    /// Whether it is what is wanted, but for what can be changed.
+    /// Returns whether the driver is for this specification, except for the settings that can
+    /// change.
     pub(super) fn is_for(&self, spec: &DriverSpec) -> bool {
         let fixed = |device: &DeviceSpec| DeviceSpec {
             mtu: None,
@@ -122,30 +124,30 @@ impl Driver {
         self.spec.name == spec.name && fixed(&self.spec.device) == fixed(&spec.device)
     }
 
-    /// Whether it has the interface that another would need.
+    /// Returns whether another specification has the same interface.
     pub(super) fn has_interface_of(&self, spec: &DriverSpec) -> bool {
         let place = |device: &DeviceSpec| (device.interface.clone(), device.netns.clone());
         place(&self.spec.device) == place(&spec.device)
     }
 
-    /// It is wanted still, perhaps with another MTU or MAC address. A MAC address that nobody asks for any more stays.
+    /// Changes MTU and MAC address. A MAC address stays when it is removed from the configuration.
     ///
     /// # Errors
-    /// The system does not take one of them. What was done before that stays done, and is in `spec`.
+    /// The system refuses one of them. Changes made before stay, and are noted in `spec`.
     pub(super) fn change(&mut self, spec: DriverSpec) -> Result<(), String> {
         let (mtu, mac) = (spec.device.mtu, spec.device.mac);
         if mtu != self.spec.device.mtu {
             self.set(|device| device.set_mtu(mtu))?;
             self.spec.device.mtu = mtu;
         }
-        if let Some(wanted) = mac.filter(|_| mac != self.spec.device.mac) {
-            self.set(|device| device.set_mac(wanted))?;
+        if let Some(desired) = mac.filter(|_| mac != self.spec.device.mac) {
+            self.set(|device| device.set_mac(desired))?;
         }
         self.spec = spec;
         Ok(())
     }
 
-    /// Changes the interface; one that is not there gets what it should have when it is made again.
+    /// Changes the interface; a missing one gets its settings when it is opened.
     fn set(&self, change: impl Fn(&Device) -> Result<(), OpenError>) -> Result<(), String> {
         match self.device.as_ref().map_or(Ok(()), change) {
             Err(error) if !error.is_missing() => Err(error.to_string()),
@@ -157,16 +159,16 @@ impl Driver {
         self.child.as_ref().is_some_and(Child::is_alive)
     }
 
-    /// Looks after it; the answer to a dial, if there is one now.
-    pub(super) fn turn(
+    /// Polls the driver. Returns the answer to a dial, if there is one.
+    pub(super) fn poll(
         &mut self,
         binaries: &Binaries,
         groups: &OnceCell<Option<Groups>>,
     ) -> Option<Dialed> {
-        self.hear();
+        self.receive();
         self.reap();
         self.ping();
-        self.look_for_others();
+        self.check_shared();
         if !self.follow_renewal() {
             return None;
         }
@@ -176,77 +178,80 @@ impl Driver {
         Some(self.dial.take()?.answered(connected))
     }
 
-    /// Gives its place up: its processes, which are killed, and the answer to a dial.
-    pub(super) fn part(mut self) -> (Vec<Child>, Option<Dialed>) {
+    /// Removes the driver. Returns its killed processes and the answer to a dial.
+    pub(super) fn remove(mut self) -> (Vec<Child>, Option<Dialed>) {
         self.kill();
         let gone = || Err("its driver was replaced".to_owned());
         let answer = self.dial.take().map(|dial| dial.answered(gone()));
         (self.into_children(), answer)
     }
 
-    /// All its processes.
+    /// Returns all its processes.
     pub(super) fn into_children(self) -> Vec<Child> {
         let next = self.renewal.and_then(Renewal::into_child);
         self.child.into_iter().chain(next).collect()
     }
 
-    /// What the process says. It is not trusted: more than it has to say, or anything else, is its end.
-    fn hear(&mut self) {
-        for _ in 0..MESSAGES {
-            let heard = self.child.as_mut().filter(|_| !self.doomed);
-            let Some((ask, _)) = heard.and_then(Child::hear) else {
+    /// Receives messages of the process, which is not trusted: too many messages or an unexpected
+    /// one kill it.
+    fn receive(&mut self) {
+        for _ in 0..MAX_MESSAGES {
+            let ready = self.child.as_mut().filter(|_| !self.killed);
+            let Some((request, _)) = ready.and_then(Child::receive) else {
                 return;
             };
-            match ask {
-                Ask::Pong(refused) if self.has_answered() => self.refused = refused,
-                Ask::DriverEnds {
+            match request {
+                SupervisorRequest::Pong(refused) if self.on_heartbeat_reply() => {
+                    self.refused = refused
+                }
+                SupervisorRequest::DriverEnds {
                     reason,
                     device_lost,
                 } => {
-                    let reason = last_words(&reason);
-                    tracing::warn!("the driver gives up: {reason}");
+                    let reason = printable(&reason);
+                    tracing::warn!("driver reported its end: {reason}");
                     self.reason = Some(reason);
                     self.suspect |= device_lost;
                     self.kill();
                 }
-                _ => self.kill_because("it said what it was not asked for"),
+                _ => self.kill_because("unexpected message"),
             }
         }
-        if !self.doomed {
-            self.kill_because("it did not stop talking");
+        if !self.killed {
+            self.kill_because("too many messages");
         }
     }
 
-    /// What says that there is something to look after. Who is doomed is not heard any more.
+    /// Returns the descriptors to poll. Messages of a killed process are ignored.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let child = self.child.as_ref();
-        let link = child.filter(|_| !self.doomed).and_then(Child::link);
+        let link = child.filter(|_| !self.killed).and_then(Child::link);
         link.into_iter().chain(child.and_then(Child::pidfd))
     }
 
     fn kill_because(&mut self, reason: &str) {
-        tracing::error!("the driver is killed: {reason}");
-        self.reason = Some(format!("{reason} and was killed"));
+        tracing::error!("driver killed: {reason}");
+        self.reason = Some(format!("{reason}: killed"));
         self.kill();
     }
 
     fn kill(&mut self) {
-        self.doomed = true;
+        self.killed = true;
         if let Some(child) = &self.child {
             child.kill();
         }
     }
 
     fn reap(&mut self) {
-        if self.is_leaving() {
-            if !self.has_left() {
+        if self.is_stopping() {
+            if !self.has_stopped() {
                 return;
             }
         } else if let Some(status) = self.child.as_mut().and_then(Child::reap) {
             let process = format!("driver {}", self.spec.name);
             let restarts = self.child.as_ref().map_or(0, |child| child.info().restarts);
-            let what = events::ended(process, &status, restarts);
-            self.happened.push(control::events::told(what, 0));
+            let what = process_events::ended(process, &status, restarts);
+            self.events.push(control::events::logged(what, 0));
             self.reason.get_or_insert(status.to_string());
         } else {
             return;
@@ -255,52 +260,52 @@ impl Driver {
         self.refused_before = sum(self.refused_before, refused);
     }
 
-    /// Asks for a sign of life when it is time, and ends a process that gives none.
+    /// Checks the heartbeat, and kills a process that does not reply.
     fn ping(&mut self) {
-        if self.doomed || !self.is_alive() || self.is_leaving() {
+        if self.killed || !self.is_alive() || self.is_stopping() {
             return;
         }
         let Some(child) = &mut self.child else { return };
-        if child.look() == Seen::Hangs {
-            self.kill_because("it hung");
-        } else if child.does_not_listen() {
-            self.kill_because("it did not listen");
+        if child.check_heartbeat() == HeartbeatStatus::Hung {
+            self.kill_because("hung");
+        } else if child.is_link_full() {
+            self.kill_because("link full");
         } else if self.device.as_ref().is_some_and(Device::has_changed) {
-            tracing::info!("the interface has another MTU: the driver is started anew");
-            self.reason = Some("the interface has another MTU".to_owned());
+            tracing::info!("MTU of the interface changed: driver restarts");
+            self.reason = Some("MTU of the interface changed".to_owned());
             self.kill();
         }
     }
 
-    /// Who else has the interface may have gone.
-    fn look_for_others(&mut self) {
-        if self.device.as_mut().is_some_and(Device::look_for_others) {
+    /// Checks whether another port that used the interface is gone.
+    fn check_shared(&mut self) {
+        if self.device.as_mut().is_some_and(Device::check_sharing) {
             tracing::info!(
                 interface = self.spec.device.interface,
-                "the interface is no other port's any more"
+                "interface no longer shared with another port"
             );
         }
     }
 
-    /// It has answered; `false` when it was not asked.
-    fn has_answered(&mut self) -> bool {
-        self.child.as_mut().is_some_and(Child::answered)
+    /// Records a heartbeat reply. Returns `false` if no ping was sent.
+    fn on_heartbeat_reply(&mut self) -> bool {
+        self.child.as_mut().is_some_and(Child::on_heartbeat_reply)
     }
 
-    /// Says something without waiting: who does not listen is not to hold us up.
-    fn tell(&self, tell: &Tell, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sends a message without waiting.
+    fn send(&self, event: &SupervisorEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let child = self.child.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        child.tell_at_once(tell, fds)
+        child.try_send(event, fds)
     }
 
-    /// A connection to a new process; nothing while its time has not come.
+    /// Connects to a new process; `None` before its start is due.
     fn connect(
         &mut self,
         binaries: &Binaries,
         groups: &OnceCell<Option<Groups>>,
     ) -> Result<Option<OwnedFd>, String> {
         if self.is_alive() {
-            // Its connection is not the switch's any more, and it may have what a new interface is to be called.
+            // The switch has lost its connection, and it may hold the name of a new interface.
             self.kill();
             return Ok(None);
         }
@@ -315,15 +320,15 @@ impl Driver {
             let started = Child::start(Kind::Driver, binaries);
             self.child = Some(started.map_err(|e| e.to_string())?);
         }
-        self.doomed = false;
+        self.killed = false;
         let groups = groups.get_or_init(Groups::take).as_ref();
-        self.introduce(groups).map(Some).map_err(|error| {
+        self.start_process(groups).map(Some).map_err(|error| {
             self.kill();
-            format!("the driver cannot be started: {error}")
+            format!("cannot start the driver: {error}")
         })
     }
 
-    /// Puts a new process into its control group, before it has any memory of note.
+    /// Puts a new process into its control group, before it allocates memory.
     fn enter(&self, groups: &Groups, queues: u16) {
         let Some(child) = &self.child else { return };
         let limits = Limits {
@@ -331,32 +336,36 @@ impl Driver {
             threads: driver::threads(queues),
         };
         if let Err(error) = groups.enter(&self.spec.name, child.info().pid, limits) {
-            tracing::warn!("the driver has no control group: {error}");
+            tracing::warn!("no control group for the driver: {error}");
         }
     }
 
-    /// Makes sure that there is an interface to work with. One that is only switched off stays open.
+    /// Opens the interface if necessary. One that is only down stays open.
     fn ready_device(&mut self) -> Result<(), String> {
         match self.device.as_ref().map(Device::check) {
             Some(Err(down @ NotReady::Down(_))) => return Err(down.to_string()),
-            // Our own goes with its last descriptor: that a process calls it lost is no reason to make it anew.
+            // Lasthop's own interface exists as long as its descriptor: a driver that reports it as
+            // lost is no reason to make it again.
             Some(Ok(())) if self.spec.device.own || !self.suspect => return Ok(()),
             _ => self.device = None,
         }
         let device = open(&self.spec.device).map_err(|e| e.to_string())?;
-        tracing::info!(interface = self.spec.device.interface, "opened again");
+        tracing::info!(
+            interface = self.spec.device.interface,
+            "interface opened again"
+        );
         self.suspect = false;
         let device = self.device.insert(device);
         device.check().map_err(|e| e.to_string())
     }
 
-    /// Gives a new process all it needs; the switch's end of the connection.
-    fn introduce(&mut self, groups: Option<&Groups>) -> io::Result<OwnedFd> {
+    /// Starts a new process. Returns the switch's end of the connection.
+    fn start_process(&mut self, groups: Option<&Groups>) -> io::Result<OwnedFd> {
         let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let given = match device.hand_over() {
             Ok(given) => given,
             Err(error) => {
-                // What was opened is not what is there now.
+                // The interface differs from the one that was opened.
                 self.device = None;
                 return Err(io::Error::other(error));
             }
@@ -379,14 +388,14 @@ impl Driver {
         };
         let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();
         let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
-        self.tell(&Tell::StartDriver(start), &fds)?;
+        self.send(&SupervisorEvent::StartDriver(start), &fds)?;
         for queue in &given.queues {
-            self.tell(&Tell::DriverQueue, &[queue.as_fd()])?;
+            self.send(&SupervisorEvent::DriverQueue, &[queue.as_fd()])?;
         }
         Ok(ours)
     }
 
-    /// The interface's MAC address, while it is there.
+    /// Returns the MAC address of the interface, if it exists.
     pub(super) fn mac(&self) -> Option<[u8; 6]> {
         self.device.as_ref().and_then(Device::mac)
     }
@@ -396,21 +405,23 @@ impl Driver {
         DriverState {
             name: self.spec.name.clone(),
             back_end: self.device.as_ref().map(Device::back_end),
-            // It is asked for apart.
+            // Reported separately.
             mac: None,
             pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
             restarts: info.map_or(0, |i| i.restarts),
             refused: sum(self.refused_before, self.refused),
-            reason: self.why_not().or_else(|| self.device.as_ref()?.shared()),
+            reason: self
+                .exit_reason()
+                .or_else(|| self.device.as_ref()?.shared()),
         }
     }
 
-    /// Why there is no process.
-    fn why_not(&self) -> Option<String> {
+    /// Returns the reason why there is no process.
+    fn exit_reason(&self) -> Option<String> {
         self.reason.clone().filter(|_| !self.is_alive())
     }
 
-    /// When it is to be looked after.
+    /// Returns the time of the next timer.
     pub(super) fn due(&self) -> Option<Instant> {
         let child = self.child.as_ref()?;
         let renewal = self.renewal.as_ref().map(Renewal::due);
@@ -418,17 +429,17 @@ impl Driver {
     }
 
     fn process_due(&self, child: &Child) -> Option<Instant> {
-        if self.is_leaving() {
+        if self.is_stopping() {
             return None;
         }
         if child.is_alive() {
-            return child.look_at().filter(|_| !self.doomed);
+            return child.heartbeat_due().filter(|_| !self.killed);
         }
         child.restart_at().filter(|_| self.dial.is_some())
     }
 }
 
-/// Opens an interface, with a warning if it is another port's, too.
+/// Opens an interface, with a warning if another port shares it.
 fn open(spec: &DeviceSpec) -> Result<Device, OpenError> {
     let opened = Device::open(spec)?;
     if let Some(shared) = opened.shared() {
@@ -437,15 +448,17 @@ fn open(spec: &DeviceSpec) -> Result<Device, OpenError> {
     Ok(opened)
 }
 
-/// What a driver says of its end, fit for a log and for people.
-fn last_words(reason: &str) -> String {
-    let fit = reason.chars().filter(|c| !c.is_control());
-    fit.take(REASON_MAX).collect()
+/// Returns a driver's reason without control characters and in bounded length.
+fn printable(reason: &str) -> String {
+    let check_descriptor_limit = reason.chars().filter(|c| !c.is_control());
+    check_descriptor_limit.take(MAX_REASON_CHARS).collect()
 }
 
 fn sum(a: Refused, b: Refused) -> Refused {
     Refused {
-        by_interface: a.by_interface.saturating_add(b.by_interface),
-        too_long: a.too_long.saturating_add(b.too_long),
+        rejected_by_interface: a
+            .rejected_by_interface
+            .saturating_add(b.rejected_by_interface),
+        oversized_frames: a.oversized_frames.saturating_add(b.oversized_frames),
     }
 }

@@ -1,11 +1,11 @@
-//! Drivers whose processes do nothing; their words are said here.
+//! Drivers with idle processes, whose messages the tests send.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use channel::driving::{Choice, DeviceSpec, Refused};
 use channel::link::Link;
-use channel::supervision::Ask;
+use channel::supervision::SupervisorRequest;
 use rustix::process::Signal;
 
 use super::*;
@@ -13,11 +13,11 @@ use crate::supervisor::child::Kind;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A driver of a port for an interface that is not there, with a process.
+/// Driver of a port with a process; the interface does not exist.
 struct World {
     drivers: Drivers,
     /// The process's end of its link.
-    link: Link<Ask, Tell>,
+    link: Link<SupervisorRequest, SupervisorEvent>,
 }
 
 fn spec() -> DriverSpec {
@@ -47,23 +47,23 @@ fn world() -> World {
 }
 
 impl World {
-    fn says(&self, ask: &Ask) {
-        self.link.send(ask, &[]).unwrap();
+    fn sends(&self, request: &SupervisorRequest) {
+        self.link.send(request, &[]).unwrap();
     }
 
-    fn gives_up(&self, reason: &str) {
-        self.says(&Ask::DriverEnds {
+    fn reports_end(&self, reason: &str) {
+        self.sends(&SupervisorRequest::DriverEnds {
             reason: reason.to_owned(),
             device_lost: true,
         });
     }
 
-    /// Turns until the process is gone; why.
-    fn why_it_ends(&mut self) -> String {
+    /// Polls until the process is gone; returns the reason.
+    fn end_reason(&mut self) -> String {
         let deadline = Instant::now() + SOON;
         while self.drivers.all[0].state().pid.is_some() {
             assert!(Instant::now() < deadline, "it lives");
-            self.drivers.turn(&Binaries::of_nothing());
+            self.drivers.poll(&Binaries::of_nothing());
             std::thread::yield_now();
         }
         self.drivers.states()[0].reason.clone().unwrap()
@@ -77,31 +77,31 @@ impl World {
 }
 
 #[test]
-fn who_speaks_unasked_is_killed() {
+fn an_unexpected_message_kills_the_driver() {
     let mut world = world();
-    world.says(&Ask::Pong(Refused::default()));
-    let reason = world.why_it_ends();
-    assert_eq!(reason, "it said what it was not asked for and was killed");
+    world.sends(&SupervisorRequest::Pong(Refused::default()));
+    let reason = world.end_reason();
+    assert_eq!(reason, "unexpected message: killed");
     let mut world = self::world();
-    world.says(&Ask::Processes);
-    assert_eq!(world.why_it_ends(), reason);
+    world.sends(&SupervisorRequest::Processes);
+    assert_eq!(world.end_reason(), reason);
 }
 
 #[test]
-fn who_does_not_listen_is_killed_and_not_waited_for() {
+fn a_driver_with_a_full_link_is_killed_without_waiting() {
     let mut world = world();
     let child = world.drivers.all[0].child.as_ref().unwrap();
-    while child.tell_at_once(&Tell::Ping, &[]).is_ok() {}
-    let reason = world.why_it_ends();
-    assert_eq!(reason, "it did not listen and was killed");
+    while child.try_send(&SupervisorEvent::Ping, &[]).is_ok() {}
+    let reason = world.end_reason();
+    assert_eq!(reason, "link full: killed");
 }
 
 #[test]
-fn who_gives_up_is_ended_and_not_heard_any_more() {
+fn messages_after_the_end_of_a_driver_are_ignored() {
     let mut world = world();
-    world.gives_up("the interface\nis lost");
-    world.gives_up("something else");
-    assert_eq!(world.why_it_ends(), "the interfaceis lost");
+    world.reports_end("the interface\nis lost");
+    world.reports_end("something else");
+    assert_eq!(world.end_reason(), "the interfaceis lost");
 }
 
 #[test]
@@ -109,40 +109,43 @@ fn a_dial_is_answered_though_its_driver_goes() {
     let mut world = world();
     let path = driving::address("p");
     assert!(world.drivers.dial(PortId(3)));
-    world.drivers.want(Vec::new()).unwrap();
+    world.drivers.set(Vec::new()).unwrap();
     assert!(world.drivers.due().is_some(), "at once");
-    let answers = world.drivers.turn(&Binaries::of_nothing());
+    let answers = world.drivers.poll(&Binaries::of_nothing());
     assert_eq!(answers.len(), 1);
     assert!(answers[0].socket.is_none());
     let error = Some("its driver was replaced".to_owned());
     let port = PortId(3);
-    assert_eq!(answers[0].tell, Tell::Dialed { port, path, error });
-    assert!(world.drivers.turn(&Binaries::of_nothing()).is_empty());
+    assert_eq!(
+        answers[0].event,
+        SupervisorEvent::Dialed { port, path, error }
+    );
+    assert!(world.drivers.poll(&Binaries::of_nothing()).is_empty());
 }
 
 #[test]
 fn a_live_process_goes_before_the_interface_is_opened_for_another() {
     let mut world = world();
     assert!(world.drivers.dial(PortId(3)));
-    // The interface cannot be had, which would be the answer.
-    assert!(world.drivers.turn(&Binaries::of_nothing()).is_empty());
+    // The interface cannot be opened, which would be the answer.
+    assert!(world.drivers.poll(&Binaries::of_nothing()).is_empty());
     let mut answers = Vec::new();
     let deadline = Instant::now() + SOON;
     while answers.is_empty() {
         assert!(Instant::now() < deadline, "no answer");
-        answers = world.drivers.turn(&Binaries::of_nothing());
+        answers = world.drivers.poll(&Binaries::of_nothing());
     }
     assert!(world.drivers.states()[0].pid.is_none());
     assert!(world.has_ended());
 }
 
-/// Keeps a process from dying, for as long as the one lives that is returned: its death stops at its last step, and waits for
-/// who traces it (ptrace(2), `PTRACE_EVENT_EXIT`). None where we must not trace.
+/// Keeps a process from dying as long as the returned tracer lives: the death stops at its last
+/// step (ptrace(2), `PTRACE_EVENT_EXIT`). `None` where tracing is not permitted.
 fn keep_from_dying(pid: u32) -> Option<std::process::Child> {
     let mut tracer = Command::new("sleep");
     tracer.arg("infinity");
     let (request, options) = (libc::PTRACE_SEIZE, libc::PTRACE_O_TRACEEXIT);
-    // SAFETY: the closure makes system calls only, on numbers. Who traces a process does so until its own end.
+    // SAFETY: the closure makes system calls only, on numbers. The tracer traces until its own end.
     unsafe {
         tracer.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -159,34 +162,34 @@ fn keep_from_dying(pid: u32) -> Option<std::process::Child> {
 }
 
 #[test]
-fn who_is_doomed_is_not_waited_for_to_speak() {
+fn the_link_of_a_killed_driver_is_not_polled() {
     let mut world = world();
     let pid = world.drivers.states()[0].pid.unwrap();
     let Some(mut tracer) = keep_from_dying(pid) else {
         return;
     };
     assert_eq!(world.drivers.sources().count(), 2);
-    world.gives_up("it is over");
-    // Nobody hears these.
-    world.gives_up("it is over");
-    world.gives_up("it is over");
+    world.reports_end("it is over");
+    // These are not received.
+    world.reports_end("it is over");
+    world.reports_end("it is over");
     let deadline = Instant::now() + SOON;
     while world.drivers.sources().count() > 1 {
-        assert!(Instant::now() < deadline, "its link is looked at");
-        world.drivers.turn(&Binaries::of_nothing());
+        assert!(Instant::now() < deadline, "its link is polled");
+        world.drivers.poll(&Binaries::of_nothing());
     }
     tracer.kill().unwrap();
     tracer.wait().unwrap();
 }
 
 #[test]
-fn who_does_not_die_holds_nobody_up() {
+fn a_driver_that_does_not_die_blocks_nothing() {
     let mut world = world();
     let pid = world.drivers.states()[0].pid.unwrap();
     let Some(mut tracer) = keep_from_dying(pid) else {
         return;
     };
-    world.drivers.want(Vec::new()).unwrap();
+    world.drivers.set(Vec::new()).unwrap();
     assert_eq!(world.drivers.dying.len(), 1);
     assert_eq!(world.drivers.sources().count(), 1, "its end will be seen");
     tracer.kill().unwrap();
@@ -194,6 +197,6 @@ fn who_does_not_die_holds_nobody_up() {
     let deadline = Instant::now() + SOON;
     while !world.drivers.dying.is_empty() {
         assert!(Instant::now() < deadline, "it lives");
-        world.drivers.turn(&Binaries::of_nothing());
+        world.drivers.poll(&Binaries::of_nothing());
     }
 }

@@ -18,7 +18,7 @@ fn guests(by: GuestStates) -> Guests {
     guests
 }
 
-/// A thread that sleeps until it is to end.
+/// Thread that sleeps until it is ended.
 struct Sleeper {
     id: u32,
     end: mpsc::Sender<()>,
@@ -27,14 +27,14 @@ struct Sleeper {
 
 impl Sleeper {
     fn start() -> Self {
-        let (say, hear) = mpsc::channel();
+        let (say, receive) = mpsc::channel();
         let (end, wait) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             let id = rustix::thread::gettid().as_raw_nonzero().get();
             say.send(id.cast_unsigned()).unwrap();
             let _ = wait.recv();
         });
-        let id = hear.recv().unwrap();
+        let id = receive.recv().unwrap();
         Self { id, end, thread }
     }
 
@@ -44,69 +44,77 @@ impl Sleeper {
     }
 }
 
-/// Messages that a switch got, and how many more it has room for.
+/// Messages that a switch has received, and the number of further ones that fit.
 #[derive(Default)]
-struct Heard {
-    said: RefCell<Vec<Tell>>,
+struct FakeSwitch {
+    sent: RefCell<Vec<SupervisorEvent>>,
     room: RefCell<usize>,
 }
 
-impl Heard {
-    /// What a switch with so much room is told.
-    fn listen(&self, guests: &mut Guests, switch: u32, room: usize) -> (bool, Vec<Tell>) {
+impl FakeSwitch {
+    /// Returns the messages for a switch with so much room.
+    fn listen(
+        &self,
+        guests: &mut Guests,
+        switch: u32,
+        room: usize,
+    ) -> (bool, Vec<SupervisorEvent>) {
         *self.room.borrow_mut() = room;
-        let told = guests.tell(switch, &|tell, fds| {
+        let sent = guests.send(switch, &|event, fds| {
             let mut room = self.room.borrow_mut();
             *room = room.checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
-            assert_eq!(fds.len(), usize::from(*tell == Tell::GuestStates));
-            self.said.borrow_mut().push(tell.clone());
+            assert_eq!(
+                fds.len(),
+                usize::from(*event == SupervisorEvent::GuestStates)
+            );
+            self.sent.borrow_mut().push(event.clone());
             Ok(())
         });
-        (told.is_ok(), self.said.take())
+        (sent.is_ok(), self.sent.take())
     }
 }
 
-fn threads_of(port: PortId, slots: &[Slot]) -> Tell {
+fn threads_of(port: PortId, slots: &[Slot]) -> SupervisorEvent {
     let slots = slots.iter().map(|slot| slot.0).collect();
-    Tell::GuestThreads { port, slots }
+    SupervisorEvent::GuestThreads { port, slots }
 }
 
 #[test]
-fn a_switch_is_told_what_is_new_and_its_successor_everything() {
+fn a_switch_gets_changes_and_its_successor_everything() {
     let mut guests = guests(GuestStates::Proc);
-    let heard = Heard::default();
+    let ready = FakeSwitch::default();
     let (a, b) = (vec![Slot(1), Slot(2)], vec![Slot(3)]);
     guests.slots.insert(A, a.clone());
-    assert_eq!(heard.listen(&mut guests, 1, 0), (false, vec![]), "no room");
+    assert_eq!(ready.listen(&mut guests, 1, 0), (false, vec![]), "no room");
     assert_eq!(
-        heard.listen(&mut guests, 1, 1),
-        (false, vec![Tell::GuestStates])
+        ready.listen(&mut guests, 1, 1),
+        (false, vec![SupervisorEvent::GuestStates])
     );
     assert_eq!(
-        heard.listen(&mut guests, 1, 9),
+        ready.listen(&mut guests, 1, 9),
         (true, vec![threads_of(A, &a)])
     );
-    assert_eq!(heard.listen(&mut guests, 1, 9), (true, vec![]));
+    assert_eq!(ready.listen(&mut guests, 1, 9), (true, vec![]));
     guests.slots.insert(B, b.clone());
     assert_eq!(
-        heard.listen(&mut guests, 1, 9),
+        ready.listen(&mut guests, 1, 9),
         (true, vec![threads_of(B, &b)])
     );
     guests.slots.remove(&A);
-    let all = vec![Tell::GuestStates, threads_of(B, &b)];
-    assert_eq!(heard.listen(&mut guests, 2, 9), (true, all));
+    let all = vec![SupervisorEvent::GuestStates, threads_of(B, &b)];
+    assert_eq!(ready.listen(&mut guests, 2, 9), (true, all));
     assert_eq!(
-        heard.listen(&mut guests, 1, 9),
+        ready.listen(&mut guests, 1, 9),
         (true, vec![threads_of(A, &[])])
     );
-    assert_eq!(heard.listen(&mut guests, 1, 9), (true, vec![]));
+    assert_eq!(ready.listen(&mut guests, 1, 9), (true, vec![]));
 }
 
 #[test]
-fn where_nobody_notes_states_nobody_is_told() {
-    let heard = Heard::default();
+fn without_a_source_nothing_is_sent() {
+    let ready = FakeSwitch::default();
     for mut guests in [Guests::default(), guests(GuestStates::Off)] {
-        assert_eq!(heard.listen(&mut guests, 1, 9), (true, vec![]));
+        assert_eq!(ready.listen(&mut guests, 1, 9), (true, vec![]));
         assert_eq!(guests.due(), None);
         assert_eq!(guests.watched().by, "off");
     }
@@ -115,7 +123,7 @@ fn where_nobody_notes_states_nobody_is_told() {
 }
 
 #[test]
-fn it_is_always_said_why_it_is_not_the_kernel() {
+fn the_reason_for_another_source_than_bpf_is_reported() {
     let words = [GuestStates::Auto, GuestStates::Bpf, GuestStates::Proc];
     for by in words {
         let watched = guests(by).watched();
@@ -129,7 +137,7 @@ fn it_is_always_said_why_it_is_not_the_kernel() {
 }
 
 #[test]
-fn the_first_that_control_says_holds_and_names_may_change() {
+fn the_first_source_stays_and_patterns_may_change() {
     let mut guests = guests(GuestStates::Proc);
     let pattern = "lcore-*".to_owned();
     guests.watch(GuestWatch {
@@ -141,17 +149,17 @@ fn the_first_that_control_says_holds_and_names_may_change() {
 }
 
 #[test]
-fn threads_are_followed_while_they_are_wanted_and_there() {
+fn threads_are_followed_while_desired_and_alive() {
     let mut table = Table::in_memory().unwrap();
     let view = View::map(table.reader()).unwrap();
     let (stays, goes) = (Sleeper::start(), Sleeper::start());
-    let wanted = BTreeMap::from([(A, vec![stays.id, goes.id]), (B, vec![stays.id])]);
-    let slots = follow(&mut table, &wanted);
-    assert_eq!(slots[&A][0], slots[&B][0], "one thread has one place");
+    let desired = BTreeMap::from([(A, vec![stays.id, goes.id]), (B, vec![stays.id])]);
+    let slots = follow(&mut table, &desired);
+    assert_eq!(slots[&A][0], slots[&B][0], "one thread has one slot");
     let states: Vec<_> = slots[&A].iter().map(|slot| view.state(*slot)).collect();
     let known = |state: &Option<Vcpu>| state.is_some_and(|state| state.since_ns == 0);
     assert!(states.iter().all(known), "{states:?}");
-    assert_eq!(follow(&mut table, &wanted), slots, "they keep their places");
+    assert_eq!(follow(&mut table, &desired), slots, "slots stay");
     let gone = goes.id;
     goes.end();
     let fewer = BTreeMap::from([(A, vec![stays.id]), (B, vec![])]);
@@ -164,19 +172,19 @@ fn threads_are_followed_while_they_are_wanted_and_there() {
 }
 
 #[test]
-fn samples_are_taken_only_of_somebody() {
+fn samples_need_threads() {
     let mut guests = guests(GuestStates::Proc);
-    let deposits = Deposits::default();
+    let saved_sessions = SavedSessions::default();
     let sleeper = Sleeper::start();
-    let Keeper::Samples(table, _) = &mut guests.keeper else {
-        panic!("{:?}", guests.keeper);
+    let StateSource::Samples(table, _) = &mut guests.source else {
+        panic!("{:?}", guests.source);
     };
     let view = View::map(table.reader()).unwrap();
-    guests.look_at = None;
-    guests.turn(&deposits);
-    assert_eq!(guests.due(), None, "there is nobody");
+    guests.search_at = None;
+    guests.poll(&saved_sessions);
+    assert_eq!(guests.due(), None, "no threads");
     let slot = guests
-        .keeper
+        .source
         .table_mut()
         .unwrap()
         .follow(sleeper.id)
@@ -184,28 +192,28 @@ fn samples_are_taken_only_of_somebody() {
     let deadline = Instant::now() + Duration::from_secs(20);
     while view.state(slot).map(|state| state.activity) != Some(Activity::Blocked) {
         assert!(guests.due().is_some() && Instant::now() < deadline);
-        guests.turn(&deposits);
+        guests.poll(&saved_sessions);
     }
     sleeper.end();
 }
 
 #[test]
-fn threads_are_looked_for_again_and_then_less_often() {
+fn searches_become_less_frequent() {
     let mut guests = guests(GuestStates::Proc);
-    let deposits = Deposits::default();
-    for _ in LOOKS {
-        assert!(guests.look_at.is_some());
-        guests.look_at = Some(Instant::now());
-        guests.turn(&deposits);
+    let saved_sessions = SavedSessions::default();
+    for _ in SEARCH_DELAYS {
+        assert!(guests.search_at.is_some());
+        guests.search_at = Some(Instant::now());
+        guests.poll(&saved_sessions);
     }
-    assert_eq!(guests.look_at, None, "nobody is connected");
-    guests.begin_to_look();
-    assert!(guests.look_at.is_some());
+    assert_eq!(guests.search_at, None, "no connections");
+    guests.start();
+    assert!(guests.search_at.is_some());
 }
 
 #[test]
-fn our_own_end_of_a_connection_has_no_processors() {
-    // A driver's is like that: the supervisor has made both ends.
+fn connections_of_drivers_have_no_vcpus() {
+    // A driver's connection is like this: the supervisor made both ends.
     let (ours, _theirs) = UnixStream::pair().unwrap();
     assert!(threads_behind(ours.as_fd(), None).is_empty());
 }

@@ -1,4 +1,4 @@
-//! Descriptors that outlive the program that opened them.
+//! Descriptors that stay open when another program is executed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,28 +7,28 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 
-/// The place of a descriptor in the list of all.
+/// Index of a descriptor in the record's list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(in crate::supervisor) struct Place(u32);
+pub(in crate::supervisor) struct FdIndex(u32);
 
-/// Those that are to be passed on.
+/// Descriptors for the record.
 #[derive(Default)]
-pub(in crate::supervisor) struct Giving<'a>(Vec<BorrowedFd<'a>>);
+pub(in crate::supervisor) struct OutgoingFds<'a>(Vec<BorrowedFd<'a>>);
 
-impl<'a> Giving<'a> {
-    /// Adds one.
-    pub(in crate::supervisor) fn give(&mut self, fd: BorrowedFd<'a>) -> Place {
+impl<'a> OutgoingFds<'a> {
+    /// Adds a descriptor.
+    pub(in crate::supervisor) fn add(&mut self, fd: BorrowedFd<'a>) -> FdIndex {
         self.0.push(fd);
-        Place(self.0.len() as u32 - 1)
+        FdIndex(self.0.len() as u32 - 1)
     }
 
-    /// Their numbers, by their places.
+    /// Returns the numbers by index.
     pub(super) fn numbers(&self) -> Vec<RawFd> {
         self.0.iter().map(AsRawFd::as_raw_fd).collect()
     }
 
-    /// Has them stay open, or not, when this process becomes another program.
-    pub(super) fn outlive_exec(&self, on: bool) -> io::Result<()> {
+    /// Sets whether the descriptors stay open when another program is executed.
+    pub(super) fn set_inheritable(&self, on: bool) -> io::Result<()> {
         let flags = if on {
             FdFlags::empty()
         } else {
@@ -41,43 +41,45 @@ impl<'a> Giving<'a> {
     }
 }
 
-/// Open descriptors beside those that are passed on, and those of the processes that are started meanwhile.
-const OTHERS: u64 = 256;
+/// Number of open descriptors beside those of the record, with those of processes that are started
+/// meanwhile.
+const OTHER_FDS: u64 = 256;
 
-/// Whether so many can be passed on where `most` may be open: while they are taken, each is open twice.
+/// Checks that `count` descriptors can be taken over with a limit of `most`: each is open twice
+/// meanwhile.
 ///
 /// # Errors
-/// They cannot.
-pub(super) fn fit(count: usize, most: Option<u64>) -> Result<(), String> {
+/// There are too many.
+pub(super) fn check_descriptor_limit(count: usize, most: Option<u64>) -> Result<(), String> {
     match most {
-        Some(most) if 2 * count as u64 + OTHERS > most => Err(format!(
-            "{count} descriptors are too many to pass on where {most} may be open"
+        Some(most) if 2 * count as u64 + OTHER_FDS > most => Err(format!(
+            "too many descriptors to pass on: {count}, with a limit of {most}"
         )),
         _ => Ok(()),
     }
 }
 
-/// Those that were passed on. What is taken out is a copy: until [`Taking::done`] the program before this one could be
-/// given all of them again.
-pub(in crate::supervisor) struct Taking {
+/// Descriptors of a record. [`IncomingFds::take`] returns copies: until
+/// [`IncomingFds::close_originals`], a rollback finds all of them.
+pub(in crate::supervisor) struct IncomingFds {
     numbers: Vec<RawFd>,
     taken: BTreeSet<u32>,
 }
 
-impl Taking {
-    /// Those of these numbers.
+impl IncomingFds {
+    /// Returns the descriptors with these numbers.
     ///
     /// # Errors
-    /// One is not open, or named twice.
+    /// A number is not open, or a duplicate.
     pub(in crate::supervisor) fn new(numbers: Vec<RawFd>) -> Result<Self, String> {
         let different: BTreeSet<_> = numbers.iter().collect();
         if different.len() != numbers.len() {
-            return Err("a descriptor is there twice".into());
+            return Err("duplicate descriptor".into());
         }
         for number in &numbers {
             let is_open = *number > 2 && fcntl_getfd(borrow(*number)).is_ok();
             if !is_open {
-                return Err(format!("descriptor {number} is not there"));
+                return Err(format!("descriptor {number} is not open"));
             }
         }
         Ok(Self {
@@ -86,32 +88,32 @@ impl Taking {
         })
     }
 
-    /// Takes the one of a place.
+    /// Takes a descriptor by its index.
     ///
     /// # Errors
-    /// There is none, it was taken already, or there is no room for a copy.
-    pub(in crate::supervisor) fn take(&mut self, place: Place) -> Result<OwnedFd, String> {
-        let number = self.numbers.get(place.0 as usize);
-        let number = number.ok_or("a descriptor that was not passed on")?;
-        if !self.taken.insert(place.0) {
-            return Err("a descriptor for two purposes".into());
+    /// There is none, it was taken already, or a copy is not possible.
+    pub(in crate::supervisor) fn take(&mut self, index: FdIndex) -> Result<OwnedFd, String> {
+        let number = self.numbers.get(index.0 as usize);
+        let number = number.ok_or("unknown descriptor index")?;
+        if !self.taken.insert(index.0) {
+            return Err("descriptor used twice".into());
         }
         fcntl_dupfd_cloexec(borrow(*number), 3).map_err(|e| io::Error::from(e).to_string())
     }
 
-    /// There is no way back: the originals are closed.
-    pub(super) fn done(self) {
+    /// Closes the originals. A rollback is not possible any longer.
+    pub(super) fn close_originals(self) {
         for number in self.numbers {
-            // SAFETY: `new` has found each open and there once; they came from the program before, and nothing in this
-            // one knows them but through `take`, which made copies.
+            // SAFETY: `new` has found each number open and unique; they came from the previous
+            // program, and this one uses them only through `take`, which made copies.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
 }
 
 fn borrow<'a>(number: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: it is only used to ask the system about the number, which finds out whether it is open; -1, which is not
-    // allowed here, is none that `Giving` gives and fails `new`'s comparison before.
+    // SAFETY: it is only used for system calls that check whether the number is open; -1, which is
+    // not allowed here, is never in `OutgoingFds` and fails the comparison in `new` before.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
@@ -125,39 +127,39 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_taken_once() {
+    fn descriptors_are_taken_once() {
         let (a, b) = (file(), file());
-        let mut giving = Giving::default();
-        let (first, second) = (giving.give(a.as_fd()), giving.give(b.as_fd()));
-        giving.outlive_exec(true).unwrap();
+        let mut outgoing = OutgoingFds::default();
+        let (first, second) = (outgoing.add(a.as_fd()), outgoing.add(b.as_fd()));
+        outgoing.set_inheritable(true).unwrap();
         assert_eq!(fcntl_getfd(&a).unwrap(), FdFlags::empty());
-        let numbers = giving.numbers();
-        drop(giving);
+        let numbers = outgoing.numbers();
+        drop(outgoing);
         let numbers_of = [a.into_raw_fd(), b.into_raw_fd()];
         assert_eq!(numbers, numbers_of);
-        let mut taking = Taking::new(numbers).unwrap();
-        let copy = taking.take(first).unwrap();
-        assert!(taking.take(first).is_err(), "twice");
-        assert!(taking.take(Place(2)).is_err(), "nobody gave it");
-        taking.take(second).unwrap();
-        taking.done();
+        let mut incoming = IncomingFds::new(numbers).unwrap();
+        let copy = incoming.take(first).unwrap();
+        assert!(incoming.take(first).is_err(), "twice");
+        assert!(incoming.take(FdIndex(2)).is_err(), "unknown index");
+        incoming.take(second).unwrap();
+        incoming.close_originals();
         assert_eq!(fcntl_getfd(&copy).unwrap(), FdFlags::CLOEXEC);
     }
 
     #[test]
     fn there_must_be_room_for_all_of_them_twice() {
-        assert!(fit(1000, Some(2256)).is_ok());
-        assert!(fit(1001, Some(2256)).is_err());
-        assert!(fit(1001, None).is_ok());
+        assert!(check_descriptor_limit(1000, Some(2256)).is_ok());
+        assert!(check_descriptor_limit(1001, Some(2256)).is_err());
+        assert!(check_descriptor_limit(1001, None).is_ok());
     }
 
     #[test]
-    fn what_is_not_open_is_found_out() {
+    fn closed_and_duplicate_descriptors_are_refused() {
         let open = file();
         let number = open.as_raw_fd();
-        assert!(Taking::new(vec![number, number]).is_err());
-        assert!(Taking::new(vec![number, 1_000_000]).is_err());
-        assert!(Taking::new(vec![-1]).is_err());
-        assert!(Taking::new(vec![number]).is_ok());
+        assert!(IncomingFds::new(vec![number, number]).is_err());
+        assert!(IncomingFds::new(vec![number, 1_000_000]).is_err());
+        assert!(IncomingFds::new(vec![-1]).is_err());
+        assert!(IncomingFds::new(vec![number]).is_ok());
     }
 }

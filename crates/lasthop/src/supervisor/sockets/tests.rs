@@ -1,18 +1,18 @@
-//! What may be bound and dialled. Nothing here may connect to a socket that it is not about.
+//! Paths that may be bound and dialled. The tests connect only to their own sockets.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use api::v1::WantedState;
+use api::v1::DesiredState;
 use channel::owners::SocketKey;
-use control::wanted::{ADMIN_SOCKET, API_SOCKET, LOCK_FILE};
+use control::desired::{ADMIN_SOCKET, API_SOCKET, LOCK_FILE};
 
 use super::*;
 
 const PORT: PortId = PortId(3);
 
-/// A runtime directory, one for sockets, and one that is neither.
+/// Runtime directory, a permitted directory for sockets, and another directory.
 struct World {
     root: tempfile::TempDir,
     sockets: Sockets,
@@ -23,11 +23,11 @@ fn world() -> World {
     for name in ["run", "vms", "host"] {
         std::fs::create_dir(root.path().join(name)).unwrap();
     }
-    let mut wanted = WantedState::default();
+    let mut desired = DesiredState::default();
     let vms = root.path().join("vms").display().to_string();
-    wanted.switch.socket_dirs = vec![vms];
+    desired.switch.socket_dirs = vec![vms];
     let run = root.path().join("run").canonicalize().unwrap();
-    let mut sockets = Sockets::new(Paths::of(&run, &run, &wanted));
+    let mut sockets = Sockets::new(Paths::of(&run, &run, &desired));
     sockets.settled();
     for name in [API_SOCKET, ADMIN_SOCKET] {
         sockets.listen_for_owner(name).unwrap();
@@ -40,7 +40,7 @@ impl World {
         self.root.path().join(name).display().to_string()
     }
 
-    /// Somebody who listens, and is not to be disturbed.
+    /// Returns a listener that must get no connections by mistake.
     fn listener(&self, name: &str) -> UnixListener {
         let listener = UnixListener::bind(self.path(name)).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -51,41 +51,41 @@ impl World {
         self.sockets.register(vec![(PORT, path.to_owned())])
     }
 
-    /// Why the port cannot be dialled.
-    fn undialled(&self) -> String {
+    /// Returns the reason why the port cannot be dialled.
+    fn dial_error(&self) -> String {
         self.sockets.dial(PORT).unwrap_err().to_string()
     }
 }
 
-fn sees_nobody(listener: &UnixListener) {
-    let nobody = listener.accept().map(drop).unwrap_err().kind();
-    assert_eq!(nobody, ErrorKind::WouldBlock);
+fn has_no_connection(listener: &UnixListener) {
+    let error = listener.accept().map(drop).unwrap_err().kind();
+    assert_eq!(error, ErrorKind::WouldBlock);
 }
 
 #[test]
-fn what_is_registered_is_dialled_and_nothing_else() {
+fn only_registered_paths_are_dialled() {
     let mut world = world();
     let run = world.listener("run/vm.sock");
     let vms = world.listener("vms/vm.sock");
-    assert!(world.undialled().contains("registered"));
+    assert!(world.dial_error().contains("registered"));
     for (path, listener) in [
         ("vm.sock".to_owned(), &run),
         (world.path("vms/vm.sock"), &vms),
     ] {
-        sees_nobody(listener);
+        has_no_connection(listener);
         world.register(&path).unwrap();
         assert!(world.sockets.dial(PortId(4)).is_err());
-        sees_nobody(listener);
+        has_no_connection(listener);
         world.sockets.dial(PORT).unwrap();
         listener.accept().unwrap();
     }
     world.sockets.register(Vec::new()).unwrap();
-    assert!(world.undialled().contains("registered"));
-    sees_nobody(&run);
+    assert!(world.dial_error().contains("registered"));
+    has_no_connection(&run);
 }
 
 #[test]
-fn what_is_beyond_or_our_own_cannot_be_registered() {
+fn foreign_and_own_paths_cannot_be_registered() {
     let mut world = world();
     let host = world.listener("host/docker.sock");
     world.register("vm.sock").unwrap();
@@ -112,20 +112,20 @@ fn what_is_beyond_or_our_own_cannot_be_registered() {
             .register(vec![(PortId(1 << 20), "a".to_owned())])
             .is_err()
     );
-    sees_nobody(&host);
+    has_no_connection(&host);
 }
 
 #[test]
-fn links_lead_nowhere_else() {
+fn links_do_not_leave_permitted_directories() {
     let mut world = world();
     let host = world.listener("host/docker.sock");
     symlink(world.path("host/docker.sock"), world.path("vms/link.sock")).unwrap();
     symlink(world.path("host"), world.path("vms/dir")).unwrap();
     for path in ["vms/link.sock", "vms/dir/docker.sock"] {
         world.register(&world.path(path)).unwrap();
-        assert!(world.undialled().contains("socket_dirs"), "{path}");
+        assert!(world.dial_error().contains("socket_dirs"), "{path}");
     }
-    sees_nobody(&host);
+    has_no_connection(&host);
     drop(host);
     for path in [
         "vms/dir/docker.sock",
@@ -136,9 +136,9 @@ fn links_lead_nowhere_else() {
         assert!(world.sockets.listen(&path).is_err(), "{path}");
     }
     let left = std::path::PathBuf::from(world.path("host/docker.sock"));
-    assert!(left.exists(), "what others left there stays there");
+    assert!(left.exists(), "files of others stay");
     assert!(!std::path::Path::new(&world.path("host/new.sock")).exists());
-    // Within, they are no harm.
+    // Links to permitted paths work.
     let vm = world.listener("vms/vm.sock");
     symlink(world.path("vms/vm.sock"), world.path("run/vm.sock")).unwrap();
     world.register("vm.sock").unwrap();
@@ -147,7 +147,7 @@ fn links_lead_nowhere_else() {
 }
 
 #[test]
-fn our_own_sockets_are_nobodys_front_end_by_whatever_name() {
+fn own_sockets_are_no_front_ends_under_any_name() {
     let mut world = world();
     let vm = UnixListener::from(world.sockets.listen("vm.sock").unwrap());
     let admin = UnixListener::from(
@@ -172,14 +172,14 @@ fn our_own_sockets_are_nobodys_front_end_by_whatever_name() {
     let names = ["vms/link.sock", "vms/hard.sock", "run/vm.sock"];
     for path in names.map(|name| world.path(name)) {
         world.register(&path).unwrap();
-        assert!(world.undialled().contains("Lasthop's own"), "{path}");
+        assert!(world.dial_error().contains("Lasthop's own"), "{path}");
     }
-    sees_nobody(&vm);
-    sees_nobody(&admin);
+    has_no_connection(&vm);
+    has_no_connection(&admin);
 }
 
 #[test]
-fn nobody_has_our_own_sockets_bound_or_removed() {
+fn own_sockets_cannot_be_bound_or_removed() {
     let mut world = world();
     for name in [API_SOCKET, ADMIN_SOCKET, LOCK_FILE] {
         for path in [
@@ -198,7 +198,7 @@ fn nobody_has_our_own_sockets_bound_or_removed() {
 }
 
 #[test]
-fn a_socket_is_where_it_may_be_and_goes_again() {
+fn sockets_are_made_in_permitted_directories_and_removed() {
     let mut world = world();
     std::fs::create_dir(world.path("vms/one")).unwrap();
     let paths = ["run/a.sock", "vms/b.sock", "vms/one/c.sock"].map(|name| world.path(name));
@@ -240,7 +240,7 @@ fn with_mode(mode: u16) -> SocketOwner {
 }
 
 #[test]
-fn a_socket_is_for_whom_it_is_asked_for_and_changes_alive() {
+fn the_owner_of_a_socket_is_set_and_can_change() {
     let mut world = world();
     let path = world.path("run/a.sock");
     let (socket, peer) = world
@@ -256,23 +256,23 @@ fn a_socket_is_for_whom_it_is_asked_for_and_changes_alive() {
     assert_eq!((mode_of(&path), peer), (0o640, Some(7)));
     listener.accept().unwrap();
     drop(client);
-    let usual = SocketOwner::default();
-    world.sockets.listen_as("a.sock", &usual).unwrap();
-    world.sockets.listen_as("b.sock", &usual).unwrap();
+    let default_owner = SocketOwner::default();
+    world.sockets.listen_as("a.sock", &default_owner).unwrap();
+    world.sockets.listen_as("b.sock", &default_owner).unwrap();
     assert_eq!(mode_of(&path), mode_of(&world.path("run/b.sock")));
 }
 
 #[test]
-fn a_user_who_is_not_there_changes_nothing_and_makes_nothing() {
+fn an_unknown_user_changes_nothing() {
     let mut world = world();
     world
         .sockets
         .listen_as("a.sock", &with_mode(0o600))
         .unwrap();
-    let mut nobody = with_mode(0o666);
-    nobody.user = Some("no-such-user".to_owned());
+    let mut unknown = with_mode(0o666);
+    unknown.user = Some("no-such-user".to_owned());
     for path in ["a.sock", "b.sock"] {
-        let no = world.sockets.listen_as(path, &nobody).unwrap_err();
+        let no = world.sockets.listen_as(path, &unknown).unwrap_err();
         assert_eq!(no.key, SocketKey::User);
     }
     assert_eq!(mode_of(&world.path("run/a.sock")), 0o600);
@@ -280,7 +280,7 @@ fn a_user_who_is_not_there_changes_nothing_and_makes_nothing() {
 }
 
 #[test]
-fn what_somebody_put_in_the_place_of_a_socket_is_not_given_away() {
+fn a_file_in_place_of_a_socket_keeps_its_owner() {
     let mut world = world();
     let path = world.path("vms/a.sock");
     world.sockets.listen_as(&path, &with_mode(0o600)).unwrap();
@@ -289,9 +289,10 @@ fn what_somebody_put_in_the_place_of_a_socket_is_not_given_away() {
     std::fs::write(&victim, "").unwrap();
     let before = mode_of(&victim);
     for link in [true, false] {
-        match link {
-            true => symlink(&victim, &path).unwrap(),
-            false => std::fs::hard_link(&victim, &path).unwrap(),
+        if link {
+            symlink(&victim, &path).unwrap()
+        } else {
+            std::fs::hard_link(&victim, &path).unwrap()
         }
         world.sockets.listen_as(&path, &with_mode(0o604)).unwrap();
         world.sockets.listen_as(&path, &with_mode(0o606)).unwrap();
@@ -301,7 +302,7 @@ fn what_somebody_put_in_the_place_of_a_socket_is_not_given_away() {
 }
 
 #[test]
-fn root_gives_sockets_away_and_finds_what_it_gave_away_before() {
+fn root_changes_the_owner_repeatedly() {
     use std::os::unix::fs::MetadataExt;
     if !rustix::process::geteuid().is_root() {
         return eprintln!("not root: left out");

@@ -1,15 +1,15 @@
-//! Models, keys and changes out of bytes, and what must hold for them.
+//! Test cases from bytes: models, keys and changes, and the properties that must hold.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::*;
-use crate::acl::point::{Looked, Point};
+use crate::acl::class_key::{ClassKey, Wildcards};
 use crate::acl::{
     AddressSet, Change, Compiled, Group, LogSpec, Place, RuleId, Rules, Ruling, SegmentDefault,
 };
 use crate::model::Segment;
 
-/// Bytes that decide what a case is; zeros behind the last.
+/// Bytes that define a case; zeros follow the last.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -27,7 +27,7 @@ impl Bytes<'_> {
         usize::from(self.byte()) % end
     }
 
-    /// True once in so many times.
+    /// Returns true once in so many times.
     fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == times - 1
     }
@@ -56,10 +56,10 @@ const PORTS: [&str; 4] = ["p0", "p1", "p2", "p3"];
 const SEGMENTS: [&str; 2] = ["s0", "s1"];
 const GROUPS: [&str; 3] = ["g0", "g1", "g2"];
 const SETS: [&str; 2] = ["@a", "@b"];
-/// Ports of TCP and UDP near which everything happens.
+/// TCP and UDP ports at the edges of ranges.
 const NUMBERS: [u16; 8] = [0, 22, 80, 81, 443, 1023, 1024, 65535];
 const PROTOCOLS: [&str; 8] = ["tcp", "udp", "tcp", "icmp", "icmpv6", "icmpv6", "47", "0"];
-/// Of ICMP; in ICMPv6 the last two are those of neighbour discovery.
+/// ICMP types; in ICMPv6 the last two are those of neighbour discovery.
 const TYPES: [u8; 6] = [0, 1, 2, 3, 135, 136];
 const FLAGS: [&str; 4] = ["syn/syn,ack", "/syn", "ack/ack", "rst,ack/rst,ack,fin"];
 const MACS: [&str; 4] = [
@@ -69,28 +69,31 @@ const MACS: [&str; 4] = [
     "01:00:00:00:00:00/01:00:00:00:00:00",
 ];
 
-/// Addresses that have much in common.
+/// Returns an address of a few with long common prefixes.
 fn address(bytes: &mut Bytes<'_>, v6: bool) -> u128 {
     let high = [0x0a00_0000, 0x0a00_0100, 0x0a01_0000, 0xc0a8_0000][bytes.below(4)];
     let low: u128 = (high | u32::from(bytes.byte() & 0x3f)).into();
-    match v6 {
-        false => low,
-        true => 0x2001_0db8 << 96 | low << [0, 64, 30][bytes.below(3)],
+    if v6 {
+        0x2001_0db8 << 96 | low << [0, 64, 30][bytes.below(3)]
+    } else {
+        low
     }
 }
 
 fn prefix(bytes: &mut Bytes<'_>) -> String {
     let v6 = bytes.one_in(4);
-    let (width, lengths) = match v6 {
-        false => (32, [32, 30, 26, 24, 16, 8, 31, 0]),
-        true => (128, [128, 96, 126, 64, 63, 34, 100, 0]),
+    let (width, lengths) = if v6 {
+        (128, [128, 96, 126, 64, 63, 34, 100, 0])
+    } else {
+        (32, [32, 30, 26, 24, 16, 8, 31, 0])
     };
     let len: u32 = *bytes.pick(&lengths);
     let bits = address(bytes, v6);
     let bits = bits & u128::MAX.checked_shl(width - len).unwrap_or(0);
-    match v6 {
-        false => format!("{}/{len}", Ipv4Addr::from_bits(bits as u32)),
-        true => format!("{}/{len}", Ipv6Addr::from_bits(bits)),
+    if v6 {
+        format!("{}/{len}", Ipv6Addr::from_bits(bits))
+    } else {
+        format!("{}/{len}", Ipv4Addr::from_bits(bits as u32))
     }
 }
 
@@ -237,18 +240,20 @@ fn key(bytes: &mut Bytes<'_>) -> FlowKey {
             *bytes.pick(&TYPES),
         ]))
         .with_state(KeyState::from_bits_truncate(*bytes.pick(&states)));
-    match bytes.one_in(6) {
-        true => discovery(bytes, key),
-        false => key,
+    if bytes.one_in(6) {
+        discovery(bytes, key)
+    } else {
+        key
     }
 }
 
-/// The same as neighbour discovery, of which not all may have come.
+/// Turns a key into neighbour discovery, which may be incomplete.
 fn discovery(bytes: &mut Bytes<'_>, key: FlowKey) -> FlowKey {
     let whole = bytes.one_in(2);
-    let state = match whole {
-        true => KeyState::empty(),
-        false => KeyState::L4_UNKNOWN,
+    let state = if whole {
+        KeyState::empty()
+    } else {
+        KeyState::L4_UNKNOWN
     };
     let flags = u16::from_be_bytes([135 + (bytes.byte() & 1), bytes.byte() & 1]);
     key.with_ethertype(EtherType::IPV6)
@@ -288,7 +293,7 @@ impl Case {
         Names { segments, ports }
     }
 
-    /// Compiles it, leaving out what is refused.
+    /// Compiles the model without the rules that are refused.
     fn compile(&mut self) -> Compiled {
         loop {
             let error = match Rules::compile(&self.model, self.names()) {
@@ -335,17 +340,20 @@ impl Case {
     }
 }
 
-/// Whom a key is judged for.
-type Asked = (Direction, SegmentId, PortId);
+/// Direction, segment and port of an evaluation.
+type At = (Direction, SegmentId, PortId);
 
-fn judge(rules: &Rules, asked: Asked, key: &FlowKey) -> (Ruling, Looked) {
-    let (direction, segment, port) = asked;
-    let mut looked = Looked::default();
-    let (point, profile) = (Point::new(key), rules.profile(port));
-    let ruling = rules.judge(direction, segment, profile, &point, &mut looked);
-    let rounded = rules.round(&point, &looked);
-    assert!(rounded.covers(&looked), "{rounded:?} covers {looked:?}");
-    (ruling, looked)
+fn evaluate(rules: &Rules, at: At, key: &FlowKey) -> (Ruling, Wildcards) {
+    let (direction, segment, port) = at;
+    let mut wildcards = Wildcards::default();
+    let (class_key, profile) = (ClassKey::new(key), rules.profile(port));
+    let ruling = rules.evaluate_profile(direction, segment, profile, &class_key, &mut wildcards);
+    let rounded = rules.round(&class_key, &wildcards);
+    assert!(
+        rounded.covers(&wildcards),
+        "{rounded:?} covers {wildcards:?}"
+    );
+    (ruling, wildcards)
 }
 
 fn answer(ruling: &Ruling) -> Answer {
@@ -359,9 +367,14 @@ fn answer(ruling: &Ruling) -> Answer {
     }
 }
 
-/// Other keys that agree in the mask's bits.
-fn alike(key: &FlowKey, looked: &Looked, bytes: &mut Bytes<'_>, other: &FlowKey) -> Vec<FlowKey> {
-    let mask = looked.add_to(crate::DECISION_MASK, key.ethertype());
+/// Returns other keys that agree in the mask's bits.
+fn alike(
+    key: &FlowKey,
+    wildcards: &Wildcards,
+    bytes: &mut Bytes<'_>,
+    other: &FlowKey,
+) -> Vec<FlowKey> {
+    let mask = wildcards.add_to(crate::DECISION_MASK, key.ethertype());
     let with = |noise: &dyn Fn(usize) -> u64| {
         FlowKey::from_words(std::array::from_fn(|i| {
             let mask = mask.words()[i];
@@ -379,12 +392,13 @@ fn alike(key: &FlowKey, looked: &Looked, bytes: &mut Bytes<'_>, other: &FlowKey)
     ]
 }
 
-/// Builds a case from bytes and holds the compiled rules against the oracle: the same decisions by the same rules, the same for all
-/// keys that agree in what was looked at, no decision by a shadowed rule, and changed rules that are what the
-/// changed model compiles to while the old ones stay what they were. Returns how many keys were compared.
+/// Builds a case from bytes and compares the compiled rules with the oracle: the same decisions by
+/// the same rules, the same for all keys that agree in the mask's bits, no decision by a shadowed
+/// rule, and changed rules equal to the compiled changed model while the old ones stay unchanged.
+/// Returns the number of compared keys.
 ///
 /// # Panics
-/// When something of that does not hold.
+/// When a property does not hold.
 pub fn check(data: &[u8]) -> usize {
     let mut bytes = Bytes(data);
     let mut case = Case::new(&mut bytes);
@@ -400,18 +414,21 @@ pub fn check(data: &[u8]) -> usize {
             let (key, other) = (key(bytes), key(bytes));
             let direction = [Direction::FromGuest, Direction::ToGuest][bytes.below(2)];
             let segment = SegmentId(bytes.below(3) as u16);
-            let asked = (direction, segment, PortId(bytes.below(5) as u32));
-            let (ruling, looked) = judge(rules, asked, &key);
+            let at = (direction, segment, PortId(bytes.below(5) as u32));
+            let (ruling, wildcards) = evaluate(rules, at, &key);
             let names = case.names();
             let model = &case.model;
-            let right = Oracle { model, names }.judge(asked.0, asked.1, asked.2, &key);
-            assert_eq!(answer(&ruling), right, "{asked:?} {key:?} {model:#?}");
+            let right = Oracle { model, names }.evaluate(at.0, at.1, at.2, &key);
+            assert_eq!(answer(&ruling), right, "{at:?} {key:?} {model:#?}");
             assert!(right.rule.is_none_or(|rule| !never.contains(&rule)));
-            let rounded = rules.round(&Point::new(&key), &looked);
+            let rounded = rules.round(&ClassKey::new(&key), &wildcards);
             masks.insert(rounded.add_to(crate::DECISION_MASK, key.ethertype()));
-            for like in alike(&key, &looked, bytes, &other) {
-                let same = judge(rules, asked, &like).0;
-                assert_eq!(same, ruling, "{key:?} and {like:?} {looked:?} {model:#?}");
+            for like in alike(&key, &wildcards, bytes, &other) {
+                let same = evaluate(rules, at, &like).0;
+                assert_eq!(
+                    same, ruling,
+                    "{key:?} and {like:?} {wildcards:?} {model:#?}"
+                );
             }
         }
         assert!(masks.len() <= crate::acl::MAX_MASKS);

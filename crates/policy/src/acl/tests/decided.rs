@@ -1,4 +1,4 @@
-//! What comes of a frame: order of lists, defaults, fragments, floods, masks.
+//! Decisions with access lists: order of lists, defaults, fragments, floods, masks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use wire::{EtherType, FlowKey, FlowMask, MacAddr};
 use super::*;
 use crate::{Action, DECISION_MASK, Decision, DropReason, Lookup, PortMode, Program, decide};
 
-/// Where stations are, by the last byte of their addresses.
+/// Locations of stations, by the last byte of their addresses.
 #[derive(Default)]
 pub(super) struct Stations(HashMap<u8, u32>);
 
@@ -124,7 +124,7 @@ fn the_highest_priority_decides_then_the_port_before_its_group_before_the_segmen
 }
 
 #[test]
-fn both_sides_must_allow_and_the_sender_is_asked_first() {
+fn both_directions_must_allow_and_the_sender_comes_first() {
     let out = list(
         "out",
         "from-guest",
@@ -218,7 +218,7 @@ fn a_flood_leaves_out_those_who_do_not_want_it() {
     let arp = key(9, 80).with_ethertype(EtherType::ARP);
     let decision = decide(&program, &Stations::default(), &arp);
     assert_eq!(decision.excluded().count(), 0);
-    // Where nobody wants it, it is dropped.
+    // If no receiver's lists allow it, it is dropped.
     let all = list(
         "in",
         "to-guest",
@@ -312,7 +312,7 @@ fn a_scan_costs_few_flows_and_what_no_rule_tells_apart_costs_one() {
     assert_eq!(
         flows(&program, exact),
         (1, 1),
-        "source ports are not looked at"
+        "source ports are not wildcards at"
     );
 }
 

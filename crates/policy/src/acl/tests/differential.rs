@@ -1,11 +1,12 @@
-//! Random models and keys, compared with the oracle. `ACL_CASES=200000` in the environment compares millions of keys.
+//! Random models and keys, compared with the oracle. `ACL_CASES=200000` in the environment compares
+//! millions of keys.
 
 use crate::acl::oracle;
 
-/// So many bytes say everything about a large case; what lies behind is zero.
+/// Enough bytes for a large case; zeros follow.
 const BYTES: usize = 4096;
 
-/// Numbers that look random: SplitMix64.
+/// Returns pseudo-random bytes: SplitMix64.
 fn bytes(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let words = std::iter::repeat_with(|| {
@@ -20,8 +21,8 @@ fn bytes(seed: u64) -> Vec<u8> {
 
 #[test]
 fn rules_say_what_the_oracle_says() {
-    let wanted = std::env::var("ACL_CASES").ok();
-    let cases = wanted.map_or(1000, |text| text.parse().expect("ACL_CASES is a number"));
+    let desired = std::env::var("ACL_CASES").ok();
+    let cases = desired.map_or(1000, |text| text.parse().expect("ACL_CASES is a number"));
     let first: u64 = std::env::var("ACL_FIRST").map_or(0, |text| text.parse().expect("a number"));
     let compared: usize = (first..first + cases)
         .map(|seed| oracle::check(&bytes(seed)))

@@ -1,14 +1,14 @@
-//! What is refused, where, and why; and warnings.
+//! Models that are refused, with place and reason; and warnings.
 
 use super::*;
 
-/// What is wrong with a model, as it is told.
+/// Returns the error message of a model.
 fn refused(text: &str) -> String {
     let error = try_compile(text).expect_err("a model that is refused");
     error.to_string()
 }
 
-/// What is wrong with a rule of the list `l`.
+/// Returns the error message of a rule of the list `l`.
 fn refused_rule(rule: &str) -> String {
     refused(&format!(
         "{LIST}\n[[acl.rule]]\nname = \"r\"\naction = \"drop\"\n{rule}"
@@ -43,8 +43,8 @@ fn rules_are_refused_with_field_and_reason() {
             "destination: expected an address or a prefix",
         ),
         (
-            "source = [\"@nobody\"]",
-            "source: there is no address_set \"nobody\"",
+            "source = [\"@missing\"]",
+            "source: there is no address_set \"missing\"",
         ),
         (
             "source_mac = \"52:54\"",
@@ -203,7 +203,8 @@ fn names_are_checked() {
             "address_set \"s\": addresses: \"10.0.0.1/24\" has bits",
         ),
         (
-            "[[address_set]]\nname = \"s\"\naddresses = []\n[[address_set]]\nname = \"s\"\naddresses = []",
+            "[[address_set]]\nname = \"s\"\naddresses = []\n[[address_set]]\nname = \"s\"\n\
+             addresses = []",
             "address_set \"s\": name: \"s\" is there twice",
         ),
         (
@@ -256,14 +257,14 @@ fn warnings(rules: &str) -> Vec<String> {
 }
 
 #[test]
-fn rules_that_are_never_reached_are_told_with_the_one_before() {
+fn shadowed_rules_are_reported_with_the_one_before() {
     let wide = rule("wide", "source = [\"10.0.0.0/8\"]\nprotocol = \"tcp\"");
     let narrow = allow(
         "narrow",
         "source = [\"10.1.0.0/16\"]\nprotocol = \"tcp\"\ndestination_ports = [\"80-90\"]",
     );
-    let told = ["acl \"l\", rule \"narrow\" is never reached: \"wide\" comes first"];
-    assert_eq!(warnings(&format!("{wide}{narrow}")), told);
+    let shadowed = ["acl \"l\", rule \"narrow\" is never reached: \"wide\" comes first"];
+    assert_eq!(warnings(&format!("{wide}{narrow}")), shadowed);
     assert!(warnings(&format!("{narrow}{wide}")).is_empty());
     assert!(warnings(&format!("{wide}{narrow}priority = 1")).is_empty());
     let other = narrow.replace("10.1", "11.1");
@@ -292,7 +293,8 @@ fn rules_that_contradict_each_other_are_refused() {
         rule("a", "vlan = 1"),
         allow("b", "vlan = 1")
     );
-    let why = "acl \"l\", rule \"b\": action: acl \"l\", rule \"a\" matches the same with the same priority and does something else";
+    let why = "acl \"l\", rule \"b\": action: acl \"l\", rule \"a\" matches the same \
+               with the same priority and does something else";
     assert_eq!(refused(&both), why);
     assert!(try_compile(&format!("{both}priority = 1")).is_ok());
     let same = format!("{LIST}\n{}{}", rule("a", "vlan = 1"), rule("b", "vlan = 1"));
@@ -308,7 +310,8 @@ fn groups_with_a_port_in_common_need_priorities_that_say_who_is_first() {
         )
     };
     let with = |second: String| format!("{}{}{second}", GROUPS, list("a", "web", "allow", 5));
-    let why = "acl \"b\", rule \"r\": priority: port \"vm2\" is in another group, too, and acl \"a\", rule \"r\" has the same priority";
+    let why = "acl \"b\", rule \"r\": priority: port \"vm2\" is in another group, too, \
+               and acl \"a\", rule \"r\" has the same priority";
     assert!(refused(&with(list("b", "db", "drop", 5))).starts_with(why));
     assert!(try_compile(&with(list("b", "db", "drop", 6))).is_ok());
     assert!(try_compile(&with(list("b", "db", "allow", 5))).is_ok());
@@ -346,7 +349,7 @@ fn many_lists(count: usize, attached: &[&str]) -> String {
 }
 
 #[test]
-fn lists_are_not_more_than_can_be_asked_and_compared() {
+fn lists_are_not_more_than_can_be_evaluated_and_compared() {
     let (web, db) = ("groups = [\"web\"]", "groups = [\"db\"]");
     for attached in [
         &[web, db][..],

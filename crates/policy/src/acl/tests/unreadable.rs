@@ -1,4 +1,5 @@
-//! Frames whose headers cannot be read, and those that a receiver reads otherwise than their types say.
+//! Frames whose headers cannot be parsed, and those that a receiver may parse otherwise than their
+//! types tell.
 
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, TcpFields};
@@ -7,10 +8,10 @@ use wire::{EtherType, FlowKey, MacAddr, Parsed, VlanTci};
 
 use super::decided::{denied, key, list, program, rule, stations};
 use super::*;
-use crate::guard::{Guard, Guards};
+use crate::port_security::{PortSecurity, PortSecurityTable};
 use crate::{Action, DropReason, Program, decide};
 
-const UNREADABLE: Action = Action::Drop(DropReason::Unreadable);
+const UNREADABLE: Action = Action::Drop(DropReason::Unparseable);
 
 /// A list from `vm1` with one rule.
 fn with(action: &str, rest: &str) -> Program {
@@ -24,7 +25,7 @@ fn what_cannot_be_read_passes_no_list_that_looks_there() {
         let key = key(2, 0).with_state(state);
         let decision = decide(&with("allow", rest), &stations(), &key);
         let by = decision.from_guest.unwrap().by;
-        assert_eq!(decision.action == UNREADABLE, by == By::Unreadable);
+        assert_eq!(decision.action == UNREADABLE, by == By::Unparseable);
         decision.action == UNREADABLE
     };
     let (l3, l4) = (KeyState::L3_MALFORMED, KeyState::L4_UNKNOWN);
@@ -67,7 +68,7 @@ fn an_unreadable_frame_is_named_so_unless_a_rule_denies_it_too() {
         tag: None,
     };
     assert_eq!(action(&no_tcp, 4), open);
-    // Of a flood, those are left out who cannot tell; where nobody is left, it is dropped.
+    // A flood excludes receivers whose lists cannot decide; without receivers it is dropped.
     let flood = decide(&program(&no_tcp), &stations(), &hidden(9));
     assert_eq!(
         (flood.action, flood.excluded().collect::<Vec<_>>()),
@@ -93,7 +94,10 @@ fn hidden_frames_share_no_flow_with_others_where_lists_look_for_them() {
     assert_ne!(hidden.masked(&passes.mask), opaque.masked(&passes.mask));
     let ethernet = with("drop", "destination_mac = \"02:00:00:00:00:03\"");
     let passes = decide(&ethernet, &stations(), &hidden);
-    assert!(!passes.mask.is_long(), "nobody looks above Ethernet");
+    assert!(
+        !passes.mask.is_long(),
+        "no rule depends on fields above Ethernet"
+    );
 }
 
 /// From station 1 to station 2.
@@ -125,7 +129,7 @@ fn packet() -> impl Strategy<Value = PacketBuilder> {
     )
 }
 
-/// What a receiver looks through: headers before the transport's, and what stands around the packet.
+/// Headers that a receiver skips: extension headers, and encapsulation around the packet.
 fn hiding() -> impl Strategy<Value = (Vec<u8>, Vec<&'static [u8]>)> {
     let extension = prop_oneof![Just(0u8), Just(43), Just(51), Just(51), Just(60)];
     let around = [
@@ -136,7 +140,7 @@ fn hiding() -> impl Strategy<Value = (Vec<u8>, Vec<&'static [u8]>)> {
         &[0, 90, 0xab, 0xab, 0x13, 0, 0, 0],
     ];
     let around = prop::sample::select(around.to_vec());
-    // Nobody looks for LLC in SNAP.
+    // No receiver parses LLC within SNAP.
     let one_snap = |all: &Vec<&[u8]>| all.iter().filter(|one| one.len() > 4).count() < 2;
     let around = prop::collection::vec(around, 0..3).prop_filter("one SNAP", one_snap);
     (prop::collection::vec(extension, 0..6), around)
@@ -197,8 +201,9 @@ proptest! {
             frame.splice(12..12, before.iter().copied());
         }
         prop_assert!(matches!(action(&program, &frame), Action::Drop(_)), "{frame:x?}");
-        let guard = Guard { no_router: true, ..Guard::default() };
-        let guarded = program.with_guards([(PortId(1), guard)].into_iter().collect::<Guards>());
-        prop_assert!(matches!(action(&guarded, &frame), Action::Drop(_)), "{frame:x?}");
+        let security = PortSecurity { no_router: true, ..PortSecurity::default() };
+        let restricted = [(PortId(1), security)].into_iter().collect::<PortSecurityTable>();
+        let secured = program.with_port_security(restricted);
+        prop_assert!(matches!(action(&secured, &frame), Action::Drop(_)), "{frame:x?}");
     }
 }

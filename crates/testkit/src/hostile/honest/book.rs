@@ -1,4 +1,4 @@
-//! What honest guests and VMMs live through, and how late it was.
+//! Delivery and latency of honest guests and VMMs.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -10,10 +10,10 @@ use rustix::thread::set_current_timer_slack;
 
 /// After so long a frame or an answer is missed.
 pub(super) const LATE: Duration = Duration::from_secs(5);
-/// So many faults tell enough.
+/// Limit of recorded faults.
 const FAULTS: usize = 20;
 
-/// What became of all honest frames and messages of a run.
+/// Counts of all honest frames and messages of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Frames that were sent.
@@ -24,7 +24,7 @@ pub struct Counts {
     pub damaged: u64,
     /// Frames that came 5 s after they were due, or later.
     pub late: u64,
-    /// What else went wrong, in words.
+    /// Other failures, as text.
     pub faults: Vec<String>,
 }
 
@@ -54,15 +54,16 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Times at which something is due, whether or not what was due before has come. Else one long wait would count once,
-/// and all that it held up not at all.
+/// Times at which something is due, whether or not what was due before has come. Else one long wait
+/// would count once, and all that it held up not at all.
 pub(super) struct Schedule {
     first: Instant,
     every: Duration,
 }
 
 impl Schedule {
-    /// From now on; the calling thread waits, or threads that it starts from now on.
+    /// Returns a schedule from the present; the calling thread waits, or threads that it starts
+    /// later.
     pub(super) fn new(every: Duration) -> Self {
         // Where the system refuses, sleep takes a little longer, also beside the burner.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
@@ -72,7 +73,7 @@ impl Schedule {
         }
     }
 
-    /// When number `number` is due.
+    /// Returns the due time of number `number`.
     pub(super) fn due(&self, number: u64) -> Instant {
         self.first + Duration::from_nanos(self.every.as_nanos() as u64 * number)
     }
@@ -85,7 +86,7 @@ impl Schedule {
     }
 }
 
-/// What came of the frames of one pair, or of the messages of one VMM.
+/// Samples of the frames of one pair, or of the messages of one VMM.
 #[derive(Default)]
 pub(super) struct Timeline {
     came: Mutex<Came>,
@@ -94,7 +95,7 @@ pub(super) struct Timeline {
 
 #[derive(Default)]
 struct Came {
-    /// When it was due, and how many nanoseconds later it came.
+    /// Due times, and delays in nanoseconds.
     samples: Vec<(Instant, u64)>,
     /// The latest due time of what came.
     latest: Option<Instant>,
@@ -103,7 +104,7 @@ struct Came {
 }
 
 impl Timeline {
-    /// What was due then came now; gives how late that is.
+    /// Records an arrival that was due then; returns its delay.
     pub(super) fn came(&self, due: Instant) -> Duration {
         let late = due.elapsed();
         let mut came = lock(&self.came);
@@ -126,7 +127,8 @@ impl Timeline {
         self.wrong.load(Ordering::Relaxed)
     }
 
-    /// Takes the latencies of what was due before `end`; waits until that has come, but not forever.
+    /// Takes the latencies of what was due before `end`; waits until that has come, but not
+    /// forever.
     pub(super) fn take(&self, end: Instant) -> Vec<u64> {
         while end.elapsed() < LATE && !lock(&self.came).has_reached(end) {
             std::thread::sleep(Duration::from_millis(1));
@@ -145,7 +147,7 @@ impl Came {
     }
 }
 
-/// What all honest guests and VMMs of a Lasthop share.
+/// State shared by all honest guests and VMMs of a Lasthop.
 #[derive(Default)]
 pub(super) struct Book {
     stop: AtomicBool,

@@ -15,7 +15,8 @@ use crate::{FakeGuest, GuestConfig};
 
 /// From one frame to the next.
 const FRAME_EVERY: Duration = Duration::from_millis(1);
-/// Entries of a queue: room for the frames of a second, so that none is lost when this program does not get a processor.
+/// Entries of a queue: room for the frames of a second, so that none is lost when this program does
+/// not get a processor.
 const QUEUE: u16 = 1024;
 /// Bytes of a frame's payload.
 const PAYLOAD: usize = 200;
@@ -45,7 +46,8 @@ impl Pair {
         })
     }
 
-    /// Sends and receives until the book says stop and everything has come. The sender does not wait for the receiver.
+    /// Sends and receives until the book says stop and everything has come. The sender does not
+    /// wait for the receiver.
     pub(super) fn run(self, book: &Book) {
         let (mut guest, flow, stream) = (self.sender, self.flow, self.stream);
         let schedule = Schedule::new(FRAME_EVERY);

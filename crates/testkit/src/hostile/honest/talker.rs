@@ -18,7 +18,8 @@ pub(super) fn talk(path: &Path, book: &Book) {
     book.messages.close();
 }
 
-/// One message at a time, as the protocol has it: one that has to wait for another's answer counts as late all the same.
+/// One message at a time, as the protocol has it: one that has to wait for another's answer counts
+/// as late all the same.
 fn conversation(path: &Path, book: &Book) -> Result<(), FrontError> {
     if !book.on() {
         return Ok(());

@@ -86,7 +86,7 @@ fn add_and_remove(arena: &Arena<'_>, file: &OwnedFd, sizes: &[u64]) {
             let added = raw::add(&mut front, &spec, file.as_fd());
             let removed = front.rem_mem_reg(&spec);
             arena.step();
-            if !arena.on() || !raw::goes_on(&added) || !raw::goes_on(&removed) {
+            if !arena.on() || !raw::can_continue(&added) || !raw::can_continue(&removed) {
                 break;
             }
         }
@@ -124,7 +124,7 @@ pub(super) fn table_refused(arena: &Arena<'_>) {
             let specs: Vec<_> = (0..8).map(|n| at_base(n * 16 * TIB, size)).collect();
             let sent = raw::table(&mut front, &specs, &[file.as_fd(); 8]);
             arena.step();
-            if !arena.on() || !raw::goes_on(&sent) {
+            if !arena.on() || !raw::can_continue(&sent) {
                 break;
             }
         }
@@ -141,7 +141,7 @@ pub(super) fn regions_many(arena: &Arena<'_>) {
             };
             for n in 0..520 {
                 let added = raw::add(&mut front, &at_base(n * 8192, 4096), file.as_fd());
-                if !arena.on() || !raw::goes_on(&added) {
+                if !arena.on() || !raw::can_continue(&added) {
                     break;
                 }
                 arena.step();
@@ -176,7 +176,7 @@ fn one_byte_chains(arena: &Arena<'_>, guest: &mut FakeGuest) -> Result<(), Front
             // Refused: a page each, then, where the rule allows that.
             size = 4096;
         }
-        if !raw::goes_on(&added) || !arena.on() {
+        if !raw::can_continue(&added) || !arena.on() {
             return Ok(());
         }
     }

@@ -30,7 +30,7 @@ fn some_files(random: &mut Random) -> Vec<OwnedFd> {
     (0..count).filter_map(|_| any(random)).collect()
 }
 
-/// Takes answers that are there, so that the back end can go on.
+/// Reads pending replies, so that the back end can continue.
 fn read_away(front: &FrontEnd) {
     use std::io::Read as _;
     let _ = front.socket().set_nonblocking(true);
@@ -122,9 +122,10 @@ pub(super) fn shaped(arena: &Arena<'_>) {
         for _ in 0..40 {
             let code = random.below(42) as u32;
             let body = shaped_body(code, &mut random);
-            let files = match WITH_FILES.contains(&code) {
-                true => any(&mut random).into_iter().collect(),
-                false => Vec::new(),
+            let files = if WITH_FILES.contains(&code) {
+                any(&mut random).into_iter().collect()
+            } else {
+                Vec::new()
             };
             let borrowed: Vec<_> = files.iter().map(OwnedFd::as_fd).collect();
             let sent = front.send_raw(code, VERSION, body.len() as u32, &body, &borrowed);
@@ -182,7 +183,7 @@ pub(super) fn inflight(arena: &Arena<'_>) {
         for _ in 0..100 {
             let result = one_inflight(&mut front, &mut random);
             arena.step();
-            if !arena.on() || !raw::goes_on(&result) {
+            if !arena.on() || !raw::can_continue(&result) {
                 break;
             }
         }
@@ -221,14 +222,14 @@ pub(super) fn backend_channel(arena: &Arena<'_>) {
             let Some(file) = file else { continue };
             let told = front.tell(request::SET_BACKEND_REQ_FD, &[], &[file.as_fd()]);
             arena.step();
-            if !arena.on() || !raw::goes_on(&told) {
+            if !arena.on() || !raw::can_continue(&told) {
                 break;
             }
         }
     }
 }
 
-/// What a log has lines for: faults of queues, bad messages, connections.
+/// Causes log lines: faults of queues, bad messages, connections.
 pub(super) fn log_lines(arena: &Arena<'_>) {
     for step in 0_u32.. {
         if !arena.on() {

@@ -39,7 +39,7 @@ fn restart_loop(
             for step in 0.. {
                 let sent = message(front, step, &kick);
                 arena.step();
-                if !arena.on() || !raw::goes_on(&sent) {
+                if !arena.on() || !raw::can_continue(&sent) {
                     break;
                 }
             }
@@ -79,7 +79,7 @@ pub(super) fn call_blocks(arena: &Arena<'_>) {
         let told = front.set_vring_call(0, Some(call.as_fd())).is_ok()
             && front.set_vring_call(1, Some(call.as_fd())).is_ok();
         block(&call);
-        // Its driver wants a call for everything.
+        // Its driver requests an interrupt for everything.
         guest.pairs[0].nic.tx.set_notifications(true);
         for _ in 0..50 {
             if !told || !arena.on() || guest.send(&frame).is_err() {
@@ -118,7 +118,7 @@ pub(super) fn err_blocks(arena: &Arena<'_>) {
             let Ok(kick) = Event::new() else { break };
             let Ok(front) = guest.front() else { break };
             let again = front.set_vring_kick(1, Some(kick.as_fd()));
-            if !arena.on() || !raw::goes_on(&again) {
+            if !arena.on() || !raw::can_continue(&again) {
                 break;
             }
         }
@@ -154,7 +154,7 @@ pub(super) fn toggles(arena: &Arena<'_>) {
                     _ => front.net_set_mtu(u64::from(step)),
                 };
                 arena.step();
-                if !arena.on() || !raw::goes_on(&told) {
+                if !arena.on() || !raw::can_continue(&told) {
                     break;
                 }
             }

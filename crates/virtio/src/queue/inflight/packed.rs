@@ -1,5 +1,5 @@
-//! In-flight tracking of a packed queue. The ring's descriptors are overwritten by used elements while
-//! older chains are still in flight, so the region keeps copies of them.
+//! In-flight tracking of a packed queue. The ring's descriptors are overwritten by used elements
+//! while older chains are still in flight, so the region keeps copies of them.
 
 use super::{Inflight, Pending};
 use crate::queue::QueueFault;
@@ -18,15 +18,15 @@ const ID: usize = 16;
 const FLAGS: usize = 18;
 const LEN: usize = 20;
 const ADDR: usize = 24;
-/// No entry.
+/// Marks the absence of an entry.
 const NONE: u16 = u16::MAX;
 
-/// Where field `field` of entry `at` lies.
+/// Returns the offset of field `field` of entry `at`.
 fn entry(at: u16, field: usize) -> usize {
     32 + 32 * usize::from(at) + field
 }
 
-/// The tracker: the shared part, and private copies of every link that is followed.
+/// Tracker: the shared part, and private copies of every link that is followed.
 #[derive(Debug)]
 pub(in crate::queue) struct Tracker {
     part: Inflight,
@@ -45,9 +45,10 @@ pub(in crate::queue) struct Tracker {
 }
 
 impl Tracker {
-    /// Attaches to `part`, with `used` as the front end's idea of the used position. The second value is
-    /// the used position and the slots in flight behind it, when a former process left them to know.
-    /// `used_up(cursor)` says whether the ring's slot there is no longer available in the cursor's lap.
+    /// Attaches to `part`; `used` is the used position that the front end assumes. Also returns the
+    /// used position and the number of slots in flight behind it, when a former process recorded
+    /// them. `used_up(cursor)` returns whether the ring's slot there is no longer available in the
+    /// cursor's lap.
     pub(in crate::queue) fn attach(
         part: Inflight,
         size: u16,
@@ -117,8 +118,8 @@ impl Tracker {
         }
     }
 
-    /// Finds the chains in flight, checks that they share no entry, and makes all other entries free.
-    /// Returns the ring slots that they stand for.
+    /// Finds the chains in flight, checks that they share no entry, and makes all other entries
+    /// free. Returns the number of ring slots that they use.
     fn find_pending(&mut self) -> Result<u16, QueueFault> {
         let mut taken = vec![false; usize::from(self.size)];
         let mut found = Vec::new();
@@ -178,8 +179,8 @@ impl Tracker {
         self.part.set16(AT_OLD_FREE, free);
     }
 
-    /// The used position and the old one. They are written as one word, so that no death of the process
-    /// leaves them torn.
+    /// Returns the used position and the old one. They are written as one word, so that the death
+    /// of the process never leaves them torn.
     fn cursors(&self) -> (Cursor, Cursor) {
         let b = self.part.get64(AT_CURSORS).to_ne_bytes();
         let cursor = |lo, hi, wrap| Cursor {
@@ -196,17 +197,17 @@ impl Tracker {
         self.part.set64(AT_CURSORS, u64::from_ne_bytes(bytes));
     }
 
-    /// The oldest chain that is left from before: its head entry.
+    /// Returns the head entry of the oldest chain that is left from before.
     pub(in crate::queue) fn pending(&self) -> Option<u16> {
         self.pending.peek()
     }
 
-    /// The chain of [`Self::pending`] was taken.
+    /// Records that the chain of [`Self::pending`] was taken.
     pub(in crate::queue) fn took_pending(&mut self) {
         self.pending.next += 1;
     }
 
-    /// The descriptor that entry `at` keeps.
+    /// Returns the descriptor that entry `at` holds.
     pub(in crate::queue) fn desc(&self, at: u16) -> Desc {
         Desc {
             addr: self.part.get64(entry(at, ADDR)),
@@ -216,25 +217,26 @@ impl Tracker {
         }
     }
 
-    /// The entry after `at` in its chain, if `at` is not the last of the chain that starts at `head`.
+    /// Returns the entry after `at` in its chain, if `at` is not the last of the chain that starts
+    /// at `head`.
     pub(in crate::queue) fn after(&self, head: u16, at: u16) -> Option<u16> {
         (self.last[usize::from(head)] != at).then(|| self.next[usize::from(at)])
     }
 
-    /// Whether the chain of buffer `id` starts at entry `head` and ends at entry `last`.
+    /// Returns whether the chain of buffer `id` starts at entry `head` and ends at entry `last`.
     pub(in crate::queue) fn is_chain(&self, id: u16, head: u16, last: u16) -> bool {
         self.head_of.get(usize::from(id)) == Some(&head) && self.last[usize::from(head)] == last
     }
 
-    /// Whether buffer `id` is in flight.
+    /// Returns whether buffer `id` is in flight.
     pub(in crate::queue) fn is_live(&self, id: u16) -> bool {
         self.head_of
             .get(usize::from(id))
             .is_some_and(|&head| head != NONE)
     }
 
-    /// A new chain of these descriptors was taken; `id` is below the queue size, and the queue has seen
-    /// to it that no more slots are in flight than there are entries.
+    /// Records a new chain of these descriptors; `id` is below the queue size, and the queue
+    /// ensures that no more slots are in flight than there are entries.
     pub(in crate::queue) fn took(&mut self, descs: &[Desc], id: u16) {
         let head = self.free;
         let (mut at, mut last) = (head, head);
@@ -257,7 +259,7 @@ impl Tracker {
         self.pending.fresh = self.pending.fresh.saturating_add(1);
     }
 
-    /// The newest taken chain is given back. `true` when it came from the ring.
+    /// Records that the newest taken chain was untaken. Returns `true` when it came from the ring.
     pub(in crate::queue) fn untook(&mut self, id: u16) -> bool {
         let fresh = self.pending.untake();
         if fresh && self.is_live(id) {
@@ -269,14 +271,15 @@ impl Tracker {
         fresh
     }
 
-    /// A used element was staged.
+    /// Records that a used element was staged.
     pub(in crate::queue) fn staged(&mut self, id: u16) {
         if self.is_live(id) {
             self.batch.push(id);
         }
     }
 
-    /// The batch is about to become visible, and the used position will be `used`.
+    /// Records that the batch is about to become visible, and that the used position will be
+    /// `used`.
     pub(in crate::queue) fn before_publish(&mut self, used: Cursor) {
         for i in 0..self.batch.len() {
             let head = self.head_of[usize::from(self.batch[i])];
@@ -287,7 +290,7 @@ impl Tracker {
         self.set_cursors(used, self.used);
     }
 
-    /// The batch is visible.
+    /// Records that the batch is visible.
     pub(in crate::queue) fn after_publish(&mut self, used: Cursor) {
         for id in self.batch.drain(..) {
             let head = std::mem::replace(&mut self.head_of[usize::from(id)], NONE);

@@ -9,12 +9,12 @@ const INFLIGHT: usize = 0;
 const NEXT: usize = 6;
 const COUNTER: usize = 8;
 
-/// Where field `field` of the entry of head `head` lies.
+/// Returns the offset of field `field` of the entry of head `head`.
 fn entry(head: u16, field: usize) -> usize {
     16 + 16 * usize::from(head) + field
 }
 
-/// The tracker: the shared part, and what we know of it without reading it again.
+/// Tracker: the shared part, and private copies of the values that this process wrote there.
 #[derive(Debug)]
 pub(in crate::queue) struct Tracker {
     part: Inflight,
@@ -26,9 +26,9 @@ pub(in crate::queue) struct Tracker {
 }
 
 impl Tracker {
-    /// Attaches to `part` when the used ring's index is `used`. The second value is the available index
-    /// to go on with, when a former process has left one to know: the specification's region is then the
-    /// truth, because a front end that lost its back end does not know the position.
+    /// Attaches to `part` when the used ring's index is `used`. Also returns the available index to
+    /// continue at, when a former process recorded one: the specification's region then decides,
+    /// because a front end that lost its back end does not know the position.
     pub(in crate::queue) fn attach(
         part: Inflight,
         size: u16,
@@ -43,8 +43,9 @@ impl Tracker {
             pending: Pending::default(),
             part,
         };
-        // Published and not yet cleared when the process died. More than the queue holds cannot be: the
-        // driver has reset the queue since, and the front end forgot to bring a fresh region.
+        // Published and not yet cleared when the process died. There cannot be more than the queue
+        // holds: then the driver has reset the queue since, and the front end did not bring a
+        // zeroed region.
         let done = used.wrapping_sub(tracker.part.get16(AT_USED));
         if !tracker.part.used_before()? || done > size {
             tracker.initialise(size, used);
@@ -91,22 +92,22 @@ impl Tracker {
         (self.pending, self.counter) = Pending::new(found);
     }
 
-    /// The oldest chain that is left from before.
+    /// Returns the head of the oldest chain that is left from before.
     pub(in crate::queue) fn pending(&self) -> Option<u16> {
         self.pending.peek()
     }
 
-    /// The chain of [`Self::pending`] was taken.
+    /// Records that the chain of [`Self::pending`] was taken.
     pub(in crate::queue) fn took_pending(&mut self) {
         self.pending.next += 1;
     }
 
-    /// Whether `head` is in flight.
+    /// Returns whether `head` is in flight.
     pub(in crate::queue) fn is_live(&self, head: u16) -> bool {
         self.live.get(usize::from(head)).copied().unwrap_or(false)
     }
 
-    /// A new chain was taken; `head` is below the queue size.
+    /// Records a new chain; `head` is below the queue size.
     pub(in crate::queue) fn took(&mut self, head: u16) {
         self.part.set64(entry(head, COUNTER), self.counter);
         self.counter = self.counter.wrapping_add(1);
@@ -115,7 +116,7 @@ impl Tracker {
         self.pending.fresh = self.pending.fresh.saturating_add(1);
     }
 
-    /// The newest taken chain is given back. `true` when it came from the ring.
+    /// Records that the newest taken chain was untaken. Returns `true` when it came from the ring.
     pub(in crate::queue) fn untook(&mut self, head: u16) -> bool {
         let fresh = self.pending.untake();
         if fresh && self.is_live(head) {
@@ -125,14 +126,14 @@ impl Tracker {
         fresh
     }
 
-    /// A used element was staged.
+    /// Records that a used element was staged.
     pub(in crate::queue) fn staged(&mut self, head: u16) {
         if self.is_live(head) {
             self.batch.push(head);
         }
     }
 
-    /// The batch is about to become visible.
+    /// Records that the batch is about to become visible.
     pub(in crate::queue) fn before_publish(&mut self) {
         for &head in &self.batch {
             self.part.set16(entry(head, NEXT), self.last_batch);
@@ -141,7 +142,7 @@ impl Tracker {
         }
     }
 
-    /// The batch is visible and the used index is `used`.
+    /// Records that the batch is visible and that the used index is `used`.
     pub(in crate::queue) fn after_publish(&mut self, used: u16) {
         for head in self.batch.drain(..) {
             self.part.set8(entry(head, INFLIGHT), 0);

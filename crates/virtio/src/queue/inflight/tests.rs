@@ -1,4 +1,5 @@
-//! A process dies at the worst moments; its successor finds every chain that is in flight, in order.
+//! A process dies at the worst moments; its successor finds every chain that is in flight, in
+//! order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ fn part(size: u16, packed: bool) -> Inflight {
 }
 
 impl Inflight {
-    /// Overwrites 16 bits, as a hostile front end may. The words that the code writes whole are written
-    /// whole: Miri models no atomics of mixed size.
+    /// Overwrites 16 bits, as a hostile front end may. The words that the code writes whole are
+    /// written whole: Miri models no atomics of mixed size.
     pub(in crate::queue) fn poke(&self, at: usize, value: u16) {
         if at + 2 > self.len {
             return;
@@ -66,15 +67,15 @@ fn take(queue: &mut Queue) -> Option<Chain> {
 /// Offers `n` chains of one to three buffers and takes them.
 fn take_new(driver: &mut Driver, queue: &mut Queue, n: u16) -> Vec<Chain> {
     let one = |i| {
-        let wanted = driver.add(&buffers(1 + i % 2), i % 3 == 2, usize::from(i));
+        let desired = driver.add(&buffers(1 + i % 2), i % 3 == 2, usize::from(i));
         let chain = take(queue).expect("what was offered");
-        assert_eq!(Some(chain.id), wanted);
+        assert_eq!(Some(chain.id), desired);
         chain
     };
     (0..n).map(one).collect()
 }
 
-/// What a resumed queue gives before anything new.
+/// Returns the chains that a resumed queue yields before any new one.
 fn taken_again(queue: &mut Queue, n: usize) -> Vec<(u16, u16, u32)> {
     (0..n)
         .map(|_| key(take(queue).expect("a chain in flight")))
@@ -411,7 +412,7 @@ struct Lives {
     held: Vec<Chain>,
     staged: Vec<u16>,
     visible: VecDeque<u16>,
-    /// How many of `held`, from the end, may go back: nothing taken after them was put.
+    /// Returns how many of `held`, from the end, may be untaken: nothing taken after them was put.
     newest: usize,
 }
 
@@ -461,8 +462,8 @@ impl Lives {
                 self.visible.extend(self.staged.drain(..));
             }
             Step::Reap => {
-                let wanted = self.visible.pop_front().map(|id| (id, 7));
-                assert_eq!(self.driver.reap(), wanted);
+                let desired = self.visible.pop_front().map(|id| (id, 7));
+                assert_eq!(self.driver.reap(), desired);
             }
             Step::Die => self.die(),
         }

@@ -1,4 +1,4 @@
-//! Finding the place again in a ring that a former process served.
+//! Recovery of the position in a ring that a former process served.
 
 use memory::GuestMemory;
 
@@ -9,8 +9,9 @@ use crate::queue::event::Cursor;
 use crate::queue::{Journal, Layout, MAX_SIZE, QueueFault};
 
 impl PackedQueue {
-    /// Where the queue of `journal` stands, in the encoding of `Queue::position`, after what its former process
-    /// staged and never published was taken back. It can be repeated.
+    /// Returns the position of the queue of `journal`, in the encoding of `Queue::position`, after
+    /// it has restored the descriptors that the former process overwrote with staged elements and
+    /// never published. It can be repeated.
     pub(in crate::queue) fn recover(
         mem: &GuestMemory,
         layout: Layout,
@@ -47,12 +48,14 @@ impl PackedQueue {
         }
     }
 
-    /// Where a ring stands, in the encoding of `Queue::position`, as far as its descriptors alone can tell.
+    /// Returns the position of a ring, in the encoding of `Queue::position`, as far as its
+    /// descriptors alone show it.
     ///
-    /// A slot with used flags was used up in the lap of these; one that is available for a lap, in the lap before. So
-    /// the slots before the position were used up in this lap, and those from it on in the lap before: there is one step
-    /// in the ring, or none at the start of a lap. Of a chain of several slots only the first bears used flags, and the
-    /// others cannot be told from available ones: a ring with such chains, or one that is used in batches, is not judged.
+    /// A slot with used flags was used in the lap of these; one that is available for a lap, in the
+    /// lap before. So the slots before the position were used in this lap, and those from it on in
+    /// the lap before: there is one step in the ring, or none at the start of a lap. Of a chain of
+    /// several slots only the first has used flags, and the others look like available ones: a ring
+    /// with such chains, or one that is used in batches, is not judged.
     pub(in crate::queue) fn position_in_ring(mem: &GuestMemory, layout: Layout) -> Option<u32> {
         let ring = Ring::resolve(mem, layout).ok()?;
         let size = layout.size.min(MAX_SIZE);

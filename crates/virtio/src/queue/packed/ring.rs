@@ -29,7 +29,7 @@ pub(super) const EVENT_DESC: u16 = 2;
 const AT_LEN: usize = 8;
 /// Descriptors in a cache line.
 const SLOTS_IN_A_LINE: usize = 4;
-/// How far ahead descriptors are brought near.
+/// Number of descriptors that are prefetched ahead.
 const SLOTS_AHEAD: usize = 16;
 const AT_ID: usize = 12;
 const AT_FLAGS: usize = 14;
@@ -37,7 +37,8 @@ const AT_OFF_WRAP: usize = 0;
 const AT_EVENT_FLAGS: usize = 2;
 const EVENT_LEN: u32 = 4;
 
-/// Splits a `SET_VRING_BASE` value into the available and the used position, and the slots between them.
+/// Splits a `SET_VRING_BASE` value into the available and the used position, and the slots between
+/// them.
 pub(super) fn positions(position: u32, size: u16) -> Result<(Cursor, Cursor, u16), QueueFault> {
     let next = Cursor::from_bits(position as u16);
     let used = Cursor::from_bits((position >> 16) as u16);
@@ -55,7 +56,7 @@ pub(super) fn positions(position: u32, size: u16) -> Result<(Cursor, Cursor, u16
     Ok((next, used, in_flight))
 }
 
-/// Whether a descriptor with these flags is available in the lap of `wrap`.
+/// Returns whether a descriptor with these flags is available in the lap of `wrap`.
 #[inline]
 pub(super) fn is_available(flags: u16, wrap: bool) -> bool {
     (flags & AVAIL != 0) == wrap && (flags & USED != 0) != wrap
@@ -84,8 +85,8 @@ impl Element {
     }
 }
 
-/// Resolved areas. Invariant, set up by `resolve`: the ring holds `size` descriptors, each event structure
-/// 4 bytes, all mapped and aligned; the queue keeps the memory that they lie in.
+/// Resolved areas. Invariant, set up by `resolve`: the ring holds `size` descriptors, each event
+/// structure 4 bytes, all mapped and aligned; the queue keeps the memory that they lie in.
 #[derive(Debug)]
 pub(super) struct Ring {
     desc: Area,
@@ -105,7 +106,7 @@ impl Ring {
         })
     }
 
-    /// The offset of slot `at`.
+    /// Returns the offset of slot `at`.
     ///
     /// # Panics
     /// When there is no such slot; the queue's cursors are always below the size.
@@ -115,14 +116,14 @@ impl Ring {
         DESC_LEN as usize * usize::from(at)
     }
 
-    /// The flags of slot `at`; what was written before them is visible after.
+    /// Returns the flags of slot `at`; everything written before them is visible after.
     #[inline]
     pub(super) fn flags(&self, at: u16) -> u16 {
         // SAFETY: `slot` keeps the descriptor inside the ring.
         u16::from_le(unsafe { self.desc.u16(self.slot(at) + AT_FLAGS) }.load(Acquire))
     }
 
-    /// The descriptor in slot `at`, whose flags were fetched before.
+    /// Returns the descriptor in slot `at`, whose flags were fetched before.
     #[inline]
     pub(super) fn descriptor(&self, at: u16, flags: u16) -> Desc {
         let offset = self.slot(at);
@@ -142,8 +143,8 @@ impl Ring {
         }
     }
 
-    /// Has the lines of the descriptors from slot `at` on brought near, as many as [`Ring::prefetch_ahead`] keeps
-    /// ahead; to be written too if their elements will go there.
+    /// Prefetches the lines of the descriptors from slot `at` on, as many as
+    /// [`Ring::prefetch_ahead`] keeps ahead; for writing too if their elements will go there.
     #[inline]
     pub(super) fn prefetch_first(&self, at: u16, to_write: bool) {
         for ahead in (0..SLOTS_AHEAD).step_by(SLOTS_IN_A_LINE) {
@@ -151,7 +152,7 @@ impl Ring {
         }
     }
 
-    /// The same for the line that is so far ahead of slot `at`, once a line.
+    /// Prefetches the line that is this far ahead of slot `at`, once per line.
     #[inline]
     pub(super) fn prefetch_ahead(&self, at: u16, to_write: bool) {
         if usize::from(at).is_multiple_of(SLOTS_IN_A_LINE) {
@@ -168,7 +169,7 @@ impl Ring {
         }
     }
 
-    /// The second half of the descriptor in slot `at` (length, id, flags), as it lies in memory.
+    /// Returns the second half of the descriptor in slot `at` (length, id, flags), as in memory.
     #[inline(always)]
     pub(super) fn tail(&self, at: u16) -> u64 {
         let offset = self.slot(at) + AT_LEN;
@@ -186,12 +187,13 @@ impl Ring {
         unsafe { self.desc.u64(offset) }.load(Relaxed)
     }
 
-    /// Puts back what [`Ring::tail`] has read.
+    /// Puts back the value that [`Ring::tail`] has read.
     pub(super) fn put_back(&self, at: u16, tail: u64) {
         self.set_tail(at, tail, Release);
     }
 
-    /// Writes a used element that is hidden behind another one of its batch; what was there goes to the journal.
+    /// Writes a used element that is hidden behind another one of its batch; the overwritten word
+    /// goes to the journal.
     #[inline(always)]
     pub(super) fn set_hidden(&self, at: u16, element: Element, journal: Option<&Journal>) {
         if cfg!(miri) {
@@ -216,9 +218,9 @@ impl Ring {
         self.set_tail(at, element.word().to_le(), Release);
     }
 
-    /// Length, id and flags with one store, so that the driver, and whoever finds the ring after this process
-    /// died, sees all of them or none. Miri knows atomics of one width only at each place, so for it the fields
-    /// go one by one.
+    /// Writes length, id and flags with one store, so that the driver, and a successor of this
+    /// process, sees all of them or none. Miri supports atomics of one width only at each place, so
+    /// for it the fields go one by one.
     #[inline(always)]
     fn set_tail(&self, at: u16, tail: u64, order: Ordering) {
         let offset = self.slot(at) + AT_LEN;
@@ -248,9 +250,9 @@ impl Ring {
         unsafe { self.desc.u16(self.slot(at) + AT_FLAGS) }.store(flags.to_le(), Relaxed);
     }
 
-    /// Takes back used flags that a former life staged behind `used` and never published: once the slot
-    /// in front of them is used, the driver would take them for used too. The `in_flight` slots from
-    /// `used` on are ours until we use them.
+    /// Clears used flags that a former process staged behind `used` and never published: once the
+    /// slot in front of them is used, the driver would take them for used too. The `in_flight`
+    /// slots from `used` on belong to the device until it uses them.
     pub(super) fn hide_staged(&self, mem: &GuestMemory, used: Cursor, in_flight: u16) {
         let mut at = used;
         for _ in 0..in_flight {
@@ -274,11 +276,11 @@ impl Ring {
         self.desc.mark(mem, 0, each * (count - before_end));
     }
 
-    /// The driver's wish: event flags, and the position that they refer to.
+    /// Returns the driver's event suppression: event flags, and the position that they refer to.
     #[inline]
     pub(super) fn driver_event(&self) -> (u16, Cursor) {
-        // SAFETY: both fields are inside the area by the invariant. The driver writes the flags last, so
-        // they are read first.
+        // SAFETY: both fields are inside the area by the invariant. The driver writes the flags
+        // last, so they are read first.
         let (flags, off) = unsafe {
             let flags = self.driver.u16(AT_EVENT_FLAGS).load(Acquire);
             (flags, self.driver.u16(AT_OFF_WRAP).load(Relaxed))
@@ -287,7 +289,7 @@ impl Ring {
         (u16::from_le(flags) & 3, event)
     }
 
-    /// Writes our wish for kicks; with `EVENT_DESC`, for one at `event`.
+    /// Writes the device's event suppression; with `EVENT_DESC`, for a kick at `event`.
     pub(super) fn set_device_event(&self, mem: &GuestMemory, flags: u16, event: Cursor) {
         // SAFETY: both fields are inside the area by the invariant.
         unsafe {

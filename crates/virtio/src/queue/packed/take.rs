@@ -1,4 +1,4 @@
-//! Taking chains from the ring: one by one, or as many as there are.
+//! Taking of chains from the ring: one by one, or in batches.
 
 use memory::Segment;
 
@@ -19,7 +19,7 @@ impl queue::Ring for PackedQueue {
         if self.tracker.is_some()
             && let Some(chain) = self.take_pending(WRITABLE, segs)?
         {
-            return Ok(Some(chain.lifted()));
+            return Ok(Some(chain.reload()));
         }
         let Some(first) = self.look()? else {
             return Ok(None);
@@ -34,7 +34,7 @@ impl queue::Ring for PackedQueue {
             return Ok(Some(Chain::of_one(first.link, start, segment)));
         }
         let chain = self.take_long(first, WRITABLE, segs)?;
-        Ok(Some(chain.lifted()))
+        Ok(Some(chain.reload()))
     }
 
     #[inline(always)]
@@ -42,7 +42,7 @@ impl queue::Ring for PackedQueue {
         &mut self,
         into: &mut Taken<'_>,
         limit: Limit,
-        near: &impl Fn(&Segment),
+        prefetch: &impl Fn(&Segment),
     ) -> Limit {
         if self.tracker.is_some() || self.fault.is_some() {
             return Limit::default();
@@ -59,7 +59,7 @@ impl queue::Ring for PackedQueue {
             self.ring.prefetch_ahead(at.index, to_write);
             let desc = self.ring.descriptor(at.index, flags);
             let segment = self.plain::<WRITABLE>(&desc)?;
-            near(&segment);
+            prefetch(&segment);
             at.advance(1, self.size);
             Some((desc.link, segment))
         });
@@ -97,7 +97,7 @@ impl queue::Ring for PackedQueue {
 }
 
 impl PackedQueue {
-    /// The buffer of a chain that is one direct descriptor in one region.
+    /// Returns the buffer of a chain that is one direct descriptor in one region.
     #[inline(always)]
     fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
         let flags = if WRITABLE { WRITE } else { 0 };
@@ -107,7 +107,7 @@ impl PackedQueue {
         self.mem.translate(desc.addr, desc.len)
     }
 
-    /// The descriptor at the next slot, if it is available.
+    /// Returns the descriptor at the next slot, if it is available.
     #[inline]
     fn look(&mut self) -> Result<Option<Desc>, QueueFault> {
         let flags = self.ring.flags(self.next.index);
@@ -141,7 +141,8 @@ impl PackedQueue {
         }
     }
 
-    /// Reads the chain that starts with `first` at the next slot. A tracked queue keeps its descriptors.
+    /// Reads the chain that starts with `first` at the next slot. A tracked queue records its
+    /// descriptors.
     fn walk_ring(
         &self,
         first: Desc,
@@ -182,7 +183,7 @@ impl PackedQueue {
         Ok(chain)
     }
 
-    /// Takes the oldest chain that a former process left in flight, from the copies that it kept.
+    /// Takes the oldest chain that a former process left in flight, from the recorded copies.
     #[cold]
     fn take_pending(
         &mut self,
@@ -215,8 +216,8 @@ impl PackedQueue {
         Ok(Some(chain))
     }
 
-    /// Collects one chain; `more` gives its second and later descriptors, of which there are fewer than
-    /// `limit`.
+    /// Collects one chain; `more` returns its second and later descriptors, of which there are
+    /// fewer than `limit`.
     fn gather(
         &self,
         first: Desc,
@@ -275,8 +276,8 @@ impl PackedQueue {
         })
     }
 
-    /// All entries of a packed indirect table belong to the chain, in order; of their flags only the
-    /// direction counts (section 2.8.7).
+    /// Reads a packed indirect table: all its entries belong to the chain, in order; of their flags
+    /// only the direction counts (section 2.8.7).
     fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
         if !self.indirect {
             return Err(QueueFault::IndirectNotNegotiated);
@@ -289,8 +290,8 @@ impl PackedQueue {
             let (addr, rest) = table.entry(at)?;
             let mut entry = Desc::packed(addr, rest);
             if !gather.is_writable() {
-                // DPDK's driver marks the header of what it sends as writable (seen in 22.11); reading from a
-                // buffer that could be written harms nobody.
+                // DPDK's driver marks the header of frames that it sends as writable (seen in
+                // 22.11); reading from a buffer that could be written does no harm.
                 entry.flags &= !WRITE;
             }
             if entry.flags & INDIRECT != 0 {

@@ -3,7 +3,7 @@
 //! ```text
 //! descriptor table   16 i: addr u64, len u32, flags u16, next u16
 //! available ring     flags u16, idx u16, ring[size] u16, used_event u16        (the driver writes)
-//! used ring          flags u16, idx u16, ring[size] {id u32, len u32}, avail_event u16   (we write)
+//! used ring          flags u16, idx u16, ring[size] {id u32, len u32}, avail_event u16  (device)
 //! ```
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,15 +25,16 @@ const AT_RING: usize = 4;
 /// Used elements in a cache line.
 const USED_IN_A_LINE: u16 = 8;
 
-/// Resolved areas. Invariant, set up by `resolve`: `size` is a power of two, and the areas are as long as
-/// the layout above says for it, mapped and aligned; the queue keeps the memory that they lie in.
+/// Resolved areas. Invariant, set up by `resolve`: `size` is a power of two, and the areas are as
+/// long as the layout above says for it, mapped and aligned; the queue keeps the memory that they
+/// lie in.
 #[derive(Debug)]
 pub(super) struct Rings {
     desc: Area,
     avail: Area,
     used: Area,
     size: u16,
-    /// `size - 1`: what is left of an index is a slot.
+    /// `size - 1`: masks an index to a slot.
     mask: u16,
 }
 
@@ -59,7 +60,7 @@ impl Rings {
         usize::from(index & self.mask)
     }
 
-    /// Descriptor `at`, fetched once, or `None` when there is none of that number.
+    /// Returns descriptor `at`, fetched once, or `None` when the table has no such descriptor.
     #[inline]
     pub(super) fn descriptor(&self, at: u16) -> Option<Desc> {
         if at >= self.size {
@@ -76,28 +77,28 @@ impl Rings {
         Some(Desc::split(u64::from_le(addr), u64::from_le(rest)))
     }
 
-    /// The driver's available index; what it made available before is visible after.
+    /// Returns the driver's available index; everything made available before is visible after.
     #[inline]
     pub(super) fn available_index(&self) -> u16 {
         // SAFETY: the ring's head is inside the area by the invariant.
         u16::from_le(unsafe { self.avail.u16(AT_INDEX) }.load(Acquire))
     }
 
-    /// The head that entry `index` of the available ring names.
+    /// Returns the head that entry `index` of the available ring names.
     #[inline]
     pub(super) fn available(&self, index: u16) -> u16 {
         // SAFETY: the masked slot is below `size`, inside the area by the invariant.
         u16::from_le(unsafe { self.avail.u16(AT_RING + 2 * self.slot(index)) }.load(Relaxed))
     }
 
-    /// Has the descriptor that entry `index` of the available ring names brought near.
+    /// Prefetches the descriptor that entry `index` of the available ring names.
     #[inline]
     pub(super) fn prefetch_descriptor(&self, index: u16) {
         let at = self.slot(self.available(index));
         prefetch_line(self.desc.line_of(DESC_LEN as usize * at));
     }
 
-    /// Has the lines of `count` used elements from `index` on brought near, to be written.
+    /// Prefetches the lines of `count` used elements from `index` on, for writing.
     #[inline]
     pub(super) fn prefetch_used(&self, index: u16, count: u16) {
         for line in 0..count.min(self.size).div_ceil(USED_IN_A_LINE) {
@@ -106,7 +107,7 @@ impl Rings {
         }
     }
 
-    /// Whether the driver's flags ask for no notifications.
+    /// Returns whether the driver's flags ask for no notifications.
     #[inline]
     pub(super) fn interrupts_suppressed(&self) -> bool {
         // SAFETY: the ring's head is inside the area by the invariant.
@@ -114,15 +115,15 @@ impl Rings {
         flags & NO_INTERRUPT != 0
     }
 
-    /// The used index at which the driver wants a notification; only with an event index.
+    /// Returns the used index at which the driver wants a notification; only with an event index.
     #[inline]
     pub(super) fn used_event(&self) -> u16 {
         let at = AT_RING + 2 * usize::from(self.size);
-        // SAFETY: behind the ring; `resolve` was told of the event index and covered the field.
+        // SAFETY: behind the ring; `resolve` covered the field when the event index was negotiated.
         u16::from_le(unsafe { self.avail.u16(at) }.load(Relaxed))
     }
 
-    /// The used index as it stands in memory.
+    /// Returns the used index in memory.
     pub(super) fn used_index(&self) -> u16 {
         // SAFETY: the ring's head is inside the area by the invariant.
         u16::from_le(unsafe { self.used.u16(AT_INDEX) }.load(Relaxed))
@@ -174,7 +175,7 @@ impl Rings {
     /// Asks for a kick at available index `index`; only with an event index.
     pub(super) fn set_available_event(&self, mem: &GuestMemory, index: u16) {
         let at = AT_RING + 8 * usize::from(self.size);
-        // SAFETY: behind the ring; `resolve` was told of the event index and covered the field.
+        // SAFETY: behind the ring; `resolve` covered the field when the event index was negotiated.
         unsafe { self.used.u16(at) }.store(index.to_le(), Relaxed);
         self.used.mark(mem, at, 2);
     }

@@ -1,5 +1,5 @@
-//! A process that dies between any two stores to shared memory: its successor takes every chain again that the
-//! driver was not told of, as it was, in order, and tells of none twice.
+//! A process that dies between any two stores to shared memory: its successor takes every chain
+//! again that was not published, as it was, in order, and publishes none twice.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -13,11 +13,11 @@ use crate::features::Features;
 use crate::queue::{Chain, Inflight, InflightRegion, Journal, JournalRegion, Queue, QueueFault};
 
 thread_local! {
-    /// Stores until death; `None`: nobody dies.
+    /// Stores until death; `None`: the process lives.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Whether the next store still happens.
+/// Returns whether the next store still happens.
 pub(in crate::queue) fn next_store_happens() -> bool {
     match LEFT.get() {
         None => true,
@@ -33,7 +33,8 @@ fn is_dead() -> bool {
     LEFT.get() == Some(0)
 }
 
-/// One turn: chains that are offered (buffers, indirect), how many are taken, and how many of those go back unused.
+/// One turn: chains that are offered (buffers, indirect), how many are taken, and how many of those
+/// go back unused.
 #[derive(Clone, Debug)]
 struct Turn {
     offers: Vec<(usize, bool)>,
@@ -110,9 +111,9 @@ impl World {
             queue.take_readable(&mut segs)
         };
         let chain = chain.expect("a sound driver");
-        let wanted = self.open.get(self.taken);
+        let desired = self.open.get(self.taken);
         let found = chain.map(|c| (c.id, c.bytes, ranges(c.segs.of(&segs))));
-        assert_eq!(found.as_ref(), wanted);
+        assert_eq!(found.as_ref(), desired);
         self.taken += usize::from(chain.is_some());
         chain
     }
@@ -220,7 +221,7 @@ proptest! {
                 }
                 world.reap();
             }
-            // Also in the middle of going on.
+            // Also in the middle of resuming.
             LEFT.set(Some(stores / 2));
             drop(world.start());
             LEFT.set(None);

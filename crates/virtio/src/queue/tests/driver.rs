@@ -1,5 +1,5 @@
-//! A driver in the plainest form: written from the standard's text, no batching, no tricks. It lives in the
-//! same process, on heap memory.
+//! A driver in the plainest form: written from the standard's text, no batching, no tricks. It
+//! lives in the same process, on heap memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use memory::{DirtyLog, GuestMemory, Region};
 use crate::features::Features;
 use crate::queue::{Layout, Queue, QueueFault};
 
-/// Where the rings start.
+/// Start of the rings.
 pub(crate) const RINGS: u64 = 0x10_0000;
-/// Where indirect tables start: one of [`TABLE_LEN`] bytes for each id.
+/// Start of the indirect tables: one of [`TABLE_LEN`] bytes for each id.
 pub(crate) const TABLES: u64 = 0x40_0000;
 const TABLE_LEN: u64 = 16 * 8;
 /// Two adjacent regions of buffers; [`SEAM`] is where they meet.
@@ -284,8 +284,9 @@ impl Driver {
         }
     }
 
-    /// Takes all used elements, when chains are used in the order of `offered`: an element stands for all chains
-    /// up to its own (sections 2.7.9 and 2.8.9). Each chain's id, with what the element says was written.
+    /// Takes all used elements, when chains are used in the order of `offered`: an element stands
+    /// for all chains up to its own (sections 2.7.9 and 2.8.9). Each chain's id, with what the
+    /// element says was written.
     pub(crate) fn reap_in_order(&mut self, offered: &mut VecDeque<u16>) -> Vec<(u16, u32)> {
         let mut used = Vec::new();
         while let Some((last, len)) = self.peek_used() {
@@ -306,8 +307,8 @@ impl Driver {
         let Layout { desc, device, .. } = self.guest.layout;
         let (at, id_at, len_at) = if self.guest.packed() {
             let at = desc + 16 * u64::from(self.used);
-            let wanted = if self.used_wrap { 0x8080 } else { 0 };
-            if self.guest.get16(at + 14) & 0x8080 != wanted {
+            let desired = if self.used_wrap { 0x8080 } else { 0 };
+            if self.guest.get16(at + 14) & 0x8080 != desired {
                 return None;
             }
             (at, 12, 8)
@@ -356,8 +357,8 @@ impl Driver {
     fn reap_packed(&mut self) -> Option<(u16, u32)> {
         let at = self.guest.layout.desc + 16 * u64::from(self.used);
         let flags = self.guest.get16(at + 14);
-        let wanted = if self.used_wrap { 0x8080 } else { 0 };
-        if flags & 0x8080 != wanted {
+        let desired = if self.used_wrap { 0x8080 } else { 0 };
+        if flags & 0x8080 != desired {
             return None;
         }
         let id = self.guest.get16(at + 12);

@@ -25,7 +25,9 @@ proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn need_event_is_true_when_the_event_was_passed(old: u16, moved in 0..600u16, ahead in -700..700i32) {
+    fn need_event_is_true_when_the_event_was_passed(
+        old: u16, moved in 0..600u16, ahead in -700..700i32
+    ) {
         let event = old.wrapping_add(ahead as u16);
         let passed = (0..moved).any(|i| old.wrapping_add(i) == event);
         prop_assert_eq!(need_event(event, old.wrapping_add(moved), old), passed);
@@ -72,7 +74,9 @@ proptest! {
     }
 
     #[test]
-    fn a_queue_notifies_at_the_split_drivers_event(start: u16, batches in prop::collection::vec((1..8u16, 0..12u16), 1..12)) {
+    fn a_queue_notifies_at_the_split_drivers_event(
+        start: u16, batches in prop::collection::vec((1..8u16, 0..12u16), 1..12)
+    ) {
         let [features, _] = both(Features::RING_EVENT_IDX);
         let mut driver = Driver::new(Guest::new(8, features));
         driver.start_at(start);
@@ -85,15 +89,17 @@ proptest! {
             let event = used.wrapping_add(ahead);
             driver.guest.set16(used_event, event);
             serve(&mut driver, &mut queue, n);
-            let wanted = (0..n).any(|i| used.wrapping_add(i) == event);
-            prop_assert_eq!(queue.needs_notify(), wanted);
+            let desired = (0..n).any(|i| used.wrapping_add(i) == event);
+            prop_assert_eq!(queue.needs_notify(), desired);
             prop_assert!(!queue.needs_notify(), "one answer for each batch");
             used = used.wrapping_add(n);
         }
     }
 
     #[test]
-    fn a_queue_notifies_at_the_packed_drivers_event(size in 1..9u16, batches in prop::collection::vec((1..9u16, 0..9u16), 1..12)) {
+    fn a_queue_notifies_at_the_packed_drivers_event(
+        size in 1..9u16, batches in prop::collection::vec((1..9u16, 0..9u16), 1..12)
+    ) {
         let [_, features] = both(Features::RING_EVENT_IDX);
         let mut driver = Driver::new(Guest::new(size, features));
         let mut queue = driver.guest.queue();

@@ -1,5 +1,5 @@
-//! One test for each fault, named after it. Each also sees that the queue stays stopped and leaves the
-//! guest's memory and the caller's arena alone.
+//! One test for each fault, named after it. Each also sees that the queue stays stopped and leaves
+//! the guest's memory and the caller's arena alone.
 
 use std::sync::Arc;
 
@@ -320,8 +320,8 @@ fn chain_too_long() {
     }
 }
 
-/// A guest with three regions of 4096 bytes side by side, the first at this address, and so many descriptors that each lie in
-/// two of them.
+/// A guest with three regions of 4096 bytes side by side, the first at this address, and so many
+/// descriptors that each lie in two of them.
 fn across(features: Features, descriptors: u16) -> (Guest, u64) {
     let mut guest = Guest::new(MAX_CHAIN_DESCRIPTORS as u16, features);
     let at = 0x1000_0000;

@@ -27,7 +27,11 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (prop::collection::vec((0..0x7000u16, 1..0x1000u16), 1..5), any::<bool>(), any::<usize>())
+        4 => (
+            prop::collection::vec((0..0x7000u16, 1..0x1000u16), 1..5),
+            any::<bool>(),
+            any::<usize>(),
+        )
             .prop_map(|(buffers, indirect, pick)| Step::Add { buffers, indirect, pick }),
         4 => Just(Step::Take),
         1 => (0..4usize).prop_map(Step::Untake),
@@ -37,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the driver and the device should each see, kept in plain lists.
+/// The chains that the driver and the device should each see, in plain lists.
 struct Model {
     driver: Driver,
     queue: Queue,
@@ -112,9 +116,9 @@ impl Model {
             self.queue.take_readable(&mut segs)
         };
         let chain = chain.expect("a sound driver");
-        let wanted = self.offered.pop_front();
-        assert_eq!(chain.map(|c| c.id), wanted.as_ref().map(|w| w.0));
-        let (Some(chain), Some((_, buffers))) = (chain, wanted) else {
+        let desired = self.offered.pop_front();
+        assert_eq!(chain.map(|c| c.id), desired.as_ref().map(|w| w.0));
+        let (Some(chain), Some((_, buffers))) = (chain, desired) else {
             return;
         };
         let bytes: u32 = buffers.iter().map(|b| b.len).sum();

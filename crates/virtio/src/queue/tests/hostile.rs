@@ -1,5 +1,5 @@
-//! A driver and a front end that write anything anywhere: the queue faults or serves, it never panics,
-//! never loops, never leaves the guest's memory.
+//! A driver and a front end that write anything anywhere: the queue faults or serves, it never
+//! panics, never loops, never leaves the guest's memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,8 @@ fn flags() -> impl Strategy<Value = u16> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        12 => (1..4u16, prop::bool::weighted(0.03), any::<bool>()).prop_map(|(n, w, i)| Step::Add(n, w, i)),
+        12 => (1..4u16, prop::bool::weighted(0.03), any::<bool>())
+            .prop_map(|(n, w, i)| Step::Add(n, w, i)),
         4 => (any::<bool>(), 0..SIZE, addr(), len(), flags(), small())
             .prop_map(|(t, i, a, l, f, n)| Step::Desc(t, i, a, l, f, n)),
         1 => (0..11u16, small()).prop_map(|(at, v)| Step::Driver(at, v)),

@@ -112,7 +112,7 @@ fn a_batch_across_the_end_is_logged_on_both_sides() {
 }
 
 #[test]
-fn wishes_for_kicks_are_logged() {
+fn kick_requests_are_logged() {
     for extra in [Features::empty(), Features::RING_EVENT_IDX] {
         for features in both(extra) {
             let log = log();

@@ -1,4 +1,4 @@
-//! The messages about single queues.
+//! Messages about single queues.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -11,11 +11,11 @@ use crate::vhost_user::message::{VringAddr, VringState};
 use crate::vhost_user::record::Kept;
 use crate::vhost_user::session::{Answer, Request, Session};
 
-/// `SET_VRING_KICK` and the like: no descriptor comes with it.
+/// Bit of `SET_VRING_KICK` and similar messages: no descriptor is attached.
 pub(in crate::vhost_user) const NO_FD: u64 = 1 << 8;
 
 impl Session {
-    /// The place of a queue that the front end names; the whole 32 bits count (CVE-2020-10723).
+    /// Returns the place of the queue `index`; all 32 bits count (CVE-2020-10723).
     fn queue_at(&self, index: u32) -> Result<usize, Refusal> {
         let count = self.queues.len();
         match usize::try_from(index) {
@@ -29,7 +29,7 @@ impl Session {
         }
     }
 
-    /// Queue and descriptor of `SET_VRING_KICK`, `CALL` and `ERR`.
+    /// Returns queue and descriptor of `SET_VRING_KICK`, `CALL` and `ERR`.
     fn vring_file(
         &mut self,
         request: &mut Request,
@@ -53,13 +53,13 @@ impl Session {
     }
 }
 
-/// Makes sure that the data path can read and write the descriptor without waiting.
+/// Ensures that the data path can read and write the descriptor without waiting.
 pub(in crate::vhost_user) fn check_event(fd: &OwnedFd) -> Result<(), Refusal> {
     check_eventfd(fd)?;
     set_nonblocking(fd)
 }
 
-/// Any other kind of file could keep us waiting, or do who knows what when it is written.
+/// Refuses other kinds of files: a write to them could block or have side effects.
 fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let target = rustix::fs::readlink(link, Vec::new());
@@ -70,7 +70,7 @@ fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
     }
 }
 
-/// The descriptor is read and written by the data path, which must never wait for it.
+/// Makes the descriptor non-blocking: the data path reads and writes it and must never wait.
 fn set_nonblocking(fd: &OwnedFd) -> Result<(), Refusal> {
     let flags = rustix::fs::fcntl_getfl(fd);
     let set = flags.and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
@@ -79,8 +79,8 @@ fn set_nonblocking(fd: &OwnedFd) -> Result<(), Refusal> {
 
 type Outcome = Result<Answer, Refusal>;
 
-/// `SET_VRING_NUM`: 1 to 4096. That a split queue needs a power of two shows at the start, when the format
-/// is known.
+/// `SET_VRING_NUM`: 1 to 4096. The power of two that a split queue needs is checked at the start,
+/// when the format is known.
 pub(in crate::vhost_user) fn set_num(
     session: &mut Session,
     request: Request,
@@ -102,9 +102,10 @@ pub(in crate::vhost_user) fn set_num(
     Ok(session.change(at, backend, |vring| vring.size = Some(size)))
 }
 
-/// `SET_VRING_ADDR`. The addresses are looked up when the queue starts, in the memory of then
-/// (CVE-2020-10725). A queue that runs goes on when only the logging of its used ring changes, as at the start and the end
-/// of a migration: with the log on, writes to rings are logged in any case, where the rings are.
+/// `SET_VRING_ADDR`. The addresses are translated when the queue starts, in the memory of that time
+/// (CVE-2020-10725). A running queue continues when only the logging of its used ring changes, as
+/// at the start and the end of a migration: with the log on, writes to rings are logged in any
+/// case, where the rings are.
 pub(in crate::vhost_user) fn set_addr(
     session: &mut Session,
     request: Request,
@@ -137,7 +138,8 @@ pub(in crate::vhost_user) fn set_base(
     Ok(session.change(at, backend, |vring| vring.base = Some(state.num)))
 }
 
-/// `GET_VRING_BASE` stops the queue and says where. It runs again after the next `SET_VRING_KICK`.
+/// `GET_VRING_BASE` stops the queue and returns its position. It runs again after the next
+/// `SET_VRING_KICK`.
 pub(in crate::vhost_user) fn get_base(
     session: &mut Session,
     request: Request,
@@ -152,13 +154,13 @@ pub(in crate::vhost_user) fn get_base(
     vring.problem = None;
     let answer = VringState {
         index: state.index,
-        num: vring.base.or(vring.parked).unwrap_or(fresh),
+        num: vring.base.or(vring.last_position).unwrap_or(fresh),
     };
     Ok(Answer::payload(answer.to_bytes()))
 }
 
-/// `SET_VRING_KICK`, the last message before a queue starts. Without a descriptor we would have to poll,
-/// which is not done here.
+/// `SET_VRING_KICK`, the last message before a queue starts. A queue without a descriptor would
+/// need polling, which is not supported.
 pub(in crate::vhost_user) fn set_kick(
     session: &mut Session,
     mut request: Request,
@@ -171,8 +173,8 @@ pub(in crate::vhost_user) fn set_kick(
     Ok(session.change(at, backend, |vring| vring.kick = fd))
 }
 
-/// `SET_VRING_CALL`; without a descriptor the guest polls. QEMU changes it all the time, so a running queue
-/// goes on.
+/// `SET_VRING_CALL`; without a descriptor the guest polls. QEMU changes it all the time, so a
+/// running queue continues.
 pub(in crate::vhost_user) fn set_call(
     session: &mut Session,
     mut request: Request,

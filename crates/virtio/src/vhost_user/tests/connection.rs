@@ -91,7 +91,8 @@ fn descriptors_stay_with_their_message_and_are_not_inherited() {
 
 #[test]
 fn more_descriptors_than_any_message_carries_end_the_connection() {
-    // The control buffer may have room for a few more than wanted; beyond that the kernel cuts off.
+    // The control buffer may have room for a few more than requested; the kernel cuts off the
+    // others.
     for count in [9, 10, 60] {
         let (theirs, mut ours) = pair();
         let (fds, watches): (Vec<_>, Vec<_>) = (0..count).map(|_| watched()).unzip();
@@ -320,7 +321,7 @@ fn who_closes_with_a_message_unread_does_not_reset_the_connection() {
     ours.end();
     let mut rest = Vec::new();
     assert_eq!(theirs.read_to_end(&mut rest).expect("an end, no reset"), 0);
-    assert!(theirs.write(&bytes).is_err(), "nobody reads any more");
+    assert!(theirs.write(&bytes).is_err(), "the reader is gone");
     drop(kept);
     assert_eq!(theirs.read_to_end(&mut rest).expect("an end, no reset"), 0);
 }
@@ -333,9 +334,7 @@ fn who_only_lets_go_of_a_connection_leaves_its_messages_to_a_successor() {
     send_fds(&theirs, &bytes, &[fd]);
     let kept = ours.as_fd().try_clone_to_owned().expect("a copy");
     drop(ours);
-    theirs
-        .write_all(&header(1, 1, 0))
-        .expect("somebody is there");
+    theirs.write_all(&header(1, 1, 0)).expect("a listener");
     let mut successor = Connection::new(kept).expect("a connection");
     let (message, fds) = whole(&mut successor);
     assert_eq!((message.code, fds.len()), (12, 1));

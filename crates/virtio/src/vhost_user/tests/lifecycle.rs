@@ -193,7 +193,7 @@ fn qemu_asks_for_the_position_after_it_reset_the_device() {
         assert_eq!(rig.ask(code::GET_VRING_BASE, state(0, 0)), state(0, 1234));
         assert_eq!(rig.ask(code::GET_VRING_BASE, state(1, 0)), state(1, 0));
 
-        // A driver that begins anew begins at the start, also when nobody says so.
+        // A driver that starts anew begins at the start, also without a message about it.
         rig.backend.take();
         rig.features(Features::VERSION_1, F_PROTOCOL_FEATURES);
         rig.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
@@ -319,7 +319,7 @@ fn qemu_adds_and_removes_a_region_once_for_every_queue_pair() {
     assert_eq!(
         rig.backend.take(),
         ["memory: 1 regions"],
-        "the queue goes on"
+        "the queue continues"
     );
     assert_eq!(rig.ack(code::ADD_MEM_REG, region(), vec![fd]), 1, "a pipe");
     assert!(is_closed(&watch));
@@ -432,11 +432,12 @@ fn logging_goes_on_and_off_with_the_feature() {
     assert!(rig.session.info().logging);
     rig.memory();
     rig.logging(false);
-    // QEMU sends the addresses with and without the flag for the used ring's log, at the start and the end.
+    // QEMU sends the addresses with and without the flag for the used ring's log, at the start and
+    // the end.
     for flags in [1, 0] {
         rig.tell(code::SET_VRING_ADDR, addr(0, flags), vec![]);
     }
-    assert_eq!(rig.state_of(0), "disabled", "it goes on");
+    assert_eq!(rig.state_of(0), "disabled", "the session continues");
     let expected = [
         "memory: 1 regions, logged",
         "memory: 1 regions, logged",
@@ -464,7 +465,7 @@ fn nothing_is_written_that_is_to_be_logged_before_the_log_is_there() {
     assert_eq!(rig.ack(code::SET_FEATURES, u64s(&[on]), vec![]), 1);
     assert!(refusal(&rig).contains("there is no dirty log"));
     assert!(!rig.session.info().logging);
-    assert_eq!(rig.state_of(0), "disabled", "it goes on");
+    assert_eq!(rig.state_of(0), "disabled", "the session continues");
 }
 
 #[test]

@@ -26,20 +26,20 @@ fn what_is_offered() {
 #[test]
 fn features_that_were_not_offered_are_refused() {
     let mut rig = Rig::ready();
-    let wanted = u64s(&[(Features::VERSION_1 | Features::NET_MQ).bits()]);
-    assert_eq!(rig.ack(code::SET_FEATURES, wanted.clone(), vec![]), 1);
+    let desired = u64s(&[(Features::VERSION_1 | Features::NET_MQ).bits()]);
+    assert_eq!(rig.ack(code::SET_FEATURES, desired.clone(), vec![]), 1);
     assert_eq!(
         rig.session.info().features,
         Some(Features::VERSION_1),
         "as before"
     );
     assert!(
-        rig.fault(code::SET_FEATURES, wanted, vec![])
+        rig.fault(code::SET_FEATURES, desired, vec![])
             .contains("0x400000 were not offered")
     );
-    let wanted = u64s(&[1 << 14]);
+    let desired = u64s(&[1 << 14]);
     assert!(
-        rig.fault(code::SET_PROTOCOL_FEATURES, wanted, vec![])
+        rig.fault(code::SET_PROTOCOL_FEATURES, desired, vec![])
             .contains("were not offered")
     );
 }
@@ -68,7 +68,7 @@ fn features_stay_while_queues_run_except_for_logging() {
         .expect("served");
     rig.logging(true);
     rig.logging(false);
-    assert_eq!(rig.state_of(0), "disabled", "it goes on");
+    assert_eq!(rig.state_of(0), "disabled", "the session continues");
 }
 
 #[test]

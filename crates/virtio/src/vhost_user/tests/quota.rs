@@ -1,4 +1,4 @@
-//! What a front end may have mapped, and that a refusal maps nothing.
+//! Quotas of a front end, and refusals that map nothing.
 
 use super::*;
 
@@ -169,7 +169,8 @@ fn memory_that_stays_mapped_ends_the_connection() {
             let mut rig = Rig::ready();
             let file = memfd(3 << 30);
             let region = |n: u64| [(n + 1) << 30, 1 << 30, (n + 1) << 30, n << 30];
-            // From above to below, as the system places them: neighbours in the file are neighbours here.
+            // From above to below, as the system places them: neighbours in the file are neighbours
+            // here.
             for n in [2, 1, 0] {
                 let copy = file.try_clone().expect("a copy");
                 assert_eq!(rig.ack(code::ADD_MEM_REG, single(region(n)), vec![copy]), 0);
@@ -192,7 +193,8 @@ fn exhaust_mappings() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let mut kinds = [ProtFlags::empty(), ProtFlags::READ].into_iter().cycle();
     let one_more = |kind| {
-        // SAFETY: a new mapping at an address of the system's choice, for as long as this process lives.
+        // SAFETY: a new mapping at an address of the system's choice, for as long as this process
+        // lives.
         unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, kind, MapFlags::PRIVATE) }.is_ok()
     };
     while kinds.next().is_some_and(one_more) {}

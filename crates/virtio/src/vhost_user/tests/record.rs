@@ -1,19 +1,22 @@
 //! A session goes into its record and comes out of it; nothing else does.
 
 use super::super::Resume;
-use super::super::record::Record;
+use super::super::config::NET_CONFIG_LEN;
+use super::super::message::{InflightDesc, LogDesc, RegionDesc, VringAddr};
+use super::super::record::{Record, VringRecord};
 use super::super::{AnswerPipe, Connection, Peeked, RECORD_VERSION};
 use super::*;
 use crate::queue::{Layout, Queue};
+use testkit::samples::sample;
 
 /// Keeps descriptors as the supervisor does.
 #[derive(Default)]
-struct Keeper {
+struct RecordStore {
     recorder: Recorder,
     kept: BTreeMap<u64, OwnedFd>,
 }
 
-impl Backend for Keeper {
+impl Backend for RecordStore {
     fn set_memory(&mut self, mem: Option<Arc<GuestMemory>>) {
         self.recorder.set_memory(mem);
     }
@@ -56,14 +59,14 @@ fn offer() -> Offer {
 
 struct Kept {
     session: Session,
-    keeper: Keeper,
+    store: RecordStore,
 }
 
 impl Kept {
     fn new() -> Self {
         Self {
             session: Session::new(offer()),
-            keeper: Keeper::default(),
+            store: RecordStore::default(),
         }
     }
 
@@ -73,7 +76,7 @@ impl Kept {
             need_reply: false,
             payload: payload.into(),
         };
-        let done = self.session.handle(message, fds, &mut self.keeper);
+        let done = self.session.handle(message, fds, &mut self.store);
         done.expect("no fault");
     }
 
@@ -108,9 +111,9 @@ impl Kept {
     }
 
     /// The session dies and comes back.
-    fn die(self) -> (Result<Session, String>, Keeper) {
+    fn die(self) -> (Result<Session, String>, RecordStore) {
         let (bytes, numbers) = self.session.record();
-        restore(&bytes, &numbers, self.keeper.kept)
+        restore(&bytes, &numbers, self.store.kept)
     }
 }
 
@@ -118,11 +121,11 @@ fn restore(
     bytes: &[u8],
     numbers: &[u64],
     mut kept: BTreeMap<u64, OwnedFd>,
-) -> (Result<Session, String>, Keeper) {
+) -> (Result<Session, String>, RecordStore) {
     kept.retain(|number, _| numbers.contains(number));
-    let mut keeper = Keeper::default();
-    let session = Session::restore(offer(), bytes, kept, &mut keeper);
-    (session, keeper)
+    let mut store = RecordStore::default();
+    let session = Session::restore(offer(), bytes, kept, &mut store);
+    (session, store)
 }
 
 #[test]
@@ -131,12 +134,12 @@ fn a_session_comes_out_as_it_went_in() {
         let mut kept = Kept::full(packed);
         let before = kept.session.as_record();
         assert!(before.vrings[0].running && before.vrings[1].running);
-        let first = kept.keeper.recorder.take();
+        let first = kept.store.recorder.take();
         assert!(first.contains(&"new".to_owned()), "{first:?}");
-        let (session, mut keeper) = kept.die();
+        let (session, mut store) = kept.die();
         let mut session = session.expect("a sound record");
         assert_eq!(session.as_record(), before);
-        let events = keeper.recorder.take();
+        let events = store.recorder.take();
         let resumed = events.iter().filter(|event| *event == "resume");
         assert_eq!(resumed.count(), 2, "{events:?}");
         assert!(events.contains(&"mtu 1400".to_owned()), "{events:?}");
@@ -144,19 +147,20 @@ fn a_session_comes_out_as_it_went_in() {
             events.iter().any(|e| e.contains("2 regions, logged")),
             "{events:?}"
         );
-        let setup = &keeper.recorder.running[&0];
+        let setup = &store.recorder.running[&0];
         assert!(setup.enabled && setup.inflight.is_some() && setup.call.is_some());
-        // Descriptors that come now get numbers of their own, and a queue that starts anew does not resume.
+        // Descriptors that come now get numbers of their own, and a queue that starts anew does not
+        // resume.
         for how in ["perhaps", "new"] {
             let message = Message {
                 code: code::SET_VRING_KICK,
                 need_reply: false,
                 payload: u64s(&[1]),
             };
-            let done = session.handle(message, vec![event()], &mut keeper);
+            let done = session.handle(message, vec![event()], &mut store);
             done.expect("no fault");
             assert!(session.record().1.iter().max() > before.numbers().iter().max());
-            let events = keeper.recorder.take();
+            let events = store.recorder.take();
             assert!(events.contains(&how.to_owned()), "{events:?}");
             session.settled();
         }
@@ -171,16 +175,16 @@ fn a_queue_of_a_legacy_driver_goes_on_as_one() {
     kept.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
     kept.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
     kept.tell(code::SET_VRING_KICK, u64s(&[0]), vec![event()]);
-    let (session, keeper) = kept.die();
+    let (session, store) = kept.die();
     assert!(session.is_ok());
-    assert_eq!(keeper.recorder.running[&0].features, Features::empty());
+    assert_eq!(store.recorder.running[&0].features, Features::empty());
 }
 
 #[test]
 fn a_session_in_which_nothing_was_said_can_be_kept() {
-    let (session, keeper) = Kept::new().die();
+    let (session, store) = Kept::new().die();
     assert_eq!(session.expect("a record").as_record().numbers(), []);
-    assert!(keeper.recorder.events.is_empty());
+    assert!(store.recorder.events.is_empty());
 }
 
 #[test]
@@ -197,10 +201,10 @@ fn every_shorter_record_is_refused_and_so_is_a_longer_one() {
 fn a_queue_resumes_with_the_inflight_area_that_it_had() {
     let area = || (inflight(1 << 20, 0, 4, 256), vec![memfd(1 << 20)]);
     let resumed = |kept: Kept| {
-        let (session, keeper) = kept.die();
+        let (session, store) = kept.die();
         session.expect("a sound record");
         let with = |setup: &QueueSetup| setup.inflight.is_some();
-        keeper.recorder.running.get(&0).map(with)
+        store.recorder.running.get(&0).map(with)
     };
     let (payload, fds) = area();
     let mut kept = Kept::full(true);
@@ -253,11 +257,11 @@ fn what_no_front_end_could_have_brought_about_is_refused() {
         let kept = Kept::full(false);
         let mut record = kept.session.as_record();
         spoil(&mut record);
-        let numbers: Vec<u64> = kept.keeper.kept.keys().copied().collect();
-        let (session, keeper) = restore(&record.to_bytes(), &numbers, kept.keeper.kept);
+        let numbers: Vec<u64> = kept.store.kept.keys().copied().collect();
+        let (session, store) = restore(&record.to_bytes(), &numbers, kept.store.kept);
         let reason = session.expect_err("it is refused");
         assert!(reason.contains(words), "{words}: {reason}");
-        assert!(keeper.recorder.running.is_empty(), "{words}");
+        assert!(store.recorder.running.is_empty(), "{words}");
     }
 }
 
@@ -287,9 +291,9 @@ fn nothing_is_kept_of_which_nobody_knows_what_it_is() {
             payload,
         };
         let (pipe, watch) = watched();
-        let done = kept.session.handle(message, vec![pipe], &mut kept.keeper);
+        let done = kept.session.handle(message, vec![pipe], &mut kept.store);
         assert!(done.is_err() || code == code::SET_LOG_FD, "message {code}");
-        assert!(kept.keeper.kept.is_empty(), "message {code}");
+        assert!(kept.store.kept.is_empty(), "message {code}");
         assert!(is_closed(&watch), "message {code}");
     }
 }
@@ -305,18 +309,18 @@ proptest::proptest! {
             let at = at % bytes.len();
             bytes[at] = value;
         }
-        let (session, mut keeper) = restore(&bytes, &numbers, kept.keeper.kept);
+        let (session, mut store) = restore(&bytes, &numbers, kept.store.kept);
         if let Ok(mut session) = session {
-            session.close(&mut keeper);
+            session.close(&mut store);
         }
-        assert!(keeper.recorder.running.is_empty());
+        assert!(store.recorder.running.is_empty());
     }
 }
 
 /// A packed queue that was served; the front end knows nothing of that.
 fn served(layout: Layout, memory: &GuestMemory) {
     let slot = memory.translate(layout.desc, 16).expect("mapped").ptr;
-    // SAFETY: the slot is mapped, and nobody else is there.
+    // SAFETY: the slot is mapped, and no other thread accesses it.
     unsafe { slot.add(14).cast::<u16>().write(0x8080) };
     assert!(Queue::was_served(memory, layout));
 }
@@ -355,7 +359,7 @@ fn a_packed_queue_goes_on_after_its_connection_broke() {
     let mut first = Session::new(offer());
     let (position, layout, memory) = start(&mut first, &mut backend, &file, 0x8000_8000);
     assert_eq!(position, 0x8000_8000);
-    let left = first.leave(&mut backend);
+    let left = first.detach(&mut backend);
     assert_eq!(left.len(), 1);
     let mut backend = Recorder {
         position: Some(stood),
@@ -363,12 +367,12 @@ fn a_packed_queue_goes_on_after_its_connection_broke() {
     };
     let mut elsewhere = Session::new(offer());
     start(&mut elsewhere, &mut backend, &other, 0x8000_8000);
-    let of_other = elsewhere.leave(&mut backend);
+    let of_other = elsewhere.detach(&mut backend);
     assert!(!left[0].is_of_same_queue(&of_other[0]));
     assert!(left[0].is_of_same_queue(&left[0]));
     let again = |file: &OwnedFd, base: u32| {
         let (mut next, mut backend) = (Session::new(offer()), Recorder::default());
-        next.recall(left.clone());
+        next.restore_snapshots(left.clone());
         start(&mut next, &mut backend, file, base).0
     };
     assert_eq!(
@@ -445,4 +449,62 @@ fn a_message_whose_answer_waits_is_not_served_again() {
         let next = ours.peek().expect("no fault");
         assert_eq!(matches!(next, Peeked::Whole(..)), left);
     }
+}
+
+#[test]
+fn sample_of_a_session() {
+    let region = RegionDesc {
+        gpa: 0x1000,
+        size: 1 << 20,
+        uva: 0x7f00_0000_0000,
+        offset: 4096,
+    };
+    let addr = VringAddr {
+        index: 1,
+        flags: 1,
+        desc: 0x7f00_0000_1000,
+        used: 0x7f00_0000_2000,
+        avail: 0x7f00_0000_3000,
+        log: 0x9000,
+    };
+    let vring = VringRecord {
+        size: Some(256),
+        addr: Some(addr),
+        base: Some(7),
+        last_position: Some(8),
+        kick: Some(4),
+        call: Some(5),
+        err: Some(6),
+        enabled: Some(true),
+        running: true,
+        area: Some(2),
+        problem: Some("it lies".to_owned()),
+    };
+    let log = LogDesc {
+        size: 4096,
+        offset: 64,
+    };
+    let area = InflightDesc {
+        size: 1 << 16,
+        offset: 128,
+        queues: 2,
+        queue_size: 256,
+    };
+    let mut config = [0; NET_CONFIG_LEN];
+    config[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    let record = Record {
+        acked: Some(1 << 32),
+        protocol: Some(0x8b),
+        status: 15,
+        mtu: Some(1400),
+        config,
+        regions: vec![(region, 0)],
+        log: Some((log, 1)),
+        inflight: Some((area, 2)),
+        channel: Some(3),
+        vrings: vec![vring],
+    };
+    let name = format!("session-{RECORD_VERSION}.bin");
+    let sample = sample(env!("CARGO_MANIFEST_DIR"), &name, &record.to_bytes());
+    assert_eq!(Record::from_bytes(&sample), Ok(record));
 }

@@ -195,7 +195,7 @@ fn unknown_messages_are_refused_cleanly() {
 
         let mut rig = Rig::fresh();
         let fault = rig.message(unknown, true, vec![], vec![]);
-        assert!(fault.is_err(), "nobody negotiated acknowledgements");
+        assert!(fault.is_err(), "acknowledgements were not negotiated");
     }
 }
 

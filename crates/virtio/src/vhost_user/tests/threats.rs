@@ -1,4 +1,4 @@
-//! What went wrong elsewhere, one test a record.
+//! Vulnerabilities of other implementations, one test per record.
 
 use super::super::message::F_PROTOCOL_FEATURES;
 use super::*;

@@ -1,5 +1,5 @@
-//! A file may lie where somebody hostile answers, or does not (FUSE): what is asked of a descriptor before it is known
-//! what it is must be answered by the system itself.
+//! A file may lie on a hostile file system that blocks (FUSE): only the kernel may handle the calls
+//! on a descriptor whose kind is not checked yet.
 
 use super::*;
 
@@ -17,7 +17,7 @@ const OF_A_FILE_SYSTEM: [libc::c_long; 10] = [
     libc::SYS_ftruncate,
 ];
 
-/// What these calls fail with from now on, in this thread.
+/// Error that these calls return in this thread.
 const FORBIDDEN: i32 = libc::EXDEV;
 
 /// Has the system refuse them to this thread.
@@ -42,7 +42,8 @@ fn forbid() {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: `all` describes `program`, and both outlive the calls, which concern this thread only.
+    // SAFETY: `all` describes `program`, and both outlive the calls, which concern this thread
+    // only.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(

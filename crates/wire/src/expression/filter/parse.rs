@@ -10,7 +10,7 @@ use crate::{EtherType, tcp, udp};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// What a value is one of; a value alone is one of what was asked before it.
+/// Kind of a value; a value alone has the kind of the one before it.
 #[derive(Clone, Copy)]
 enum Asked {
     Mac(Side),
@@ -46,7 +46,8 @@ pub(super) fn parse(text: &str) -> Result<Option<Node>> {
     }
 }
 
-/// Refuses what tcpdump's users may ask for by `tcp[13] & 2 != 0`, before one of its signs is an unexpected character.
+/// Refuses expressions such as tcpdump's `tcp[13] & 2 != 0`, before one of its signs is an
+/// unexpected character.
 fn no_bytes(text: &str) -> Result<()> {
     match text.chars().position(|c| c == '[') {
         Some(before) => Err(ExpressionError {
@@ -228,7 +229,7 @@ impl Parser<'_> {
         self.addressed(Holder::Arp, Version::V4, EtherType::ARP)
     }
 
-    /// What follows `ip`, `ip6` or `arp`: an address, or nothing.
+    /// Parses the rest behind `ip`, `ip6` or `arp`: an address, or nothing.
     fn addressed(&mut self, holder: Holder, v: Version, bare: EtherType) -> Result<Primitive> {
         let next = self.tokens.peek();
         if !["src", "dst", "host", "net"].iter().any(|w| next.is(w)) {
@@ -244,7 +245,7 @@ impl Parser<'_> {
         self.value_of(asked)
     }
 
-    /// What follows `tcp` or `udp`: a port, or nothing.
+    /// Parses the rest behind `tcp` or `udp`: a port, or nothing.
     fn transport(&mut self, protocol: u8) -> Result<Primitive> {
         let next = self.tokens.peek();
         let words = ["src", "dst", "port", "portrange", "host", "net"];

@@ -1,4 +1,4 @@
-//! What filters mean, that they can be written and read again, and what is said of bad ones.
+//! Filters: matching, parsing of their own output, and error messages.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -294,7 +294,9 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics_and_what_is_read_can_be_written(text in "[ a-z0-9.:/()!&|-]{0,60}|\\PC{0,30}") {
+    fn no_text_panics_and_what_is_read_can_be_written(
+        text in "[ a-z0-9.:/()!&|-]{0,60}|\\PC{0,30}",
+    ) {
         if let Ok(filter) = Filter::parse(&text) {
             prop_assert_eq!(Filter::parse(&filter.to_string()), Ok(filter));
         }

@@ -73,7 +73,8 @@ fn body(tokens: &mut Tokens<'_>) -> Result<Body> {
     }
 }
 
-/// What behind the last header can be asked for: not behind ARP and the like, which end with themselves.
+/// Parses the payload length behind the last header: not behind ARP and similar bodies, which have
+/// no payload.
 fn payload(tokens: &mut Tokens<'_>, body: &Body) -> Result<u16> {
     let ends = matches!(
         body,

@@ -1,4 +1,4 @@
-//! Frames that are described are those that are built, and what is said of bad descriptions.
+//! Frame descriptions: parsing, building, and error messages.
 
 use proptest::prelude::*;
 
@@ -57,9 +57,10 @@ fn arp_and_neighbor_solicitations_go_where_they_must() {
 
     let reply = read("arp reply 10.0.0.1 is-at 02:00:00:00:00:09 tell 10.0.0.2");
     assert_eq!(reply.source(), Some(MacAddr([2, 0, 0, 0, 0, 9])));
-    let p = parsed(
-        "ether 02:00:00:00:00:01 > 02:00:00:00:00:02 arp reply 10.0.0.1 is-at 02:00:00:00:00:09 tell 10.0.0.2",
-    );
+    let p = parsed(concat!(
+        "ether 02:00:00:00:00:01 > 02:00:00:00:00:02 ",
+        "arp reply 10.0.0.1 is-at 02:00:00:00:00:09 tell 10.0.0.2",
+    ));
     let L3::Arp {
         operation: 2,
         sender_mac,

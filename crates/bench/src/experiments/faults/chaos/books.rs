@@ -1,4 +1,4 @@
-//! What happened in the storm.
+//! Results of the storm.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,10 @@ use crate::footprint::{self, Growth};
 use crate::machine::Machine;
 use crate::report::table;
 
-const MEANING: &str = "Lost are frames in the hands of who was killed or left, and those that had nowhere to go meanwhile. \
-    \"Before\" is after the first ten seconds, with everybody replaced at least once in most cases; at both times the \
+const MEANING: &str = "Lost are frames in the hands of who was killed or left, and those that had \
+    nowhere to go meanwhile. \
+    \"Before\" is after the first ten seconds, with everybody replaced at least once in most \
+    cases; at both times the \
     operator's ports are gone.";
 
 /// All that is reported.
@@ -80,7 +82,7 @@ impl Books {
             ("settings changed", self.operator.settings),
             ("upgrades", self.operator.upgrades),
             (
-                "commands repeated, because somebody had died",
+                "commands repeated, because a process had died",
                 self.operator.repeated,
             ),
             (
@@ -124,7 +126,8 @@ impl Books {
         match (damaged, self.leaked(), self.ended()) {
             (0, 0, 0) => Ok(()),
             (damaged, leaked, ended) => bail!(
-                "{damaged} frames damaged, {leaked} descriptors left over, {ended} connections ended by Lasthop"
+                "{damaged} frames damaged, {leaked} descriptors left over, {ended} connections \
+                 ended by Lasthop"
             ),
         }
     }

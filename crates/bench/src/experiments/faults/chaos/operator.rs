@@ -1,5 +1,5 @@
-//! Somebody at the command line: ports come and go, with guests that plug memory, reboot and leave, and settings change, upgrades;
-//! whatever else happens meanwhile.
+//! An operator at the command line: ports come and go, with guests that plug memory, reboot and
+//! leave, and settings change, upgrades; at any time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -18,10 +18,10 @@ use crate::stop;
 
 /// The segment of its ports.
 pub(super) const SEGMENT: &str = "churn";
-/// How long a command may fail because somebody has just died, and frames may fail to arrive.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit for commands to fail because a process has just died, and for frames to arrive.
+const TIMEOUT: Duration = Duration::from_secs(20);
 const GUEST_BYTES: u64 = 16 << 20;
-/// Where memory is plugged in.
+/// Address of plugged memory.
 const PLUGGED_AT: u64 = 1 << 32;
 /// Numbers of the guests.
 const GUESTS: [u8; 2] = [21, 22];
@@ -30,7 +30,7 @@ const UPGRADE: u64 = 16;
 /// Frames that must arrive after each thing that is done.
 const FRAMES: u64 = 50;
 
-/// What was done.
+/// Counts of operations.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(super) struct Tally {
     pub(super) ports: u64,
@@ -41,7 +41,8 @@ pub(super) struct Tally {
     pub(super) damaged: u64,
     /// Commands that had to be repeated, because control was not there.
     pub(super) repeated: u64,
-    /// Connections that ended while they were set up: the switch that had just accepted them was killed.
+    /// Connections that ended while they were set up: the switch that had just accepted them was
+    /// killed.
     pub(super) refused: u64,
 }
 
@@ -71,9 +72,10 @@ impl<'a> Operator<'a> {
     /// # Errors
     /// When the operator has given up; [`Operator::work`] says why.
     pub(super) fn check(&self) -> Result<()> {
-        match self.failed.load(SeqCst) {
-            true => bail!("the operator has given up"),
-            false => Ok(()),
+        if self.failed.load(SeqCst) {
+            bail!("the operator has given up")
+        } else {
+            Ok(())
         }
     }
 
@@ -95,7 +97,7 @@ impl<'a> Operator<'a> {
             .unwrap_or_default()
     }
 
-    /// Works until told to stop.
+    /// Works until it is stopped.
     ///
     /// # Errors
     /// When something that must work does not.
@@ -149,10 +151,10 @@ impl<'a> Operator<'a> {
         Ok(())
     }
 
-    /// A command, again while nobody is there to hear it. One that was heard by somebody who died before it answered
-    /// finds its work done.
+    /// Runs a command, again while there is no server. One that was received by a process that died
+    /// before it replied finds its work done.
     fn order(&self, tally: &mut Tally, words: &[&str]) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             stop::check()?;
             let Err(error) = self.lasthop.ask(words) else {
@@ -176,10 +178,10 @@ impl<'a> Operator<'a> {
     }
 }
 
-/// Sets a connection up, again if it ends meanwhile: a switch that is killed in the moment between accepting a connection and
-/// having it kept takes it along, and front ends dial again then.
+/// Sets a connection up, again if it ends meanwhile: a switch that is killed in the moment between
+/// accepting a connection and having it kept takes it along, and front ends dial again then.
 fn set_up<T>(tally: &mut Tally, mut attempt: impl FnMut() -> Result<T, GuestError>) -> Result<T> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         stop::check()?;
         match attempt() {
@@ -221,13 +223,13 @@ impl Pair {
     /// Sends until each has seen so many frames more. Some may be lost, none damaged.
     fn talk(&mut self, tally: &mut Tally) -> Result<()> {
         let before = [0, 1].map(|n| self.checkers[n].received);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let is_heard =
             |pair: &Self| (0..2).all(|n| pair.checkers[n].received >= before[n] + FRAMES);
         while !is_heard(self) {
             stop::check()?;
             if Instant::now() >= end {
-                bail!("guests that came and went hear nothing from each other");
+                bail!("guests that came and went do not receive each other's frames");
             }
             for n in 0..2 {
                 self.turn(n)?;

@@ -52,10 +52,10 @@ impl Shared {
         ring.consumer().store(index, Ordering::Relaxed);
     }
 
-    pub(crate) fn want_wakeup(&mut self, wanted: bool) {
+    pub(crate) fn want_wakeup(&mut self, desired: bool) {
         let flags = self.ring::<u64>(1);
         let flags = flags.number(LAYOUT.flags);
-        flags.store(u32::from(wanted), Ordering::Relaxed);
+        flags.store(u32::from(desired), Ordering::Relaxed);
     }
 }
 

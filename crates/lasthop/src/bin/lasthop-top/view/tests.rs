@@ -10,10 +10,11 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
-use crate::screen::Look;
+use crate::screen::Sample;
 
 fn port(name: &str, state: PortState, factor: u64) -> PortStats {
     PortStats {
+        neighbour_replies: 0,
         name: name.to_owned(),
         state,
         from_guest: Traffic {
@@ -32,17 +33,17 @@ fn port(name: &str, state: PortState, factor: u64) -> PortStats {
     }
 }
 
-fn look(ports: Vec<PortStats>) -> Look {
-    Look {
+fn sample(ports: Vec<PortStats>) -> Sample {
+    Sample {
         stats: StatsDocument {
             ports,
             ..StatsDocument::default()
         },
-        ..Look::default()
+        ..Sample::default()
     }
 }
 
-/// The lines of a screen of this size, without blanks at their ends.
+/// Returns the lines of a screen of this size, without trailing blanks.
 fn lines_of(screen: &Screen, view: View, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal
@@ -70,14 +71,14 @@ fn first_words<'a>(lines: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> 
 #[test]
 fn the_busiest_come_first_in_80_columns() {
     let quiet = port("quiet-port-01", PortState::Connected, 0);
-    let last = look(vec![
+    let last = sample(vec![
         quiet.clone(),
         port("vm1", PortState::Up, 1),
         port("vm2", PortState::Up, 1),
     ]);
     let mut new = port("new", PortState::Waiting, 500);
     new.drops.clear();
-    let now = look(vec![
+    let now = sample(vec![
         quiet,
         port("vm1", PortState::Up, 2),
         port("vm2", PortState::Faulted, 9001),
@@ -90,13 +91,13 @@ fn the_busiest_come_first_in_80_columns() {
         "PORT STATE FROM/S TO/S DROP/S CPU",
         "vm2 faulted 4.5 M 2.3 Gbit/s 45.0 k 540.0 Mbit/s 13.5 k 450%",
     ];
-    let told: Vec<_> = shown[..3].iter().map(|line| words(line)).collect();
-    assert_eq!(told, expected);
+    let actual: Vec<_> = shown[..3].iter().map(|line| words(line)).collect();
+    assert_eq!(actual, expected);
     let longest = shown[..3].iter().map(|line| line.chars().count()).max();
     assert_eq!(longest, Some(80));
     let names = first_words(&shown[2..6]);
     assert_eq!(names, ["vm2", "vm1", "quiet-port-0", "new"]);
-    assert_eq!(shown[20], "worst drops");
+    assert_eq!(shown[20], "most drops");
     assert_eq!(shown[21], " 13.5 k/s  vm2 receiver-full");
     assert_eq!(shown[23], "q quits, ? helps");
 }
@@ -135,12 +136,12 @@ fn rules(packets: [u64; 2]) -> AccessCounts {
 }
 
 #[test]
-fn the_busiest_flows_and_rules_are_told_shortly() {
-    let last = Look {
+fn the_busiest_flows_and_rules_are_one_line_each() {
+    let last = Sample {
         rules: rules([5, 7]),
-        ..Look::default()
+        ..Sample::default()
     };
-    let now = Look {
+    let now = Sample {
         flows: FlowsDocument {
             flows: vec![
                 flow("vm1", Some("vm2"), 12_300_000),
@@ -149,7 +150,7 @@ fn the_busiest_flows_and_rules_are_told_shortly() {
             ],
         },
         rules: rules([25, 7]),
-        ..Look::default()
+        ..Sample::default()
     };
     let screen = Screen::between(&last, &now, Duration::from_secs(2));
     let shown = lines(&screen, 80, 24);
@@ -166,21 +167,21 @@ fn the_busiest_flows_and_rules_are_told_shortly() {
     assert!(idle[2..23].iter().all(String::is_empty), "{idle:?}");
 }
 
-/// Twenty ports, all of which drop, and as many flows.
+/// Returns a screen of twenty ports with drops, and twenty flows.
 fn busy() -> Screen {
     let ports = |factor: u64| {
         let port = |n: u64| port(&format!("vm{n:02}"), PortState::Up, factor * n);
         (0..20).map(port).collect::<Vec<_>>()
     };
-    let mut now = look(ports(2));
+    let mut now = sample(ports(2));
     let flows = (1..=20).map(|n| flow(&format!("vm{n}"), Some("up"), n * 1000));
     now.flows.flows = flows.collect();
-    Screen::between(&look(ports(1)), &now, Duration::from_secs(1))
+    Screen::between(&sample(ports(1)), &now, Duration::from_secs(1))
 }
 
 #[test]
 fn a_small_screen_has_ports_first_and_no_empty_lines() {
-    let last = look(
+    let last = sample(
         (1..=4)
             .map(|n| port(&format!("vm{n}"), PortState::Up, n))
             .collect(),
@@ -196,22 +197,22 @@ fn a_small_screen_has_ports_first_and_no_empty_lines() {
         "20 ports: 190.0 k/s in, 1.9 k/s out, 570 /s dropped, 19%"
     );
     assert_eq!(first_words(&shown[2..4]), ["vm19", "vm18"]);
-    assert_eq!((&*shown[10], &*shown[12]), ("worst drops", "busiest flows"));
+    assert_eq!((&*shown[10], &*shown[12]), ("most drops", "busiest flows"));
     assert_eq!(shown[14], "q quits, ? helps, ports 1 to 8 of 20");
 }
 
 #[test]
 fn ports_are_scrolled_and_sorted() {
     let screen = busy();
-    let view = |above, sort| View {
-        above,
+    let view = |offset, sort| View {
+        offset,
         sort,
         help: false,
     };
     let shown = lines_of(&screen, view(3, Sort::Name), 80, 15);
     assert_eq!(first_words(&shown[2..4]), ["vm03", "vm04"]);
     assert_eq!(shown[14], "q quits, ? helps, ports 4 to 11 of 20, by name");
-    // No further than to the last.
+    // Scrolling stops at the last port.
     let shown = lines_of(&screen, view(1000, Sort::Name), 80, 15);
     assert_eq!(first_words(&shown[9..10]), ["vm19"]);
     let drops = lines_of(&screen, view(0, Sort::Drops), 80, 15);
@@ -237,8 +238,8 @@ fn keys_are_explained() {
 #[test]
 fn no_number_is_cut_on_narrow_screens_and_no_name_on_wide_ones() {
     let name = "tenant-4711-web-frontend-0001";
-    let last = look(vec![port(name, PortState::Up, 0)]);
-    let now = look(vec![port(name, PortState::Up, 9001)]);
+    let last = sample(vec![port(name, PortState::Up, 0)]);
+    let now = sample(vec![port(name, PortState::Up, 9001)]);
     let screen = Screen::between(&last, &now, Duration::from_secs(1));
     let shown = |width| {
         let lines = lines(&screen, width, 24);
@@ -275,16 +276,16 @@ fn no_number_is_cut_on_narrow_screens_and_no_name_on_wide_ones() {
 }
 
 #[test]
-fn small_and_empty_screens_are_no_trouble() {
+fn small_and_empty_screens_cause_no_panic() {
     let mut screen = Screen::default();
-    screen.trouble = Some("control does not answer".to_owned());
-    assert_eq!(lines(&screen, 80, 24)[23], "control does not answer");
+    screen.error = Some("control does not respond".to_owned());
+    assert_eq!(lines(&screen, 80, 24)[23], "control does not respond");
     for (width, height) in [(1, 1), (5, 2), (5, 3), (7, 4), (300, 100)] {
         for screen in [&screen, &busy()] {
             for help in [false, true] {
                 let view = View {
                     help,
-                    above: 7,
+                    offset: 7,
                     sort: Sort::Cpu,
                 };
                 lines_of(screen, view, width, height);

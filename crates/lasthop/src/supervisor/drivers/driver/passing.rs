@@ -1,13 +1,13 @@
-//! A driver and its interface, for the supervisor that takes the place of this one.
+//! Hand-over of a driver and its interface to the next supervisor.
 
 use std::os::fd::OwnedFd;
 
 use driver::device::{Device, Parts, XdpParts};
 
 use super::{Child, Dial, Driver, Kind};
-use crate::supervisor::replace::{Giving, PassedDevice, PassedDriver, PassedXdp, Taking};
+use crate::supervisor::replace::{IncomingFds, OutgoingFds, PassedDevice, PassedDriver, PassedXdp};
 
-fn pass_device<'a>(device: &'a Device, giving: &mut Giving<'a>) -> PassedDevice {
+fn pass_device<'a>(device: &'a Device, outgoing: &mut OutgoingFds<'a>) -> PassedDevice {
     let parts = device.parts();
     let queues = parts.queues.into_iter();
     PassedDevice {
@@ -15,25 +15,25 @@ fn pass_device<'a>(device: &'a Device, giving: &mut Giving<'a>) -> PassedDevice 
         back_end: parts.back_end,
         uso: parts.uso,
         provisional: parts.provisional,
-        queues: queues.map(|queue| giving.give(queue)).collect(),
-        control: giving.give(parts.control),
+        queues: queues.map(|queue| outgoing.add(queue)).collect(),
+        control: outgoing.add(parts.control),
         xdp: parts.xdp.map(|xdp| PassedXdp {
-            namespace: giving.give(xdp.namespace),
+            namespace: outgoing.add(xdp.namespace),
             index: xdp.index,
             pairs: xdp.pairs,
             zero_copy: xdp.zero_copy,
             unfinished: xdp.unfinished,
-            map: giving.give(xdp.map),
-            link: giving.give(xdp.link),
-            promiscuous: giving.give(xdp.promiscuous),
-            tags: giving.give(xdp.tags),
+            map: outgoing.add(xdp.map),
+            link: outgoing.add(xdp.link),
+            promiscuous: outgoing.add(xdp.promiscuous),
+            tags: outgoing.add(xdp.tags),
             took_tags_off: xdp.took_tags_off,
         }),
     }
 }
 
-fn take_device(from: PassedDevice, fds: &mut Taking) -> Result<Device, String> {
-    let queues = from.queues.into_iter().map(|place| fds.take(place));
+fn take_device(from: PassedDevice, fds: &mut IncomingFds) -> Result<Device, String> {
+    let queues = from.queues.into_iter().map(|index| fds.take(index));
     let queues = queues.collect::<Result<_, _>>()?;
     let control = fds.take(from.control)?;
     let xdp = from.xdp.map(|xdp| take_xdp(xdp, fds));
@@ -48,7 +48,7 @@ fn take_device(from: PassedDevice, fds: &mut Taking) -> Result<Device, String> {
     }))
 }
 
-fn take_xdp(from: PassedXdp, fds: &mut Taking) -> Result<XdpParts<OwnedFd>, String> {
+fn take_xdp(from: PassedXdp, fds: &mut IncomingFds) -> Result<XdpParts<OwnedFd>, String> {
     Ok(XdpParts {
         namespace: fds.take(from.namespace)?,
         index: from.index,
@@ -64,50 +64,46 @@ fn take_xdp(from: PassedXdp, fds: &mut Taking) -> Result<XdpParts<OwnedFd>, Stri
 }
 
 impl Driver {
-    /// All that is known of it.
+    /// Adds the driver to the record for the next supervisor.
     pub(in crate::supervisor::drivers) fn pass<'a>(
         &'a self,
-        giving: &mut Giving<'a>,
+        outgoing: &mut OutgoingFds<'a>,
     ) -> PassedDriver {
         let device = self.device.as_ref();
-        let device = device.map(|device| pass_device(device, giving));
+        let device = device.map(|device| pass_device(device, outgoing));
         PassedDriver {
             spec: self.spec.clone(),
             device,
             suspect: self.suspect,
-            child: self.child.as_ref().map(|child| child.pass(giving)),
-            doomed: self.doomed,
+            child: self.child.as_ref().map(|child| child.pass(outgoing)),
+            killed: self.killed,
             dial: self.dial.as_ref().map(|dial| dial.path.clone()),
-            heart: self.child.as_ref().map_or((false, false), Child::beat),
             refused_before: self.refused_before,
             refused: self.refused,
             reason: self.reason.clone(),
         }
     }
 
-    /// One that the supervisor before this one had.
+    /// Takes a driver from the previous supervisor's record.
     ///
     /// # Errors
-    /// Something of it is not there.
+    /// A descriptor or the process is missing.
     pub(in crate::supervisor::drivers) fn take(
         from: PassedDriver,
-        fds: &mut Taking,
+        fds: &mut IncomingFds,
     ) -> Result<Self, String> {
         let device = from.device.map(|device| take_device(device, fds));
-        let child = from.child.map(|mut child| {
-            if let Some(alive) = &mut child.alive {
-                alive.beat = from.heart;
-            }
-            Child::take(Kind::Driver, child, fds)
-        });
+        let child = from
+            .child
+            .map(|child| Child::take(Kind::Driver, child, fds));
         let port = from.spec.port;
         Ok(Self {
-            happened: Vec::new(),
+            events: Vec::new(),
             spec: from.spec,
             device: device.transpose()?,
             suspect: from.suspect,
             child: child.transpose()?,
-            doomed: from.doomed,
+            killed: from.killed,
             renewal: None,
             dial: from.dial.map(|path| Dial { port, path }),
             refused_before: from.refused_before,

@@ -1,75 +1,75 @@
-//! A driver's process gives way to one of another version.
+//! Replacement of a driver's process by one of another version.
 //!
 //! ```text
-//! begin     the new process starts, and waits for what the supervisor has to say
-//!           the old one is told to stop: it passes on what it has, and ends
-//! dialed    the switch has lost the connection, and dials: the new one gets the interface
-//! settled   it answers, so its queues run
+//! start     the new process starts and waits; the old one is stopped: it completes its frames
+//!           and ends
+//! dialed    the switch has lost the connection, and dials: the new process gets the interface
+//! settled   it replies to a ping, so its queues run
 //! ```
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use channel::supervision::Tell;
+use channel::supervision::SupervisorEvent;
 
 use super::{Child, Driver, Kind};
 use crate::supervisor::binaries::Binaries;
 
-/// How long the old process may take to end.
-const LEAVING: Duration = Duration::from_millis(200);
-/// How long all of it may take.
-const WHOLE: Duration = Duration::from_secs(3);
+/// Time in which the old process must end: 200 milliseconds.
+const STOP_TIMEOUT: Duration = Duration::from_millis(200);
+/// Time for the complete replacement: 3 seconds.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// Replacement in progress.
 pub(in crate::supervisor::drivers) struct Renewal {
-    /// None when it has the place of the old one.
+    /// New process; `None` once it has replaced the old one.
     next: Option<Child>,
     since: Instant,
     outcome: Option<Renewed>,
 }
 
-/// How it ended.
+/// Result of a replacement.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::supervisor) enum Renewed {
-    /// The new process serves; for so long the port had none.
+    /// The new process serves; the port had none for this time.
     Done(Duration),
-    /// There is no such port any more.
+    /// The port does not exist any longer.
     Gone,
-    /// The new process does not serve, and why.
+    /// The new process does not serve, for this reason.
     Failed(String),
 }
 
 impl Renewal {
-    /// The new process.
+    /// Returns the new process.
     pub(super) fn into_child(self) -> Option<Child> {
         self.next
     }
 
-    /// The same, for the place of the old one.
+    /// Takes the new process, to install it.
     pub(super) fn take_child(&mut self) -> Option<Child> {
         self.next.take()
     }
 
-    /// When something is too late.
+    /// Returns the next deadline.
     pub(super) fn due(&self) -> Instant {
-        let killed = self.since + LEAVING;
+        let killed = self.since + STOP_TIMEOUT;
         match self.next {
             Some(_) if Instant::now() < killed => killed,
-            _ => self.since + WHOLE,
+            _ => self.since + RENEWAL_TIMEOUT,
         }
     }
 }
 
 impl Driver {
-    /// Whether there is a process that can be renewed.
+    /// Returns whether there is a process that can be replaced.
     pub(in crate::supervisor::drivers) fn serves(&self) -> bool {
-        self.is_alive() && !self.doomed && self.renewal.is_none()
+        self.is_alive() && !self.killed && self.renewal.is_none()
     }
 
-    /// Begins to replace the process by one of other binaries.
+    /// Starts the replacement by a process of other binaries.
     ///
     /// # Errors
-    /// It cannot be started; the old one goes on.
+    /// It cannot be started; the old one continues.
     pub(in crate::supervisor::drivers) fn renew(&mut self, binaries: &Binaries) -> io::Result<()> {
         let next = Child::start(Kind::Driver, binaries)?;
         self.renewal = Some(Renewal {
@@ -77,13 +77,14 @@ impl Driver {
             since: Instant::now(),
             outcome: None,
         });
-        if self.tell(&Tell::Stop, &[]).is_err() {
+        if self.send(&SupervisorEvent::Stop, &[]).is_err() {
             self.kill();
         }
         Ok(())
     }
 
-    /// How it ended; nothing while it goes on. After one that failed, the next process is of the binaries of then.
+    /// Returns the result; `None` while the replacement is in progress. After a failure the next
+    /// process is started from the binaries of that time.
     pub(in crate::supervisor::drivers) fn renewed(&mut self) -> Option<Renewed> {
         let outcome = self.renewal.as_mut()?.outcome.take()?;
         let unused = self.renewal.take().and_then(Renewal::into_child);
@@ -97,12 +98,12 @@ impl Driver {
         Some(outcome)
     }
 
-    /// Whether the process that is there was told to end.
-    pub(super) fn is_leaving(&self) -> bool {
+    /// Returns whether the old process has been stopped but not replaced.
+    pub(super) fn is_stopping(&self) -> bool {
         self.renewal.as_ref().is_some_and(|r| r.next.is_some())
     }
 
-    /// The new process has the place of the old one, which has ended.
+    /// Installs the new process in place of the old one, which has ended.
     pub(super) fn install(&mut self, mut next: Child) {
         if let Some(old) = &self.child {
             next.take_place_of(old);
@@ -110,37 +111,35 @@ impl Driver {
         self.child = Some(next);
     }
 
-    /// Follows a renewal: what it has come to, and the time. `false` when it has failed, and nothing is to be started before
-    /// somebody has heard of that.
+    /// Follows a replacement. Returns `false` when it has failed and no process is to be started
+    /// before the result was read.
     pub(super) fn follow_renewal(&mut self) -> bool {
-        let (alive, leaving) = (self.is_alive(), self.is_leaving());
-        let answers = self.child.as_ref().is_some_and(Child::has_answered);
+        let (alive, stopping) = (self.is_alive(), self.is_stopping());
+        let answers = self.child.as_ref().is_some_and(Child::has_replied);
         let Some(renewal) = &mut self.renewal else {
             return true;
         };
-        let gone_by = renewal.since.elapsed();
-        let reason = self.reason.as_deref().unwrap_or("nobody knows why");
-        renewal.outcome = if gone_by >= WHOLE {
-            Some(Renewed::Failed(format!(
-                "it is not ready in time ({reason})"
-            )))
-        } else if !leaving && !alive {
+        let elapsed = renewal.since.elapsed();
+        let reason = self.reason.as_deref().unwrap_or("unknown reason");
+        renewal.outcome = if elapsed >= RENEWAL_TIMEOUT {
+            Some(Renewed::Failed(format!("not ready in time ({reason})")))
+        } else if !stopping && !alive {
             Some(Renewed::Failed(reason.to_owned()))
-        } else if !leaving && answers {
-            Some(Renewed::Done(gone_by))
+        } else if !stopping && answers {
+            Some(Renewed::Done(elapsed))
         } else {
             None
         };
         let failed = matches!(renewal.outcome, Some(Renewed::Failed(_)));
-        if leaving && alive && !self.doomed && gone_by >= LEAVING {
-            tracing::warn!("the driver does not end, and is killed");
+        if stopping && alive && !self.killed && elapsed >= STOP_TIMEOUT {
+            tracing::warn!("driver did not stop in time: killed");
             self.kill();
         }
         !failed
     }
 
-    /// If the old process has ended, as it was told to.
-    pub(super) fn has_left(&mut self) -> bool {
+    /// Returns whether the old process has ended.
+    pub(super) fn has_stopped(&mut self) -> bool {
         let child = self.child.as_mut();
         child.is_some_and(|child| child.has_died().is_some() && child.wait(Instant::now()))
     }

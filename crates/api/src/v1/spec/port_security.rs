@@ -1,0 +1,195 @@
+//! Port security: addresses and services that a port's guest may use.
+
+use std::fmt;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::present;
+use crate::v1::old_names;
+
+/// Address rules without a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AllowedWord {
+    /// All addresses.
+    Any,
+    /// Sticky learning: the first address that the guest uses is bound to the port until the port's
+    /// connection ends.
+    Sticky,
+}
+
+impl AllowedWord {
+    /// Returns the word in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Sticky => "sticky",
+        }
+    }
+}
+
+/// Addresses that a guest may use: a word, or a list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Allowed {
+    /// A word.
+    Word(AllowedWord),
+    /// A list of addresses.
+    List(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Allowed {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        input.deserialize_any(AllowedVisitor)
+    }
+}
+
+/// Reads an [`Allowed`] so that errors have the value.
+struct AllowedVisitor;
+
+impl<'de> Visitor<'de> for AllowedVisitor {
+    type Value = Allowed;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"any\", \"sticky\" or a list of addresses")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Allowed, E> {
+        let mut words = [AllowedWord::Any, AllowedWord::Sticky].into_iter();
+        let word = words.find(|word| word.as_str() == text);
+        word.map(Allowed::Word)
+            .ok_or_else(|| match old_names::old_value(text) {
+                Some(row) => E::custom(row),
+                None => E::invalid_value(Unexpected::Str(text), &self),
+            })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<Allowed, A::Error> {
+        Deserialize::deserialize(SeqAccessDeserializer::new(array)).map(Allowed::List)
+    }
+}
+
+/// Port security: what a port's guest may send. The defaults of a vhost-user port are those for a
+/// single host; other ports are not restricted by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PortSecuritySpec {
+    /// Source MAC addresses. Default for a vhost-user port: its `mac`, or `sticky` without one; for
+    /// others `any`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub macs: Option<Allowed>,
+    /// IP addresses and networks, of sources and of senders in ARP and neighbour discovery.
+    /// Default: `any`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Allowed>,
+    /// Whether the guest may serve DHCP, for IPv4 and IPv6. Default: false for a vhost-user port,
+    /// true for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp_server: Option<bool>,
+    /// Whether the guest may send router advertisements and redirects. Default: false for a
+    /// vhost-user port, true for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<bool>,
+}
+
+impl PortSecuritySpec {
+    /// Returns port security without restrictions.
+    pub fn open() -> Self {
+        Self {
+            macs: Some(Allowed::Word(AllowedWord::Any)),
+            addresses: Some(Allowed::Word(AllowedWord::Any)),
+            dhcp_server: Some(true),
+            router: Some(true),
+        }
+    }
+
+    /// Returns whether all fields are absent.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Port security in effect, with defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PortSecurityStatus {
+    /// Source MAC addresses.
+    pub macs: Allowed,
+    /// IP addresses and networks.
+    pub addresses: Allowed,
+    /// Whether the guest may serve DHCP.
+    pub dhcp_server: bool,
+    /// Whether the guest may be a router.
+    pub router: bool,
+    /// The sticky bindings: addresses that were learned.
+    pub bound: Vec<String>,
+}
+
+impl Default for PortSecurityStatus {
+    fn default() -> Self {
+        Self {
+            macs: Allowed::Word(AllowedWord::Any),
+            addresses: Allowed::Word(AllowedWord::Any),
+            dhcp_server: true,
+            router: true,
+            bound: Vec::new(),
+        }
+    }
+}
+
+/// A change to port security, a JSON merge patch (RFC 7396). An absent field is unchanged; `null`
+/// resets it to its default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PortSecurityPatch {
+    /// Source MAC addresses.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<Allowed>)]
+    pub macs: Option<Option<Allowed>>,
+    /// IP addresses and networks.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<Allowed>)]
+    pub addresses: Option<Option<Allowed>>,
+    /// Whether the guest may serve DHCP.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<bool>)]
+    pub dhcp_server: Option<Option<bool>>,
+    /// Whether the guest may be a router.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<bool>)]
+    pub router: Option<Option<bool>>,
+}
+
+impl PortSecurityPatch {
+    /// Returns port security with the patch applied; without a patch, the defaults.
+    pub fn applied(patch: Option<&Self>, to: &PortSecuritySpec) -> PortSecuritySpec {
+        let Some(patch) = patch.cloned() else {
+            return PortSecuritySpec::default();
+        };
+        let old = to.clone();
+        PortSecuritySpec {
+            macs: patch.macs.unwrap_or(old.macs),
+            addresses: patch.addresses.unwrap_or(old.addresses),
+            dhcp_server: patch.dhcp_server.unwrap_or(old.dhcp_server),
+            router: patch.router.unwrap_or(old.router),
+        }
+    }
+}

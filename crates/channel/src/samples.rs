@@ -1,0 +1,321 @@
+//! Samples of the formats that one build leaves to the next: see `formats`.
+
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use port::PortId;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use testkit::samples::sample;
+
+use crate::cores::CoreFacts;
+use crate::driving::{
+    BackEnd, Choice, DeviceSpec, DriverSpec, DriverStart, DriverState, Refused, XdpStart,
+};
+use crate::formats::formats;
+use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
+use crate::owners::{NoSocket, SocketKey, SocketOwner};
+use crate::supervision::{
+    Coalescing, GuestStates, GuestWatch, HelpersConfig, Poll, ProcessInfo, ProcessUsage, SocketDir,
+    SupervisorEvent, SupervisorRequest, SwitchSettings, WatchedGuests,
+};
+use crate::switching::{PortConfig, Role};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+fn name(what: &str, format: &str) -> String {
+    format!("{what}-{}.bin", formats()[format].writes)
+}
+
+fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+fn refused() -> Refused {
+    Refused {
+        rejected_by_interface: 7,
+        oversized_frames: 300,
+    }
+}
+
+fn requests() -> Vec<SupervisorRequest> {
+    let port = PortId(3);
+    let device = DeviceSpec {
+        choice: Choice::Packet,
+        own: true,
+        interface: text("eth0"),
+        netns: Some(text("/run/netns/a")),
+        address: Some((IpAddr::from([192, 0, 2, 1]), 24)),
+        mac: Some([2, 0, 0, 0, 0, 1]),
+        mtu: Some(9000),
+        queues: 2,
+    };
+    let driver = DriverSpec {
+        port,
+        name: text("up"),
+        device,
+    };
+    let watch = GuestWatch {
+        by: GuestStates::Proc,
+        threads: vec![(port, text("CPU */KVM"))],
+    };
+    let owner = SocketOwner {
+        user: Some(text("root")),
+        group: Some(text("kvm")),
+        mode: Some(0o660),
+        peer_user: Some(text("vm1")),
+    };
+    vec![
+        SupervisorRequest::Ready,
+        SupervisorRequest::Listen { path: text("a") },
+        SupervisorRequest::Unlisten { path: text("a") },
+        SupervisorRequest::Processes,
+        SupervisorRequest::Drivers(vec![driver]),
+        SupervisorRequest::DriverStates,
+        SupervisorRequest::Pong(refused()),
+        SupervisorRequest::DriverEnds {
+            reason: text("it was pulled out"),
+            device_lost: true,
+        },
+        SupervisorRequest::StoreDescriptor { port, number: 9 },
+        SupervisorRequest::StoreSession {
+            port,
+            record: vec![1, 2, 3],
+            numbers: vec![0, u64::MAX],
+        },
+        SupervisorRequest::DropSession { port },
+        SupervisorRequest::Frozen,
+        SupervisorRequest::Quiesced { at_ns: 1 << 40 },
+        SupervisorRequest::Serving {
+            at_ns: 1 << 41,
+            connections: 5,
+        },
+        SupervisorRequest::Heartbeat,
+        SupervisorRequest::WatchGuests(watch),
+        SupervisorRequest::WatchedGuests,
+        SupervisorRequest::Dial { port },
+        SupervisorRequest::Dials(vec![(port, text("vm.sock"))]),
+        SupervisorRequest::SocketDirs,
+        SupervisorRequest::ListenFor {
+            path: text("b"),
+            owner,
+        },
+        SupervisorRequest::InterfaceAddresses,
+        SupervisorRequest::SwitchGone,
+        SupervisorRequest::ProcessUsage,
+        SupervisorRequest::Events { had: true },
+    ]
+}
+
+fn settings() -> SwitchSettings {
+    let core = CoreFacts {
+        core: 1,
+        allowed: true,
+        smt: 2,
+        l1: 3,
+        l2: 4,
+        l3: 5,
+        node: 6,
+    };
+    SwitchSettings {
+        poll: Poll::Always,
+        workers: Some(3),
+        coalescing: Some(Coalescing {
+            period_us: 200,
+            threshold: 32,
+        }),
+        helpers: HelpersConfig {
+            enabled: true,
+            backlog: 7,
+            hysteresis_us: 20,
+            cores: vec![1, 3],
+        },
+        cores: vec![core],
+        successor: true,
+        waits: true,
+    }
+}
+
+fn events() -> Vec<SupervisorEvent> {
+    let port = PortId(3);
+    let error = || Some(text("no"));
+    let start = DriverStart {
+        port,
+        name: text("up"),
+        back_end: BackEnd::Xdp { zero_copy: true },
+        uso: true,
+        queues: 2,
+        xdp: Some(XdpStart {
+            longest: 1514,
+            unfinished: true,
+        }),
+    };
+    let state = DriverState {
+        name: text("up"),
+        back_end: Some(BackEnd::Packet),
+        // It is not in the message.
+        mac: None,
+        pid: Some(77),
+        restarts: 2,
+        refused: refused(),
+        reason: error(),
+    };
+    let process = ProcessInfo {
+        name: text("switch"),
+        pid: 42,
+        restarts: 1,
+        uptime_ms: 1 << 33,
+    };
+    let usage = ProcessUsage {
+        pid: 42,
+        cpu_ms: 1000,
+        resident_bytes: 1 << 30,
+        anonymous_bytes: 1 << 20,
+    };
+    let watched = WatchedGuests {
+        by: text("proc"),
+        reason: error(),
+        threads: vec![(port, 4)],
+    };
+    let none = NoSocket {
+        key: SocketKey::PeerUser,
+        expected: text("a user"),
+        found: text("nothing"),
+    };
+    let dir = SocketDir {
+        path: text("/run/vm"),
+        below: true,
+    };
+    vec![
+        SupervisorEvent::StartControl {
+            runtime_dir: text("/run/lasthop"),
+            frozen: true,
+        },
+        SupervisorEvent::StartSwitch(settings()),
+        SupervisorEvent::SavedDescriptors {
+            port,
+            numbers: vec![0, u64::MAX],
+        },
+        SupervisorEvent::SavedSession {
+            port,
+            record: vec![1, 2, 3],
+            quarantined: true,
+        },
+        SupervisorEvent::ControlLink,
+        SupervisorEvent::Listening {
+            path: text("a"),
+            error: error(),
+        },
+        SupervisorEvent::Dialed {
+            port,
+            path: text("vm.sock"),
+            error: error(),
+        },
+        SupervisorEvent::Processes(vec![process]),
+        SupervisorEvent::Stop,
+        SupervisorEvent::Drivers {
+            error: Some((text("up"), text("no"))),
+        },
+        SupervisorEvent::DriverStates(vec![state]),
+        SupervisorEvent::StartDriver(start),
+        SupervisorEvent::DriverQueue,
+        SupervisorEvent::Ping,
+        SupervisorEvent::Freeze,
+        SupervisorEvent::Thaw,
+        SupervisorEvent::Quiesce,
+        SupervisorEvent::Resume,
+        SupervisorEvent::TakeOver,
+        SupervisorEvent::GuestStates,
+        SupervisorEvent::GuestThreads {
+            port,
+            slots: vec![1, 2],
+        },
+        SupervisorEvent::WatchedGuests(watched),
+        SupervisorEvent::Dials { error: error() },
+        SupervisorEvent::SocketDirs(vec![dir]),
+        SupervisorEvent::ListeningFor {
+            path: text("b"),
+            outcome: Err(none),
+        },
+        SupervisorEvent::InterfaceAddresses(vec![(text("up"), [2, 0, 0, 0, 0, 1])]),
+        SupervisorEvent::ProcessUsage(vec![usage]),
+        SupervisorEvent::Events(vec![text("{}")]),
+    ]
+}
+
+/// One message of each kind, in the order of their numbers.
+fn check_messages<T>(what: &str, messages: &[T])
+where
+    T: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    for (number, message) in messages.iter().enumerate() {
+        let bytes = postcard::to_allocvec(message).unwrap();
+        assert_eq!(usize::from(bytes[0]), number, "{message:?}");
+    }
+    let bytes = postcard::to_allocvec(messages).unwrap();
+    let sample = sample(HERE, &name(what, "supervision"), &bytes);
+    let read: Vec<T> = postcard::from_bytes(&sample).unwrap();
+    assert_eq!(read, messages);
+}
+
+#[test]
+fn sample_of_messages_to_the_supervisor() {
+    check_messages("supervisor-request", &requests());
+}
+
+#[test]
+fn sample_of_messages_of_the_supervisor() {
+    check_messages("supervisor-event", &events());
+}
+
+#[test]
+fn sample_of_a_connection() {
+    let record = ConnectionRecord {
+        port: PortConfig {
+            id: PortId(3),
+            name: text("vm1"),
+            socket: text("vm1.sock"),
+            role: Role::Client,
+            queues: 4,
+            mtu: Some(9000),
+            weight: 200,
+            mac: Some([2, 0, 0, 0, 0, 1]),
+        },
+        offered: 1 << 32,
+        session: vec![1, 2, 3],
+        answered: Some((2, vec![4, 5])),
+        torn: true,
+        starts: vec![1, 2],
+        connections: 9,
+    };
+    let sample = sample(HERE, &name("connection", "connection"), &record.to_bytes());
+    assert_eq!(ConnectionRecord::from_bytes(&sample), Ok(record));
+}
+
+/// Returns a crash record with these bytes.
+fn crash_record_file(bytes: &[u8]) -> OwnedFd {
+    let fd = memfd_create("crash-record", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, CRASH_RECORD_LEN).unwrap();
+    assert_eq!(rustix::io::pwrite(&fd, bytes, 0), Ok(bytes.len()));
+    fd
+}
+
+#[test]
+fn sample_of_a_crash_record() {
+    let fd = crash_record_file(&[]);
+    let slots = ThreadSlots::map(&fd).unwrap();
+    slots.of(0).serve(PortId(7));
+    slots.of(2).serve(PortId(3));
+    slots.of(2).record_crash();
+    // The crashed thread's port, the session thread and three workers.
+    let mut bytes = [0; 40];
+    assert_eq!(rustix::io::pread(&fd, &mut bytes[..], 0), Ok(40));
+    let sample = sample(HERE, &name("crash-record", "journal"), &bytes);
+    let read = crash_record_file(&sample);
+    let slots = ThreadSlots::map(&read).unwrap();
+    assert_eq!(slots.of(0).served(), Some(PortId(7)));
+    assert_eq!(slots.of(2).served(), Some(PortId(3)));
+    assert_eq!(crate::keeping::suspects(&read).unwrap(), [PortId(3)]);
+}

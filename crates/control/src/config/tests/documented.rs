@@ -1,0 +1,167 @@
+//! Tests that the manual page lasthop.toml(5) has exactly the keys that a file may have.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use super::read;
+
+const PAGE: &str = include_str!("../../../../../docs/user/lasthop.toml.md");
+const MAN: &str = include_str!("../../../../../packaging/lasthop.toml.5");
+
+/// Headings of the page whose tables have the keys of one table together, and the beginning of a
+/// file that ends in that table: the error about an unknown key lists the keys that it may have.
+const TABLES: &[(&[&str], &str)] = &[
+    (&["`[switch]`"], "[switch]"),
+    (&["`[switch.coalescing]`"], "[switch.coalescing]"),
+    (&["`[switch.helpers]`"], "[switch.helpers]"),
+    (&["`[metrics]`"], "[metrics]"),
+    (&["`[[segment]]`"], "[[segment]]"),
+    (
+        &["`[[port]]`", "`[[port]]` with `kind = \"vhost-user\"`"],
+        "[[port]]\nkind = \"vhost-user\"",
+    ),
+    (
+        &["`[[port]]`", "`[[port]]` with `kind = \"uplink\"`"],
+        "[[port]]\nkind = \"uplink\"",
+    ),
+    (
+        &["`[[port]]`", "`[[port]]` with `kind = \"tap\"`"],
+        "[[port]]\nkind = \"tap\"",
+    ),
+    (
+        &["`[port.port_security]`"],
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.port_security]",
+    ),
+    (
+        &["`[port.limits]`"],
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.limits]",
+    ),
+    (
+        &["`[port.limits.from_guest]` and `[port.limits.to_guest]`"],
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.limits.to_guest]",
+    ),
+    (
+        &["`[port.limits.broadcast]`, `[port.limits.multicast]` and \
+             `[port.limits.unknown_unicast]`"],
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.limits.unknown_unicast]",
+    ),
+    (&["`[[mirror]]`"], "[[mirror]]"),
+    (&["`[[fdb]]`"], "[[fdb]]"),
+    (&["`[[address_set]]`"], "[[address_set]]"),
+    (&["`[[group]]`"], "[[group]]"),
+    (&["`[[acl_default]]`"], "[[acl_default]]"),
+    (&["`[[acl]]`"], "[[acl]]"),
+    (&["`[[acl.rule]]`"], "[[acl]]\n[[acl.rule]]"),
+    (
+        &["`[acl.rule.log]`"],
+        "[[acl]]\n[[acl.rule]]\nname = \"r\"\naction = \"drop\"\n[acl.rule.log]",
+    ),
+];
+
+/// The keys that a table may have, as the error about an unknown one lists them.
+fn known(table: &str) -> BTreeSet<String> {
+    let error = read(&format!("{table}\nno_such_key = 1\n")).expect_err(table);
+    let is_it = error.key.ends_with("no_such_key") || error.found.contains("no_such_key");
+    assert!(is_it, "{table}: {error}");
+    let words = error
+        .expected
+        .split(|c: char| !c.is_ascii_lowercase() && c != '_');
+    let words = words.filter(|word| !["", "one", "of", "or", "the", "keys"].contains(word));
+    // The API's key for the tables [[acl.rule]] is refused with an error of its own.
+    let words = words.filter(|word| *word != "rules");
+    let words: BTreeSet<_> = words.map(str::to_owned).collect();
+    assert!(!words.is_empty(), "{table}: {error}");
+    words
+}
+
+/// The keys that the page has under a heading.
+fn documented(heading: &str) -> BTreeSet<String> {
+    let line = format!("### {heading}");
+    let rows = PAGE.lines().skip_while(|at| *at != line).skip(1);
+    let rows = rows.take_while(|at| !at.starts_with('#'));
+    let keys = rows.filter_map(|row| row.strip_prefix("| `")?.split_once('`'));
+    let keys: BTreeSet<_> = keys.map(|(key, _)| key.to_owned()).collect();
+    assert!(!keys.is_empty(), "the page has no table {heading}");
+    keys
+}
+
+#[test]
+fn the_page_has_every_key_and_no_other() {
+    let mut wrong = Vec::new();
+    for (headings, table) in TABLES {
+        let page: BTreeSet<_> = headings.iter().flat_map(|at| documented(at)).collect();
+        let code = known(table);
+        let missing = code.difference(&page).map(|key| ("missing", key.clone()));
+        let unknown = page.difference(&code).map(|key| ("unknown", key.clone()));
+        wrong.extend(
+            missing
+                .chain(unknown)
+                .map(|(what, key)| (*table, what, key)),
+        );
+    }
+    assert_eq!(wrong, []);
+}
+
+#[test]
+fn the_page_has_every_table() {
+    let headings: BTreeSet<_> = TABLES.iter().flat_map(|(all, _)| *all).copied().collect();
+    let on_page = PAGE.lines().filter_map(|line| line.strip_prefix("### "));
+    assert_eq!(on_page.collect::<BTreeSet<_>>(), headings);
+    for key in known("") {
+        let one = [format!("`[{key}]`"), format!("`[[{key}]]`")];
+        let is_there = one.iter().any(|heading| headings.contains(&**heading));
+        assert!(is_there, "the page has no table {key}");
+    }
+}
+
+#[test]
+fn the_manual_page_is_made_of_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let made = Command::new("scripts/man-page")
+        .arg("docs/user/lasthop.toml.md")
+        .current_dir(root)
+        .output()
+        .expect("scripts/man-page runs");
+    assert!(made.status.success(), "{made:?}");
+    let same = made.stdout == MAN.as_bytes();
+    assert!(
+        same,
+        "run scripts/man-page docs/user/lasthop.toml.md >packaging/lasthop.toml.5"
+    );
+}
+
+/// Pages that begin with so many whole files.
+const EXAMPLES: &[(&str, &str, usize)] = &[
+    ("lasthop.toml.md", PAGE, 1),
+    (
+        "access-lists.md",
+        include_str!("../../../../../docs/user/access-lists.md"),
+        2,
+    ),
+    (
+        "port-security.md",
+        include_str!("../../../../../docs/user/port-security.md"),
+        1,
+    ),
+    (
+        "rate-limits.md",
+        include_str!("../../../../../docs/user/rate-limits.md"),
+        1,
+    ),
+];
+
+#[test]
+fn the_examples_are_right() {
+    for (name, page, count) in EXAMPLES {
+        let blocks = page.split("```toml\n").skip(1).take(*count);
+        let texts: Vec<&str> = blocks
+            .filter_map(|rest| rest.split("\n```").next())
+            .collect();
+        assert_eq!(texts.len(), *count, "{name}");
+        for text in texts {
+            let state = read(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(crate::desired::warnings(&state), [], "{name}");
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Checks of a desired state from a file or from the API.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::path::{Component, Path, PathBuf};
+
+use api::v1::{
+    CoalescingSpec, DEFAULT_SEGMENT, DesiredState, HelpersSpec, PortKind, PortSpec, SegmentSpec,
+    Workers, parse_mac, valid_name,
+};
+use policy::MAX_SEGMENTS;
+use port::counters::MAX_PORTS;
+
+use super::device::{device, place_of_interface};
+use super::invalid::{Invalid, Place, Why, expect};
+use super::metrics::{MetricsSocket, is_own};
+use super::port_security;
+use super::{RESERVED, fdb, limits, mirrors, owner, socket_path};
+
+/// Tags of IEEE 802.1Q without the reserved 0 and 4095.
+const VLANS: RangeInclusive<u16> = 1..=4094;
+/// Workers of the switch.
+const WORKERS: RangeInclusive<u16> = 1..=64;
+/// Coalescing intervals in microseconds; longer ones would be noticeable.
+const PERIODS: RangeInclusive<u16> = 1..=10_000;
+/// Numbers of filled buffers that cause a notification; a queue usually has 1024.
+const COALESCED_FRAMES: RangeInclusive<u16> = 1..=1024;
+/// Backlogs in frames of a batch.
+const BACKLOGS: RangeInclusive<u16> = 1..=1024;
+/// Hysteresis in microseconds.
+const HYSTERESES: RangeInclusive<u16> = 1..=1000;
+/// Numbers of cores.
+const CORES: RangeInclusive<u16> = 0..=4095;
+/// Queue pairs of a port.
+const QUEUES: RangeInclusive<u16> = 1..=64;
+/// Weights of a port.
+const WEIGHTS: RangeInclusive<u16> = 1..=1000;
+/// MTUs in bytes, from IPv4's minimum (RFC 791) to the jumbo frames that Lasthop carries.
+const MTUS: RangeInclusive<u16> = 68..=9216;
+/// Maximum number of directories for sockets.
+const SOCKET_DIRS_MAX: usize = 64;
+/// Maximum length of a thread name pattern in characters; a name has at most 15.
+const PATTERN_MAX: usize = 64;
+/// `sun_path` has 108 bytes (unix(7)), one of them for the NUL.
+const PATH_MAX: usize = 107;
+
+/// Quotes a text for a message; control characters are escaped.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
+/// Checks a desired state by itself. The default segment need not be listed. Sockets and interfaces
+/// are not tried.
+///
+/// # Errors
+/// The first error, in the order switch, segments, ports, mirrors, static entries.
+pub fn check(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
+    name(At(Place::Switch, "name"), &state.switch.name)?;
+    if let Workers::Count(count) = state.switch.workers {
+        let at = At(Place::Switch, "workers");
+        number(at, count, &WORKERS, expect::WORKERS)?;
+    }
+    coalescing(&state.switch.coalescing)?;
+    helpers(&state.switch.helpers)?;
+    socket_dirs(&state.switch.socket_dirs)?;
+    segments(&state.segments)?;
+    metrics(state, runtime_dir)?;
+    ports(state, runtime_dir)?;
+    mirrors::check(state)?;
+    fdb::check(state)
+}
+
+fn coalescing(spec: &CoalescingSpec) -> Result<(), Invalid> {
+    let at = |key| At(Place::Coalescing, key);
+    number(at("period_us"), spec.period_us, &PERIODS, expect::PERIOD)?;
+    number(
+        at("frames"),
+        spec.frames,
+        &COALESCED_FRAMES,
+        expect::COALESCED_FRAMES,
+    )
+}
+
+fn helpers(helpers: &HelpersSpec) -> Result<(), Invalid> {
+    let at = |key| At(Place::Helpers, key);
+    number(at("backlog"), helpers.backlog, &BACKLOGS, expect::BACKLOG)?;
+    let hysteresis = at("hysteresis_us");
+    number(
+        hysteresis,
+        helpers.hysteresis_us,
+        &HYSTERESES,
+        expect::HYSTERESIS,
+    )?;
+    let mut cores = helpers.cores.iter();
+    match cores.find(|core| !CORES.contains(core)) {
+        Some(core) => Err(at("cores").wrong(expect::CORES, core.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// A key at a place, for errors.
+#[derive(Clone, Copy)]
+pub(super) struct At(pub(super) Place, pub(super) &'static str);
+
+impl At {
+    /// Returns an error of this key.
+    pub(super) fn wrong(self, expected: impl Into<String>, found: impl Into<String>) -> Invalid {
+        Invalid {
+            place: self.0,
+            key: self.1,
+            item: None,
+            expected: expected.into(),
+            found: found.into(),
+            why: Why::Wrong,
+        }
+    }
+
+    /// Returns the error for a value of this key that is taken.
+    pub(super) fn taken(self, expected: &str, found: String) -> Invalid {
+        Invalid {
+            why: Why::Taken,
+            ..self.wrong(expected, found)
+        }
+    }
+
+    /// Returns an error of an element of this key's list.
+    pub(super) fn item(self, item: usize, expected: impl Into<String>, found: String) -> Invalid {
+        Invalid {
+            item: Some(item),
+            ..self.wrong(expected, found)
+        }
+    }
+}
+
+/// Checks that a name is well formed.
+pub(super) fn name(at: At, name: &str) -> Result<(), Invalid> {
+    if valid_name(name) {
+        Ok(())
+    } else {
+        Err(at.wrong(expect::NAME, quoted(name)))
+    }
+}
+
+/// Checks that a number is in its range.
+fn number(at: At, value: u16, range: &RangeInclusive<u16>, words: &str) -> Result<(), Invalid> {
+    if range.contains(&value) {
+        Ok(())
+    } else {
+        Err(at.wrong(words, value.to_string()))
+    }
+}
+
+/// Checks the number of objects against their maximum.
+pub(super) fn count(at: At, count: usize, most: usize, what: &str) -> Result<(), Invalid> {
+    if count <= most {
+        Ok(())
+    } else {
+        Err(at.wrong(format!("at most {most} {what}"), count.to_string()))
+    }
+}
+
+/// Checks that segments have unique names and unique tags.
+fn segments(segments: &[SegmentSpec]) -> Result<(), Invalid> {
+    let named = segments.iter().any(|s| s.name == DEFAULT_SEGMENT);
+    let all = segments.len() + usize::from(!named);
+    let last = Place::Segment(segments.len().saturating_sub(1));
+    count(At(last, "name"), all, MAX_SEGMENTS, "segments")?;
+    let mut names = HashMap::new();
+    let mut vlans = HashMap::new();
+    for (i, segment) in segments.iter().enumerate() {
+        let at = At(Place::Segment(i), "name");
+        name(at, &segment.name)?;
+        if names.insert(&segment.name, i).is_some() {
+            let found = format!("{} a second time", quoted(&segment.name));
+            return Err(at.taken("a name that no other segment has", found));
+        }
+        let Some(vlan) = segment.vlan else { continue };
+        let at = At(Place::Segment(i), "vlan");
+        number(at, vlan, &VLANS, expect::VLAN)?;
+        if let Some(first) = vlans.insert(vlan, &segment.name) {
+            let found = format!("{vlan}, the tag of segment {}", quoted(first));
+            return Err(at.taken("a tag that no other segment has", found));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that metrics are served to this host only.
+fn metrics(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
+    let Some(listen) = &state.metrics.listen else {
+        return Ok(());
+    };
+    let at = At(Place::Metrics, "listen");
+    match MetricsSocket::of(listen) {
+        Some(MetricsSocket::Unix(path)) => socket(at, path, runtime_dir).map(drop),
+        Some(MetricsSocket::Tcp(address)) if is_own(&address) => Ok(()),
+        _ => Err(at.wrong(expect::LISTEN, quoted(listen))),
+    }
+}
+
+/// Checks each port, and that names and sockets are unique.
+fn ports(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
+    let last = Place::Port(state.ports.len().saturating_sub(1));
+    count(At(last, "name"), state.ports.len(), MAX_PORTS, "ports")?;
+    let mut names = HashMap::new();
+    let mut sockets = HashMap::new();
+    let listen = state.metrics.listen.as_deref();
+    if let Some(MetricsSocket::Unix(path)) = listen.and_then(MetricsSocket::of) {
+        sockets.insert(socket_path(runtime_dir, path), None);
+    }
+    let mut interfaces = HashMap::new();
+    for (i, port) in state.ports.iter().enumerate() {
+        let place = Place::Port(i);
+        let at = At(place, "name");
+        name(at, &port.name)?;
+        if names.insert(&port.name, i).is_some() {
+            let found = format!("{} a second time", quoted(&port.name));
+            return Err(at.taken("a name that no other port has", found));
+        }
+        device(place, port)?;
+        owner::check(place, port)?;
+        if port.kind == PortKind::VhostUser {
+            let at = At(place, "socket");
+            // A document without the key has an empty socket here.
+            if port.socket.is_empty() {
+                return Err(at.wrong(expect::SOCKET, "no such key"));
+            }
+            let path = socket(at, &port.socket, runtime_dir)?;
+            if let Some(first) = sockets.insert(path, Some(&port.name)) {
+                let own = quoted(&port.socket);
+                let found = match first {
+                    Some(first) => format!("{own}, the socket of port {}", quoted(first)),
+                    None => format!("{own}, the socket of the metrics"),
+                };
+                return Err(at.taken("a socket that no other port has", found));
+            }
+        }
+        if let Some(interface) = place_of_interface(port)
+            && let Some(first) = interfaces.insert(interface, &port.name)
+        {
+            let (own, first) = (quoted(interface.0), quoted(first));
+            let found = format!("{own}, the interface of port {first}");
+            let at = At(place, "interface");
+            return Err(at.taken("an interface that no other port has", found));
+        }
+        numbers(place, port)?;
+        limits::check(i, &port.limits)?;
+        threads(At(place, "vcpu_threads"), port.vcpu_threads.as_deref())?;
+        membership(place, port, state)?;
+        mac(At(place, "mac"), port.mac.as_deref())?;
+        port_security::check(i, &port.port_security)?;
+    }
+    Ok(())
+}
+
+/// Checks that directories for sockets are absolute and have no `..`.
+fn socket_dirs(dirs: &[String]) -> Result<(), Invalid> {
+    let at = At(Place::Switch, "socket_dirs");
+    let wrong = |dir: &String| {
+        let path = Path::new(dir);
+        !path.is_absolute() || climbs(path) || dir.contains('\0') || dir.len() > PATH_MAX
+    };
+    if dirs.len() > SOCKET_DIRS_MAX {
+        return Err(at.wrong(expect::SOCKET_DIRS, dirs.len().to_string()));
+    }
+    match dirs.iter().position(wrong) {
+        Some(i) => Err(at.item(i, expect::SOCKET_DIRS, quoted(&dirs[i]))),
+        None => Ok(()),
+    }
+}
+
+/// Returns whether a path has a component `..`, whose target the name does not show.
+pub(super) fn climbs(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
+}
+
+/// Checks a socket's path: it names a file, is printable, fits into a socket address, and is not
+/// reserved.
+fn socket(at: At, socket: &str, runtime_dir: &Path) -> Result<PathBuf, Invalid> {
+    let path = socket_path(runtime_dir, socket);
+    let is_dir = socket.is_empty() || socket.ends_with('/') || path == runtime_dir;
+    let unfit = socket.contains(char::is_control) || path.file_name().is_none();
+    if is_dir || unfit {
+        return Err(at.wrong(expect::SOCKET, quoted(socket)));
+    }
+    if climbs(&path) {
+        return Err(at.wrong("a path without \"..\"", quoted(socket)));
+    }
+    let length = path.as_os_str().len();
+    if length > PATH_MAX {
+        let expected = format!("a path of at most {PATH_MAX} bytes with the runtime directory");
+        let found = format!("{length} bytes: {}", quoted(&path.to_string_lossy()));
+        return Err(at.wrong(expected, found));
+    }
+    if RESERVED.iter().any(|own| path == runtime_dir.join(own)) {
+        let found = format!("{}, which Lasthop has for itself", quoted(socket));
+        return Err(at.taken("a path of its own", found));
+    }
+    Ok(path)
+}
+
+/// Checks queue pairs, weight and MTU.
+fn numbers(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    let weight = At(place, "weight");
+    number(weight, port.weight, &WEIGHTS, expect::WEIGHT)?;
+    number(At(place, "queues"), port.queues, &QUEUES, expect::QUEUES)?;
+    match port.mtu {
+        Some(mtu) => number(At(place, "mtu"), mtu, &MTUS, expect::MTU),
+        None => Ok(()),
+    }
+}
+
+/// Checks a pattern of thread names.
+fn threads(at: At, pattern: Option<&str>) -> Result<(), Invalid> {
+    match pattern {
+        Some(text)
+            if !(1..=PATTERN_MAX).contains(&text.len()) || text.contains(char::is_control) =>
+        {
+            Err(at.wrong(expect::VCPU_THREADS, quoted(text)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a port has either a segment or a trunk, of existing segments.
+fn membership(place: Place, port: &PortSpec, state: &DesiredState) -> Result<(), Invalid> {
+    match (&port.segment, &port.trunk) {
+        (Some(_), Some(_)) => {
+            let found = "both".to_owned();
+            Err(At(place, "trunk").wrong("either a segment or a trunk", found))
+        }
+        (Some(segment), None) => {
+            if exists(state, segment) {
+                Ok(())
+            } else {
+                Err(At(place, "segment").wrong(one_of_segments(state), quoted(segment)))
+            }
+        }
+        (None, Some(names)) => trunk(At(place, "trunk"), names, state),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Checks that the segments of a trunk exist, are unique, and differ in their tags.
+fn trunk(at: At, names: &[String], state: &DesiredState) -> Result<(), Invalid> {
+    if names.is_empty() {
+        return Err(at.wrong("at least one segment", "an empty array"));
+    }
+    let mut untagged: Option<&String> = None;
+    for (i, segment) in names.iter().enumerate() {
+        if !exists(state, segment) {
+            return Err(at.item(i, one_of_segments(state), quoted(segment)));
+        }
+        if names[..i].contains(segment) {
+            let found = format!("{} a second time", quoted(segment));
+            return Err(at.item(i, "each segment once", found));
+        }
+        if tag(state, segment).is_some() {
+            continue;
+        }
+        if let Some(first) = untagged.replace(segment) {
+            let found = format!("two: {} and {}", quoted(first), quoted(segment));
+            return Err(at.item(i, "at most one segment without a vlan", found));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the tag of a segment.
+fn tag(state: &DesiredState, segment: &str) -> Option<u16> {
+    state.segment(segment).and_then(|segment| segment.vlan)
+}
+
+/// Returns whether a segment exists.
+pub(super) fn exists(state: &DesiredState, segment: &str) -> bool {
+    segment == DEFAULT_SEGMENT || state.segment(segment).is_some()
+}
+
+/// Describes the existing segments; of many, the first ones.
+pub(super) fn one_of_segments(state: &DesiredState) -> String {
+    let mut names: Vec<&str> = state.segments.iter().map(|s| s.name.as_str()).collect();
+    if !names.contains(&DEFAULT_SEGMENT) {
+        names.insert(0, DEFAULT_SEGMENT);
+    }
+    let more = if names.len() > 8 { ", …" } else { "" };
+    names.truncate(8);
+    format!("{} ({}{more})", expect::SEGMENT, names.join(", "))
+}
+
+/// Checks that a MAC address is a valid unicast address.
+fn mac(at: At, mac: Option<&str>) -> Result<(), Invalid> {
+    match mac.and_then(not_a_station) {
+        Some(found) => Err(at.wrong(expect::MAC, found)),
+        None => Ok(()),
+    }
+}
+
+/// Describes a text that is not a unicast MAC address; `None` if it is one.
+pub(super) fn not_a_station(text: &str) -> Option<String> {
+    match parse_mac(text) {
+        Some([0, 0, 0, 0, 0, 0]) => Some("the zero address".to_owned()),
+        Some(mac) if mac[0] & 1 == 1 => Some(format!("the group address {}", quoted(text))),
+        Some(_) => None,
+        None => Some(quoted(text)),
+    }
+}

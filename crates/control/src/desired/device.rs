@@ -1,0 +1,177 @@
+//! Ports with an interface of the host: their checks, and the drivers that they need.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use api::v1::{PortKind, PortSpec, Role, UplinkDriver};
+use channel::driving::{Choice, DeviceSpec, DriverSpec};
+use port::PortId;
+
+use super::check::{At, quoted};
+use super::invalid::{Invalid, Place, expect};
+
+/// `IFNAMSIZ` (netdevice(7)), one byte of it for the NUL.
+const INTERFACE_MAX: usize = 15;
+
+/// Returns whether Lasthop listens on a socket for this port.
+#[must_use]
+pub fn listens(port: &PortSpec) -> bool {
+    port.kind == PortKind::VhostUser && port.role == Role::Server
+}
+
+/// Returns whether Lasthop connects to a VMM's socket for this port.
+#[must_use]
+pub fn dials(port: &PortSpec) -> bool {
+    port.kind == PortKind::VhostUser && port.role == Role::Client
+}
+
+/// Returns the driver that a checked port needs; `None` for a vhost-user port.
+#[must_use]
+pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
+    let own = match port.kind {
+        PortKind::VhostUser => return None,
+        PortKind::Uplink => false,
+        PortKind::Tap => true,
+    };
+    let choice = match port.driver.unwrap_or_default() {
+        _ if own => Choice::Tap,
+        UplinkDriver::Auto => Choice::Auto,
+        UplinkDriver::Tap => Choice::Tap,
+        UplinkDriver::Packet => Choice::Packet,
+        UplinkDriver::Xdp => Choice::Xdp,
+    };
+    let device = DeviceSpec {
+        choice,
+        own,
+        interface: interface_of(port).to_owned(),
+        netns: port.netns.clone(),
+        address: port.address.as_deref().and_then(parse_address),
+        mac: port.mac.as_deref().and_then(api::v1::parse_mac),
+        // Lasthop does not configure an uplink's interface.
+        mtu: port.mtu.filter(|_| own),
+        queues: port.queues,
+    };
+    Some(DriverSpec {
+        port: id,
+        name: port.name.clone(),
+        device,
+    })
+}
+
+/// Returns the interface's name; the port's by default.
+fn interface_of(port: &PortSpec) -> &str {
+    port.interface.as_deref().unwrap_or(&port.name)
+}
+
+/// Reads an address with its prefix length, like `10.0.0.1/24`.
+fn parse_address(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, prefix) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let digits = prefix.bytes().all(|b| b.is_ascii_digit());
+    let prefix = prefix.parse().ok().filter(|p| digits && *p <= longest)?;
+    Some((address, prefix))
+}
+
+/// Checks the keys about interfaces, and refuses keys that ports of this kind do not have.
+pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    foreign_keys(place, port)?;
+    if port.kind == PortKind::VhostUser {
+        return Ok(());
+    }
+    interface(place, port)?;
+    if let Some(address) = &port.address
+        && parse_address(address).is_none()
+    {
+        return Err(At(place, "address").wrong(expect::ADDRESS, quoted(address)));
+    }
+    match port.netns.as_deref() {
+        Some(netns)
+            if netns.is_empty()
+                || netns.contains(char::is_control)
+                || Path::new(netns).file_name().is_none() =>
+        {
+            Err(At(place, "netns").wrong(expect::NETNS, quoted(netns)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses the first key that ports of this kind do not have.
+fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    let (guest, uplink, tap) = match port.kind {
+        PortKind::VhostUser => (true, false, false),
+        PortKind::Uplink => (false, true, false),
+        PortKind::Tap => (false, false, true),
+    };
+    let driver = port.driver.map(UplinkDriver::as_str);
+    let role = Some(port.role.as_str()).filter(|_| port.role != Role::default());
+    let socket = Some(port.socket.as_str()).filter(|s| !s.is_empty());
+    let mac = port.mac.as_deref();
+    for (key, value, has) in [
+        ("socket", socket, guest),
+        ("role", role, guest),
+        ("mac", mac, guest || tap),
+        ("vcpu_threads", port.vcpu_threads.as_deref(), guest),
+        ("driver", driver, uplink),
+        ("interface", port.interface.as_deref(), uplink || tap),
+        ("address", port.address.as_deref(), tap),
+        ("netns", port.netns.as_deref(), uplink || tap),
+    ] {
+        if let Some(value) = value.filter(|_| !has) {
+            let expected = format!("no {key} with kind \"{}\"", port.kind.as_str());
+            return Err(At(place, key).wrong(expected, quoted(value)));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that an uplink has an interface, and that the name is valid for Linux.
+fn interface(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    let at = At(place, "interface");
+    if port.kind == PortKind::Uplink && port.interface.is_none() {
+        return Err(at.wrong(expect::INTERFACE, "no such key"));
+    }
+    let name = interface_of(port);
+    let bad = |b: u8| !b.is_ascii_graphic() || matches!(b, b'/' | b':' | b'%');
+    match name {
+        "" | "." | ".." => Err(at.wrong(expect::INTERFACE, quoted(name))),
+        _ if name.len() > INTERFACE_MAX || name.bytes().any(bad) => {
+            let whose = if port.interface.is_none() {
+                ", the port's name"
+            } else {
+                ""
+            };
+            Err(at.wrong(expect::INTERFACE, format!("{}{whose}", quoted(name))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the interface with its namespace, which only one port may have.
+pub(super) fn place_of_interface(port: &PortSpec) -> Option<(&str, Option<&str>)> {
+    (port.kind != PortKind::VhostUser).then(|| (interface_of(port), port.netns.as_deref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_prefix() {
+        let v4 = |text| parse_address(text).map(|(a, p)| (a.to_string(), p));
+        assert_eq!(v4("10.0.0.1/24"), Some(("10.0.0.1".to_owned(), 24)));
+        assert_eq!(v4("fd00::1/64"), Some(("fd00::1".to_owned(), 64)));
+        for wrong in [
+            "10.0.0.1",
+            "10.0.0.1/33",
+            "fd00::1/129",
+            "10.0.0/8",
+            "/8",
+            "10.0.0.1/+8",
+            "a/b",
+        ] {
+            assert_eq!(v4(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Differences between two desired states, for answers and for the log.
+//!
+//! The order of segments and ports is no difference: it has no effect.
+
+mod access;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use api::v1::{Action, FieldChange, Step, Subject};
+use api::v1::{DesiredState, PortSpec};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// Maximum number of rules and address sets of a change with an event each.
+const REPORTED_MAX: usize = 200;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Difference {
+    /// The steps from one state to the other.
+    pub changes: Vec<Step>,
+}
+
+/// The fields of a spec.
+type Fields = BTreeMap<String, Value>;
+
+impl Difference {
+    /// Returns the difference between two normalised states.
+    #[must_use]
+    pub fn between(old: &DesiredState, new: &DesiredState) -> Self {
+        let mut changes = Vec::new();
+        let switch = compare(&fields(&old.switch), &fields(&new.switch));
+        let metrics = compare(&fields(&old.metrics), &fields(&new.metrics));
+        for (subject, fields) in [(Subject::Switch, switch), (Subject::Metrics, metrics)] {
+            if !fields.is_empty() {
+                changes.push(Step {
+                    action: Action::Change,
+                    subject,
+                    name: None,
+                    fields,
+                    disconnects: false,
+                });
+            }
+        }
+        let name = |segment: &api::v1::SegmentSpec| segment.name.clone();
+        let (before, after) = (&old.segments, &new.segments);
+        each(
+            Subject::Segment,
+            before,
+            after,
+            name,
+            |_, _| false,
+            &mut changes,
+        );
+        let name = |port: &PortSpec| port.name.clone();
+        let (before, after) = (&old.ports, &new.ports);
+        each(
+            Subject::Port,
+            before,
+            after,
+            name,
+            disconnects,
+            &mut changes,
+        );
+        if !Arc::ptr_eq(&old.access, &new.access) {
+            access::between(&old.access, &new.access, &mut changes);
+        }
+        let name = |mirror: &api::v1::MirrorSpec| mirror.name.clone();
+        let (before, after) = (&old.mirrors, &new.mirrors);
+        let never = |_: &_, _: &_| false;
+        each(Subject::Mirror, before, after, name, never, &mut changes);
+        let name = |entry: &api::v1::StaticEntry| format!("{} {}", entry.segment, entry.mac);
+        let (before, after) = (&old.fdb, &new.fdb);
+        let never = |_: &_, _: &_| false;
+        each(Subject::Fdb, before, after, name, never, &mut changes);
+        Self { changes }
+    }
+
+    /// Returns whether there is no difference.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Returns the difference as reported by events, and the number of rules and address sets that
+    /// are left out because they are many: to compare all of them would take long.
+    pub(crate) fn to_report(old: &DesiredState, new: &DesiredState) -> (Self, u64) {
+        let rules = access::count(&old.access, &new.access);
+        if rules <= REPORTED_MAX {
+            return (Self::between(old, new), 0);
+        }
+        let rest = DesiredState {
+            access: Arc::clone(&old.access),
+            ..new.clone()
+        };
+        (Self::between(old, &rest), rules as u64)
+    }
+}
+
+/// Returns whether the change closes the connection of a port's guest or driver.
+fn disconnects(old: &PortSpec, new: &PortSpec) -> bool {
+    let fixed = |port: &PortSpec| PortSpec {
+        admin_state: api::v1::AdminState::Up,
+        segment: None,
+        trunk: None,
+        mac: None,
+        mtu: None,
+        weight: 0,
+        vcpu_threads: None,
+        user: None,
+        group: None,
+        mode: None,
+        peer_user: None,
+        port_security: api::v1::PortSecuritySpec::default(),
+        limits: api::v1::LimitsSpec::default(),
+        ..port.clone()
+    };
+    fixed(old) != fixed(new)
+}
+
+/// Appends the steps for named objects: removed, changed, added.
+fn each<T: Serialize + PartialEq>(
+    subject: Subject,
+    old: &[T],
+    new: &[T],
+    name: impl Fn(&T) -> String,
+    disconnects: impl Fn(&T, &T) -> bool,
+    changes: &mut Vec<Step>,
+) {
+    let by_name = |all| -> BTreeMap<String, _> {
+        let all: std::slice::Iter<'_, T> = all;
+        all.map(|one| (name(one), one)).collect()
+    };
+    let (before, after) = (by_name(old.iter()), by_name(new.iter()));
+    let step = |action, of: &T, fields, disconnects| Step {
+        action,
+        subject,
+        name: Some(name(of)),
+        fields,
+        disconnects,
+    };
+    for old in old.iter().filter(|old| !after.contains_key(&name(old))) {
+        let gone = compare(&fields(old), &Fields::new());
+        changes.push(step(Action::Remove, old, gone, subject == Subject::Port));
+    }
+    for new in new {
+        match before.get(&name(new)) {
+            None => {
+                let come = compare(&Fields::new(), &fields(new));
+                changes.push(step(Action::Add, new, come, false));
+            }
+            Some(old) if **old == *new => {}
+            Some(old) => {
+                let changed = compare(&fields(*old), &fields(new));
+                if !changed.is_empty() {
+                    changes.push(step(Action::Change, new, changed, disconnects(old, new)));
+                }
+            }
+        }
+    }
+}
+
+/// Returns the fields of a spec; those of nested tables have names with dots.
+fn fields(spec: &impl Serialize) -> Fields {
+    let mut found = Fields::new();
+    if let Ok(Value::Object(map)) = serde_json::to_value(spec) {
+        flatten("", map, &mut found);
+    }
+    found
+}
+
+fn flatten(prefix: &str, map: Map<String, Value>, found: &mut Fields) {
+    for (key, value) in map {
+        let key = format!("{prefix}{key}");
+        match value {
+            Value::Object(inner) => flatten(&format!("{key}."), inner, found),
+            Value::Null => {}
+            value => drop(found.insert(key, value)),
+        }
+    }
+}
+
+/// Returns the differing fields. The name of an added or removed object is left out.
+fn compare(old: &Fields, new: &Fields) -> Vec<FieldChange> {
+    let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let is_whole = old.is_empty() || new.is_empty();
+    keys.retain(|key| old.get(*key) != new.get(*key) && !(is_whole && *key == "name"));
+    let value = |fields: &Fields, key: &String| fields.get(key).cloned().unwrap_or_default();
+    keys.into_iter()
+        .map(|key| FieldChange {
+            field: key.clone(),
+            from: value(old, key),
+            to: value(new, key),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::v1::{DesiredState, SegmentSpec};
+    use serde_json::json;
+
+    use super::*;
+    use crate::desired::normalise;
+
+    fn state(change: impl FnOnce(&mut DesiredState)) -> DesiredState {
+        let mut state = DesiredState {
+            ports: vec![
+                PortSpec::vhost_user("vm1", "vm1.sock"),
+                PortSpec::vhost_user("vm2", "vm2.sock"),
+            ],
+            ..DesiredState::default()
+        };
+        change(&mut state);
+        normalise(&mut state);
+        state
+    }
+
+    fn steps(change: impl FnOnce(&mut DesiredState)) -> Vec<Step> {
+        Difference::between(&state(|_| {}), &state(change)).changes
+    }
+
+    #[test]
+    fn the_same_in_another_order_is_no_difference() {
+        assert_eq!(steps(|s| s.ports.reverse()), []);
+    }
+
+    #[test]
+    fn what_comes_goes_and_changes() {
+        let all = steps(|s| {
+            s.switch.coalescing.period_us = 7;
+            s.segments.push(SegmentSpec {
+                name: "blue".to_owned(),
+                vlan: Some(10),
+                neighbour_suppression: false,
+            });
+            s.ports.remove(0);
+            s.ports[0].mtu = Some(9000);
+            s.ports.push(PortSpec::vhost_user("vm3", "vm3.sock"));
+        });
+        let told: Vec<_> = all
+            .iter()
+            .map(|s| {
+                (
+                    s.action,
+                    s.subject,
+                    s.name.as_deref().unwrap_or("-"),
+                    s.disconnects,
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (Action::Change, Subject::Switch, "-", false),
+                (Action::Add, Subject::Segment, "blue", false),
+                (Action::Remove, Subject::Port, "vm1", true),
+                (Action::Change, Subject::Port, "vm2", false),
+                (Action::Add, Subject::Port, "vm3", false),
+            ]
+        );
+        let field = |step: &Step| serde_json::to_value(&step.fields[0]).unwrap();
+        let period = json!({"field": "coalescing.period_us", "from": 125, "to": 7});
+        assert_eq!(field(&all[0]), period);
+        assert_eq!(
+            field(&all[1]),
+            json!({"field": "vlan", "from": null, "to": 10})
+        );
+        assert_eq!(
+            field(&all[3]),
+            json!({"field": "mtu", "from": null, "to": 9000})
+        );
+        assert!(all[4].fields.iter().all(|f| f.field != "name"));
+    }
+
+    #[test]
+    fn another_socket_costs_the_guest_its_connection() {
+        let socket = steps(|s| s.ports[0].socket = "other.sock".to_owned());
+        assert!(socket[0].disconnects);
+        let segment = steps(|s| s.ports[0].weight = 7);
+        assert!(!segment[0].disconnects);
+    }
+}

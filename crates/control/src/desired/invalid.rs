@@ -1,0 +1,264 @@
+//! Errors of a desired state, with their places.
+
+use std::fmt;
+
+use api::v1::{Problem, ProblemKind};
+
+/// The expected value of each key, the same for a wrong type and a wrong value.
+pub(crate) mod expect {
+    pub(crate) const NAME: &str = "a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -";
+    pub(crate) const POLL: &str = "\"adaptive\" or \"always\"";
+    pub(crate) const WORKERS: &str = "an integer from 1 to 64 or \"auto\"";
+    pub(crate) const COALESCING: &str = "the table [switch.coalescing]";
+    pub(crate) const SWITCH_ON: &str = "true or false";
+    pub(crate) const PERIOD: &str = "an integer from 1 to 10000";
+    pub(crate) const COALESCED_FRAMES: &str = "an integer from 1 to 1024";
+    pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
+    pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
+    pub(crate) const HELPERS: &str = "the table [switch.helpers]";
+    pub(crate) const ENABLED: &str = "true, false or \"auto\"";
+    pub(crate) const BACKLOG: &str = "an integer from 1 to 1024";
+    pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
+    pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
+    pub(crate) const SOCKET_DIRS: &str =
+        "an array of at most 64 absolute paths of directories, without \"..\"";
+    pub(crate) const LISTEN: &str = "an address of this host itself with a port like \
+                                     \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
+    pub(crate) const VLAN: &str = "an integer from 1 to 4094";
+    pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
+    pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
+    pub(crate) const INTERFACE: &str =
+        "the name of an interface: 1 to 15 characters without blanks, \"/\", \":\" and \"%\"";
+    pub(crate) const ADDRESS: &str = "an address with its prefix length like \"10.0.0.1/24\"";
+    pub(crate) const NETNS: &str = "the name or the path of a network namespace";
+    pub(crate) const SOCKET: &str = "the path of a socket";
+    pub(crate) const ROLE: &str = "\"server\" or \"client\"";
+    pub(crate) const USER: &str = "the name or the number of a user, as a text";
+    pub(crate) const GROUP: &str = "the name or the number of a group, as a text";
+    pub(crate) const MODE: &str = "an octal number up to 0777, as a text like \"0660\"";
+    pub(crate) const QUEUES: &str = "an integer from 1 to 64";
+    pub(crate) const SEGMENT: &str = "the name of a segment";
+    pub(crate) const TRUNK: &str = "an array of names of segments";
+    pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
+    pub(crate) const PORT_SECURITY: &str = "the table [port.port_security]";
+    pub(crate) const ALLOWED_MACS: &str = "\"any\", \"sticky\", or an array of 1 to 64 unicast \
+                                           MAC addresses like \"52:54:00:00:00:01\"";
+    pub(crate) const ALLOWED_ADDRESSES: &str =
+        "\"any\", \"sticky\", or an array of 1 to 64 IP addresses or networks like \"10.0.0.0/24\"";
+    pub(crate) const ADMIN_STATE: &str = "\"up\" or \"down\"";
+    pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
+    pub(crate) const LIMITS: &str = "the table [port.limits]";
+    pub(crate) const RATE: &str =
+        "a table with packets_per_second, bits_per_second or both, and their bursts";
+    pub(crate) const FLOOD: &str = "a table with packets_per_second, and packets_burst";
+    pub(crate) const PACKETS: &str = "an integer from 1 to 1000000000, or a text like \"100k\"";
+    pub(crate) const PACKETS_BURST: &str = "an integer from 64, which a frame of 64 KiB may \
+                                            become, to 1000000000, or a text like \"1k\"";
+    pub(crate) const BITS: &str = "an integer from 1 to 1000000000000, or a text like \"1G\"";
+    pub(crate) const BITS_BURST: &str = "an integer from 524424, the bits of a frame of 64 KiB, \
+                                         to 1000000000000, or a text like \"10M\"";
+    pub(crate) const FLOOD_BURST: &str = "an integer from 1 to 1000000000, or a text like \"1k\"";
+    pub(crate) const MTU: &str = "an integer from 68 to 9216";
+}
+
+/// Places in a desired state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// At the top of the document.
+    Top,
+    /// The switch.
+    Switch,
+    /// The switch's interrupt coalescing.
+    Coalescing,
+    /// The switch's helpers.
+    Helpers,
+    /// The metrics.
+    Metrics,
+    /// The segment with this index.
+    Segment(usize),
+    /// The port with this index.
+    Port(usize),
+    /// The set of addresses with this index.
+    AddressSet(usize),
+    /// The group of ports with this index.
+    Group(usize),
+    /// The defaults of a segment with this index.
+    AclDefault(usize),
+    /// The access list with this index.
+    Acl(usize),
+    /// The rule with the second index in the access list with the first.
+    Rule(usize, usize),
+    /// The mirror with this index.
+    Mirror(usize),
+    /// The static entry with this index.
+    Fdb(usize),
+    /// Port security of the port with this index.
+    PortSecurity(usize),
+    /// The limits of the port with this index.
+    Limits(usize),
+    /// One limit of the port with this index.
+    Bound(usize, Bound),
+}
+
+/// One of a port's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// Traffic from its guest.
+    FromGuest,
+    /// Traffic to its guest.
+    ToGuest,
+    /// Broadcast frames from its guest.
+    Broadcast,
+    /// Multicast frames from its guest.
+    Multicast,
+    /// Frames from its guest for unknown unicast addresses.
+    UnknownUnicast,
+}
+
+impl Bound {
+    /// Returns the name in the configuration and in the API.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::FromGuest => "from_guest",
+            Self::ToGuest => "to_guest",
+            Self::Broadcast => "broadcast",
+            Self::Multicast => "multicast",
+            Self::UnknownUnicast => "unknown_unicast",
+        }
+    }
+}
+
+impl Place {
+    /// Returns the path in the API's documents, like `ports[2].queues`.
+    pub(crate) fn path(self, key: &str, item: Option<usize>) -> String {
+        let table = match self {
+            Self::Top => String::new(),
+            Self::Switch => "switch.".to_owned(),
+            Self::Coalescing => "switch.coalescing.".to_owned(),
+            Self::Helpers => "switch.helpers.".to_owned(),
+            Self::Metrics => "metrics.".to_owned(),
+            Self::Segment(at) => format!("segments[{at}]."),
+            Self::Port(at) => format!("ports[{at}]."),
+            Self::AddressSet(at) => format!("access.address_sets[{at}]."),
+            Self::Group(at) => format!("access.groups[{at}]."),
+            Self::AclDefault(at) => format!("access.defaults[{at}]."),
+            Self::Acl(at) => format!("access.lists[{at}]."),
+            Self::Rule(list, at) => format!("access.lists[{list}].rules[{at}]."),
+            Self::Mirror(at) => format!("mirrors[{at}]."),
+            Self::Fdb(at) => format!("fdb[{at}]."),
+            Self::PortSecurity(at) => format!("ports[{at}].port_security."),
+            Self::Limits(at) => format!("ports[{at}].limits."),
+            Self::Bound(at, bound) => format!("ports[{at}].limits.{}.", bound.as_str()),
+        };
+        let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
+        format!("{table}{key}{item}")
+    }
+
+    /// Returns the whole key in the configuration, like `port.queues`.
+    pub(crate) fn key(self, key: &str) -> String {
+        let table = match self {
+            Self::Top => return key.to_owned(),
+            Self::Switch => "switch",
+            Self::Coalescing => "switch.coalescing",
+            Self::Helpers => "switch.helpers",
+            Self::Metrics => "metrics",
+            Self::Segment(_) => "segment",
+            Self::Port(_) => "port",
+            Self::AddressSet(_) => "address_set",
+            Self::Group(_) => "group",
+            Self::AclDefault(_) => "acl_default",
+            Self::Acl(_) => "acl",
+            Self::Rule(..) => "acl.rule",
+            Self::Mirror(_) => "mirror",
+            Self::Fdb(_) => "fdb",
+            Self::PortSecurity(_) => "port.port_security",
+            Self::Limits(_) => "port.limits",
+            Self::Bound(_, bound) => match key {
+                "" => return format!("port.limits.{}", bound.as_str()),
+                key => return format!("port.limits.{}.{key}", bound.as_str()),
+            },
+        };
+        if key.is_empty() {
+            table.to_owned()
+        } else {
+            format!("{table}.{key}")
+        }
+    }
+}
+
+/// The first error of a desired state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// The place.
+    pub place: Place,
+    /// The key at this place, as in the configuration and in the API.
+    pub key: &'static str,
+    /// The element, where the key's value is a list.
+    pub item: Option<usize>,
+    /// The expected value; empty if `found` is the whole message.
+    pub expected: String,
+    /// The value found.
+    pub found: String,
+    /// The kind of error.
+    pub why: Why,
+}
+
+/// Kinds of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It never is right.
+    Wrong,
+    /// It would be right if something else had not taken it.
+    Taken,
+    /// It would be right if Lasthop had been started with it.
+    Fixed,
+}
+
+/// Returns the text of an error.
+pub(crate) fn message(expected: &str, found: &str) -> String {
+    match expected {
+        "" => found.to_owned(),
+        _ => format!("expected {expected}, found {found}"),
+    }
+}
+
+impl Invalid {
+    /// Returns the problem for a request about the one object that is wrong.
+    pub fn to_problem(&self) -> Problem {
+        let field = match self.place {
+            Place::Limits(_) | Place::Bound(..) => {
+                let key = self.place.key(self.key);
+                key.trim_start_matches("port.").to_owned()
+            }
+            _ => self.key.to_owned(),
+        };
+        self.problem().with_field(field)
+    }
+
+    /// Returns the problem for a request with a document of the part `of` of the desired state, or
+    /// of all of it.
+    pub fn to_problem_in(&self, of: Option<&str>) -> Problem {
+        let path = self.place.path(self.key, self.item);
+        let inner = of.and_then(|of| path.strip_prefix(of)?.strip_prefix('.'));
+        let field = inner.unwrap_or(&path).to_owned();
+        self.problem().with_field(field)
+    }
+
+    fn problem(&self) -> Problem {
+        let kind = match self.why {
+            Why::Wrong => ProblemKind::Invalid,
+            Why::Taken => ProblemKind::Conflict,
+            Why::Fixed => ProblemKind::Fixed,
+        };
+        Problem::new(kind, message(&self.expected, &self.found))
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.place.key(self.key);
+        write!(f, "{key}: {}", message(&self.expected, &self.found))
+    }
+}
+
+impl std::error::Error for Invalid {}

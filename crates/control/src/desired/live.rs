@@ -1,0 +1,109 @@
+//! Settings that can change at run time.
+//!
+//! The switch process gets its settings when it starts; of `[switch]` only the name can change.
+//! Everything about segments and ports can change.
+
+use api::v1::SwitchSpec;
+
+use super::check::{At, quoted};
+use super::invalid::{Invalid, Place, Why};
+
+/// Checks that a running switch can have the desired settings.
+///
+/// # Errors
+/// The first setting that needs a restart.
+pub fn check(is: &SwitchSpec, desired: &SwitchSpec) -> Result<(), Invalid> {
+    let differs = settings(is).into_iter().zip(settings(desired));
+    let mut differs = differs.filter(|((_, is), (_, desired))| is != desired);
+    match differs.next() {
+        Some(((at, is), (_, desired))) => Err(fixed(at, &is, &desired)),
+        None => Ok(()),
+    }
+}
+
+/// Returns all settings that cannot change, with their values.
+fn settings(switch: &SwitchSpec) -> Vec<(At, String)> {
+    // A new setting has to be classified here: the destructuring does not compile without it.
+    let SwitchSpec {
+        name: _,
+        poll,
+        workers,
+        coalescing,
+        guest_state,
+        helpers,
+        socket_dirs,
+    } = switch;
+    let own = |key, value: &dyn ToString| (At(Place::Switch, key), value.to_string());
+    let word = |key, value: &str| (At(Place::Switch, key), quoted(value));
+    let batches = |key, value: &dyn ToString| (At(Place::Coalescing, key), value.to_string());
+    let of_helpers = |key, value: &dyn ToString| (At(Place::Helpers, key), value.to_string());
+    vec![
+        word("poll", poll.as_str()),
+        own("workers", workers),
+        word("guest_state", guest_state.as_str()),
+        batches("enabled", &coalescing.enabled),
+        batches("period_us", &coalescing.period_us),
+        batches("frames", &coalescing.frames),
+        of_helpers("enabled", &helpers.enabled),
+        of_helpers("backlog", &helpers.backlog),
+        of_helpers("hysteresis_us", &helpers.hysteresis_us),
+        of_helpers("cores", &format!("{:?}", helpers.cores)),
+        own("socket_dirs", &format!("{socket_dirs:?}")),
+    ]
+}
+
+fn fixed(at: At, is: &str, desired: &str) -> Invalid {
+    let expected = format!("{is}, with which Lasthop was started: another takes a restart");
+    Invalid {
+        why: Why::Fixed,
+        ..at.wrong(expected, desired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::v1::{Enabled, GuestStates, Poll, Workers};
+
+    use super::*;
+
+    #[test]
+    fn only_the_name_can_change() {
+        let is = SwitchSpec::default();
+        let renamed = SwitchSpec {
+            name: "other".to_owned(),
+            ..is.clone()
+        };
+        assert_eq!(check(&is, &renamed), Ok(()));
+        let changed = |change: &dyn Fn(&mut SwitchSpec)| {
+            let mut desired = is.clone();
+            change(&mut desired);
+            let invalid = check(&is, &desired).unwrap_err();
+            assert_eq!(invalid.why, Why::Fixed);
+            invalid.place.key(invalid.key)
+        };
+        assert_eq!(changed(&|s| s.poll = Poll::Always), "switch.poll");
+        assert_eq!(changed(&|s| s.workers = Workers::Auto), "switch.workers");
+        let guests = changed(&|s| s.guest_state = GuestStates::Off);
+        assert_eq!(guests, "switch.guest_state");
+        let coalescing = changed(&|s| s.coalescing.enabled = false);
+        assert_eq!(coalescing, "switch.coalescing.enabled");
+        let period = changed(&|s| s.coalescing.period_us = 7);
+        assert_eq!(period, "switch.coalescing.period_us");
+        let frames = changed(&|s| s.coalescing.frames = 7);
+        assert_eq!(frames, "switch.coalescing.frames");
+        let helpers = changed(&|s| s.helpers.enabled = Enabled::Yes);
+        assert_eq!(helpers, "switch.helpers.enabled");
+        assert_eq!(
+            changed(&|s| s.helpers.backlog = 7),
+            "switch.helpers.backlog"
+        );
+        let hysteresis = changed(&|s| s.helpers.hysteresis_us = 7);
+        assert_eq!(hysteresis, "switch.helpers.hysteresis_us");
+        assert_eq!(
+            changed(&|s| s.helpers.cores = vec![7]),
+            "switch.helpers.cores"
+        );
+        let dirs = changed(&|s| s.socket_dirs = vec!["/srv".to_owned()]);
+        assert_eq!(dirs, "switch.socket_dirs");
+    }
+}

@@ -1,0 +1,103 @@
+//! Owner and permissions of a port's socket.
+//!
+//! Only the syntax is checked here. The supervisor, which may open files, looks users and groups
+//! up.
+
+use api::v1::PortSpec;
+use channel::owners::SocketOwner;
+
+use super::check::{At, quoted};
+use super::device::listens;
+use super::invalid::{Invalid, Place, expect};
+
+/// Maximum length of a name in characters; `useradd` allows 32, directory services more.
+const NAME_MAX: usize = 256;
+
+/// Checks the keys of a port about its socket.
+pub(super) fn check(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    let names = [
+        ("user", &port.user, expect::USER),
+        ("group", &port.group, expect::GROUP),
+        ("peer_user", &port.peer_user, expect::USER),
+    ];
+    let mode = ("mode", &port.mode, expect::MODE);
+    for (key, value, _) in names.iter().chain([&mode]) {
+        if let (Some(value), false) = (value, listens(port)) {
+            let expected = format!("no {key} where Lasthop does not listen");
+            return Err(At(place, key).wrong(expected, quoted(value)));
+        }
+    }
+    for (key, value, expected) in names {
+        if let Some(name) = value.as_deref().filter(|name| !may_be_name(name)) {
+            return Err(At(place, key).wrong(expected, quoted(name)));
+        }
+    }
+    match port.mode.as_deref() {
+        Some(text) if mode_of(text).is_none() => {
+            Err(At(place, "mode").wrong(expect::MODE, quoted(text)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns owner and permissions of a checked port's socket.
+#[must_use]
+pub fn owner_of(port: &PortSpec) -> SocketOwner {
+    SocketOwner {
+        user: port.user.clone(),
+        group: port.group.clone(),
+        mode: port.mode.as_deref().and_then(mode_of),
+        peer_user: port.peer_user.clone(),
+    }
+}
+
+/// Returns whether a text may be a name of passwd(5), or a number.
+fn may_be_name(text: &str) -> bool {
+    let is_bad = |c: char| c.is_control() || c.is_whitespace() || c == ':' || c == ',';
+    (1..=NAME_MAX).contains(&text.len()) && !text.contains(is_bad)
+}
+
+/// Parses a mode of permission bits only.
+fn mode_of(text: &str) -> Option<u16> {
+    let digits = text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    let mode = u16::from_str_radix(text, 8).ok();
+    mode.filter(|mode| digits && (3..=4).contains(&text.len()) && *mode <= 0o777)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal_and_of_permissions_alone() {
+        for (text, mode) in [
+            ("0660", Some(0o660)),
+            ("600", Some(0o600)),
+            ("0777", Some(0o777)),
+            ("000", Some(0)),
+            ("1777", None),
+            ("0888", None),
+            ("+660", None),
+            ("00660", None),
+            ("0o660", None),
+            ("60", None),
+            ("", None),
+        ] {
+            assert_eq!(mode_of(text), mode, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_is_what_the_port_says() {
+        let mut port = PortSpec::vhost_user("a", "a.sock");
+        assert_eq!(owner_of(&port), SocketOwner::default());
+        port.user = Some("vm1".to_owned());
+        port.mode = Some("0600".to_owned());
+        let owner = SocketOwner {
+            user: Some("vm1".to_owned()),
+            mode: Some(0o600),
+            ..SocketOwner::default()
+        };
+        assert_eq!(owner_of(&port), owner);
+    }
+}

@@ -1,0 +1,216 @@
+//! References to objects that are to be removed. The removal is refused, and the error has the
+//! referring objects.
+
+use api::v1::{AccessModel, DesiredState, MirrorSpec, Problem, ProblemKind, RuleSpec};
+
+/// Maximum number of named references; of more only the number is reported.
+const REPORTED_MAX: usize = 5;
+
+/// Checks that nothing refers to the port.
+///
+/// # Errors
+/// 409 with the referring objects; here and below.
+pub(super) fn port(state: &DesiredState, name: &str) -> Result<(), Problem> {
+    let gets = state.mirrors.iter().filter(|mirror| mirror.to == *name);
+    let gets = gets.map(|mirror| format!("mirror `{}` sends its copies there", mirror.name));
+    let copied = mirrors_with(state, name, |mirror| &mirror.ports);
+    let access = &state.access;
+    let groups = access.groups.iter();
+    let groups = groups.filter(|group| has(&group.ports, name));
+    let groups = groups.map(|group| format!("group `{}` has it", group.name));
+    let lists = access.lists.iter().filter(|list| has(&list.ports, name));
+    let lists = lists.map(|list| attached(&list.name));
+    let rules = rules_with(access, |rule| has(&rule.peer_ports, name));
+    let stations = state.fdb.iter().filter(|entry| entry.port == *name);
+    let stations = stations.map(|entry| format!("the static entry `{}` is behind it", entry.mac));
+    let users = gets.chain(copied).chain(groups).chain(lists).chain(rules);
+    let users = users.chain(stations);
+    refuse("port", name, users)
+}
+
+/// Checks that nothing refers to the segment.
+pub(super) fn segment(state: &DesiredState, name: &str) -> Result<(), Problem> {
+    let ports = state.ports.iter();
+    let ports = ports.filter(|port| port.segments().any(|segment| segment == name));
+    let ports = ports.map(|port| format!("port `{}` is in it", port.name));
+    let copied = mirrors_with(state, name, |mirror| &mirror.segments);
+    let access = &state.access;
+    let lists = access.lists.iter();
+    let lists = lists.filter(|list| has(&list.segments, name));
+    let lists = lists.map(|list| attached(&list.name));
+    let defaults = access.defaults.iter();
+    let defaults = defaults.filter(|default| default.segment == *name);
+    let defaults = defaults.map(|_| "it has defaults for its access lists".to_owned());
+    let stations = state.fdb.iter().filter(|entry| entry.segment == *name);
+    let stations = stations.map(|entry| format!("the static entry `{}` is in it", entry.mac));
+    let users = ports.chain(copied).chain(lists).chain(defaults);
+    let users = users.chain(stations);
+    refuse("segment", name, users)
+}
+
+/// Checks that nothing refers to the group of ports.
+pub(super) fn group(access: &AccessModel, name: &str) -> Result<(), Problem> {
+    let lists = access.lists.iter().filter(|list| has(&list.groups, name));
+    let lists = lists.map(|list| attached(&list.name));
+    let rules = rules_with(access, |rule| has(&rule.peer_groups, name));
+    refuse("group", name, lists.chain(rules))
+}
+
+/// Checks that nothing refers to the address set.
+pub(super) fn address_set(access: &AccessModel, name: &str) -> Result<(), Problem> {
+    let is_it = |text: &String| text.strip_prefix('@') == Some(name);
+    let rules = rules_with(access, |rule| {
+        rule.source.iter().chain(&rule.destination).any(is_it)
+    });
+    refuse("address set", name, rules)
+}
+
+fn has(names: &[String], name: &str) -> bool {
+    names.iter().any(|one| one == name)
+}
+
+fn attached(list: &str) -> String {
+    format!("access list `{list}` is attached to it")
+}
+
+fn mirrors_with<'a>(
+    state: &'a DesiredState,
+    name: &'a str,
+    names: fn(&MirrorSpec) -> &[String],
+) -> impl Iterator<Item = String> + 'a {
+    let mirrors = state.mirrors.iter();
+    let mirrors = mirrors.filter(move |mirror| has(names(mirror), name));
+    mirrors.map(|mirror| format!("mirror `{}` copies its frames", mirror.name))
+}
+
+fn rules_with(
+    access: &AccessModel,
+    names_it: impl Fn(&RuleSpec) -> bool,
+) -> impl Iterator<Item = String> {
+    let lists = access.lists.iter();
+    let all = lists.flat_map(|list| list.rules.iter().map(move |rule| (list, rule)));
+    let users = all.filter(move |(_, rule)| names_it(rule));
+    users.map(|(list, rule)| {
+        format!(
+            "rule `{}` of access list `{}` names it",
+            rule.name, list.name
+        )
+    })
+}
+
+/// Returns the error with the referring objects, if there are any.
+fn refuse(what: &str, name: &str, users: impl Iterator<Item = String>) -> Result<(), Problem> {
+    let mut users: Vec<String> = users.collect();
+    let first = match users.len() {
+        0 => return Ok(()),
+        1 => "that",
+        _ => "these",
+    };
+    let more = users.len().saturating_sub(REPORTED_MAX);
+    if more > 0 {
+        users.truncate(REPORTED_MAX);
+        users.push(format!("and {more} more"));
+    }
+    let users = users.join(", ");
+    let detail =
+        format!("{what} `{name}` cannot be removed: {users}; change or remove {first} first");
+    Err(Problem::new(ProblemKind::Conflict, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::v1::PortSpec;
+    use serde_json::json;
+
+    use super::*;
+
+    fn state() -> DesiredState {
+        let port = |name| PortSpec::vhost_user(name, name);
+        let rule = |name: &str, key: &str, value: &str| json!({"name": name, "action": "allow", key: [value]});
+        let access = json!({
+            "address_sets": [{"name": "office", "addresses": ["10.0.0.0/8"]}],
+            "groups": [{"name": "web", "ports": ["a", "b"]}],
+            "defaults": [{"segment": "blue", "to_guest": "deny"}],
+            "lists": [
+                {"name": "in", "direction": "to-guest", "groups": ["web"], "ports": ["c"], "rules": [
+                    rule("1", "peer_ports", "d"),
+                    rule("2", "peer_groups", "web"),
+                    rule("3", "source", "@office"),
+                    rule("4", "destination", "@office"),
+                ]},
+                {"name": "out", "direction": "from-guest", "segments": ["blue"]},
+            ],
+        });
+        let mirrors = json!([
+            {"name": "m1", "to": "probe", "ports": ["a", "c"]},
+            {"name": "m2", "to": "probe", "segments": ["blue"]},
+        ]);
+        DesiredState {
+            segments: serde_json::from_value(json!([{"name": "blue"}, {"name": "red"}])).unwrap(),
+            ports: ["a", "b", "c", "d", "e", "probe"].map(port).into(),
+            access: std::sync::Arc::new(serde_json::from_value(access).unwrap()),
+            mirrors: serde_json::from_value(mirrors).unwrap(),
+            ..DesiredState::default()
+        }
+    }
+
+    fn detail_of(done: Result<(), Problem>) -> String {
+        match done {
+            Ok(()) => String::new(),
+            Err(problem) => {
+                assert_eq!((problem.status, &problem.field), (409, &None));
+                problem.detail
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_referring_objects() {
+        let mut state = state();
+        for (name, users) in [
+            (
+                "a",
+                "mirror `m1` copies its frames, group `web` has it; change or remove these first",
+            ),
+            ("b", "group `web` has it; change or remove that first"),
+            (
+                "c",
+                "mirror `m1` copies its frames, access list `in` is attached to it; change or \
+                 remove these first",
+            ),
+            (
+                "d",
+                "rule `1` of access list `in` names it; change or remove that first",
+            ),
+            (
+                "probe",
+                "mirror `m1` sends its copies there, mirror `m2` sends its copies there; change \
+                 or remove these first",
+            ),
+        ] {
+            let expected = format!("port `{name}` cannot be removed: {users}");
+            assert_eq!(detail_of(port(&state, name)), expected);
+        }
+        assert_eq!(detail_of(port(&state, "e")), "");
+        let blue = "segment `blue` cannot be removed: mirror `m2` copies its frames, access list \
+                    `out` is attached to it, \
+            it has defaults for its access lists; change or remove these first";
+        assert_eq!(detail_of(segment(&state, "blue")), blue);
+        assert_eq!(detail_of(segment(&state, "red")), "");
+        let web = "group `web` cannot be removed: access list `in` is attached to it, rule `2` of \
+                   access list `in` names it; \
+            change or remove these first";
+        assert_eq!(detail_of(group(&state.access, "web")), web);
+        let office = "address set `office` cannot be removed: rule `3` of access list `in` names \
+                      it, rule `4` of access list `in` names it; \
+            change or remove these first";
+        assert_eq!(detail_of(address_set(&state.access, "office")), office);
+        for port in &mut state.ports {
+            port.segment = Some("red".to_owned());
+        }
+        let red = "segment `red` cannot be removed: port `a` is in it, port `b` is in it, port \
+                   `c` is in it, port `d` is in it, \
+            port `e` is in it, and 1 more; change or remove these first";
+        assert_eq!(detail_of(segment(&state, "red")), red);
+    }
+}

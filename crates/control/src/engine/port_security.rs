@@ -1,0 +1,314 @@
+//! Port security: bindings of ports, and decisions that hold for one frame only.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use api::v1::{PortSecurityStatus, PortSpec};
+use channel::records::Upcall;
+use channel::switching::{PortPhase, Station, StationUse};
+use policy::port_security::{Addresses, Bindings, Macs, PortSecurity, PortSecurityTable};
+use policy::{Action, CompileError, Decision, Lookup, Model, Program, SegmentId, decide};
+use port::{DropReason, PortId};
+use wire::frame_class::Neighbour;
+use wire::{FlowKey, FrameClass, MacAddr};
+
+use super::Engine;
+use crate::desired;
+use crate::learning::{Effect, View};
+
+/// The state for decisions: the FDB and the bindings.
+pub(super) struct Known<'a> {
+    stations: View<'a>,
+    bound: &'a BTreeMap<PortId, Bindings>,
+}
+
+impl Lookup for Known<'_> {
+    fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
+        self.stations.port_of(segment, mac)
+    }
+
+    fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool {
+        self.stations.is_barred(segment, mac, port)
+    }
+
+    fn bound(&self, port: PortId) -> Bindings {
+        self.bound.get(&port).copied().unwrap_or_default()
+    }
+}
+
+impl Engine {
+    /// Returns the current state for decisions.
+    pub(super) fn known(&self, now: Duration) -> Known<'_> {
+        Known {
+            stations: self.fdb.at(now),
+            bound: &self.saved.bound,
+        }
+    }
+
+    /// Compiles the desired program, under this epoch, without access lists.
+    pub(super) fn compiled(&mut self, model: &Model, epoch: u64) -> Result<Program, CompileError> {
+        let program = Program::compile(model, epoch)?;
+        let specs = self.saved.desired.ports.clone();
+        let segments = self.saved.desired.segments.clone();
+        let port_security = specs.iter().map(|spec| {
+            let id = self.saved.numbers.port_id(&spec.name);
+            let answers = desired::has_neighbour_suppression(&segments, spec);
+            let port_security = desired::port_security_of(spec);
+            (
+                id,
+                PortSecurity {
+                    answers,
+                    ..port_security
+                },
+            )
+        });
+        let port_security: PortSecurityTable = port_security.collect();
+        Ok(program.with_port_security(port_security))
+    }
+
+    /// Returns a port's port security and its bindings.
+    pub(super) fn port_security_status(
+        &self,
+        spec: &PortSpec,
+        id: Option<PortId>,
+    ) -> PortSecurityStatus {
+        let bound = id.and_then(|id| self.saved.bound.get(&id)).copied();
+        let bound = bound.unwrap_or_default();
+        let mac = bound.mac.map(|mac| MacAddr(mac).to_string());
+        let v4 = bound.v4.map(|v4| v4.to_string());
+        let v6 = [bound.link_local, bound.v6];
+        let v6 = v6.into_iter().flatten().map(|v6| v6.to_string());
+        PortSecurityStatus {
+            bound: mac.into_iter().chain(v4).chain(v6).collect(),
+            ..desired::port_security_status(spec)
+        }
+    }
+
+    /// Returns the key of a frame under the current program: the switch may have made it under
+    /// another.
+    pub(super) fn key_of(&self, upcall: &Upcall) -> FlowKey {
+        self.classified_key(
+            upcall.flow_key(),
+            &upcall.headers,
+            upcall.frame_len as usize,
+        )
+    }
+
+    /// Returns the key of a frame that begins with these bytes.
+    pub(super) fn classified_key(&self, key: FlowKey, headers: &[u8], frame_len: usize) -> FlowKey {
+        let port_security = self.program.port_security(PortId(key.in_port()));
+        if port_security.is_open() || headers.is_empty() {
+            return key;
+        }
+        let frame_class = FrameClass::of(headers, frame_len);
+        let key = key.with_frame_class(frame_class);
+        if !port_security.needs_upcalls(&key) {
+            return key;
+        }
+        // The switch has a number in place of the ports that keeps such frames apart.
+        key.with_l4_ports(0, 0)
+    }
+
+    /// Decides a frame, and learns from it. `true`: the decision holds for this frame only, and
+    /// further frames with its key cause upcalls. `None`: the frame would create a binding that
+    /// cannot be saved now; the switch repeats the upcall.
+    pub(super) fn decide_and_learn(
+        &mut self,
+        upcall: &Upcall,
+        key: &FlowKey,
+        now: Duration,
+    ) -> Option<(Decision, bool)> {
+        let decision = decide(&self.program, &self.known(now), key);
+        let Some((segment, mac)) = decision.learn else {
+            return Some((decision, false));
+        };
+        self.queries.seen.note(now, segment, key);
+        let port = PortId(key.in_port());
+        let port_security = self.program.port_security(port);
+        let alone = port_security.needs_upcalls(key);
+        let neighbour =
+            alone.then(|| Neighbour::in_frame(&upcall.headers, upcall.frame_len as usize));
+        let claims = neighbour.flatten().and_then(|neighbour| neighbour.claims);
+        let bound = self.known(now).bound(port);
+        if claims.is_some_and(|address| !port_security.may_claim(&bound, IpAddr::V6(address))) {
+            let refused = Decision {
+                action: Action::Drop(DropReason::SpoofedNeighbour),
+                learn: None,
+                ..decision
+            };
+            return Some((refused, true));
+        }
+        let new = port_security.bind(&bound, key, claims);
+        if new != bound {
+            if self.frozen {
+                return None;
+            }
+            self.saved.bound.insert(port, new);
+            self.owners.invalidate();
+            self.unsaved_bindings = true;
+            self.emit_address_bound(port, &new);
+        }
+        let effects = self.fdb.learn(now, segment, mac, port);
+        if effects.is_empty() && new == bound {
+            return Some((decision, alone));
+        }
+        self.apply_effects(effects);
+        Some((decide(&self.program, &self.known(now), key), alone))
+    }
+
+    /// Removes the bindings that a change of port security invalidates. The switch has removed the
+    /// port's flows.
+    pub(super) fn port_security_changed(&mut self, port: PortId, old: &PortSecurity) {
+        let new = self.program.port_security(port);
+        if new == old {
+            return;
+        }
+        let (macs, addresses) = (
+            new.macs == Macs::Learned,
+            new.addresses == old.addresses && new.addresses != Addresses::Any,
+        );
+        if let Some(bound) = self.saved.bound.get_mut(&port) {
+            let kept = *bound;
+            *bound = Bindings {
+                mac: kept.mac.filter(|_| macs),
+                v4: kept.v4.filter(|_| addresses),
+                link_local: kept.link_local.filter(|_| addresses),
+                v6: kept.v6.filter(|_| addresses),
+            };
+        }
+    }
+
+    /// Adopts the saved bindings. A switch that survived reports the ports whose guests
+    /// have left since.
+    pub(super) fn adopt_bindings(
+        &mut self,
+        uses: &[StationUse],
+        switch_is_new: bool,
+    ) -> std::io::Result<()> {
+        let (states, _) = self.switch.port_states()?;
+        for state in states {
+            match state.phase {
+                PortPhase::Waiting | PortPhase::Dialing if switch_is_new => {}
+                PortPhase::Waiting | PortPhase::Dialing => {
+                    self.saved.bound.remove(&state.config.id);
+                }
+                phase => drop(self.connected.insert(state.config.id, phase)),
+            }
+        }
+        // Bindings made just before the end are not in the file, but have flows.
+        for StationUse { station, .. } in uses {
+            if self.program.port_security(station.port).macs == Macs::Learned {
+                let bound = self.saved.bound.entry(station.port).or_default();
+                bound.mac.get_or_insert(station.mac);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins the addresses that port security lists to their ports, as long as these are up: no
+    /// other port may use them meanwhile.
+    pub(super) fn pin_stations(&mut self) {
+        let (now, pins) = (self.now(), self.pins());
+        let effects = self.fdb.pin_all(now, &pins);
+        if !effects.is_empty() {
+            self.apply_effects(effects);
+            self.answers.ring_bell();
+        }
+    }
+
+    /// Pins addresses after a start. Flows are right already: the predecessor had the same pins.
+    pub(super) fn adopt_pins(&mut self) {
+        let (now, pins) = (self.now(), self.pins());
+        drop(self.fdb.pin_all(now, &pins));
+    }
+
+    /// Removes flows of other ports to an address that is pinned to a port that got up during the
+    /// restart.
+    pub(super) fn invalidate_barred(&mut self, station: &Station) {
+        let (segment, mac) = (station.segment, MacAddr(station.mac));
+        if self
+            .fdb
+            .at(self.now())
+            .is_barred(segment, mac, station.port)
+        {
+            self.apply_effects(vec![Effect::Invalidate { segment, mac }]);
+        }
+    }
+
+    /// Returns the ports to which addresses are pinned. An address that several ports list that are
+    /// up is pinned to none of them: they may take turns.
+    fn pins(&self) -> BTreeMap<(SegmentId, MacAddr), PortId> {
+        let mut pins = BTreeMap::new();
+        let up = self.connected.iter();
+        for (&port, _) in up.filter(|(_, phase)| **phase == PortPhase::Up) {
+            let Macs::Only(macs) = &self.program.port_security(port).macs else {
+                continue;
+            };
+            let macs = macs.iter().map(|mac| MacAddr(*mac));
+            for segment in self.program.ingress(port).segments() {
+                for mac in macs.clone() {
+                    let owner: &mut Option<PortId> =
+                        pins.entry((segment, mac)).or_insert(Some(port));
+                    *owner = owner.filter(|owner| *owner == port);
+                }
+            }
+        }
+        // A static entry has precedence over a listed address.
+        pins.extend(self.static_entries());
+        let unique = pins
+            .into_iter()
+            .filter_map(|(key, owner)| Some((key, owner?)));
+        unique.collect()
+    }
+
+    /// Returns the static entries of the configuration, whether their ports are up or not.
+    fn static_entries(&self) -> impl Iterator<Item = ((SegmentId, MacAddr), Option<PortId>)> {
+        let numbers = &self.saved.numbers;
+        self.saved.desired.fdb.iter().filter_map(|entry| {
+            let segment = *numbers.segments.get(&entry.segment)?;
+            let mac = MacAddr(api::v1::parse_mac(&entry.mac)?);
+            Some(((segment, mac), Some(*numbers.ports.get(&entry.port)?)))
+        })
+    }
+
+    /// Records a port's phase. Bindings end with the connection, as the next guest may be another
+    /// one. Listed addresses are pinned while the port is up.
+    ///
+    /// # Errors
+    /// The ring of upcalls is broken.
+    pub(super) fn record_phase(&mut self, port: PortId, phase: PortPhase) -> std::io::Result<()> {
+        let is_up = |engine: &Self| engine.connected.get(&port) == Some(&PortPhase::Up);
+        let was_up = is_up(self);
+        self.record_connection(port, phase)?;
+        if was_up != is_up(self) {
+            self.pin_stations();
+        }
+        Ok(())
+    }
+
+    fn record_connection(&mut self, port: PortId, phase: PortPhase) -> std::io::Result<()> {
+        match phase {
+            PortPhase::Waiting | PortPhase::Dialing => {
+                if self.connected.remove(&port).is_some() {
+                    // The last upcalls of the disconnected guest would bind its address again.
+                    self.discard_upcalls(port)?;
+                    self.unbind(port);
+                }
+            }
+            PortPhase::Connected | PortPhase::Up | PortPhase::Faulted => {
+                self.connected.insert(port, phase);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all bindings of a port.
+    pub(super) fn unbind(&mut self, port: PortId) {
+        if self.saved.bound.remove(&port).is_some() {
+            self.unsaved_move = true;
+            self.remove_flows(port);
+            self.answers.ring_bell();
+        }
+    }
+}

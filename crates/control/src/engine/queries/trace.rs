@@ -1,0 +1,335 @@
+//! Trace: the predicted path of a frame. It is decided as an upcall is and explained step by step,
+//! without effect.
+
+use std::net::IpAddr;
+
+use api::v1::{
+    PortSpec, PortState, Problem, ProblemKind, TRACE_MAX, Trace, TraceDocument, TraceLimit,
+    TraceMirror, TraceOutcome, TraceRequest, TracedFlow,
+};
+use channel::flows::{FoundFlow, MAX_KEYS};
+use policy::port_security::Bindings;
+use policy::{Decision, Lookup, SegmentId, Step, explain};
+use port::PortId;
+use wire::expression::FrameText;
+use wire::{FlowKey, MacAddr};
+
+use crate::engine::port_security::Known;
+use crate::engine::{Engine, documents, unavailable};
+use crate::learning::LearnPreview;
+use crate::trace::beside::{self, Copying};
+use crate::trace::frame::{self, Frame};
+use crate::trace::steps::{self, Scene};
+use crate::trace::{Names, flow};
+
+const _: () = assert!(TRACE_MAX <= MAX_KEYS);
+
+/// MAC address in place of an unknown one, in frames whose path does not depend on it.
+const UNKNOWN_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
+
+/// A frame to trace, and the fields that were filled in.
+struct TracedFrame {
+    frame: Frame,
+    filled: Vec<String>,
+}
+
+/// The state for decisions after the frame's source was learned and its port barred from it.
+struct WithBarredSource<'a>(Known<'a>);
+
+impl Lookup for WithBarredSource<'_> {
+    fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
+        self.0.port_of(segment, mac)
+    }
+
+    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
+        true
+    }
+
+    fn bound(&self, port: PortId) -> Bindings {
+        self.0.bound(port)
+    }
+}
+
+fn invalid_expression(detail: impl Into<String>) -> Problem {
+    Problem::new(ProblemKind::Invalid, detail).with_field("expression")
+}
+
+impl Engine {
+    /// Handles `POST /v1/trace`.
+    ///
+    /// # Errors
+    /// 422 for an unknown port, or a malformed expression or frame; 503 when the switch does not
+    /// reply.
+    pub(in crate::engine) fn trace(
+        &mut self,
+        request: &TraceRequest,
+    ) -> Result<TraceDocument, Problem> {
+        let mut ports = self.saved.desired.ports.iter();
+        let spec = ports.find(|spec| spec.name == request.port);
+        let spec = spec.ok_or_else(|| {
+            let detail = format!("there is no port `{}`", request.port);
+            Problem::new(ProblemKind::Invalid, detail).with_field("port")
+        })?;
+        let port = self.saved.numbers.ports.get(&spec.name).copied();
+        let port = port.ok_or_else(|| Problem::internal("a port without a number"))?;
+        let traced_frames = self.traced_frames(request, port, spec)?;
+        self.refresh_owners();
+        let key_of = |traced: &TracedFrame| {
+            let (headers, length) = traced.frame.bytes();
+            self.classified_key(traced.frame.key(port.0), headers, length)
+        };
+        let keys: Vec<FlowKey> = traced_frames.iter().map(key_of).collect();
+        let words = keys.iter().map(|key| *key.words()).collect();
+        let flows = self.switch.find_flows(words).map_err(unavailable)?;
+        let (states, _) = self.switch.port_states().map_err(unavailable)?;
+        let state_of = |id: PortId| {
+            let state = states.iter().find(|state| state.config.id == id);
+            documents::state_of(state)
+        };
+        let traces = traced_frames.into_iter().zip(&keys).enumerate();
+        let traces = traces.map(|(at, (traced, key))| {
+            let flows = flows.iter().filter(|f| usize::from(f.question) == at);
+            self.trace_one(traced, key, flows, &state_of)
+        });
+        Ok(TraceDocument {
+            port: request.port.clone(),
+            epoch: self.program.epoch(),
+            traces: traces.collect(),
+        })
+    }
+
+    /// Returns the frames of a request.
+    fn traced_frames(
+        &self,
+        request: &TraceRequest,
+        port: PortId,
+        spec: &PortSpec,
+    ) -> Result<Vec<TracedFrame>, Problem> {
+        let invalid = |field: &str, detail: &str| {
+            let problem = Problem::new(ProblemKind::Invalid, detail);
+            Err(problem.with_field(field))
+        };
+        match (&request.expression, request.frames.as_slice()) {
+            (Some(text), []) => Ok(vec![self.build_frame(text, port, spec)?]),
+            (Some(_), _) => invalid("frames", "either an expression or frames, not both"),
+            (None, []) => invalid("expression", "an expression or frames are required"),
+            (None, frames) if frames.len() > TRACE_MAX => {
+                invalid("frames", &format!("{TRACE_MAX} frames at most"))
+            }
+            (None, frames) => {
+                let frames = frames.iter().enumerate();
+                let traced = |(at, frame)| {
+                    let (frame, filled) = (Frame::read(frame, at)?, Vec::new());
+                    Ok(TracedFrame { frame, filled })
+                };
+                frames.map(traced).collect()
+            }
+        }
+    }
+
+    /// Returns the frame of an expression, with the addresses that it leaves out filled in.
+    fn build_frame(
+        &self,
+        text: &str,
+        port: PortId,
+        spec: &PortSpec,
+    ) -> Result<TracedFrame, Problem> {
+        let described = FrameText::parse(text).map_err(|error| {
+            let problem = Problem::new(ProblemKind::Invalid, error.to_string());
+            problem.with_column("expression", error.column)
+        })?;
+        let mut filled = Vec::new();
+        // A frame without a segment is dropped, whatever its addresses are.
+        let segment = self.program.segment_of(port, described.vlan).ok();
+        let source = match (described.source(), segment) {
+            (Some(mac), _) => mac,
+            (None, None) => UNKNOWN_MAC,
+            (None, Some(segment)) => {
+                let (mac, how) = self.find_source(&described, segment, port, spec)?;
+                filled.push(format!("source {mac}: {how}"));
+                mac
+            }
+        };
+        let destination = match (described.implied_destination(), segment) {
+            (Some(mac), _) => mac,
+            (None, None) => UNKNOWN_MAC,
+            (None, Some(segment)) => {
+                let (mac, how) = self.find_destination(&described, segment)?;
+                filled.push(format!("destination {mac}: {how}"));
+                mac
+            }
+        };
+        let frame = Frame::new(described.build(source, destination));
+        Ok(TracedFrame { frame, filled })
+    }
+
+    /// Returns the MAC address of a port's guest: the configured one, the one that has used the IP
+    /// address, or the only one.
+    fn find_source(
+        &self,
+        described: &FrameText,
+        segment: SegmentId,
+        port: PortId,
+        spec: &PortSpec,
+    ) -> Result<(MacAddr, String), Problem> {
+        let configured = spec.mac.as_deref().and_then(api::v1::parse_mac);
+        if let Some(mac) = configured {
+            return Ok((MacAddr(mac), format!("configured for {}", spec.name)));
+        }
+        let now = self.now();
+        let here: Vec<MacAddr> = self.fdb.stations_at(now, segment, port).collect();
+        let sender = frame::sender(described).and_then(|ip| self.seen_with(segment, ip));
+        if let Some((mac, how)) = sender
+            && here.contains(&mac)
+        {
+            return Ok((mac, how));
+        }
+        let hint = "give both addresses: `ether SOURCE > DESTINATION` in front";
+        match here.as_slice() {
+            [mac] => Ok((
+                *mac,
+                format!("the only MAC address learned on {}", spec.name),
+            )),
+            [] => Err(invalid_expression(format!(
+                "no MAC address is learned on {}; {hint}",
+                spec.name
+            ))),
+            several => {
+                let (count, name) = (several.len(), &spec.name);
+                Err(invalid_expression(format!(
+                    "{count} MAC addresses are learned on {name}; {hint}"
+                )))
+            }
+        }
+    }
+
+    /// Returns the MAC address that a frame is sent to.
+    fn find_destination(
+        &self,
+        described: &FrameText,
+        segment: SegmentId,
+    ) -> Result<(MacAddr, String), Problem> {
+        let hint = "give both addresses: `ether SOURCE > DESTINATION` in front";
+        let Some(ip) = described.next_hop() else {
+            return Err(invalid_expression(format!(
+                "the frame has no destination; {hint}"
+            )));
+        };
+        self.seen_with(segment, ip)
+            .ok_or_else(|| invalid_expression(format!("no MAC address is known for {ip}; {hint}")))
+    }
+
+    /// Returns the MAC address that an IP address was seen with.
+    fn seen_with(&self, segment: SegmentId, ip: IpAddr) -> Option<(MacAddr, String)> {
+        let (mac, at) = self.queries.seen.find(segment, ip)?;
+        let ago = self.now().saturating_sub(at);
+        let how = format!("seen with {ip} {} ago", crate::trace::time(ago));
+        Some((mac, how))
+    }
+
+    fn trace_one<'a>(
+        &self,
+        traced: TracedFrame,
+        key: &FlowKey,
+        flows: impl Iterator<Item = &'a FoundFlow>,
+        states: &dyn Fn(PortId) -> PortState,
+    ) -> Trace {
+        let names = Names::new(&self.saved.numbers.ports, &self.saved.numbers.segments);
+        let frame = traced.frame.describe();
+        let filled = traced.filled;
+        if traced.frame.is_runt() {
+            let (steps, outcome) = steps::runt();
+            let flows = Vec::new();
+            return Trace {
+                frame,
+                filled,
+                steps,
+                limits: self.limits_met(key, &names, &outcome),
+                mirrors: Vec::new(),
+                outcome,
+                flows,
+            };
+        }
+        let scene = Scene {
+            program: &self.program,
+            fdb: &self.fdb,
+            now: self.now(),
+            names: &names,
+            states,
+        };
+        let (decision, explained) = self.predict(key);
+        let flows = flows.map(|found| TracedFlow {
+            worker: found.worker,
+            flow: flow::entry(&found.flow, &names),
+            disagrees: flow::disagrees(&found.flow, &decision, &names),
+        });
+        let mut steps = scene.steps(key, &explained, &decision);
+        let mut outcome = scene.outcome(key, &decision);
+        let (headers, length) = traced.frame.bytes();
+        if let Some(reply) = self.reply_to(headers, length, key, &decision) {
+            let owner = (reply.port, reply.owner);
+            let (step, answered) = scene.answered(key, reply.target, owner);
+            steps.push(step);
+            outcome = answered;
+        }
+        Trace {
+            frame,
+            filled,
+            steps,
+            limits: self.limits_met(key, &names, &outcome),
+            mirrors: self.copies(&traced.frame, key, &names, &outcome),
+            outcome,
+            flows: flows.collect(),
+        }
+    }
+
+    /// Returns the rate limits that a frame with this outcome meets.
+    fn limits_met(&self, key: &FlowKey, names: &Names, outcome: &TraceOutcome) -> Vec<TraceLimit> {
+        let limited = self.saved.desired.ports.iter();
+        let limited = limited.filter(|port| !port.limits.is_nothing());
+        let limits = limited.map(|port| (&*port.name, &port.limits)).collect();
+        let sender = names.port(PortId(key.in_port()));
+        beside::limits(&sender, key.dmac(), outcome, &limits)
+    }
+
+    /// Returns the copies that mirrors make of a frame with this outcome.
+    fn copies(
+        &self,
+        frame: &Frame,
+        key: &FlowKey,
+        names: &Names,
+        outcome: &TraceOutcome,
+    ) -> Vec<TraceMirror> {
+        // The switch's mirrors are the desired ones, in the same order.
+        let mirrors = self.saved.desired.mirrors.iter().zip(&self.mirrors);
+        let mirrors = mirrors.map(|(spec, order)| {
+            let mut order = order.clone();
+            order.sort();
+            let (name, to) = (&*spec.name, &*spec.to);
+            Copying { name, to, order }
+        });
+        let mirrors: Vec<Copying<'_>> = mirrors.collect();
+        let port = PortId(key.in_port());
+        let segment = self.program.segment_of(port, key.vlan()).ok();
+        let id_of = |name: &str| self.saved.numbers.ports.get(name).copied();
+        let sent = (&*names.port(port), segment);
+        beside::mirrors(&mirrors, frame, sent, outcome, &id_of)
+    }
+
+    /// Returns the decision that an upcall with this key would get now, and its steps.
+    fn predict(&self, key: &FlowKey) -> (Decision, Vec<Step>) {
+        let (now, port) = (self.now(), PortId(key.in_port()));
+        let explained = explain(&self.program, &self.known(now), key);
+        // The source of an upcall is learned, and the upcall is decided again.
+        let learned = explained
+            .0
+            .learn
+            .map(|(segment, mac)| self.fdb.preview(now, segment, mac, port));
+        match learned {
+            Some(LearnPreview::Barred) => {
+                explain(&self.program, &WithBarredSource(self.known(now)), key)
+            }
+            _ => explained,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Queue of upcalls, with round robin over the ports: a port cannot delay the upcalls of others.
+//!
+//! The ring is emptied often, so that it is rarely full, into a queue per port. The engine handles
+//! one upcall of each port, then the next of each. So an upcall waits for at most one of every
+//! other port, and for those between two reads of the ring. An upcall that finds its port's queue
+//! full is discarded: the switch sends it again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+
+use channel::records::Upcall;
+use channel::shared::Receiver;
+
+use port::PortId;
+
+use super::{Engine, UPCALLS_PER_TURN};
+
+/// Upcalls of one port that are queued: more than a switch of four workers has open at a time.
+const PER_PORT: usize = 256;
+/// Upcalls of all ports that are queued.
+const TOTAL: usize = 1 << 15;
+/// Upcalls read from the ring at a time: more than it holds.
+const PER_DRAIN: usize = 1 << 13;
+/// Upcalls handled between two reads of the ring.
+pub(super) const BETWEEN_READS: usize = 16;
+
+/// Queue of upcalls; see the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct UpcallQueue {
+    by_port: BTreeMap<u32, VecDeque<Upcall>>,
+    /// Ports with upcalls, in the order of their turns.
+    turns: VecDeque<u32>,
+    waiting: usize,
+}
+
+impl UpcallQueue {
+    /// Moves upcalls from the ring to the queue.
+    fn drain(&mut self, ring: &mut Receiver) -> io::Result<()> {
+        for _ in 0..PER_DRAIN {
+            let Some(upcall) = ring.recv::<Upcall>()? else {
+                break;
+            };
+            self.add(upcall);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, upcall: Upcall) {
+        let port = upcall.flow_key().in_port();
+        let queue = self.by_port.entry(port).or_default();
+        if queue.len() == PER_PORT || self.waiting == TOTAL {
+            return;
+        }
+        if queue.is_empty() {
+            self.turns.push_back(port);
+        }
+        queue.push_back(upcall);
+        self.waiting += 1;
+    }
+
+    /// Returns the next upcall.
+    fn next(&mut self) -> Option<Upcall> {
+        let port = self.turns.pop_front()?;
+        let queue = self.by_port.get_mut(&port)?;
+        let upcall = queue.pop_front()?;
+        self.waiting -= 1;
+        if queue.is_empty() {
+            self.by_port.remove(&port);
+        } else {
+            self.turns.push_back(port);
+        }
+        Some(upcall)
+    }
+
+    /// Discards the upcalls of a port.
+    fn discard(&mut self, port: u32) {
+        if let Some(queue) = self.by_port.remove(&port) {
+            self.waiting -= queue.len();
+            self.turns.retain(|other| *other != port);
+        }
+    }
+}
+
+impl Engine {
+    /// Discards the upcalls of a port, also those in the ring: the port is removed, or the guest
+    /// that caused them has disconnected.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub(super) fn discard_upcalls(&mut self, port: PortId) -> io::Result<()> {
+        self.upcall_queue.drain(&mut self.upcalls)?;
+        self.upcall_queue.discard(port.0);
+        Ok(())
+    }
+
+    /// Handles queued upcalls. Returns `true` when there may be more.
+    pub(super) fn handle_upcalls(&mut self) -> io::Result<bool> {
+        self.send_backlog();
+        let mut more = true;
+        for handled in 0..UPCALLS_PER_TURN {
+            if handled % BETWEEN_READS == 0 {
+                self.upcall_queue.drain(&mut self.upcalls)?;
+            }
+            let Some(upcall) = self.upcall_queue.next() else {
+                more = false;
+                break;
+            };
+            self.decide(&upcall);
+        }
+        self.save_moves()?;
+        self.answers.ring_bell();
+        Ok(more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::FlowKey;
+
+    use super::*;
+
+    fn upcall(id: u64, port: u32) -> Upcall {
+        Upcall {
+            id,
+            key: *FlowKey::default().with_in_port(port).words(),
+            frame_len: 64,
+            headers: Vec::new(),
+        }
+    }
+
+    fn ids(queue: &mut UpcallQueue) -> Vec<u64> {
+        std::iter::from_fn(|| queue.next()).map(|u| u.id).collect()
+    }
+
+    #[test]
+    fn every_port_has_its_turn_and_keeps_its_order() {
+        let mut queue = UpcallQueue::default();
+        for (id, port) in [(1, 7), (2, 7), (3, 7), (4, 8), (5, 9), (6, 9)] {
+            queue.add(upcall(id, port));
+        }
+        assert_eq!(ids(&mut queue), [1, 4, 5, 2, 6, 3]);
+        assert_eq!((queue.waiting, queue.by_port.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_port_fills_its_own_queue_only() {
+        let mut queue = UpcallQueue::default();
+        (0..10_000).for_each(|id| queue.add(upcall(id, 7)));
+        queue.add(upcall(10_000, 8));
+        assert_eq!(queue.waiting, PER_PORT + 1);
+        let order = ids(&mut queue);
+        assert_eq!((order[0], order[1]), (0, 10_000));
+        assert_eq!(order.len(), PER_PORT + 1);
+        for port in 0..2000 {
+            (0..100).for_each(|id| queue.add(upcall(id, port)));
+        }
+        assert_eq!(queue.waiting, TOTAL, "bounded in all");
+    }
+
+    #[test]
+    fn discarded_upcalls_have_no_turn() {
+        let mut queue = UpcallQueue::default();
+        for (id, port) in [(1, 7), (2, 8), (3, 7)] {
+            queue.add(upcall(id, port));
+        }
+        queue.discard(7);
+        queue.add(upcall(4, 7));
+        assert_eq!(ids(&mut queue), [2, 4]);
+    }
+}

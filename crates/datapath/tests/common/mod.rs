@@ -1,0 +1,69 @@
+//! Guests in this process: a driver's NIC over heap memory, and the port that serves it.
+
+use std::sync::Arc;
+
+use channel::records::Upcall;
+use datapath::guest::{GuestPort, GuestQueue};
+use datapath::queue_lock::QueueLock;
+use datapath::switch::UpcallSink;
+use rustix::event::{EventfdFlags, eventfd};
+use testkit::driver::DriverQueue;
+use testkit::features::RING_PACKED;
+use testkit::guest_ram::{GuestRam, RegionSpec};
+use testkit::net::{NetOptions, NetPair};
+use virtio::features::Features;
+use virtio::queue::{Journal, JournalRegion, Layout, Queue};
+
+/// Sink for tests in which all flows are installed beforehand.
+pub(crate) struct NoUpcalls;
+
+impl UpcallSink for NoUpcalls {
+    fn send(&mut self, upcall: &Upcall) -> bool {
+        panic!("an upcall: {upcall:?}");
+    }
+}
+
+/// Returns the device's half of a driver's queue.
+pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> GuestQueue {
+    let addrs = driver.addrs();
+    let layout = Layout {
+        size: driver.options().size,
+        desc: addrs.desc,
+        driver: addrs.driver,
+        device: addrs.device,
+    };
+    let packed = features & RING_PACKED != 0;
+    let position = if packed { 0x8000_8000 } else { 0 };
+    let features = Features::from_bits_truncate(features);
+    let queue = Queue::new(ram.memory(), layout, features, position);
+    let mut queue = queue.expect("a sound queue");
+    // As in the switch: packed queues store their position.
+    queue.set_journal(Journal::new(Arc::new(JournalRegion::heap(1)), 0, 1));
+    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    GuestQueue::new(queue, features, event(), Some(event()), true)
+}
+
+/// Returns a guest with `memory` bytes of RAM, its receive buffers offered.
+#[allow(dead_code)] // some tests bring their own port
+pub(crate) fn guest(options: NetOptions, memory: u64) -> (GuestRam, NetPair, GuestPort) {
+    guest_at(options, memory, GuestPort::new(None))
+}
+
+/// Returns a guest behind this port, which has no queues yet.
+pub(crate) fn guest_at(
+    options: NetOptions,
+    memory: u64,
+    mut port: GuestPort,
+) -> (GuestRam, NetPair, GuestPort) {
+    let features = options.features;
+    let ram = GuestRam::heap(&[RegionSpec::at(0x10_0000, memory)]);
+    let mut nic = NetPair::new(&ram, options);
+    nic.offer();
+    for (index, driver) in [(0u16, &nic.rx), (1, &nic.tx)] {
+        let negotiated = Features::from_bits_truncate(features);
+        let mut queue = QueueLock::new(queue(&ram, driver, features));
+        queue.with(|queue| queue.begin(index.is_multiple_of(2)));
+        port.start(index, queue, negotiated);
+    }
+    (ram, nic, port)
+}

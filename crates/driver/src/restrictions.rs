@@ -1,0 +1,63 @@
+//! Restriction of a driver process before the first frame, in two steps around the start of its
+//! threads: first the rights that all processes drop ([`sandbox::drop_rights`]), then the limits
+//! that are specific to drivers.
+//!
+//! | restricted | limit |
+//! |---|---|
+//! | memory | 32 MiB of heap and the shared region |
+//! | the rest | no new process or thread, few descriptors |
+//! | system calls | a list, each with its reason: [`filter`] |
+
+mod filter;
+
+use std::io;
+
+use channel::driving::BackEnd;
+use rustix::process::Resource;
+
+use crate::region::Shape;
+
+/// Descriptors that a driver may have: what it has, and some for messages.
+const DESCRIPTORS: u64 = 1024;
+/// Limit of descriptors: those of the driver, and some for messages.
+const HEAP: u64 = 32 << 20;
+/// Stack of each thread, with its guard page, bytes.
+const STACK: u64 = 4 << 20;
+/// Address space that the allocator reserves for a thread, and for mappings of files, bytes.
+const ARENA: u64 = 128 << 20;
+const ADDRESSES: u64 = 256 << 20;
+/// Memory that the system may need for a driver, bytes: page tables, and packets in sockets.
+const SYSTEM: u64 = 64 << 20;
+
+/// Returns the limit of memory of a driver with so many queue pairs, in bytes, whatever its back
+/// end, memory in the kernel included.
+#[must_use]
+pub fn most_memory(pairs: u16) -> u64 {
+    // Buffers of the kernel for a queue, each direction.
+    let queues = u64::from(pairs) * 2 * crate::device::BACKLOG;
+    Shape::LONG.size(pairs) + HEAP + u64::from(pairs) * STACK + SYSTEM + queues
+}
+
+/// Returns the number of threads of such a driver.
+#[must_use]
+pub fn threads(pairs: u16) -> u64 {
+    u64::from(pairs) + 1
+}
+
+/// Second step, with all threads: limits, and the system call filter. `shared` are the bytes of the
+/// region, which is in a sealed file; `threads` are those beside the main thread.
+///
+/// # Errors
+/// The system's refusal.
+pub(crate) fn apply(shared: u64, threads: u16, back_end: BackEnd) -> io::Result<()> {
+    let threads = u64::from(threads);
+    for (resource, most) in [
+        (Resource::Data, HEAP + threads * STACK),
+        (Resource::As, shared + ADDRESSES + threads * (STACK + ARENA)),
+        (Resource::Nproc, 0),
+        (Resource::Nofile, DESCRIPTORS),
+    ] {
+        sandbox::limit(resource, most)?;
+    }
+    sandbox::filter::install(&filter::list(back_end))
+}

@@ -1,0 +1,94 @@
+//! The system calls that a driver may make once it is set up; any other ends it.
+//!
+//! There is no call here that opens, creates, connects, starts, signals or traces anything, changes
+//! a descriptor's settings, or reads a file's name. A driver never gets more than it has when the
+//! list comes into force. A panic prints its message and then ends the process by a call that is
+//! not on the list, which is as good an end as any.
+
+use channel::driving::BackEnd;
+use sandbox::filter::{Allowed, call, memory};
+
+/// The list for a back end. The calls for each frame come first, because it is gone through from
+/// the start.
+pub(crate) fn list(back_end: BackEnd) -> Vec<Allowed> {
+    let own = match back_end {
+        BackEnd::Tap | BackEnd::Packet => &[],
+        BackEnd::Xdp { .. } => XDP,
+    };
+    [own, LIST].concat()
+}
+
+/// System calls that only `AF_XDP` sockets need.
+#[rustfmt::skip]
+const XDP: &[Allowed] = &[
+    call(libc::SYS_sendto, "the system is to look at the ring of frames to send"),
+    call(libc::SYS_recvfrom, "the system is to look at the ring of free buffers"),
+    call(libc::SYS_getsockopt, "frames that a socket has lost"),
+];
+
+/// System calls that all drivers need.
+#[rustfmt::skip]
+const LIST: &[Allowed] = &[
+    call(libc::SYS_read, "frames of a TAP device; replies of the switch"),
+    call(libc::SYS_write, "frames for a TAP device; kicks; the log"),
+    call(libc::SYS_recvmmsg, "frames of a packet socket"),
+    call(libc::SYS_sendmmsg, "frames for a packet socket"),
+    call(libc::SYS_epoll_pwait2, "waiting for frames and buffers"),
+    call(libc::SYS_clock_nanosleep, "a pause in which frames gather"),
+    call(libc::SYS_epoll_ctl, "notification of room in the interface, on or off"),
+    call(libc::SYS_recvmsg, "the supervisor's messages"),
+    call(libc::SYS_sendmsg, "pongs and the final error; setting up queues with the switch"),
+    #[cfg(target_arch = "x86_64")]
+    call(libc::SYS_poll, "waiting for the supervisor and the switch"),
+    call(libc::SYS_ppoll, "the same, where there is no poll"),
+    call(libc::SYS_recvfrom, "answers of the switch, by the standard library's read"),
+    call(libc::SYS_close, "descriptors passed to the switch, and unexpected ones"),
+    #[cfg(debug_assertions)]
+    call(libc::SYS_fcntl, "the standard library checks what it closes"),
+    call(libc::SYS_futex, "threads that wait for one another"),
+    call(libc::SYS_sched_yield, "the same"),
+    call(libc::SYS_clock_gettime, "times in the log, where the vDSO has no clock"),
+    call(libc::SYS_getrandom, "seeds of the standard library's hash tables"),
+    call(libc::SYS_brk, "the allocator"),
+    memory(libc::SYS_mmap, "the allocator; nothing executable"),
+    memory(libc::SYS_mprotect, "the allocator; nothing executable"),
+    call(libc::SYS_munmap, "the allocator; a thread's stack at its end"),
+    call(libc::SYS_madvise, "the allocator; a thread's stack at its end"),
+    call(libc::SYS_sigaltstack, "a thread's end"),
+    call(libc::SYS_rt_sigprocmask, "the same"),
+    call(libc::SYS_sched_getaffinity, "the allocator counts processors for its arenas"),
+    call(libc::SYS_restart_syscall, "a call that a stop signal interrupted"),
+    call(libc::SYS_exit, "the end of a thread"),
+    call(libc::SYS_exit_group, "the end"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_opened_started_or_signalled() {
+        for number in [
+            libc::SYS_openat,
+            libc::SYS_socket,
+            libc::SYS_execve,
+            libc::SYS_clone,
+            libc::SYS_ioctl,
+            libc::SYS_kill,
+            libc::SYS_tgkill,
+            libc::SYS_rt_sigaction,
+            libc::SYS_ptrace,
+            libc::SYS_bpf,
+            libc::SYS_setsockopt,
+        ] {
+            let list = list(BackEnd::Xdp { zero_copy: true });
+            assert!(list.iter().all(|allowed| allowed.number() != number));
+        }
+        let packet = list(BackEnd::Packet);
+        assert!(
+            packet
+                .iter()
+                .all(|allowed| allowed.number() != libc::SYS_sendto)
+        );
+    }
+}
