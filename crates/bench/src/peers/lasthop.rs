@@ -338,7 +338,7 @@ pub(crate) fn port_table(name: &str, segment: &str) -> String {
     ];
     let lines = keys.map(|(key, value)| format!("{key} = \"{value}\"\n"));
     format!(
-        "\n[[port]]\nguard = {{ macs = \"any\", dhcp_server = true }}\n{}",
+        "\n[[port]]\nport_security = {{ macs = \"any\", dhcp_server = true }}\n{}",
         lines.concat()
     )
 }
