@@ -5,6 +5,7 @@ mod changes;
 mod counts;
 mod event;
 mod flows;
+mod objects;
 pub mod old_names;
 mod problem;
 mod spec;

@@ -36,6 +36,7 @@ pub use access::{AccessChange, AccessDoubts, check_access};
 pub use change::{Change, changed};
 pub use check::check;
 pub(crate) use check::quoted;
+pub(crate) use device::may_have;
 pub use device::{dials, driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
 pub use fdb::FdbChange;

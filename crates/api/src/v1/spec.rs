@@ -16,6 +16,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 pub use self::access::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
@@ -31,6 +33,8 @@ pub use self::port_security::{
 };
 pub use self::shared::{Apart, Named, Piece, Shared};
 pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
+
+objects!(DesiredState, SegmentSpec, SegmentPatch);
 
 /// Name of the segment of ports without `segment` and `trunk`. It always exists.
 pub const DEFAULT_SEGMENT: &str = "default";
@@ -78,7 +82,7 @@ pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
 /// The desired state as one document. Lists keep their order. Answer of `GET /v1/state`, body of
 /// `PUT /v1/state`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DesiredState {
     /// The switch itself.
     #[serde(default)]
@@ -127,7 +131,7 @@ impl DesiredState {
 
 /// An L2 broadcast domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SegmentSpec {
     /// The segment's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
@@ -151,7 +155,7 @@ pub(in crate::v1) fn is_false(value: &bool) -> bool {
 /// A change to a segment: body of `PATCH /v1/segments/{name}`, a JSON merge patch (RFC 7396). The
 /// name does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SegmentPatch {
     /// The new VLAN tag; `null` for none.
     #[serde(

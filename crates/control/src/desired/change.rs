@@ -14,7 +14,7 @@ use super::access::AccessChange;
 use super::fdb::FdbChange;
 use super::mirrors::MirrorChange;
 use super::{Invalid, add_port, check, live, normalise, references, remove_port, set_port};
-use crate::objects;
+use crate::json;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,7 +164,7 @@ fn patched<T: serde::Serialize + DeserializeOwned>(
     let mut value =
         serde_json::to_value(document).map_err(|error| Problem::internal(error.to_string()))?;
     merge(&mut value, patch);
-    objects::read(value).map_err(|error| objects::problem(&error))
+    json::read(value).map_err(|error| json::problem(&error))
 }
 
 /// Returns the part called `of` with a merge patch applied; `null` resets it to its default.

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::{BODY_MAX, STATE_MAX};
 use crate::command::{Condition, EngineHandle};
-use crate::objects;
+use crate::json;
 
 /// A problem as a response.
 pub(super) struct Failure(Problem);
@@ -67,7 +67,7 @@ pub(super) fn malformed_query(text: &str) -> Problem {
         .map_or(text, |(_, what)| what);
     match what.split_once(": ") {
         Some((field, detail)) if !field.contains(' ') => {
-            let (detail, field) = objects::explain(detail, field);
+            let (detail, field) = json::explain(detail, field);
             malformed(detail).with_field(field)
         }
         _ => malformed(what),
@@ -99,16 +99,13 @@ pub(super) fn document<T: DeserializeOwned>(
         let detail = "the content type must be application/json";
         return Err(Problem::new(ProblemKind::UnsupportedMedia, detail));
     }
-    let mut json = serde_json::Deserializer::from_slice(&body);
-    if let Ok(document) = objects::read_quickly(&mut json)
-        && json.end().is_ok()
-    {
+    if let Ok(document) = serde_json::from_slice(&body) {
         return Ok(document);
     }
     // A second pass finds the place of the error; it takes twice as long.
     let mut json = serde_json::Deserializer::from_slice(&body);
-    let document = objects::read(&mut json).map_err(|error| objects::problem(&error))?;
-    json.end().map_err(|error| objects::syntax_error(&error))?;
+    let document = json::read(&mut json).map_err(|error| json::problem(&error))?;
+    json.end().map_err(|error| json::syntax_error(&error))?;
     Ok(document)
 }
 

@@ -7,11 +7,23 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::shared::{Named, Shared};
+
+objects!(
+    AccessModel,
+    AddressSet,
+    Group,
+    SegmentDefault,
+    AccessListSpec,
+    LogSpec,
+    RuleSpec
+);
 
 /// All access lists, with their groups and address sets.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct AccessModel {
     /// Address sets, for `@name` in rules.
     #[serde(alias = "address_set", skip_serializing_if = "Shared::is_empty")]
@@ -44,7 +56,7 @@ impl AccessModel {
 
 /// A named set of addresses.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct AddressSet {
     /// Its name.
     pub name: String,
@@ -60,7 +72,7 @@ impl Named for AddressSet {
 
 /// A named group of ports.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 #[schema(as = PortGroup)]
 pub struct Group {
     /// Its name.
@@ -93,7 +105,7 @@ impl Otherwise {
 
 /// The default actions of a segment. A segment without any allows both directions.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SegmentDefault {
     /// The segment's name.
     pub segment: String,
@@ -128,7 +140,7 @@ impl Direction {
 
 /// An access list and the ports to which it applies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct AccessListSpec {
     /// Its name.
     pub name: String,
@@ -218,7 +230,7 @@ impl Pieces {
 
 /// Logging of a rule: a line for each new flow that it decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 #[schema(as = AccessLog)]
 pub struct LogSpec {
     /// Maximum number of lines a second.
@@ -240,7 +252,7 @@ pub enum PortText {
 
 /// A rule: its match and its action. A field that is absent matches everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct RuleSpec {
     /// Its name, unique in its list. Counters and logs have the names of list and rule.
     pub name: String,

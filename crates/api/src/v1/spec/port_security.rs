@@ -7,8 +7,12 @@ use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::present;
 use crate::v1::old_names;
+
+objects!(PortSecuritySpec, PortSecurityPatch);
 
 /// Address rules without a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -75,7 +79,7 @@ impl<'de> Visitor<'de> for AllowedVisitor {
 /// Port security: what a port's guest may send. The defaults of a vhost-user port are those for a
 /// single host; other ports are not restricted by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSecuritySpec {
     /// Source MAC addresses. Default for a vhost-user port: its `mac`, or `sticky` without one; for
     /// others `any`.
@@ -142,7 +146,7 @@ impl Default for PortSecurityStatus {
 /// A change to port security, a JSON merge patch (RFC 7396). An absent field is unchanged; `null`
 /// resets it to its default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSecurityPatch {
     /// Source MAC addresses.
     #[serde(
