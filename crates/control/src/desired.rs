@@ -27,8 +27,8 @@ mod warnings;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, DesiredState, PortKind, PortPatch, PortSecurityPatch, PortSpec, Problem,
-    ProblemKind, SegmentSpec, SegmentStatus, UplinkDriver,
+    DEFAULT_SEGMENT, DesiredState, PortKind, PortPatch, PortSpec, Problem, ProblemKind,
+    SegmentSpec, SegmentStatus, UplinkDriver,
 };
 
 pub(crate) use access::placed;
@@ -186,41 +186,12 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
         let detail = "expected either a segment or a trunk, found both";
         return Err(Problem::new(ProblemKind::Invalid, detail).with_field("trunk"));
     }
+    if patch.socket.as_deref() == Some("") {
+        let detail = message(expect::SOCKET, &quoted(""));
+        return Err(Problem::new(ProblemKind::Invalid, detail).with_field("socket"));
+    }
     if patch.segment.is_some() || patch.trunk.is_some() {
-        port.segment.clone_from(&patch.segment);
-        port.trunk.clone_from(&patch.trunk);
+        (port.segment, port.trunk) = (None, None);
     }
-    if let Some(socket) = &patch.socket {
-        if socket.is_empty() {
-            let detail = message(expect::SOCKET, &quoted(socket));
-            return Err(Problem::new(ProblemKind::Invalid, detail).with_field("socket"));
-        }
-        port.socket.clone_from(socket);
-    }
-    if let Some(mac) = &patch.mac {
-        port.mac.clone_from(mac);
-    }
-    port.admin_state = patch.admin_state.unwrap_or(port.admin_state);
-    port.role = patch.role.unwrap_or(port.role);
-    for (field, change) in [
-        (&mut port.user, &patch.user),
-        (&mut port.group, &patch.group),
-        (&mut port.mode, &patch.mode),
-        (&mut port.peer_user, &patch.peer_user),
-    ] {
-        if let Some(change) = change {
-            field.clone_from(change);
-        }
-    }
-    port.queues = patch.queues.unwrap_or(port.queues);
-    port.mtu = patch.mtu.unwrap_or(port.mtu);
-    port.weight = patch.weight.unwrap_or(port.weight);
-    if let Some(port_security) = &patch.port_security {
-        port.port_security =
-            PortSecurityPatch::applied(port_security.as_ref(), &port.port_security);
-    }
-    if let Some(limits) = &patch.limits {
-        port.limits = change::patched_in(&port.limits, limits, "limits")?;
-    }
-    Ok(port)
+    change::patched(&port, patch)
 }

@@ -13,7 +13,7 @@ mod switch;
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
@@ -158,28 +158,32 @@ pub(in crate::v1) fn is_false(value: &bool) -> bool {
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct SegmentPatch {
     /// The new VLAN tag; `null` for none.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>)]
     pub vlan: Option<Option<u16>>,
     /// Neighbour suppression; `null` for the default.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub neighbour_suppression: Option<Option<bool>>,
 }
 
 /// Distinguishes a field that is `null` from an absent one: only present fields are deserialised.
-fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    T: Deserialize<'de>,
-    D: Deserializer<'de>,
-{
-    T::deserialize(deserializer).map(Some)
+mod present {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn deserialize<'de, T, D>(input: D) -> Result<Option<T>, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        T::deserialize(input).map(Some)
+    }
+
+    pub(super) fn serialize<T, S>(value: &Option<T>, output: S) -> Result<S::Ok, S::Error>
+    where
+        T: Serialize,
+        S: Serializer,
+    {
+        value.serialize(output)
+    }
 }

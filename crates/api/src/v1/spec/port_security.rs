@@ -149,51 +149,19 @@ impl Default for PortSecurityStatus {
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSecurityPatch {
     /// Source MAC addresses.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Allowed>)]
     pub macs: Option<Option<Allowed>>,
     /// IP addresses and networks.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Allowed>)]
     pub addresses: Option<Option<Allowed>>,
     /// Whether the guest may serve DHCP.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub dhcp_server: Option<Option<bool>>,
     /// Whether the guest may be a router.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub router: Option<Option<bool>>,
-}
-
-impl PortSecurityPatch {
-    /// Returns port security with the patch applied; without a patch, the defaults.
-    pub fn applied(patch: Option<&Self>, to: &PortSecuritySpec) -> PortSecuritySpec {
-        let Some(patch) = patch.cloned() else {
-            return PortSecuritySpec::default();
-        };
-        let old = to.clone();
-        PortSecuritySpec {
-            macs: patch.macs.unwrap_or(old.macs),
-            addresses: patch.addresses.unwrap_or(old.addresses),
-            dhcp_server: patch.dhcp_server.unwrap_or(old.dhcp_server),
-            router: patch.router.unwrap_or(old.router),
-        }
-    }
 }
