@@ -1,21 +1,16 @@
 //! Parsing of requests, and the problems of malformed ones.
 
-use std::convert::Infallible;
-
 use api::v1::{Problem, ProblemKind};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::rejection::BytesRejection;
 use axum::http::header::{CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
-use channel::peer::Peer;
 use serde::de::DeserializeOwned;
 
 use super::{BODY_MAX, STATE_MAX};
-use crate::command::{Condition, EngineHandle};
+use crate::command::Condition;
 use crate::json;
 
 /// A problem as a response.
@@ -39,21 +34,6 @@ impl IntoResponse for Failure {
 /// Result of a handler.
 pub(super) type HandlerResult<T> = Result<T, Failure>;
 
-/// The engine, with the requester for the audit log.
-pub(super) struct Client(pub(super) EngineHandle);
-
-impl FromRequestParts<EngineHandle> for Client {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        engine: &EngineHandle,
-    ) -> Result<Self, Infallible> {
-        let peer = parts.extensions.get::<Peer>().copied();
-        Ok(Self(engine.on_behalf_of(peer)))
-    }
-}
-
 /// Returns the problem of a request that cannot be read.
 pub(super) fn malformed(detail: impl Into<String>) -> Problem {
     Problem::new(ProblemKind::Malformed, detail)
@@ -72,12 +52,6 @@ pub(super) fn malformed_query(text: &str) -> Problem {
         }
         _ => malformed(what),
     }
-}
-
-/// Returns the name in the path.
-pub(super) fn name(name: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
-    let Path(name) = name.map_err(|error| malformed(error.body_text()))?;
-    Ok(name)
 }
 
 /// Checks that the body has the name in the path.
