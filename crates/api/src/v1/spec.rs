@@ -1,6 +1,7 @@
 //! The desired state: the switch, segments, ports, and changes to them.
 
 mod access;
+mod chunked_list;
 mod fdb;
 mod helpers;
 mod limits;
@@ -8,7 +9,6 @@ mod metrics;
 mod mirror;
 mod port;
 mod port_security;
-mod shared;
 mod switch;
 
 use std::sync::Arc;
@@ -22,6 +22,7 @@ pub use self::access::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
+pub use self::chunked_list::{Chunk, ChunkedList, ListDifference, Named};
 pub use self::fdb::StaticEntry;
 pub use self::helpers::{Enabled, HelpersSpec};
 pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
@@ -31,7 +32,6 @@ pub use self::port::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriv
 pub use self::port_security::{
     Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus,
 };
-pub use self::shared::{Apart, Named, Piece, Shared};
 pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
 
 objects!(DesiredState, SegmentSpec, SegmentPatch);

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use api::v1::{
-    AccessListSpec, AccessModel, DEFAULT_SEGMENT, DesiredState, Named, Problem, ProblemKind, Shared,
+    AccessListSpec, AccessModel, ChunkedList, DEFAULT_SEGMENT, DesiredState, Named, Problem,
+    ProblemKind,
 };
 use policy::acl::{AccessError, Names, RuleName, Rules, Shadowed};
 use policy::{PortId, Segment, SegmentId};
@@ -114,7 +115,7 @@ pub(crate) fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
     }
 }
 
-fn rposition<T: Named>(all: &Shared<T>, name: &str) -> Option<usize> {
+fn rposition<T: Named>(all: &ChunkedList<T>, name: &str) -> Option<usize> {
     let found = all.iter().enumerate().filter(|(_, one)| one.name() == name);
     found.last().map(|(at, _)| at)
 }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
 
-use super::shared::{Named, Shared};
+use super::chunked_list::{ChunkedList, Named};
 
 objects!(
     AccessModel,
@@ -26,9 +26,9 @@ objects!(
 #[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct AccessModel {
     /// Address sets, for `@name` in rules.
-    #[serde(alias = "address_set", skip_serializing_if = "Shared::is_empty")]
+    #[serde(alias = "address_set", skip_serializing_if = "ChunkedList::is_empty")]
     #[schema(value_type = Vec<AddressSet>)]
-    pub address_sets: Shared<AddressSet>,
+    pub address_sets: ChunkedList<AddressSet>,
     /// Groups of ports.
     #[serde(alias = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
@@ -156,9 +156,9 @@ pub struct AccessListSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
     /// The rules. The matching rule of the highest `priority` decides; among equal ones the first.
-    #[serde(default, alias = "rule", skip_serializing_if = "Shared::is_empty")]
+    #[serde(default, alias = "rule", skip_serializing_if = "ChunkedList::is_empty")]
     #[schema(value_type = Vec<RuleSpec>)]
-    pub rules: Shared<RuleSpec>,
+    pub rules: ChunkedList<RuleSpec>,
 }
 
 impl AccessListSpec {
@@ -166,7 +166,7 @@ impl AccessListSpec {
     #[must_use]
     pub fn without_rules(&self) -> Self {
         Self {
-            rules: Shared::default(),
+            rules: ChunkedList::default(),
             name: self.name.clone(),
             direction: self.direction,
             segments: self.segments.clone(),
