@@ -177,7 +177,7 @@ fn accept(mut state: DesiredState, runtime_dir: &Path) -> Result<DesiredState, P
 /// Returns the index of the port called `name`.
 fn position(state: &DesiredState, name: &str) -> Result<usize, Problem> {
     let at = state.ports.iter().position(|port| port.name == name);
-    at.ok_or_else(|| Problem::no_such_port(name))
+    at.ok_or_else(|| Problem::no_such("port", name))
 }
 
 /// Returns a port with a patch applied (RFC 7396). Segment and trunk replace each other.

@@ -151,7 +151,7 @@ fn without_segment(state: &DesiredState, name: &str) -> Result<DesiredState, Pro
 
 fn segment<'a>(state: &'a mut DesiredState, name: &str) -> Result<&'a mut SegmentSpec, Problem> {
     let found = state.segments.iter_mut().find(|s| s.name == name);
-    found.ok_or_else(|| Problem::no_such_segment(name))
+    found.ok_or_else(|| Problem::no_such("segment", name))
 }
 
 /// Returns a document with a merge patch applied, which may be the type of one.

@@ -383,7 +383,7 @@ impl Engine {
         let watched = self.supervisor.watched_guests().map_err(unavailable)?;
         let found = self.statuses(&states, &drivers, &watched);
         let found = found.into_iter().find(|p| p.name == name);
-        found.ok_or_else(|| Problem::no_such_port(name))
+        found.ok_or_else(|| Problem::no_such("port", name))
     }
 
     /// Returns the states of the drivers. Without any the supervisor is not asked.

@@ -2,7 +2,7 @@
 
 use api::v1::{
     AccessCounts, AccessListSpec, AccessModel, AccessWarnings, AddressSet, ChangeOptions,
-    CountsFilter, Group, Problem, ProblemKind, RuleSpec, Shadow,
+    CountsFilter, Group, Problem, RuleSpec, Shadow,
 };
 use axum::Json;
 use axum::extract::State;
@@ -124,7 +124,7 @@ pub(super) async fn show_list(
 ) -> HandlerResult<Response> {
     let desired = engine.desired().await?;
     let list = desired.state.access.list(&name);
-    let list = list.ok_or_else(|| Problem::no_such_list(&name))?;
+    let list = list.ok_or_else(|| Problem::no_such("access list", &name))?;
     Ok(with_tag(&desired, Json(list)))
 }
 
@@ -213,7 +213,7 @@ pub(super) async fn show_set(
     let desired = engine.desired().await?;
     let mut sets = desired.state.access.address_sets.iter();
     let set = sets.find(|set| set.name == name);
-    let set = set.ok_or_else(|| not_found("address set", &name))?;
+    let set = set.ok_or_else(|| Problem::no_such("address set", &name))?;
     Ok(with_tag(&desired, Json(set)))
 }
 
@@ -267,7 +267,7 @@ pub(super) async fn show_group(
     let desired = engine.desired().await?;
     let mut groups = desired.state.access.groups.iter();
     let group = groups.find(|group| group.name == name);
-    let group = group.ok_or_else(|| not_found("group", &name))?;
+    let group = group.ok_or_else(|| Problem::no_such("group", &name))?;
     Ok(with_tag(&desired, Json(group)))
 }
 
@@ -308,13 +308,6 @@ pub(super) async fn remove_group(
 async fn remove(request: ChangeRequest, change: AccessChange) -> HandlerResult<Response> {
     let desired = request.apply_one(Change::Access(change)).await?;
     Ok(with_tag(&desired, StatusCode::NO_CONTENT))
-}
-
-fn not_found(what: &str, name: &str) -> Problem {
-    Problem::new(
-        ProblemKind::NotFound,
-        format!("there is no {what} `{name}`"),
-    )
 }
 
 /// The names in a path.

@@ -61,7 +61,7 @@ pub(super) async fn port_stats(
 ) -> HandlerResult<Json<PortStats>> {
     let mut all = engine.stats().await?.ports.into_iter();
     let found = all.find(|one| one.name == port);
-    Ok(Json(found.ok_or_else(|| Problem::no_such_port(&port))?))
+    Ok(Json(found.ok_or_else(|| Problem::no_such("port", &port))?))
 }
 
 /// Get metrics for Prometheus
@@ -320,7 +320,7 @@ pub(super) async fn show_port(
 ) -> HandlerResult<Json<PortStatus>> {
     let mut ports = engine.ports().await?.ports.into_iter();
     let port = ports.find(|port| port.name == name);
-    Ok(Json(port.ok_or_else(|| Problem::no_such_port(&name))?))
+    Ok(Json(port.ok_or_else(|| Problem::no_such("port", &name))?))
 }
 
 /// Add a port
@@ -420,7 +420,7 @@ pub(super) struct IfNoneMatch {
 fn segment(desired: &Desired, name: &str) -> Result<SegmentStatus, Problem> {
     let mut all = desired::segments(&desired.state).into_iter();
     let segment = all.find(|segment| segment.name == name);
-    segment.ok_or_else(|| Problem::no_such_segment(name))
+    segment.ok_or_else(|| Problem::no_such("segment", name))
 }
 
 /// Adds the ETag of the desired state to a response, or replaces it by the requested differences.

@@ -43,7 +43,7 @@ pub(super) async fn show(
 ) -> HandlerResult<Response> {
     let desired = engine.desired().await?;
     let mirror = desired.state.mirror(&name);
-    let mirror = mirror.ok_or_else(|| Problem::no_such_mirror(&name))?;
+    let mirror = mirror.ok_or_else(|| Problem::no_such("mirror", &name))?;
     Ok(with_tag(&desired, Json(mirror)))
 }
 
