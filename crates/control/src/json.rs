@@ -314,6 +314,13 @@ mod tests {
     }
 
     #[test]
+    fn a_structure_tells_its_keys() {
+        let keys = ["name", "vlan", "neighbour_suppression"];
+        assert_eq!(keys_of::<SegmentSpec>(), keys);
+        assert_eq!(keys_of::<api::v1::MetricsSpec>(), ["listen"]);
+    }
+
+    #[test]
     fn a_document_is_read_with_paths_as_without() {
         let document = json!({
             "switch": {"name": "h", "workers": "auto", "helpers": {"enabled": true, "cores": [1]}},

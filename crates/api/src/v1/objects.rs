@@ -64,3 +64,24 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for FieldsVisitor<V> {
         self.0.visit_map(object)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_str, to_string};
+
+    use crate::v1::{DesiredState, SegmentSpec};
+
+    #[test]
+    fn a_structure_is_an_object() {
+        let text = r#"{"name":"blue","vlan":7}"#;
+        let segment: SegmentSpec = from_str(text).unwrap();
+        assert_eq!(to_string(&segment).unwrap(), text);
+        for array in ["[]", r#"["blue",7]"#] {
+            let error = from_str::<SegmentSpec>(array).unwrap_err().to_string();
+            let expected = "invalid type: sequence, expected an object";
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert!(from_str::<DesiredState>(r#"{"segments":[["blue"]]}"#).is_err());
+        assert!(from_str::<DesiredState>(r#"{"switch":["a"]}"#).is_err());
+    }
+}

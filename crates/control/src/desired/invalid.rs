@@ -272,3 +272,36 @@ impl fmt::Display for Invalid {
 }
 
 impl std::error::Error for Invalid {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_have_a_path_in_documents_and_a_key_in_files() {
+        for (place, path, key) in [
+            (Place::Top, "name[3]", "name"),
+            (
+                Place::Helpers,
+                "switch.helpers.name[3]",
+                "switch.helpers.name",
+            ),
+            (Place::Port(7), "ports[7].name[3]", "port.name"),
+            (
+                Place::Rule(1, 2),
+                "access.lists[1].rules[2].name[3]",
+                "acl.rule.name",
+            ),
+            (
+                Place::Bound(7, Bound::ToGuest),
+                "ports[7].limits.to_guest.name[3]",
+                "port.limits.to_guest.name",
+            ),
+        ] {
+            assert_eq!(place.path("name", Some(3)), path);
+            assert_eq!(place.key("name"), key);
+        }
+        assert_eq!(Place::Rule(1, 2).indices(), [1, 2]);
+        assert_eq!(Place::Port(7).key(""), "port");
+    }
+}

@@ -93,16 +93,6 @@ pub enum Otherwise {
     Deny,
 }
 
-impl Otherwise {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
-    }
-}
-
 /// The default actions of a segment. A segment without any allows both directions.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
@@ -215,17 +205,6 @@ pub enum Pieces {
     First,
     /// Later fragments, which have none.
     Later,
-}
-
-impl Pieces {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Whole => "whole",
-            Self::First => "first",
-            Self::Later => "later",
-        }
-    }
 }
 
 /// Logging of a rule: a line for each new flow that it decides.

@@ -293,7 +293,8 @@ mod tests {
                 prop_assert!(lengths.iter().all(|len| *len <= CHUNK_LEN));
                 let json = serde_json::to_string(&list).unwrap();
                 prop_assert_eq!(&json, &serde_json::to_string(&plain).unwrap());
-                prop_assert_eq!(&serde_json::from_str::<ChunkedList<Element>>(&json).unwrap(), &list);
+                let again: ChunkedList<Element> = serde_json::from_str(&json).unwrap();
+                prop_assert_eq!(&again, &list);
             }
         }
     }

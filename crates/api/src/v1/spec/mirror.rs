@@ -21,15 +21,6 @@ pub enum MirrorDirection {
 }
 
 impl MirrorDirection {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Both => "both",
-            Self::In => "in",
-            Self::Out => "out",
-        }
-    }
-
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
