@@ -5,6 +5,7 @@ mod changes;
 mod counts;
 mod event;
 mod flows;
+mod objects;
 pub mod old_names;
 mod problem;
 mod spec;
@@ -28,7 +29,7 @@ pub use spec::{
     Otherwise, Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
 pub use spec::{Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus};
-pub use spec::{Apart, Named, Piece, Shared};
+pub use spec::{Chunk, ChunkedList, ListDifference, Named};
 pub use spec::{
     CoalescingSpec, DEFAULT_SEGMENT, DesiredState, GuestStates, MetricsSpec, MirrorDirection,
     MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec,

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use api::v1::DesiredState;
 
 use crate::desired::{self, Invalid};
-use document::{Fault, Lines};
+use document::Fault;
 pub use write::export;
 
 /// An error in a configuration file.
@@ -134,14 +134,26 @@ pub fn error_in(file: &Path, invalid: &Invalid) -> ConfigError {
 /// Returns an error of a value in a valid file with this text.
 #[must_use]
 pub fn error_in_text(text: &str, file: &Path, invalid: &Invalid) -> ConfigError {
-    let lines = document::read(text).ok().map(|(_, lines)| lines);
-    let offset = lines.map(|lines| lines.find(invalid.place, invalid.key, invalid.item));
+    match document::read(text) {
+        Ok((_, document)) => error_of(document.placed(invalid), text, file),
+        Err(_) => ConfigError {
+            file: file.to_owned(),
+            place: None,
+            key: invalid.place.key(invalid.key),
+            expected: invalid.expected.clone(),
+            found: invalid.found.clone(),
+        },
+    }
+}
+
+/// Returns an error with the line of its offset.
+fn error_of(fault: Fault, text: &str, file: &Path) -> ConfigError {
     ConfigError {
         file: file.to_owned(),
-        place: offset.map(|offset| place_of(text, offset)),
-        key: invalid.place.key(invalid.key),
-        expected: invalid.expected.clone(),
-        found: invalid.found.clone(),
+        place: Some(place_of(text, fault.offset)),
+        key: fault.key,
+        expected: fault.expected,
+        found: fault.found,
     }
 }
 
@@ -150,29 +162,13 @@ pub fn error_in_text(text: &str, file: &Path, invalid: &Invalid) -> ConfigError 
 /// # Errors
 /// The first error in the text.
 pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<DesiredState, ConfigError> {
-    let error = |fault: Fault| ConfigError {
-        file: file.to_owned(),
-        place: Some(place_of(text, fault.offset)),
-        key: fault.key,
-        expected: fault.expected,
-        found: fault.found,
-    };
-    let (mut state, lines) = document::read(text).map_err(error)?;
+    let error = |fault: Fault| error_of(fault, text, file);
+    let (mut state, document) = document::read(text).map_err(error)?;
     let checked = desired::check(&state, runtime_dir);
     let checked = checked.and_then(|()| desired::check_access(&state).map(drop));
-    checked.map_err(|invalid| error(placed(&invalid, &lines)))?;
+    checked.map_err(|invalid| error(document.placed(&invalid)))?;
     desired::normalise(&mut state);
     Ok(state)
-}
-
-/// Returns an error of the desired state with its place in the file.
-fn placed(invalid: &Invalid, lines: &Lines) -> Fault {
-    Fault {
-        offset: lines.find(invalid.place, invalid.key, invalid.item),
-        key: invalid.place.key(invalid.key),
-        expected: invalid.expected.clone(),
-        found: invalid.found.clone(),
-    }
 }
 
 /// Returns the line and the character, counted from 1, of a byte offset.

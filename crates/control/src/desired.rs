@@ -27,8 +27,8 @@ mod warnings;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, DesiredState, PortKind, PortPatch, PortSecurityPatch, PortSpec, Problem,
-    ProblemKind, SegmentSpec, SegmentStatus, UplinkDriver,
+    DEFAULT_SEGMENT, DesiredState, PortKind, PortPatch, PortSpec, Problem, ProblemKind,
+    SegmentSpec, SegmentStatus, UplinkDriver,
 };
 
 pub(crate) use access::placed;
@@ -36,6 +36,7 @@ pub use access::{AccessChange, AccessDoubts, check_access};
 pub use change::{Change, changed};
 pub use check::check;
 pub(crate) use check::quoted;
+pub(crate) use device::may_have;
 pub use device::{dials, driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
 pub use fdb::FdbChange;
@@ -176,7 +177,7 @@ fn accept(mut state: DesiredState, runtime_dir: &Path) -> Result<DesiredState, P
 /// Returns the index of the port called `name`.
 fn position(state: &DesiredState, name: &str) -> Result<usize, Problem> {
     let at = state.ports.iter().position(|port| port.name == name);
-    at.ok_or_else(|| Problem::no_such_port(name))
+    at.ok_or_else(|| Problem::no_such("port", name))
 }
 
 /// Returns a port with a patch applied (RFC 7396). Segment and trunk replace each other.
@@ -185,41 +186,12 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
         let detail = "expected either a segment or a trunk, found both";
         return Err(Problem::new(ProblemKind::Invalid, detail).with_field("trunk"));
     }
+    if patch.socket.as_deref() == Some("") {
+        let detail = message(expect::SOCKET, &quoted(""));
+        return Err(Problem::new(ProblemKind::Invalid, detail).with_field("socket"));
+    }
     if patch.segment.is_some() || patch.trunk.is_some() {
-        port.segment.clone_from(&patch.segment);
-        port.trunk.clone_from(&patch.trunk);
+        (port.segment, port.trunk) = (None, None);
     }
-    if let Some(socket) = &patch.socket {
-        if socket.is_empty() {
-            let detail = message(expect::SOCKET, &quoted(socket));
-            return Err(Problem::new(ProblemKind::Invalid, detail).with_field("socket"));
-        }
-        port.socket.clone_from(socket);
-    }
-    if let Some(mac) = &patch.mac {
-        port.mac.clone_from(mac);
-    }
-    port.admin_state = patch.admin_state.unwrap_or(port.admin_state);
-    port.role = patch.role.unwrap_or(port.role);
-    for (field, change) in [
-        (&mut port.user, &patch.user),
-        (&mut port.group, &patch.group),
-        (&mut port.mode, &patch.mode),
-        (&mut port.peer_user, &patch.peer_user),
-    ] {
-        if let Some(change) = change {
-            field.clone_from(change);
-        }
-    }
-    port.queues = patch.queues.unwrap_or(port.queues);
-    port.mtu = patch.mtu.unwrap_or(port.mtu);
-    port.weight = patch.weight.unwrap_or(port.weight);
-    if let Some(port_security) = &patch.port_security {
-        port.port_security =
-            PortSecurityPatch::applied(port_security.as_ref(), &port.port_security);
-    }
-    if let Some(limits) = &patch.limits {
-        port.limits = change::patched_in(&port.limits, limits, "limits")?;
-    }
-    Ok(port)
+    change::patched(&port, patch)
 }

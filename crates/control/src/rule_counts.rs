@@ -174,7 +174,7 @@ impl Counted {
 }
 
 fn no_such_list(name: &str) -> Problem {
-    Problem::no_such_list(name).with_field("list")
+    Problem::no_such("access list", name).with_field("list")
 }
 
 #[cfg(test)]

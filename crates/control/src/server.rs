@@ -73,6 +73,7 @@ mod access;
 mod captures;
 mod connections;
 mod events;
+mod extractors;
 mod fdb;
 mod handlers;
 mod mirrors;

@@ -105,32 +105,11 @@ impl Problem {
         }
     }
 
-    /// Returns the problem of an unknown segment (404).
-    pub fn no_such_segment(name: &str) -> Self {
+    /// Returns the problem of an unknown object (404), like `port` and its name.
+    pub fn no_such(what: &str, name: &str) -> Self {
         Self::new(
             ProblemKind::NotFound,
-            format!("there is no segment `{name}`"),
-        )
-    }
-
-    /// Returns the problem of an unknown mirror (404).
-    pub fn no_such_mirror(name: &str) -> Self {
-        Self::new(
-            ProblemKind::NotFound,
-            format!("there is no mirror `{name}`"),
-        )
-    }
-
-    /// Returns the problem of an unknown port (404).
-    pub fn no_such_port(name: &str) -> Self {
-        Self::new(ProblemKind::NotFound, format!("there is no port `{name}`"))
-    }
-
-    /// Returns the problem of an unknown access list (404).
-    pub fn no_such_list(name: &str) -> Self {
-        Self::new(
-            ProblemKind::NotFound,
-            format!("there is no access list `{name}`"),
+            format!("there is no {what} `{name}`"),
         )
     }
 

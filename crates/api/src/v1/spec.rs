@@ -1,6 +1,7 @@
 //! The desired state: the switch, segments, ports, and changes to them.
 
 mod access;
+mod chunked_list;
 mod fdb;
 mod helpers;
 mod limits;
@@ -8,18 +9,20 @@ mod metrics;
 mod mirror;
 mod port;
 mod port_security;
-mod shared;
 mod switch;
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use crate::v1::objects::objects;
 
 pub use self::access::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
+pub use self::chunked_list::{Chunk, ChunkedList, ListDifference, Named};
 pub use self::fdb::StaticEntry;
 pub use self::helpers::{Enabled, HelpersSpec};
 pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
@@ -29,8 +32,9 @@ pub use self::port::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriv
 pub use self::port_security::{
     Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus,
 };
-pub use self::shared::{Apart, Named, Piece, Shared};
 pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
+
+objects!(DesiredState, SegmentSpec, SegmentPatch);
 
 /// Name of the segment of ports without `segment` and `trunk`. It always exists.
 pub const DEFAULT_SEGMENT: &str = "default";
@@ -78,7 +82,7 @@ pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
 /// The desired state as one document. Lists keep their order. Answer of `GET /v1/state`, body of
 /// `PUT /v1/state`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct DesiredState {
     /// The switch itself.
     #[serde(default)]
@@ -127,7 +131,7 @@ impl DesiredState {
 
 /// An L2 broadcast domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SegmentSpec {
     /// The segment's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
@@ -151,31 +155,35 @@ pub(in crate::v1) fn is_false(value: &bool) -> bool {
 /// A change to a segment: body of `PATCH /v1/segments/{name}`, a JSON merge patch (RFC 7396). The
 /// name does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SegmentPatch {
     /// The new VLAN tag; `null` for none.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>)]
     pub vlan: Option<Option<u16>>,
     /// Neighbour suppression; `null` for the default.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub neighbour_suppression: Option<Option<bool>>,
 }
 
 /// Distinguishes a field that is `null` from an absent one: only present fields are deserialised.
-fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    T: Deserialize<'de>,
-    D: Deserializer<'de>,
-{
-    T::deserialize(deserializer).map(Some)
+mod present {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn deserialize<'de, T, D>(input: D) -> Result<Option<T>, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        T::deserialize(input).map(Some)
+    }
+
+    pub(super) fn serialize<T, S>(value: &Option<T>, output: S) -> Result<S::Ok, S::Error>
+    where
+        T: Serialize,
+        S: Serializer,
+    {
+        value.serialize(output)
+    }
 }

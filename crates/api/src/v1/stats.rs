@@ -141,10 +141,10 @@ impl FdbFilter {
         let segment = self.segment.as_deref();
         let port = self.port.as_deref();
         if let Some(name) = segment.filter(|name| desired.segment(name).is_none()) {
-            return Err(Problem::no_such_segment(name).with_field("segment"));
+            return Err(Problem::no_such("segment", name).with_field("segment"));
         }
         if let Some(name) = port.filter(|name| desired.port(name).is_none()) {
-            return Err(Problem::no_such_port(name).with_field("port"));
+            return Err(Problem::no_such("port", name).with_field("port"));
         }
         Ok(())
     }

@@ -147,7 +147,7 @@ fn problems_follow_rfc_9457() {
     });
     assert_eq!(to_value(&problem).unwrap(), text);
     assert_eq!(problem.to_string(), "name: there is a port `vm1` already");
-    let problem = Problem::no_such_port("x");
+    let problem = Problem::no_such("port", "x");
     assert_eq!(problem.status, 404);
     assert_eq!(problem.to_string(), "there is no port `x`");
 }

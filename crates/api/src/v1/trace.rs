@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::{FlowEntry, MirrorDirection, PortState};
+
+objects!(TraceRequest, TraceFrame);
 
 /// Maximum number of frames in a request.
 pub const TRACE_MAX: usize = 16;
@@ -11,7 +15,7 @@ pub const TRACE_MAX: usize = 16;
 /// Body of `POST /v1/trace`: frames from a port's guest, as an expression or as bytes. Nothing is
 /// sent, learned or counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct TraceRequest {
     /// The port that they come from.
     pub port: String,
@@ -25,7 +29,7 @@ pub struct TraceRequest {
 
 /// A frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct TraceFrame {
     /// Its first bytes in hexadecimal, starting with the Ethernet header. Bytes after the first 192
     /// are ignored.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use api::v1::{
-    AccessListSpec, AccessModel, DEFAULT_SEGMENT, DesiredState, Named, Problem, ProblemKind, Shared,
+    AccessListSpec, AccessModel, ChunkedList, DEFAULT_SEGMENT, DesiredState, Named, Problem,
 };
 use policy::acl::{AccessError, Names, RuleName, Rules, Shadowed};
 use policy::{PortId, Segment, SegmentId};
@@ -114,7 +114,7 @@ pub(crate) fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
     }
 }
 
-fn rposition<T: Named>(all: &Shared<T>, name: &str) -> Option<usize> {
+fn rposition<T: Named>(all: &ChunkedList<T>, name: &str) -> Option<usize> {
     let found = all.iter().enumerate().filter(|(_, one)| one.name() == name);
     found.last().map(|(at, _)| at)
 }
@@ -162,14 +162,14 @@ impl AccessChange {
                 let was_there = list_of(&mut new, list)?.rules.remove(rule);
                 was_there
                     .then_some(())
-                    .ok_or_else(|| missing("rule", rule))?;
+                    .ok_or_else(|| Problem::no_such("rule", rule))?;
             }
             Self::PutSet(set) => new.address_sets.put(set.clone()),
             Self::RemoveSet(name) => {
                 let was_there = new.address_sets.remove(name);
                 was_there
                     .then_some(())
-                    .ok_or_else(|| missing("address set", name))?;
+                    .ok_or_else(|| Problem::no_such("address set", name))?;
                 references::address_set(&new, name)?;
             }
             Self::PutGroup(group) => put(&mut new.groups, group.clone(), |g| &g.name),
@@ -182,16 +182,9 @@ impl AccessChange {
     }
 }
 
-fn missing(what: &str, name: &str) -> Problem {
-    Problem::new(
-        ProblemKind::NotFound,
-        format!("there is no {what} `{name}`"),
-    )
-}
-
 fn list_of<'a>(access: &'a mut AccessModel, name: &str) -> Result<&'a mut AccessListSpec, Problem> {
     let found = access.lists.iter_mut().find(|list| list.name == name);
-    found.ok_or_else(|| missing("access list", name))
+    found.ok_or_else(|| Problem::no_such("access list", name))
 }
 
 fn put<T>(all: &mut Vec<T>, new: T, name: impl Fn(&T) -> &String) {
@@ -208,7 +201,7 @@ fn remove<T>(
     what: &str,
 ) -> Result<(), Problem> {
     let at = all.iter().position(|one| name(one) == gone);
-    let at = at.ok_or_else(|| missing(what, gone))?;
+    let at = at.ok_or_else(|| Problem::no_such(what, gone))?;
     all.remove(at);
     Ok(())
 }

@@ -7,6 +7,7 @@ use api::v1::{
     DEFAULT_SEGMENT, DesiredState, PortPatch, PortSpec, Problem, ProblemKind, SegmentPatch,
     SegmentSpec,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ use super::access::AccessChange;
 use super::fdb::FdbChange;
 use super::mirrors::MirrorChange;
 use super::{Invalid, add_port, check, live, normalise, references, remove_port, set_port};
-use crate::objects;
+use crate::json;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,10 +97,7 @@ pub fn changed(
         Change::SetSegment(name, patch) => {
             let mut new = state.clone();
             let segment = segment(&mut new, name)?;
-            segment.vlan = patch.vlan.unwrap_or(segment.vlan);
-            if let Some(suppression) = patch.neighbour_suppression {
-                segment.neighbour_suppression = suppression.unwrap_or_default();
-            }
+            *segment = patched(segment, patch)?;
             with_segments(new, runtime_dir)
         }
         Change::RemoveSegment(name) => without_segment(state, name),
@@ -153,35 +151,18 @@ fn without_segment(state: &DesiredState, name: &str) -> Result<DesiredState, Pro
 
 fn segment<'a>(state: &'a mut DesiredState, name: &str) -> Result<&'a mut SegmentSpec, Problem> {
     let found = state.segments.iter_mut().find(|s| s.name == name);
-    found.ok_or_else(|| Problem::no_such_segment(name))
+    found.ok_or_else(|| Problem::no_such("segment", name))
 }
 
-/// Returns a document with a merge patch applied.
-fn patched<T: serde::Serialize + DeserializeOwned>(
+/// Returns a document with a merge patch applied, which may be the type of one.
+pub(super) fn patched<T: Serialize + DeserializeOwned>(
     document: &T,
-    patch: &Value,
+    patch: &impl Serialize,
 ) -> Result<T, Problem> {
-    let mut value =
-        serde_json::to_value(document).map_err(|error| Problem::internal(error.to_string()))?;
-    merge(&mut value, patch);
-    objects::read(value).map_err(|error| objects::problem(&error))
-}
-
-/// Returns the part called `of` with a merge patch applied; `null` resets it to its default.
-pub(super) fn patched_in<T>(part: &T, patch: &Value, of: &str) -> Result<T, Problem>
-where
-    T: serde::Serialize + DeserializeOwned + Default,
-{
-    if patch.is_null() {
-        return Ok(T::default());
-    }
-    patched(part, patch).map_err(|problem| {
-        let field = match &problem.field {
-            Some(field) => format!("{of}.{field}"),
-            None => of.to_owned(),
-        };
-        problem.with_field(field)
-    })
+    let internal = |error: serde_json::Error| Problem::internal(error.to_string());
+    let mut value = serde_json::to_value(document).map_err(internal)?;
+    merge(&mut value, &serde_json::to_value(patch).map_err(internal)?);
+    json::read(value).map_err(|error| json::problem(&error))
 }
 
 /// Applies a merge patch (RFC 7396, 2). The parser has limited the depth of the patch.

@@ -97,28 +97,37 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     }
 }
 
-/// Refuses the first key that ports of this kind do not have.
+/// Returns whether ports of a kind may have a key.
+pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
+    match key {
+        "socket" | "role" | "user" | "group" | "mode" | "peer_user" | "vcpu_threads" => {
+            kind == PortKind::VhostUser
+        }
+        "driver" => kind == PortKind::Uplink,
+        "address" => kind == PortKind::Tap,
+        "interface" | "netns" => kind != PortKind::VhostUser,
+        "mac" => kind != PortKind::Uplink,
+        _ => true,
+    }
+}
+
+/// Refuses the first key that ports of this kind do not have. Those about the owner of a socket
+/// are refused with it.
 fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
-    let (guest, uplink, tap) = match port.kind {
-        PortKind::VhostUser => (true, false, false),
-        PortKind::Uplink => (false, true, false),
-        PortKind::Tap => (false, false, true),
-    };
     let driver = port.driver.map(UplinkDriver::as_str);
     let role = Some(port.role.as_str()).filter(|_| port.role != Role::default());
     let socket = Some(port.socket.as_str()).filter(|s| !s.is_empty());
-    let mac = port.mac.as_deref();
-    for (key, value, has) in [
-        ("socket", socket, guest),
-        ("role", role, guest),
-        ("mac", mac, guest || tap),
-        ("vcpu_threads", port.vcpu_threads.as_deref(), guest),
-        ("driver", driver, uplink),
-        ("interface", port.interface.as_deref(), uplink || tap),
-        ("address", port.address.as_deref(), tap),
-        ("netns", port.netns.as_deref(), uplink || tap),
+    for (key, value) in [
+        ("socket", socket),
+        ("role", role),
+        ("mac", port.mac.as_deref()),
+        ("vcpu_threads", port.vcpu_threads.as_deref()),
+        ("driver", driver),
+        ("interface", port.interface.as_deref()),
+        ("address", port.address.as_deref()),
+        ("netns", port.netns.as_deref()),
     ] {
-        if let Some(value) = value.filter(|_| !has) {
+        if let Some(value) = value.filter(|_| !may_have(port.kind, key)) {
             let expected = format!("no {key} with kind \"{}\"", port.kind.as_str());
             return Err(At(place, key).wrong(expected, quoted(value)));
         }

@@ -9,14 +9,11 @@ pub(crate) mod expect {
     pub(crate) const NAME: &str = "a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -";
     pub(crate) const POLL: &str = "\"adaptive\" or \"always\"";
     pub(crate) const WORKERS: &str = "an integer from 1 to 64 or \"auto\"";
-    pub(crate) const COALESCING: &str = "the table [switch.coalescing]";
     pub(crate) const SWITCH_ON: &str = "true or false";
     pub(crate) const PERIOD: &str = "an integer from 1 to 10000";
     pub(crate) const COALESCED_FRAMES: &str = "an integer from 1 to 1024";
     pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
     pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
-    pub(crate) const HELPERS: &str = "the table [switch.helpers]";
-    pub(crate) const ENABLED: &str = "true, false or \"auto\"";
     pub(crate) const BACKLOG: &str = "an integer from 1 to 1024";
     pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
     pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
@@ -40,14 +37,12 @@ pub(crate) mod expect {
     pub(crate) const SEGMENT: &str = "the name of a segment";
     pub(crate) const TRUNK: &str = "an array of names of segments";
     pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
-    pub(crate) const PORT_SECURITY: &str = "the table [port.port_security]";
     pub(crate) const ALLOWED_MACS: &str = "\"any\", \"sticky\", or an array of 1 to 64 unicast \
                                            MAC addresses like \"52:54:00:00:00:01\"";
     pub(crate) const ALLOWED_ADDRESSES: &str =
         "\"any\", \"sticky\", or an array of 1 to 64 IP addresses or networks like \"10.0.0.0/24\"";
     pub(crate) const ADMIN_STATE: &str = "\"up\" or \"down\"";
     pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
-    pub(crate) const LIMITS: &str = "the table [port.limits]";
     pub(crate) const RATE: &str =
         "a table with packets_per_second, bits_per_second or both, and their bursts";
     pub(crate) const FLOOD: &str = "a table with packets_per_second, and packets_burst";
@@ -129,60 +124,75 @@ impl Bound {
 }
 
 impl Place {
+    /// Returns the table in the API's documents, with brackets for indices, and the one in the
+    /// file.
+    fn table(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Top => ("", ""),
+            Self::Switch => ("switch", "switch"),
+            Self::Coalescing => ("switch.coalescing", "switch.coalescing"),
+            Self::Helpers => ("switch.helpers", "switch.helpers"),
+            Self::Metrics => ("metrics", "metrics"),
+            Self::Segment(_) => ("segments[]", "segment"),
+            Self::Port(_) => ("ports[]", "port"),
+            Self::AddressSet(_) => ("access.address_sets[]", "address_set"),
+            Self::Group(_) => ("access.groups[]", "group"),
+            Self::AclDefault(_) => ("access.defaults[]", "acl_default"),
+            Self::Acl(_) => ("access.lists[]", "acl"),
+            Self::Rule(..) => ("access.lists[].rules[]", "acl.rule"),
+            Self::Mirror(_) => ("mirrors[]", "mirror"),
+            Self::Fdb(_) => ("fdb[]", "fdb"),
+            Self::PortSecurity(_) => ("ports[].port_security", "port.port_security"),
+            Self::Limits(_) | Self::Bound(..) => ("ports[].limits", "port.limits"),
+        }
+    }
+
+    /// Returns the indices of the tables around a key.
+    pub(crate) fn indices(self) -> Vec<usize> {
+        match self {
+            Self::Top | Self::Switch | Self::Coalescing | Self::Helpers | Self::Metrics => {
+                Vec::new()
+            }
+            Self::Rule(list, at) => vec![list, at],
+            Self::Segment(at)
+            | Self::Port(at)
+            | Self::AddressSet(at)
+            | Self::Group(at)
+            | Self::AclDefault(at)
+            | Self::Acl(at)
+            | Self::Mirror(at)
+            | Self::Fdb(at)
+            | Self::PortSecurity(at)
+            | Self::Limits(at)
+            | Self::Bound(at, _) => vec![at],
+        }
+    }
+
+    /// Returns a key with its table; those that are empty are left out.
+    fn within(self, table: &str, key: &str) -> String {
+        let bound = match self {
+            Self::Bound(_, bound) => bound.as_str(),
+            _ => "",
+        };
+        let parts = [table, bound, key]
+            .into_iter()
+            .filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join(".")
+    }
+
     /// Returns the path in the API's documents, like `ports[2].queues`.
     pub(crate) fn path(self, key: &str, item: Option<usize>) -> String {
-        let table = match self {
-            Self::Top => String::new(),
-            Self::Switch => "switch.".to_owned(),
-            Self::Coalescing => "switch.coalescing.".to_owned(),
-            Self::Helpers => "switch.helpers.".to_owned(),
-            Self::Metrics => "metrics.".to_owned(),
-            Self::Segment(at) => format!("segments[{at}]."),
-            Self::Port(at) => format!("ports[{at}]."),
-            Self::AddressSet(at) => format!("access.address_sets[{at}]."),
-            Self::Group(at) => format!("access.groups[{at}]."),
-            Self::AclDefault(at) => format!("access.defaults[{at}]."),
-            Self::Acl(at) => format!("access.lists[{at}]."),
-            Self::Rule(list, at) => format!("access.lists[{list}].rules[{at}]."),
-            Self::Mirror(at) => format!("mirrors[{at}]."),
-            Self::Fdb(at) => format!("fdb[{at}]."),
-            Self::PortSecurity(at) => format!("ports[{at}].port_security."),
-            Self::Limits(at) => format!("ports[{at}].limits."),
-            Self::Bound(at, bound) => format!("ports[{at}].limits.{}.", bound.as_str()),
-        };
+        let mut path = self.within(self.table().0, key);
+        for index in self.indices() {
+            path = path.replacen("[]", &format!("[{index}]"), 1);
+        }
         let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
-        format!("{table}{key}{item}")
+        path + &item
     }
 
     /// Returns the whole key in the configuration, like `port.queues`.
     pub(crate) fn key(self, key: &str) -> String {
-        let table = match self {
-            Self::Top => return key.to_owned(),
-            Self::Switch => "switch",
-            Self::Coalescing => "switch.coalescing",
-            Self::Helpers => "switch.helpers",
-            Self::Metrics => "metrics",
-            Self::Segment(_) => "segment",
-            Self::Port(_) => "port",
-            Self::AddressSet(_) => "address_set",
-            Self::Group(_) => "group",
-            Self::AclDefault(_) => "acl_default",
-            Self::Acl(_) => "acl",
-            Self::Rule(..) => "acl.rule",
-            Self::Mirror(_) => "mirror",
-            Self::Fdb(_) => "fdb",
-            Self::PortSecurity(_) => "port.port_security",
-            Self::Limits(_) => "port.limits",
-            Self::Bound(_, bound) => match key {
-                "" => return format!("port.limits.{}", bound.as_str()),
-                key => return format!("port.limits.{}.{key}", bound.as_str()),
-            },
-        };
-        if key.is_empty() {
-            table.to_owned()
-        } else {
-            format!("{table}.{key}")
-        }
+        self.within(self.table().1, key)
     }
 }
 
@@ -262,3 +272,36 @@ impl fmt::Display for Invalid {
 }
 
 impl std::error::Error for Invalid {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_have_a_path_in_documents_and_a_key_in_files() {
+        for (place, path, key) in [
+            (Place::Top, "name[3]", "name"),
+            (
+                Place::Helpers,
+                "switch.helpers.name[3]",
+                "switch.helpers.name",
+            ),
+            (Place::Port(7), "ports[7].name[3]", "port.name"),
+            (
+                Place::Rule(1, 2),
+                "access.lists[1].rules[2].name[3]",
+                "acl.rule.name",
+            ),
+            (
+                Place::Bound(7, Bound::ToGuest),
+                "ports[7].limits.to_guest.name[3]",
+                "port.limits.to_guest.name",
+            ),
+        ] {
+            assert_eq!(place.path("name", Some(3)), path);
+            assert_eq!(place.key("name"), key);
+        }
+        assert_eq!(Place::Rule(1, 2).indices(), [1, 2]);
+        assert_eq!(Place::Port(7).key(""), "port");
+    }
+}

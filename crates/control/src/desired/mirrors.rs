@@ -124,7 +124,7 @@ impl MirrorChange {
                 None => append(&mut new.mirrors, mirror),
             },
             Self::Remove(name) => {
-                let at = place(name).ok_or_else(|| Problem::no_such_mirror(name))?;
+                let at = place(name).ok_or_else(|| Problem::no_such("mirror", name))?;
                 new.mirrors.remove(at);
                 return Ok(new);
             }

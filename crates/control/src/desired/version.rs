@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
-use api::v1::{AccessModel, DesiredState, Shared};
+use api::v1::{AccessModel, ChunkedList, DesiredState};
 use serde::Serialize;
 
 /// Constants of FNV-1a for 64 bits (draft-eastlake-fnv).
@@ -48,24 +48,24 @@ fn of_lists(access: &AccessModel) -> u64 {
         defaults,
         lists,
     } = access;
-    let all = hash(&(groups, defaults), of_shared(address_sets, BASIS));
+    let all = hash(&(groups, defaults), of_list(address_sets, BASIS));
     lists.iter().fold(all, |all, list| {
-        of_shared(&list.rules, hash(&list.without_rules(), all))
+        of_list(&list.rules, hash(&list.without_rules(), all))
     })
 }
 
 /// Returns a polynomial of the hashes of the elements. The value of a concatenation follows from
 /// those of its parts, so it does not depend on the bounds of chunks, and the value of an unchanged
 /// chunk is cached.
-fn of_shared<T: Serialize>(list: &Shared<T>, basis: u64) -> u64 {
-    let of_piece = |elements: &[T]| {
+fn of_list<T: Serialize>(list: &ChunkedList<T>, basis: u64) -> u64 {
+    let of_chunk = |elements: &[T]| {
         let step = |all: u64, one| all.wrapping_mul(FACTOR).wrapping_add(hash(one, BASIS));
         elements.iter().fold(0, step)
     };
-    let pieces = list.pieces().iter();
-    let all = pieces.fold(0u64, |all, piece| {
-        let shift = FACTOR.wrapping_pow(piece.elements().len() as u32);
-        all.wrapping_mul(shift).wrapping_add(piece.digest(of_piece))
+    let chunks = list.chunks().iter();
+    let all = chunks.fold(0u64, |all, chunk| {
+        let shift = FACTOR.wrapping_pow(chunk.elements().len() as u32);
+        all.wrapping_mul(shift).wrapping_add(chunk.digest(of_chunk))
     });
     hash(&(list.len(), all), basis)
 }
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    fn with_rules(rules: Shared<RuleSpec>, sets: usize) -> DesiredState {
+    fn with_rules(rules: ChunkedList<RuleSpec>, sets: usize) -> DesiredState {
         let list = r#"{"name": "l", "direction": "to-guest"}"#;
         let mut list: api::v1::AccessListSpec = serde_json::from_str(list).unwrap();
         list.rules = rules;
@@ -119,17 +119,17 @@ mod tests {
             first in 0..300u16,
             changes in prop::collection::vec((0..400u16, prop::option::of(0..3u32)), 0..20),
         ) {
-            let mut rules: Shared<_> = (0..first).map(|number| rule(number, 0)).collect();
+            let mut rules: ChunkedList<_> = (0..first).map(|number| rule(number, 0)).collect();
             for (number, priority) in changes {
                 let before = rules.clone();
                 match priority {
                     Some(priority) => rules.put(rule(number, priority)),
                     None => drop(rules.remove(&format!("r{number}"))),
                 }
-                let of = |rules: &Shared<_>| version(&with_rules(rules.clone(), 0));
+                let of = |rules: &ChunkedList<_>| version(&with_rules(rules.clone(), 0));
                 let versions = [&before, &rules].map(of);
                 prop_assert_eq!(versions[0] == versions[1], before == rules);
-                let whole: Shared<_> = rules.iter().cloned().collect();
+                let whole: ChunkedList<_> = rules.iter().cloned().collect();
                 prop_assert_eq!(&version(&with_rules(whole, 0)), &versions[1]);
                 let json = serde_json::to_vec(&with_rules(rules.clone(), 0)).unwrap();
                 let read: DesiredState = serde_json::from_slice(&json).unwrap();
@@ -141,8 +141,9 @@ mod tests {
 
     #[test]
     fn the_order_of_rules_is_part_of_it() {
-        let rules =
-            |numbers: [u16; 3]| -> Shared<_> { numbers.map(|n| rule(n, 0)).into_iter().collect() };
+        let rules = |numbers: [u16; 3]| -> ChunkedList<_> {
+            numbers.map(|n| rule(n, 0)).into_iter().collect()
+        };
         let versions = [[1, 2, 3], [2, 1, 3], [1, 3, 2]].map(|n| version(&with_rules(rules(n), 0)));
         assert!(versions[0] != versions[1] && versions[1] != versions[2]);
     }

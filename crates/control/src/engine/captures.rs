@@ -93,7 +93,7 @@ impl Engine {
     ) -> Result<StartedCapture, Problem> {
         let mut ports = self.ports.values();
         let port = ports.find(|port| port.name == name).map(|port| port.id);
-        let port = port.ok_or_else(|| Problem::no_such_port(name))?;
+        let port = port.ok_or_else(|| Problem::no_such("port", name))?;
         self.captures.last = self.captures.last.wrapping_add(1);
         let id = self.captures.last;
         let command = command(id, port, query)?;

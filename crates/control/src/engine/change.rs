@@ -14,7 +14,7 @@ use policy::Model;
 use port::PortId;
 
 use super::plan::{Basis, Plan};
-use super::saved::EncodedPieces;
+use super::saved::EncodedChunks;
 use super::{Engine, documents, guests, unavailable};
 use crate::command::{Changed, Desired, Request};
 use crate::desired;
@@ -366,7 +366,7 @@ impl Engine {
         self.saved.encoded.clone_from(&plan.encoded);
         let done = self.apply_desired(plan.after.clone());
         self.precompiled = None;
-        self.saved.encoded = EncodedPieces::default();
+        self.saved.encoded = EncodedChunks::default();
         done?;
         let port = request.change.port();
         let port = port.map(|name| self.port_status(name)).transpose()?;
@@ -383,7 +383,7 @@ impl Engine {
         let watched = self.supervisor.watched_guests().map_err(unavailable)?;
         let found = self.statuses(&states, &drivers, &watched);
         let found = found.into_iter().find(|p| p.name == name);
-        found.ok_or_else(|| Problem::no_such_port(name))
+        found.ok_or_else(|| Problem::no_such("port", name))
     }
 
     /// Returns the states of the drivers. Without any the supervisor is not asked.

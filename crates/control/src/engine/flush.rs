@@ -32,7 +32,7 @@ impl Engine {
         let ports: Vec<PortId> = match port {
             Some(name) => {
                 let port = self.saved.numbers.ports.get(name).copied();
-                vec![port.ok_or_else(|| Problem::no_such_port(name))?]
+                vec![port.ok_or_else(|| Problem::no_such("port", name))?]
             }
             None => self.ports.keys().copied().collect(),
         };

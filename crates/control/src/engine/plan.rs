@@ -8,7 +8,7 @@ use policy::acl::Names;
 
 use super::access::Access;
 use super::numbers::Numbers;
-use super::saved::EncodedPieces;
+use super::saved::EncodedChunks;
 use crate::command::Request;
 use crate::desired::{Reach, placed, version};
 
@@ -27,7 +27,7 @@ pub struct Plan {
     before: (DesiredState, Numbers),
     pub(super) after: DesiredState,
     pub(super) access: Access,
-    pub(super) encoded: EncodedPieces,
+    pub(super) encoded: EncodedChunks,
 }
 
 impl Basis {
@@ -72,7 +72,7 @@ impl Plan {
         let _ = version(&after);
         Ok(Self {
             before: (basis.desired.clone(), basis.numbers.clone()),
-            encoded: EncodedPieces::new(&basis.desired.access, &after.access)
+            encoded: EncodedChunks::new(&basis.desired.access, &after.access)
                 .map_err(|error| Problem::internal(error.to_string()))?,
             after,
             access,

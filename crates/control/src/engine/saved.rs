@@ -19,7 +19,7 @@ use wire::MacAddr;
 
 use super::numbers::Numbers;
 use crate::rule_counts::Count;
-pub(super) use lists::EncodedPieces;
+pub(super) use lists::EncodedChunks;
 use lists::Lists;
 
 /// The document in the state file.
@@ -44,9 +44,9 @@ pub struct Saved {
     directory: Option<Part>,
     #[serde(skip)]
     lists: Lists,
-    /// Encoded pieces of the desired access lists.
+    /// Encoded chunks of the desired access lists.
     #[serde(skip)]
-    pub(super) encoded: EncodedPieces,
+    pub(super) encoded: EncodedChunks,
 }
 
 fn malformed(error: serde_json::Error) -> io::Error {

@@ -2,21 +2,19 @@
 
 use api::v1::{
     AccessCounts, AccessListSpec, AccessModel, AccessWarnings, AddressSet, ChangeOptions,
-    CountsFilter, Group, Problem, ProblemKind, RuleSpec, Shadow,
+    CountsFilter, Group, Problem, RuleSpec, Shadow,
 };
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
+use serde_json::Value;
 
-use super::handlers::{Body, IfMatch, Name, NamePath, Options, apply, apply_one, query, with_tag};
-use super::requests::{Client, HandlerResult, document, malformed, name, same_name};
+use super::extractors::{ChangeRequest, Document, Filter, PathName};
+use super::handlers::{IfMatch, NamePath, with_tag};
+use super::requests::{HandlerResult, same_name};
 use crate::command::EngineHandle;
 use crate::desired::{AccessChange, Change, check_access};
-
-/// The names of a list and a rule in a path, or why they cannot be read.
-type Names = Result<Path<(String, String)>, PathRejection>;
 
 /// Get the access lists
 #[utoipa::path(
@@ -40,14 +38,12 @@ pub(super) async fn show(State(engine): State<EngineHandle>) -> HandlerResult<Re
     responses((status = 200, body = AccessModel)),
 )]
 pub(super) async fn put(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(all): Document<AccessModel>,
 ) -> HandlerResult<Response> {
-    let all = Box::new(document(&headers, body)?);
+    let all = Box::new(all);
     let change = Change::Access(AccessChange::All(all));
-    let desired = apply(&engine, &headers, options, change).await?;
+    let desired = request.apply(change).await?;
     Ok(with_tag(&desired, Json(&*desired.state.access)))
 }
 
@@ -64,13 +60,11 @@ pub(super) async fn put(
     responses((status = 200, body = AccessModel)),
 )]
 pub(super) async fn patch(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(patch): Document<Value>,
 ) -> HandlerResult<Response> {
-    let change = Change::PatchAccess(document(&headers, body)?);
-    let desired = apply(&engine, &headers, options, change).await?;
+    let change = Change::PatchAccess(patch);
+    let desired = request.apply(change).await?;
     Ok(with_tag(&desired, Json(&*desired.state.access)))
 }
 
@@ -110,9 +104,8 @@ pub(super) async fn warnings(State(engine): State<EngineHandle>) -> HandlerResul
 )]
 pub(super) async fn counts(
     State(engine): State<EngineHandle>,
-    filter: Result<Query<CountsFilter>, QueryRejection>,
+    Filter(filter): Filter<CountsFilter>,
 ) -> HandlerResult<Json<AccessCounts>> {
-    let filter = query(filter)?;
     let counted = engine.rule_counts().await?;
     Ok(Json(counted.document(&filter)?))
 }
@@ -127,12 +120,11 @@ pub(super) async fn counts(
 )]
 pub(super) async fn show_list(
     State(engine): State<EngineHandle>,
-    path: Name,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let name = name(path)?;
     let desired = engine.desired().await?;
     let list = desired.state.access.list(&name);
-    let list = list.ok_or_else(|| Problem::no_such_list(&name))?;
+    let list = list.ok_or_else(|| Problem::no_such("access list", &name))?;
     Ok(with_tag(&desired, Json(list)))
 }
 
@@ -146,16 +138,13 @@ pub(super) async fn show_list(
     responses((status = 200, body = AccessListSpec)),
 )]
 pub(super) async fn put_list(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName(name): PathName,
+    Document(list): Document<AccessListSpec>,
 ) -> HandlerResult<Response> {
-    let list: AccessListSpec = document(&headers, body)?;
-    same_name(&name(path)?, &list.name)?;
+    same_name(&name, &list.name)?;
     let change = AccessChange::PutList(Box::new(list.clone()));
-    let desired = apply_one(&engine, &headers, options, Change::Access(change)).await?;
+    let desired = request.apply_one(Change::Access(change)).await?;
     Ok(with_tag(&desired, Json(list)))
 }
 
@@ -168,18 +157,10 @@ pub(super) async fn put_list(
     responses((status = 204)),
 )]
 pub(super) async fn remove_list(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    remove(
-        &engine,
-        &headers,
-        options,
-        AccessChange::RemoveList(name(path)?),
-    )
-    .await
+    remove(request, AccessChange::RemoveList(name)).await
 }
 
 /// Create or replace a rule; a new one is added at the end of its list
@@ -192,17 +173,13 @@ pub(super) async fn remove_list(
     responses((status = 200, body = RuleSpec)),
 )]
 pub(super) async fn put_rule(
-    Client(engine): Client,
-    path: Names,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName((list, name)): PathName<(String, String)>,
+    Document(rule): Document<RuleSpec>,
 ) -> HandlerResult<Response> {
-    let rule: RuleSpec = document(&headers, body)?;
-    let (list, name) = names(path)?;
     same_name(&name, &rule.name)?;
     let change = AccessChange::PutRule(list, Box::new(rule.clone()));
-    let desired = apply_one(&engine, &headers, options, Change::Access(change)).await?;
+    let desired = request.apply_one(Change::Access(change)).await?;
     Ok(with_tag(&desired, Json(rule)))
 }
 
@@ -215,19 +192,10 @@ pub(super) async fn put_rule(
     responses((status = 204)),
 )]
 pub(super) async fn remove_rule(
-    Client(engine): Client,
-    path: Names,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName((list, rule)): PathName<(String, String)>,
 ) -> HandlerResult<Response> {
-    let (list, rule) = names(path)?;
-    remove(
-        &engine,
-        &headers,
-        options,
-        AccessChange::RemoveRule(list, rule),
-    )
-    .await
+    remove(request, AccessChange::RemoveRule(list, rule)).await
 }
 
 /// Get an address set
@@ -240,13 +208,12 @@ pub(super) async fn remove_rule(
 )]
 pub(super) async fn show_set(
     State(engine): State<EngineHandle>,
-    path: Name,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let name = name(path)?;
     let desired = engine.desired().await?;
     let mut sets = desired.state.access.address_sets.iter();
     let set = sets.find(|set| set.name == name);
-    let set = set.ok_or_else(|| not_found("address set", &name))?;
+    let set = set.ok_or_else(|| Problem::no_such("address set", &name))?;
     Ok(with_tag(&desired, Json(set)))
 }
 
@@ -260,16 +227,13 @@ pub(super) async fn show_set(
     responses((status = 200, body = AddressSet)),
 )]
 pub(super) async fn put_set(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName(name): PathName,
+    Document(set): Document<AddressSet>,
 ) -> HandlerResult<Response> {
-    let set: AddressSet = document(&headers, body)?;
-    same_name(&name(path)?, &set.name)?;
+    same_name(&name, &set.name)?;
     let change = Change::Access(AccessChange::PutSet(set.clone()));
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, Json(set)))
 }
 
@@ -282,18 +246,10 @@ pub(super) async fn put_set(
     responses((status = 204)),
 )]
 pub(super) async fn remove_set(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    remove(
-        &engine,
-        &headers,
-        options,
-        AccessChange::RemoveSet(name(path)?),
-    )
-    .await
+    remove(request, AccessChange::RemoveSet(name)).await
 }
 
 /// Get a port group
@@ -306,13 +262,12 @@ pub(super) async fn remove_set(
 )]
 pub(super) async fn show_group(
     State(engine): State<EngineHandle>,
-    path: Name,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let name = name(path)?;
     let desired = engine.desired().await?;
     let mut groups = desired.state.access.groups.iter();
     let group = groups.find(|group| group.name == name);
-    let group = group.ok_or_else(|| not_found("group", &name))?;
+    let group = group.ok_or_else(|| Problem::no_such("group", &name))?;
     Ok(with_tag(&desired, Json(group)))
 }
 
@@ -325,16 +280,13 @@ pub(super) async fn show_group(
     responses((status = 200, body = Group)),
 )]
 pub(super) async fn put_group(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName(name): PathName,
+    Document(group): Document<Group>,
 ) -> HandlerResult<Response> {
-    let group: Group = document(&headers, body)?;
-    same_name(&name(path)?, &group.name)?;
+    same_name(&name, &group.name)?;
     let change = Change::Access(AccessChange::PutGroup(group.clone()));
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, Json(group)))
 }
 
@@ -346,41 +298,16 @@ pub(super) async fn put_group(
     responses((status = 204)),
 )]
 pub(super) async fn remove_group(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    remove(
-        &engine,
-        &headers,
-        options,
-        AccessChange::RemoveGroup(name(path)?),
-    )
-    .await
+    remove(request, AccessChange::RemoveGroup(name)).await
 }
 
 /// Removes an object of the access lists.
-async fn remove(
-    engine: &EngineHandle,
-    headers: &HeaderMap,
-    options: Options,
-    change: AccessChange,
-) -> HandlerResult<Response> {
-    let desired = apply_one(engine, headers, options, Change::Access(change)).await?;
+async fn remove(request: ChangeRequest, change: AccessChange) -> HandlerResult<Response> {
+    let desired = request.apply_one(Change::Access(change)).await?;
     Ok(with_tag(&desired, StatusCode::NO_CONTENT))
-}
-
-fn not_found(what: &str, name: &str) -> Problem {
-    Problem::new(
-        ProblemKind::NotFound,
-        format!("there is no {what} `{name}`"),
-    )
-}
-
-fn names(path: Names) -> Result<(String, String), Problem> {
-    let Path(names) = path.map_err(|error| malformed(error.body_text()))?;
-    Ok(names)
 }
 
 /// The names in a path.

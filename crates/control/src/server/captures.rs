@@ -3,16 +3,16 @@
 
 use api::v1::{CaptureQuery, Problem};
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::response::{IntoResponse, Response};
 use channel::capture::MAX_CAPTURES;
 
 use super::connections::Streaming;
-use super::handlers::{Name, NamePath, query};
-use super::requests::{Client, HandlerResult, malformed, name};
+use super::extractors::{Client, Filter, PathName};
+use super::handlers::NamePath;
+use super::requests::HandlerResult;
 use crate::capture::{CaptureBody, CaptureSource};
 use crate::command::EngineHandle;
 
@@ -36,10 +36,9 @@ use crate::command::EngineHandle;
 )]
 pub(super) async fn capture(
     Client(engine): Client,
-    path: Name,
-    request: Result<Query<CaptureQuery>, QueryRejection>,
+    PathName(port): PathName,
+    Filter(request): Filter<CaptureQuery>,
 ) -> HandlerResult<Response> {
-    let (port, request) = (name(path)?, query(request)?);
     let full = || Problem::unavailable(format!("{MAX_CAPTURES} captures are open already"));
     let slot = engine.capture_slots().acquire().ok_or_else(full)?;
     let (filter, snaplen, count) = (request.filter.clone(), request.snaplen, request.count);
@@ -82,9 +81,8 @@ struct File(Vec<u8>);
 )]
 pub(super) async fn end(
     State(engine): State<EngineHandle>,
-    number: Result<Path<u32>, PathRejection>,
+    PathName(number): PathName<u32>,
 ) -> HandlerResult<StatusCode> {
-    let Path(number) = number.map_err(|error| malformed(error.body_text()))?;
     engine.end_capture(number).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -2,14 +2,13 @@
 
 use api::v1::{EventsFilter, Problem};
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName};
 use axum::response::{IntoResponse, Response};
 
 use super::connections::Streaming;
-use super::handlers::query;
+use super::extractors::Filter;
 use super::requests::{HandlerResult, malformed};
 use crate::command::EngineHandle;
 use crate::events::{EventStream, Start};
@@ -33,10 +32,9 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 )]
 pub(super) async fn watch(
     State(engine): State<EngineHandle>,
-    filter: Result<Query<EventsFilter>, QueryRejection>,
+    Filter(filter): Filter<EventsFilter>,
     headers: HeaderMap,
 ) -> HandlerResult<Response> {
-    let filter = query(filter)?;
     filter.check()?;
     let start = start(&headers)?;
     let events = engine.events().clone();

@@ -1,19 +1,16 @@
 //! Handlers of the paths of the forwarding database.
 
-use api::v1::{ChangeOptions, FdbDocument, FdbFilter, FdbFlushed, Problem, StaticEntry};
+use api::v1::{ChangeOptions, FdbDocument, FdbFilter, FdbFlushed, StaticEntry};
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::handlers::{Body, IfMatch, Options, apply_one, query, with_tag};
-use super::requests::{Client, HandlerResult, document, malformed, same_name};
+use super::extractors::{ChangeRequest, Client, Document, Filter, PathName};
+use super::handlers::{IfMatch, with_tag};
+use super::requests::{HandlerResult, same_name};
 use crate::command::EngineHandle;
 use crate::desired::{Change, FdbChange};
-
-/// A segment's name and an address in a path, or why they cannot be read.
-type EntryPath = Result<Path<(String, String)>, PathRejection>;
 
 /// List the forwarding database
 #[utoipa::path(
@@ -25,9 +22,9 @@ type EntryPath = Result<Path<(String, String)>, PathRejection>;
 )]
 pub(super) async fn list(
     State(engine): State<EngineHandle>,
-    filter: Result<Query<FdbFilter>, QueryRejection>,
+    Filter(filter): Filter<FdbFilter>,
 ) -> HandlerResult<Json<FdbDocument>> {
-    Ok(Json(engine.fdb(query(filter)?).await?))
+    Ok(Json(engine.fdb(filter).await?))
 }
 
 /// Flush the forwarding database
@@ -43,9 +40,9 @@ pub(super) async fn list(
 )]
 pub(super) async fn flush(
     Client(engine): Client,
-    filter: Result<Query<FdbFilter>, QueryRejection>,
+    Filter(filter): Filter<FdbFilter>,
 ) -> HandlerResult<Json<FdbFlushed>> {
-    Ok(Json(engine.flush_fdb(query(filter)?).await?))
+    Ok(Json(engine.flush_fdb(filter).await?))
 }
 
 /// List static FDB entries
@@ -70,18 +67,14 @@ pub(super) async fn list_static(State(engine): State<EngineHandle>) -> HandlerRe
     responses((status = 200, body = StaticEntry)),
 )]
 pub(super) async fn put_static(
-    Client(engine): Client,
-    path: EntryPath,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName((segment, mac)): PathName<(String, String)>,
+    Document(entry): Document<StaticEntry>,
 ) -> HandlerResult<Response> {
-    let entry: StaticEntry = document(&headers, body)?;
-    let (segment, mac) = entry_path(path)?;
     same_name(&segment, &entry.segment).map_err(|problem| problem.with_field("segment"))?;
     same_name(&mac, &entry.mac).map_err(|problem| problem.with_field("mac"))?;
     let change = Change::Fdb(FdbChange::Put(entry.clone()));
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, Json(entry)))
 }
 
@@ -94,20 +87,12 @@ pub(super) async fn put_static(
     responses((status = 204)),
 )]
 pub(super) async fn remove_static(
-    Client(engine): Client,
-    path: EntryPath,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName((segment, mac)): PathName<(String, String)>,
 ) -> HandlerResult<Response> {
-    let (segment, mac) = entry_path(path)?;
     let change = Change::Fdb(FdbChange::Remove { segment, mac });
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, StatusCode::NO_CONTENT))
-}
-
-fn entry_path(path: EntryPath) -> Result<(String, String), Problem> {
-    let Path(path) = path.map_err(|error| malformed(error.body_text()))?;
-    Ok(path)
 }
 
 /// The segment and the address in a path.

@@ -8,27 +8,18 @@ use api::v1::{
     SegmentsDocument, StatsDocument, StatusDocument, SwitchSpec, WarningsDocument,
 };
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
+use super::extractors::{ChangeRequest, Document, PathName};
 use super::openapi;
-use super::requests::{
-    Client, Failure, HandlerResult, condition, document, is_known, malformed_query, name,
-};
-use crate::command::{Desired, EngineHandle, Request};
-use crate::desired::{self, Change, Difference};
+use super::requests::{Failure, HandlerResult, is_known};
+use crate::command::{Desired, EngineHandle};
+use crate::desired::{self, Change};
 use crate::metrics::{self, Format};
-
-/// The name in a path, or why it cannot be read.
-pub(super) type Name = Result<Path<String>, PathRejection>;
-/// A body, or why it cannot be read.
-pub(super) type Body = Result<Bytes, BytesRejection>;
-/// The options of a change, or why they cannot be read.
-pub(super) type Options = Result<Query<ChangeOptions>, QueryRejection>;
 
 /// Get status
 #[utoipa::path(
@@ -66,12 +57,11 @@ pub(super) async fn stats(
 )]
 pub(super) async fn port_stats(
     State(engine): State<EngineHandle>,
-    port: Name,
+    PathName(port): PathName,
 ) -> HandlerResult<Json<PortStats>> {
-    let port = name(port)?;
     let mut all = engine.stats().await?.ports.into_iter();
     let found = all.find(|one| one.name == port);
-    Ok(Json(found.ok_or_else(|| Problem::no_such_port(&port))?))
+    Ok(Json(found.ok_or_else(|| Problem::no_such("port", &port))?))
 }
 
 /// Get metrics for Prometheus
@@ -155,13 +145,11 @@ pub(super) async fn warnings(State(engine): State<EngineHandle>) -> HandlerResul
     responses((status = 200, body = DesiredState)),
 )]
 pub(super) async fn put_state(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(state): Document<DesiredState>,
 ) -> HandlerResult<Response> {
-    let change = Change::State(Box::new(document(&headers, body)?));
-    let desired = apply(&engine, &headers, options, change).await?;
+    let change = Change::State(Box::new(state));
+    let desired = request.apply(change).await?;
     Ok(with_tag(&desired, Json(&desired.state)))
 }
 
@@ -177,13 +165,11 @@ pub(super) async fn put_state(
     responses((status = 200, body = DesiredState)),
 )]
 pub(super) async fn patch_state(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(patch): Document<Value>,
 ) -> HandlerResult<Response> {
-    let change = Change::PatchState(document(&headers, body)?);
-    let desired = apply(&engine, &headers, options, change).await?;
+    let change = Change::PatchState(patch);
+    let desired = request.apply(change).await?;
     Ok(with_tag(&desired, Json(&desired.state)))
 }
 
@@ -210,13 +196,11 @@ pub(super) async fn switch(State(engine): State<EngineHandle>) -> HandlerResult<
     responses((status = 200, body = SwitchSpec)),
 )]
 pub(super) async fn patch_switch(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(patch): Document<Value>,
 ) -> HandlerResult<Response> {
-    let change = Change::PatchSwitch(document(&headers, body)?);
-    let desired = apply(&engine, &headers, options, change).await?;
+    let change = Change::PatchSwitch(patch);
+    let desired = request.apply(change).await?;
     Ok(with_tag(&desired, Json(&desired.state.switch)))
 }
 
@@ -243,9 +227,8 @@ pub(super) async fn segments(State(engine): State<EngineHandle>) -> HandlerResul
 )]
 pub(super) async fn show_segment(
     State(engine): State<EngineHandle>,
-    path: Name,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let name = name(path)?;
     let desired = engine.desired().await?;
     let segment = segment(&desired, &name)?;
     Ok(with_tag(&desired, Json(segment)))
@@ -260,14 +243,11 @@ pub(super) async fn show_segment(
     responses((status = 201, body = SegmentStatus)),
 )]
 pub(super) async fn add_segment(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(spec): Document<SegmentSpec>,
 ) -> HandlerResult<Response> {
-    let spec: SegmentSpec = document(&headers, body)?;
     let name = spec.name.clone();
-    let desired = apply_one(&engine, &headers, options, Change::AddSegment(spec)).await?;
+    let desired = request.apply_one(Change::AddSegment(spec)).await?;
     let location = [(LOCATION, format!("/v1/segments/{name}"))];
     let created = (
         StatusCode::CREATED,
@@ -287,16 +267,12 @@ pub(super) async fn add_segment(
     responses((status = 200, body = SegmentStatus)),
 )]
 pub(super) async fn set_segment(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName(name): PathName,
+    Document(patch): Document<SegmentPatch>,
 ) -> HandlerResult<Response> {
-    let patch: SegmentPatch = document(&headers, body)?;
-    let name = name(path)?;
     let change = Change::SetSegment(name.clone(), patch);
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let desired = request.apply_one(change).await?;
     let segment = segment(&desired, &name)?;
     Ok(with_tag(&desired, Json(segment)))
 }
@@ -309,13 +285,11 @@ pub(super) async fn set_segment(
     responses((status = 204)),
 )]
 pub(super) async fn remove_segment(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let change = Change::RemoveSegment(name(path)?);
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let change = Change::RemoveSegment(name);
+    let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, StatusCode::NO_CONTENT))
 }
 
@@ -342,12 +316,11 @@ pub(super) async fn ports(
 )]
 pub(super) async fn show_port(
     State(engine): State<EngineHandle>,
-    path: Name,
+    PathName(name): PathName,
 ) -> HandlerResult<Json<PortStatus>> {
-    let name = name(path)?;
     let mut ports = engine.ports().await?.ports.into_iter();
     let port = ports.find(|port| port.name == name);
-    Ok(Json(port.ok_or_else(|| Problem::no_such_port(&name))?))
+    Ok(Json(port.ok_or_else(|| Problem::no_such("port", &name))?))
 }
 
 /// Add a port
@@ -359,14 +332,11 @@ pub(super) async fn show_port(
     responses((status = 201, body = PortStatus)),
 )]
 pub(super) async fn add_port(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(port): Document<PortSpec>,
 ) -> HandlerResult<Response> {
-    let port: PortSpec = document(&headers, body)?;
     let location = [(LOCATION, format!("/v1/ports/{}", port.name))];
-    let desired = apply_one(&engine, &headers, options, Change::AddPort(Box::new(port))).await?;
+    let desired = request.apply_one(Change::AddPort(Box::new(port))).await?;
     let created = (StatusCode::CREATED, location, Json(&desired.port));
     Ok(with_tag(&desired, created))
 }
@@ -381,15 +351,12 @@ pub(super) async fn add_port(
     responses((status = 200, body = PortStatus)),
 )]
 pub(super) async fn set_port(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName(name): PathName,
+    Document(patch): Document<PortPatch>,
 ) -> HandlerResult<Response> {
-    let patch: PortPatch = document(&headers, body)?;
-    let change = Change::SetPort(name(path)?, patch);
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let change = Change::SetPort(name, patch);
+    let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, Json(&desired.port)))
 }
 
@@ -401,13 +368,11 @@ pub(super) async fn set_port(
     responses((status = 204)),
 )]
 pub(super) async fn remove_port(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let change = Change::RemovePort(name(path)?);
-    let desired = apply_one(&engine, &headers, options, change).await?;
+    let change = Change::RemovePort(name);
+    let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, StatusCode::NO_CONTENT))
 }
 
@@ -451,53 +416,11 @@ pub(super) struct IfNoneMatch {
     if_none_match: Option<String>,
 }
 
-/// Makes a change under the client's condition, or previews it; adds the list of differences where
-/// the client requests it.
-pub(super) async fn apply(
-    engine: &EngineHandle,
-    headers: &HeaderMap,
-    options: Options,
-    change: Change,
-) -> Result<Desired, Failure> {
-    let request = Request {
-        change,
-        condition: condition(headers)?,
-    };
-    let options = query(options)?;
-    let (before, mut desired) = if options.dry_run {
-        engine.preview(&request).await?
-    } else {
-        engine.change(request).await?
-    };
-    if options.changes {
-        desired.changes = Some(Difference::between(&before, &desired.state).changes);
-    }
-    Ok(desired)
-}
-
-/// Makes or previews a change whose preview has no other result than the differences.
-pub(super) async fn apply_one(
-    engine: &EngineHandle,
-    headers: &HeaderMap,
-    options: Options,
-    change: Change,
-) -> Result<Desired, Failure> {
-    let mut options = query(options)?;
-    options.changes |= options.dry_run;
-    apply(engine, headers, Ok(Query(options)), change).await
-}
-
-/// Returns the query of a request.
-pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
-    let Query(query) = query.map_err(|error| malformed_query(&error.body_text()))?;
-    Ok(query)
-}
-
 /// Returns a segment of the desired state.
 fn segment(desired: &Desired, name: &str) -> Result<SegmentStatus, Problem> {
     let mut all = desired::segments(&desired.state).into_iter();
     let segment = all.find(|segment| segment.name == name);
-    segment.ok_or_else(|| Problem::no_such_segment(name))
+    segment.ok_or_else(|| Problem::no_such("segment", name))
 }
 
 /// Adds the ETag of the desired state to a response, or replaces it by the requested differences.

@@ -2,13 +2,14 @@
 
 use api::v1::{ChangeOptions, MirrorSpec, MirrorsDocument, Problem};
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::LOCATION;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::handlers::{Body, IfMatch, Name, NamePath, Options, apply, query, with_tag};
-use super::requests::{Client, HandlerResult, document, name, same_name};
+use super::extractors::{ChangeRequest, Document, PathName};
+use super::handlers::{IfMatch, NamePath, with_tag};
+use super::requests::{HandlerResult, same_name};
 use crate::command::EngineHandle;
 use crate::desired::{self, Change, MirrorChange};
 
@@ -38,12 +39,11 @@ pub(super) async fn list(
 )]
 pub(super) async fn show(
     State(engine): State<EngineHandle>,
-    path: Name,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let name = name(path)?;
     let desired = engine.desired().await?;
     let mirror = desired.state.mirror(&name);
-    let mirror = mirror.ok_or_else(|| Problem::no_such_mirror(&name))?;
+    let mirror = mirror.ok_or_else(|| Problem::no_such("mirror", &name))?;
     Ok(with_tag(&desired, Json(mirror)))
 }
 
@@ -60,16 +60,13 @@ pub(super) async fn show(
     ),
 )]
 pub(super) async fn add(
-    Client(engine): Client,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    Document(mirror): Document<MirrorSpec>,
 ) -> HandlerResult<Response> {
-    let mirror: MirrorSpec = document(&headers, body)?;
-    let options: ChangeOptions = query(options)?;
+    let dry_run = request.options.dry_run;
     let change = Change::Mirror(MirrorChange::Add(mirror.clone()));
-    let desired = apply(&engine, &headers, Ok(Query(options)), change).await?;
-    if options.dry_run {
+    let desired = request.apply(change).await?;
+    if dry_run {
         return Ok(with_tag(&desired, Json(mirror)));
     }
     let location = [(LOCATION, format!("/v1/mirrors/{}", mirror.name))];
@@ -87,16 +84,13 @@ pub(super) async fn add(
     responses((status = 200, body = MirrorSpec)),
 )]
 pub(super) async fn put(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
-    body: Body,
+    request: ChangeRequest,
+    PathName(name): PathName,
+    Document(mirror): Document<MirrorSpec>,
 ) -> HandlerResult<Response> {
-    let mirror: MirrorSpec = document(&headers, body)?;
-    same_name(&name(path)?, &mirror.name)?;
+    same_name(&name, &mirror.name)?;
     let change = Change::Mirror(MirrorChange::Put(mirror.clone()));
-    let desired = apply(&engine, &headers, options, change).await?;
+    let desired = request.apply(change).await?;
     Ok(with_tag(&desired, Json(mirror)))
 }
 
@@ -109,12 +103,10 @@ pub(super) async fn put(
     responses((status = 204)),
 )]
 pub(super) async fn remove(
-    Client(engine): Client,
-    path: Name,
-    options: Options,
-    headers: HeaderMap,
+    request: ChangeRequest,
+    PathName(name): PathName,
 ) -> HandlerResult<Response> {
-    let change = Change::Mirror(MirrorChange::Remove(name(path)?));
-    let desired = apply(&engine, &headers, options, change).await?;
+    let change = Change::Mirror(MirrorChange::Remove(name));
+    let desired = request.apply(change).await?;
     Ok(with_tag(&desired, StatusCode::NO_CONTENT))
 }

@@ -1,22 +1,17 @@
 //! Parsing of requests, and the problems of malformed ones.
 
-use std::convert::Infallible;
-
 use api::v1::{Problem, ProblemKind};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::rejection::BytesRejection;
 use axum::http::header::{CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
-use channel::peer::Peer;
 use serde::de::DeserializeOwned;
 
 use super::{BODY_MAX, STATE_MAX};
-use crate::command::{Condition, EngineHandle};
-use crate::objects;
+use crate::command::Condition;
+use crate::json;
 
 /// A problem as a response.
 pub(super) struct Failure(Problem);
@@ -39,21 +34,6 @@ impl IntoResponse for Failure {
 /// Result of a handler.
 pub(super) type HandlerResult<T> = Result<T, Failure>;
 
-/// The engine, with the requester for the audit log.
-pub(super) struct Client(pub(super) EngineHandle);
-
-impl FromRequestParts<EngineHandle> for Client {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        engine: &EngineHandle,
-    ) -> Result<Self, Infallible> {
-        let peer = parts.extensions.get::<Peer>().copied();
-        Ok(Self(engine.on_behalf_of(peer)))
-    }
-}
-
 /// Returns the problem of a request that cannot be read.
 pub(super) fn malformed(detail: impl Into<String>) -> Problem {
     Problem::new(ProblemKind::Malformed, detail)
@@ -67,17 +47,11 @@ pub(super) fn malformed_query(text: &str) -> Problem {
         .map_or(text, |(_, what)| what);
     match what.split_once(": ") {
         Some((field, detail)) if !field.contains(' ') => {
-            let (detail, field) = objects::explain(detail, field);
+            let (detail, field) = json::explain(detail, field);
             malformed(detail).with_field(field)
         }
         _ => malformed(what),
     }
-}
-
-/// Returns the name in the path.
-pub(super) fn name(name: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
-    let Path(name) = name.map_err(|error| malformed(error.body_text()))?;
-    Ok(name)
 }
 
 /// Checks that the body has the name in the path.
@@ -99,16 +73,13 @@ pub(super) fn document<T: DeserializeOwned>(
         let detail = "the content type must be application/json";
         return Err(Problem::new(ProblemKind::UnsupportedMedia, detail));
     }
-    let mut json = serde_json::Deserializer::from_slice(&body);
-    if let Ok(document) = objects::read_quickly(&mut json)
-        && json.end().is_ok()
-    {
+    if let Ok(document) = serde_json::from_slice(&body) {
         return Ok(document);
     }
     // A second pass finds the place of the error; it takes twice as long.
     let mut json = serde_json::Deserializer::from_slice(&body);
-    let document = objects::read(&mut json).map_err(|error| objects::problem(&error))?;
-    json.end().map_err(|error| objects::syntax_error(&error))?;
+    let document = json::read(&mut json).map_err(|error| json::problem(&error))?;
+    json.end().map_err(|error| json::syntax_error(&error))?;
     Ok(document)
 }
 

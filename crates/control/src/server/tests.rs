@@ -34,7 +34,7 @@ use crate::rule_counts::Counted;
 /// Starts a capture of one frame, which has ended.
 fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<StartedCapture> {
     if port != "vm1" {
-        return Err(Problem::no_such_port(port));
+        return Err(Problem::no_such("port", port));
     }
     let (region, file) = Region::create(1, query.buffer).unwrap();
     let seen = Seen {
@@ -96,7 +96,7 @@ impl FakeEngine {
             }
             Command::PurgeFlows(port, reply) => {
                 let missing = port.filter(|name| self.desired.port(name).is_none());
-                let done = missing.map_or(Ok(()), |name| Err(Problem::no_such_port(&name)));
+                let done = missing.map_or(Ok(()), |name| Err(Problem::no_such("port", &name)));
                 drop(reply.send(done));
             }
             Command::Trace(request, reply) => drop(reply.send(Ok(TraceDocument {
@@ -145,7 +145,7 @@ impl FakeEngine {
 
     fn show(&self, name: &str) -> Result<PortStatus, Problem> {
         let port = self.desired.port(name);
-        let port = port.ok_or_else(|| Problem::no_such_port(name))?;
+        let port = port.ok_or_else(|| Problem::no_such("port", name))?;
         Ok(PortStatus::new(port, PortState::Waiting))
     }
 

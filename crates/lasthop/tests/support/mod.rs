@@ -173,7 +173,7 @@ impl Engine {
             }
             Request::Stats(reply) => drop(reply.send(Ok(self.stats()))),
             Request::Capture(port, _, reply) => {
-                drop(reply.send(Err(Problem::no_such_port(&port))));
+                drop(reply.send(Err(Problem::no_such("port", &port))));
             }
             Request::EndCapture(_, reply) => drop(reply.send(Ok(()))),
             Request::Fdb(filter, reply) => {
@@ -191,7 +191,7 @@ impl Engine {
             }
             Request::PurgeFlows(port, reply) => {
                 let missing = port.filter(|name| self.desired.port(name).is_none());
-                let done = missing.map_or(Ok(()), |name| Err(Problem::no_such_port(&name)));
+                let done = missing.map_or(Ok(()), |name| Err(Problem::no_such("port", &name)));
                 drop(reply.send(done));
             }
             Request::Trace(request, reply)

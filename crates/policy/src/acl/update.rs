@@ -47,10 +47,10 @@ fn note_changes(
         list: list(),
         rule: Box::new(rule.clone()),
     };
-    let apart = old.rules.apart(&new.rules);
+    let differing = old.rules.difference(&new.rules);
     let mut kept: Option<HashSet<&str>> = None;
-    let mut rest = apart.others.iter().copied().peekable();
-    for before in apart.own {
+    let mut rest = differing.others.iter().copied().peekable();
+    for before in differing.own {
         if changes.len() > MAX_SINGLE_CHANGES {
             return None;
         }
@@ -61,7 +61,13 @@ fn note_changes(
                 rest.next();
             }
             _ => {
-                let names = || apart.others.iter().map(|rule| rule.name.as_str()).collect();
+                let names = || {
+                    differing
+                        .others
+                        .iter()
+                        .map(|rule| rule.name.as_str())
+                        .collect()
+                };
                 if kept
                     .get_or_insert_with(names)
                     .contains(before.name.as_str())
@@ -76,7 +82,7 @@ fn note_changes(
         }
     }
     // New rules go behind all others.
-    if rest.peek().is_some() && !apart.at_end {
+    if rest.peek().is_some() && !differing.at_end {
         return None;
     }
     changes.extend(rest.take(MAX_SINGLE_CHANGES + 1).map(put));

@@ -7,16 +7,28 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::shared::{Named, Shared};
+use crate::v1::objects::objects;
+
+use super::chunked_list::{ChunkedList, Named};
+
+objects!(
+    AccessModel,
+    AddressSet,
+    Group,
+    SegmentDefault,
+    AccessListSpec,
+    LogSpec,
+    RuleSpec
+);
 
 /// All access lists, with their groups and address sets.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct AccessModel {
     /// Address sets, for `@name` in rules.
-    #[serde(alias = "address_set", skip_serializing_if = "Shared::is_empty")]
+    #[serde(alias = "address_set", skip_serializing_if = "ChunkedList::is_empty")]
     #[schema(value_type = Vec<AddressSet>)]
-    pub address_sets: Shared<AddressSet>,
+    pub address_sets: ChunkedList<AddressSet>,
     /// Groups of ports.
     #[serde(alias = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
@@ -44,7 +56,7 @@ impl AccessModel {
 
 /// A named set of addresses.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct AddressSet {
     /// Its name.
     pub name: String,
@@ -60,7 +72,7 @@ impl Named for AddressSet {
 
 /// A named group of ports.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 #[schema(as = PortGroup)]
 pub struct Group {
     /// Its name.
@@ -81,19 +93,9 @@ pub enum Otherwise {
     Deny,
 }
 
-impl Otherwise {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
-    }
-}
-
 /// The default actions of a segment. A segment without any allows both directions.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SegmentDefault {
     /// The segment's name.
     pub segment: String,
@@ -128,7 +130,7 @@ impl Direction {
 
 /// An access list and the ports to which it applies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct AccessListSpec {
     /// Its name.
     pub name: String,
@@ -144,9 +146,9 @@ pub struct AccessListSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
     /// The rules. The matching rule of the highest `priority` decides; among equal ones the first.
-    #[serde(default, alias = "rule", skip_serializing_if = "Shared::is_empty")]
+    #[serde(default, alias = "rule", skip_serializing_if = "ChunkedList::is_empty")]
     #[schema(value_type = Vec<RuleSpec>)]
-    pub rules: Shared<RuleSpec>,
+    pub rules: ChunkedList<RuleSpec>,
 }
 
 impl AccessListSpec {
@@ -154,7 +156,7 @@ impl AccessListSpec {
     #[must_use]
     pub fn without_rules(&self) -> Self {
         Self {
-            rules: Shared::default(),
+            rules: ChunkedList::default(),
             name: self.name.clone(),
             direction: self.direction,
             segments: self.segments.clone(),
@@ -205,20 +207,9 @@ pub enum Pieces {
     Later,
 }
 
-impl Pieces {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Whole => "whole",
-            Self::First => "first",
-            Self::Later => "later",
-        }
-    }
-}
-
 /// Logging of a rule: a line for each new flow that it decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 #[schema(as = AccessLog)]
 pub struct LogSpec {
     /// Maximum number of lines a second.
@@ -240,7 +231,7 @@ pub enum PortText {
 
 /// A rule: its match and its action. A field that is absent matches everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct RuleSpec {
     /// Its name, unique in its list. Counters and logs have the names of list and rule.
     pub name: String,

@@ -3,12 +3,16 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::DEFAULT_SEGMENT;
+
+objects!(StaticEntry);
 
 /// A static FDB entry: the address is not learned, does not age and does not move. No other port
 /// may use it as a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct StaticEntry {
     /// The segment. Default: `default`.
     #[serde(default = "default_segment")]

@@ -5,11 +5,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::switch::Auto;
+
+objects!(HelpersSpec);
 
 /// Helpers: threads on idle cores that help busy workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct HelpersSpec {
     /// Whether helpers run.
     #[schema(value_type = EnabledText)]

@@ -3,6 +3,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
+objects!(RateLimit, FloodLimit, LimitsSpec);
+
 /// Reads a number with a decimal prefix of the SI: `1500`, `100k`, `2.5M`, `1G`, `1T`.
 ///
 /// ```
@@ -39,7 +43,7 @@ pub fn parse_si(text: &str) -> Option<u64> {
 /// Rate limits in one direction. A segmentation-offload frame counts as the frames that it becomes
 /// on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct RateLimit {
     /// Frames a second, 1 to 10^9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +62,7 @@ pub struct RateLimit {
 
 /// Limit of frames that are flooded (storm control).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct FloodLimit {
     /// Frames a second, 1 to 10^9.
     pub packets_per_second: u64,
@@ -69,7 +73,7 @@ pub struct FloodLimit {
 
 /// All limits of a port. Without a field there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct LimitsSpec {
     /// Limit of frames from the guest. Frames above it wait in the guest's own queue; none is
     /// dropped.

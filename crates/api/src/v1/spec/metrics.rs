@@ -3,9 +3,13 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
+objects!(MetricsSpec);
+
 /// A socket for metrics, in addition to the API's socket, which always serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct MetricsSpec {
     /// An address of this host itself with a port, like `127.0.0.1:9464`, or `unix:` and the path
     /// of a socket; a relative one starts at the runtime directory.

@@ -3,6 +3,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
+objects!(MirrorSpec);
+
 /// Directions of a mirrored port, as seen from the switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -17,15 +21,6 @@ pub enum MirrorDirection {
 }
 
 impl MirrorDirection {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Both => "both",
-            Self::In => "in",
-            Self::Out => "out",
-        }
-    }
-
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -34,7 +29,7 @@ impl MirrorDirection {
 /// A mirror: copies frames of ports or of segments to a port; without ports and segments, frames of
 /// all ports. Only frames that match the filter are copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct MirrorSpec {
     /// The mirror's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]

@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::{DEFAULT_SEGMENT, LimitsSpec, PortSecurityPatch, PortSecuritySpec, present};
+
+objects!(PortSpec, PortPatch);
 
 /// Kinds of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -107,7 +111,7 @@ impl AdminState {
 
 /// The desired state of a port: body of `POST /v1/ports`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSpec {
     /// The port's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
@@ -140,6 +144,18 @@ pub struct PortSpec {
     /// closed, whatever the mode permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_user: Option<String>,
+    /// The driver of an uplink. Default: `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<UplinkDriver>,
+    /// The host's interface of an uplink or a TAP port. Default for a TAP port: the port's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Address and prefix length of a TAP port's interface, like `10.0.0.1/24`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The network namespace of the interface, by name or path. Default: the namespace of Lasthop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
     /// Maximum number of queue pairs offered to the guest, 1 to 64. Default: 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 64)]
@@ -164,18 +180,6 @@ pub struct PortSpec {
     #[serde(default = "weight", skip_serializing_if = "is_usual")]
     #[schema(minimum = 1, maximum = 1000)]
     pub weight: u16,
-    /// The driver of an uplink. Default: `auto`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub driver: Option<UplinkDriver>,
-    /// The host's interface of an uplink or a TAP port. Default for a TAP port: the port's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface: Option<String>,
-    /// Address and prefix length of a TAP port's interface, like `10.0.0.1/24`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<String>,
-    /// The network namespace of the interface, by name or path. Default: the namespace of Lasthop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub netns: Option<String>,
     /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
     /// Known VMMs need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -242,7 +246,7 @@ impl PortSpec {
 /// An absent field is unchanged; `null` resets an optional one, like `mac`, `mtu` or `user`, to its
 /// default. Name and kind do not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortPatch {
     /// The new administrative state; the port's connection stays open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -254,35 +258,19 @@ pub struct PortPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// The new owner of the socket; the port's connection stays open.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub user: Option<Option<String>>,
     /// The new group of the socket.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub group: Option<Option<String>>,
     /// The new mode of the socket.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub mode: Option<Option<String>>,
     /// The only user whose processes may connect; `null` for any.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub peer_user: Option<Option<String>>,
     /// The new number of queue pairs; the port's connection is closed.
@@ -295,38 +283,22 @@ pub struct PortPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<Vec<String>>,
     /// The new MAC address, or none.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub mac: Option<Option<String>>,
     /// The new MTU, or none.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>)]
     pub mtu: Option<Option<u16>>,
     /// The new weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
     /// Changes of port security, itself a merge patch; `null` resets all of it.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<PortSecurityPatch>)]
     pub port_security: Option<Option<PortSecurityPatch>>,
     /// Changes of the limits, itself a merge patch; `null` removes all.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<LimitsSpec>)]
     pub limits: Option<serde_json::Value>,
 }

@@ -7,8 +7,12 @@ use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::present;
 use crate::v1::old_names;
+
+objects!(PortSecuritySpec, PortSecurityPatch);
 
 /// Address rules without a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -75,7 +79,7 @@ impl<'de> Visitor<'de> for AllowedVisitor {
 /// Port security: what a port's guest may send. The defaults of a vhost-user port are those for a
 /// single host; other ports are not restricted by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSecuritySpec {
     /// Source MAC addresses. Default for a vhost-user port: its `mac`, or `sticky` without one; for
     /// others `any`.
@@ -142,54 +146,22 @@ impl Default for PortSecurityStatus {
 /// A change to port security, a JSON merge patch (RFC 7396). An absent field is unchanged; `null`
 /// resets it to its default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSecurityPatch {
     /// Source MAC addresses.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Allowed>)]
     pub macs: Option<Option<Allowed>>,
     /// IP addresses and networks.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Allowed>)]
     pub addresses: Option<Option<Allowed>>,
     /// Whether the guest may serve DHCP.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub dhcp_server: Option<Option<bool>>,
     /// Whether the guest may be a router.
-    #[serde(
-        default,
-        deserialize_with = "present",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub router: Option<Option<bool>>,
-}
-
-impl PortSecurityPatch {
-    /// Returns port security with the patch applied; without a patch, the defaults.
-    pub fn applied(patch: Option<&Self>, to: &PortSecuritySpec) -> PortSecuritySpec {
-        let Some(patch) = patch.cloned() else {
-            return PortSecuritySpec::default();
-        };
-        let old = to.clone();
-        PortSecuritySpec {
-            macs: patch.macs.unwrap_or(old.macs),
-            addresses: patch.addresses.unwrap_or(old.addresses),
-            dhcp_server: patch.dhcp_server.unwrap_or(old.dhcp_server),
-            router: patch.router.unwrap_or(old.router),
-        }
-    }
 }

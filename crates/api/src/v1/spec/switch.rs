@@ -5,11 +5,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::v1::objects::objects;
+
 use super::HelpersSpec;
+
+objects!(SwitchSpec, CoalescingSpec);
 
 /// The switch as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct SwitchSpec {
     /// The switch's name, for people: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
@@ -55,7 +59,7 @@ impl Default for SwitchSpec {
 /// Interrupt coalescing: the rate of notifications of a guest that runs. A guest that sleeps is
 /// notified at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct CoalescingSpec {
     /// Whether notifications are coalesced; if not, the guest is notified whenever it asks for it.
     pub enabled: bool,

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{PORT, read, wrong};
-use crate::objects;
+use crate::json;
 
 #[test]
 fn old_keys_of_files() {
@@ -48,7 +48,7 @@ fn old_values_of_files() {
 #[test]
 fn old_names_in_documents() {
     fn said<T: DeserializeOwned + std::fmt::Debug>(document: Value) -> String {
-        let problem = objects::problem(&objects::read::<T, _>(document).unwrap_err());
+        let problem = json::problem(&json::read::<T, _>(document).unwrap_err());
         assert_eq!(problem.status, 422, "{problem}");
         problem.to_string()
     }

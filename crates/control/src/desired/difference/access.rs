@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::v1::{AccessListSpec, AccessModel, Apart, Named, RuleSpec, Shared};
+use api::v1::{AccessListSpec, AccessModel, ChunkedList, ListDifference, Named, RuleSpec};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -84,10 +84,10 @@ pub(super) fn count(old: &AccessModel, new: &AccessModel) -> usize {
 /// Returns the differing parts of two lists, without shared chunks and without the equal
 /// beginnings.
 fn differing<'a, T: Named + PartialEq>(
-    old: &'a Shared<T>,
-    new: &'a Shared<T>,
+    old: &'a ChunkedList<T>,
+    new: &'a ChunkedList<T>,
 ) -> (Vec<&'a T>, Vec<&'a T>) {
-    let Apart { own, others, .. } = old.apart(new);
+    let ListDifference { own, others, .. } = old.difference(new);
     let pairs = own.iter().zip(&others);
     let pairs = pairs.take_while(|(a, b)| a.name() == b.name());
     let same: Vec<bool> = pairs.map(|(a, b)| a == b).collect();

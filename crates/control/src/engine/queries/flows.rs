@@ -77,7 +77,7 @@ impl Engine {
         }
         let number = |name: &String| {
             let id = self.saved.numbers.ports.get(name).copied();
-            id.ok_or_else(|| Problem::no_such_port(name).with_field("port"))
+            id.ok_or_else(|| Problem::no_such("port", name).with_field("port"))
         };
         let port = filter.port.as_ref().map(number).transpose()?;
         Ok(FlowDumpRequest { port, limit })

@@ -2,7 +2,7 @@
 //! they are separate parts of the file, and a change writes only the parts that differ.
 //!
 //! ```text
-//! document -> directory: groups, defaults, lists -> pieces: address sets, rules
+//! document -> directory: groups, defaults, lists -> chunks: address sets, rules
 //! ```
 
 use std::any::Any;
@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use api::v1::{AccessListSpec, AccessModel, Group, Named, Piece, SegmentDefault, Shared};
+use api::v1::{AccessListSpec, AccessModel, Chunk, ChunkedList, Group, Named, SegmentDefault};
 use channel::state::{Part, Place, StateFile};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -29,30 +29,30 @@ struct Directory {
     lists: Vec<(AccessListSpec, Vec<Part>)>,
 }
 
-/// Pieces in the file, by their addresses in memory. Holding the piece keeps its address unique.
-type Pieces = HashMap<usize, (Arc<dyn Any + Send + Sync>, Part)>;
+/// Chunks in the file, by their addresses in memory. Holding the chunk keeps its address unique.
+type Chunks = HashMap<usize, (Arc<dyn Any + Send + Sync>, Part)>;
 
-/// Encoded pieces by their addresses in memory: encoding many of them as JSON takes time.
+/// Encoded chunks by their addresses in memory: encoding many of them as JSON takes time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct EncodedPieces(HashMap<usize, (Arc<dyn Any + Send + Sync>, Vec<u8>)>);
+pub(crate) struct EncodedChunks(HashMap<usize, (Arc<dyn Any + Send + Sync>, Vec<u8>)>);
 
 /// Access lists of the last document in the file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     access: Arc<AccessModel>,
     directory: Option<Part>,
-    pieces: Pieces,
+    chunks: Chunks,
     place: Place,
 }
 
-/// Writes the pieces that are not in the file yet.
+/// Writes the chunks that are not in the file yet.
 struct Writer<'a> {
     file: &'a StateFile,
-    old: &'a Pieces,
-    ahead: &'a EncodedPieces,
-    /// All pieces move to the other half of the file.
+    old: &'a Chunks,
+    ahead: &'a EncodedChunks,
+    /// All chunks move to the other half of the file.
     anew: bool,
-    pieces: Pieces,
+    chunks: Chunks,
     place: Place,
 }
 
@@ -62,25 +62,25 @@ impl Lists {
     /// # Errors
     /// A part is malformed.
     pub(super) fn load(file: &StateFile, directory: Part) -> io::Result<Self> {
-        let mut pieces = Pieces::new();
+        let mut chunks = Chunks::new();
         let found: Directory = read(file, directory)?;
         let mut lists = Vec::with_capacity(found.lists.len());
         for (list, rules) in found.lists {
-            let rules = read_all(file, rules, &mut pieces)?;
+            let rules = read_all(file, rules, &mut chunks)?;
             lists.push(AccessListSpec { rules, ..list });
         }
         let access = AccessModel {
-            address_sets: read_all(file, found.address_sets, &mut pieces)?,
+            address_sets: read_all(file, found.address_sets, &mut chunks)?,
             groups: found.groups,
             defaults: found.defaults,
             lists,
         };
-        let parts = pieces.values().map(|(_, part)| *part);
+        let parts = chunks.values().map(|(_, part)| *part);
         Ok(Self {
             access: Arc::new(access),
             directory: Some(directory),
             place: Place::behind(parts.chain([directory])),
-            pieces,
+            chunks,
         })
     }
 
@@ -101,17 +101,17 @@ impl Lists {
     pub(super) fn with(
         &self,
         access: &Arc<AccessModel>,
-        ahead: &EncodedPieces,
+        ahead: &EncodedChunks,
         file: &StateFile,
     ) -> io::Result<Self> {
         let (here, there) = (self.place.clone(), self.place.other_half());
-        let live: u64 = self.pieces.values().map(|(_, part)| part.len()).sum();
+        let live: u64 = self.chunks.values().map(|(_, part)| part.len()).sum();
         let writer = |place, anew| Writer {
             file,
-            old: &self.pieces,
+            old: &self.chunks,
             ahead,
             anew,
-            pieces: Pieces::new(),
+            chunks: Chunks::new(),
             place,
         };
         if self.place.used() > live + live / 2 + WASTE {
@@ -126,11 +126,11 @@ impl Lists {
     }
 }
 
-impl EncodedPieces {
-    /// Encodes the pieces of `new` that `old` does not have.
+impl EncodedChunks {
+    /// Encodes the chunks of `new` that `old` does not have.
     ///
     /// # Errors
-    /// A piece cannot be encoded as JSON.
+    /// A chunk cannot be encoded as JSON.
     pub(crate) fn new(old: &AccessModel, new: &AccessModel) -> io::Result<Self> {
         let mut encoded = Self::default();
         encoded.add(&[&old.address_sets], &new.address_sets)?;
@@ -141,31 +141,31 @@ impl EncodedPieces {
         Ok(encoded)
     }
 
-    fn add<T>(&mut self, had: &[&Shared<T>], list: &Shared<T>) -> io::Result<()>
+    fn add<T>(&mut self, had: &[&ChunkedList<T>], list: &ChunkedList<T>) -> io::Result<()>
     where
         T: Serialize + Send + Sync + 'static,
     {
-        let had = had.iter().flat_map(|list| list.pieces());
+        let had = had.iter().flat_map(|list| list.chunks());
         let had: HashSet<usize> = had.map(key).collect();
-        for piece in list
-            .pieces()
+        for chunk in list
+            .chunks()
             .iter()
-            .filter(|piece| !had.contains(&key(piece)))
+            .filter(|chunk| !had.contains(&key(chunk)))
         {
-            let kept: Arc<dyn Any + Send + Sync> = Arc::clone(piece) as _;
-            self.0.insert(key(piece), (kept, json(piece)?));
+            let kept: Arc<dyn Any + Send + Sync> = Arc::clone(chunk) as _;
+            self.0.insert(key(chunk), (kept, json(chunk)?));
         }
         Ok(())
     }
 }
 
-/// Returns the address of a piece, which is unique as long as the piece is held.
-fn key<T>(piece: &Arc<Piece<T>>) -> usize {
-    Arc::as_ptr(piece).addr()
+/// Returns the address of a chunk, which is unique as long as the chunk is held.
+fn key<T>(chunk: &Arc<Chunk<T>>) -> usize {
+    Arc::as_ptr(chunk).addr()
 }
 
-fn json<T: Serialize>(piece: &Piece<T>) -> io::Result<Vec<u8>> {
-    serde_json::to_vec(piece.elements()).map_err(io::Error::other)
+fn json<T: Serialize>(chunk: &Chunk<T>) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(chunk.elements()).map_err(io::Error::other)
 }
 
 impl Writer<'_> {
@@ -178,7 +178,7 @@ impl Writer<'_> {
         Ok(Lists {
             access: Arc::clone(access),
             directory,
-            pieces: self.pieces,
+            chunks: self.chunks,
             place: self.place,
         })
     }
@@ -198,13 +198,13 @@ impl Writer<'_> {
         self.file.save_part(&mut self.place, &json)
     }
 
-    fn write_all<T>(&mut self, list: &Shared<T>) -> io::Result<Vec<Part>>
+    fn write_all<T>(&mut self, list: &ChunkedList<T>) -> io::Result<Vec<Part>>
     where
         T: Serialize + Send + Sync + 'static,
     {
-        let mut parts = Vec::with_capacity(list.pieces().len());
-        for piece in list.pieces() {
-            let key = key(piece);
+        let mut parts = Vec::with_capacity(list.chunks().len());
+        for chunk in list.chunks() {
+            let key = key(chunk);
             let part = match (self.old.get(&key), self.ahead.0.get(&key)) {
                 (Some((_, part)), _) if !self.anew => *part,
                 (Some((_, part)), _) => {
@@ -212,10 +212,10 @@ impl Writer<'_> {
                     self.file.save_part(&mut self.place, &json)?
                 }
                 (None, Some((_, json))) => self.file.save_part(&mut self.place, json)?,
-                (None, None) => self.file.save_part(&mut self.place, &json(piece)?)?,
+                (None, None) => self.file.save_part(&mut self.place, &json(chunk)?)?,
             };
-            let kept: Arc<dyn Any + Send + Sync> = Arc::clone(piece) as _;
-            self.pieces.insert(key, (kept, part));
+            let kept: Arc<dyn Any + Send + Sync> = Arc::clone(chunk) as _;
+            self.chunks.insert(key, (kept, part));
             parts.push(part);
         }
         Ok(parts)
@@ -226,16 +226,20 @@ fn read<T: DeserializeOwned>(file: &StateFile, part: Part) -> io::Result<T> {
     serde_json::from_slice(&file.load_part(part)?).map_err(super::malformed)
 }
 
-fn read_all<T>(file: &StateFile, parts: Vec<Part>, pieces: &mut Pieces) -> io::Result<Shared<T>>
+fn read_all<T>(
+    file: &StateFile,
+    parts: Vec<Part>,
+    chunks: &mut Chunks,
+) -> io::Result<ChunkedList<T>>
 where
     T: DeserializeOwned + Named + Send + Sync + 'static,
 {
-    let mut list = Shared::default();
+    let mut list = ChunkedList::default();
     for part in parts {
-        list.push_piece(read(file, part)?);
-        if let Some(piece) = list.pieces().last() {
-            let kept: Arc<dyn Any + Send + Sync> = Arc::clone(piece) as _;
-            pieces.insert(key(piece), (kept, part));
+        list.push_chunk(read(file, part)?);
+        if let Some(chunk) = list.chunks().last() {
+            let kept: Arc<dyn Any + Send + Sync> = Arc::clone(chunk) as _;
+            chunks.insert(key(chunk), (kept, part));
         }
     }
     Ok(list)

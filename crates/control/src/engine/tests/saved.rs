@@ -14,7 +14,7 @@ use port::PortId;
 use proptest::prelude::*;
 use testkit::samples::sample;
 
-use crate::engine::saved::EncodedPieces;
+use crate::engine::saved::EncodedChunks;
 use crate::engine::{Saved, SavedStation};
 use crate::rule_counts::Count;
 
@@ -133,11 +133,11 @@ proptest! {
             }
             // Pieces may have been encoded before, with the same result.
             if at % 2 == 0 {
-                saved.encoded = EncodedPieces::new(&before.access, &access).unwrap();
+                saved.encoded = EncodedChunks::new(&before.access, &access).unwrap();
             }
             saved.desired.access = Arc::new(access);
             saved.store(&file).unwrap();
-            saved.encoded = EncodedPieces::default();
+            saved.encoded = EncodedChunks::default();
             let is_valid = valid(&file);
             set_valid(&file, &was_valid);
             prop_assert_eq!(&Saved::load(&file).unwrap().desired, &before);

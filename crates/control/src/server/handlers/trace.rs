@@ -2,13 +2,12 @@
 
 use api::v1::{FlowsDocument, FlowsFilter, PurgeFilter, TraceDocument, TraceRequest};
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::StatusCode;
 
-use super::{Body, query};
 use crate::command::EngineHandle;
-use crate::server::requests::{Client, HandlerResult, document};
+use crate::server::extractors::{Client, Document, Filter};
+use crate::server::requests::HandlerResult;
 
 /// Trace a frame
 ///
@@ -23,10 +22,8 @@ use crate::server::requests::{Client, HandlerResult, document};
 )]
 pub(in crate::server) async fn trace(
     State(engine): State<EngineHandle>,
-    headers: HeaderMap,
-    body: Body,
+    Document(request): Document<TraceRequest>,
 ) -> HandlerResult<Json<TraceDocument>> {
-    let request: TraceRequest = document(&headers, body)?;
     Ok(Json(engine.trace(request).await?))
 }
 
@@ -43,9 +40,9 @@ pub(in crate::server) async fn trace(
 )]
 pub(in crate::server) async fn purge(
     Client(engine): Client,
-    filter: Result<Query<PurgeFilter>, QueryRejection>,
+    Filter(filter): Filter<PurgeFilter>,
 ) -> HandlerResult<StatusCode> {
-    engine.purge_flows(query(filter)?.port).await?;
+    engine.purge_flows(filter.port).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -59,7 +56,7 @@ pub(in crate::server) async fn purge(
 )]
 pub(in crate::server) async fn flows(
     State(engine): State<EngineHandle>,
-    filter: Result<Query<FlowsFilter>, QueryRejection>,
+    Filter(filter): Filter<FlowsFilter>,
 ) -> HandlerResult<Json<FlowsDocument>> {
-    Ok(Json(engine.flows(query(filter)?).await?))
+    Ok(Json(engine.flows(filter).await?))
 }

@@ -43,10 +43,12 @@ fn allowed(text: &str) -> Result<Setting, String> {
 impl PortSecurity {
     /// Returns the API's object for a new port.
     pub(super) fn spec(&self) -> PortSecuritySpec {
-        PortSecurityPatch::applied(
-            self.patch().flatten().as_ref(),
-            &PortSecuritySpec::default(),
-        )
+        PortSecuritySpec {
+            macs: self.macs.clone().and_then(|setting| setting.0),
+            addresses: self.addresses.clone().and_then(|setting| setting.0),
+            dhcp_server: self.dhcp_server,
+            router: self.router,
+        }
     }
 
     /// Returns the merge patch, or `None` without changes.

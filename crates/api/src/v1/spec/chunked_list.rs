@@ -1,4 +1,6 @@
-//! Long lists of named elements that are cheap to copy and to compare: copies share equal chunks.
+//! A persistent list in chunks: copies share equal chunks, so that a copy with one change costs one
+//! chunk, not a list of 100 000 rules, and shared chunks need not be compared, hashed or written
+//! again. (A tree would make the list of chunks persistent, too; with some hundred it is short.)
 
 use std::fmt;
 use std::ops::Index;
@@ -8,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Maximum number of elements in a chunk of a longer list. A change of one element copies its
 /// chunk.
-const PIECE: usize = 128;
+const CHUNK_LEN: usize = 128;
 
 /// An element with a name.
 pub trait Named {
@@ -16,12 +18,12 @@ pub trait Named {
     fn name(&self) -> &str;
 }
 
-/// A list in chunks, which copies share: a change copies one chunk. Otherwise it behaves like a
-/// `Vec`; the bounds of chunks have no meaning.
-pub struct Shared<T>(Vec<Arc<Piece<T>>>);
+/// A persistent list in chunks, which copies share: a change copies one chunk. Otherwise it behaves
+/// like a `Vec`; the bounds of chunks have no meaning.
+pub struct ChunkedList<T>(Vec<Arc<Chunk<T>>>);
 
 /// Consecutive elements of a list, at least one. Immutable.
-pub struct Piece<T> {
+pub struct Chunk<T> {
     elements: Vec<T>,
     /// Hashes of the names, which make a search by name fast.
     names: Vec<u64>,
@@ -29,7 +31,7 @@ pub struct Piece<T> {
 }
 
 /// The differing middle parts of two lists, without their common first and last chunks.
-pub struct Apart<'a, T> {
+pub struct ListDifference<'a, T> {
     /// The part of the first list.
     pub own: Vec<&'a T>,
     /// The part of the second list.
@@ -44,7 +46,7 @@ fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-impl<T: Named> Piece<T> {
+impl<T: Named> Chunk<T> {
     /// Returns `None` without elements.
     fn new(elements: Vec<T>) -> Option<Arc<Self>> {
         let names = elements.iter().map(|element| hash(element.name()));
@@ -65,7 +67,7 @@ impl<T: Named> Piece<T> {
     }
 }
 
-impl<T> Piece<T> {
+impl<T> Chunk<T> {
     /// Returns the elements.
     #[must_use]
     pub fn elements(&self) -> &[T] {
@@ -78,16 +80,16 @@ impl<T> Piece<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> ChunkedList<T> {
     /// Returns an iterator over the elements.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
-        self.0.iter().flat_map(|piece| &piece.elements)
+        self.0.iter().flat_map(|chunk| &chunk.elements)
     }
 
     /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.iter().map(|piece| piece.elements.len()).sum()
+        self.0.iter().map(|chunk| chunk.elements.len()).sum()
     }
 
     /// Returns whether the list is empty.
@@ -98,23 +100,23 @@ impl<T> Shared<T> {
 
     /// Returns the chunks.
     #[must_use]
-    pub fn pieces(&self) -> &[Arc<Piece<T>>] {
+    pub fn chunks(&self) -> &[Arc<Chunk<T>>] {
         &self.0
     }
 
     /// Returns the parts in which this list and another differ.
     #[must_use]
-    pub fn apart<'a>(&'a self, other: &'a Self) -> Apart<'a, T> {
-        let same = |(a, b): &(&Arc<Piece<T>>, &Arc<Piece<T>>)| Arc::ptr_eq(a, b);
+    pub fn difference<'a>(&'a self, other: &'a Self) -> ListDifference<'a, T> {
+        let same = |(a, b): &(&Arc<Chunk<T>>, &Arc<Chunk<T>>)| Arc::ptr_eq(a, b);
         let before = self.0.iter().zip(&other.0).take_while(same).count();
         let (own, others) = (&self.0[before..], &other.0[before..]);
         let behind = own.iter().rev().zip(others.iter().rev());
         let behind = behind.take_while(same).count();
-        let all = |pieces: &'a [Arc<Piece<T>>]| {
-            let pieces = pieces[..pieces.len() - behind].iter();
-            pieces.flat_map(|piece| &piece.elements).collect()
+        let all = |chunks: &'a [Arc<Chunk<T>>]| {
+            let chunks = chunks[..chunks.len() - behind].iter();
+            chunks.flat_map(|chunk| &chunk.elements).collect()
         };
-        Apart {
+        ListDifference {
             own: all(own),
             others: all(others),
             at_end: behind == 0,
@@ -122,31 +124,35 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T: Named> Shared<T> {
+impl<T: Named> ChunkedList<T> {
     /// Appends the elements as one chunk.
-    pub fn push_piece(&mut self, elements: Vec<T>) {
-        self.0.extend(Piece::new(elements));
+    pub fn push_chunk(&mut self, elements: Vec<T>) {
+        self.0.extend(Chunk::new(elements));
     }
 }
 
-impl<T: Named + Clone> Shared<T> {
+impl<T: Named + Clone> ChunkedList<T> {
     /// Replaces the first element of the same name, or appends the element.
     pub fn put(&mut self, new: T) {
         let last = self.0.len().wrapping_sub(1);
         match self.find(new.name()) {
-            Some((piece, at)) => self.change(piece, |elements| elements[at] = new),
-            None if self.0.get(last).is_some_and(|p| p.elements.len() < PIECE) => {
+            Some((chunk, at)) => self.change(chunk, |elements| elements[at] = new),
+            None if self
+                .0
+                .get(last)
+                .is_some_and(|p| p.elements.len() < CHUNK_LEN) =>
+            {
                 self.change(last, |elements| elements.push(new));
             }
-            None => self.0.extend(Piece::new(vec![new])),
+            None => self.0.extend(Chunk::new(vec![new])),
         }
     }
 
     /// Removes the first element of this name; returns `false` if there is none.
     pub fn remove(&mut self, name: &str) -> bool {
         let found = self.find(name);
-        if let Some((piece, at)) = found {
-            self.change(piece, |elements| drop(elements.remove(at)));
+        if let Some((chunk, at)) = found {
+            self.change(chunk, |elements| drop(elements.remove(at)));
         }
         found.is_some()
     }
@@ -154,79 +160,79 @@ impl<T: Named + Clone> Shared<T> {
     /// Finds the first element of this name: the index of its chunk, and its index in the chunk.
     fn find(&self, name: &str) -> Option<(usize, usize)> {
         let hash = hash(name);
-        let mut pieces = self.0.iter().enumerate();
-        pieces.find_map(|(number, piece)| Some((number, piece.position(name, hash)?)))
+        let mut chunks = self.0.iter().enumerate();
+        chunks.find_map(|(number, chunk)| Some((number, chunk.position(name, hash)?)))
     }
 
-    fn change(&mut self, piece: usize, change: impl FnOnce(&mut Vec<T>)) {
-        let mut elements = self.0[piece].elements.clone();
+    fn change(&mut self, chunk: usize, change: impl FnOnce(&mut Vec<T>)) {
+        let mut elements = self.0[chunk].elements.clone();
         change(&mut elements);
-        self.0.splice(piece..=piece, Piece::new(elements));
+        self.0.splice(chunk..=chunk, Chunk::new(elements));
     }
 }
 
-impl<T> Default for Shared<T> {
+impl<T> Default for ChunkedList<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for ChunkedList<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Shared<T> {
+impl<T: fmt::Debug> fmt::Debug for ChunkedList<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
 
-impl<T: PartialEq> PartialEq for Shared<T> {
+impl<T: PartialEq> PartialEq for ChunkedList<T> {
     fn eq(&self, other: &Self) -> bool {
-        let Apart { own, others, .. } = self.apart(other);
+        let ListDifference { own, others, .. } = self.difference(other);
         own == others
     }
 }
 
-impl<T: Eq> Eq for Shared<T> {}
+impl<T: Eq> Eq for ChunkedList<T> {}
 
-impl<T> Index<usize> for Shared<T> {
+impl<T> Index<usize> for ChunkedList<T> {
     type Output = T;
 
     fn index(&self, mut at: usize) -> &T {
-        for piece in &self.0 {
-            match piece.elements.get(at) {
+        for chunk in &self.0 {
+            match chunk.elements.get(at) {
                 Some(element) => return element,
-                None => at -= piece.elements.len(),
+                None => at -= chunk.elements.len(),
             }
         }
         panic!("there is no such element");
     }
 }
 
-impl<T: Named> From<Vec<T>> for Shared<T> {
+impl<T: Named> From<Vec<T>> for ChunkedList<T> {
     fn from(elements: Vec<T>) -> Self {
         elements.into_iter().collect()
     }
 }
 
-impl<T: Named> FromIterator<T> for Shared<T> {
+impl<T: Named> FromIterator<T> for ChunkedList<T> {
     fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Self {
         let mut elements = elements.into_iter();
-        let next = || Piece::new(elements.by_ref().take(PIECE).collect());
+        let next = || Chunk::new(elements.by_ref().take(CHUNK_LEN).collect());
         Self(std::iter::from_fn(next).collect())
     }
 }
 
-impl<T: Serialize> Serialize for Shared<T> {
+impl<T: Serialize> Serialize for ChunkedList<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
 }
 
-impl<'de, T: Named + Deserialize<'de>> Deserialize<'de> for Shared<T> {
+impl<'de, T: Named + Deserialize<'de>> Deserialize<'de> for ChunkedList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Vec::deserialize(deserializer).map(Self::from)
     }
@@ -250,7 +256,7 @@ mod tests {
         (name.to_string(), value)
     }
 
-    fn vec(list: &Shared<Element>) -> Vec<Element> {
+    fn vec(list: &ChunkedList<Element>) -> Vec<Element> {
         list.iter().cloned().collect()
     }
 
@@ -262,7 +268,7 @@ mod tests {
             changes in prop::collection::vec((0..500u16, prop::option::of(0..3u8)), 0..40),
         ) {
             let mut plain: Vec<_> = (0..first).map(|name| element(name, 0)).collect();
-            let mut list = Shared::from(plain.clone());
+            let mut list = ChunkedList::from(plain.clone());
             for (name, value) in changes {
                 let (before, copy) = (plain.clone(), list.clone());
                 let at = plain.iter().position(|e| e.0 == name.to_string());
@@ -279,14 +285,16 @@ mod tests {
                 prop_assert_eq!(&vec(&list), &plain);
                 prop_assert_eq!(&vec(&copy), &before);
                 prop_assert_eq!(copy == list, before == plain);
-                prop_assert_eq!(&list, &Shared::from(plain.clone()));
+                prop_assert_eq!(&list, &ChunkedList::from(plain.clone()));
                 prop_assert_eq!((list.len(), list.is_empty()), (plain.len(), plain.is_empty()));
                 prop_assert!(plain.iter().enumerate().all(|(at, e)| list[at] == *e));
-                let apart = copy.apart(&list);
-                prop_assert!(apart.own.len() <= PIECE && apart.others.len() <= PIECE);
+                let differing = copy.difference(&list);
+                let lengths = [differing.own.len(), differing.others.len()];
+                prop_assert!(lengths.iter().all(|len| *len <= CHUNK_LEN));
                 let json = serde_json::to_string(&list).unwrap();
                 prop_assert_eq!(&json, &serde_json::to_string(&plain).unwrap());
-                prop_assert_eq!(&serde_json::from_str::<Shared<Element>>(&json).unwrap(), &list);
+                let again: ChunkedList<Element> = serde_json::from_str(&json).unwrap();
+                prop_assert_eq!(&again, &list);
             }
         }
     }

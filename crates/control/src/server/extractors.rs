@@ -1,0 +1,115 @@
+//! Parts of requests as the arguments of handlers, with the problems of malformed ones.
+
+use std::convert::Infallible;
+
+use api::v1::ChangeOptions;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use channel::peer::Peer;
+use serde::de::DeserializeOwned;
+
+use super::requests::{Failure, condition, document, malformed, malformed_query};
+use crate::command::{self, Condition, Desired, EngineHandle};
+use crate::desired::{Change, Difference};
+
+/// The engine, with the requester for the audit log.
+pub(super) struct Client(pub(super) EngineHandle);
+
+impl FromRequestParts<EngineHandle> for Client {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        engine: &EngineHandle,
+    ) -> Result<Self, Infallible> {
+        let peer = parts.extensions.get::<Peer>().copied();
+        Ok(Self(engine.on_behalf_of(peer)))
+    }
+}
+
+/// The name in the path, or another parameter or several of them.
+pub(super) struct PathName<T = String>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathName<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let path = Path::from_request_parts(parts, state).await;
+        let Path(name) = path.map_err(|error| malformed(error.body_text()))?;
+        Ok(Self(name))
+    }
+}
+
+/// The query.
+pub(super) struct Filter<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Filter<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let query = Query::from_request_parts(parts, state).await;
+        let Query(query) = query.map_err(|error| malformed_query(&error.body_text()))?;
+        Ok(Self(query))
+    }
+}
+
+/// The document in the body.
+pub(super) struct Document<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Document<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let headers = request.headers().clone();
+        let body = Bytes::from_request(request, state).await;
+        Ok(Self(document(&headers, body)?))
+    }
+}
+
+/// A request for a change, without the change itself.
+pub(super) struct ChangeRequest {
+    engine: EngineHandle,
+    condition: Condition,
+    pub(super) options: ChangeOptions,
+}
+
+impl FromRequestParts<EngineHandle> for ChangeRequest {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, engine: &EngineHandle) -> Result<Self, Failure> {
+        let Ok(Client(engine)) = Client::from_request_parts(parts, engine).await;
+        let Filter(options) = Filter::from_request_parts(parts, &engine).await?;
+        Ok(Self {
+            condition: condition(&parts.headers)?,
+            engine,
+            options,
+        })
+    }
+}
+
+impl ChangeRequest {
+    /// Makes a change under the client's condition, or previews it; adds the list of differences
+    /// where the client requests it.
+    pub(super) async fn apply(self, change: Change) -> Result<Desired, Failure> {
+        let request = command::Request {
+            change,
+            condition: self.condition,
+        };
+        let (before, mut desired) = if self.options.dry_run {
+            self.engine.preview(&request).await?
+        } else {
+            self.engine.change(request).await?
+        };
+        if self.options.changes {
+            desired.changes = Some(Difference::between(&before, &desired.state).changes);
+        }
+        Ok(desired)
+    }
+
+    /// Makes or previews a change whose preview has no other result than the differences.
+    pub(super) async fn apply_one(mut self, change: Change) -> Result<Desired, Failure> {
+        self.options.changes |= self.options.dry_run;
+        self.apply(change).await
+    }
+}
