@@ -118,7 +118,7 @@ fn request(args: &TraceArgs) -> TraceRequest {
 /// Traces each frame of a file.
 async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &str) -> ExitStatus {
     let unreadable = |error: io::Error| Failure::Invalid(format!("{name}: {error}"));
-    let mut capture = Capture::open(file).map_err(unreadable)?;
+    let mut capture = Capture::new(file);
     let mut request = request(args);
     let mut results = Results::default();
     loop {
