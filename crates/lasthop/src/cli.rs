@@ -76,7 +76,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Apply { file, how, .. } => with_client(&runtime_dir, async |client| {
             apply::apply(client, &runtime_dir, file, how, Reporter::Output).await
         }),
-        Command::Reload { how } => with_client(&runtime_dir, async |client| {
+        Command::Reload(how) => with_client(&runtime_dir, async |client| {
             apply::reload(client, &runtime_dir, how).await
         }),
         other => with_client(&runtime_dir, async |client| run::run(client, other).await),

@@ -26,7 +26,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Runs a command.
 pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
     match command {
-        Command::Status { output } => {
+        Command::Status(output) => {
             let response = client.get("/v1/status").await?;
             print::<StatusDocument>(output, &response, show::status)
         }
@@ -53,7 +53,7 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         Command::Run(_)
         | Command::Top
         | Command::Apply { .. }
-        | Command::Reload { .. }
+        | Command::Reload(_)
         | Command::Upgrade(_)
         | Command::SelfCheck { .. }
         | Command::Completions { .. }
@@ -82,7 +82,7 @@ pub(super) fn read<T: DeserializeOwned>(response: &Bytes) -> Result<T, Failure> 
 
 async fn port(client: &Client, command: Port) -> ExitStatus {
     match command {
-        Port::List { output } => {
+        Port::List(output) => {
             let response = client.get("/v1/ports").await?;
             print::<PortsDocument>(output, &response, |document| show::ports(&document.ports))
         }
@@ -126,7 +126,7 @@ async fn warn_about(client: &Client, port: &str) {
 
 async fn segment(client: &Client, command: Segment) -> ExitStatus {
     match command {
-        Segment::List { output } => {
+        Segment::List(output) => {
             let response = client.get("/v1/segments").await?;
             print::<SegmentsDocument>(output, &response, |all| show::segments(&all.segments))
         }
@@ -153,7 +153,7 @@ async fn segment(client: &Client, command: Segment) -> ExitStatus {
 
 async fn mirror(client: &Client, command: Mirror) -> ExitStatus {
     match command {
-        Mirror::List { output } => {
+        Mirror::List(output) => {
             let response = client.get("/v1/mirrors").await?;
             print::<MirrorsDocument>(output, &response, |all| show::mirrors(&all.mirrors))
         }
@@ -178,7 +178,7 @@ async fn mirror(client: &Client, command: Mirror) -> ExitStatus {
 
 async fn acl(client: &Client, command: Acl) -> ExitStatus {
     match command {
-        Acl::List { output } => {
+        Acl::List(output) => {
             let response = client.get(&counts_path(None)).await?;
             print(output, &response, show::access_lists)
         }
