@@ -87,7 +87,7 @@ pub(super) async fn apply(
     let new = config::parse(&text, &file, runtime_dir).map_err(invalid)?;
     names::check(&new).map_err(|error| invalid(config::error_in_text(&text, &file, &error)))?;
     let (response, tag) = client.get_tagged(STATE).await?;
-    let old: DesiredState = super::run::read(&response)?;
+    let old: DesiredState = super::client::read(&response)?;
     live::check(&old.switch, &new.switch)
         .map_err(|fixed| invalid(config::error_in_text(&text, &file, &fixed)))?;
     let warnings = desired::warnings(&new);
@@ -98,7 +98,7 @@ pub(super) async fn apply(
 /// Prints the effect of a change of a port: the fields, and whether the connection would close.
 pub(super) async fn dry_run(client: &Client, set: &Set) -> ExitStatus {
     let (response, tag) = client.get_tagged(STATE).await?;
-    let old: DesiredState = super::run::read(&response)?;
+    let old: DesiredState = super::client::read(&response)?;
     let patch = set.changes.patch();
     let new = desired::set_port(&old, &set.name, &patch, client.runtime_dir())?;
     let mut ports = new.ports.iter().filter(|port| port.name == set.name);

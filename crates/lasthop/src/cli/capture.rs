@@ -14,7 +14,7 @@ use pcap_parser::parse_interfacestatisticsblock_le;
 use tokio::time::timeout;
 
 use super::args::Capture;
-use super::client::{Client, Download, capture_path};
+use super::client::{Client, Download, with_query};
 use super::stop::Stop;
 use super::{ExitStatus, Failure, units};
 
@@ -32,8 +32,7 @@ const PACKET: u32 = 6;
 /// Writes a port's frames to a file until interrupted.
 pub(super) async fn capture(client: &Client, args: &Capture) -> ExitStatus {
     let mut file = Output::open(&args.write, args.force)?;
-    let path = capture_path(&args.port, &args.query());
-    let download = match client.open(&path).await {
+    let download = match open_stream(client, &args.port, &args.query()).await {
         Ok(download) => download,
         Err(failure) => {
             file.discard();
@@ -78,7 +77,7 @@ pub(super) async fn collect(
     port: &str,
     query: &CaptureQuery,
 ) -> Result<Collected, Failure> {
-    let download = client.open(&capture_path(port, query)).await?;
+    let download = open_stream(client, port, query).await?;
     let (mut blocks, mut file) = (Blocks::default(), Vec::new());
     let keep = |bytes: &[u8]| {
         file.extend_from_slice(bytes);
@@ -90,6 +89,15 @@ pub(super) async fn collect(
         frames: blocks.frames,
         is_complete: blocks.counts.is_some(),
     })
+}
+
+async fn open_stream(
+    client: &Client,
+    port: &str,
+    query: &CaptureQuery,
+) -> Result<Download, Failure> {
+    let path = format!("/v1/ports/{port}/capture");
+    client.open(&with_query(&path, query)?, None).await
 }
 
 /// Copies the stream to its end.

@@ -6,39 +6,29 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, FlowEntry, FlowsDocument, FlowsFilter, TRACE_MAX, Trace, TraceAction,
+    CaptureQuery, FlowEntry, FlowsDocument, PurgeFilter, TRACE_MAX, Trace, TraceAction,
     TraceDocument, TraceFrame, TraceRequest,
 };
 use hyper::Method;
 
 use super::args::{Expected, Flows, FlowsArgs, TraceArgs};
-use super::client::Client;
+use super::client::{Client, read, with_query};
 use super::pcap::{Capture, Captured};
-use super::run::{print, read};
+use super::run::{get_and_print, print};
 use super::tables::{Column, facts, table};
 use super::units::{self, count, rate};
 use super::{ExitStatus, Failure, capture, emit};
 
-/// Returns the path of the busiest flows.
-pub(super) fn flows_path(filter: &FlowsFilter) -> String {
-    let port = filter.port.iter().map(|name| format!("port={name}"));
-    let limit = filter.limit.iter().map(|limit| format!("limit={limit}"));
-    let query: Vec<String> = port.chain(limit).collect();
-    format!("/v1/flows?{}", query.join("&"))
-}
-
 /// Prints or purges cached flows.
 pub(super) async fn flows(client: &Client, args: FlowsArgs) -> ExitStatus {
     if let Some(Flows::Purge { port }) = args.command {
-        let port = port.map(|name| format!("?port={name}"));
-        let path = format!("/v1/flows{}", port.unwrap_or_default());
+        let path = with_query("/v1/flows", &PurgeFilter { port })?;
         client.delete(&path).await?;
         return emit("flows purged\n");
     }
-    let response = client.get(&flows_path(&args.filter())).await?;
-    print::<FlowsDocument>(args.output, &response, |document| {
-        flows_table(&document.flows)
-    })
+    let path = with_query("/v1/flows", &args.filter())?;
+    let show = |document: &FlowsDocument| flows_table(&document.flows);
+    get_and_print(client, &path, args.output, show).await
 }
 
 /// Traces frames.
