@@ -14,6 +14,7 @@ mod failure;
 mod generate;
 mod limits;
 mod pcap;
+mod rates;
 #[cfg(test)]
 mod reference;
 mod run;

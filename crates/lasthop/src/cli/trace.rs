@@ -15,7 +15,7 @@ use super::args::{Expected, Flows, FlowsArgs, TraceArgs};
 use super::client::{Client, read, with_query};
 use super::pcap::{Capture, Captured};
 use super::run::{get_and_print, print};
-use super::tables::{Column, facts, table};
+use super::tables::{Table, facts};
 use super::units::{self, count, rate};
 use super::{ExitStatus, Failure, capture, emit};
 
@@ -218,26 +218,14 @@ fn ago(ms: u32) -> String {
 }
 
 fn flows_table(flows: &[FlowEntry]) -> String {
-    let columns = [
-        Column::Number("PACKETS"),
-        Column::Number("RATE"),
-        Column::Number("IDLE"),
-        Column::Number("AGE"),
-        Column::Text("FRAMES"),
-        Column::Text("ACTION"),
-    ];
-    let row = |flow: &FlowEntry| {
-        vec![
-            count(flow.packets),
-            rate(flow.rate(), ""),
-            ago(flow.idle_ms),
-            ago(flow.age_ms),
-            flow.matches.clone(),
-            flow.action.clone(),
-        ]
-    };
-    let rows: Vec<_> = flows.iter().map(row).collect();
-    table(&columns, &rows, "no cached flows")
+    Table::of(flows)
+        .number("PACKETS", |flow| count(flow.packets))
+        .number("RATE", |flow| rate(flow.rate(), ""))
+        .number("IDLE", |flow| ago(flow.idle_ms))
+        .number("AGE", |flow| ago(flow.age_ms))
+        .text("FRAMES", |flow| flow.matches.clone())
+        .text("ACTION", |flow| flow.action.clone())
+        .format_or("no cached flows")
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ mod client;
 #[path = "../../cli/failure.rs"]
 #[expect(dead_code, reason = "the command line uses more of it")]
 mod failure;
+#[path = "../../cli/rates.rs"]
+mod rates;
 mod screen;
 mod top;
 #[path = "../../cli/units.rs"]
