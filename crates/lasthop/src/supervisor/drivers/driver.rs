@@ -19,7 +19,7 @@ use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
 use crate::supervisor::events as process_events;
 use crate::supervisor::groups::{Groups, Limits};
-use crate::supervisor::heartbeat::HeartbeatStatus;
+use crate::supervisor::heartbeat::{Heartbeat, HeartbeatStatus};
 use crate::supervisor::{Reply, opened};
 use renewal::Renewal;
 pub(in crate::supervisor) use renewal::Renewed;
@@ -260,7 +260,7 @@ impl Driver {
         let Some(child) = &mut self.child else { return };
         if child.check_heartbeat() == HeartbeatStatus::Hung {
             self.kill_because("hung");
-        } else if child.is_link_full() {
+        } else if child.beat().is_some_and(Heartbeat::is_blocked) {
             self.kill_because("link full");
         } else if self.device.as_ref().is_some_and(Device::has_changed) {
             tracing::info!("MTU of the interface changed: driver restarts");
