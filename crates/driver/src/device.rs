@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use channel::driving::{BackEnd, Choice, DeviceSpec, XdpStart};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
+use serde::{Deserialize, Serialize};
 
 use claim::Claim;
 use interface::Control;
@@ -54,7 +55,9 @@ pub struct Handover {
 }
 
 /// Parts of an open interface, for a supervisor that replaces another.
-#[derive(Debug)]
+///
+/// The order of the fields, and of those of [`XdpParts`], is part of the supervisor's record.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Parts<Fd> {
     /// Its name.
     pub interface: String,
@@ -70,6 +73,28 @@ pub struct Parts<Fd> {
     pub control: Fd,
     /// Further parts of an interface with `AF_XDP` sockets.
     pub xdp: Option<XdpParts<Fd>>,
+}
+
+impl<Fd> Parts<Fd> {
+    /// Returns the parts with other forms of the descriptors.
+    ///
+    /// # Errors
+    /// The first error of `convert`.
+    pub fn try_map<To, E>(
+        self,
+        mut convert: impl FnMut(Fd) -> Result<To, E>,
+    ) -> Result<Parts<To>, E> {
+        let queues = self.queues.into_iter().map(&mut convert);
+        Ok(Parts {
+            interface: self.interface,
+            back_end: self.back_end,
+            uso: self.uso,
+            provisional: self.provisional,
+            queues: queues.collect::<Result<_, _>>()?,
+            control: convert(self.control)?,
+            xdp: self.xdp.map(|xdp| xdp.try_map(convert)).transpose()?,
+        })
+    }
 }
 
 /// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.

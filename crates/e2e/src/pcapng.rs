@@ -1,6 +1,12 @@
 //! Reads pcapng files of one section with one interface (draft-ietf-opsawg-pcapng), and believes
 //! nothing: what is not as the draft says fails the test.
 
+use pcap_parser::traits::PcapNGPacketBlock;
+use pcap_parser::{
+    Block, EnhancedPacketBlock, InterfaceDescriptionBlock, InterfaceStatisticsBlock, Linktype,
+    PcapNGOption, parse_block_le,
+};
+
 /// Which way a frame went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -47,65 +53,52 @@ pub struct Section {
     pub statistics: Option<Statistics>,
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn time_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
-}
-
-/// The blocks of a file, each without its lengths.
-fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
+/// The blocks of a file.
+fn blocks(mut file: &[u8]) -> Vec<Block<'_>> {
     let mut all = Vec::new();
     while !file.is_empty() {
-        let len = u32_at(file, 4) as usize;
-        assert!(len >= 12 && len.is_multiple_of(4), "a block of {len} bytes");
-        let (block, rest) = file.split_at_checked(len).expect("whole blocks");
-        assert_eq!(u32_at(block, len - 4) as usize, len, "lengths at both ends");
-        all.push((u32_at(block, 0), &block[8..len - 4]));
+        let (rest, block) = parse_block_le(file).expect("whole blocks");
+        let block_bytes = &file[..file.len() - rest.len()];
+        assert!(block_bytes.len().is_multiple_of(4));
+        let lengths = [&block_bytes[4..8], &block_bytes[block_bytes.len() - 4..]];
+        assert_eq!(lengths[0], lengths[1], "lengths at both ends");
+        all.push(block);
         file = rest;
     }
     all
 }
 
-fn options(mut rest: &[u8]) -> Vec<(u16, &[u8])> {
-    let mut all = Vec::new();
-    loop {
-        let (code, len) = (u16_at(rest, 0), usize::from(u16_at(rest, 2)));
-        if code == 0 {
-            assert_eq!((len, rest.len()), (0, 4), "the end of options is the end");
-            return all;
-        }
-        all.push((code, &rest[4..4 + len]));
-        let padding = &rest[4 + len..4 + len.next_multiple_of(4)];
+/// Codes and values of options.
+fn options<'a>(all: &'a [PcapNGOption<'_>]) -> Vec<(u16, &'a [u8])> {
+    let all = all.iter().map(|option| {
+        let value = option.as_bytes().expect("a value");
+        let padding = &option.value()[value.len()..];
         assert!(padding.iter().all(|byte| *byte == 0), "padding is zero");
-        rest = &rest[4 + len.next_multiple_of(4)..];
-    }
+        (option.code.0, value)
+    });
+    let mut all: Vec<_> = all.collect();
+    let end = all.pop();
+    assert_eq!(end, Some((0, &[][..])), "the end of options is the end");
+    assert!(all.iter().all(|(code, _)| *code != 0));
+    all
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("options are UTF-8")
 }
 
-fn packet(body: &[u8]) -> Packet {
-    assert_eq!(u32_at(body, 0), 0, "of the only interface");
-    let (held, len) = (u32_at(body, 12), u32_at(body, 16));
-    assert!(held <= len, "{held} bytes of {len}");
-    let held = held as usize;
+fn packet(block: &EnhancedPacketBlock<'_>) -> Packet {
+    assert_eq!(block.if_id, 0, "of the only interface");
+    assert!(block.caplen <= block.origlen);
     let (mut way, mut dropped) = (None, None);
-    for (code, value) in options(&body[20 + held.next_multiple_of(4)..]) {
+    for (code, value) in options(&block.options) {
         match code {
             1 => {
                 let comment = text(value);
                 dropped = dropped.or(comment.strip_prefix("dropped: ").map(str::to_owned));
             }
             2 => {
-                way = match u32_at(value, 0) {
+                way = match u32::from_le_bytes(value.try_into().expect("four bytes")) {
                     1 => Some(Way::In),
                     2 => Some(Way::Out),
                     other => panic!("flags {other}"),
@@ -115,25 +108,33 @@ fn packet(body: &[u8]) -> Packet {
         }
     }
     Packet {
-        at_ns: time_at(body, 4),
-        bytes: body[20..20 + held].to_vec(),
-        len,
+        at_ns: u64::from(block.ts_high) << 32 | u64::from(block.ts_low),
+        bytes: block.packet_data().to_vec(),
+        len: block.origlen,
         way: way.expect("a direction"),
         dropped,
     }
 }
 
-fn statistics(body: &[u8]) -> Statistics {
-    let mut statistics = Statistics::default();
-    for (code, value) in options(&body[12..]) {
-        let value = u64::from_ne_bytes(value.try_into().expect("eight bytes"));
+fn statistics(block: &InterfaceStatisticsBlock<'_>) -> Statistics {
+    options(&block.options);
+    let number = |number: Option<Result<u64, _>>| number.expect("a counter").expect("a number");
+    Statistics {
+        meant: number(block.isb_ifrecv()),
+        lost: number(block.isb_ifdrop()),
+    }
+}
+
+fn interface(section: &mut Section, block: &InterfaceDescriptionBlock<'_>) {
+    assert_eq!(block.linktype, Linktype::ETHERNET);
+    for (code, value) in options(&block.options) {
         match code {
-            4 => statistics.meant = value,
-            5 => statistics.lost = value,
-            _ => {}
+            2 => section.interface = text(value),
+            9 => assert_eq!(value, [9], "nanoseconds"),
+            11 => section.filter = text(value.strip_prefix(&[0]).expect("a text")),
+            other => panic!("option {other} of an interface"),
         }
     }
-    statistics
 }
 
 /// Reads a file.
@@ -142,27 +143,19 @@ fn statistics(body: &[u8]) -> Statistics {
 /// When it is not as it has to be.
 pub fn read(file: &[u8]) -> Section {
     let mut section = Section::default();
-    for (at, (kind, body)) in blocks(file).into_iter().enumerate() {
+    for (at, block) in blocks(file).into_iter().enumerate() {
         assert!(section.statistics.is_none(), "statistics come last");
-        match (at, kind) {
-            (0, 0x0a0d_0d0a) => {
-                assert_eq!(u32_at(body, 0), 0x1a2b_3c4d, "the byte order");
-                assert_eq!((u16_at(body, 4), u16_at(body, 6)), (1, 0), "the version");
-                options(&body[16..]);
+        match (at, block) {
+            (0, Block::SectionHeader(header)) => {
+                assert!(!header.big_endian(), "the byte order");
+                assert_eq!((header.major_version, header.minor_version), (1, 0));
+                options(&header.options);
             }
-            (1, 1) => {
-                assert_eq!(u16_at(body, 0), 1, "Ethernet");
-                for (code, value) in options(&body[8..]) {
-                    match code {
-                        2 => section.interface = text(value),
-                        9 => assert_eq!(value, [9], "nanoseconds"),
-                        11 => section.filter = text(value.strip_prefix(&[0]).expect("a text")),
-                        other => panic!("option {other} of an interface"),
-                    }
-                }
+            (1, Block::InterfaceDescription(block)) => interface(&mut section, &block),
+            (2.., Block::EnhancedPacket(block)) => section.packets.push(packet(&block)),
+            (2.., Block::InterfaceStatistics(block)) => {
+                section.statistics = Some(statistics(&block));
             }
-            (2.., 6) => section.packets.push(packet(body)),
-            (2.., 5) => section.statistics = Some(statistics(body)),
             other => panic!("a block {other:?}"),
         }
     }

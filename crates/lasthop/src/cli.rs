@@ -14,6 +14,7 @@ mod failure;
 mod generate;
 mod limits;
 mod pcap;
+mod rates;
 #[cfg(test)]
 mod reference;
 mod run;
@@ -38,11 +39,8 @@ use crate::supervisor::{self, RunArgs};
 use apply::Reporter;
 use args::{Cli, Command, How, Run, Upgrade};
 pub(crate) use args::{LOG, SELF_CHECK};
-use client::Client;
+use client::{ExitStatus, block_on};
 use failure::Failure;
-
-/// The end of a command: success, or a failure with its exit status.
-type ExitStatus = Result<(), Failure>;
 
 /// Runs the command of this process's arguments.
 pub(crate) fn main() -> ExitCode {
@@ -73,30 +71,24 @@ pub(crate) fn main() -> ExitCode {
             log: true,
             how,
         } => return apply_for_log(&runtime_dir, file, how),
-        Command::Apply { file, how, .. } => with_client(&runtime_dir, async |client| {
+        Command::Apply { file, how, .. } => block_on(&runtime_dir, async |client| {
             apply::apply(client, &runtime_dir, file, how, Reporter::Output).await
         }),
-        Command::Reload { how } => with_client(&runtime_dir, async |client| {
+        Command::Reload(how) => block_on(&runtime_dir, async |client| {
             apply::reload(client, &runtime_dir, how).await
         }),
-        other => with_client(&runtime_dir, async |client| run::run(client, other).await),
+        other => block_on(&runtime_dir, async |client| run::run(client, other).await),
     };
-    match status {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(json),
-    }
+    status.map_or_else(|failure| failure.report(json), |()| ExitCode::SUCCESS)
 }
 
 /// Applies a file for the supervisor; all output goes to its log.
 fn apply_for_log(runtime_dir: &Path, file: PathBuf, how: How) -> ExitCode {
     crate::log::start();
-    let status = with_client(runtime_dir, async |client| {
+    let status = block_on(runtime_dir, async |client| {
         apply::apply(client, runtime_dir, file, how, Reporter::Log).await
     });
-    match status {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.log(),
-    }
+    status.map_or_else(|failure| failure.log(), |()| ExitCode::SUCCESS)
 }
 
 /// Returns whether `--json` was given: results and errors are JSON documents. Usage errors are
@@ -147,16 +139,6 @@ pub(crate) fn configuration() -> Option<PathBuf> {
         Command::Run(Run { config, .. }) => std::path::absolute(config).ok(),
         _ => None,
     }
-}
-
-/// Runs a command that needs a running Lasthop.
-fn with_client(runtime_dir: &Path, command: impl AsyncFnOnce(&Client) -> ExitStatus) -> ExitStatus {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
-    let client = Client::new(runtime_dir);
-    runtime.block_on(command(&client))
 }
 
 /// Prints to standard output; a closed pipe ends the command without an error.

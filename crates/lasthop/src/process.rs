@@ -35,17 +35,14 @@ pub(crate) fn main(
         supervision_link().and_then(|link| drop_rights().and_then(|()| run(link)))
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => return ExitCode::SUCCESS,
         // The peer is gone; the supervisor has logged that.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            tracing::info!("{name}: {error}");
-            ExitCode::FAILURE
+            tracing::info!("{name}: {error}")
         }
-        Err(error) => {
-            tracing::error!("{name}: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => tracing::error!("{name}: {error}"),
     }
+    ExitCode::FAILURE
 }
 
 /// Returns the link that the supervisor opened.

@@ -48,7 +48,7 @@ mod wait;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -180,6 +180,20 @@ const SWITCH: ProcessRef = ProcessRef {
     next: false,
 };
 
+/// Reply to a request of a process.
+struct Reply {
+    event: SupervisorEvent,
+    socket: Option<OwnedFd>,
+}
+
+/// Returns a socket that was opened, or the reason why not.
+fn opened(socket: Result<OwnedFd, impl ToString>) -> (Option<OwnedFd>, Option<String>) {
+    match socket {
+        Ok(socket) => (Some(socket), None),
+        Err(error) => (None, Some(error.to_string())),
+    }
+}
+
 /// State of the supervisor.
 struct Supervisor {
     /// Executable files of new processes.
@@ -233,9 +247,8 @@ impl Supervisor {
             if self.next.is_none() {
                 self.restart_dead()?;
             }
-            for answer in self.drivers.poll(&self.binaries) {
-                let fds: Vec<_> = answer.socket.iter().map(AsFd::as_fd).collect();
-                self.reply(SWITCH, &answer.event, &fds);
+            for reply in self.drivers.poll(&self.binaries) {
+                self.reply(SWITCH, &reply);
             }
             self.poll_reload();
             self.poll_upgrade();
@@ -307,125 +320,137 @@ impl Supervisor {
         match request {
             SupervisorRequest::Frozen
             | SupervisorRequest::Quiesced { .. }
-            | SupervisorRequest::Serving { .. } => {
-                return self.on_hand_over_request(process, &request);
-            }
+            | SupervisorRequest::Serving { .. } => self.on_hand_over_request(process, &request),
             SupervisorRequest::Ready if process.next => {
-                return self.on_hand_over_request(process, &request);
+                self.on_hand_over_request(process, &request)
             }
-            SupervisorRequest::Ready => {
-                self.control.set_proved();
-                self.switch.set_proved();
-                self.report_ready();
+            request => {
+                if let Some(reply) = self.reply_to(process, request, fds) {
+                    self.reply(process, &reply);
+                }
+                Ok(())
             }
+        }
+    }
+
+    /// Handles a request; returns the reply, if there is one.
+    fn reply_to(
+        &mut self,
+        process: ProcessRef,
+        request: SupervisorRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Option<Reply> {
+        let event = match request {
             SupervisorRequest::Listen { path } => {
-                let (socket, error) = match self.sockets.listen(&path) {
-                    Ok(socket) => (Some(socket), None),
-                    Err(error) => (None, Some(error.to_string())),
-                };
-                let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(process, &SupervisorEvent::Listening { path, error }, &fds);
+                let (socket, error) = opened(self.sockets.listen(&path));
+                let event = SupervisorEvent::Listening { path, error };
+                return Some(Reply { event, socket });
             }
             SupervisorRequest::ListenFor { path, owner } => {
                 let (socket, outcome) = match self.sockets.listen_as(&path, &owner) {
                     Ok((socket, peer)) => (Some(socket), Ok(peer)),
                     Err(no) => (None, Err(no)),
                 };
-                let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(
-                    process,
-                    &SupervisorEvent::ListeningFor { path, outcome },
-                    &fds,
-                );
+                let event = SupervisorEvent::ListeningFor { path, outcome };
+                return Some(Reply { event, socket });
+            }
+            SupervisorRequest::Dial { port } => return self.dial(port),
+            SupervisorRequest::Dials(dials) => {
+                let error = self.sockets.register(dials).err();
+                let error = error.map(|error| error.to_string());
+                SupervisorEvent::Dials { error }
+            }
+            SupervisorRequest::SocketDirs => {
+                SupervisorEvent::SocketDirs(self.sockets.dirs().to_vec())
+            }
+            SupervisorRequest::Processes => SupervisorEvent::Processes(self.processes()),
+            SupervisorRequest::ProcessUsage => {
+                let pids = self.processes().into_iter().map(|process| process.pid);
+                SupervisorEvent::ProcessUsage(pids.filter_map(usage::of).collect())
+            }
+            SupervisorRequest::Drivers(specs) => {
+                let error = self.drivers.set(specs).err();
+                SupervisorEvent::Drivers { error }
+            }
+            SupervisorRequest::DriverStates => SupervisorEvent::DriverStates(self.drivers.states()),
+            SupervisorRequest::InterfaceAddresses => {
+                SupervisorEvent::InterfaceAddresses(self.drivers.addresses())
+            }
+            SupervisorRequest::WatchedGuests => {
+                SupervisorEvent::WatchedGuests(self.guests.watched())
+            }
+            SupervisorRequest::Ready => {
+                self.control.set_proved();
+                self.switch.set_proved();
+                self.report_ready();
+                return None;
             }
             SupervisorRequest::Unlisten { path } => {
                 if let Err(error) = self.sockets.unlisten(&path) {
                     tracing::error!("cannot remove a socket for {}: {error}", process.kind);
                 }
-            }
-            SupervisorRequest::Dials(dials) => {
-                let error = self.sockets.register(dials).err();
-                let error = error.map(|error| error.to_string());
-                self.reply(process, &SupervisorEvent::Dials { error }, &[]);
-            }
-            SupervisorRequest::SocketDirs => {
-                let dirs = self.sockets.dirs().to_vec();
-                self.reply(process, &SupervisorEvent::SocketDirs(dirs), &[]);
-            }
-            SupervisorRequest::Dial { port } => self.dial(process, port),
-            SupervisorRequest::Processes => {
-                let processes = self.processes();
-                self.reply(process, &SupervisorEvent::Processes(processes), &[]);
-            }
-            SupervisorRequest::ProcessUsage => {
-                let pids = self.processes().into_iter().map(|process| process.pid);
-                let usage = pids.filter_map(usage::of).collect();
-                self.reply(process, &SupervisorEvent::ProcessUsage(usage), &[]);
-            }
-            SupervisorRequest::Drivers(specs) => {
-                let error = self.drivers.set(specs).err();
-                self.reply(process, &SupervisorEvent::Drivers { error }, &[]);
-            }
-            SupervisorRequest::DriverStates => {
-                let states = self.drivers.states();
-                self.reply(process, &SupervisorEvent::DriverStates(states), &[]);
-            }
-            SupervisorRequest::InterfaceAddresses => {
-                let addresses = self.drivers.addresses();
-                self.reply(
-                    process,
-                    &SupervisorEvent::InterfaceAddresses(addresses),
-                    &[],
-                );
+                return None;
             }
             SupervisorRequest::SwitchGone => {
-                if let Some(child) = self.child(process) {
-                    child.set_peer_lost();
-                }
+                self.child(process)?.set_peer_lost();
+                return None;
             }
             SupervisorRequest::Events { had } => {
                 if had && process == CONTROL {
                     self.events.acknowledge();
                 }
-                if let Some(child) = self.child(process) {
-                    child.set_wants_events(true);
-                }
+                self.child(process)?.set_wants_events(true);
+                return None;
             }
-            SupervisorRequest::WatchGuests(watch) => self.guests.watch(watch),
-            SupervisorRequest::WatchedGuests => {
-                let watched = self.guests.watched();
-                self.reply(process, &SupervisorEvent::WatchedGuests(watched), &[]);
+            SupervisorRequest::WatchGuests(watch) => {
+                self.guests.watch(watch);
+                return None;
             }
             SupervisorRequest::Heartbeat => {
-                if let Some(child) = self.child(process) {
-                    // A reply without a ping is harmless.
-                    let _ = child.on_heartbeat_reply();
-                }
+                // A reply without a ping is harmless.
+                let _ = self.child(process)?.on_heartbeat_reply();
+                return None;
             }
-            // Only drivers send these; `drivers` handles them.
-            SupervisorRequest::Pong(_) | SupervisorRequest::DriverEnds { .. } => {}
             // Only the serving switch owns the sessions.
             SupervisorRequest::StoreDescriptor { .. }
             | SupervisorRequest::StoreSession { .. }
             | SupervisorRequest::DropSession { .. }
-                if !self.is_serving(process) => {}
+                if !self.is_serving(process) =>
+            {
+                return None;
+            }
             SupervisorRequest::StoreDescriptor { port, number } => {
-                self.saved_sessions.store_descriptor(port, number, fds)
+                self.saved_sessions.store_descriptor(port, number, fds);
+                return None;
             }
             SupervisorRequest::StoreSession {
                 port,
                 record,
                 numbers,
-            } => self.saved_sessions.store_session(port, record, &numbers),
-            SupervisorRequest::DropSession { port } => self.saved_sessions.drop_session(port),
-        }
-        Ok(())
+            } => {
+                self.saved_sessions.store_session(port, record, &numbers);
+                return None;
+            }
+            SupervisorRequest::DropSession { port } => {
+                self.saved_sessions.drop_session(port);
+                return None;
+            }
+            // The hand-over and `drivers` handle these.
+            SupervisorRequest::Frozen
+            | SupervisorRequest::Quiesced { .. }
+            | SupervisorRequest::Serving { .. }
+            | SupervisorRequest::Pong(_)
+            | SupervisorRequest::DriverEnds { .. } => return None,
+        };
+        let socket = None;
+        Some(Reply { event, socket })
     }
 
     /// Sends a reply. A child that is gone or does not read gets none.
-    fn reply(&mut self, process: ProcessRef, event: &SupervisorEvent, fds: &[BorrowedFd<'_>]) {
-        let sent = self.child(process).map(|child| child.send(event, fds));
-        if let Some(Err(error)) = sent {
+    fn reply(&mut self, process: ProcessRef, reply: &Reply) {
+        let fds: Vec<_> = reply.socket.iter().map(AsFd::as_fd).collect();
+        let child = self.child(process);
+        if let Some(Err(error)) = child.map(|child| child.send(&reply.event, &fds)) {
             tracing::debug!("cannot send to {}: {error}", process.kind);
         }
     }

@@ -4,7 +4,7 @@ use memory::Segment;
 
 use super::*;
 use crate::counters::{Counters, PortCounts, Traffic};
-use crate::decorate::{Capture, Faulty};
+use crate::decorate::Faulty;
 use crate::loopback::LoopbackPort;
 
 fn frame(len: usize) -> Vec<u8> {
@@ -203,43 +203,6 @@ fn a_faulty_port_loses_every_nth_frame() {
         .count();
     assert_eq!(lost, 3);
     assert_eq!(port.into_inner().delivered.len(), 6);
-}
-
-#[test]
-fn a_capture_holds_the_frames_of_both_directions() {
-    let mut inner = LoopbackPort::new(false);
-    inner.waiting.push_back((frame(61), Offload::default()));
-    let mut port = Capture::new(inner, Vec::new()).unwrap();
-    port.now = 0x1_0000_0002;
-    let bytes = frame(70);
-    let out = Outgoing {
-        headers: &bytes,
-        payload: &Payload::empty(),
-        offload: Offload::default(),
-    };
-    port.deliver(0, &out).unwrap();
-    assert_eq!(take_all(&mut port).len(), 1);
-    let (_, file) = port.into_parts();
-    let mut blocks = Vec::new();
-    let mut rest = &file[..];
-    while !rest.is_empty() {
-        let word = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
-        let len = word(4) as usize;
-        assert_eq!(word(len - 4) as usize, len, "both lengths of a block agree");
-        blocks.push((word(0), rest[8..len - 4].to_vec()));
-        rest = &rest[len..];
-    }
-    assert_eq!(
-        blocks.iter().map(|b| b.0).collect::<Vec<_>>(),
-        [0x0a0d_0d0a, 1, 6, 6]
-    );
-    assert_eq!(
-        &blocks[2].1[4..12],
-        &[1, 0, 0, 0, 2, 0, 0, 0],
-        "timestamp, high word first"
-    );
-    assert_eq!(&blocks[2].1[20..90], &bytes[..]);
-    assert_eq!(&blocks[3].1[20..81], &frame(61)[..]);
 }
 
 /// Bytes before a frame in its buffer.

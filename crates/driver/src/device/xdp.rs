@@ -17,6 +17,7 @@ use channel::driving::{BackEnd, DeviceSpec, XdpStart};
 use memory::Mapping;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
 
 use super::interface::{Control, outcome};
 use super::packet::{promiscuous, set};
@@ -57,7 +58,7 @@ pub(super) struct Xdp {
 }
 
 /// State of an open interface, for a supervisor that replaces another.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct XdpParts<Fd> {
     /// The interface's network namespace.
     pub namespace: Fd,
@@ -79,6 +80,27 @@ pub struct XdpParts<Fd> {
     pub tags: Fd,
     /// It took tags off before it was ours.
     pub took_tags_off: bool,
+}
+
+impl<Fd> XdpParts<Fd> {
+    /// Returns the parts with other forms of the descriptors, or the first error of `convert`.
+    pub(super) fn try_map<To, E>(
+        self,
+        mut convert: impl FnMut(Fd) -> Result<To, E>,
+    ) -> Result<XdpParts<To>, E> {
+        Ok(XdpParts {
+            namespace: convert(self.namespace)?,
+            index: self.index,
+            pairs: self.pairs,
+            zero_copy: self.zero_copy,
+            unfinished: self.unfinished,
+            map: convert(self.map)?,
+            link: convert(self.link)?,
+            promiscuous: convert(self.promiscuous)?,
+            tags: convert(self.tags)?,
+            took_tags_off: self.took_tags_off,
+        })
+    }
 }
 
 /// One process's.

@@ -38,7 +38,7 @@ impl Reporter {
     fn difference(self, difference: &Difference, warnings: &[Warning]) -> ExitStatus {
         match self {
             Self::Output => {
-                emit(&show(difference, &Colours::of_terminal()))?;
+                emit(&show(difference, is_coloured()))?;
                 super::warn(warnings);
             }
             // Control logs the changes, and the warnings about ports.
@@ -87,7 +87,7 @@ pub(super) async fn apply(
     let new = config::parse(&text, &file, runtime_dir).map_err(invalid)?;
     names::check(&new).map_err(|error| invalid(config::error_in_text(&text, &file, &error)))?;
     let (response, tag) = client.get_tagged(STATE).await?;
-    let old: DesiredState = super::run::read(&response)?;
+    let old: DesiredState = super::client::read(&response)?;
     live::check(&old.switch, &new.switch)
         .map_err(|fixed| invalid(config::error_in_text(&text, &file, &fixed)))?;
     let warnings = desired::warnings(&new);
@@ -98,7 +98,7 @@ pub(super) async fn apply(
 /// Prints the effect of a change of a port: the fields, and whether the connection would close.
 pub(super) async fn dry_run(client: &Client, set: &Set) -> ExitStatus {
     let (response, tag) = client.get_tagged(STATE).await?;
-    let old: DesiredState = super::run::read(&response)?;
+    let old: DesiredState = super::client::read(&response)?;
     let patch = set.changes.patch();
     let new = desired::set_port(&old, &set.name, &patch, client.runtime_dir())?;
     let mut ports = new.ports.iter().filter(|port| port.name == set.name);
@@ -174,52 +174,28 @@ fn summary(difference: &Difference, applied: bool) -> String {
     }
 }
 
-/// Escape sequences for coloured output.
-struct Colours {
-    add: &'static str,
-    remove: &'static str,
-    change: &'static str,
-    end: &'static str,
-}
-
-impl Colours {
-    /// Returns colours if standard output is a terminal, unless `NO_COLOR` is set (no-color.org).
-    fn of_terminal() -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        if plain || !io::stdout().is_terminal() {
-            return Self::NONE;
-        }
-        Self {
-            add: "\x1b[32m",
-            remove: "\x1b[31m",
-            change: "\x1b[33m",
-            end: "\x1b[0m",
-        }
-    }
-
-    const NONE: Self = Self {
-        add: "",
-        remove: "",
-        change: "",
-        end: "",
-    };
+/// Returns whether the output is coloured: on a terminal, unless `NO_COLOR` is set (no-color.org).
+fn is_coloured() -> bool {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !plain && io::stdout().is_terminal()
 }
 
 /// Formats a difference, one line for each object that is added, removed or changed.
-fn show(difference: &Difference, colours: &Colours) -> String {
-    difference
-        .changes
-        .iter()
-        .fold(String::new(), |mut text, step| {
-            let (colour, sign) = match step.action {
-                Action::Add => (colours.add, '+'),
-                Action::Remove => (colours.remove, '-'),
-                Action::Change => (colours.change, '~'),
-            };
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{colour}{sign} {}{}", line(step), colours.end);
-            text
-        })
+fn show(difference: &Difference, coloured: bool) -> String {
+    let coloured_line = |step: &Step| {
+        let (colour, sign) = match step.action {
+            Action::Add => ("\x1b[32m", '+'),
+            Action::Remove => ("\x1b[31m", '-'),
+            Action::Change => ("\x1b[33m", '~'),
+        };
+        let (begin, end) = if coloured {
+            (colour, "\x1b[0m")
+        } else {
+            ("", "")
+        };
+        format!("{begin}{sign} {}{end}\n", line(step))
+    };
+    difference.changes.iter().map(coloured_line).collect()
 }
 
 /// Formats the change of one object.
@@ -299,7 +275,7 @@ mod tests {
 - port vm1 (loses its connection)
 ~ port vm2: socket vm2.sock -> other\\u{1b}.sock, trunk - -> blue,default (loses its connection)
 ";
-        assert_eq!(show(&difference(), &Colours::NONE), text);
+        assert_eq!(show(&difference(), false), text);
         assert_eq!(summary(&difference(), true), "4 changes applied\n");
         assert_eq!(summary(&difference(), false), "4 changes to apply\n");
         assert_eq!(

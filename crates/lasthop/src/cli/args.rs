@@ -13,9 +13,10 @@ mod trace;
 use std::path::PathBuf;
 
 use api::v1::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
-use clap::builder::RangedU64ValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use serde::de::DeserializeOwned;
 
 use super::limits::{self, LimitArg, limit};
 pub(super) use acl::Acl;
@@ -81,10 +82,7 @@ pub(super) enum Command {
     /// Run the switch in the foreground until SIGTERM or SIGINT
     Run(Run),
     /// Show the state of processes, switch and ports
-    Status {
-        #[command(flatten)]
-        output: Output,
-    },
+    Status(Output),
     /// Show, add, change and remove ports
     #[command(subcommand)]
     Port(Port),
@@ -108,10 +106,7 @@ pub(super) enum Command {
         how: How,
     },
     /// Apply the configuration file of the start again, as SIGHUP does
-    Reload {
-        #[command(flatten)]
-        how: How,
-    },
+    Reload(How),
     /// Print the desired state as a configuration file
     Export,
     /// Show traffic and drops by port
@@ -198,10 +193,7 @@ pub(super) struct Output {
 #[derive(Debug, Subcommand)]
 pub(super) enum Port {
     /// Show all ports
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
+    List(Output),
     /// Show one port in detail
     Show {
         /// Port
@@ -231,8 +223,8 @@ pub(super) struct Add {
     #[arg(value_parser = name)]
     pub(super) name: String,
     /// Kind of port
-    #[arg(long, value_enum)]
-    kind: Kind,
+    #[arg(long, value_parser = one_of::<PortKind>(KINDS))]
+    kind: PortKind,
     /// Add it administratively down
     #[arg(long)]
     down: bool,
@@ -243,8 +235,8 @@ pub(super) struct Add {
     #[arg(long, value_name = "NAME", required_if_eq("kind", "uplink"))]
     interface: Option<String>,
     /// Driver of an uplink
-    #[arg(long, value_enum)]
-    driver: Option<DriverArg>,
+    #[arg(long, value_parser = one_of::<UplinkDriver>(DRIVERS))]
+    driver: Option<UplinkDriver>,
     /// IP address of a TAP port's interface, like 10.0.0.1/24
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
@@ -261,8 +253,8 @@ pub(super) struct Add {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues())]
     queues: u16,
     /// Role of Lasthop at the socket
-    #[arg(long, value_enum, default_value = "server")]
-    role: RoleArg,
+    #[arg(long, value_parser = one_of::<Role>(ROLES), default_value = "server")]
+    role: Role,
     /// MAC address of the guest or of a TAP port's interface; also the default of --macs
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
@@ -289,8 +281,7 @@ pub(super) struct Add {
 impl Add {
     /// Returns the API's object.
     pub(super) fn spec(&self) -> PortSpec {
-        let kind = self.kind.into();
-        let port = self.owner.spec(PortSpec::new(&self.name, kind));
+        let port = self.owner.spec(PortSpec::new(&self.name, self.kind));
         PortSpec {
             admin_state: if self.down {
                 AdminState::Down
@@ -298,14 +289,14 @@ impl Add {
                 AdminState::Up
             },
             socket: self.socket.clone().unwrap_or_default(),
-            role: self.role.into(),
+            role: self.role,
             queues: self.queues,
             segment: self.segment.clone(),
             trunk: self.trunk.clone(),
             mac: self.mac.clone(),
             mtu: self.mtu,
             weight: self.weight,
-            driver: self.driver.map(UplinkDriver::from),
+            driver: self.driver,
             interface: self.interface.clone(),
             address: self.address.clone(),
             netns: self.netns.clone(),
@@ -355,8 +346,8 @@ pub(super) struct Changes {
     #[arg(long, value_name = "N", value_parser = queues())]
     queues: Option<u16>,
     /// Role of Lasthop at the socket; the guest loses the connection
-    #[arg(long, value_enum)]
-    role: Option<RoleArg>,
+    #[arg(long, value_parser = one_of::<Role>(ROLES))]
+    role: Option<Role>,
     /// MAC address of the guest; also the default of --macs
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
@@ -392,7 +383,7 @@ impl Changes {
         PortPatch {
             admin_state,
             socket: self.socket.clone(),
-            role: self.role.map(Role::from),
+            role: self.role,
             queues: self.queues,
             segment: self.segment.clone(),
             trunk: self.trunk.clone(),
@@ -429,64 +420,44 @@ pub(super) struct Stats {
     pub(super) output: Output,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
-    /// Guest's virtio-net device over vhost-user
-    VhostUser,
-    /// Existing interface of the host
-    Uplink,
-    /// New TAP interface of the host
-    Tap,
-}
+/// Values of an argument with their help, by the names in the API.
+type Values = [(&'static str, &'static str)];
 
-impl From<Kind> for PortKind {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::VhostUser => Self::VhostUser,
-            Kind::Uplink => Self::Uplink,
-            Kind::Tap => Self::Tap,
-        }
-    }
-}
+const KINDS: &Values = &[
+    ("vhost-user", "Guest's virtio-net device over vhost-user"),
+    ("uplink", "Existing interface of the host"),
+    ("tap", "New TAP interface of the host"),
+];
+const DRIVERS: &Values = &[
+    (
+        "auto",
+        "tap for a TAP device, xdp if zero-copy works and the host has no address on it, else packet",
+    ),
+    ("tap", "TAP device"),
+    ("packet", "AF_PACKET sockets, on any interface"),
+    (
+        "xdp",
+        "AF_XDP sockets, which take the interface from the host (packet if unsupported)",
+    ),
+];
+const ROLES: &Values = &[
+    ("server", "Lasthop listens, the VMM connects"),
+    ("client", "Lasthop connects and reconnects"),
+];
+const DIRECTIONS: &Values = &[
+    ("in", "From the port into the switch"),
+    ("out", "From the switch to the port"),
+    ("both", "Both directions"),
+];
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DriverArg {
-    /// tap for a TAP device, xdp if zero-copy works and the host has no address on it, else packet
-    Auto,
-    /// TAP device
-    Tap,
-    /// AF_PACKET sockets, on any interface
-    Packet,
-    /// AF_XDP sockets, which take the interface from the host (packet if unsupported)
-    Xdp,
-}
-
-impl From<DriverArg> for UplinkDriver {
-    fn from(driver: DriverArg) -> Self {
-        match driver {
-            DriverArg::Auto => Self::Auto,
-            DriverArg::Tap => Self::Tap,
-            DriverArg::Packet => Self::Packet,
-            DriverArg::Xdp => Self::Xdp,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum RoleArg {
-    /// Lasthop listens, the VMM connects
-    Server,
-    /// Lasthop connects and reconnects
-    Client,
-}
-
-impl From<RoleArg> for Role {
-    fn from(role: RoleArg) -> Self {
-        match role {
-            RoleArg::Server => Self::Server,
-            RoleArg::Client => Self::Client,
-        }
-    }
+/// Returns the parser of a type of the API.
+fn one_of<T>(values: &'static Values) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    let values = values.iter();
+    let values = values.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values).try_map(|name| serde_json::from_value(name.into()))
 }
 
 /// Parses the name of a port, segment, mirror or access list.

@@ -10,10 +10,11 @@ use std::time::Duration;
 use api::v1::CaptureQuery;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
+use pcap_parser::parse_interfacestatisticsblock_le;
 use tokio::time::timeout;
 
 use super::args::Capture;
-use super::client::{Client, Download, capture_path};
+use super::client::{Client, Download, with_query};
 use super::stop::Stop;
 use super::{ExitStatus, Failure, units};
 
@@ -31,8 +32,7 @@ const PACKET: u32 = 6;
 /// Writes a port's frames to a file until interrupted.
 pub(super) async fn capture(client: &Client, args: &Capture) -> ExitStatus {
     let mut file = Output::open(&args.write, args.force)?;
-    let path = capture_path(&args.port, &args.query());
-    let download = match client.open(&path).await {
+    let download = match open_stream(client, &args.port, &args.query()).await {
         Ok(download) => download,
         Err(failure) => {
             file.discard();
@@ -77,7 +77,7 @@ pub(super) async fn collect(
     port: &str,
     query: &CaptureQuery,
 ) -> Result<Collected, Failure> {
-    let download = client.open(&capture_path(port, query)).await?;
+    let download = open_stream(client, port, query).await?;
     let (mut blocks, mut file) = (Blocks::default(), Vec::new());
     let keep = |bytes: &[u8]| {
         file.extend_from_slice(bytes);
@@ -89,6 +89,15 @@ pub(super) async fn collect(
         frames: blocks.frames,
         is_complete: blocks.counts.is_some(),
     })
+}
+
+async fn open_stream(
+    client: &Client,
+    port: &str,
+    query: &CaptureQuery,
+) -> Result<Download, Failure> {
+    let path = format!("/v1/ports/{port}/capture");
+    client.open(&with_query(&path, query)?, None).await
 }
 
 /// Copies the stream to its end.
@@ -258,61 +267,34 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Writes the whole blocks of the stream so far, without a copy where a block is in one piece.
+    /// Writes the whole blocks of the stream so far.
     fn add(&mut self, bytes: &[u8], write: &mut impl FnMut(&[u8]) -> ExitStatus) -> ExitStatus {
-        let bytes = self.complete(bytes, write)?;
+        self.pending.extend_from_slice(bytes);
         let mut whole = 0;
-        while let Some(len) = block_len(&bytes[whole..])? {
-            let Some(block) = bytes[whole..].get(..len) else {
-                break;
-            };
-            self.count(block);
-            whole += len;
-        }
-        if whole > 0 {
-            write(&bytes[..whole])?;
-        }
-        self.pending.extend_from_slice(&bytes[whole..]);
-        Ok(())
-    }
-
-    /// Completes and writes the pending block; returns the remaining bytes.
-    fn complete<'a>(
-        &mut self,
-        mut bytes: &'a [u8],
-        write: &mut impl FnMut(&[u8]) -> ExitStatus,
-    ) -> Result<&'a [u8], Failure> {
-        while !self.pending.is_empty() && !bytes.is_empty() {
-            let needed = block_len(&self.pending)?.unwrap_or(BLOCK_HEAD);
-            let missing = (needed - self.pending.len()).min(bytes.len());
-            self.pending.extend_from_slice(&bytes[..missing]);
-            bytes = &bytes[missing..];
-            if block_len(&self.pending)? == Some(self.pending.len()) {
-                let block = std::mem::take(&mut self.pending);
-                self.count(&block);
-                write(&block)?;
+        while let Some(block) = first_block(&self.pending[whole..])? {
+            whole += block.len();
+            match word(block, 0) {
+                PACKET => self.frames += 1,
+                STATISTICS => self.counts = counts(block),
+                _ => {}
             }
         }
-        Ok(bytes)
-    }
-
-    fn count(&mut self, block: &[u8]) {
-        match word(block, 0) {
-            PACKET => self.frames += 1,
-            STATISTICS => self.counts = Some(counts(block)),
-            _ => {}
+        if whole > 0 {
+            write(&self.pending[..whole])?;
+            self.pending.drain(..whole);
         }
+        Ok(())
     }
 }
 
-/// Returns the length of the first block, once its header is complete.
-fn block_len(bytes: &[u8]) -> Result<Option<usize>, Failure> {
+/// Returns the first block; `None` while it is incomplete.
+fn first_block(bytes: &[u8]) -> Result<Option<&[u8]>, Failure> {
     if bytes.len() < BLOCK_HEAD {
         return Ok(None);
     }
     let len = word(bytes, 4) as usize;
     if (12..=LONGEST_BLOCK).contains(&len) && len.is_multiple_of(4) {
-        return Ok(Some(len));
+        return Ok(bytes.get(..len));
     }
     let text = "malformed capture from Lasthop";
     Err(Failure::Failed(text.to_owned()))
@@ -320,13 +302,10 @@ fn block_len(bytes: &[u8]) -> Result<Option<usize>, Failure> {
 
 /// Returns the bytes of the first blocks that fit into `room` together.
 fn whole_within(blocks: &[u8], room: usize) -> usize {
+    let fitting = &blocks[..room.min(blocks.len())];
     let mut end = 0;
-    while let Some(head) = blocks[end..].first_chunk::<8>() {
-        let next = end + (word(head, 4) as usize).max(head.len());
-        if next > room.min(blocks.len()) {
-            break;
-        }
-        end = next;
+    while let Ok(Some(block)) = first_block(&fitting[end..]) {
+        end += block.len();
     }
     end
 }
@@ -334,24 +313,16 @@ fn whole_within(blocks: &[u8], room: usize) -> usize {
 /// Returns the word at `at`; zero behind the end.
 fn word(bytes: &[u8], at: usize) -> u32 {
     let four = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    four.map_or(0, |four| u32::from_ne_bytes(*four))
+    four.map_or(0, |four| u32::from_le_bytes(*four))
 }
 
-/// Returns the options isb_ifrecv and isb_ifdrop of an interface statistics block.
-fn counts(block: &[u8]) -> Counts {
-    let (mut counts, mut rest) = (Counts::default(), block.get(20..).unwrap_or_default());
-    while rest.len() >= 12 {
-        let (code, len) = (word(rest, 0) as u16, (word(rest, 0) >> 16) as usize);
-        let value = u64::from(word(rest, 4)) | u64::from(word(rest, 8)) << 32;
-        match code {
-            0 => break,
-            4 => counts.matched = value,
-            5 => counts.dropped = value,
-            _ => {}
-        }
-        rest = rest.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    counts
+/// Returns the counters of an interface statistics block.
+fn counts(block: &[u8]) -> Option<Counts> {
+    let (_, block) = parse_interfacestatisticsblock_le(block).ok()?;
+    Some(Counts {
+        matched: block.isb_ifrecv()?.ok()?,
+        dropped: block.isb_ifdrop()?.ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -406,7 +377,7 @@ mod tests {
             (fits(blocks.len() - 1), fits(usize::MAX)),
             (72, blocks.len())
         );
-        assert_eq!(whole_within(&[0; 9], 9), 8);
+        assert_eq!(whole_within(&[0; 9], 9), 0);
     }
 
     #[test]

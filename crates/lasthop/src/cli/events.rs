@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::{Instant, sleep};
 
 use super::args::Events;
-use super::client::{Client, Download, events_path};
+use super::client::{Client, Download, with_query};
 use super::stop::Stop;
 use super::units::{printable, printable_json};
 use super::{ExitStatus, Failure, emit};
@@ -35,9 +35,9 @@ pub(super) async fn follow(client: &Client, args: &Events) -> ExitStatus {
 
 async fn print(client: &Client, args: &Events) -> ExitStatus {
     let filter = args.filter();
-    let path = events_path(&filter);
+    let path = with_query("/v1/events", &filter)?;
     let mut stream = Stream::default();
-    let mut download = client.open(&path).await?;
+    let mut download = client.open(&path, None).await?;
     loop {
         while let Some(Ok(frame)) = download.body.frame().await {
             let bytes = frame.into_data().unwrap_or_default();
@@ -56,7 +56,7 @@ async fn reconnect(client: &Client, path: &str, stream: &mut Stream) -> Result<D
     let deadline = Instant::now() + RECONNECT_TIMEOUT;
     loop {
         sleep(RETRY_INTERVAL).await;
-        match client.open_after(path, stream.id.as_deref()).await {
+        match client.open(path, stream.id.as_deref()).await {
             Ok(download) => return Ok(download),
             Err(Failure::Refused(problem, _)) if problem.status < 500 => {
                 return Err((*problem).into());

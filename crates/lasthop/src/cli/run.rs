@@ -6,17 +6,14 @@ use std::time::{Duration, Instant};
 use api::v1::{
     AccessListSpec, DesiredState, FdbFilter, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats,
     PortStatus, PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry, StatsDocument,
-    StatusDocument, WarningsDocument, parse_mac,
+    WarningsDocument, parse_mac,
 };
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::args::{Acl, Command, Fdb, Mirror, Output, Port, Segment, Stats};
-use super::client::{
-    Client, access_list_path, counts_path, fdb_path, mirror_path, port_path, port_stats_path,
-    segment_path,
-};
+use super::client::{Client, read, with_query};
 use super::units::printable;
 use super::{ExitStatus, Failure, emit, emit_json, show};
 
@@ -26,10 +23,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Runs a command.
 pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
     match command {
-        Command::Status { output } => {
-            let response = client.get("/v1/status").await?;
-            print::<StatusDocument>(output, &response, show::status)
-        }
+        Command::Status(output) => get_and_print(client, "/v1/status", output, show::status).await,
         Command::Port(command) => port(client, command).await,
         Command::Segment(command) => segment(client, command).await,
         Command::Mirror(command) => mirror(client, command).await,
@@ -46,14 +40,14 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         Command::Fdb(command) => fdb(client, command).await,
         Command::Events(args) => super::events::follow(client, &args).await,
         Command::Export => {
-            let state: DesiredState = read(&client.get("/v1/state").await?)?;
+            let state: DesiredState = client.read("/v1/state").await?;
             emit(&control::config::export(&state))
         }
         // `super::main` runs these without an API connection.
         Command::Run(_)
         | Command::Top
         | Command::Apply { .. }
-        | Command::Reload { .. }
+        | Command::Reload(_)
         | Command::Upgrade(_)
         | Command::SelfCheck { .. }
         | Command::Completions { .. }
@@ -74,61 +68,81 @@ pub(super) fn print<T: DeserializeOwned>(
     }
 }
 
-/// Parses a response.
-pub(super) fn read<T: DeserializeOwned>(response: &Bytes) -> Result<T, Failure> {
-    serde_json::from_slice(response)
-        .map_err(|error| Failure::Failed(format!("malformed response from the server: {error}")))
+/// Gets a document and prints it.
+pub(super) async fn get_and_print<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    output: Output,
+    table: impl FnOnce(&T) -> String,
+) -> ExitStatus {
+    print(output, &client.get(path).await?, table)
+}
+
+/// Removes a resource. With `--json` there is no output, as the API returns no document.
+async fn remove(client: &Client, path: &str, output: Output, kind: &str, name: &str) -> ExitStatus {
+    client.delete(path).await?;
+    if output.json {
+        return Ok(());
+    }
+    emit(&format!("{kind} {name} removed\n"))
+}
+
+/// Returns the path of a port. Names need no escapes: the argument parser accepts no others.
+fn port_path(name: &str) -> String {
+    format!("/v1/ports/{name}")
+}
+
+fn segment_path(name: &str) -> String {
+    format!("/v1/segments/{name}")
+}
+
+fn mirror_path(name: &str) -> String {
+    format!("/v1/mirrors/{name}")
 }
 
 async fn port(client: &Client, command: Port) -> ExitStatus {
     match command {
-        Port::List { output } => {
-            let response = client.get("/v1/ports").await?;
-            print::<PortsDocument>(output, &response, |document| show::ports(&document.ports))
+        Port::List(output) => {
+            let show = |document: &PortsDocument| show::ports(&document.ports);
+            get_and_print(client, "/v1/ports", output, show).await
         }
         Port::Show { name, output } => {
-            let response = client.get(&port_path(&name)).await?;
-            print::<PortStatus>(output, &response, show::port)
+            get_and_print(client, &port_path(&name), output, show::port).await
         }
         Port::Add(add) => {
             let response = client.send(Method::POST, "/v1/ports", &add.spec()).await?;
-            print::<PortStatus>(add.output, &response, |port| show::change("added", port))?;
-            warn_about(client, &add.name).await;
-            Ok(())
+            changed(client, add.output, &response, "added").await
         }
         Port::Set(set) if set.how.dry_run => super::apply::dry_run(client, &set).await,
         Port::Set(set) => {
             let path = port_path(&set.name);
             let patch = set.changes.patch();
             let response = client.send(Method::PATCH, &path, &patch).await?;
-            print::<PortStatus>(set.how.output, &response, |port| {
-                show::change("changed", port)
-            })?;
-            warn_about(client, &set.name).await;
-            Ok(())
+            changed(client, set.how.output, &response, "changed").await
         }
         Port::Remove { name, output } => {
-            client.delete(&port_path(&name)).await?;
-            removed(output, "port", &name)
+            remove(client, &port_path(&name), output, "port", &name).await
         }
     }
 }
 
-/// Prints the warnings about a port that was added or changed. An error here is ignored: the change
-/// is done.
-async fn warn_about(client: &Client, port: &str) {
-    let response = client.get("/v1/warnings").await;
-    let document = response.and_then(|response| read::<WarningsDocument>(&response));
+/// Prints a port that was added or changed, and the warnings about it. An error of the latter is
+/// ignored: the change is done.
+async fn changed(client: &Client, output: Output, response: &Bytes, done: &str) -> ExitStatus {
+    print(output, response, |port| show::change(done, port))?;
+    let port: PortStatus = read(response)?;
+    let document = client.read::<WarningsDocument>("/v1/warnings").await;
     let mut warnings = document.unwrap_or_default().warnings;
-    warnings.retain(|warning| warning.ports.iter().any(|name| name == port));
+    warnings.retain(|warning| warning.ports.contains(&port.name));
     super::warn(&warnings);
+    Ok(())
 }
 
 async fn segment(client: &Client, command: Segment) -> ExitStatus {
     match command {
-        Segment::List { output } => {
-            let response = client.get("/v1/segments").await?;
-            print::<SegmentsDocument>(output, &response, |all| show::segments(&all.segments))
+        Segment::List(output) => {
+            let show = |all: &SegmentsDocument| show::segments(&all.segments);
+            get_and_print(client, "/v1/segments", output, show).await
         }
         Segment::Add(add) => {
             let spec = add.spec();
@@ -145,17 +159,16 @@ async fn segment(client: &Client, command: Segment) -> ExitStatus {
             })
         }
         Segment::Remove { name, output } => {
-            client.delete(&segment_path(&name)).await?;
-            removed(output, "segment", &name)
+            remove(client, &segment_path(&name), output, "segment", &name).await
         }
     }
 }
 
 async fn mirror(client: &Client, command: Mirror) -> ExitStatus {
     match command {
-        Mirror::List { output } => {
-            let response = client.get("/v1/mirrors").await?;
-            print::<MirrorsDocument>(output, &response, |all| show::mirrors(&all.mirrors))
+        Mirror::List(output) => {
+            let show = |all: &MirrorsDocument| show::mirrors(&all.mirrors);
+            get_and_print(client, "/v1/mirrors", output, show).await
         }
         Mirror::Add(add) => {
             let spec = add.spec();
@@ -170,33 +183,24 @@ async fn mirror(client: &Client, command: Mirror) -> ExitStatus {
             })
         }
         Mirror::Remove { name, output } => {
-            client.delete(&mirror_path(&name)).await?;
-            removed(output, "mirror", &name)
+            remove(client, &mirror_path(&name), output, "mirror", &name).await
         }
     }
 }
 
 async fn acl(client: &Client, command: Acl) -> ExitStatus {
     match command {
-        Acl::List { output } => {
-            let response = client.get(&counts_path(None)).await?;
-            print(output, &response, show::access_lists)
+        Acl::List(output) => {
+            get_and_print(client, "/v1/access/counts", output, show::access_lists).await
         }
         Acl::Show { name, output } => {
-            let counts = client.get(&counts_path(Some(&name))).await?;
-            let list = client.get(&access_list_path(&name)).await?;
-            let list: AccessListSpec = read(&list)?;
+            let path = format!("/v1/access/counts?list={name}");
+            let counts = client.get(&path).await?;
+            let path = format!("/v1/access/lists/{name}");
+            let list: AccessListSpec = client.read(&path).await?;
             print(output, &counts, |counts| show::access_list(&list, counts))
         }
     }
-}
-
-/// Reports a removal; with `--json` there is no output, as the API returns no document.
-fn removed(output: Output, kind: &str, name: &str) -> ExitStatus {
-    if output.json {
-        return Ok(());
-    }
-    emit(&format!("{kind} {name} removed\n"))
 }
 
 async fn fdb(client: &Client, command: Fdb) -> ExitStatus {
@@ -206,8 +210,8 @@ async fn fdb(client: &Client, command: Fdb) -> ExitStatus {
             port,
             output,
         } => {
-            let path = fdb_path(&FdbFilter { segment, port });
-            print(output, &client.get(&path).await?, show::fdb)
+            let path = with_query("/v1/fdb", &FdbFilter { segment, port })?;
+            get_and_print(client, &path, output, show::fdb).await
         }
         Fdb::Add {
             mac,
@@ -227,16 +231,16 @@ async fn fdb(client: &Client, command: Fdb) -> ExitStatus {
             segment,
             output,
         } => {
-            client.delete(&static_path(&segment, &mac)?).await?;
-            removed(output, "static entry", &mac)
+            let path = static_path(&segment, &mac)?;
+            remove(client, &path, output, "static entry", &mac).await
         }
         Fdb::Flush {
             segment,
             port,
             output,
         } => {
-            let path = fdb_path(&FdbFilter { segment, port });
-            let response = client.delete_for_response(&path).await?;
+            let path = with_query("/v1/fdb", &FdbFilter { segment, port })?;
+            let response = client.delete(&path).await?;
             print::<FdbFlushed>(output, &response, |done| match done.flushed {
                 1 => "1 entry flushed\n".to_owned(),
                 some => format!("{some} entries flushed\n"),
@@ -264,8 +268,10 @@ async fn stats(client: &Client, args: &Stats) -> ExitStatus {
 }
 
 fn stats_path(args: &Stats) -> String {
-    let one = args.name.as_deref().map(port_stats_path);
-    one.unwrap_or_else(|| "/v1/stats".to_owned())
+    match &args.name {
+        Some(port) => format!("{}/stats", port_path(port)),
+        None => "/v1/stats".to_owned(),
+    }
 }
 
 fn print_stats(args: &Stats, response: &Bytes) -> ExitStatus {

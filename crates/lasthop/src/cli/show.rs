@@ -5,20 +5,21 @@ mod port;
 mod reasons;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use api::v1::{
-    AdminState, FdbDocument, GuestStateStatus, GuestStates, MirrorDirection, MirrorStatus,
-    PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument, StatusDocument,
-    SwitchStatus, Traffic,
+    AdminState, FdbDocument, FdbEntry, GuestStateStatus, GuestStates, MirrorDirection,
+    MirrorStatus, PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument,
+    StatusDocument, SwitchStatus,
 };
 
 pub(super) use acl::{list as access_list, lists as access_lists};
 pub(super) use port::port;
 pub(super) use reasons::reasons;
 
-use super::tables::Column::{Number, Text};
-use super::tables::table;
+use super::rates::PortRates;
+use super::tables::Table;
 use super::units::{bytes, count, duration, plural, rate};
 
 /// The text of an absent value.
@@ -39,24 +40,13 @@ pub(super) fn status(status: &StatusDocument) -> String {
 }
 
 fn processes(processes: &[ProcessStatus]) -> String {
-    let columns = [
-        Text("PROCESS"),
-        Text("STATE"),
-        Number("PID"),
-        Number("UP"),
-        Number("RESTARTS"),
-    ];
-    let row = |process: &ProcessStatus| {
-        vec![
-            process.name.clone(),
-            process.state.as_str().to_owned(),
-            or_none(process.pid.map(|pid| pid.to_string())),
-            duration(process.uptime_seconds),
-            process.restarts.to_string(),
-        ]
-    };
-    let rows: Vec<_> = processes.iter().map(row).collect();
-    table(&columns, &rows, "no processes")
+    Table::of(processes)
+        .text("PROCESS", |process| process.name.clone())
+        .text("STATE", |process| process.state.as_str().to_owned())
+        .number("PID", |process| or_none(process.pid))
+        .number("UP", |process| duration(process.uptime_seconds))
+        .number("RESTARTS", |process| process.restarts.to_string())
+        .format_or("no processes")
 }
 
 fn switch(switch: &SwitchStatus) -> String {
@@ -100,34 +90,20 @@ fn guest_state(status: &GuestStateStatus) -> String {
 
 /// `lasthop port list`.
 pub(super) fn ports(ports: &[PortStatus]) -> String {
-    let columns = [
-        Text("PORT"),
-        Text("STATE"),
-        Text("SEGMENT"),
-        Text("KIND"),
-        Text("ROLE"),
-        Number("QUEUES"),
-        Text("RING"),
-        Number("MEMORY"),
-        Text("SOCKET OR INTERFACE"),
-        Text("REASON"),
-    ];
-    let row = |port: &PortStatus| {
-        vec![
-            port.name.clone(),
-            state(port).to_owned(),
-            membership(port),
-            port.kind.as_str().to_owned(),
-            role(port),
-            format!("{}/{}", port.queue_pairs, port.queues),
-            or_none(port.ring.map(|ring| ring.as_str().to_owned())),
-            bytes(port.memory_bytes),
-            far_end(port),
-            reason(port).unwrap_or_default(),
-        ]
-    };
-    let rows: Vec<_> = ports.iter().map(row).collect();
-    table(&columns, &rows, "no ports")
+    Table::of(ports)
+        .text("PORT", |port| port.name.clone())
+        .text("STATE", |port| state(port).to_owned())
+        .text("SEGMENT", membership)
+        .text("KIND", |port| port.kind.as_str().to_owned())
+        .text("ROLE", role)
+        .number("QUEUES", |port| {
+            format!("{}/{}", port.queue_pairs, port.queues)
+        })
+        .text("RING", |port| or_none(port.ring.map(|ring| ring.as_str())))
+        .number("MEMORY", |port| bytes(port.memory_bytes))
+        .text("SOCKET OR INTERFACE", far_end)
+        .text("REASON", |port| reason(port).unwrap_or_default())
+        .format_or("no ports")
 }
 
 /// Returns the state of a port, or `admin-down`.
@@ -142,7 +118,7 @@ fn state(port: &PortStatus) -> &'static str {
 fn role(port: &PortStatus) -> String {
     match &port.driver_process {
         None => port.role.as_str().to_owned(),
-        Some(driver) => or_none(driver.back_end.clone()),
+        Some(driver) => or_none(driver.back_end.as_ref()),
     }
 }
 
@@ -178,64 +154,34 @@ pub(super) fn change(done: &str, port: &PortStatus) -> String {
 
 /// `lasthop segment list`.
 pub(super) fn segments(segments: &[SegmentStatus]) -> String {
-    let columns = [
-        Text("SEGMENT"),
-        Number("VLAN"),
-        Text("NEIGHBOUR SUPPRESSION"),
-        Text("PORTS"),
-    ];
-    let row = |segment: &SegmentStatus| {
-        vec![
-            segment.name.clone(),
-            or_none(segment.vlan.map(|vlan| vlan.to_string())),
-            if segment.neighbour_suppression {
-                "on".to_owned()
-            } else {
-                "off".to_owned()
-            },
-            segment.ports.join(","),
-        ]
-    };
-    let rows: Vec<_> = segments.iter().map(row).collect();
-    table(&columns, &rows, "no segments")
+    let on_off = |on| if on { "on" } else { "off" }.to_owned();
+    Table::of(segments)
+        .text("SEGMENT", |segment| segment.name.clone())
+        .number("VLAN", |segment| or_none(segment.vlan))
+        .text("NEIGHBOUR SUPPRESSION", |segment| {
+            on_off(segment.neighbour_suppression)
+        })
+        .text("PORTS", |segment| segment.ports.join(","))
+        .format_or("no segments")
 }
 
 /// `lasthop mirror list`.
 pub(super) fn mirrors(mirrors: &[MirrorStatus]) -> String {
-    let columns = [
-        Text("MIRROR"),
-        Text("COPIES"),
-        Text("FILTER"),
-        Text("TO"),
-        Text("STATE"),
-        Number("COPIED"),
-        Number("BYTES"),
-        Number("LOST"),
-    ];
-    let row = |mirror: &MirrorStatus| {
-        vec![
-            mirror.name.clone(),
-            copied(mirror),
-            or_none(mirror.filter.clone()),
-            mirror.to.clone(),
-            mirror.state.as_str().to_owned(),
-            count(mirror.copied.packets),
-            bytes(mirror.copied.bytes),
-            count(total(&mirror.lost)),
-        ]
-    };
-    let rows: Vec<_> = mirrors.iter().map(row).collect();
-    let text = table(&columns, &rows, "no mirrors");
-    let columns = [Text("LOST BY"), Text("REASON"), Number("FRAMES")];
-    let losses = mirrors.iter().flat_map(|mirror| {
-        let lost = mirror.lost.iter().filter(|(_, lost)| **lost > 0);
-        lost.map(|(reason, lost)| vec![mirror.name.clone(), reason.clone(), count(*lost)])
-    });
-    let losses: Vec<_> = losses.collect();
-    if losses.is_empty() {
-        return text;
+    let text = Table::of(mirrors)
+        .text("MIRROR", |mirror| mirror.name.clone())
+        .text("COPIES", copied)
+        .text("FILTER", |mirror| or_none(mirror.filter.as_ref()))
+        .text("TO", |mirror| mirror.to.clone())
+        .text("STATE", |mirror| mirror.state.as_str().to_owned())
+        .number("COPIED", |mirror| count(mirror.copied.packets))
+        .number("BYTES", |mirror| bytes(mirror.copied.bytes))
+        .number("LOST", |mirror| count(total(&mirror.lost)))
+        .format_or("no mirrors");
+    let lost = mirrors.iter().map(|mirror| (&*mirror.name, &mirror.lost));
+    match losses("LOST BY", lost) {
+        Some(losses) => format!("{text}\n{losses}"),
+        None => text,
     }
-    format!("{text}\n{}", table(&columns, &losses, ""))
 }
 
 /// Formats the sources of a mirror.
@@ -257,121 +203,83 @@ fn copied(mirror: &MirrorStatus) -> String {
 
 /// `lasthop fdb list`.
 pub(super) fn fdb(fdb: &FdbDocument) -> String {
-    let columns = [Text("SEGMENT"), Text("MAC"), Text("PORT"), Number("AGE")];
-    let rows: Vec<_> = fdb
-        .entries
-        .iter()
-        .map(|entry| {
-            let age = if entry.is_static {
-                "static".to_owned()
-            } else {
-                duration(entry.age_seconds)
-            };
-            vec![
-                entry.segment.clone(),
-                entry.mac.clone(),
-                entry.port.clone(),
-                age,
-            ]
-        })
-        .collect();
-    table(&columns, &rows, "no entries")
+    let age = |entry: &FdbEntry| {
+        if entry.is_static {
+            "static".to_owned()
+        } else {
+            duration(entry.age_seconds)
+        }
+    };
+    Table::of(&fdb.entries)
+        .text("SEGMENT", |entry| entry.segment.clone())
+        .text("MAC", |entry| entry.mac.clone())
+        .text("PORT", |entry| entry.port.clone())
+        .number("AGE", age)
+        .format_or("no entries")
 }
 
 /// `lasthop stats`.
 pub(super) fn stats(stats: &StatsDocument) -> String {
-    let columns = [
-        Text("PORT"),
-        Text("STATE"),
-        Number("FROM-GUEST PACKETS"),
-        Number("BYTES"),
-        Number("TO-GUEST PACKETS"),
-        Number("BYTES"),
-        Number("DROPS"),
-        Number("CPU"),
-    ];
-    let row = |port: &PortStats| {
-        vec![
-            port.name.clone(),
-            port.state.as_str().to_owned(),
-            count(port.from_guest.packets),
-            bytes(port.from_guest.bytes),
-            count(port.to_guest.packets),
-            bytes(port.to_guest.bytes),
-            count(total(&port.drops)),
-            format!("{:.1} s", port.work.cpu_us as f64 / 1e6),
-        ]
-    };
-    let rows: Vec<_> = stats.ports.iter().map(row).collect();
-    let traffic = table(&columns, &rows, "no ports");
-    let others = [drops(stats), neighbour_replies(stats)];
-    let all: Vec<String> = [traffic]
-        .into_iter()
-        .chain(others.into_iter().flatten())
-        .collect();
-    all.join("\n")
+    let traffic = Table::of(&stats.ports)
+        .text("PORT", |port| port.name.clone())
+        .text("STATE", |port| port.state.as_str().to_owned())
+        .number("FROM-GUEST PACKETS", |port| count(port.from_guest.packets))
+        .number("BYTES", |port| bytes(port.from_guest.bytes))
+        .number("TO-GUEST PACKETS", |port| count(port.to_guest.packets))
+        .number("BYTES", |port| bytes(port.to_guest.bytes))
+        .number("DROPS", |port| count(total(&port.drops)))
+        .number("CPU", |port| {
+            format!("{:.1} s", port.work.cpu_us as f64 / 1e6)
+        })
+        .format_or("no ports");
+    let ports = stats.ports.iter().map(|port| (&*port.name, &port.drops));
+    let drops = losses("DROPPED BY", ports.chain([("(all)", &stats.drops)]));
+    let tables = [Some(traffic), drops, neighbour_replies(stats)];
+    tables.into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
-/// Formats the drops by port and reason, then of all ports; `None` without drops.
-fn drops(stats: &StatsDocument) -> Option<String> {
-    let columns = [Text("DROPPED BY"), Text("REASON"), Number("FRAMES")];
-    let ports = stats.ports.iter();
-    let ports = ports.map(|port| (port.name.as_str(), &port.drops));
-    let rows: Vec<_> = ports
-        .chain([("(all)", &stats.drops)])
-        .flat_map(|(port, drops)| {
-            let some = drops.iter().filter(|(_, frames)| **frames > 0);
-            some.map(move |(reason, frames)| vec![port.to_owned(), reason.clone(), count(*frames)])
-        })
-        .collect();
-    (!rows.is_empty()).then(|| table(&columns, &rows, ""))
+/// Formats counts of lost frames by name and reason; `None` without any.
+fn losses<'a>(
+    heading: &'static str,
+    all: impl Iterator<Item = (&'a str, &'a BTreeMap<String, u64>)>,
+) -> Option<String> {
+    let rows = all.flat_map(|(name, lost)| lost.iter().map(move |(reason, n)| (name, reason, *n)));
+    let rows: Vec<_> = rows.filter(|(.., frames)| *frames > 0).collect();
+    Table::of(&rows)
+        .text(heading, |(name, ..)| (*name).to_owned())
+        .text("REASON", |(_, reason, _)| (*reason).clone())
+        .number("FRAMES", |(.., frames)| count(*frames))
+        .format()
 }
 
 /// Formats the neighbour replies by port; `None` without replies.
 fn neighbour_replies(stats: &StatsDocument) -> Option<String> {
-    let columns = [Text("PORT"), Number("NEIGHBOUR REPLIES")];
     let replied = stats.ports.iter().filter(|port| port.neighbour_replies > 0);
-    let row = |port: &PortStats| vec![port.name.clone(), count(port.neighbour_replies)];
-    let rows: Vec<_> = replied.map(row).collect();
-    (!rows.is_empty()).then(|| table(&columns, &rows, ""))
+    Table::of(replied)
+        .text("PORT", |port| port.name.clone())
+        .number("NEIGHBOUR REPLIES", |port| count(port.neighbour_replies))
+        .format()
 }
 
 /// `lasthop stats --watch`: rates between two samples.
 pub(super) fn rates(last: &StatsDocument, now: &StatsDocument, time: Duration) -> String {
-    let columns = [
-        Text("PORT"),
-        Text("STATE"),
-        Number("FROM-GUEST PACKETS"),
-        Number("BITS"),
-        Number("TO-GUEST PACKETS"),
-        Number("BITS"),
-        Number("DROPS"),
-        Number("CPU"),
-    ];
     let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
     let zero = PortStats::default();
-    let row = |port: &PortStats| {
+    let rates = now.ports.iter().map(|port| {
         let was = last.ports.iter().find(|was| was.name == port.name);
-        let was = was.unwrap_or(&zero);
-        let drops = total(&port.drops).saturating_sub(total(&was.drops));
-        let mut row = vec![port.name.clone(), port.state.as_str().to_owned()];
-        row.extend(traffic(was.from_guest, port.from_guest, seconds));
-        row.extend(traffic(was.to_guest, port.to_guest, seconds));
-        row.push(rate(drops as f64 / seconds, ""));
-        let used = port.work.cpu_us.saturating_sub(was.work.cpu_us);
-        row.push(format!("{:.0}%", used as f64 / 1e4 / seconds));
-        row
-    };
-    let rows: Vec<_> = now.ports.iter().map(row).collect();
-    table(&columns, &rows, "no ports")
-}
-
-/// Formats packets and bits per second in one direction.
-fn traffic(was: Traffic, is: Traffic, seconds: f64) -> [String; 2] {
-    // The counters of a port that was removed and added again start at 0.
-    let packets = is.packets.saturating_sub(was.packets) as f64;
-    let bits = is.bytes.saturating_sub(was.bytes) as f64 * 8.0;
-    [rate(packets / seconds, ""), rate(bits / seconds, "bit")]
+        PortRates::between(was.unwrap_or(&zero), port, seconds)
+    });
+    let rates: Vec<_> = rates.collect();
+    Table::of(&rates)
+        .text("PORT", |port| port.name.clone())
+        .text("STATE", |port| port.state.to_owned())
+        .number("FROM-GUEST PACKETS", |port| rate(port.from_guest.0, ""))
+        .number("BITS", |port| rate(port.from_guest.1, "bit"))
+        .number("TO-GUEST PACKETS", |port| rate(port.to_guest.0, ""))
+        .number("BITS", |port| rate(port.to_guest.1, "bit"))
+        .number("DROPS", |port| rate(port.drops, ""))
+        .number("CPU", |port| format!("{:.0}%", port.cpu))
+        .format_or("no ports")
 }
 
 /// Returns the sum of all drops.
@@ -388,7 +296,7 @@ fn membership(port: &PortStatus) -> String {
     }
 }
 
-/// Returns the value, or [`NONE`].
-fn or_none(value: Option<String>) -> String {
-    value.unwrap_or_else(|| NONE.to_owned())
+/// Formats the value, or returns [`NONE`].
+fn or_none(value: Option<impl Display>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
 }

@@ -1,40 +1,71 @@
 //! Plain tables: headings without borders, text to the left, numbers to the right.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, presets};
 
 use super::units::printable;
 
-/// A column: its heading and alignment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Column {
-    /// Aligned to the left.
-    Text(&'static str),
-    /// Aligned to the right.
-    Number(&'static str),
+/// A table with a line for each of some rows.
+pub(super) struct Table<'a, T> {
+    rows: Vec<&'a T>,
+    columns: Vec<(&'static str, CellAlignment)>,
+    /// The cells of each row.
+    lines: Vec<Vec<String>>,
 }
 
-/// Formats a table; without rows, returns `empty` as a line.
-pub(super) fn table(columns: &[Column], rows: &[Vec<String>], empty: &str) -> String {
-    if rows.is_empty() {
-        return format!("{empty}\n");
-    }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(columns.iter().map(|column| match column {
-        Column::Text(heading) | Column::Number(heading) => *heading,
-    }));
-    for row in rows {
-        table.add_row(row.iter().map(|cell| printable(cell)));
-    }
-    for (column, written) in columns.iter().zip(table.column_iter_mut()) {
-        written.set_padding((0, 2));
-        if matches!(column, Column::Number(_)) {
-            written.set_cell_alignment(CellAlignment::Right);
+impl<'a, T> Table<'a, T> {
+    /// Returns a table without columns.
+    pub(super) fn of(rows: impl IntoIterator<Item = &'a T>) -> Self {
+        let rows: Vec<_> = rows.into_iter().collect();
+        Self {
+            lines: vec![Vec::new(); rows.len()],
+            columns: Vec::new(),
+            rows,
         }
     }
-    let mut text = table.trim_fmt();
-    text.push('\n');
-    text
+
+    /// Adds a column that is aligned to the left.
+    pub(super) fn text(self, heading: &'static str, cell: impl Fn(&T) -> String) -> Self {
+        self.column(heading, CellAlignment::Left, cell)
+    }
+
+    /// Adds a column that is aligned to the right.
+    pub(super) fn number(self, heading: &'static str, cell: impl Fn(&T) -> String) -> Self {
+        self.column(heading, CellAlignment::Right, cell)
+    }
+
+    fn column(
+        mut self,
+        heading: &'static str,
+        alignment: CellAlignment,
+        cell: impl Fn(&T) -> String,
+    ) -> Self {
+        self.columns.push((heading, alignment));
+        for (row, line) in self.rows.iter().zip(&mut self.lines) {
+            line.push(printable(&cell(row)));
+        }
+        self
+    }
+
+    /// Formats the table; `None` without rows.
+    pub(super) fn format(self) -> Option<String> {
+        if self.rows.is_empty() {
+            return None;
+        }
+        let mut table = comfy_table::Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(self.columns.iter().map(|(heading, _)| heading));
+        table.add_rows(self.lines);
+        for ((_, alignment), column) in self.columns.iter().zip(table.column_iter_mut()) {
+            column.set_padding((0, 2));
+            column.set_cell_alignment(*alignment);
+        }
+        Some(table.trim_fmt() + "\n")
+    }
+
+    /// Formats the table; without rows, returns `empty` as a line.
+    pub(super) fn format_or(self, empty: &str) -> String {
+        self.format().unwrap_or_else(|| format!("{empty}\n"))
+    }
 }
 
 /// Formats names with values, one pair per line.
@@ -50,15 +81,19 @@ mod tests {
 
     #[test]
     fn text_is_left_numbers_right_without_trailing_blanks() {
-        let columns = [Column::Text("NAME"), Column::Number("N"), Column::Text("X")];
-        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
-        let rows = [row(["a", "1", ""]), row(["bcdef", "1000", "y\x1b[2J"])];
-        let text = table(&columns, &rows, "none");
+        let formatted = |rows: &[[&str; 3]]| {
+            Table::of(rows)
+                .text("NAME", |row| row[0].to_owned())
+                .number("N", |row| row[1].to_owned())
+                .text("X", |row| row[2].to_owned())
+                .format_or("none")
+        };
+        let text = formatted(&[["a", "1", ""], ["bcdef", "1000", "y\x1b[2J"]]);
         assert_eq!(
             text,
             "NAME      N  X\na         1\nbcdef  1000  y\u{fffd}[2J\n"
         );
-        assert_eq!(table(&columns, &[], "none"), "none\n");
+        assert_eq!(formatted(&[]), "none\n");
     }
 
     #[test]

@@ -6,39 +6,29 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, FlowEntry, FlowsDocument, FlowsFilter, TRACE_MAX, Trace, TraceAction,
+    CaptureQuery, FlowEntry, FlowsDocument, PurgeFilter, TRACE_MAX, Trace, TraceAction,
     TraceDocument, TraceFrame, TraceRequest,
 };
 use hyper::Method;
 
 use super::args::{Expected, Flows, FlowsArgs, TraceArgs};
-use super::client::Client;
+use super::client::{Client, read, with_query};
 use super::pcap::{Capture, Captured};
-use super::run::{print, read};
-use super::tables::{Column, facts, table};
+use super::run::{get_and_print, print};
+use super::tables::{Table, facts};
 use super::units::{self, count, rate};
 use super::{ExitStatus, Failure, capture, emit};
-
-/// Returns the path of the busiest flows.
-pub(super) fn flows_path(filter: &FlowsFilter) -> String {
-    let port = filter.port.iter().map(|name| format!("port={name}"));
-    let limit = filter.limit.iter().map(|limit| format!("limit={limit}"));
-    let query: Vec<String> = port.chain(limit).collect();
-    format!("/v1/flows?{}", query.join("&"))
-}
 
 /// Prints or purges cached flows.
 pub(super) async fn flows(client: &Client, args: FlowsArgs) -> ExitStatus {
     if let Some(Flows::Purge { port }) = args.command {
-        let port = port.map(|name| format!("?port={name}"));
-        let path = format!("/v1/flows{}", port.unwrap_or_default());
+        let path = with_query("/v1/flows", &PurgeFilter { port })?;
         client.delete(&path).await?;
         return emit("flows purged\n");
     }
-    let response = client.get(&flows_path(&args.filter())).await?;
-    print::<FlowsDocument>(args.output, &response, |document| {
-        flows_table(&document.flows)
-    })
+    let path = with_query("/v1/flows", &args.filter())?;
+    let show = |document: &FlowsDocument| flows_table(&document.flows);
+    get_and_print(client, &path, args.output, show).await
 }
 
 /// Traces frames.
@@ -118,7 +108,7 @@ fn request(args: &TraceArgs) -> TraceRequest {
 /// Traces each frame of a file.
 async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &str) -> ExitStatus {
     let unreadable = |error: io::Error| Failure::Invalid(format!("{name}: {error}"));
-    let mut capture = Capture::open(file).map_err(unreadable)?;
+    let mut capture = Capture::new(file);
     let mut request = request(args);
     let mut results = Results::default();
     loop {
@@ -228,26 +218,14 @@ fn ago(ms: u32) -> String {
 }
 
 fn flows_table(flows: &[FlowEntry]) -> String {
-    let columns = [
-        Column::Number("PACKETS"),
-        Column::Number("RATE"),
-        Column::Number("IDLE"),
-        Column::Number("AGE"),
-        Column::Text("FRAMES"),
-        Column::Text("ACTION"),
-    ];
-    let row = |flow: &FlowEntry| {
-        vec![
-            count(flow.packets),
-            rate(flow.rate(), ""),
-            ago(flow.idle_ms),
-            ago(flow.age_ms),
-            flow.matches.clone(),
-            flow.action.clone(),
-        ]
-    };
-    let rows: Vec<_> = flows.iter().map(row).collect();
-    table(&columns, &rows, "no cached flows")
+    Table::of(flows)
+        .number("PACKETS", |flow| count(flow.packets))
+        .number("RATE", |flow| rate(flow.rate(), ""))
+        .number("IDLE", |flow| ago(flow.idle_ms))
+        .number("AGE", |flow| ago(flow.age_ms))
+        .text("FRAMES", |flow| flow.matches.clone())
+        .text("ACTION", |flow| flow.action.clone())
+        .format_or("no cached flows")
 }
 
 #[cfg(test)]

@@ -84,22 +84,15 @@ pub(super) fn upgrade(runtime_dir: &Path, to: Option<PathBuf>, json: bool) -> Ex
 }
 
 fn show(report: &Report) -> String {
-    let Report {
-        from,
-        to,
-        gap_ms,
-        connections,
-        drivers,
-        drivers_stay,
-    } = report;
-    let kept = units::plural(u64::from(*connections), "connection");
+    let (from, to, gap_ms) = (&report.from, &report.to, report.gap_ms);
+    let kept = units::plural(u64::from(report.connections), "connection");
     let mut text =
         format!("upgraded from {from} to {to}: {kept} kept, {gap_ms:.2} ms without a switch\n");
-    for driver in drivers {
+    for driver in &report.drivers {
         let (port, gap_ms) = (&driver.port, driver.gap_ms);
         text += &format!("driver of {port} replaced: {gap_ms:.2} ms without a driver\n");
     }
-    if let Some(reason) = drivers_stay {
+    if let Some(reason) = &report.drivers_stay {
         text += &format!("drivers stay at version {from}: {reason}\n");
     }
     text

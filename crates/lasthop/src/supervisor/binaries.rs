@@ -16,7 +16,14 @@ use rustix::fs::{Mode, OFlags};
 use super::child::Kind;
 use super::replace::{IncomingFds, OutgoingFds, PassedBinaries};
 
-const SUPERVISOR: &str = "lasthop";
+/// Names of the programs, in the order of the supervisor's record.
+const NAMES: [&str; 4] = [
+    "lasthop",
+    Kind::Control.binary(),
+    Kind::Switch.binary(),
+    Kind::Driver.binary(),
+];
+const SUPERVISOR: usize = 0;
 
 /// Executable file.
 struct Binary {
@@ -27,10 +34,22 @@ struct Binary {
 /// Executable files of the four programs.
 pub(super) struct Binaries {
     dir: PathBuf,
-    supervisor: Binary,
-    control: Binary,
-    switch: Binary,
-    driver: Binary,
+    /// In the order of [`NAMES`].
+    files: [Binary; 4],
+}
+
+/// Returns the index of the program of a process.
+fn index(kind: Kind) -> usize {
+    match kind {
+        Kind::Control => 1,
+        Kind::Switch => 2,
+        Kind::Driver => 3,
+    }
+}
+
+/// Returns all values, or the first error.
+fn all_of<T, E>([a, b, c, d]: [Result<T, E>; 4]) -> Result<[T; 4], E> {
+    Ok([a?, b?, c?, d?])
 }
 
 impl Binaries {
@@ -49,20 +68,15 @@ impl Binaries {
     /// A file is missing.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let dir = dir.canonicalize().map_err(|e| about(dir, &e))?;
-        Ok(Self {
-            supervisor: Binary::open(&dir, SUPERVISOR)?,
-            control: Binary::open(&dir, Kind::Control.binary())?,
-            switch: Binary::open(&dir, Kind::Switch.binary())?,
-            driver: Binary::open(&dir, Kind::Driver.binary())?,
-            dir,
-        })
+        let files = all_of(NAMES.map(|name| Binary::open(&dir, name)))?;
+        Ok(Self { dir, files })
     }
 
     /// Adds the files to the record for the next supervisor.
     pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedBinaries {
         PassedBinaries {
             dir: self.dir.display().to_string(),
-            files: self.all().map(|binary| outgoing.add(binary.file.as_fd())),
+            files: (self.files.each_ref()).map(|binary| outgoing.add(binary.file.as_fd())),
         }
     }
 
@@ -72,30 +86,18 @@ impl Binaries {
     /// A descriptor is missing.
     pub(super) fn take(from: PassedBinaries, fds: &mut IncomingFds) -> Result<Self, String> {
         let dir = PathBuf::from(from.dir);
-        let [supervisor, control, switch, driver] = from.files;
-        let mut take = |place, name| {
-            let path = dir.join(name);
-            Ok::<_, String>(Binary {
-                path,
-                file: fds.take(place)?,
-            })
+        let take = |at| {
+            let path = dir.join(NAMES[at]);
+            let file = fds.take(from.files[at]);
+            file.map(|file| Binary { path, file })
         };
-        Ok(Self {
-            supervisor: take(supervisor, SUPERVISOR)?,
-            control: take(control, Kind::Control.binary())?,
-            switch: take(switch, Kind::Switch.binary())?,
-            driver: take(driver, Kind::Driver.binary())?,
-            dir,
-        })
+        let files = all_of(std::array::from_fn(take))?;
+        Ok(Self { dir, files })
     }
 
     /// Returns the file of the supervisor.
     pub(super) fn supervisor(&self) -> BorrowedFd<'_> {
-        self.supervisor.file.as_fd()
-    }
-
-    fn all(&self) -> [&Binary; 4] {
-        [&self.supervisor, &self.control, &self.switch, &self.driver]
+        self.files[SUPERVISOR].file.as_fd()
     }
 
     /// Returns the directory; the files in it may have changed since.
@@ -105,30 +107,23 @@ impl Binaries {
 
     /// Returns a command for a process of this kind.
     pub(super) fn command(&self, kind: Kind) -> Command {
-        match kind {
-            Kind::Control => &self.control,
-            Kind::Switch => &self.switch,
-            Kind::Driver => &self.driver,
-        }
-        .command()
+        self.files[index(kind)].command()
     }
 
     /// Returns a command for the command line.
     pub(super) fn command_line(&self) -> Command {
-        self.supervisor.command()
+        self.files[SUPERVISOR].command()
     }
 
     /// Replaces the driver by that of another installation.
-    pub(super) fn take_driver_of(&mut self, others: Self) {
-        self.driver = others.driver;
+    pub(super) fn take_driver_of(&mut self, mut others: Self) {
+        let driver = index(Kind::Driver);
+        std::mem::swap(&mut self.files[driver], &mut others.files[driver]);
     }
 
     /// Returns commands for all programs with their names, the supervisor first.
     pub(super) fn commands(&self) -> [(&'static str, Command); 4] {
-        let files = [Kind::Control, Kind::Switch, Kind::Driver];
-        let [control, switch, driver] = files.map(|kind| (kind.binary(), self.command(kind)));
-        let supervisor = (SUPERVISOR, self.supervisor.command());
-        [supervisor, control, switch, driver]
+        std::array::from_fn(|at| (NAMES[at], self.files[at].command()))
     }
 
     /// Checks that only root or the user of this process can have written the files.
@@ -136,7 +131,7 @@ impl Binaries {
     /// # Errors
     /// The first file that another user could have written.
     pub(super) fn are_trusted(&self) -> Result<(), String> {
-        for binary in self.all() {
+        for binary in &self.files {
             let file = binary.file.try_clone().map(File::from);
             let metadata = file.and_then(|file| file.metadata());
             let metadata = metadata.map_err(|e| about(&binary.path, &e).to_string())?;
@@ -192,10 +187,7 @@ impl Binaries {
         let nothing = || Binary::open(Path::new("/bin"), "true").unwrap();
         Self {
             dir: PathBuf::from("/bin"),
-            supervisor: nothing(),
-            control: nothing(),
-            switch: nothing(),
-            driver: nothing(),
+            files: std::array::from_fn(|_| nothing()),
         }
     }
 }

@@ -21,30 +21,26 @@ use crate::self_check::{ARGUMENT, SelfCheck};
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time in which a killed process must end: 1 second.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum size of an answer in bytes: less than the capacity of a pipe.
+/// Maximum size of an answer in bytes.
 const MAX_ANSWER_BYTES: u64 = 16 << 10;
 
-/// Running self-check of one binary.
+/// Running check of one binary.
 struct Checked {
     name: &'static str,
     process: Running,
-    answer: File,
-}
-
-/// `lasthop run --check` of the new version with the configuration file of this one.
-///
-/// The new supervisor does not read that file to take over, but the next reload and the next start
-/// do: after an upgrade to a version that refuses the file, Lasthop could not be started again.
-struct ConfigCheck {
-    process: Running,
-    /// Standard error in a memory file, because warnings may exceed the capacity of a pipe.
-    stderr: File,
+    /// Output in a memory file, because it may exceed the capacity of a pipe.
+    output: File,
 }
 
 /// All running self-checks.
 pub(super) struct Check {
     all: Vec<Checked>,
-    config: Option<ConfigCheck>,
+    /// `lasthop run --check` of the new version with the configuration file of this one.
+    ///
+    /// The new supervisor does not read that file to take over, but the next reload and the next
+    /// start do: after an upgrade to a version that refuses the file, Lasthop could not be started
+    /// again.
+    config: Option<Checked>,
     deadline: Instant,
 }
 
@@ -64,7 +60,7 @@ impl Check {
     ) -> Result<Self, String> {
         let mut record = Some(record);
         let config = config.filter(|file| !is_stream(file)).map(|file| {
-            let started = ConfigCheck::start(binaries, file, runtime_dir);
+            let started = check_config(binaries, file, runtime_dir);
             started.map_err(|e| format!("cannot check the configuration file: {e}"))
         });
         let mut check = Self {
@@ -78,8 +74,8 @@ impl Check {
                 Some(record) => command.args([cli::SELF_CHECK, "--record"]).stdin(record),
                 None => command.arg(ARGUMENT).stdin(Stdio::null()),
             };
-            let checked =
-                spawn_check(name, command).map_err(|e| format!("cannot start {name}: {e}"))?;
+            let started = Checked::start(name, &mut command, Command::stdout);
+            let checked = started.map_err(|e| format!("cannot start {name}: {e}"))?;
             check.all.push(checked);
         }
         Ok(check)
@@ -87,9 +83,8 @@ impl Check {
 
     /// Returns the descriptors that become readable when a check ends.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let all = self.all.iter().map(|checked| &checked.process);
-        let config = self.config.iter().map(|config| &config.process);
-        all.chain(config).map(AsFd::as_fd)
+        let all = self.all.iter().chain(&self.config);
+        all.map(|checked| checked.process.as_fd())
     }
 
     /// Returns the deadline.
@@ -111,10 +106,16 @@ impl Check {
                 None => running = Some(name),
             }
         }
-        if let Some(config) = &mut self.config
-            && !config.poll()?
-        {
-            running = running.or(Some("lasthop run --check"));
+        if let Some(config) = &mut self.config {
+            match config.process.has_ended() {
+                Some(status) if status.success() => {}
+                Some(status) => {
+                    let why = config.complaint(status);
+                    let refused = "the new version does not accept the configuration file";
+                    return Err(format!("{refused}: {why}"));
+                }
+                None => running = running.or(Some(config.name)),
+            }
         }
         match running {
             None => self.compare().map(Some),
@@ -129,7 +130,9 @@ impl Check {
         let mut first: Option<SelfCheck> = None;
         for checked in &mut self.all {
             let name = checked.name;
-            let answer = checked.read();
+            let answer = checked
+                .read()
+                .and_then(|answer| Ok(serde_json::from_slice(&answer)?));
             let answer =
                 answer.map_err(|e| format!("malformed self-check report of {name}: {e}"))?;
             match &first {
@@ -145,69 +148,59 @@ impl Check {
 }
 
 impl Checked {
-    fn read(&mut self) -> Result<SelfCheck, String> {
-        let mut answer = Vec::new();
-        let read = self
-            .answer
-            .by_ref()
-            .take(MAX_ANSWER_BYTES)
-            .read_to_end(&mut answer);
-        read.map_err(|e| e.to_string())?;
-        serde_json::from_slice(&answer).map_err(|e| e.to_string())
-    }
-}
-
-impl ConfigCheck {
-    fn start(binaries: &Binaries, config: &Path, runtime_dir: &Path) -> io::Result<Self> {
-        let stderr = rustix::fs::memfd_create("lasthop-stderr", MemfdFlags::CLOEXEC)?;
-        let child = binaries
-            .command_line()
-            .arg("--runtime-dir")
-            .arg(runtime_dir)
-            .args(["run", "--check", "--config"])
-            .arg(config)
+    /// Starts a check; `direct` sets the output of a command that is kept.
+    fn start(
+        name: &'static str,
+        command: &mut Command,
+        direct: fn(&mut Command, File) -> &mut Command,
+    ) -> io::Result<Self> {
+        let output = File::from(rustix::fs::memfd_create(
+            "lasthop-check",
+            MemfdFlags::CLOEXEC,
+        )?);
+        let child = direct(command, output.try_clone()?)
             .env_remove(super::notify::SOCKET)
             .env_remove(super::replace::RESUME)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr.try_clone()?)
             .spawn()?;
         Ok(Self {
+            name,
             process: Running::of(&child)?,
-            stderr: stderr.into(),
+            output,
         })
     }
 
-    /// Returns whether the check has passed.
-    ///
-    /// # Errors
-    /// The complaint of the new version: file, line, key.
-    fn poll(&mut self) -> Result<bool, String> {
-        match self.process.has_ended() {
-            None => Ok(false),
-            Some(status) if status.success() => Ok(true),
-            Some(status) => Err(format!(
-                "the new version does not accept the configuration file: {}",
-                self.stderr(status)
-            )),
-        }
+    /// Returns the beginning of what it has printed.
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.output.rewind()?;
+        let output = &mut self.output;
+        output.take(MAX_ANSWER_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
-    /// Returns the first line of standard error, or else the exit status.
-    fn stderr(&mut self, status: ExitStatus) -> String {
-        let mut text = Vec::new();
-        let file = &mut self.stderr;
-        let read = file
-            .rewind()
-            .and_then(|()| file.take(MAX_ANSWER_BYTES).read_to_end(&mut text));
+    /// Returns the first line that it has printed, or else the exit status.
+    fn complaint(&mut self, status: ExitStatus) -> String {
+        let text = self.read().unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        match (read, text.lines().next()) {
-            (Ok(_), Some(line)) if !line.is_empty() => {
+        match text.lines().next() {
+            Some(line) if !line.is_empty() => {
                 line.strip_prefix("lasthop: ").unwrap_or(line).to_owned()
             }
             _ => status.to_string(),
         }
     }
+}
+
+fn check_config(binaries: &Binaries, config: &Path, runtime_dir: &Path) -> io::Result<Checked> {
+    let mut command = binaries.command_line();
+    command
+        .arg("--runtime-dir")
+        .arg(runtime_dir)
+        .args(["run", "--check", "--config"])
+        .arg(config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    Checked::start("lasthop run --check", &mut command, Command::stderr)
 }
 
 /// Returns whether a file can be read only once, or depends on the process that opens it.
@@ -218,41 +211,11 @@ fn is_stream(file: &Path) -> bool {
     of_a_process || kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device())
 }
 
-fn spawn_check(name: &'static str, mut command: Command) -> io::Result<Checked> {
-    let mut child = command
-        .env_remove(super::notify::SOCKET)
-        .env_remove(super::replace::RESUME)
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let answer = child.stdout.take().map(OwnedFd::from);
-    let answer = File::from(answer.ok_or(io::ErrorKind::BrokenPipe)?);
-    // A process that the binary leaves behind could keep the pipe open.
-    rustix::io::ioctl_fionbio(&answer, true)?;
-    Ok(Checked {
-        name,
-        process: Running::of(&child)?,
-        answer,
-    })
-}
-
-impl Drop for Checked {
-    fn drop(&mut self) {
-        end(&mut self.process);
-    }
-}
-
-impl Drop for ConfigCheck {
-    fn drop(&mut self) {
-        end(&mut self.process);
-    }
-}
-
 /// Kills a process whose answer is not needed. A process that does not die, for example because of
 /// a hanging file system, is left behind.
-fn end(process: &mut Running) {
-    process.kill();
-    let end = Instant::now() + KILL_TIMEOUT;
-    while process.has_ended().is_none() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
+impl Drop for Checked {
+    fn drop(&mut self) {
+        self.process.kill();
+        self.process.ends_by(Instant::now() + KILL_TIMEOUT);
     }
 }

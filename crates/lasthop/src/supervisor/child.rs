@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
 use channel::supervision::{LINK_FD, ProcessInfo, SupervisorEvent, SupervisorRequest};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 pub(super) use self::kind::Kind;
@@ -67,14 +66,18 @@ impl Child {
     /// # Errors
     /// A missing binary, or a failed system call.
     pub(super) fn start(kind: Kind, binaries: &Binaries) -> io::Result<Self> {
-        Ok(Self {
+        Ok(Self::new(kind, Some(spawn(kind, binaries)?)))
+    }
+
+    fn new(kind: Kind, alive: Option<Alive>) -> Self {
+        Self {
             kind,
-            alive: Some(spawn(kind, binaries)?),
+            restart_at: alive.is_none().then(Instant::now),
+            alive,
             restarts: 0,
             failures: 0,
-            restart_at: None,
             peer_lost: false,
-        })
+        }
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -145,6 +148,11 @@ impl Child {
         seen
     }
 
+    /// Returns the heartbeat of a living process.
+    pub(super) fn beat(&self) -> Option<&Heartbeat> {
+        self.alive.as_ref().map(|alive| &alive.beat)
+    }
+
     /// Excuses a missed heartbeat of a process that makes progress.
     pub(super) fn excuse_missed(&mut self) {
         if let Some(alive) = &mut self.alive {
@@ -158,22 +166,9 @@ impl Child {
         alive.is_some_and(|alive| alive.beat.replied())
     }
 
-    /// Returns whether it has ever replied.
-    pub(super) fn has_replied(&self) -> bool {
-        self.alive
-            .as_ref()
-            .is_some_and(|alive| alive.beat.has_replied())
-    }
-
-    /// Returns whether the last ping could not be sent because the link is full.
-    pub(super) fn is_link_full(&self) -> bool {
-        let alive = self.alive.as_ref();
-        alive.is_some_and(|alive| alive.beat.is_blocked())
-    }
-
     /// Returns the time of the next heartbeat check.
     pub(super) fn heartbeat_due(&self) -> Option<Instant> {
-        self.alive.as_ref().and_then(|alive| alive.beat.due())
+        self.beat()?.due()
     }
 
     /// Returns whether it was killed because it hung.
@@ -319,23 +314,8 @@ impl Child {
     /// Waits for its death; its last messages can be received afterwards. Returns `false` after the
     /// deadline.
     pub(super) fn dies_by(&mut self, deadline: Instant) -> bool {
-        while self.has_died().is_none() {
-            let Some(alive) = &self.alive else {
-                return true;
-            };
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok(left @ 1..) = i64::try_from(left.as_nanos()) else {
-                return false;
-            };
-            let left = Timespec {
-                tv_sec: left / 1_000_000_000,
-                tv_nsec: left % 1_000_000_000,
-            };
-            let mut ended = [PollFd::new(&alive.process, PollFlags::IN)];
-            // The loop checks again after an interruption.
-            let _ = rustix::event::poll(&mut ended, Some(&left));
-        }
-        true
+        let alive = self.alive.as_mut();
+        alive.is_none_or(|alive| alive.process.ends_by(deadline))
     }
 
     /// Takes over the restart counter of a process that was replaced without a failure.
@@ -386,12 +366,8 @@ impl Child {
         };
         let alive = from.alive.map(take).transpose()?;
         Ok(Self {
-            kind,
-            restart_at: alive.is_none().then(Instant::now),
-            alive,
             restarts: from.restarts,
-            failures: 0,
-            peer_lost: false,
+            ..Self::new(kind, alive)
         })
     }
 
@@ -510,14 +486,8 @@ impl Child {
                 ))?)
             });
         }
-        let child = Self {
-            kind,
-            alive: Some(watched(kind, &command.spawn().unwrap(), ours).unwrap()),
-            restarts: 0,
-            failures: 0,
-            restart_at: None,
-            peer_lost: false,
-        };
+        let alive = watched(kind, &command.spawn().unwrap(), ours).unwrap();
+        let child = Self::new(kind, Some(alive));
         (child, Link::new(theirs))
     }
 }

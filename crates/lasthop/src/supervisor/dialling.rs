@@ -1,29 +1,20 @@
 //! Connections to front ends that listen. Control has registered their paths; the switch requests a
 //! connection by port.
 
-use std::os::fd::AsFd;
-
 use channel::supervision::SupervisorEvent;
 use port::PortId;
 
-use super::{ProcessRef, Supervisor};
+use super::{Reply, Supervisor, opened};
 
 impl Supervisor {
-    /// Connects for a port. For a driver the reply is sent when it runs.
-    pub(super) fn dial(&mut self, process: ProcessRef, port: PortId) {
+    /// Connects for a port; `None` for a driver, whose reply is sent when it runs.
+    pub(super) fn dial(&mut self, port: PortId) -> Option<Reply> {
         if self.drivers.dial(port) {
-            return;
+            return None;
         }
         let path = self.sockets.dialled(port).unwrap_or_default().to_owned();
-        let (socket, error) = match self.sockets.dial(port) {
-            Ok(socket) => (Some(socket), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-        self.reply(
-            process,
-            &SupervisorEvent::Dialed { port, path, error },
-            &fds,
-        );
+        let (socket, error) = opened(self.sockets.dial(port));
+        let event = SupervisorEvent::Dialed { port, path, error };
+        Some(Reply { event, socket })
     }
 }

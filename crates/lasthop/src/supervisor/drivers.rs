@@ -27,12 +27,13 @@ use channel::driving::{self, DriverSpec, DriverState};
 use channel::supervision::{ProcessInfo, SupervisorEvent};
 use port::PortId;
 
+use super::Reply;
 use super::binaries::Binaries;
 use super::child::Child;
 use super::groups::Groups;
 use super::replace::{IncomingFds, OutgoingFds, PassedDriver};
 pub(super) use driver::Renewed;
-use driver::{Dial, Dialed, Driver};
+use driver::{Dial, Driver};
 
 /// Time in which stopped or killed processes must end: 1 second.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -45,7 +46,7 @@ type InterfaceError = (String, String);
 pub(super) struct Drivers {
     all: Vec<Driver>,
     /// Answers to dials for removed drivers.
-    answers: Vec<Dialed>,
+    answers: Vec<Reply>,
     /// Killed processes of removed drivers that have not ended.
     dying: Vec<Child>,
     /// Control groups; known once there is a driver, `None` without them.
@@ -178,7 +179,7 @@ impl Drivers {
     }
 
     /// Polls all drivers and returns answers for the switch.
-    pub(super) fn poll(&mut self, binaries: &Binaries) -> Vec<Dialed> {
+    pub(super) fn poll(&mut self, binaries: &Binaries) -> Vec<Reply> {
         self.dying.retain_mut(|child| child.has_died().is_none());
         let groups = &self.groups;
         let turn = |driver: &mut Driver| {

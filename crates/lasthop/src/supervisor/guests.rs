@@ -42,9 +42,10 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
 type Send<'a> = &'a dyn Fn(&SupervisorEvent, &[BorrowedFd<'_>]) -> io::Result<()>;
 
 /// Source of vCPU states.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum StateSource {
     /// Control has not configured one yet.
+    #[default]
     Unknown,
     /// BPF programs.
     Programs(Programs),
@@ -55,7 +56,7 @@ enum StateSource {
 }
 
 /// vCPU states and threads of guests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Guests {
     source: StateSource,
     /// Reason why the states are not those of BPF programs.
@@ -72,22 +73,6 @@ pub(super) struct Guests {
     searches: usize,
     search_at: Option<Instant>,
     sample_at: Option<Instant>,
-}
-
-impl Default for Guests {
-    fn default() -> Self {
-        Self {
-            source: StateSource::Unknown,
-            reason: None,
-            patterns: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            sent: BTreeMap::new(),
-            generation: 0,
-            searches: 0,
-            search_at: None,
-            sample_at: None,
-        }
-    }
 }
 
 impl Guests {
@@ -256,18 +241,14 @@ fn source(by: GuestStates) -> (StateSource, Option<String>) {
         ),
         Err(error) => (StateSource::Off, Some(format!("{reason}; memory: {error}"))),
     };
-    let programs = || Programs::load().map_err(|error| error.to_string());
-    match by {
-        GuestStates::Off => (StateSource::Off, Some("as configured".to_owned())),
-        GuestStates::Proc => samples("as configured".to_owned()),
-        GuestStates::Auto => match programs() {
-            Ok(programs) => (StateSource::Programs(programs), None),
-            Err(reason) => samples(reason),
-        },
-        GuestStates::Bpf => match programs() {
-            Ok(programs) => (StateSource::Programs(programs), None),
-            Err(reason) => (StateSource::Off, Some(reason)),
-        },
+    let programs = match by {
+        GuestStates::Auto | GuestStates::Bpf => Programs::load().map_err(|e| e.to_string()),
+        GuestStates::Proc | GuestStates::Off => Err("as configured".to_owned()),
+    };
+    match (programs, by) {
+        (Ok(programs), _) => (StateSource::Programs(programs), None),
+        (Err(reason), GuestStates::Auto | GuestStates::Proc) => samples(reason),
+        (Err(reason), _) => (StateSource::Off, Some(reason)),
     }
 }
 

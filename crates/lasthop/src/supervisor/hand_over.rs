@@ -133,16 +133,14 @@ impl HandOver {
         end(&mut self.control);
         end(&mut self.switch);
     }
+}
 
-    /// Returns the reason if one of the new processes has ended.
-    fn lost(&mut self) -> Option<String> {
-        for child in [&mut self.control, &mut self.switch] {
-            if let Some(status) = child.has_died() {
-                return Some(format!("the new {} ended ({status})", child.kind()));
-            }
-        }
-        None
-    }
+/// Returns the reason if one of the old or new processes has ended.
+fn lost(which: &str, pair: [&mut Child; 2]) -> Option<String> {
+    pair.into_iter().find_map(|child| {
+        let status = child.has_died()?;
+        Some(format!("the {which} {} ended ({status})", child.kind()))
+    })
 }
 
 impl Supervisor {
@@ -183,7 +181,7 @@ impl Supervisor {
         let Some(next) = &mut self.next else {
             return Ok(());
         };
-        if let Some(reason) = next.lost() {
+        if let Some(reason) = lost("new", [&mut next.control, &mut next.switch]) {
             return self.abort_hand_over(reason);
         }
         if Instant::now() >= next.deadline {
@@ -206,20 +204,11 @@ impl Supervisor {
                 let result = self.start_restore();
                 self.abort_on_error(result)
             }
-            _ => match self.old_pair_lost() {
+            _ => match lost("old", [&mut self.control, &mut self.switch]) {
                 Some(reason) => self.abort_hand_over(reason),
                 None => Ok(()),
             },
         }
-    }
-
-    fn old_pair_lost(&mut self) -> Option<String> {
-        for child in [&mut self.control, &mut self.switch] {
-            if let Some(status) = child.has_died() {
-                return Some(format!("the old {} ended ({status})", child.kind()));
-            }
-        }
-        None
     }
 
     fn abort_on_error(&mut self, sent: io::Result<()>) -> io::Result<()> {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use api::v1::{EventKind, Progress, Requester};
 
@@ -15,6 +16,9 @@ use super::binaries::Binaries;
 use super::running::Running;
 use super::{Supervisor, child, notify, replace};
 use crate::cli::LOG;
+
+/// Time after which another look is taken at a killed reload: 1 second.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reload in progress.
 #[derive(Default)]
@@ -45,14 +49,7 @@ impl Reload {
         self.again = None;
         if let Some(running) = &mut self.running {
             running.kill();
-            while running.has_ended().is_none() {
-                let mut ended = [rustix::event::PollFd::new(
-                    running,
-                    rustix::event::PollFlags::IN,
-                )];
-                // The loop checks again after an interruption.
-                let _ = rustix::event::poll(&mut ended, None);
-            }
+            while !running.ends_by(Instant::now() + KILL_TIMEOUT) {}
         }
         self.running = None;
     }

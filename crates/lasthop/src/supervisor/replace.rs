@@ -46,8 +46,8 @@ use super::sockets::Sockets;
 use super::upgrade::Upgrade;
 pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
-    PassedBinaries, PassedChild, PassedCrashCounts, PassedDevice, PassedDriver, PassedProcess,
-    PassedSession, PassedSessions, PassedUpgrade, PassedXdp, Record,
+    PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedProcess, PassedSession,
+    PassedSessions, PassedUpgrade, Record,
 };
 
 /// Environment variable for a supervisor that replaces another: the number of the record's

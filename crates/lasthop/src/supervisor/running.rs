@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
@@ -56,6 +58,20 @@ impl Running {
             };
         }
         self.ended
+    }
+
+    /// Waits until the process has ended, and reaps it; `false` if it has not at the deadline.
+    pub(super) fn ends_by(&mut self, deadline: Instant) -> bool {
+        while self.has_ended().is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+            // The loop checks again after an interruption.
+            let _ = rustix::event::poll(&mut ended, Timespec::try_from(left).ok().as_ref());
+        }
+        true
     }
 
     /// Kills the process.

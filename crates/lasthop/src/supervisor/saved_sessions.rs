@@ -70,8 +70,6 @@ struct CrashCount {
 #[derive(Debug, Default)]
 pub(super) struct SavedSessions {
     ports: BTreeMap<PortId, SavedSession>,
-    /// Number of descriptors of all ports.
-    stored: u64,
     /// Crash counts outlive the connection: the next one may be of the same front end.
     crash_counts: BTreeMap<PortId, CrashCount>,
     /// Ports whose connections are not continued.
@@ -95,7 +93,7 @@ pub(super) enum Transfer {
 impl SavedSessions {
     /// Stores a descriptor.
     pub(super) fn store_descriptor(&mut self, port: PortId, number: u64, fds: Vec<OwnedFd>) {
-        let full = self.stored >= limit();
+        let full = self.stored() >= limit();
         self.change(port, |session| {
             if !session.store_descriptor(number, fds, full) {
                 tracing::warn!(port = port.0, "too many descriptors: session not saved");
@@ -124,10 +122,15 @@ impl SavedSessions {
 
     /// Drops the session of a port.
     pub(super) fn drop_session(&mut self, port: PortId) {
-        if let Some(session) = self.ports.remove(&port) {
-            self.stored -= session.fds.len() as u64;
-            self.generation += 1;
-        }
+        self.generation += u64::from(self.ports.remove(&port).is_some());
+    }
+
+    /// Returns the number of descriptors of all ports.
+    fn stored(&self) -> u64 {
+        self.ports
+            .values()
+            .map(|session| session.fds.len() as u64)
+            .sum()
     }
 
     /// Returns a number that changes with the set of connections.
@@ -149,10 +152,7 @@ impl SavedSessions {
         if port.0 as usize >= MAX_PORTS {
             return tracing::error!(port = port.0, "no such port: session not saved");
         }
-        let session = self.ports.entry(port).or_default();
-        self.stored -= session.fds.len() as u64;
-        change(session);
-        self.stored += session.fds.len() as u64;
+        change(self.ports.entry(port).or_default());
     }
 
     /// Reads the thread slots of a switch that has not replied. Returns whether its session thread
@@ -274,14 +274,7 @@ impl SavedSessions {
     /// Queues all sessions for a new switch; [`SavedSessions::send_queued`] sends them.
     pub(super) fn queue_all(&mut self) {
         // An incomplete session is lost: only the dead switch had the rest.
-        let stored = &mut self.stored;
-        self.ports.retain(|_, session| {
-            let complete = session.record.is_some();
-            if !complete {
-                *stored -= session.fds.len() as u64;
-            }
-            complete
-        });
+        self.ports.retain(|_, session| session.is_complete());
         self.queued.clear();
         for (port, session) in &self.ports {
             let all: Vec<_> = session.fds.keys().copied().collect();
@@ -419,7 +412,10 @@ mod tests {
         saved_sessions.store_session(A, vec![0; MAX_RECORD + 1], &[1, 3, 9]);
         assert_eq!(saved_sessions.ports[&A].record, None, "too long");
         saved_sessions.drop_session(A);
-        assert_eq!((saved_sessions.stored, saved_sessions.ports.len()), (1, 1));
+        assert_eq!(
+            (saved_sessions.stored(), saved_sessions.ports.len()),
+            (1, 1)
+        );
     }
 
     #[test]
@@ -444,22 +440,18 @@ mod tests {
     #[test]
     fn stored_descriptors_are_counted() {
         let mut saved_sessions = SavedSessions::default();
-        let count = |saved_sessions: &SavedSessions| {
-            let all = saved_sessions.ports.values().map(|d| d.fds.len() as u64);
-            (saved_sessions.stored, all.sum::<u64>())
-        };
         for number in [0, 1, 1, 2] {
             saved_sessions.store_descriptor(A, number, fd());
             saved_sessions.store_descriptor(B, number, fd());
         }
-        assert_eq!(count(&saved_sessions), (6, 6));
+        assert_eq!(saved_sessions.stored(), 6);
         saved_sessions.store_session(A, vec![1], &[2]);
-        assert_eq!(count(&saved_sessions), (4, 4));
+        assert_eq!(saved_sessions.stored(), 4);
         saved_sessions.store_descriptor(B, 7, Vec::new());
-        assert_eq!(count(&saved_sessions), (1, 1));
+        assert_eq!(saved_sessions.stored(), 1);
         saved_sessions.drop_session(A);
         saved_sessions.drop_session(A);
-        assert_eq!(count(&saved_sessions), (0, 0));
+        assert_eq!(saved_sessions.stored(), 0);
     }
 
     #[test]

@@ -103,15 +103,7 @@ impl Sockets {
         let bound = |(path, socket): (String, OwnedFd)| {
             let at = || paths.to_bind(&path).unwrap_or_else(|_| paths.own(&path));
             let file = tcp_address(&path).is_none().then(|| Name::of(at()));
-            let requested = None;
-            (
-                path,
-                Bound {
-                    socket,
-                    file,
-                    requested,
-                },
-            )
+            (path, Bound::new(socket, file))
         };
         Self {
             listening: listening.into_iter().map(bound).collect(),
@@ -192,12 +184,7 @@ impl Sockets {
         }
         let (socket, file) = make(self)?;
         let copy = socket.try_clone()?;
-        let requested = None;
-        let bound = Bound {
-            socket,
-            file,
-            requested,
-        };
+        let bound = Bound::new(socket, file);
         self.listening.insert(path.to_owned(), bound);
         Ok(copy)
     }
@@ -291,6 +278,15 @@ impl Sockets {
 }
 
 impl Bound {
+    fn new(socket: OwnedFd, file: Option<Name>) -> Self {
+        let requested = None;
+        Self {
+            socket,
+            file,
+            requested,
+        }
+    }
+
     fn remove(&self) {
         if let Some(file) = &self.file {
             let _ = std::fs::remove_file(&file.path);

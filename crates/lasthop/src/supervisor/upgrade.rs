@@ -181,15 +181,8 @@ impl Supervisor {
         if let Some(reason) = why_not {
             return client.send(&Answer::Refused(reason.to_owned()));
         }
-        self.emit(EventKind::Upgrade {
-            by: events::requester(&client),
-            progress: Progress::Started,
-            version: None,
-            dir: Some(control::events::printable(&dir.display().to_string())),
-            gap_us: None,
-            connections: None,
-            reason: None,
-        });
+        let dir_text = control::events::printable(&dir.display().to_string());
+        self.emit_upgrade(&client, Progress::Started, Some(dir_text), None);
         match self.check_binaries(dir) {
             Err(reason) => drop(self.refuse(&client, reason)),
             Ok((new, check)) => {
@@ -319,15 +312,26 @@ impl Supervisor {
     }
 
     fn emit_not_upgraded(&mut self, client: &Client, progress: Progress, reason: &str) {
-        let by = events::requester(client);
+        let reason = control::events::printable(reason);
+        self.emit_upgrade(client, progress, None, Some(reason));
+    }
+
+    /// Reports a step of an upgrade except for its success.
+    fn emit_upgrade(
+        &mut self,
+        client: &Client,
+        progress: Progress,
+        dir: Option<String>,
+        reason: Option<String>,
+    ) {
         self.emit(EventKind::Upgrade {
-            by,
+            by: events::requester(client),
             progress,
             version: None,
-            dir: None,
+            dir,
             gap_us: None,
             connections: None,
-            reason: Some(control::events::printable(reason)),
+            reason,
         });
     }
 }

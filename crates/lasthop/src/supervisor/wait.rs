@@ -41,12 +41,9 @@ impl Supervisor {
             .chain(self.guests.due())
             .chain(self.upgrade_due())
             .min();
-        let timeout = due.map(|at| {
+        let timeout = due.and_then(|at| {
             let left = at.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
+            Timespec::try_from(left).ok()
         });
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -101,27 +101,7 @@ fn what_is_kept_can_be_passed_on_while_a_process_works() {
 }
 
 fn copy(parts: Parts<BorrowedFd<'_>>) -> Parts<OwnedFd> {
-    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-    Parts {
-        interface: parts.interface,
-        back_end: parts.back_end,
-        uso: parts.uso,
-        provisional: parts.provisional,
-        queues: parts.queues.into_iter().map(copy).collect(),
-        control: copy(parts.control),
-        xdp: parts.xdp.map(|xdp| XdpParts {
-            namespace: copy(xdp.namespace),
-            index: xdp.index,
-            pairs: xdp.pairs,
-            zero_copy: xdp.zero_copy,
-            unfinished: xdp.unfinished,
-            map: copy(xdp.map),
-            link: copy(xdp.link),
-            promiscuous: copy(xdp.promiscuous),
-            tags: copy(xdp.tags),
-            took_tags_off: xdp.took_tags_off,
-        }),
-    }
+    parts.try_map(|fd| fd.try_clone_to_owned()).unwrap()
 }
 
 #[test]

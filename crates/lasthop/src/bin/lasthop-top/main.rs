@@ -6,6 +6,8 @@ mod client;
 #[path = "../../cli/failure.rs"]
 #[expect(dead_code, reason = "the command line uses more of it")]
 mod failure;
+#[path = "../../cli/rates.rs"]
+mod rates;
 mod screen;
 mod top;
 #[path = "../../cli/units.rs"]
@@ -19,27 +21,15 @@ mod view;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use client::Client;
 use failure::Failure;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     let status = match (args.next(), args.next()) {
-        (Some(dir), None) => run(&PathBuf::from(dir)),
+        (Some(dir), None) => client::block_on(&PathBuf::from(dir), top::top),
         _ => Err(Failure::Invalid(
             "expected one argument: use `lasthop top`".to_owned(),
         )),
     };
-    match status {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(false),
-    }
-}
-
-fn run(runtime_dir: &std::path::Path) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
-    runtime.block_on(top::top(&Client::new(runtime_dir)))
+    status.map_or_else(|failure| failure.report(false), |()| ExitCode::SUCCESS)
 }

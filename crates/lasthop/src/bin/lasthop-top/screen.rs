@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use api::v1::{AccessCounts, FlowEntry, FlowsDocument, PortStats, StatsDocument, Traffic};
+use api::v1::{AccessCounts, FlowEntry, FlowsDocument, PortStats, StatsDocument};
+
+pub(crate) use crate::rates::PortRates as Port;
+use crate::rates::growth;
 
 /// Counters at one time.
 #[derive(Clone, Debug, Default)]
@@ -13,35 +16,9 @@ pub(crate) struct Sample {
     pub(crate) rules: AccessCounts,
 }
 
-/// Rates of one port per second.
-#[derive(Clone, Debug)]
-pub(crate) struct Port {
-    pub(crate) name: String,
-    pub(crate) state: &'static str,
-    /// Frames and bits from the guest.
-    pub(crate) from_guest: (f64, f64),
-    /// Frames and bits to the guest.
-    pub(crate) to_guest: (f64, f64),
-    pub(crate) drops: f64,
-    /// CPU time in percent of a core.
-    pub(crate) cpu: f64,
-}
-
-impl Port {
-    fn new(was: &PortStats, is: &PortStats, seconds: f64) -> Self {
-        Self {
-            name: is.name.clone(),
-            state: is.state.as_str(),
-            from_guest: traffic(was.from_guest, is.from_guest, seconds),
-            to_guest: traffic(was.to_guest, is.to_guest, seconds),
-            drops: growth(was.drops.values().sum(), is.drops.values().sum()) / seconds,
-            cpu: growth(was.work.cpu_us, is.work.cpu_us) / 1e4 / seconds,
-        }
-    }
-
-    fn frames(&self) -> f64 {
-        self.from_guest.0 + self.to_guest.0 + self.drops
-    }
+/// Returns all frames of a port per second, dropped ones included.
+fn frames(port: &Port) -> f64 {
+    port.from_guest.0 + port.to_guest.0 + port.drops
 }
 
 /// A line of a list: a rate per second with its description.
@@ -113,7 +90,9 @@ impl Screen {
         });
         Self {
             drops: busiest(pairs.clone().flat_map(|(was, is)| drops(was, is, seconds))),
-            ports: pairs.map(|(was, is)| Port::new(was, is, seconds)).collect(),
+            ports: pairs
+                .map(|(was, is)| Port::between(was, is, seconds))
+                .collect(),
             flows: busiest(now.flows.flows.iter().map(flow)),
             rules: busiest(rules(&last.rules, &now.rules, seconds)),
             error: None,
@@ -125,7 +104,7 @@ impl Screen {
         let mut ports: Vec<_> = self.ports.iter().collect();
         let by = |key: fn(&Port) -> f64| move |a: &&Port, b: &&Port| key(b).total_cmp(&key(a));
         match sort {
-            Sort::Traffic => ports.sort_by(by(Port::frames)),
+            Sort::Traffic => ports.sort_by(by(frames)),
             Sort::Drops => ports.sort_by(by(|port| port.drops)),
             Sort::Cpu => ports.sort_by(by(|port| port.cpu)),
             Sort::Name => ports.sort_by_key(|port| &port.name),
@@ -187,14 +166,4 @@ fn packets(counts: &AccessCounts) -> impl Iterator<Item = ((&str, &str), u64)> {
         let rules = list.rules.iter();
         rules.map(|rule| ((&*list.name, &*rule.name), rule.packets))
     })
-}
-
-/// Returns the growth of a counter; 0 after a restart from 0.
-fn growth(was: u64, is: u64) -> f64 {
-    is.saturating_sub(was) as f64
-}
-
-fn traffic(was: Traffic, is: Traffic, seconds: f64) -> (f64, f64) {
-    let frames = growth(was.packets, is.packets) / seconds;
-    (frames, growth(was.bytes, is.bytes) * 8.0 / seconds)
 }

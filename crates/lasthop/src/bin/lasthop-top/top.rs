@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use serde::de::DeserializeOwned;
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -36,23 +35,14 @@ pub(crate) async fn top(client: &Client) -> Result<(), Failure> {
 
 async fn sample(client: &Client) -> Result<Sample, Failure> {
     Ok(Sample {
-        stats: read(&client.get("/v1/stats").await?)?,
-        flows: read(
-            &client
-                .get(&format!("/v1/flows?limit={}", view::LINES))
-                .await?,
-        )?,
-        rules: read(
-            &client
-                .get(&format!("/v1/access/counts?limit={RULES}"))
-                .await?,
-        )?,
+        stats: client.read("/v1/stats").await?,
+        flows: client
+            .read(&format!("/v1/flows?limit={}", view::LINES))
+            .await?,
+        rules: client
+            .read(&format!("/v1/access/counts?limit={RULES}"))
+            .await?,
     })
-}
-
-fn read<T: DeserializeOwned>(response: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(response)
-        .map_err(|error| Failure::Failed(format!("malformed response from the server: {error}")))
 }
 
 async fn show(

@@ -7,10 +7,7 @@ use super::{Output, name};
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Acl {
     /// Show all access lists with their hits
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
+    List(Output),
     /// Show the rules of one access list in order of evaluation, with their hits
     Show {
         /// Access list

@@ -1,10 +1,10 @@
 //! The arguments of `lasthop capture`.
 
-use api::v1::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery, MirrorDirection};
+use api::v1::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
+use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, ValueEnum};
 
-use super::name;
+use super::{DIRECTIONS, name, one_of};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Capture {
@@ -37,8 +37,12 @@ pub(in crate::cli) struct Capture {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     count: Option<u64>,
     /// Direction of the frames
-    #[arg(long, value_enum, default_value = "both")]
-    direction: Direction,
+    #[arg(
+        long,
+        value_parser = one_of::<CaptureDirection>(DIRECTIONS),
+        default_value = "both"
+    )]
+    direction: CaptureDirection,
     /// Only dropped frames; their comments have the drop reason
     #[arg(long)]
     drops: bool,
@@ -54,39 +58,9 @@ impl Capture {
             filter: self.filter.clone(),
             snaplen: self.snaplen,
             count: self.count,
-            direction: self.direction.into(),
+            direction: self.direction,
             drops: self.drops,
             buffer: self.buffer,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Direction {
-    /// From the port into the switch
-    In,
-    /// From the switch to the port
-    Out,
-    /// Both directions
-    Both,
-}
-
-impl From<Direction> for CaptureDirection {
-    fn from(direction: Direction) -> Self {
-        match direction {
-            Direction::In => Self::In,
-            Direction::Out => Self::Out,
-            Direction::Both => Self::Both,
-        }
-    }
-}
-
-impl From<Direction> for MirrorDirection {
-    fn from(direction: Direction) -> Self {
-        match direction {
-            Direction::In => Self::In,
-            Direction::Out => Self::Out,
-            Direction::Both => Self::Both,
         }
     }
 }

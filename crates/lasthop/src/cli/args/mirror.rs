@@ -1,18 +1,14 @@
 //! The arguments of `lasthop mirror`.
 
-use api::v1::MirrorSpec;
+use api::v1::{MirrorDirection, MirrorSpec};
 use clap::{Args, Subcommand};
 
-use super::capture::Direction;
-use super::{Output, name};
+use super::{DIRECTIONS, Output, name, one_of};
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Mirror {
     /// Show all mirrors with copied and lost frames
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
+    List(Output),
     /// Add a mirror of ports, segments or filtered frames
     Add(Add),
     /// Remove a mirror
@@ -43,8 +39,13 @@ pub(in crate::cli) struct Add {
     #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = name)]
     ports: Vec<String>,
     /// Direction of the frames of --ports
-    #[arg(long, value_enum, default_value = "both", requires = "ports")]
-    direction: Direction,
+    #[arg(
+        long,
+        value_parser = one_of::<MirrorDirection>(DIRECTIONS),
+        default_value = "both",
+        requires = "ports"
+    )]
+    direction: MirrorDirection,
     /// Mirror these segments; each frame is copied once, as it was sent
     #[arg(long, value_name = "SEGMENTS", value_delimiter = ',', value_parser = name)]
     segments: Vec<String>,
@@ -66,7 +67,7 @@ impl Add {
             name: self.name.clone(),
             to: self.to.clone(),
             ports: self.ports.clone(),
-            direction: self.direction.into(),
+            direction: self.direction,
             segments: self.segments.clone(),
             filter: self.filter.clone(),
         }

@@ -2,21 +2,22 @@
 
 use api::v1::{PortPatch, PortSpec};
 use clap::Args;
+use clap::builder::{StringValueParser, TypedValueParser};
 
 /// The options of `port add` and `port set`.
 #[derive(Debug, Default, Args)]
 pub(super) struct Owner {
     /// Owner of the socket, name or number; "usual": the user of Lasthop
-    #[arg(long, value_name = "USER", value_parser = setting)]
+    #[arg(long, value_name = "USER", value_parser = setting_or("usual"))]
     user: Option<Setting>,
     /// Group of the socket, name or number; "usual": the group of Lasthop
-    #[arg(long, value_name = "GROUP", value_parser = setting)]
+    #[arg(long, value_name = "GROUP", value_parser = setting_or("usual"))]
     group: Option<Setting>,
     /// Mode of the socket, like 0660; connecting needs write access; "usual": set by the umask
-    #[arg(long, value_name = "MODE", value_parser = setting)]
+    #[arg(long, value_name = "MODE", value_parser = setting_or("usual"))]
     mode: Option<Setting>,
     /// User whose processes may connect, name or number; "any": no restriction beyond the mode
-    #[arg(long, value_name = "USER", value_parser = peer)]
+    #[arg(long, value_name = "USER", value_parser = setting_or("any"))]
     peer_user: Option<Setting>,
 }
 
@@ -24,14 +25,9 @@ pub(super) struct Owner {
 #[derive(Clone, Debug)]
 struct Setting(Option<String>);
 
-#[expect(clippy::unnecessary_wraps, reason = "the type of a parser")]
-fn setting(text: &str) -> Result<Setting, String> {
-    Ok(Setting((text != "usual").then(|| text.to_owned())))
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the type of a parser")]
-fn peer(text: &str) -> Result<Setting, String> {
-    Ok(Setting((text != "any").then(|| text.to_owned())))
+/// Returns a parser of settings with this word for the default.
+fn setting_or(default: &'static str) -> impl TypedValueParser<Value = Setting> {
+    StringValueParser::new().map(move |text| Setting((text != default).then_some(text)))
 }
 
 fn changed(option: Option<&Setting>) -> Option<Option<String>> {

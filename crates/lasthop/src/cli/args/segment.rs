@@ -9,10 +9,7 @@ use super::{Output, change, name};
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Segment {
     /// Show all segments and their ports
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
+    List(Output),
     /// Add a segment
     Add(Add),
     /// Change a segment

@@ -6,32 +6,19 @@ use std::collections::HashMap;
 use api::v1::{AccessCounts, AccessListSpec, ListCounts, RuleCounts, RuleSpec};
 use serde_json::Value;
 
-use super::{NONE, bytes, count, duration, or_none, table};
-use crate::cli::tables::Column::{Number, Text};
+use super::{NONE, Table, bytes, count, duration, or_none};
 
 /// `lasthop acl list`.
 pub(in crate::cli) fn lists(counts: &AccessCounts) -> String {
-    let columns = [
-        Text("LIST"),
-        Text("DIRECTION"),
-        Text("ATTACHED TO"),
-        Number("RULES"),
-        Number("PACKETS"),
-        Number("BYTES"),
-        Number("LAST HIT"),
-    ];
-    let row = |list: &ListCounts| {
-        let mut row = vec![
-            list.name.clone(),
-            list.direction.as_str().to_owned(),
-            or_none(attached_to(list)),
-            list.rules.len().to_string(),
-        ];
-        row.extend(used(&sum(&list.rules)));
-        row
-    };
-    let rows: Vec<_> = counts.lists.iter().map(row).collect();
-    table(&columns, &rows, "no access lists")
+    Table::of(&counts.lists)
+        .text("LIST", |list| list.name.clone())
+        .text("DIRECTION", |list| list.direction.as_str().to_owned())
+        .text("ATTACHED TO", |list| or_none(attached_to(list)))
+        .number("RULES", |list| list.rules.len().to_string())
+        .number("PACKETS", |list| count(sum(&list.rules).packets))
+        .number("BYTES", |list| bytes(sum(&list.rules).bytes))
+        .number("LAST HIT", |list| last_hit(&sum(&list.rules)))
+        .format_or("no access lists")
 }
 
 /// Formats the ports, groups and segments to which a list is attached.
@@ -59,42 +46,31 @@ fn sum(rules: &[RuleCounts]) -> RuleCounts {
     }
 }
 
-/// Formats packets, bytes and the time since the last hit.
-fn used(counts: &RuleCounts) -> [String; 3] {
+/// Formats the time since the last hit.
+fn last_hit(counts: &RuleCounts) -> String {
     let ago = counts.last_hit_ms_ago;
-    let ago = ago.map(|ms| format!("{} ago", duration(ms / 1000)));
-    [count(counts.packets), bytes(counts.bytes), or_none(ago)]
+    or_none(ago.map(|ms| format!("{} ago", duration(ms / 1000))))
 }
 
 /// `lasthop acl show`. The counters may belong to a newer version of the list; they are matched by
 /// the name of the rule.
 pub(in crate::cli) fn list(list: &AccessListSpec, counts: &AccessCounts) -> String {
-    let columns = [
-        Number("PRIORITY"),
-        Text("RULE"),
-        Text("ACTION"),
-        Text("MATCHES"),
-        Number("PACKETS"),
-        Number("BYTES"),
-        Number("LAST HIT"),
-    ];
     let counts = counts.lists.iter().flat_map(|list| &list.rules);
     let counts: HashMap<_, _> = counts.map(|counts| (&*counts.name, counts)).collect();
+    let counted = |rule: &RuleSpec, format: fn(&RuleCounts) -> String| {
+        or_none(counts.get(&*rule.name).map(|counts| format(counts)))
+    };
     let mut rules: Vec<_> = list.rules.iter().collect();
     rules.sort_by_key(|rule| Reverse(rule.priority));
-    let row = |rule: &&RuleSpec| {
-        let mut row = vec![
-            rule.priority.to_string(),
-            rule.name.clone(),
-            rule.action.as_str().to_owned(),
-            matches(rule),
-        ];
-        let none = || [NONE; 3].map(str::to_owned);
-        row.extend(counts.get(&*rule.name).map_or_else(none, |c| used(c)));
-        row
-    };
-    let rows: Vec<_> = rules.iter().map(row).collect();
-    table(&columns, &rows, "no rules")
+    Table::of(rules)
+        .number("PRIORITY", |rule| rule.priority.to_string())
+        .text("RULE", |rule| rule.name.clone())
+        .text("ACTION", |rule| rule.action.as_str().to_owned())
+        .text("MATCHES", matches)
+        .number("PACKETS", |rule| counted(rule, |c| count(c.packets)))
+        .number("BYTES", |rule| counted(rule, |c| bytes(c.bytes)))
+        .number("LAST HIT", |rule| counted(rule, last_hit))
+        .format_or("no rules")
 }
 
 /// Formats the match of a rule with the keys of the configuration.

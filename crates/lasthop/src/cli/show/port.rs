@@ -17,11 +17,6 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     let faults: Vec<String> = faults
         .map(|fault| format!("queue {}: {}", fault.queue, fault.reason))
         .collect();
-    let features = if port.features.is_empty() {
-        NONE.to_owned()
-    } else {
-        port.features.join(" ")
-    };
     let mut lines = vec![
         ("port", port.name.clone()),
         ("state", port.state.as_str().to_owned()),
@@ -42,7 +37,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     lines.extend([
         ("segment", membership(port)),
         ("mac", or_none(mac(port))),
-        ("mtu", or_none(port.mtu.map(|mtu| mtu.to_string()))),
+        ("mtu", or_none(port.mtu)),
         ("weight", port.weight.to_string()),
     ]);
     lines.extend(
@@ -58,7 +53,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
         ),
         ("ring", ring(port)),
         ("memory", bytes(port.memory_bytes)),
-        ("features", features),
+        ("features", joined(&port.features, " ")),
     ]);
     lines.extend(port_security(&port.port_security));
     if port.vcpu_threads > 0 {
@@ -67,6 +62,11 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     lines.push(("connections", connections(&port.front_ends)));
     facts(&lines)
+}
+
+/// Returns the texts in one, or [`NONE`].
+fn joined(texts: &[String], separator: &str) -> String {
+    or_none((!texts.is_empty()).then(|| texts.join(separator)))
 }
 
 /// Returns the configured MAC address, or the interface's own.
@@ -89,10 +89,7 @@ fn owner(port: &PortStatus) -> String {
         .iter()
         .filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?)))
         .collect();
-    if set.is_empty() {
-        return NONE.to_owned();
-    }
-    set.join(", ")
+    joined(&set, ", ")
 }
 
 /// Formats the counters of connections; all but the first only if they are not 0.
@@ -131,12 +128,9 @@ fn ring(port: &PortStatus) -> String {
 fn port_security(status: &PortSecurityStatus) -> [(&'static str, String); 4] {
     let is_ip = |text: &&String| text.parse::<IpAddr>().is_ok();
     let (addresses, macs): (Vec<_>, Vec<_>) = status.bound.iter().cloned().partition(|b| is_ip(&b));
-    let bound = |bound: &[String]| {
-        if bound.is_empty() {
-            String::new()
-        } else {
-            format!(" (bound: {})", bound.join(", "))
-        }
+    let bound = |bound: &[String]| match bound {
+        [] => String::new(),
+        bound => format!(" (bound: {})", bound.join(", ")),
     };
     let may = |yes: bool| if yes { "allowed" } else { "not allowed" };
     [
@@ -170,7 +164,7 @@ fn cpu_time(work: &Work) -> String {
 
 /// Formats the interface and driver process of an uplink or TAP port.
 fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, String)> {
-    let configured = port.driver.map(|d| d.as_str().to_owned());
+    let configured = port.driver.map(|driver| driver.as_str());
     let process = match driver.pid {
         Some(pid) => format!("pid {pid}, {} restarts", driver.restarts),
         None => format!("none, {} restarts", driver.restarts),
@@ -181,11 +175,11 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         count(driver.oversized_frames)
     );
     vec![
-        ("interface", or_none(port.interface.clone())),
-        ("netns", or_none(port.netns.clone())),
-        ("address", or_none(port.address.clone())),
-        ("driver", or_none(configured.or(driver.back_end.clone()))),
-        ("back end", or_none(driver.back_end.clone())),
+        ("interface", or_none(port.interface.as_ref())),
+        ("netns", or_none(port.netns.as_ref())),
+        ("address", or_none(port.address.as_ref())),
+        ("driver", or_none(configured.or(driver.back_end.as_deref()))),
+        ("back end", or_none(driver.back_end.as_ref())),
         ("process", process),
         ("rejected", rejected),
     ]

@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cli::args::Output;
-use crate::cli::tables::Column::Text;
-use crate::cli::tables::table;
+use crate::cli::tables::Table;
 
 /// Formats the meaning of each drop reason.
 pub(in crate::cli) fn reasons(output: Output) -> String {
@@ -14,7 +13,8 @@ pub(in crate::cli) fn reasons(output: Output) -> String {
         let all: Vec<Value> = port::losses().map(one).collect();
         return format!("{}\n", json!({"drops": all}));
     }
-    let row = |reason: &port::DropReason| vec![reason.name().to_owned(), reason.help().to_owned()];
-    let rows: Vec<_> = port::losses().map(row).collect();
-    table(&[Text("REASON"), Text("MEANING")], &rows, "no reasons")
+    Table::of(port::losses())
+        .text("REASON", |reason| reason.name().to_owned())
+        .text("MEANING", |reason| reason.help().to_owned())
+        .format_or("no reasons")
 }

@@ -49,7 +49,7 @@ impl Kind {
     }
 
     /// Returns the name of its executable file.
-    pub(in crate::supervisor) fn binary(self) -> &'static str {
+    pub(in crate::supervisor) const fn binary(self) -> &'static str {
         match self {
             Kind::Control => "lasthop-control",
             Kind::Switch => "lasthop-switch",

@@ -19,7 +19,8 @@ use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
 use crate::supervisor::events as process_events;
 use crate::supervisor::groups::{Groups, Limits};
-use crate::supervisor::heartbeat::HeartbeatStatus;
+use crate::supervisor::heartbeat::{Heartbeat, HeartbeatStatus};
+use crate::supervisor::{Reply, opened};
 use renewal::Renewal;
 pub(in crate::supervisor) use renewal::Renewed;
 
@@ -28,12 +29,6 @@ const MAX_MESSAGES: usize = 16;
 /// Maximum number of characters of a driver's reason.
 const MAX_REASON_CHARS: usize = 300;
 
-/// Answer to a dial of the switch.
-pub(in crate::supervisor) struct Dialed {
-    pub(in crate::supervisor) event: SupervisorEvent,
-    pub(in crate::supervisor) socket: Option<OwnedFd>,
-}
-
 /// Dial without an answer.
 pub(super) struct Dial {
     pub(super) port: PortId,
@@ -41,14 +36,11 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    fn answered(self, connected: Result<OwnedFd, String>) -> Dialed {
-        let (socket, error) = match connected {
-            Ok(socket) => (Some(socket), None),
-            Err(error) => (None, Some(error)),
-        };
+    fn answered(self, connected: Result<OwnedFd, String>) -> Reply {
+        let (socket, error) = opened(connected);
         let Self { port, path } = self;
         let event = SupervisorEvent::Dialed { port, path, error };
-        Dialed { event, socket }
+        Reply { event, socket }
     }
 }
 
@@ -164,7 +156,7 @@ impl Driver {
         &mut self,
         binaries: &Binaries,
         groups: &OnceCell<Option<Groups>>,
-    ) -> Option<Dialed> {
+    ) -> Option<Reply> {
         self.receive();
         self.reap();
         self.ping();
@@ -179,7 +171,7 @@ impl Driver {
     }
 
     /// Removes the driver. Returns its killed processes and the answer to a dial.
-    pub(super) fn remove(mut self) -> (Vec<Child>, Option<Dialed>) {
+    pub(super) fn remove(mut self) -> (Vec<Child>, Option<Reply>) {
         self.kill();
         let gone = || Err("its driver was replaced".to_owned());
         let answer = self.dial.take().map(|dial| dial.answered(gone()));
@@ -268,7 +260,7 @@ impl Driver {
         let Some(child) = &mut self.child else { return };
         if child.check_heartbeat() == HeartbeatStatus::Hung {
             self.kill_because("hung");
-        } else if child.is_link_full() {
+        } else if child.beat().is_some_and(Heartbeat::is_blocked) {
             self.kill_because("link full");
         } else if self.device.as_ref().is_some_and(Device::has_changed) {
             tracing::info!("MTU of the interface changed: driver restarts");
@@ -450,8 +442,8 @@ fn open(spec: &DeviceSpec) -> Result<Device, OpenError> {
 
 /// Returns a driver's reason without control characters and in bounded length.
 fn printable(reason: &str) -> String {
-    let check_descriptor_limit = reason.chars().filter(|c| !c.is_control());
-    check_descriptor_limit.take(MAX_REASON_CHARS).collect()
+    let visible = reason.chars().filter(|c| !c.is_control());
+    visible.take(MAX_REASON_CHARS).collect()
 }
 
 fn sum(a: Refused, b: Refused) -> Refused {

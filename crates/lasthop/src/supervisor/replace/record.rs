@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use channel::driving::{BackEnd, DriverSpec, Refused};
+use channel::driving::{DriverSpec, Refused};
 use channel::formats::SUPERVISOR_VERSIONS;
 use channel::supervision::{SocketDir, SwitchSettings};
+use driver::device::Parts;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +97,7 @@ pub(in crate::supervisor) struct PassedSession {
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(in crate::supervisor) struct PassedDriver {
     pub(in crate::supervisor) spec: DriverSpec,
-    pub(in crate::supervisor) device: Option<PassedDevice>,
+    pub(in crate::supervisor) device: Option<Parts<FdIndex>>,
     pub(in crate::supervisor) suspect: bool,
     pub(in crate::supervisor) child: Option<PassedChild>,
     pub(in crate::supervisor) killed: bool,
@@ -105,33 +106,6 @@ pub(in crate::supervisor) struct PassedDriver {
     pub(in crate::supervisor) refused_before: Refused,
     pub(in crate::supervisor) refused: Refused,
     pub(in crate::supervisor) reason: Option<String>,
-}
-
-/// Open interface.
-#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(in crate::supervisor) struct PassedDevice {
-    pub(in crate::supervisor) interface: String,
-    pub(in crate::supervisor) back_end: BackEnd,
-    pub(in crate::supervisor) uso: bool,
-    pub(in crate::supervisor) provisional: bool,
-    pub(in crate::supervisor) queues: Vec<FdIndex>,
-    pub(in crate::supervisor) control: FdIndex,
-    pub(in crate::supervisor) xdp: Option<PassedXdp>,
-}
-
-/// Further parts of an interface with `AF_XDP` sockets; see `driver::device::XdpParts`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(in crate::supervisor) struct PassedXdp {
-    pub(in crate::supervisor) namespace: FdIndex,
-    pub(in crate::supervisor) index: u32,
-    pub(in crate::supervisor) pairs: u16,
-    pub(in crate::supervisor) zero_copy: bool,
-    pub(in crate::supervisor) unfinished: bool,
-    pub(in crate::supervisor) map: FdIndex,
-    pub(in crate::supervisor) link: FdIndex,
-    pub(in crate::supervisor) promiscuous: FdIndex,
-    pub(in crate::supervisor) tags: FdIndex,
-    pub(in crate::supervisor) took_tags_off: bool,
 }
 
 /// Executable files of one installation, in the order of `binaries::Binaries`.

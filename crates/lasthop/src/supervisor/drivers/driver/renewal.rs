@@ -14,6 +14,7 @@ use channel::supervision::SupervisorEvent;
 
 use super::{Child, Driver, Kind};
 use crate::supervisor::binaries::Binaries;
+use crate::supervisor::heartbeat::Heartbeat;
 
 /// Time in which the old process must end: 200 milliseconds.
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
@@ -115,7 +116,8 @@ impl Driver {
     /// before the result was read.
     pub(super) fn follow_renewal(&mut self) -> bool {
         let (alive, stopping) = (self.is_alive(), self.is_stopping());
-        let answers = self.child.as_ref().is_some_and(Child::has_replied);
+        let beat = self.child.as_ref().and_then(Child::beat);
+        let answers = beat.is_some_and(Heartbeat::has_replied);
         let Some(renewal) = &mut self.renewal else {
             return true;
         };

@@ -1,5 +1,6 @@
-use channel::driving::{Choice, DeviceSpec};
+use channel::driving::{BackEnd, Choice, DeviceSpec};
 use channel::supervision::{Coalescing, HelpersConfig, Poll};
+use driver::device::XdpParts;
 use testkit::samples::sample;
 
 use super::*;
@@ -60,7 +61,7 @@ fn driver() -> PassedDriver {
             queues: 2,
         },
     };
-    let xdp = PassedXdp {
+    let xdp = XdpParts {
         namespace: index(10),
         index: 7,
         pairs: 2,
@@ -72,7 +73,7 @@ fn driver() -> PassedDriver {
         tags: index(14),
         took_tags_off: true,
     };
-    let device = PassedDevice {
+    let device = Parts {
         interface: text("up0"),
         back_end: BackEnd::Xdp { zero_copy: true },
         uso: false,
