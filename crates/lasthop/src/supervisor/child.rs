@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
 use channel::supervision::{LINK_FD, ProcessInfo, SupervisorEvent, SupervisorRequest};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::PollFlags;
 use rustix::process::Signal;
 
 pub(super) use self::kind::Kind;
@@ -323,17 +323,10 @@ impl Child {
             let Some(alive) = &self.alive else {
                 return true;
             };
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok(left @ 1..) = i64::try_from(left.as_nanos()) else {
+            let ended = sys::wait::ready(&alive.process, PollFlags::IN, Some(deadline));
+            if ended.is_ok_and(|ended| ended.is_empty()) {
                 return false;
-            };
-            let left = Timespec {
-                tv_sec: left / 1_000_000_000,
-                tv_nsec: left % 1_000_000_000,
-            };
-            let mut ended = [PollFd::new(&alive.process, PollFlags::IN)];
-            // The loop checks again after an interruption.
-            let _ = rustix::event::poll(&mut ended, Some(&left));
+            }
         }
         true
     }

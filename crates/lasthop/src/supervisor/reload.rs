@@ -46,12 +46,7 @@ impl Reload {
         if let Some(running) = &mut self.running {
             running.kill();
             while running.has_ended().is_none() {
-                let mut ended = [rustix::event::PollFd::new(
-                    running,
-                    rustix::event::PollFlags::IN,
-                )];
-                // The loop checks again after an interruption.
-                let _ = rustix::event::poll(&mut ended, None);
+                let _ = sys::wait::ready(&*running, rustix::event::PollFlags::IN, None);
             }
         }
         self.running = None;
