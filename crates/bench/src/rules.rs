@@ -148,7 +148,7 @@ impl RuleSet {
     /// rejected: in frames of `frame_len` bytes.
     pub(crate) fn heads(&self, count: usize, protocol: Option<u8>, frame_len: u16) -> Arc<[Head]> {
         let fives: Vec<Five> = self.0.iter().map(|(five, _)| *five).collect();
-        let mut rng = Rng(7);
+        let mut rng = Rng::new(7);
         let mut seen = std::collections::HashSet::new();
         let mut heads = Vec::with_capacity(count);
         while heads.len() < count {

@@ -22,8 +22,6 @@ use ring::{Consumer, Producer, RingMemory};
 use serde::{Deserialize, Serialize};
 use wire::segment::GsoKind;
 
-use crate::files;
-
 /// Most captures at once.
 pub const MAX_CAPTURES: usize = 8;
 /// Least bytes of a thread's ring; some frames of usual length.
@@ -182,7 +180,7 @@ impl Region {
     /// # Errors
     /// The error of the system call.
     pub fn create(threads: usize, ring: u32) -> io::Result<(Self, OwnedFd)> {
-        let file = files::fixed("lasthop-capture", total(threads, ring)?)?;
+        let file = sys::file::fixed("lasthop-capture", total(threads, ring)?)?;
         Ok((Self::map(&file, threads, ring)?, file))
     }
 
@@ -191,7 +189,7 @@ impl Region {
     /// # Errors
     /// The file is not sealed or has another length.
     pub fn map(file: &OwnedFd, threads: usize, ring: u32) -> io::Result<Self> {
-        if !files::is_fixed(file)? {
+        if !sys::file::is_fixed(file)? {
             return Err(io::Error::other("the memory of a capture could shrink"));
         }
         let mapping = Mapping::shared(file, total(threads, ring)?, 0).map_err(io::Error::other)?;

@@ -18,7 +18,6 @@ pub mod capture;
 pub mod cores;
 pub mod driving;
 pub mod figures;
-pub mod files;
 pub mod flows;
 pub mod formats;
 pub mod keeping;

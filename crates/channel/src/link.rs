@@ -1,24 +1,20 @@
 //! A message socket between two of Lasthop's processes.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sys::descriptors;
 
 /// Most bytes of one message; a longer one cannot be sent.
 pub const MAX_MESSAGE: usize = 64 << 20;
-/// Most descriptors with one message.
-pub const MAX_FDS: usize = 8;
 
 /// Most bytes of a datagram; a longer message travels in a memory file.
 const MAX_INLINE: usize = 128 * 1024;
@@ -26,11 +22,8 @@ const MAX_INLINE: usize = 128 * 1024;
 const INLINE: u8 = 0;
 /// First byte of a datagram: the message is in a memory file, the last of its descriptors.
 const IN_FILE: u8 = 1;
-
-/// Seals of a file that can no longer change.
-const SEALED: SealFlags = SealFlags::WRITE
-    .union(SealFlags::SHRINK)
-    .union(SealFlags::GROW);
+/// Limit of a wait for room for a message.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One end: sends `Out`, receives `In`.
 #[derive(Debug)]
@@ -125,40 +118,22 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         fds: &[BorrowedFd<'_>],
         no_room: impl Fn() -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "too many descriptors",
-            ));
-        }
         loop {
-            let sent = rustix::net::sendmsg(
-                &self.fd,
-                &[io::IoSlice::new(bytes)],
-                &mut control,
-                SendFlags::NOSIGNAL,
-            );
-            match sent {
+            match descriptors::send(&self.fd, bytes, fds, SendFlags::empty()) {
                 Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => no_room()?,
+                Err(Errno::TOOBIG) => {
+                    let text = "too many descriptors";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
     fn wait_for_room(&self) -> io::Result<()> {
-        let second = rustix::event::Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        };
-        let mut fds = [rustix::event::PollFd::new(
-            &self.fd,
-            rustix::event::PollFlags::OUT,
-        )];
-        if rustix::event::poll(&mut fds, Some(&second))? == 0 {
+        let until = Instant::now() + ROOM_TIMEOUT;
+        if sys::wait::ready(&self.fd, PollFlags::OUT, Some(until))?.is_empty() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())
@@ -179,33 +154,13 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// # Errors
     /// As [`Link::recv`], and a message that is longer.
     pub fn recv_within(&mut self, most: impl Fn(u8) -> usize) -> io::Result<Received<In>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = loop {
-            match rustix::net::recvmsg(
-                &self.fd,
-                &mut [io::IoSliceMut::new(&mut self.buffer)],
-                &mut control,
-                RecvFlags::CMSG_CLOEXEC,
-            ) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                Err(Errno::CONNRESET) => return Ok(Received::Closed),
-                Err(error) => return Err(error.into()),
-                Ok(got) => break got,
-            }
-        };
         let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
-            }
-        }
-        if got.bytes == 0 {
-            return Ok(Received::Closed);
-        }
-        let datagram = &self.buffer[..got.bytes];
-        let message = match datagram {
+        let flags = RecvFlags::empty();
+        let Some(got) = descriptors::receive(&self.fd, &mut self.buffer, &mut fds, flags)? else {
+            return Ok(Received::Nothing);
+        };
+        let message = match &self.buffer[..got.bytes] {
+            [] => return Ok(Received::Closed),
             [INLINE, bytes @ ..] => parse(bounded(bytes, most)?)?,
             [IN_FILE] => parse(&from_file(fds.pop(), most)?)?,
             _ => return Err(io::ErrorKind::InvalidData.into()),
@@ -219,27 +174,14 @@ fn to_file(bytes: &[u8]) -> io::Result<OwnedFd> {
         let text = "message too long";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    sealed_file("lasthop-message", bytes).map(OwnedFd::from)
-}
-
-/// Creates a sealed memory file of these bytes; it is read from its start.
-///
-/// # Errors
-/// The error of the system call.
-pub fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = File::from(rustix::fs::memfd_create(name, flags)?);
-    file.write_all(bytes)?;
-    file.seek(SeekFrom::Start(0))?;
-    rustix::fs::fcntl_add_seals(&file, SEALED)?;
-    Ok(file)
+    sys::file::constant("lasthop-message", bytes).map(OwnedFd::from)
 }
 
 /// Reads a message that came in a file. It has to be a sealed memory file: a read of any other may
 /// block, and a file that can still be written is not one message.
 fn from_file(fd: Option<OwnedFd>, most: impl Fn(u8) -> usize) -> io::Result<Vec<u8>> {
     let mut file = File::from(fd.ok_or(io::ErrorKind::InvalidData)?);
-    if !rustix::fs::fcntl_get_seals(&file)?.contains(SEALED) {
+    if !sys::file::is_constant(&file)? {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let len = file.metadata()?.len();

@@ -14,11 +14,9 @@ use std::sync::Arc;
 
 use memory::Mapping;
 use ring::{Consumer, Producer, RingMemory};
-use rustix::event::EventfdFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use crate::files;
+use sys::{event, file};
 
 const HALF: usize = 1 << 20;
 /// Payload bytes of each ring.
@@ -35,13 +33,6 @@ pub struct Region {
     pub answer_bell: OwnedFd,
 }
 
-fn bell() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(
-        0,
-        EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-    )?)
-}
-
 impl Region {
     /// Creates a region.
     ///
@@ -49,9 +40,9 @@ impl Region {
     /// The error of the system call.
     pub fn create() -> io::Result<Self> {
         Ok(Self {
-            memory: files::fixed("lasthop-upcalls", 2 * HALF as u64)?,
-            upcall_bell: bell()?,
-            answer_bell: bell()?,
+            memory: file::fixed("lasthop-upcalls", 2 * HALF as u64)?,
+            upcall_bell: event::create()?,
+            answer_bell: event::create()?,
         })
     }
 
@@ -68,7 +59,7 @@ impl Region {
     }
 
     fn halves(&self) -> io::Result<(RingMemory, RingMemory)> {
-        if !files::is_fixed(&self.memory)? {
+        if !file::is_fixed(&self.memory)? {
             return Err(io::Error::other("the upcall region is not sealed"));
         }
         let mapping =
@@ -141,8 +132,8 @@ impl Sender {
     /// Wakes the other side when it sleeps; once after a series of [`Sender::send`].
     pub fn ring_bell(&mut self) {
         if self.ring.needs_doorbell() {
-            // A full eventfd counter means that the doorbell is rung already.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            // A bell that cannot be rung is one that the other side gave up.
+            let _ = event::ring(&self.bell);
         }
     }
 }
@@ -185,7 +176,7 @@ impl Receiver {
     /// Ends a sleep: no doorbell is needed, and an old ring of it is cleared.
     pub fn woke(&mut self) {
         self.ring.woke();
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        event::clear(&self.bell);
     }
 }
 

@@ -17,8 +17,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
-use crate::files;
-
 const SLOT: u64 = 64 << 20;
 const FIRST: u64 = 4096;
 const PARTS: u64 = FIRST + 2 * SLOT;
@@ -86,7 +84,7 @@ impl StateFile {
     /// # Errors
     /// The error of the system call.
     pub fn create() -> io::Result<Self> {
-        let fd = files::fixed("lasthop-state", PARTS + 2 * PARTS_MAX)?;
+        let fd = sys::file::fixed("lasthop-state", PARTS + 2 * PARTS_MAX)?;
         Ok(Self { fd })
     }
 

@@ -56,13 +56,6 @@ pub fn tcp_address(path: &str) -> Option<SocketAddr> {
     path.strip_prefix(TCP)?.parse().ok()
 }
 
-/// Returns the nanoseconds of the machine's monotonic clock: the same for all processes.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Request of control, the switch or a driver to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SupervisorRequest {

@@ -105,13 +105,6 @@ const MAX_COMMANDS: usize = 64;
 /// Clock: returns the time since a fixed moment. Tests pass their own.
 type Clock = Box<dyn Fn() -> Duration>;
 
-/// Returns the time of the machine's monotonic clock: the same for this process and the one before
-/// it.
-fn monotonic() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 /// The engine; see the module documentation.
 pub struct Engine {
     /// Directories in which sockets may be.
@@ -216,7 +209,7 @@ impl Engine {
     /// # Errors
     /// A peer that is gone or sends a malformed message, or a desired port that cannot be created.
     pub fn start(link: Link<SupervisorRequest, SupervisorEvent>) -> io::Result<(Self, OwnedFd)> {
-        Self::start_with(link, Box::new(monotonic), PEER_TIMEOUT)
+        Self::start_with(link, Box::new(sys::time::monotonic), PEER_TIMEOUT)
     }
 
     fn start_with(

@@ -20,7 +20,6 @@ use api::v1::{
 };
 use channel::AUDIT;
 use channel::peer::Peer;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use ring::Ring;
@@ -59,8 +58,7 @@ struct Head {
 impl Default for Events {
     /// Creates an empty ring. Its epoch distinguishes its numbers from those of earlier rings.
     fn default() -> Self {
-        let (seconds, nanoseconds) = now();
-        Self::of_epoch(seconds * 1_000_000 + nanoseconds / 1000)
+        Self::of_epoch(sys::time::since_1970().as_micros() as u64)
     }
 }
 
@@ -152,7 +150,7 @@ pub fn logged(what: EventKind, suppressed: u64) -> Event {
 pub fn unlogged(what: EventKind, suppressed: u64) -> Event {
     Event {
         id: String::new(),
-        time: text::time(now()),
+        time: text::time(sys::time::since_1970()),
         level: what.level(),
         suppressed,
         what,
@@ -209,12 +207,6 @@ fn change(by: Option<Requester>, step: Step) -> EventKind {
         fields,
         disconnects: step.disconnects,
     }
-}
-
-/// Returns seconds since 1970, and nanoseconds.
-fn now() -> (u64, u64) {
-    let now = clock_gettime(ClockId::Realtime);
-    (now.tv_sec as u64, now.tv_nsec as u64)
 }
 
 #[cfg(test)]

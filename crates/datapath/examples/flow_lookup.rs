@@ -91,7 +91,10 @@ fn batched(table: &mut FlowTable, asked: &[u32], now: u64) {
 
 fn one_by_one(table: &mut FlowTable, asked: &[u32], now: u64) {
     for n in asked {
-        black_box(table.lookup(&key((*n).into()), now));
+        let key = key((*n).into());
+        let probe = table.prepare(&key);
+        let probe = table.approach(&key, probe);
+        black_box(table.lookup_prepared(&key, probe, 1, now));
     }
 }
 

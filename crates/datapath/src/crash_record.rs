@@ -11,6 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use channel::keeping::ThreadSlot;
 use port::PortId;
+use sys::signal;
 
 thread_local! {
     /// The thread's slot. It has no destructor, so that a signal handler may read it at any time.
@@ -88,28 +89,12 @@ pub fn install_handlers() -> io::Result<()> {
         before(info);
     }));
     for (signal, before) in FATAL_SIGNALS.into_iter().zip(&PREVIOUS_ACTIONS) {
-        let previous = install_handler(signal)?;
+        // SAFETY: the handler makes async-signal-safe calls only. It runs on the stack that std
+        // gives each thread for the case that the other one has run over.
+        let previous = unsafe { signal::handle(signal, on_fatal, libc::SA_ONSTACK) }?;
         before.get_or_init(|| previous);
     }
     Ok(())
-}
-
-/// Installs the handler; returns the previous action.
-fn install_handler(signal: libc::c_int) -> io::Result<libc::sigaction> {
-    // SAFETY: both actions are zeroed, which is a valid value, before they are used; the handler
-    // has the signature that SA_SIGINFO asks for and makes async-signal-safe calls only. It runs on
-    // the stack that std gives each thread for the case that the other one has run over.
-    unsafe {
-        let mut before: libc::sigaction = std::mem::zeroed();
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_fatal as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        libc::sigemptyset(&raw mut action.sa_mask);
-        if libc::sigaction(signal, &raw const action, &raw mut before) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(before)
-    }
 }
 
 fn record_crash() {
@@ -128,10 +113,7 @@ extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
             record_crash();
         }
         let at = FATAL_SIGNALS.iter().position(|fatal| *fatal == signal);
-        match at.and_then(|at| PREVIOUS_ACTIONS[at].get()) {
-            Some(before) => libc::sigaction(signal, before, std::ptr::null_mut()),
-            None => libc::signal(signal, libc::SIG_DFL) as libc::c_int,
-        };
+        signal::restore(signal, at.and_then(|at| PREVIOUS_ACTIONS[at].get()));
         // A fault repeats when this returns; a sent signal does not.
         if sent {
             libc::raise(signal);

@@ -21,7 +21,6 @@
 //!
 //! A lookup has three steps, so that the cache misses of a batch overlap: [`FlowTable::prepare`]
 //! for all frames, [`FlowTable::approach`] for all, [`FlowTable::lookup_prepared`] for each.
-//! [`FlowTable::lookup`] is all three in one.
 
 mod cache;
 mod effort;
@@ -260,6 +259,7 @@ impl FlowTable {
     }
 
     /// Returns the decision for a frame's key, and notes its use.
+    #[cfg(test)]
     #[inline]
     pub fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
         let probe = self.prepare(key);

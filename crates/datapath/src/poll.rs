@@ -24,18 +24,10 @@
 //! The decision is one of the worker, not of a queue: the core sleeps only when all queues are
 //! empty, so the relevant gaps are those between frames of any queue. This module reads no clock.
 
-/// Returns the CPU time of the calling thread.
-pub(crate) fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
-
-use rustix::time::{ClockId, clock_gettime};
 
 use channel::supervision::Poll;
 

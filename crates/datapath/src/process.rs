@@ -15,6 +15,7 @@ mod token;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,7 @@ use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::switching::{PortConfig, Request, SwitchCommand, SwitchEvent};
 use port::PortId;
 use port::counters::Counters;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll::{self, CreateFlags, EventFlags};
 
 use crate::attach::{Attachment, QueueSnapshots};
 use crate::coalescing::Rules;
@@ -171,24 +171,12 @@ impl Process {
             self.next_balance(),
             self.next_restore(),
         ];
-        let timeout = next.into_iter().flatten().min().map(|at| {
+        let limit = next.into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
-            let left = left.max(Duration::from_millis(1));
-            Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
+            left.max(Duration::from_millis(1))
         });
-        let mut events = [epoll::Event {
-            flags: EventFlags::empty(),
-            data: EventData::new_u64(0),
-        }; 32];
-        let count = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
-            Ok(count) => count,
-            Err(rustix::io::Errno::INTR) => 0,
-            Err(error) => return Err(error.into()),
-        };
-        for event in &events[..count] {
+        let mut events = [MaybeUninit::uninit(); 32];
+        for event in sys::wait::events(&self.epoll, &mut events, limit)? {
             match Token::decode(event.data) {
                 Token::Supervisor => self.handle_supervisor()?,
                 Token::Control => self.handle_control(),

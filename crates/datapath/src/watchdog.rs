@@ -11,6 +11,7 @@
 //! closed, and the port accepts the next one after a pause (see [`crate::attach`]).
 
 use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -185,20 +186,9 @@ fn interrupt(thread: Pid) {
 
 /// Installs an empty handler, so that the signal only interrupts.
 fn install_handler() -> io::Result<()> {
-    extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: the action is zeroed, which is a valid value, before its fields are set; without
-    // SA_RESTART system calls return EINTR.
-    let done = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as *const () as usize;
-        libc::sigemptyset(&raw mut action.sa_mask);
-        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut())
-    };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
+    // SAFETY: the handler makes no calls.
+    unsafe { sys::signal::handle(libc::SIGUSR1, nothing, 0) }.map(drop)
 }
 
 #[cfg(test)]

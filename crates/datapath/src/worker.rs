@@ -52,7 +52,7 @@ use active::ActivePairs;
 use affinity::CpuAffinity;
 use assignments::Assignments;
 use fair::FairQueue;
-use handle::{Job, ring};
+use handle::Job;
 pub use handle::{Notice, Notices, WorkerHandle};
 pub use helping::Help;
 use paused::PausedPairs;
@@ -265,7 +265,7 @@ impl Worker {
     /// Acknowledges a liveness probe.
     pub fn ack_probe(&mut self) {
         let _ = self.notices.send(Notice::ProbeAck);
-        ring(&self.notices_bell);
+        let _ = sys::event::ring(&self.notices_bell);
     }
 
     /// Makes a pair active and disables its kicks, unless a helper serves it or it is paused.
@@ -371,7 +371,7 @@ impl Worker {
     /// Sends a notice to the session thread.
     fn send_notice(&self, notice: Notice) {
         let _ = self.notices.send(notice);
-        ring(&self.notices_bell);
+        let _ = sys::event::ring(&self.notices_bell);
     }
 
     fn check_lost_memory(&mut self) {

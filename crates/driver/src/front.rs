@@ -7,15 +7,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, IoSlice, Read};
-use std::mem::MaybeUninit;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::event::PollFlags;
+use rustix::net::SendFlags;
 use virtio::features::Features;
 use virtio::vhost_user::{HEADER_LEN, Header, ProtocolFeatures, code};
 
@@ -208,20 +206,11 @@ impl Front {
             io::ErrorKind::WouldBlock => {}
             _ => return Err(error),
         }
-        let left = self.until.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let mut fds = [PollFd::new(&self.socket, flags)];
-        match rustix::event::poll(&mut fds, Some(&left)) {
-            Ok(0) => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the switch takes too long to set queues up",
-            )),
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        if sys::wait::ready(&self.socket, flags, Some(self.until))?.is_empty() {
+            let text = "the switch takes too long to set queues up";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
+        Ok(())
     }
 
     fn send(
@@ -234,17 +223,11 @@ impl Front {
         let size = u32::try_from(body.len()).map_err(io::Error::other)?;
         let head = Header { code, flags, size }.to_bytes();
         let bytes = [&head, body].concat();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(fd) = &fd {
-            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
-        }
+        let fds = fd.as_slice();
         // A message is far shorter than a socket's buffer: it goes whole or not at all.
-        let bytes = [IoSlice::new(&bytes)];
         loop {
-            let flags = SendFlags::NOSIGNAL;
-            match rustix::net::sendmsg(&self.socket, &bytes, &mut control, flags) {
-                Ok(sent) if sent == bytes[0].len() => return Ok(()),
+            match sys::descriptors::send(&self.socket, &bytes, fds, SendFlags::empty()) {
+                Ok(sent) if sent == bytes.len() => return Ok(()),
                 Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
                 Err(error) => self.wait_after(error.into(), PollFlags::OUT)?,
             }

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 use channel::driving::{self, DriverStart, Refused};
 use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::event::{PollFd, PollFlags};
+use sys::{event, wait};
 use virtio::features::Features;
 
 use crate::frames::{Interface, Xdp};
 use crate::front::Front;
 use crate::region::Region;
 use crate::restrictions;
-use crate::worker::{Phase, Worker, WorkerError, WorkerStatus, ring};
+use crate::worker::{Phase, Worker, WorkerError, WorkerStatus};
 use crate::xdp::SHAPE;
 
 /// Limit of draining at the end: the port has no driver meanwhile. Frames that are left then are
@@ -138,7 +139,7 @@ impl WorkerPool {
     /// of a thread needs system calls that the filter forbids.
     fn spawn(workers: Vec<Worker>) -> io::Result<Self> {
         let all_here = Arc::new(Barrier::new(workers.len() + 1));
-        let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let changed = event::create()?;
         let mut pool = Self {
             workers: workers.iter().map(Worker::status).collect(),
             starts: Vec::new(),
@@ -174,18 +175,10 @@ impl WorkerPool {
     fn advance(&self, phase: Phase, until: Instant) -> io::Result<()> {
         self.workers.iter().for_each(|status| status.request(phase));
         while !self.workers.iter().all(|status| status.has_reached(phase)) {
-            let left = until.saturating_duration_since(Instant::now());
-            let left = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            let mut changed = [PollFd::new(&self.changed, PollFlags::IN)];
-            match rustix::event::poll(&mut changed, Some(&left)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => drop(rustix::io::read(&self.changed, &mut [0; 8])),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+            if wait::ready(&self.changed, PollFlags::IN, Some(until))?.is_empty() {
+                return Err(io::ErrorKind::TimedOut.into());
             }
+            event::clear(&self.changed);
         }
         Ok(())
     }
@@ -210,7 +203,7 @@ fn work(
     if started.recv().is_err() {
         return;
     }
-    let notify = || drop(ring(changed));
+    let notify = || drop(event::ring(changed));
     if let Err(error) = worker.run(notify)
         && let Ok(mut first) = first_error.lock()
     {
@@ -297,7 +290,7 @@ fn serve(
     pool: &WorkerPool,
 ) -> Result<bool, DriverError> {
     loop {
-        let [spoken, closed, changed] = wait(link, front, pool)?;
+        let [spoken, closed, changed] = next_event(link, front, pool)?;
         if changed && let Some(error) = pool.error.lock().ok().and_then(|mut error| error.take()) {
             return Err(DriverError::Worker(error));
         }
@@ -316,18 +309,15 @@ fn serve(
 }
 
 /// Waits for supervisor, switch or threads; returns which of them are ready.
-fn wait(
+fn next_event(
     link: &Link<SupervisorRequest, SupervisorEvent>,
     front: &Front,
     pool: &WorkerPool,
 ) -> io::Result<[bool; 3]> {
     let mut fds = [link.as_fd(), front.as_fd(), pool.changed.as_fd()]
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    match rustix::event::poll(&mut fds, None) {
-        Ok(_) => Ok(fds.map(|fd| !fd.revents().is_empty())),
-        Err(rustix::io::Errno::INTR) => Ok([false; 3]),
-        Err(error) => Err(error.into()),
-    }
+    wait::poll(&mut fds, None)?;
+    Ok(fds.map(|fd| !fd.revents().is_empty()))
 }
 
 /// Events of the supervision link.

@@ -18,7 +18,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use memory::Mapping;
-use rustix::fs::{MemfdFlags, SealFlags};
 
 /// Entries of each queue, one for each frame, where frames are read and written by system calls.
 pub(crate) const QUEUE_SIZE: u16 = 256;
@@ -115,12 +114,7 @@ pub(crate) struct Region {
 /// # Errors
 /// The system's refusal.
 pub(crate) fn file(shape: Shape, pairs: u16) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("lasthop-driver", flags)?;
-    rustix::fs::ftruncate(&file, shape.size(pairs))?;
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
-    Ok(file)
+    sys::file::fixed("lasthop-driver", shape.size(pairs))
 }
 
 impl Region {

@@ -23,6 +23,7 @@ mod moderation;
 mod tests;
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 use channel::driving::Refused;
 use rustix::event::epoll;
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use sys::event;
 
 use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop, is_lost};
 use crate::front::Ring;
@@ -112,7 +113,7 @@ impl WorkerStatus {
         Ok(Self {
             requested: AtomicU8::new(Phase::Running as u8),
             reached: AtomicU8::new(Phase::Running as u8),
-            wake: event()?,
+            wake: event::create()?,
             pings: AtomicU64::new(0),
             pongs: AtomicU64::new(0),
             rejected_by_interface: AtomicU64::new(0),
@@ -124,14 +125,14 @@ impl WorkerStatus {
     pub(crate) fn ping(&self) {
         self.pings.fetch_add(1, Ordering::Relaxed);
         // Full only if the worker has not run for long, which is detected then.
-        let _ = ring(&self.wake);
+        let _ = event::ring(&self.wake);
     }
 
     /// Requests a phase.
     pub(crate) fn request(&self, phase: Phase) {
         // Ordered after all earlier requests of the switch.
         self.requested.store(phase as u8, Ordering::Release);
-        let _ = ring(&self.wake);
+        let _ = event::ring(&self.wake);
     }
 
     /// Returns whether the worker has reached the phase.
@@ -174,14 +175,14 @@ impl Side {
     fn new(region: &Arc<Region>, index: u16, direction: Direction) -> io::Result<Self> {
         Ok(Self {
             queue: Queue::new(region.clone(), index, direction),
-            kick: event()?,
-            call: event()?,
+            kick: event::create()?,
+            call: event::create()?,
         })
     }
 
     fn publish(&mut self) -> io::Result<()> {
         if self.queue.publish() {
-            ring(&self.kick)?;
+            event::ring(&self.kick)?;
         }
         Ok(())
     }
@@ -433,30 +434,9 @@ impl Worker {
     }
 
     fn sleep(&mut self) -> Result<(), WorkerError> {
-        let mut events = [epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        }; 4];
         let retry = self.short.then_some(RETRY_INTERVAL);
-        let sleep_limit = self.interface.sleep_limit().or(retry).map(|time| Timespec {
-            tv_sec: 0,
-            tv_nsec: time.subsec_nanos().into(),
-        });
-        match epoll::wait(&self.epoll, &mut events[..], sleep_limit.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(io::Error::from(error).into()),
-        }
-    }
-}
-
-fn event() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-}
-
-/// Adds one to an event descriptor. A full one is readable already.
-pub(crate) fn ring(event: &OwnedFd) -> io::Result<()> {
-    match rustix::io::write(event, &1u64.to_ne_bytes()) {
-        Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
-        Err(error) => Err(error.into()),
+        let limit = self.interface.sleep_limit().or(retry);
+        sys::wait::events(&self.epoll, &mut [MaybeUninit::uninit(); 4], limit)?;
+        Ok(())
     }
 }

@@ -31,6 +31,7 @@ impl DirtyLog {
     }
 
     /// Creates a log of `size` bytes on the heap, for tests.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap(size: u64) -> Self {
         Self {
@@ -61,6 +62,7 @@ impl DirtyLog {
     }
 
     /// Returns whether the page with this number is marked.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn is_dirty(&self, page: u64) -> bool {
         self.byte_of(page)

@@ -119,6 +119,7 @@ impl Extent {
 enum Kind {
     /// The entry in the table of mappings that may be lost.
     File(Option<Entry>),
+    #[cfg(any(test, feature = "test-utils"))]
     Heap(std::alloc::Layout),
 }
 
@@ -157,6 +158,7 @@ impl Mapping {
     ///
     /// # Panics
     /// When `size` is 0 or the allocation fails.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap(size: u64) -> Self {
         let size = usize::try_from(size).expect("a size that fits this machine");
@@ -224,6 +226,7 @@ impl Drop for Mapping {
                     Err(_) => quota.set_stuck(),
                 }
             }
+            #[cfg(any(test, feature = "test-utils"))]
             // SAFETY: base came from alloc_zeroed with this very layout.
             Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
         }

@@ -98,6 +98,7 @@ impl Region {
     ///
     /// # Panics
     /// When the size is 0 or a range wraps around.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap(gpa: u64, size: u64, uva: u64) -> Self {
         check_range(gpa, size).expect("a valid guest range");

@@ -72,20 +72,8 @@ impl Drop for Entry {
 /// # Errors
 /// The error of the system call.
 pub fn survive_truncation() -> io::Result<()> {
-    // SAFETY: the action is zeroed, which is a valid value, before its fields are set; the handler
-    // has the signature that SA_SIGINFO asks for and makes async-signal-safe calls only.
-    let (done, before) = unsafe {
-        let mut before: libc::sigaction = std::mem::zeroed();
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_sigbus as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        libc::sigemptyset(&raw mut action.sa_mask);
-        let done = libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before);
-        (done, before)
-    };
-    if done != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: the handler makes async-signal-safe calls only.
+    let before = unsafe { sys::signal::handle(libc::SIGBUS, on_sigbus, 0) }?;
     // On a second call it is this very handler.
     BEFORE.get_or_init(|| before);
     Ok(())
@@ -97,10 +85,7 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     unsafe {
         let errno = *libc::__errno_location();
         if !replace((*info).si_addr() as usize) {
-            match BEFORE.get() {
-                Some(before) => libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()),
-                None => libc::signal(libc::SIGBUS, libc::SIG_DFL) as libc::c_int,
-            };
+            sys::signal::restore(libc::SIGBUS, BEFORE.get());
         }
         *libc::__errno_location() = errno;
     }

@@ -151,6 +151,7 @@ impl Counters {
     }
 
     /// Creates private counters, for tests and tools.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap() -> Self {
         Self::over(Mapping::heap(SIZE))

@@ -77,8 +77,7 @@ pub fn of_thread(thread: u32) -> Option<(Activity, u16)> {
 
 /// Parses a thread's line. Its name, which may have any characters, stands in parentheses.
 fn activity(stat: &str) -> Option<(Activity, u16)> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
+    let mut fields = sys::procfs::stat_fields(stat)?;
     let activity = match fields.next()? {
         "R" => Activity::Running,
         "X" | "x" | "Z" => return None,

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
 use crate::layout::{
     BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, LINE, MAGIC, METHOD_AT, Method, SIZE, SLOTS, Slot,
@@ -40,15 +38,9 @@ impl Table {
     /// # Errors
     /// The error of the system call.
     pub fn in_memory_by(method: Method) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("lasthop-guests", flags)?;
-        rustix::fs::ftruncate(&file, SIZE as u64)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let reader = rustix::fs::open(path, flags, Mode::empty())?;
-        Self::over(file.as_fd(), reader, method)
+        let file = sys::file::fixed("lasthop-guests", SIZE as u64)?;
+        let reader = std::fs::File::open(sys::file::path_of(&file))?;
+        Self::over(file.as_fd(), reader.into(), method)
     }
 
     /// Wraps memory of zeros; `reader` is a descriptor of the same memory for readers.
@@ -256,7 +248,7 @@ mod tests {
 
     #[test]
     fn other_memory_is_refused() {
-        let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for size in [0, 4096, SIZE as u64] {
             rustix::fs::ftruncate(&file, size).unwrap();
             assert!(View::map(file.as_fd()).is_err(), "{size} bytes of zeros");

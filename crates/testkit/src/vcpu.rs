@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use crate::guest::GuestError;
 use crate::lean::Histogram;
 use crate::net::NetHeader;
+use wire::hash::SplitMix64;
 
 mod message;
 mod thread;
@@ -185,7 +186,7 @@ pub struct Vcpu<N> {
     outstanding: u32,
     /// Due time of the next request of [`Task::Pace`].
     due: Instant,
-    random: u64,
+    random: SplitMix64,
     /// Time of the last expected arrival, or of the last send without one.
     progress: Instant,
     run: u32,
@@ -205,7 +206,7 @@ impl<N: Nic> Vcpu<N> {
             arrived: BTreeMap::new(),
             outstanding: 0,
             due: Instant::now(),
-            random: u64::from(number),
+            random: SplitMix64(u64::from(number)),
             progress: Instant::now(),
             run: 0,
             report: VcpuReport::default(),
@@ -449,14 +450,8 @@ impl<N: Nic> Vcpu<N> {
 
     /// A random time between two requests, with the mean of so many a second.
     fn gap(&mut self, rate: f64) -> Duration {
-        // Steele, Lea and Flood's generator, and the inverse of the exponential distribution.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        let open = ((z >> 11) + 1) as f64 / (1u64 << 53) as f64;
-        Duration::from_secs_f64(-open.ln() / rate)
+        // The inverse of the exponential distribution.
+        Duration::from_secs_f64(-self.random.fraction().ln() / rate)
     }
 
     fn message(&self, kind: Kind, number: u64, payload: usize) -> Message {

@@ -170,6 +170,7 @@ impl PacketBuilder {
     }
 
     /// Type of service or traffic class.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn tos(mut self, tos: u8) -> Self {
         self.tos = tos;
         self
@@ -182,6 +183,7 @@ impl PacketBuilder {
     }
 
     /// Identification of an IPv4 header or an IPv6 fragment header.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn ip_id(mut self, id: u16) -> Self {
         self.id = id;
         self
@@ -189,6 +191,7 @@ impl PacketBuilder {
 
     /// Marks a fragment; `offset` counts units of eight bytes. IPv6 gets a fragment header after
     /// the other extensions.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn fragment(mut self, offset: u16, more: bool) -> Self {
         self.fragment = Some((offset & 0x1fff, more));
         self
@@ -197,6 +200,7 @@ impl PacketBuilder {
     /// Adds an IPv6 extension header of type `protocol`. `body` is what follows its first two
     /// bytes, padded with zero to a multiple of eight bytes in all. An authentication header (51)
     /// counts its length as RFC 4302 has it.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn extension(mut self, protocol: u8, body: &[u8]) -> Self {
         self.extensions.push((protocol, body.to_vec()));
         self
@@ -227,6 +231,7 @@ impl PacketBuilder {
     }
 
     /// An echo request of the IP version chosen before.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn echo_request(self, id: u16, seq: u16) -> Self {
         let ([a, b], [c, d]) = (id.to_be_bytes(), seq.to_be_bytes());
         let kind = if matches!(self.network, Network::V6 { .. }) {
@@ -244,6 +249,7 @@ impl PacketBuilder {
     }
 
     /// Leaves the pseudo-header's sum in a TCP or UDP checksum, as a virtio driver does.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn partial_checksum(mut self) -> Self {
         self.partial = true;
         self

@@ -19,6 +19,7 @@ pub mod ethernet;
 pub mod expression;
 pub mod flow;
 pub mod frame_class;
+pub mod hash;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;

@@ -23,7 +23,6 @@ use crate::{
     packet::{Fragment, L3, Parsed},
     tcp, udp,
 };
-use std::ops::Range;
 
 /// Limit of segments of one frame: 64 KiB in parts of 128 bytes. A frame with more would be work
 /// rather than transport.
@@ -226,8 +225,9 @@ impl Segment<'_> {
     }
 
     /// The part of the large frame's payload that is this segment's.
+    #[cfg(any(test, feature = "test-utils"))]
     #[inline]
-    pub fn payload_range(&self) -> Range<usize> {
+    pub fn payload_range(&self) -> std::ops::Range<usize> {
         self.payload_offset()..self.payload_offset() + self.payload_len()
     }
 
@@ -238,9 +238,8 @@ impl Segment<'_> {
     }
 
     /// Writes this segment's headers and gives their length, [`Segmenter::header_len`]. The
-    /// transport checksum is not right yet: call [`finish_checksum`](Self::finish_checksum) or
-    /// [`partial_checksum`](Self::partial_checksum) next. Zero, with nothing written, when `out` is
-    /// too short.
+    /// transport checksum is not right yet: call [`finish_checksum`](Self::finish_checksum) next.
+    /// Zero, with nothing written, when `out` is too short.
     #[inline]
     pub fn write_headers(&self, out: &mut [u8]) -> usize {
         let n = self.gso.headers.len();
@@ -258,7 +257,7 @@ impl Segment<'_> {
     }
 
     /// Completes the transport checksum in what [`write_headers`](Self::write_headers) wrote;
-    /// `payload` is the sum of the bytes of [`payload_range`](Self::payload_range).
+    /// `payload` is the sum of its [`payload_len`](Self::payload_len) bytes of payload.
     #[inline]
     pub fn finish_checksum(&self, out: &mut [u8], payload: Sum) {
         let Some(l4) = out.get_mut(self.gso.l4..self.gso.headers.len()) else {
@@ -278,6 +277,7 @@ impl Segment<'_> {
 
     /// Leaves the transport checksum to a receiver that completes it itself (virtio's
     /// `GUEST_CSUM`): writes the pseudo-header's sum and gives `csum_start` and `csum_offset`.
+    #[cfg(any(test, feature = "test-utils"))]
     #[inline]
     pub fn partial_checksum(&self, out: &mut [u8]) -> (u16, u16) {
         put16(

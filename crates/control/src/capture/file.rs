@@ -9,7 +9,6 @@ use std::time::Duration;
 use axum::body::Bytes;
 use channel::capture::{MAX_CAPTURES, Reader};
 use hyper::body::{Body, Frame};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -191,8 +190,7 @@ impl std::fmt::Debug for CaptureSource {
 
 /// Returns nanoseconds since 1970.
 fn now() -> u64 {
-    let now = clock_gettime(ClockId::Realtime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    sys::time::since_1970().as_nanos() as u64
 }
 
 #[cfg(test)]

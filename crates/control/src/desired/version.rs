@@ -5,10 +5,8 @@ use std::sync::{Arc, Weak};
 
 use api::v1::{AccessModel, ChunkedList, DesiredState};
 use serde::Serialize;
+use wire::hash::{BASIS, fnv1a};
 
-/// Constants of FNV-1a for 64 bits (draft-eastlake-fnv).
-const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-const PRIME: u64 = 0x0000_0100_0000_01b3;
 /// The base of the polynomial over the elements of a list: odd, with bits all over.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -72,9 +70,7 @@ fn of_list<T: Serialize>(list: &ChunkedList<T>, basis: u64) -> u64 {
 
 fn hash(document: &impl Serialize, basis: u64) -> u64 {
     // The types have no maps with keys other than text, and nothing else that could fail.
-    let bytes = serde_json::to_vec(document).unwrap_or_default();
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
-    bytes.iter().fold(basis, step)
+    fnv1a(basis, serde_json::to_vec(document).unwrap_or_default())
 }
 
 #[cfg(test)]

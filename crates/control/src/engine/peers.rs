@@ -18,7 +18,7 @@ use channel::supervision::{
 };
 use channel::switching::{PortState, Request, SwitchCommand, SwitchEvent, SwitchFigures};
 use port::PortId;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -41,19 +41,9 @@ fn wait_for<Out: Serialize, In: DeserializeOwned>(
             Received::Closed => return Err(closed(peer)),
             Received::Nothing => {}
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if sys::wait::ready(&*link, PollFlags::IN, Some(deadline))?.is_empty() {
             let text = format!("no reply from the {peer}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-        }
-        let timeout = Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        let mut fds = [PollFd::new(&*link, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -252,7 +252,10 @@ fn times_are_utc() {
         (4_107_542_400, "2100-03-01T00:00:00.007Z"),
         (1_767_225_599, "2025-12-31T23:59:59.007Z"),
     ] {
-        assert_eq!(text::time((seconds, 7_999_999)), expected);
+        assert_eq!(
+            text::time(std::time::Duration::new(seconds, 7_999_999)),
+            expected
+        );
     }
 }
 

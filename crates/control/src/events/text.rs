@@ -1,6 +1,7 @@
 //! Events as text, for the log and the command line.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use api::v1::{Action, EventKind, FieldChange, ProcessChange, Progress, Requester};
 use serde_json::Value;
@@ -239,10 +240,10 @@ fn upgraded(what: &EventKind) -> String {
 }
 
 /// Returns a time in UTC as in RFC 3339, with milliseconds.
-pub(super) fn time((seconds, nanoseconds): (u64, u64)) -> String {
+pub(super) fn time(since_1970: Duration) -> String {
+    let (seconds, ms) = (since_1970.as_secs(), since_1970.subsec_millis());
     let (year, month, day) = date(seconds / 86400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let ms = nanoseconds / 1_000_000;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 

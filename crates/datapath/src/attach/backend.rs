@@ -7,7 +7,6 @@ use channel::keeping::JOURNAL;
 use channel::switching::PortConfig;
 use memory::GuestMemory;
 use port::PortId;
-use rustix::fs::{MemfdFlags, SealFlags};
 use virtio::features::Features;
 use virtio::queue::{Journal, JournalRegion, Queue};
 use virtio::vhost_user::{Backend, QueueSetup, Resume};
@@ -116,15 +115,8 @@ impl WorkerBackend<'_> {
 
     fn make_journal(&mut self) -> Result<JournalRegion, String> {
         let queues = 2 * self.config.queues;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let make = || {
-            let fd = rustix::fs::memfd_create("lasthop-journal", flags)?;
-            rustix::fs::ftruncate(&fd, JournalRegion::size(queues))?;
-            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-            rustix::fs::fcntl_add_seals(&fd, seals)?;
-            Ok::<_, rustix::io::Errno>(fd)
-        };
-        let fd = make().map_err(|e| e.to_string())?;
+        let fd = sys::file::fixed("lasthop-journal", JournalRegion::size(queues));
+        let fd = fd.map_err(|e| e.to_string())?;
         let region = JournalRegion::map(&fd, queues).map_err(|e| e.to_string())?;
         self.store.store_descriptor(JOURNAL, fd.as_fd());
         Ok(region)

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use channel::peer::Peer;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 
 /// The check of `peer_user`, with the last user who was rejected.
 #[derive(Debug, Default)]
@@ -51,9 +52,8 @@ pub(super) fn user_of(socket: &impl AsFd) -> io::Result<u32> {
 
 /// Returns whether the peer has closed the connection already.
 pub(super) fn has_hung_up(socket: &impl AsFd) -> io::Result<bool> {
-    let mut polled = [PollFd::new(socket, PollFlags::empty())];
-    poll(&mut polled, Some(&Timespec::default()))?;
-    Ok(polled[0].revents().contains(PollFlags::HUP))
+    let state = sys::wait::ready(socket, PollFlags::empty(), Some(Instant::now()))?;
+    Ok(state.contains(PollFlags::HUP))
 }
 
 #[cfg(test)]

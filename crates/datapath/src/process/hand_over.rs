@@ -24,8 +24,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use channel::supervision::{SupervisorRequest, monotonic_ns};
-use rustix::event::{PollFd, PollFlags};
+use channel::supervision::SupervisorRequest;
+use rustix::event::PollFlags;
 
 use super::Process;
 
@@ -39,7 +39,7 @@ const RESEND_TIMEOUT: Duration = Duration::from_millis(4);
 impl Process {
     /// Stops serving all queues, for the next switch process.
     pub(super) fn quiesce(&mut self) -> io::Result<()> {
-        let at_ns = monotonic_ns();
+        let at_ns = sys::time::monotonic_ns();
         self.workers.quiesce();
         self.drain_upcalls();
         self.quiesced = true;
@@ -78,11 +78,7 @@ impl Process {
     /// Waits for messages of the supervisor only, while the switch is quiesced. [`Process::probe`]
     /// replies to pings.
     pub(super) fn wait_for_supervisor(&mut self) -> io::Result<()> {
-        let mut fds = [PollFd::new(&self.supervisor, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        sys::wait::ready(&self.supervisor, PollFlags::IN, None)?;
         self.handle_supervisor()
     }
 
@@ -101,7 +97,7 @@ impl Process {
         self.restore_all();
         let open = self.ports.values().filter(|port| port.socket().is_some());
         let connections = open.count() as u32;
-        let at_ns = monotonic_ns();
+        let at_ns = sys::time::monotonic_ns();
         for (id, port) in &self.ports {
             if let Err(error) = self.watch_listener(*id, port) {
                 tracing::error!("watching a listening socket failed: {error}");

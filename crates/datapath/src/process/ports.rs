@@ -9,7 +9,6 @@ use port::{DropReason, PortId};
 
 use super::Process;
 use crate::limits::PortLimits;
-use crate::poll::thread_time;
 use crate::worker::Worker;
 
 /// Counters of all queues.
@@ -38,7 +37,7 @@ impl Counted {
                 helps: false,
                 busy_ticks: worker.switch.busy(),
                 // A job runs in the worker's thread.
-                cpu_ns: thread_time().as_nanos() as u64,
+                cpu_ns: sys::time::of_thread().as_nanos() as u64,
             },
             drops,
         }

@@ -1,8 +1,6 @@
 //! Timestamps of captured frames. The system's clock takes longer to read than a short frame to
 //! copy; so between two readings the time is extrapolated from the CPU's tick counter.
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
-
 use crate::cycles::ticks;
 
 /// Interval in which the clock is read once, nanoseconds.
@@ -33,10 +31,9 @@ struct Reading {
 
 impl Reading {
     fn now() -> Self {
-        let nanos = |time: Timespec| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
         let begin = ticks();
-        let steady = nanos(clock_gettime(ClockId::Monotonic));
-        let day = nanos(clock_gettime(ClockId::Realtime));
+        let steady = sys::time::monotonic_ns();
+        let day = sys::time::since_1970().as_nanos() as u64;
         Self {
             day,
             steady,

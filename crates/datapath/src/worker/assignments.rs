@@ -9,7 +9,6 @@ use std::time::Duration;
 use port::PortId;
 
 use super::Worker;
-use super::handle::ring;
 use crate::idle::core_states::CoreStates;
 use crate::idle::handoff::Reason;
 use crate::idle::helper::{Backoff, Helper, Helpers, register_waiter};
@@ -235,7 +234,7 @@ impl Worker {
             until: now + PICK_UP_TIMEOUT,
         });
         if wake {
-            ring(&helper.bell);
+            let _ = sys::event::ring(&helper.bell);
         }
     }
 

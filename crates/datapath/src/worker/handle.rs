@@ -1,13 +1,11 @@
 //! The handle of a worker: jobs go in, notices come out, each with a doorbell.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 
 use channel::keeping::ThreadSlot;
 use port::PortId;
-use rustix::event::EventfdFlags;
 
 use super::Worker;
 use crate::crash_record;
@@ -81,13 +79,9 @@ impl WorkerHandle {
         if let Some(helper) = &self.helper {
             helper.boost.raise(None);
         }
-        ring(&self.bell);
+        // The worker has the bell for as long as the process runs.
+        let _ = sys::event::ring(&self.bell);
     }
-}
-
-pub(super) fn ring(bell: &OwnedFd) {
-    // A full counter wakes the reader already.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 /// Notices of a worker to the session thread.
@@ -122,7 +116,7 @@ impl Notices {
 
     /// Resets the doorbell; to be called before the notices are read.
     pub fn woke(&self) {
-        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+        sys::event::clear(&*self.bell);
     }
 }
 
@@ -130,9 +124,4 @@ impl AsFd for Notices {
     fn as_fd(&self) -> BorrowedFd<'_> {
         (*self.bell).as_fd()
     }
-}
-
-pub(super) fn bell() -> io::Result<Arc<OwnedFd>> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    Ok(Arc::new(rustix::event::eventfd(0, flags)?))
 }

@@ -1,11 +1,10 @@
 //! Sleeping: enabling kicks, and waiting for kicks, bells and deadlines.
 
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use channel::shared;
 use port::{Port, PortId};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::suppressed_kicks::{SuppressedPair, Trigger};
 use super::{
@@ -13,7 +12,7 @@ use super::{
     nanos,
 };
 use crate::coalescing::Nanos;
-use crate::poll::{Next, thread_time};
+use crate::poll::Next;
 
 /// Passes without a sleep after which a worker is regarded as busy.
 const BUSY_PASSES: u32 = 4;
@@ -179,7 +178,7 @@ impl Worker {
         if measured {
             self.affinity.refresh();
         }
-        let before = measured.then(thread_time);
+        let before = measured.then(sys::time::of_thread);
         self.affinity.take(self.suppressed.core());
         if self.switch.subscribe_deferred() {
             return;
@@ -198,28 +197,19 @@ impl Worker {
             answers.woke();
         }
         if let Some(before) = before {
-            self.poll.slept(thread_time() - before);
+            self.poll.slept(sys::time::of_thread() - before);
         }
     }
 
     /// Waits for events at most so long, or without a limit, and handles them.
     pub(super) fn wait_for_events(&mut self, limit: Option<Duration>) {
-        let timeout = limit.map(|t| Timespec {
-            tv_sec: t.as_secs() as i64,
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
-        let mut events = [epoll::Event {
-            flags: EventFlags::empty(),
-            data: EventData::new_u64(0),
-        }; 64];
-        let Ok(count) = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) else {
-            return; // interrupted
+        let mut events = [MaybeUninit::uninit(); 64];
+        let Ok(events) = sys::wait::events(&self.epoll, &mut events, limit) else {
+            return;
         };
-        for event in &events[..count] {
+        for event in events {
             match event.data.u64() {
-                TOKEN_INBOX => {
-                    let _ = rustix::io::read(&*self.inbox_bell, &mut [0u8; 8]);
-                }
+                TOKEN_INBOX => sys::event::clear(&*self.inbox_bell),
                 TOKEN_BLOCK_EVENTS => {
                     // The sender does not matter: all suppressed and deferred pairs are checked.
                     if let Some(block_events) = self.guests.block_events() {

@@ -17,7 +17,7 @@ use super::active::ActivePairs;
 use super::affinity::{CpuAffinity, ThisThread};
 use super::assignments::Assignments;
 use super::fair::FairQueue;
-use super::handle::{Notice, Notices, WorkerHandle, bell};
+use super::handle::{Notice, Notices, WorkerHandle};
 use super::helping::Help;
 use super::paused::PausedPairs;
 use super::rings::ControlRings;
@@ -50,7 +50,7 @@ pub(crate) fn spawn_all(
     // One start time for all: workers share queues, which store times.
     let started = Instant::now();
     let (notices, notices_out) = mpsc::channel();
-    let notices_bell = bell()?;
+    let notices_bell = Arc::new(sys::event::create()?);
     let receiver = Notices::new(notices_out, notices_bell.clone());
     let upcalls = Arc::default();
     let worker = |switch| {
@@ -80,7 +80,7 @@ fn prepare(
     (notices, notices_bell): (Outbox<Notice>, Arc<OwnedFd>),
 ) -> io::Result<(Worker, WorkerHandle)> {
     let (jobs, inbox) = mpsc::channel();
-    let inbox_bell = bell()?;
+    let inbox_bell = Arc::new(sys::event::create()?);
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     let token = EventData::new_u64(TOKEN_INBOX);
     epoll::add(&epoll, &*inbox_bell, token, EventFlags::IN)?;

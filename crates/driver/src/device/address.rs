@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use wire::hash::{BASIS, fnv1a};
+
 /// Identity of the host: machine-id(5), or else its name.
 const HOST: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
 
@@ -18,11 +20,9 @@ pub(super) fn derived(interface: &str, netns: Option<&str>) -> [u8; 6] {
 
 /// A locally administered address of a single station (IEEE 802, section 8.4) made of these names.
 fn of(names: &[&str]) -> [u8; 6] {
-    // FNV-1a (draft-eastlake-fnv); a zero between names, which none of them has.
+    // A zero between names, which none of them has.
     let bytes = names.iter().flat_map(|name| name.bytes().chain([0]));
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = fnv1a(BASIS, bytes);
     // The upper half is mixed best.
     let [a, b, c, d, e, f, ..] = hash.to_be_bytes();
     [(a & !1) | 2, b, c, d, e, f]

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use channel::driving::{BackEnd, DeviceSpec};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::interface::{Control, is_up, outcome};
 use super::{Device, NotReady, OpenError, context};
@@ -52,16 +52,14 @@ fn socket(index: i32, others: &[OwnedFd], all: u16) -> io::Result<OwnedFd> {
         (libc::PACKET_AUXDATA, 1),
         (PACKET_IGNORE_OUTGOING, 1),
     ] {
-        set(&socket, libc::SOL_PACKET, option, &value)?;
+        set(&socket, option, &value)?;
     }
-    let backlog = super::BACKLOG as i32;
-    for (forced, option) in [
-        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
-        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
-    ] {
-        if set(&socket, libc::SOL_SOCKET, forced, &backlog).is_err() {
-            set(&socket, libc::SOL_SOCKET, option, &backlog)?;
-        }
+    let backlog = super::BACKLOG as usize;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, backlog).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, backlog)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(&socket, backlog).is_err() {
+        sockopt::set_socket_send_buffer_size(&socket, backlog)?;
     }
     bind(&socket, index)?;
     promiscuous(&socket, index)?;
@@ -81,7 +79,7 @@ pub(super) fn promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
         mr_address: [0; 8],
     };
     let member = libc::PACKET_ADD_MEMBERSHIP;
-    set(socket, libc::SOL_PACKET, member, &everything)
+    set(socket, member, &everything)
 }
 
 fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
@@ -102,24 +100,27 @@ fn join(socket: &OwnedFd, first: Option<&OwnedFd>) -> io::Result<()> {
     let value = match first {
         None => (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16,
         Some(first) => {
-            let group = get(first, libc::SOL_PACKET, libc::PACKET_FANOUT)?;
-            group as u32 & 0xffff | libc::PACKET_FANOUT_HASH << 16
+            let group = fanout(first)?;
+            group & 0xffff | libc::PACKET_FANOUT_HASH << 16
         }
     };
-    set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)
+    set(socket, libc::PACKET_FANOUT, &value)
 }
 
-pub(super) fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+/// Sets an option of packet sockets.
+fn set<T>(socket: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
+    let (fd, level) = (socket.as_raw_fd(), libc::SOL_PACKET);
     // SAFETY: the value has the size that is given, and the kernel only reads it.
-    outcome(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, size) })
+    outcome(unsafe { libc::setsockopt(fd, level, option, value, size) })
 }
 
-fn get(socket: &OwnedFd, level: i32, option: i32) -> io::Result<i32> {
-    let mut value = 0i32;
+fn fanout(socket: &OwnedFd) -> io::Result<u32> {
+    let mut value = 0u32;
     let mut size = size_of_val(&value) as libc::socklen_t;
     let (fd, place) = (socket.as_raw_fd(), (&raw mut value).cast());
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_FANOUT);
     // SAFETY: the kernel writes at most `size` bytes to the value.
     outcome(unsafe { libc::getsockopt(fd, level, option, place, &raw mut size) })?;
     Ok(value)
@@ -138,10 +139,9 @@ pub(super) fn check(sockets: &[OwnedFd], name: &str) -> Result<(), NotReady> {
     match is_up(socket, name) {
         Ok(true) => {
             // Each socket has a pending error from being down, which would end its next user.
-            let pending_error = |socket| get(socket, libc::SOL_SOCKET, libc::SO_ERROR).map(drop);
-            sockets
-                .iter()
-                .try_for_each(pending_error)
+            let mut errors = sockets.iter().map(sockopt::socket_error);
+            errors
+                .try_for_each(|read| read.map(drop))
                 .map_err(|_| NotReady::Gone)
         }
         Ok(false) => Err(NotReady::Down(name.to_owned())),

@@ -9,18 +9,22 @@
 mod program;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
 use channel::driving::{BackEnd, DeviceSpec, XdpStart};
 use memory::Mapping;
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
-use super::interface::{Control, outcome};
-use super::packet::{promiscuous, set};
+use super::interface::Control;
+use super::packet::promiscuous;
 use super::{Device, NotReady, OpenError, context, in_namespace};
 use crate::region;
 use crate::xdp::{LONGEST, SHAPE};
@@ -31,7 +35,7 @@ const ETHERNET: u32 = 14;
 const TAG: u32 = 4;
 /// Bytes of packets that may be on their way out of a socket: all buffers of a queue, as the system
 /// counts them.
-const BACKLOG: i32 = 16 << 20;
+const BACKLOG: usize = 16 << 20;
 /// The system takes a moment to let go of the queue of a socket that was closed.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
@@ -224,33 +228,29 @@ fn sockets(index: u32, pairs: u16, zero_copy: bool) -> io::Result<Sockets> {
 /// A socket with its four rings.
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let family = AddressFamily::from_raw(libc::AF_XDP as u16);
-    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None)?;
-    for ring in [
-        libc::XDP_UMEM_FILL_RING,
-        libc::XDP_UMEM_COMPLETION_RING,
-        libc::XDP_RX_RING,
-        libc::XDP_TX_RING,
-    ] {
-        set(&socket, libc::SOL_XDP, ring, &i32::from(SHAPE.entries))?;
-    }
-    if set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BACKLOG).is_err() {
-        set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &BACKLOG)?;
+    let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
+    let entries = SHAPE.entries.into();
+    sockopt::set_xdp_umem_fill_ring_size(&socket, entries)?;
+    sockopt::set_xdp_umem_completion_ring_size(&socket, entries)?;
+    sockopt::set_xdp_rx_ring_size(&socket, entries)?;
+    sockopt::set_xdp_tx_ring_size(&socket, entries)?;
+    if sockopt::set_socket_send_buffer_size_force(&socket, BACKLOG).is_err() {
+        sockopt::set_socket_send_buffer_size(&socket, BACKLOG)?;
     }
     Ok(socket)
 }
 
 /// Makes the region the umem.
 fn register(socket: &OwnedFd, region: &Mapping) -> io::Result<()> {
-    let umem = libc::xdp_umem_reg {
+    let umem = XdpUmemReg {
         addr: region.as_ptr() as u64,
         len: region.len() as u64,
         chunk_size: SHAPE.buffer,
         headroom: 0,
-        flags: 0,
+        flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
-    set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem)
+    Ok(sockopt::set_xdp_umem_reg(socket, umem)?)
 }
 
 /// Binds a socket to a queue; all but the first share the umem of the first, and how that was
@@ -262,31 +262,30 @@ fn bind(
     first: Option<&OwnedFd>,
     zero_copy: bool,
 ) -> io::Result<()> {
-    let flags = match (first, zero_copy) {
-        (Some(_), _) => libc::XDP_SHARED_UMEM,
-        (None, true) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_ZEROCOPY,
-        (None, false) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY,
+    use SocketAddrXdpFlags as Flags;
+    let mode = if zero_copy {
+        Flags::XDP_ZEROCOPY
+    } else {
+        Flags::XDP_COPY
     };
-    let address = libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: flags,
-        sxdp_ifindex: index,
-        sxdp_queue_id: queue.into(),
-        sxdp_shared_umem_fd: first.map_or(0, |first| first.as_raw_fd() as u32),
+    let address = |flags| SocketAddrXdp::new(flags, index, queue.into());
+    let try_once = || match first {
+        Some(first) => {
+            let shared = SocketAddrXdpWithSharedUmem {
+                addr: address(Flags::XDP_SHARED_UMEM),
+                shared_umem_fd: first.as_fd(),
+            };
+            rustix::net::bind(socket, &shared)
+        }
+        None => rustix::net::bind(socket, &address(mode | Flags::XDP_USE_NEED_WAKEUP)),
     };
-    let size = size_of_val(&address) as libc::socklen_t;
-    let mut tries = 0;
-    loop {
-        // SAFETY: the address is a `struct sockaddr_xdp` of the size that is given.
-        let done = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
-        match outcome(done) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < TRIES => {
-                tries += 1;
-                thread::sleep(PAUSE);
-            }
-            other => return other,
+    for _ in 0..TRIES {
+        match try_once() {
+            Err(Errno::BUSY) => thread::sleep(PAUSE),
+            done => return Ok(done?),
         }
     }
+    Ok(try_once()?)
 }
 
 /// Leads the frames of each queue to its socket.

@@ -9,19 +9,24 @@ mod checksum;
 pub(crate) mod ring;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
 use channel::driving::{Refused, XdpStart};
 use rustix::io::Errno;
+use rustix::net::xdp::{
+    XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
+    XdpDesc as Frame, XdpDescOptions, XdpMmapOffsets,
+};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 use virtio::net::{self, NetHeader};
 
-use super::{Arrived, BATCH, HEADER, Outgoing, Stop, is_gone, last_error};
+use super::{Arrived, BATCH, HEADER, Outgoing, Stop, is_gone};
 use crate::queue::Queue;
 use crate::region::{QueuePlace, Region};
 use crate::xdp::SHAPE;
-use ring::{Consumer, Frame, Producer};
+use ring::{Consumer, Producer};
 
 /// Shorter than an Ethernet header is no frame.
 const SHORTEST: u32 = 14;
@@ -67,19 +72,12 @@ struct Counts {
 
 impl Rings {
     fn map(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let offsets = offsets(socket)?;
-        let entries = SHAPE.entries;
-        let receive = libc::XDP_PGOFF_RX_RING as u64;
-        let transmit = libc::XDP_PGOFF_TX_RING as u64;
-        let (fill, completed) = (
-            libc::XDP_UMEM_PGOFF_FILL_RING,
-            libc::XDP_UMEM_PGOFF_COMPLETION_RING,
-        );
+        let XdpMmapOffsets { rx, tx, fr, cr } = sockopt::xdp_mmap_offsets(socket)?;
         Ok(Self {
-            fill: Producer::map(socket, fill, offsets.fr.into(), entries)?,
-            received: Consumer::map(socket, receive, offsets.rx.into(), entries)?,
-            transmit: Producer::map(socket, transmit, offsets.tx.into(), entries)?,
-            completed: Consumer::map(socket, completed, offsets.cr.into(), entries)?,
+            fill: Producer::map(socket, XDP_UMEM_PGOFF_FILL_RING, fr)?,
+            received: Consumer::map(socket, XDP_PGOFF_RX_RING, rx)?,
+            transmit: Producer::map(socket, XDP_PGOFF_TX_RING, tx)?,
+            completed: Consumer::map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, cr)?,
         })
     }
 }
@@ -125,7 +123,7 @@ impl Xdp {
             let Some(frame) = self.rings.received.pop() else {
                 break;
             };
-            let id = self.to_switch.buffer_at(frame.address);
+            let id = self.to_switch.buffer_at(frame.addr);
             let id = id.ok_or_else(|| io::Error::other("a frame in no buffer of ours"))?;
             self.counts.posted = self.counts.posted.saturating_sub(1);
             match self.behind_header(queue, id, frame) {
@@ -161,7 +159,7 @@ impl Xdp {
 
     /// Writes the virtio header in front of a frame.
     fn behind_header(&self, queue: &Queue, id: u16, frame: Frame) -> Option<Arrived> {
-        let inside = frame.address - self.to_switch.buffer(id);
+        let inside = frame.addr - self.to_switch.buffer(id);
         let start = u32::try_from(inside).ok()?.checked_sub(HEADER)?;
         let len = frame.len.checked_add(HEADER)?;
         if frame.len < SHORTEST || start.checked_add(len)? > SHAPE.buffer {
@@ -187,7 +185,8 @@ impl Xdp {
         if self.idle % LOOK == 2 {
             self.wake()?;
             // If the system does not report all statistics, the count stays.
-            let lost = dropped(self.socket.as_fd()).unwrap_or(self.lost);
+            let statistics = sockopt::xdp_statistics(&self.socket);
+            let lost = statistics.map_or(self.lost, |statistics| statistics.rx_dropped);
             refused.oversized_frames += lost.saturating_sub(self.lost);
             self.lost = lost;
         }
@@ -212,9 +211,9 @@ impl Xdp {
             }
             self.counts.sent += 1;
             self.rings.transmit.push(Frame {
-                address: self.from_switch.buffer(frame.id) + u64::from(HEADER),
+                addr: self.from_switch.buffer(frame.id) + u64::from(HEADER),
                 len,
-                options: 0,
+                options: XdpDescOptions::empty(),
             });
         }
         self.rings.transmit.publish();
@@ -240,17 +239,14 @@ impl Xdp {
     fn kick(&mut self, refused: &mut Refused) -> io::Result<()> {
         let mut pending = self.rings.transmit.pending();
         while pending > 0 && self.rings.transmit.needs_wakeup() {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            let fd = self.socket.as_raw_fd();
-            // SAFETY: the call is given no memory.
-            let done = unsafe { libc::sendto(fd, ptr::null(), 0, flags, ptr::null(), 0) };
-            let error = if done < 0 { Some(last_error()) } else { None };
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let done = rustix::net::send(&self.socket, &[], flags);
             let left = self.rings.transmit.pending();
-            match error {
-                None | Some(Errno::INTR | Errno::AGAIN | Errno::NOBUFS) => {}
+            match done {
+                Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOBUFS) => {}
                 // One frame was taken and dropped.
-                Some(Errno::BUSY) => refused.rejected_by_interface += u64::from(left < pending),
-                Some(error) => return Err(error.into()),
+                Err(Errno::BUSY) => refused.rejected_by_interface += u64::from(left < pending),
+                Err(error) => return Err(error.into()),
             }
             if left == pending {
                 break;
@@ -263,16 +259,9 @@ impl Xdp {
     /// Makes the system read the ring of free buffers, and returns an error if the interface is
     /// gone or down.
     fn wake(&self) -> io::Result<()> {
-        let flags = libc::MSG_DONTWAIT;
-        let (fd, none) = (self.socket.as_raw_fd(), ptr::null_mut());
-        // SAFETY: the call is given no memory.
-        let done = unsafe { libc::recvfrom(fd, none, 0, flags, ptr::null_mut(), ptr::null_mut()) };
-        if done >= 0 {
-            return Ok(());
-        }
-        match last_error() {
-            error if is_gone(error) => Err(error.into()),
-            // The call is retried later.
+        match rustix::net::recv(&self.socket, &mut [0u8; 0], RecvFlags::DONTWAIT) {
+            Err(error) if is_gone(error) => Err(error.into()),
+            // A call that failed is retried later.
             _ => Ok(()),
         }
     }
@@ -311,36 +300,6 @@ fn partial(frame: *const u8, len: usize) -> NetHeader {
             csum_offset,
             ..NetHeader::default()
         },
-    }
-}
-
-/// Returns the offsets of a socket's rings.
-fn offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
-    // SAFETY: zero is a value of this C structure of numbers.
-    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-    option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
-    Ok(offsets)
-}
-
-/// Frames that the socket did not take, because they are too long.
-fn dropped(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    // SAFETY: as in `offsets`.
-    let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-    option(socket, libc::XDP_STATISTICS, &mut statistics)?;
-    Ok(statistics.rx_dropped)
-}
-
-/// Reads an option of `SOL_XDP` whose value is a C structure of numbers.
-fn option<T>(socket: BorrowedFd<'_>, option: i32, value: &mut T) -> io::Result<()> {
-    let mut size = size_of::<T>() as libc::socklen_t;
-    let (fd, place) = (socket.as_raw_fd(), std::ptr::from_mut(value).cast());
-    // SAFETY: the system writes at most `size` bytes to the value.
-    let done = unsafe { libc::getsockopt(fd, libc::SOL_XDP, option, place, &raw mut size) };
-    match (done, size as usize == size_of::<T>()) {
-        (0, true) => Ok(()),
-        // An older system knows fewer numbers.
-        (0, false) => Err(io::ErrorKind::Unsupported.into()),
-        _ => Err(last_error().into()),
     }
 }
 

@@ -78,7 +78,7 @@ impl World {
         assert_eq!(address, first + u64::from(HEADROOM));
         let bytes = self.bytes(address, len);
         self.to_switch.give(id.into(), 0);
-        ring(&self.calls[1]).unwrap();
+        sys::event::ring(&self.calls[1]).unwrap();
         Some(bytes)
     }
 
@@ -92,7 +92,7 @@ impl World {
         // SAFETY: `pointer` checked the bounds, and the buffer is available to us.
         unsafe { std::slice::from_raw_parts_mut(start, frame.len()) }.copy_from_slice(frame);
         self.from_switch.give(id.into(), frame.len() as u32);
-        ring(&self.calls[0]).unwrap();
+        sys::event::ring(&self.calls[0]).unwrap();
         true
     }
 
@@ -224,7 +224,7 @@ fn what_the_switch_may_not_do_ends_the_worker() {
     let mut world = world();
     let (id, ..) = world.from_switch.take().unwrap();
     world.from_switch.give(id.into(), HEADER);
-    ring(&world.calls[0]).unwrap();
+    sys::event::ring(&world.calls[0]).unwrap();
     assert!(matches!(
         world.thread.join().unwrap(),
         Err(WorkerError::Short(HEADER))
@@ -232,7 +232,7 @@ fn what_the_switch_may_not_do_ends_the_worker() {
 
     let mut world = self::world();
     world.to_switch.give(3, 0);
-    ring(&world.calls[1]).unwrap();
+    sys::event::ring(&world.calls[1]).unwrap();
     // It looks when it has something to send.
     world.wire_gives(&frame(1));
     let error = world.thread.join().unwrap().unwrap_err();

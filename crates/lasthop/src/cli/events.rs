@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::v1::Event;
 use control::events::{message, requester_text};
 use http_body_util::BodyExt;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use tokio::time::{Instant, sleep};
 
 use super::args::Events;
@@ -70,10 +70,12 @@ async fn reconnect(client: &Client, path: &str, stream: &mut Stream) -> Result<D
 /// Waits until the reader has closed the output.
 async fn output_closed() {
     let is_closed = || {
-        let out = io::stdout();
-        let mut fds = [PollFd::new(&out, PollFlags::empty())];
-        let polled = poll(&mut fds, Some(&Timespec::default()));
-        polled.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        let state = sys::wait::ready(
+            io::stdout(),
+            PollFlags::empty(),
+            Some(Instant::now().into()),
+        );
+        state.is_ok_and(|state| state.intersects(PollFlags::ERR | PollFlags::HUP))
     };
     while !is_closed() {
         sleep(RETRY_INTERVAL).await;

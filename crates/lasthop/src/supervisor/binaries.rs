@@ -5,7 +5,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -170,7 +170,7 @@ impl Binary {
 
     /// Returns a command that executes the open file, even if the path has another one now.
     fn command(&self) -> Command {
-        let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let mut command = Command::new(sys::file::path_of(&self.file));
         command.arg0(&self.path);
         command
     }

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use channel::peer::Peer;
-use channel::supervision::{GuestStates, GuestWatch, SupervisorEvent, WatchedGuests, monotonic_ns};
+use channel::supervision::{GuestStates, GuestWatch, SupervisorEvent, WatchedGuests};
 use port::PortId;
 use sched::load::Programs;
 use sched::sample::{self, Sampler};
@@ -158,7 +158,7 @@ impl Guests {
         {
             self.sample_at = Some(now + sample::PERIOD);
             if table.threads().next().is_some() {
-                sampler.look(table, monotonic_ns());
+                sampler.look(table, sys::time::monotonic_ns());
             }
         }
     }

@@ -24,7 +24,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings, monotonic_ns};
+use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings};
 
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
@@ -198,7 +198,7 @@ impl Supervisor {
             // The new pair lacks only its connections: it can have them now.
             Stage::Quiescing if self.switch.has_died().is_some() => {
                 if let Some(next) = &mut self.next {
-                    next.quiesced_at_ns = monotonic_ns();
+                    next.quiesced_at_ns = sys::time::monotonic_ns();
                 }
                 self.reap_switch()?;
                 let result = self.start_restore();

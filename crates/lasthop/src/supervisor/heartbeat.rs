@@ -70,8 +70,8 @@ impl MissedLimits {
 /// Returns whether a process is stopped by a signal or a debugger (proc_pid_stat(5)).
 pub(super) fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    state.starts_with(['T', 't'])
+    let state = sys::procfs::stat_fields(&stat).and_then(|mut fields| fields.next());
+    matches!(state, Some("T" | "t"))
 }
 
 /// Result of a check.

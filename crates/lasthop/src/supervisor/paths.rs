@@ -3,7 +3,7 @@
 //! with the supervisor's rights.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use api::v1::DesiredState;
@@ -120,7 +120,7 @@ impl Paths {
 
 /// Returns a path of an open file, for system calls that accept only paths.
 pub(super) fn by_descriptor(file: &OwnedFd) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+    sys::file::path_of(file).into()
 }
 
 fn refused(path: &str, why: &str) -> io::Error {

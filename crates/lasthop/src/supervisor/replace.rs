@@ -23,7 +23,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use channel::link::sealed_file;
 use channel::state::StateFile;
 use channel::supervision::SwitchSettings;
 use control::desired::{ADMIN_SOCKET, API_SOCKET};
@@ -138,7 +137,7 @@ impl Supervisor {
 }
 
 fn store(bytes: &[u8]) -> Result<File, String> {
-    let file = sealed_file("lasthop-supervisor", bytes);
+    let file = sys::file::constant("lasthop-supervisor", bytes);
     file.map_err(|e| format!("cannot write the record: {e}"))
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
@@ -63,13 +63,10 @@ impl Running {
     /// Waits until the process has ended, and reaps it; `false` if it has not at the deadline.
     pub(super) fn ends_by(&mut self, deadline: Instant) -> bool {
         while self.has_ended().is_none() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let ended = sys::wait::ready(&self.pidfd, PollFlags::IN, Some(deadline));
+            if ended.is_ok_and(|ended| ended.is_empty()) {
                 return false;
             }
-            let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-            // The loop checks again after an interruption.
-            let _ = rustix::event::poll(&mut ended, Timespec::try_from(left).ok().as_ref());
         }
         true
     }

@@ -9,12 +9,12 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use channel::keeping::{MAX_RECORD, MAX_SAVED, SOCKET, SlotSnapshot, suspects, wipe};
-use channel::link::MAX_FDS;
 use channel::supervision::SupervisorEvent;
 use port::PortId;
 use port::counters::MAX_PORTS;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
+use sys::descriptors::MAX_FDS;
 
 use super::child::is_full;
 use super::replace::{IncomingFds, OutgoingFds, PassedCrashCounts, PassedSession, PassedSessions};

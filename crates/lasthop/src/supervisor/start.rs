@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use api::v1::DesiredState;
-use channel::files;
 use channel::keeping::CRASH_RECORD_LEN;
 use channel::owners::SocketKey;
 use channel::state::StateFile;
@@ -61,8 +60,8 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, StartError> {
         drivers,
         api,
         state,
-        counters: files::fixed("lasthop-counters", port::counters::SIZE)?,
-        thread_slots: files::fixed("lasthop-marks", CRASH_RECORD_LEN)?,
+        counters: sys::file::fixed("lasthop-counters", port::counters::SIZE)?,
+        thread_slots: sys::file::fixed("lasthop-marks", CRASH_RECORD_LEN)?,
         saved_sessions: SavedSessions::default(),
         guests: Guests::default(),
         events: PendingEvents::default(),

@@ -3,7 +3,6 @@
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use api::v1::DesiredState;
-use channel::files;
 use channel::keeping::CRASH_RECORD_LEN;
 use channel::link::{Link, Received};
 use control::desired::{ADMIN_SOCKET, API_SOCKET};
@@ -44,8 +43,8 @@ fn world() -> World {
         drivers: Drivers::default(),
         api,
         state: StateFile::create().unwrap(),
-        counters: files::fixed("test", 4096).unwrap(),
-        thread_slots: files::fixed("test", CRASH_RECORD_LEN).unwrap(),
+        counters: sys::file::fixed("test", 4096).unwrap(),
+        thread_slots: sys::file::fixed("test", CRASH_RECORD_LEN).unwrap(),
         saved_sessions: SavedSessions::default(),
         guests: Guests::default(),
         events: PendingEvents::default(),

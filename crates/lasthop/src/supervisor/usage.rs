@@ -20,10 +20,9 @@ pub(super) fn of(pid: u32) -> Option<ProcessUsage> {
     })
 }
 
-/// Returns the time in user and kernel mode. The name may contain anything and ends at the last
-/// bracket; the third field follows it.
+/// Returns the time in user and kernel mode.
 fn cpu_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut fields = sys::procfs::stat_fields(stat)?.skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();
     next()?.checked_add(next()?)
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 
 use super::hand_over::HandOver;
 use super::{CONTROL, ProcessRef, SWITCH, Supervisor};
@@ -41,14 +41,7 @@ impl Supervisor {
             .chain(self.guests.due())
             .chain(self.upgrade_due())
             .min();
-        let timeout = due.and_then(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            Timespec::try_from(left).ok()
-        });
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        sys::wait::poll(&mut fds, due)?;
         let happened = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let ready = sources.iter().zip(&fds);
         let ready = ready

@@ -5,20 +5,22 @@
 
 use std::collections::HashSet;
 
-/// Numbers that look random: SplitMix64.
-pub(crate) struct Rng(pub(crate) u64);
+use wire::hash::SplitMix64;
+
+/// Numbers that look random.
+pub(crate) struct Rng(SplitMix64);
 
 impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(SplitMix64(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.number()
     }
 
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.below(end)
     }
 
     /// One of the values, by their weights.
@@ -196,7 +198,7 @@ fn prefix(rng: &mut Rng, len: u8, spread: u64) -> (u32, u8) {
 
 /// So many different rules, the narrower ones first as a rule.
 pub(crate) fn rules(flavour: &Flavour, count: usize, seed: u64) -> Vec<Five> {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut seen = HashSet::new();
     let mut rules = Vec::with_capacity(count);
     while rules.len() < count {

@@ -141,7 +141,7 @@ fn resident() -> usize {
 
 /// Microseconds of changing one rule, the whole program with it.
 fn change(program: &Program, rules: &[RuleSpec]) -> f64 {
-    let mut rng = Rng(5);
+    let mut rng = Rng::new(5);
     let (mut total, rounds) = (Duration::ZERO, 64);
     for _ in 0..rounds {
         let mut rule = rules[rng.below(rules.len() as u64) as usize].clone();
@@ -181,7 +181,7 @@ fn measure(flavour: &Flavour, size: usize) {
     let (rules, shadowed) = compile(&model);
     let compiled = start.elapsed().as_millis();
     let memory = resident().saturating_sub(before) >> 20;
-    let mut rng = Rng(2);
+    let mut rng = Rng::new(2);
     let headers: Vec<_> = (0..KEYS)
         .map(|_| generate::header(&mut rng, &fives))
         .collect();

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use wire::EtherType;
+use wire::hash::SplitMix64;
 
 use super::class_key::{ClassKey, Family, Wildcards};
 use super::list::AccessList;
@@ -44,25 +45,16 @@ pub(super) struct MaskSet {
 }
 
 /// Deterministic pseudo-random numbers.
-struct Rng(u64);
+struct Rng(SplitMix64);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
-        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
     fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        self.0.below(end as u64) as usize
     }
 
     /// Returns up to `width` random low bits; all lengths are equally likely.
     fn low_bits(&mut self, width: u32) -> u128 {
-        let random = u128::from(self.next()) << 64 | u128::from(self.next());
+        let random = u128::from(self.0.number()) << 64 | u128::from(self.0.number());
         let bits = self.below(width as usize + 1) as u32;
         random & u128::MAX.checked_shr(128 - bits).unwrap_or(0)
     }
@@ -114,7 +106,7 @@ impl MaskSet {
     pub(super) fn new(lists: &[Arc<AccessList>]) -> Self {
         let mut samples = Samples::default();
         let all: usize = lists.iter().map(|list| list.len).sum();
-        let mut rng = Rng(1);
+        let mut rng = Rng(SplitMix64(1));
         for list in lists {
             let share = (SAMPLES * list.len).div_ceil(all.max(1));
             let share = share.min(LEAST_SAMPLES + SAMPLES_PER_RULE * list.len);

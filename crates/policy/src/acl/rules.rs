@@ -16,6 +16,7 @@ use super::order::Order;
 use super::resolve::Context;
 use crate::model::SegmentId;
 use api::v1::{Direction, Otherwise};
+use wire::hash::{BASIS, fnv1a};
 
 /// Identifier of a rule for as long as it and its list keep their names, also over restarts: for
 /// counters and logs. A hash of both names.
@@ -30,8 +31,7 @@ impl RuleId {
     #[must_use]
     pub fn of(list: &str, rule: &str) -> Self {
         let bytes = list.bytes().chain([0]).chain(rule.bytes());
-        let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        Self(bytes.fold(0xcbf2_9ce4_8422_2325, step))
+        Self(fnv1a(BASIS, bytes))
     }
 }
 

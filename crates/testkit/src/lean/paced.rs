@@ -10,6 +10,8 @@
 
 use std::time::{Duration, Instant};
 
+use wire::hash::SplitMix64;
+
 use super::histogram::Histogram;
 use super::port::Port;
 use super::ring::Ring;
@@ -99,7 +101,7 @@ impl Lean {
 struct Schedule {
     /// Between two frames, in the mean.
     gap: f64,
-    random: Option<SplitMix>,
+    random: Option<SplitMix64>,
     due: f64,
 }
 
@@ -107,7 +109,7 @@ impl Schedule {
     fn new(pace: Pace) -> Self {
         Self {
             gap: 1e9 / pace.rate,
-            random: pace.poisson.then_some(SplitMix(0x5eed)),
+            random: pace.poisson.then_some(SplitMix64(0x5eed)),
             due: 0.0,
         }
     }
@@ -116,7 +118,7 @@ impl Schedule {
     fn advance(&mut self) {
         self.due += match &mut self.random {
             // The inverse of the exponential distribution.
-            Some(random) => -random.next_open().ln() * self.gap,
+            Some(random) => -random.fraction().ln() * self.gap,
             None => self.gap,
         };
     }
@@ -124,22 +126,6 @@ impl Schedule {
     /// Frames that are due before `end` and were not sent; about, when gaps are random.
     fn due_before(&self, end: u64) -> u64 {
         ((end as f64 - self.due) / self.gap).ceil().max(0.0) as u64
-    }
-}
-
-/// Steele, Lea and Flood's generator: for gaps that differ, not for secrets.
-#[derive(Debug)]
-struct SplitMix(u64);
-
-impl SplitMix {
-    /// A number above 0 and at most 1.
-    fn next_open(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        ((z >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 }
 

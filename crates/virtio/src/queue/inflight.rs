@@ -51,6 +51,7 @@ impl InflightRegion {
     ///
     /// # Panics
     /// When `size` is 0.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap(size: u64) -> Self {
         Self {

@@ -66,6 +66,7 @@ impl JournalRegion {
     ///
     /// # Panics
     /// Without queues.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap(queues: u16) -> Self {
         let mapping = Mapping::heap(Self::size(queues));

@@ -252,6 +252,7 @@ impl Queue {
     ///
     /// # Errors
     /// The violation by the driver; `segs` is as before, and the queue has stopped.
+    #[cfg(any(test, feature = "test-utils"))]
     #[inline]
     pub fn take_readable(&mut self, segs: &mut Vec<Segment>) -> Result<Option<Chain>, QueueFault> {
         either!(self, q => q.take::<false>(segs))
@@ -262,16 +263,18 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Queue::take_readable`].
+    #[cfg(any(test, feature = "test-utils"))]
     #[inline]
     pub fn take_writable(&mut self, segs: &mut Vec<Segment>) -> Result<Option<Chain>, QueueFault> {
         either!(self, q => q.take::<true>(segs))
     }
 
-    /// Takes chains for the device to read, as [`Queue::take_readable`] does one, until there are
-    /// no more or the limit is reached. `prefetch` is called at once with the first buffer of each.
+    /// Takes chains for the device to read, until there are no more or the limit is reached.
+    /// `prefetch` is called at once with the first buffer of each.
     ///
     /// # Errors
-    /// As [`Queue::take_readable`]; the chains before the bad one are taken.
+    /// The violation by the driver: the queue has stopped, and the chains before the bad one are
+    /// taken.
     #[inline]
     pub fn take_all_readable(
         &mut self,

@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
+use rustix::net::SendFlags;
 use rustix::net::sockopt::socket_domain;
+use sys::descriptors;
 
 use super::backend::Backend;
-use super::connection::transmit;
 use super::fault::Refusal;
 use super::message::{HEADER_LEN, Header};
 use super::session::{Answer, Request, Session};
@@ -49,9 +50,9 @@ impl BackendChannel {
             return false;
         }
         let bytes = Header::request(code, 0).to_bytes();
-        match transmit(&self.socket, &bytes, None) {
+        match descriptors::send(&self.socket, &bytes, &[], SendFlags::DONTWAIT) {
             Ok(HEADER_LEN) => true,
-            Err(Errno::AGAIN | Errno::INTR) => false,
+            Err(Errno::AGAIN) => false,
             // Part of a message: the next one could not be parsed.
             Ok(_) | Err(_) => {
                 self.broken = true;

@@ -1,15 +1,11 @@
 //! The socket: receives whole messages with their descriptors, sends replies, never blocks a
 //! thread.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvFlags, SendFlags};
+use sys::descriptors;
 
 use super::answer_pipe::AnswerPipe;
 use super::fault::Fault;
@@ -216,14 +212,14 @@ impl Incoming {
 impl Outgoing {
     fn advance(&mut self, socket: &OwnedFd) -> Result<bool, Fault> {
         while self.sent < self.bytes.len() {
-            match transmit(socket, &self.bytes[self.sent..], self.fd.as_ref()) {
+            let fd: Vec<_> = self.fd.iter().map(AsFd::as_fd).collect();
+            match descriptors::send(socket, &self.bytes[self.sent..], &fd, SendFlags::DONTWAIT) {
                 // The descriptor left with the first byte.
                 Ok(n) => {
                     self.sent += n;
                     self.fd = None;
                 }
                 Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::INTR) => {}
                 Err(errno) => return Err(Fault::Socket("send", errno)),
             }
         }
@@ -250,45 +246,15 @@ pub(super) fn receive_with(
     fds: &mut Vec<OwnedFd>,
     more: RecvFlags,
 ) -> Result<Option<usize>, Fault> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT | more;
-    let received = loop {
-        match recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, flags) {
-            Ok(received) => break received,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::CONNRESET) => return Ok(Some(0)),
-            Err(errno) => return Err(Fault::Socket("receive", errno)),
-        }
+    let received = descriptors::receive(socket, buf, fds, RecvFlags::DONTWAIT | more);
+    let Some(received) = received.map_err(|errno| Fault::Socket("receive", errno))? else {
+        return Ok(None);
     };
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    if received.flags.contains(ReturnFlags::CTRUNC) {
+    if received.lost_descriptors {
         return Err(Fault::FdsTruncated);
     }
     if fds.len() > MAX_FDS {
         return Err(Fault::TooManyFds(fds.len()));
     }
     Ok(Some(received.bytes))
-}
-
-/// Writes the bytes that the socket takes now, with `fd` attached.
-pub(super) fn transmit(
-    socket: &OwnedFd,
-    bytes: &[u8],
-    fd: Option<&OwnedFd>,
-) -> Result<usize, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let borrowed = fd.map(|fd| [fd.as_fd()]);
-    if let Some(fds) = &borrowed {
-        // The space is exactly large enough.
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }

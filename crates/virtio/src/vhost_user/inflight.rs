@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::Extent;
-use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::backend::Backend;
 use super::fault::Refusal;
@@ -70,7 +69,8 @@ pub(super) fn get_inflight(
     let desc: InflightDesc = request.parse()?;
     check(session, &desc)?;
     let size = Inflight::region_size(desc.queue_size, session.packed()) * u64::from(desc.queues);
-    let fd = create(size).map_err(|e| format!("cannot create an inflight area: {e}"))?;
+    let fd = sys::file::fixed("lasthop-inflight", size);
+    let fd = fd.map_err(|e| format!("cannot create an inflight area: {e}"))?;
     let answer = InflightDesc {
         size,
         offset: 0,
@@ -80,14 +80,6 @@ pub(super) fn get_inflight(
         answer.to_bytes(request.payload.len()),
         Some(fd),
     ))
-}
-
-fn create(size: u64) -> rustix::io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create("lasthop-inflight", flags)?;
-    rustix::fs::ftruncate(&fd, size)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(fd)
 }
 
 /// `SET_INFLIGHT_FD`: sets an earlier area, or the one just created. Running queues keep theirs.

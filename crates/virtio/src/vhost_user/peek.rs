@@ -8,12 +8,9 @@
 //! has none. So peeked descriptors count only as far as the message can have descriptors, and are
 //! compared with the received ones when the message is consumed.
 
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, Shutdown, recvmsg, shutdown};
+use rustix::net::{RecvFlags, Shutdown, shutdown};
 
 use super::connection::{Connection, receive_with};
 use super::fault::Fault;
@@ -48,8 +45,7 @@ impl Connection {
             return Ok(Peeked::Pieces);
         }
         let mut head = [0; HEADER_LEN];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match receive_bytes(self.socket(), &mut head, flags)? {
+        match peek_bytes(self.socket(), &mut head)? {
             None => return Ok(Peeked::Nothing),
             Some(0) => return Err(Fault::Closed),
             Some(HEADER_LEN) => {}
@@ -153,8 +149,7 @@ impl Connection {
             return Ok(());
         }
         let mut bytes = vec![0; HEADER_LEN + answered.payload.len()];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let got = receive_bytes(self.socket(), &mut bytes, flags)?;
+        let got = peek_bytes(self.socket(), &mut bytes)?;
         if got == Some(bytes.len())
             && let Some((head, payload)) = bytes.split_first_chunk()
             && Header::parse(*head).code == answered.code
@@ -166,21 +161,10 @@ impl Connection {
     }
 }
 
-/// Reads without room for descriptors: those that come with the bytes are dropped.
-fn receive_bytes(
-    socket: &OwnedFd,
-    bytes: &mut [u8],
-    flags: RecvFlags,
-) -> Result<Option<usize>, Fault> {
-    let mut none: [MaybeUninit<u8>; 0] = [];
-    loop {
-        let mut control = RecvAncillaryBuffer::new(&mut none);
-        match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
-            Ok(received) => return Ok(Some(received.bytes)),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::CONNRESET) => return Ok(Some(0)),
-            Err(errno) => return Err(Fault::Socket("receive", errno)),
-        }
-    }
+/// Reads bytes without their descriptors and leaves them in the socket.
+fn peek_bytes(socket: &OwnedFd, bytes: &mut [u8]) -> Result<Option<usize>, Fault> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let received = sys::descriptors::receive_bytes(socket, bytes, flags);
+    let received = received.map_err(|errno| Fault::Socket("receive", errno))?;
+    Ok(received.map(|received| received.bytes))
 }

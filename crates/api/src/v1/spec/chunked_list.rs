@@ -3,6 +3,7 @@
 //! again. (A tree would make the list of chunks persistent, too; with some hundred it is short.)
 
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Index;
 use std::sync::{Arc, OnceLock};
 
@@ -40,10 +41,9 @@ pub struct ListDifference<'a, T> {
     pub at_end: bool,
 }
 
-/// FNV-1a (draft-eastlake-fnv).
+/// The same for all lists of this process.
 fn hash(name: &str) -> u64 {
-    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    BuildHasherDefault::<DefaultHasher>::new().hash_one(name)
 }
 
 impl<T: Named> Chunk<T> {

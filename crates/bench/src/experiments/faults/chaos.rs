@@ -16,10 +16,12 @@ mod books;
 mod operator;
 
 use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Signal, kill_process};
+use wire::hash::SplitMix64;
 
 use self::books::Books;
 use self::operator::Operator;
@@ -103,7 +105,7 @@ struct StormControl<'a> {
     probe: Probe,
     probed: Instant,
     processes: Processes,
-    rng: Rng,
+    rng: SplitMix64,
     books: Books,
 }
 
@@ -120,7 +122,7 @@ impl<'a> StormControl<'a> {
             probe: Probe::new(lasthop.socket_of("api")),
             probed: Instant::now(),
             processes: Processes::new(),
-            rng: Rng::new(),
+            rng: SplitMix64(RandomState::new().hash_one(0)),
             books: Books::new(&plan.machine),
             lasthop,
             operator,
@@ -294,22 +296,5 @@ impl<'a> StormControl<'a> {
         }
         self.books.damaged = self.traffic.damaged;
         self.books.redials = self.traffic.redials();
-    }
-}
-
-/// Pseudo-random numbers (xorshift64, Marsaglia 2003).
-struct Rng(u64);
-
-impl Rng {
-    fn new() -> Self {
-        use std::hash::{BuildHasher as _, RandomState};
-        Self(RandomState::new().hash_one(0) | 1)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
     }
 }

@@ -8,89 +8,54 @@
 //! once more. Only for interfaces that lead to a stack on this host and to no wire, where that
 //! would hide damage.
 
-/// Bytes of a frame's head that are parsed: Ethernet, two tags, the longest IPv4 header, TCP up to
-/// its checksum.
-pub(super) const HEAD: usize = 14 + 8 + 60 + 18;
+use wire::packet::{Fragment, Parsed};
+use wire::{tcp, udp};
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+/// Bytes of a frame's head that are parsed.
+pub(super) const HEAD: usize = wire::SNAPSHOT;
+/// Bytes of a VLAN tag, and the offset of the first one.
+const TAG: usize = 4;
+const TAG_AT: usize = 12;
 
 /// Returns the start of the checksum of a frame, and the offset of its field from there, if the
 /// checksum is incomplete. `head` is the frame, or its first [`HEAD`] bytes, `len` its length.
 pub(super) fn unfinished(head: &[u8], len: usize) -> Option<(u16, u16)> {
-    let mut at = 12;
-    let mut kind = word(head, at)?;
-    for _ in 0..2 {
-        if matches!(kind, 0x8100 | 0x88a8) {
-            at += 4;
-            kind = word(head, at)?;
-        }
-    }
-    let packet = head.get(at + 2..)?;
-    let (start, protocol, payload, addresses) = match kind {
-        0x0800 => ipv4(packet)?,
-        0x86dd => ipv6(packet)?,
-        _ => return None,
-    };
-    let offset = match protocol {
-        TCP => 16,
-        UDP => 6,
-        _ => return None,
-    };
-    let begin = at + 2 + start;
-    if begin + payload > len || payload < offset + 2 {
-        return None;
-    }
-    let field = word(head, begin + offset)?;
-    // A UDP checksum of 0 is none at all.
-    if protocol == UDP && field == 0 {
-        return None;
-    }
-    let pseudo = sum(addresses) + u32::from(protocol) + payload as u32;
-    (fold(pseudo) == fold(field.into())).then_some((begin as u16, offset as u16))
-}
-
-type Found<'a> = (usize, u8, usize, &'a [u8]);
-
-/// Returns a packet's payload offset, protocol, length, and addresses.
-fn ipv4(packet: &[u8]) -> Option<Found<'_>> {
-    let header = usize::from(packet.first()? & 15) * 4;
-    let total = usize::from(word(packet, 2)?);
+    let is_tag = |at: &usize| matches!(word(head, *at), Some(0x8100 | 0x88a8));
+    let tags = [TAG_AT, TAG_AT + TAG].iter().take_while(|at| is_tag(at));
+    // Behind the tags the frame is parsed as one without; its addresses do not matter.
+    let skipped = TAG * tags.count();
+    let parsed = Parsed::parse(head.get(skipped..)?, len.checked_sub(skipped)?);
     // A fragment's checksum is complete, or is in another one.
-    let fragment = word(packet, 6)? & 0x3fff != 0;
-    if packet[0] >> 4 != 4 || header < 20 || fragment {
+    let whole = parsed.fragment == Fragment::No;
+    if !whole || !matches!(parsed.l4_proto, tcp::PROTOCOL | udp::PROTOCOL) {
         return None;
     }
-    let payload = total.checked_sub(header)?;
-    Some((header, *packet.get(9)?, payload, packet.get(12..20)?))
-}
-
-fn ipv6(packet: &[u8]) -> Option<Found<'_>> {
-    let payload = usize::from(word(packet, 4)?);
-    let version = packet.first()? >> 4;
-    (version == 6).then_some((40, *packet.get(6)?, payload, packet.get(8..40)?))
+    let (start, at) = (parsed.l4_offset?, parsed.checksum_offset()?);
+    let field = word(head, skipped + usize::from(at))?;
+    // A UDP checksum of 0 is none at all.
+    if parsed.l4_proto == udp::PROTOCOL && field == 0 {
+        return None;
+    }
+    let pseudo = parsed.pseudo_header(parsed.l4_len()?)?.fold();
+    (zeros_as_one(pseudo) == zeros_as_one(field)).then_some((start + skipped as u16, at - start))
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    let pair = bytes.get(at..at + 2)?;
-    Some(u16::from_be_bytes([pair[0], pair[1]]))
+    let pair = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*pair))
 }
 
-fn sum(bytes: &[u8]) -> u32 {
-    let pairs = bytes.chunks_exact(2);
-    pairs
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-        .sum()
-}
-
-/// The 16-bit ones' complement sum, with one of its two zeros.
-fn fold(sum: u32) -> u32 {
+/// A ones' complement sum has two zeros.
+fn zeros_as_one(sum: u16) -> u16 {
     sum % 0xffff
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TCP: u8 = tcp::PROTOCOL;
+    const UDP: u8 = udp::PROTOCOL;
 
     const V4: [u8; 34] = [
         2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, // Ethernet
@@ -104,6 +69,17 @@ mod tests {
         frame.extend(field.to_be_bytes());
         frame.extend(1..=20);
         frame
+    }
+
+    fn sum(bytes: &[u8]) -> u32 {
+        let pairs = bytes.chunks_exact(2);
+        pairs
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum()
+    }
+
+    fn fold(sum: u32) -> u32 {
+        sum % 0xffff
     }
 
     /// As the other end's stack leaves it.
@@ -126,6 +102,8 @@ mod tests {
         let mut tagged = udp(half);
         tagged.splice(12..12, [0x81, 0, 0, 10]);
         assert_eq!(found(&tagged), Some((38, 6)));
+        tagged.splice(12..12, [0x88, 0xa8, 0, 20]);
+        assert_eq!(found(&tagged), Some((42, 6)));
         let mut padded = udp(half);
         padded.extend([0; 10]);
         assert_eq!(found(&padded), Some((34, 6)));
@@ -176,6 +154,7 @@ mod tests {
         frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, TCP, 64]);
         frame.extend((0..32).map(|n| n * 7));
         frame.extend([0; 20]);
+        frame[66] = 0x50;
         let total = sum(&frame[22..54]) + u32::from(TCP) + 20;
         let half = ((total & 0xffff) + (total >> 16)) as u16;
         frame[70..72].copy_from_slice(&half.to_be_bytes());

@@ -12,41 +12,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::xdp::{XdpDesc, XdpRingFlags, XdpRingOffset};
 
-/// A frame in a ring: `struct xdp_desc` of `linux/if_xdp.h`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
-    /// Offset in the umem.
-    pub(crate) address: u64,
-    pub(crate) len: u32,
-    pub(crate) options: u32,
-}
+use crate::xdp::SHAPE;
 
 /// Entry of a ring: plain numbers, of which any bytes are a value.
 pub(crate) trait Entry: Copy {}
 impl Entry for u64 {}
-impl Entry for Frame {}
-
-/// Offsets of a ring's parts, in bytes from its start.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
-    pub(crate) producer: u64,
-    pub(crate) consumer: u64,
-    pub(crate) flags: u64,
-    pub(crate) entries: u64,
-}
-
-impl From<libc::xdp_ring_offset> for Layout {
-    fn from(offsets: libc::xdp_ring_offset) -> Self {
-        Self {
-            producer: offsets.producer,
-            consumer: offsets.consumer,
-            flags: offsets.flags,
-            entries: offsets.desc,
-        }
-    }
-}
+impl Entry for XdpDesc {}
 
 /// The memory of a ring.
 #[derive(Debug)]
@@ -73,7 +46,7 @@ impl Drop for Memory {
 #[derive(Debug)]
 struct Ring<T> {
     memory: Memory,
-    layout: Layout,
+    layout: XdpRingOffset,
     /// Entries less one; their number is a power of 2.
     mask: u32,
     entry: std::marker::PhantomData<T>,
@@ -81,8 +54,9 @@ struct Ring<T> {
 
 impl<T: Entry> Ring<T> {
     /// Maps the ring of a socket at one of the `*_PGOFF_*` of `linux/if_xdp.h`.
-    fn map(socket: BorrowedFd<'_>, at: u64, layout: Layout, entries: u16) -> io::Result<Self> {
-        let len = layout.entries as usize + usize::from(entries) * size_of::<T>();
+    fn map(socket: BorrowedFd<'_>, at: u64, layout: XdpRingOffset) -> io::Result<Self> {
+        let entries = SHAPE.entries;
+        let len = layout.desc as usize + usize::from(entries) * size_of::<T>();
         // SAFETY: a new mapping at an address of the system's choice aliases nothing of ours.
         let base = unsafe {
             mmap(
@@ -103,12 +77,13 @@ impl<T: Entry> Ring<T> {
         Ok(Self::new(memory, layout, entries))
     }
 
-    fn new(memory: Memory, layout: Layout, entries: u16) -> Self {
+    fn new(memory: Memory, layout: XdpRingOffset, entries: u16) -> Self {
         assert!(entries.is_power_of_two());
         let mask = u32::from(entries) - 1;
-        let end = layout.entries + u64::from(entries) * size_of::<T>() as u64;
-        let numbers = layout.producer.max(layout.consumer).max(layout.flags) + 4;
-        assert!(end.max(numbers) <= memory.len as u64 && layout.entries.is_multiple_of(8));
+        let end = layout.desc + u64::from(entries) * size_of::<T>() as u64;
+        let indices = layout.producer.max(layout.consumer);
+        let numbers = indices.max(layout.flags.unwrap_or_default()) + 4;
+        assert!(end.max(numbers) <= memory.len as u64 && layout.desc.is_multiple_of(8));
         Self {
             memory,
             layout,
@@ -133,7 +108,7 @@ impl<T: Entry> Ring<T> {
 
     fn slot(&self, index: u32) -> *mut T {
         let slot = (index & self.mask) as usize;
-        let first = self.layout.entries as usize;
+        let first = self.layout.desc as usize;
         // Inside, as `new` checked.
         let first = self.memory.base.as_ptr().wrapping_add(first).cast::<T>();
         first.wrapping_add(slot)
@@ -151,13 +126,8 @@ pub(crate) struct Producer<T> {
 impl<T: Entry> Producer<T> {
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn map(
-        socket: BorrowedFd<'_>,
-        at: u64,
-        layout: Layout,
-        entries: u16,
-    ) -> io::Result<Self> {
-        let ring = Ring::map(socket, at, layout, entries)?;
+    pub(crate) fn map(socket: BorrowedFd<'_>, at: u64, layout: XdpRingOffset) -> io::Result<Self> {
+        let ring = Ring::map(socket, at, layout)?;
         let next = ring.producer().load(Ordering::Relaxed);
         Ok(Self { ring, next })
     }
@@ -187,10 +157,13 @@ impl<T: Entry> Producer<T> {
         self.ring.producer().store(self.next, Ordering::Release);
     }
 
-    /// The system wants a call for what was published (`XDP_RING_NEED_WAKEUP`).
+    /// The system wants a call for what was published (`XDP_RING_NEED_WAKEUP`). A system without
+    /// that flag, before Linux 5.4, always does.
     pub(crate) fn needs_wakeup(&self) -> bool {
-        let flags = self.ring.number(self.ring.layout.flags);
-        flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+        self.ring.layout.flags.is_none_or(|at| {
+            let flags = self.ring.number(at).load(Ordering::Relaxed);
+            flags & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0
+        })
     }
 }
 
@@ -206,13 +179,8 @@ pub(crate) struct Consumer<T> {
 impl<T: Entry> Consumer<T> {
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn map(
-        socket: BorrowedFd<'_>,
-        at: u64,
-        layout: Layout,
-        entries: u16,
-    ) -> io::Result<Self> {
-        let ring = Ring::map(socket, at, layout, entries)?;
+    pub(crate) fn map(socket: BorrowedFd<'_>, at: u64, layout: XdpRingOffset) -> io::Result<Self> {
+        let ring = Ring::map(socket, at, layout)?;
         let next = ring.consumer().load(Ordering::Relaxed);
         Ok(Self {
             ring,

@@ -97,9 +97,9 @@ impl World {
 
     fn gives(&mut self, address: u64, len: u32) {
         self.system.received.push(Frame {
-            address,
+            addr: address,
             len,
-            options: 0,
+            options: XdpDescOptions::empty(),
         });
         self.system.received.publish();
     }
@@ -209,9 +209,9 @@ fn a_buffer_is_free_again_when_its_frame_has_left() {
         for id in &all {
             let frame = world.system.transmit.pop().expect("it was sent");
             let buffer = world.region.place(0).buffer(*id);
-            assert_eq!((frame.address, frame.len), (buffer + 12, 60));
+            assert_eq!((frame.addr, frame.len), (buffer + 12, 60));
             // As the system does, which gives back the start of the buffer or of the frame.
-            let address = if id % 2 == 0 { buffer } else { frame.address };
+            let address = if id % 2 == 0 { buffer } else { frame.addr };
             world.system.completed.push(address);
         }
         world.system.transmit.release();

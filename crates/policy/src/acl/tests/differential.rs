@@ -1,21 +1,17 @@
 //! Random models and keys, compared with the oracle. `ACL_CASES=200000` in the environment compares
 //! millions of keys.
 
+use wire::hash::SplitMix64;
+
 use crate::acl::oracle;
 
 /// Enough bytes for a large case; zeros follow.
 const BYTES: usize = 4096;
 
-/// Returns pseudo-random bytes: SplitMix64.
+/// Returns pseudo-random bytes.
 fn bytes(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let words = std::iter::repeat_with(|| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    });
+    let mut numbers = SplitMix64(seed);
+    let words = std::iter::repeat_with(|| numbers.number());
     words.take(BYTES / 8).flat_map(u64::to_le_bytes).collect()
 }
 

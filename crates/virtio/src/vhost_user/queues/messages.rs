@@ -1,6 +1,6 @@
 //! Messages about single queues.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::OFlags;
 
@@ -61,8 +61,7 @@ pub(in crate::vhost_user) fn check_event(fd: &OwnedFd) -> Result<(), Refusal> {
 
 /// Refuses other kinds of files: a write to them could block or have side effects.
 fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let target = rustix::fs::readlink(link, Vec::new());
+    let target = rustix::fs::readlink(sys::file::path_of(fd), Vec::new());
     match target.as_deref().map(std::ffi::CStr::to_bytes) {
         Ok(b"anon_inode:[eventfd]") => Ok(()),
         Ok(_) => Err("the descriptor is no eventfd".into()),

@@ -2,21 +2,32 @@
 
 use proptest::prelude::*;
 
+use rustix::net::xdp::XdpDescOptions;
+
 use super::*;
 
-const LAYOUT: Layout = Layout {
+const FLAGS_AT: u64 = 128;
+const LAYOUT: XdpRingOffset = XdpRingOffset {
     producer: 0,
     consumer: 64,
-    flags: 128,
-    entries: 192,
+    desc: 192,
+    flags: Some(FLAGS_AT),
 };
+
+fn frame(number: u64) -> XdpDesc {
+    XdpDesc {
+        addr: number,
+        len: number as u32,
+        options: XdpDescOptions::empty(),
+    }
+}
 
 /// The memory of a ring, which both of its sides use.
 pub(crate) struct Shared(Box<[u64]>);
 
 impl Shared {
     pub(crate) fn new<T>(entries: u16) -> Self {
-        let bytes = LAYOUT.entries as usize + usize::from(entries) * size_of::<T>();
+        let bytes = LAYOUT.desc as usize + usize::from(entries) * size_of::<T>();
         Self(vec![0; bytes.div_ceil(8)].into())
     }
 
@@ -54,7 +65,7 @@ impl Shared {
 
     pub(crate) fn want_wakeup(&mut self, desired: bool) {
         let flags = self.ring::<u64>(1);
-        let flags = flags.number(LAYOUT.flags);
+        let flags = flags.number(FLAGS_AT);
         flags.store(u32::from(desired), Ordering::Relaxed);
     }
 }
@@ -78,9 +89,9 @@ fn nothing_is_seen_before_it_is_published_or_released() {
 
 #[test]
 fn a_ring_that_does_not_fit_its_memory_is_refused() {
-    let mut shared = Shared::new::<Frame>(4);
+    let mut shared = Shared::new::<XdpDesc>(4);
     let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        shared.producer::<Frame>(8);
+        shared.producer::<XdpDesc>(8);
     }));
     assert!(made.is_err());
 }
@@ -92,21 +103,21 @@ proptest! {
         steps in prop::collection::vec((0u32..6, 0u32..6), 1..60),
     ) {
         const ENTRIES: u16 = 8;
-        let mut shared = Shared::new::<Frame>(ENTRIES);
+        let mut shared = Shared::new::<XdpDesc>(ENTRIES);
         shared.start_at(start);
-        let mut writer = shared.producer::<Frame>(ENTRIES);
-        let mut reader = shared.consumer::<Frame>(ENTRIES);
+        let mut writer = shared.producer::<XdpDesc>(ENTRIES);
+        let mut reader = shared.consumer::<XdpDesc>(ENTRIES);
         let (mut written, mut read) = (0, 0);
         for (puts, takes) in steps {
             for _ in 0..puts.min(u32::from(ENTRIES) - writer.pending()) {
-                writer.push(Frame { address: written, len: written as u32, options: 0 });
+                writer.push(frame(written));
                 written += 1;
             }
             writer.publish();
             prop_assert_eq!(u64::from(writer.pending()), written - read);
             for _ in 0..takes {
                 let Some(frame) = reader.pop() else { break };
-                prop_assert_eq!((frame.address, u64::from(frame.len)), (read, read));
+                prop_assert_eq!((frame.addr, u64::from(frame.len)), (read, read));
                 read += 1;
             }
             reader.release();

@@ -1,0 +1,105 @@
+//! Memory files (memfd_create(2)) that processes share.
+
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+/// Seals that fix the length permanently.
+const FIXED: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+/// Seals of a file that can no longer change.
+const CONSTANT: SealFlags = SealFlags::WRITE
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::GROW);
+
+fn create(name: &str) -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    Ok(rustix::fs::memfd_create(name, flags)?.into())
+}
+
+/// Creates a file of so many zero bytes, whose length is sealed (`F_ADD_SEALS` in fcntl(2)): a
+/// process that maps a file that another truncates dies of `SIGBUS`, and so does each of its
+/// successors.
+///
+/// # Errors
+/// The error of the system call.
+pub fn fixed(name: &str, size: u64) -> io::Result<OwnedFd> {
+    let file = create(name)?;
+    file.set_len(size)?;
+    rustix::fs::fcntl_add_seals(&file, FIXED)?;
+    Ok(file.into())
+}
+
+/// Returns whether the length of a file is sealed.
+///
+/// # Errors
+/// The error of the system call, as of a file that is not in memory.
+pub fn is_fixed(file: impl AsFd) -> io::Result<bool> {
+    let kept = SealFlags::SHRINK | SealFlags::GROW;
+    Ok(rustix::fs::fcntl_get_seals(file)?.contains(kept))
+}
+
+/// Creates a file of these bytes that nobody can change; it is read from its start.
+///
+/// # Errors
+/// The error of the system call.
+pub fn constant(name: &str, bytes: &[u8]) -> io::Result<File> {
+    let mut file = create(name)?;
+    file.write_all(bytes)?;
+    file.rewind()?;
+    rustix::fs::fcntl_add_seals(&file, CONSTANT)?;
+    Ok(file)
+}
+
+/// Returns whether nobody can change a file.
+///
+/// # Errors
+/// The error of the system call, as of a file that is not in memory.
+pub fn is_constant(file: impl AsFd) -> io::Result<bool> {
+    Ok(rustix::fs::fcntl_get_seals(file)?.contains(CONSTANT))
+}
+
+/// Returns the path at which this process can open the file of a descriptor once more, or run it
+/// (proc_pid_fd(5)).
+#[must_use]
+pub fn path_of(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn nobody_changes_the_length_of_a_fixed_file() {
+        let file = fixed("test", 4096).unwrap();
+        assert!(is_fixed(&file).unwrap() && !is_constant(&file).unwrap());
+        for size in [0, 4095, 4097] {
+            let refused = rustix::fs::ftruncate(&file, size);
+            assert_eq!(refused, Err(Errno::PERM), "{size}");
+        }
+        rustix::io::pwrite(&file, &[1], 0).unwrap();
+        assert!(!is_fixed(create("test").unwrap()).unwrap());
+    }
+
+    #[test]
+    fn nobody_changes_a_constant_file() {
+        let file = constant("test", b"abc").unwrap();
+        assert!(is_constant(&file).unwrap());
+        assert_eq!(io::read_to_string(&file).unwrap(), "abc");
+        assert_eq!(rustix::io::pwrite(&file, &[1], 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&file, 4), Err(Errno::PERM));
+        assert!(is_constant(File::open("/dev/null").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_file_is_opened_once_more_by_its_path() {
+        let file = constant("test", b"abc").unwrap();
+        assert_eq!(std::fs::read(path_of(&file)).unwrap(), b"abc");
+    }
+}
