@@ -7,10 +7,11 @@ BUILT := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 # features, and once.
 RELEASE = cargo build --release --package lasthop --package lasthop-bench --package lasthop-datapath $(WITH)
 
-# To note for a next build what did not change takes time, and a fresh clone may never see a next one. Where somebody works, and
-# has called cargo without make, there are such notes already, and they are used.
+# A fresh clone builds once: without the files of incremental builds and without line tables in test programs, which take
+# time. A clone where cargo was called without make has such files already, and keeps both.
 ifeq ($(wildcard $(BUILT)/debug/incremental),)
 export CARGO_INCREMENTAL ?= 0
+export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
 .PHONY: help setup build demo test check unit instructions e2e test-long bench soak faults chaos hostile deb miri fuzz clean

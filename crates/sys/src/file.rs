@@ -42,7 +42,7 @@ pub fn is_fixed(file: impl AsFd) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(kept))
 }
 
-/// Creates a file of these bytes that nobody can change; it is read from its start.
+/// Creates a file of these bytes that can no longer change; it is read from its start.
 ///
 /// # Errors
 /// The error of the system call.
@@ -54,7 +54,7 @@ pub fn constant(name: &str, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns whether nobody can change a file.
+/// Returns whether a file can no longer change.
 ///
 /// # Errors
 /// The error of the system call, as of a file that is not in memory.
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_changes_the_length_of_a_fixed_file() {
+    fn the_length_of_a_fixed_file_does_not_change() {
         let file = fixed("test", 4096).unwrap();
         assert!(is_fixed(&file).unwrap() && !is_constant(&file).unwrap());
         for size in [0, 4095, 4097] {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_a_constant_file() {
+    fn a_constant_file_does_not_change() {
         let file = constant("test", b"abc").unwrap();
         assert!(is_constant(&file).unwrap());
         assert_eq!(io::read_to_string(&file).unwrap(), "abc");
