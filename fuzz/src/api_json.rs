@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use api::v1::{DesiredState, MirrorSpec, PortPatch, PortSpec, SegmentPatch, SegmentSpec};
-use control::desired::{self, Change, Difference, MirrorChange};
+use config::desired::{self, Change, Difference, MirrorChange};
 use serde::de::DeserializeOwned;
 use serde_json::from_slice;
 

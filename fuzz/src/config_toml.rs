@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use control::{config, desired};
+use config::desired;
 
 /// The text of a configuration file.
 pub fn run(data: &[u8]) {

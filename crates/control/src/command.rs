@@ -20,11 +20,11 @@ use channel::capture::Reader;
 use channel::peer::Peer;
 
 use crate::capture::CaptureSlots;
-use crate::desired::{Change, Difference, changed, version};
 use crate::engine::{Basis, Plan};
 use crate::events::{self, Events};
 use crate::metrics::Facts;
 use crate::rule_counts::Counted;
+use config::desired::{Change, Difference, changed, version};
 
 /// Time, 10 s, within which the engine has to reply.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ impl Request {
     /// Returns the desired state after the change of `state`; checked and normalised.
     ///
     /// # Errors
-    /// 412 when the condition does not hold, and those of [`crate::desired::changed`].
+    /// 412 when the condition does not hold, and those of [`config::desired::changed`].
     pub fn apply_to(&self, state: &DesiredState, runtime_dir: &Path) -> Answer<DesiredState> {
         self.condition.check(&version(state))?;
         changed(state, &self.change, runtime_dir)
@@ -64,7 +64,7 @@ pub enum Condition {
     /// Any version.
     #[default]
     Any,
-    /// One of these versions ([`crate::desired::version`]); an empty list matches none.
+    /// One of these versions ([`config::desired::version`]); an empty list matches none.
     OneOf(Vec<String>),
 }
 
@@ -133,7 +133,7 @@ pub enum Command {
     Desired(Reply<Desired>),
     /// Returns the basis for planning a change.
     Basis(Reply<Basis>),
-    /// Applies a planned change; see [`crate::desired::changed`] for its errors.
+    /// Applies a planned change; see [`config::desired::changed`] for its errors.
     Change(Box<(Request, Plan)>, Reply<Changed>),
     /// Returns traffic and drops.
     Stats(Reply<StatsDocument>),

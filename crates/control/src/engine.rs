@@ -64,9 +64,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
 use crate::command::{Command, engine_channel};
-use crate::desired::Reach;
 use crate::events::Events;
 use crate::learning::{Effect, Fdb, Limits};
+use config::desired::Reach;
 
 use access::Access;
 use api_gate::ApiGate;

@@ -26,7 +26,7 @@ use ring::Ring;
 pub use stream::{EventStream, Start};
 pub use text::{message, requester_text};
 
-use crate::desired::Difference;
+use config::desired::Difference;
 
 /// Most clients at once.
 pub const MAX_CLIENTS: usize = 16;

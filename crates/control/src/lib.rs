@@ -1,7 +1,5 @@
 //! Control: desired state, learning, upcalls, and the API server.
 //!
-//! * [`config`] reads the configuration file into a desired state.
-//! * [`desired`] checks and changes a desired state.
 //! * [`learning`] is the forwarding database: the port of each MAC address.
 //! * [`engine`] owns all state, decides upcalls, and makes the switch match the desired state.
 //! * [`capture`] makes pcapng files of the frames that the switch copies.
@@ -15,11 +13,8 @@
 
 pub mod capture;
 pub mod command;
-pub mod config;
-pub mod desired;
 pub mod engine;
 pub mod events;
-mod json;
 pub mod learning;
 pub mod metrics;
 pub mod rule_counts;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// Name of the socket in the runtime directory.
-pub(crate) const SOCKET: &str = control::desired::ADMIN_SOCKET;
+pub(crate) const SOCKET: &str = config::desired::ADMIN_SOCKET;
 /// Maximum size of a request in bytes.
 pub(crate) const REQUEST_MAX: usize = 8192;
 

@@ -101,13 +101,13 @@ fn json_requested(matches: &ArgMatches) -> bool {
 
 /// Checks a configuration file; starts nothing.
 fn check(config: &Path, runtime_dir: &Path) -> ExitStatus {
-    let desired = control::config::load(config, runtime_dir);
+    let desired = config::load(config, runtime_dir);
     let desired = desired.map_err(|error| Failure::Invalid(error.to_string()))?;
     supervisor::names::check(&desired).map_err(|invalid| {
-        let error = control::config::error_in(config, &invalid);
+        let error = config::error_in(config, &invalid);
         Failure::Invalid(error.to_string())
     })?;
-    warn(&control::desired::warnings(&desired));
+    warn(&config::desired::warnings(&desired));
     let segments = units::plural(desired.segments.len() as u64, "segment");
     let ports = units::plural(desired.ports.len() as u64, "port");
     emit(&format!("{}: ok, {segments}, {ports}\n", config.display()))

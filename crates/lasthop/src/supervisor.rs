@@ -107,8 +107,8 @@ impl From<io::Error> for StartError {
     }
 }
 
-impl From<control::config::ConfigError> for StartError {
-    fn from(error: control::config::ConfigError) -> Self {
+impl From<config::ConfigError> for StartError {
+    fn from(error: config::ConfigError) -> Self {
         Self::invalid(error.to_string())
     }
 }

@@ -8,7 +8,7 @@ use policy::acl::{AccessError, Names, Rules, few_changes};
 use policy::{Model, PortId, Segment, SegmentId};
 
 use super::Engine;
-use crate::desired::placed;
+use config::desired::placed;
 
 /// The access lists that were compiled last, with the names that they were compiled for.
 #[derive(Clone, Debug, Default)]

@@ -17,7 +17,7 @@ use super::plan::{Basis, Plan};
 use super::saved::EncodedChunks;
 use super::{Engine, documents, guests, unavailable};
 use crate::command::{Changed, Desired, Request};
-use crate::desired;
+use config::desired;
 
 /// Returns the switch's configuration of a desired port.
 fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {

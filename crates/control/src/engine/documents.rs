@@ -16,7 +16,7 @@ use port::DropReason;
 use port::counters::{self, PortCounts};
 
 use super::{Engine, guests, unavailable};
-use crate::desired;
+use config::desired;
 
 /// Nanoseconds and microseconds in a second.
 const NS: u64 = 1_000_000_000;

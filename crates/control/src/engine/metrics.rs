@@ -6,8 +6,8 @@ use std::sync::Arc;
 use api::v1::Problem;
 
 use super::{Engine, unavailable};
-use crate::desired;
 use crate::metrics::{Facts, PortFacts};
+use config::desired;
 
 /// A listening socket for metrics.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use super::access::Access;
 use super::numbers::Numbers;
 use super::saved::EncodedChunks;
 use crate::command::Request;
-use crate::desired::{Reach, placed, version};
+use config::desired::{Reach, placed, version};
 
 /// The state that a change starts from.
 #[derive(Clone, Debug, Default)]

@@ -14,8 +14,8 @@ use wire::frame_class::Neighbour;
 use wire::{FlowKey, FrameClass, MacAddr};
 
 use super::Engine;
-use crate::desired;
 use crate::learning::{Effect, View};
+use config::desired;
 
 /// The state for decisions: the FDB and the bindings.
 pub(super) struct Known<'a> {

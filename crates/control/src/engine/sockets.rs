@@ -10,7 +10,7 @@ use channel::switching::{PortConfig, Role, SwitchCommand};
 
 use super::peers::SupervisorPeer;
 use super::{Engine, unavailable};
-use crate::desired;
+use config::desired;
 
 /// Returns the problem of a refused socket.
 fn refused(port: &str, no: &NoSocket) -> Problem {

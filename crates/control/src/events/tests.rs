@@ -261,14 +261,14 @@ fn times_are_utc() {
 
 #[test]
 fn a_change_event_has_as_many_fields_as_fit() {
-    let field = |name: &str, to: serde_json::Value| crate::desired::FieldChange {
+    let field = |name: &str, to: serde_json::Value| config::desired::FieldChange {
         field: name.to_owned(),
         from: serde_json::Value::Null,
         to,
     };
     let step = Step {
         action: Action::Change,
-        subject: crate::desired::Subject::Port,
+        subject: config::desired::Subject::Port,
         name: Some("vm1".to_owned()),
         fields: vec![
             field("long", json!("x".repeat(FIELDS_MAX))),

@@ -14,7 +14,7 @@ use super::extractors::{ChangeRequest, Document, Filter, PathName};
 use super::handlers::{IfMatch, NamePath, with_tag};
 use super::requests::{HandlerResult, same_name};
 use crate::command::EngineHandle;
-use crate::desired::{AccessChange, Change, check_access};
+use config::desired::{AccessChange, Change, check_access};
 
 /// Get the access lists
 #[utoipa::path(

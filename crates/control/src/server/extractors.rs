@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::requests::{Failure, condition, document, malformed, malformed_query};
 use crate::command::{self, Condition, Desired, EngineHandle};
-use crate::desired::{Change, Difference};
+use config::desired::{Change, Difference};
 
 /// The engine, with the requester for the audit log.
 pub(super) struct Client(pub(super) EngineHandle);

@@ -10,7 +10,7 @@ use super::extractors::{ChangeRequest, Client, Document, Filter, PathName};
 use super::handlers::{IfMatch, with_tag};
 use super::requests::{HandlerResult, same_name};
 use crate::command::EngineHandle;
-use crate::desired::{Change, FdbChange};
+use config::desired::{Change, FdbChange};
 
 /// List the forwarding database
 #[utoipa::path(

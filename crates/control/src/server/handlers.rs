@@ -18,8 +18,8 @@ use super::extractors::{ChangeRequest, Document, PathName};
 use super::openapi;
 use super::requests::{Failure, HandlerResult, is_known};
 use crate::command::{Desired, EngineHandle};
-use crate::desired::{self, Change};
 use crate::metrics::{self, Format};
+use config::desired::{self, Change};
 
 /// Get status
 #[utoipa::path(

@@ -11,7 +11,7 @@ use super::extractors::{ChangeRequest, Document, PathName};
 use super::handlers::{IfMatch, NamePath, with_tag};
 use super::requests::{HandlerResult, same_name};
 use crate::command::EngineHandle;
-use crate::desired::{self, Change, MirrorChange};
+use config::desired::{self, Change, MirrorChange};
 
 /// List mirrors, with their counters and those of their target ports
 #[utoipa::path(

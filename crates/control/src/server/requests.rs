@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{BODY_MAX, STATE_MAX};
 use crate::command::Condition;
-use crate::json;
+use config::json;
 
 /// A problem as a response.
 pub(super) struct Failure(Problem);

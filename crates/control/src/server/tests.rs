@@ -25,11 +25,11 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::command::{Answer, Changed, Command, Desired, Request, StartedCapture, engine_channel};
-use crate::desired;
 use crate::engine::{Basis, Plan};
 use crate::events::Events;
 use crate::metrics::Facts;
 use crate::rule_counts::Counted;
+use config::desired;
 
 /// Starts a capture of one frame, which has ended.
 fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<StartedCapture> {

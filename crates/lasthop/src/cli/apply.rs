@@ -9,8 +9,8 @@ use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use api::v1::{DesiredState, Warning};
-use control::config::{self, ConfigError};
-use control::desired::{self, Action, Difference, FieldChange, Step, live};
+use config::ConfigError;
+use config::desired::{self, Action, Difference, FieldChange, Step, live};
 use serde_json::{Value, json};
 
 use super::args::{How, Set};

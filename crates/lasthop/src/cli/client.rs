@@ -73,7 +73,7 @@ impl Client {
     /// Returns a client of the Lasthop that runs in a directory.
     pub(super) fn new(runtime_dir: &Path) -> Self {
         Self {
-            socket: runtime_dir.join(control::desired::API_SOCKET),
+            socket: runtime_dir.join(config::desired::API_SOCKET),
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         Command::Events(args) => super::events::follow(client, &args).await,
         Command::Export => {
             let state: DesiredState = client.read("/v1/state").await?;
-            emit(&control::config::export(&state))
+            emit(&config::export(&state))
         }
         // `super::main` runs these without an API connection.
         Command::Run(_)

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use control::desired::LOCK_FILE;
+use config::desired::LOCK_FILE;
 use rustix::fs::FlockOperation;
 
 /// Lock that keeps a second Lasthop out of the directory.

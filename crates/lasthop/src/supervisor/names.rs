@@ -7,7 +7,7 @@ use std::path::Path;
 
 use api::v1::DesiredState;
 use channel::owners::{NoSocket, SocketKey, SocketOwner};
-use control::desired::{Invalid, Place, Why};
+use config::desired::{Invalid, Place, Why};
 use rustix::fs::{Gid, Uid};
 
 const USERS: &str = "/etc/passwd";
@@ -54,7 +54,7 @@ pub(super) fn look_up(owner: &SocketOwner) -> Result<Named, NoSocket> {
 /// The first owner that cannot be used.
 pub(crate) fn check(desired: &DesiredState) -> Result<(), Invalid> {
     for (at, port) in desired.ports.iter().enumerate() {
-        if let Err(no) = look_up(&control::desired::owner_of(port)) {
+        if let Err(no) = look_up(&config::desired::owner_of(port)) {
             return Err(Invalid {
                 place: Place::Port(at),
                 key: no.key.as_str(),

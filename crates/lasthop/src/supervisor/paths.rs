@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use api::v1::DesiredState;
 use channel::supervision::SocketDir;
-use control::desired::{RESERVED, Reach};
+use config::desired::{RESERVED, Reach};
 use rustix::fs::{Mode, OFlags};
 
 /// Permitted directories.

@@ -8,7 +8,7 @@ use api::v1::DesiredState;
 use channel::keeping::CRASH_RECORD_LEN;
 use channel::owners::SocketKey;
 use channel::state::StateFile;
-use control::desired::{ADMIN_SOCKET, API_SOCKET};
+use config::desired::{ADMIN_SOCKET, API_SOCKET};
 use control::engine::Saved;
 use port::PortId;
 
@@ -28,9 +28,9 @@ use super::{RunArgs, StartError, Supervisor, settings};
 
 /// Reads the configuration, binds all sockets, opens all interfaces, starts control and the switch.
 pub(super) fn start(args: &RunArgs) -> Result<Supervisor, StartError> {
-    let desired = control::config::load(&args.config, &args.runtime_dir)?;
-    names::check(&desired).map_err(|no| control::config::error_in(&args.config, &no))?;
-    for warning in control::desired::warnings(&desired) {
+    let desired = config::load(&args.config, &args.runtime_dir)?;
+    names::check(&desired).map_err(|no| config::error_in(&args.config, &no))?;
+    for warning in config::desired::warnings(&desired) {
         tracing::warn!("{}", warning.text);
     }
     let binaries = Binaries::own()?;
@@ -86,15 +86,15 @@ fn bind_ports(
     sockets: &mut Sockets,
 ) -> Result<(), StartError> {
     for (at, port) in desired.ports.iter().enumerate() {
-        if control::desired::listens(port) {
-            let owner = control::desired::owner_of(port);
+        if config::desired::listens(port) {
+            let owner = config::desired::owner_of(port);
             let bound = sockets.listen_as(&port.socket, &owner);
             bound.map_err(|no| {
                 let expected = match no.key {
                     SocketKey::Socket => "a path where a socket can be made",
                     _ => &no.expected,
                 };
-                control::config::port_error(config, at, no.key.as_str(), expected, &no.found)
+                config::port_error(config, at, no.key.as_str(), expected, &no.found)
             })?;
         }
     }
@@ -107,21 +107,21 @@ fn bind_metrics(
     desired: &DesiredState,
     sockets: &mut Sockets,
 ) -> Result<(), StartError> {
-    let Some(path) = control::desired::metrics_socket(desired) else {
+    let Some(path) = config::desired::metrics_socket(desired) else {
         return Ok(());
     };
     match sockets.listen(&path) {
         Ok(_) => Ok(()),
         Err(error) => {
-            let invalid = control::desired::Invalid {
-                place: control::desired::Place::Metrics,
+            let invalid = config::desired::Invalid {
+                place: config::desired::Place::Metrics,
                 key: "listen",
                 item: None,
                 expected: "an address or a path where a socket can be made".to_owned(),
                 found: error.to_string(),
-                why: control::desired::Why::Taken,
+                why: config::desired::Why::Taken,
             };
-            Err(control::config::error_in(config, &invalid).into())
+            Err(config::error_in(config, &invalid).into())
         }
     }
 }
@@ -130,11 +130,11 @@ fn bind_metrics(
 fn open_interfaces(config: &Path, desired: &DesiredState) -> Result<Drivers, StartError> {
     let mut drivers = Drivers::default();
     let ports = (0..).map(PortId).zip(&desired.ports);
-    let specs = ports.filter_map(|(id, port)| control::desired::driver_of(port, id));
+    let specs = ports.filter_map(|(id, port)| config::desired::driver_of(port, id));
     drivers.set(specs.collect()).map_err(|(name, found)| {
         let at = desired.ports.iter().position(|port| port.name == name);
         let expected = "an interface that can be opened";
-        control::config::port_error(config, at.unwrap_or(0), "interface", expected, &found)
+        config::port_error(config, at.unwrap_or(0), "interface", expected, &found)
     })?;
     Ok(drivers)
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use api::v1::DesiredState;
 use channel::keeping::CRASH_RECORD_LEN;
 use channel::link::{Link, Received};
-use control::desired::{ADMIN_SOCKET, API_SOCKET};
+use config::desired::{ADMIN_SOCKET, API_SOCKET};
 use port::PortId;
 
 use super::paths::Paths;

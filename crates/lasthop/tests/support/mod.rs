@@ -14,6 +14,7 @@ use api::v1::{
 };
 use assert_cmd::Command;
 use channel::rules::{RuleId, RuleUse};
+use config::desired;
 use control::command::{
     Changed, Command as Request, Desired, Request as ChangeRequest, engine_channel,
 };
@@ -21,7 +22,7 @@ use control::engine::{Basis, Plan};
 use control::events::Events;
 use control::metrics::Facts;
 use control::rule_counts::Counted;
-use control::{desired, server};
+use control::server;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -145,7 +146,7 @@ struct Engine {
 
 impl Engine {
     fn new(dir: PathBuf) -> Self {
-        let desired = control::config::parse(CONFIG, Path::new("fake.toml"), &dir);
+        let desired = config::parse(CONFIG, Path::new("fake.toml"), &dir);
         Self {
             desired: desired.unwrap(),
             dir,

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use wire::FlowKey;
 
 use super::world::{World, asked, flood, key, port, to};
-use crate::desired::{AccessChange, Change};
 use crate::engine::{Engine, Plan};
+use config::desired::{AccessChange, Change};
 
 const DENIED: Action = Action::Drop(DropReason::AclDenied);
 

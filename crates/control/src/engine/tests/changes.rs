@@ -10,8 +10,8 @@ use policy::{Action, SegmentId};
 
 use super::world::{World, asked, flood, key, port, to};
 use crate::command::Condition;
-use crate::desired::{Change, MirrorChange};
 use crate::engine::{Engine, Plan};
+use config::desired::{Change, MirrorChange};
 
 fn world() -> (World, Engine) {
     let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);

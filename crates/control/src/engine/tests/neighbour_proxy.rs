@@ -15,7 +15,7 @@ use wire::{FlowKey, FrameClass, MacAddr, Parsed};
 use super::super::Engine;
 
 use super::world::{World, asked, flood, mac, port};
-use crate::desired::{AccessChange, Change};
+use config::desired::{AccessChange, Change};
 
 const OWNED: [u8; 4] = [10, 0, 0, 2];
 

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 
 use super::world::{World, asked, key, port};
 use crate::command::{EngineHandle, engine_channel};
-use crate::desired::Change;
 use crate::engine::Engine;
 use crate::events::Events;
+use config::desired::Change;
 
 const SOON: Duration = Duration::from_secs(60);
 

@@ -7,7 +7,7 @@ use port::{DropReason, PortId};
 
 use super::super::Engine;
 use super::world::{World, asked, flood, key, mac, port, to};
-use crate::desired::{Change, FdbChange};
+use config::desired::{Change, FdbChange};
 
 const CLAIM: Action = Action::Drop(DropReason::SpoofedSource);
 

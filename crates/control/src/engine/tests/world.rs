@@ -37,8 +37,8 @@ use wire::MacAddr;
 use wire::flow::FlowKey;
 
 use crate::command::{Condition, Desired, Request as AskedFor};
-use crate::desired::Change;
 use crate::engine::{Engine, Plan, Saved};
+use config::desired::Change;
 
 /// Timeout, 20 s, of the engine's requests in these tests, long enough for a busy machine.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -647,8 +647,8 @@ impl World {
             ports,
             ..DesiredState::default()
         };
-        crate::desired::check(&desired, "/run/test".as_ref()).unwrap();
-        crate::desired::normalise(&mut desired);
+        config::desired::check(&desired, "/run/test".as_ref()).unwrap();
+        config::desired::normalise(&mut desired);
         let world = Self::empty();
         Saved::initial(desired).store(&world.state).unwrap();
         world

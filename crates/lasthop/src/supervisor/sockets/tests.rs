@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use api::v1::DesiredState;
 use channel::owners::SocketKey;
-use control::desired::{ADMIN_SOCKET, API_SOCKET, LOCK_FILE};
+use config::desired::{ADMIN_SOCKET, API_SOCKET, LOCK_FILE};
 
 use super::*;
 

@@ -85,7 +85,7 @@ impl Difference {
 
     /// Returns the difference as reported by events, and the number of rules and address sets that
     /// are left out because they are many: to compare all of them would take long.
-    pub(crate) fn to_report(old: &DesiredState, new: &DesiredState) -> (Self, u64) {
+    pub fn to_report(old: &DesiredState, new: &DesiredState) -> (Self, u64) {
         let rules = access::count(&old.access, &new.access);
         if rules <= REPORTED_MAX {
             return (Self::between(old, new), 0);

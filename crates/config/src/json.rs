@@ -12,7 +12,7 @@ use crate::desired::{expect, message, quoted};
 ///
 /// # Errors
 /// The first error and its path.
-pub(crate) fn read<'de, T, D>(input: D) -> Result<T, Misfit<D::Error>>
+pub fn read<'de, T, D>(input: D) -> Result<T, Misfit<D::Error>>
 where
     T: DeserializeOwned,
     D: Deserializer<'de>,
@@ -60,7 +60,7 @@ const INTEGERS: [(&str, &str); 6] = [
 ];
 
 /// Returns the problem of a document for the client: no JSON (400), or invalid (422).
-pub(crate) fn problem(error: &Misfit<Error>) -> Problem {
+pub fn problem(error: &Misfit<Error>) -> Problem {
     let (path, error) = (error.path().to_string(), error.inner());
     if !error.is_data() {
         return syntax_error(error);
@@ -78,7 +78,7 @@ pub(crate) fn problem(error: &Misfit<Error>) -> Problem {
 }
 
 /// Returns the problem of a text that is not JSON, with its line and column.
-pub(crate) fn syntax_error(error: &Error) -> Problem {
+pub fn syntax_error(error: &Error) -> Problem {
     let (line, column) = (error.line(), error.column());
     let at = format!("at line {line} column {column}");
     let text = error.to_string();
@@ -160,7 +160,7 @@ pub(crate) fn keys_of<T: DeserializeOwned>() -> Vec<String> {
 }
 
 /// Translates serde's message about the value at a path; returns the detail and the field.
-pub(crate) fn explain(what: &str, path: &str) -> (String, String) {
+pub fn explain(what: &str, path: &str) -> (String, String) {
     let detail = match Message::parse(what) {
         Message::Missing(name) => {
             let key = KEYS.iter().find(|(key, ..)| *key == name);

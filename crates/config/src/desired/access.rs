@@ -78,7 +78,7 @@ fn numbers(state: &DesiredState) -> (BTreeMap<SegmentId, Segment>, BTreeMap<Stri
 }
 
 /// Returns an error of the compiler with its place in the document: the last object of that name.
-pub(crate) fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
+pub fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
     use policy::acl::Place as Of;
     let last = |found: Option<usize>| found.unwrap_or_default();
     let list = |name: &str| last(access.lists.iter().rposition(|list| list.name == name));

@@ -225,7 +225,7 @@ pub enum Why {
 }
 
 /// Returns the text of an error.
-pub(crate) fn message(expected: &str, found: &str) -> String {
+pub fn message(expected: &str, found: &str) -> String {
     match expected {
         "" => found.to_owned(),
         _ => format!("expected {expected}, found {found}"),

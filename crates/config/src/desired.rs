@@ -1,8 +1,7 @@
 //! The desired state, and changes to it.
 //!
 //! A desired state is a value. A change makes a new one, which is checked as a whole before
-//! anything is done. [`engine`](crate::engine) then applies it to the switch. This module does no
-//! I/O.
+//! anything is done. Control's engine then applies it to the switch. This module does no I/O.
 
 mod access;
 mod change;
@@ -31,7 +30,7 @@ use api::v1::{
     SegmentSpec, SegmentStatus, UplinkDriver,
 };
 
-pub(crate) use access::placed;
+pub use access::placed;
 pub use access::{AccessChange, AccessDoubts, check_access};
 pub use change::{Change, changed};
 pub use check::check;
@@ -40,8 +39,8 @@ pub(crate) use device::may_have;
 pub use device::{dials, driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
 pub use fdb::FdbChange;
-pub use invalid::{Bound, Invalid, Place, Why};
-pub(crate) use invalid::{expect, message};
+pub(crate) use invalid::expect;
+pub use invalid::{Bound, Invalid, Place, Why, message};
 pub use limits::limits_of;
 pub use metrics::metrics_socket;
 pub use mirrors::{MirrorChange, mirrors};
@@ -49,7 +48,7 @@ pub use owner::owner_of;
 pub use port_security::{has_neighbour_suppression, port_security_of, port_security_status};
 pub use reach::Reach;
 pub use version::version;
-pub(crate) use warnings::shared_macs;
+pub use warnings::shared_macs;
 pub use warnings::warnings;
 
 /// File name of the API's socket inside the runtime directory.

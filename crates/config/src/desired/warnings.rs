@@ -29,7 +29,7 @@ struct Holder<'a> {
 /// Returns warnings about addresses that are the `mac` of a port, and the `mac` of another port of
 /// its segments or in the lists of its port security. Each port is named once for each address,
 /// with the first port that has it.
-pub(crate) fn shared_macs(state: &DesiredState) -> impl Iterator<Item = Warning> {
+pub fn shared_macs(state: &DesiredState) -> impl Iterator<Item = Warning> {
     let holders = holders(&state.ports).into_iter();
     let shared = holders.filter(|(_, holders)| holders.len() > 1);
     shared.flat_map(|(mac, holders)| clashes(mac, &holders))
