@@ -505,6 +505,24 @@ fn a_port_goes_down_and_up() {
 }
 
 #[test]
+fn a_port_has_a_description() {
+    let fake = Fake::start();
+    assert_eq!(fake.json("port show vm1").get("description"), None);
+    fake.prints("port set vm1 --description web-server");
+    let shown = fake.prints("port show vm1");
+    assert!(shown.contains("\ndescription   web-server\n"), "{shown}");
+    assert_eq!(fake.json("port show vm1")["description"], "web-server");
+    assert!(
+        fake.prints("export")
+            .contains("\ndescription = \"web-server\"\n")
+    );
+    fake.prints("port add vm3 --kind vhost-user --socket vm3.sock --description db");
+    assert_eq!(fake.json("port show vm3")["description"], "db");
+    fake.prints("port set vm3 --description=");
+    assert_eq!(fake.json("port show vm3").get("description"), None);
+}
+
+#[test]
 fn export_has_all_changes() {
     let fake = Fake::start();
     fake.prints("port set vm1 --mtu 9000 --limit from-guest:packets=100k");

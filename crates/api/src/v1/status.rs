@@ -343,6 +343,9 @@ pub struct PortStatus {
     pub name: String,
     /// The kind of port.
     pub kind: PortKind,
+    /// The operator's description.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
     /// Its state.
     pub state: PortState,
     /// The administrative state. A port that is `down` forwards nothing, whatever its state.
@@ -450,6 +453,7 @@ impl PortStatus {
         Self {
             name: spec.name.clone(),
             kind: spec.kind,
+            description: spec.description.clone(),
             state,
             admin_state: spec.admin_state,
             reason: None,

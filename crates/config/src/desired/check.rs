@@ -41,6 +41,8 @@ const MTUS: RangeInclusive<u16> = 68..=9216;
 const SOCKET_DIRS_MAX: usize = 64;
 /// Maximum length of a thread name pattern in characters; a name has at most 15.
 const PATTERN_MAX: usize = 64;
+/// Longest description of a port, in bytes.
+const DESCRIPTION_MAX: usize = 255;
 /// `sun_path` has 108 bytes (unix(7)), one of them for the NUL.
 const PATH_MAX: usize = 107;
 
@@ -243,6 +245,7 @@ fn ports(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
             let at = At(place, "interface");
             return Err(at.taken("an interface that no other port has", found));
         }
+        description(At(place, "description"), &port.description)?;
         numbers(place, port)?;
         limits::check(i, &port.limits)?;
         threads(At(place, "vcpu_threads"), port.vcpu_threads.as_deref())?;
@@ -297,6 +300,16 @@ fn socket(at: At, socket: &str, runtime_dir: &Path) -> Result<PathBuf, Invalid> 
         return Err(at.taken("a path of its own", found));
     }
     Ok(path)
+}
+
+/// Checks a description.
+fn description(at: At, text: &str) -> Result<(), Invalid> {
+    if text.len() > DESCRIPTION_MAX || text.contains(char::is_control) {
+        let expected =
+            format!("at most {DESCRIPTION_MAX} bytes of text without control characters");
+        return Err(at.wrong(expected, quoted(text)));
+    }
+    Ok(())
 }
 
 /// Checks queue pairs, weight and MTU.

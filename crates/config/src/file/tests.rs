@@ -156,6 +156,7 @@ fn the_documented_configuration_is_read() {
         mac = "52:54:00:00:00:0A"
         mtu = 1500
         vcpu_threads = "CPU */KVM"
+        description = "web server, rack 4"
         weight = 250
 
         [[port]]
@@ -210,6 +211,7 @@ fn the_documented_configuration_is_read() {
         mac: Some("52:54:00:00:00:0a".to_owned()),
         mtu: Some(1500),
         vcpu_threads: Some("CPU */KVM".to_owned()),
+        description: "web server, rack 4".to_owned(),
         weight: 250,
         ..PortSpec::vhost_user("vm1", "vm1.sock")
     };
@@ -289,11 +291,30 @@ fn keys() {
     ]);
     check_port_lines(&[(
         "queue = 2",
-        "5: port.queue: expected one of the keys name, kind, admin_state, socket, role, user, \
+        "5: port.queue: expected one of the keys name, kind, description, admin_state, socket, role, user, \
          group, \
          mode, peer_user, queues, segment, trunk, mac, mtu, weight, vcpu_threads, port_security, \
          limits, found the unknown key \"queue\"",
     )]);
+}
+
+#[test]
+fn a_description_is_a_line_of_at_most_255_bytes() {
+    let longest = "d".repeat(255);
+    let text = format!(
+        "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a\"\n\
+         description = \"{longest}\"\n"
+    );
+    assert_eq!(read(&text).unwrap().ports[0].description, longest);
+    let expected = "5: port.description: expected at most 255 bytes of text without control \
+                    characters, found";
+    for (text, found) in [
+        (format!("{longest}d"), format!("\"{longest}d\"")),
+        ("\\u001b[2J".to_owned(), "\"\\u{1b}[2J\"".to_owned()),
+    ] {
+        let line = format!("description = \"{text}\"");
+        check_port_lines(&[(&line, &format!("{expected} {found}"))]);
+    }
 }
 
 #[test]

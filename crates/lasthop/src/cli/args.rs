@@ -225,6 +225,14 @@ pub(super) struct Add {
     /// Kind of port
     #[arg(long, value_parser = one_of::<PortKind>(KINDS))]
     kind: PortKind,
+    /// Free text for operators: at most 255 bytes
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    description: String,
     /// Add it administratively down
     #[arg(long)]
     down: bool,
@@ -283,6 +291,7 @@ impl Add {
     pub(super) fn spec(&self) -> PortSpec {
         let port = self.owner.spec(PortSpec::new(&self.name, self.kind));
         PortSpec {
+            description: self.description.clone(),
             admin_state: if self.down {
                 AdminState::Down
             } else {
@@ -324,9 +333,12 @@ pub(super) struct Set {
 #[group(required = true, multiple = true, args = [
     "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu",
     "weight", "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode",
-    "peer_user",
+    "peer_user", "description",
 ])]
 pub(super) struct Changes {
+    /// Free text for operators: at most 255 bytes; an empty one removes it
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
     /// Set the port administratively up
     #[arg(long)]
     up: bool,
@@ -381,6 +393,7 @@ impl Changes {
             (false, false) => None,
         };
         PortPatch {
+            description: self.description.clone(),
             admin_state,
             socket: self.socket.clone(),
             role: self.role,

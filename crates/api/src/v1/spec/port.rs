@@ -118,6 +118,10 @@ pub struct PortSpec {
     pub name: String,
     /// The kind of port.
     pub kind: PortKind,
+    /// Free text for operators: at most 255 bytes without control characters. Default: empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 255)]
+    pub description: String,
     /// The administrative state. Default: `up`.
     #[serde(default, skip_serializing_if = "AdminState::is_up")]
     pub admin_state: AdminState,
@@ -206,6 +210,7 @@ impl PortSpec {
         Self {
             name: name.into(),
             kind,
+            description: String::new(),
             admin_state: AdminState::default(),
             socket: String::new(),
             role: Role::default(),
@@ -248,6 +253,9 @@ impl PortSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortPatch {
+    /// The new description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
     /// The new administrative state; the port's connection stays open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin_state: Option<AdminState>,

@@ -107,15 +107,15 @@ fn what_is_wrong_has_its_place() {
         ),
         (
             tap("driver = \"tap\""),
-            "4: port.driver: expected one of the keys name, kind, admin_state, interface, \
-             address, netns, queues, segment, \
+            "4: port.driver: expected one of the keys name, kind, description, admin_state, \
+             interface, address, netns, queues, segment, \
              trunk, mac, mtu, weight, port_security, limits, found the unknown key \"driver\""
                 .to_owned(),
         ),
         (
             uplink("interface = \"e\"\nsocket = \"s\""),
-            "5: port.socket: expected one of the keys name, kind, admin_state, driver, interface, \
-             netns, queues, segment, \
+            "5: port.socket: expected one of the keys name, kind, description, admin_state, \
+             driver, interface, netns, queues, segment, \
              trunk, mtu, weight, port_security, limits, found the unknown key \"socket\""
                 .to_owned(),
         ),

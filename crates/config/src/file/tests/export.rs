@@ -179,10 +179,13 @@ fn common(name: &'static str) -> impl Strategy<Value = PortSpec> {
         subsequence(SEGMENTS.to_vec(), 1..=4).prop_map(|all| (None, Some(owned(all)))),
     ];
     let states = select(vec![AdminState::Up, AdminState::Down]);
-    let numbers = (1..=64u16, 1..=1000u16, of(68..=9216u16), states);
+    let description = of(text()).prop_map(Option::unwrap_or_default);
+    let numbers = (1..=64u16, 1..=1000u16, of(68..=9216u16));
+    let notes = (states, description);
     (
         member,
         numbers,
+        notes,
         any::<bool>(),
         port_security().boxed(),
         limits().boxed(),
@@ -190,13 +193,15 @@ fn common(name: &'static str) -> impl Strategy<Value = PortSpec> {
         .prop_map(
             move |(
                 (segment, trunk),
-                (queues, weight, mtu, admin_state),
+                (queues, weight, mtu),
+                (admin_state, description),
                 usual,
                 port_security,
                 limits,
             )| {
                 let port = PortSpec::new(name, PortKind::VhostUser);
                 PortSpec {
+                    description,
                     admin_state,
                     segment,
                     trunk,

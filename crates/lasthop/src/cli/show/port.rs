@@ -26,6 +26,9 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     if port.admin_state == AdminState::Down {
         lines.insert(2, ("admin state", port.admin_state.as_str().to_owned()));
     }
+    if !port.description.is_empty() {
+        lines.insert(1, ("description", port.description.clone()));
+    }
     lines.extend(match &port.driver_process {
         None => vec![
             ("socket", port.socket.clone()),
