@@ -61,7 +61,7 @@ fn change(which: u8, body: &[u8]) -> Option<Change> {
         3 => Change::AddSegment(read::<SegmentSpec>(body)?),
         4 => Change::SetSegment("blue".to_owned(), read::<SegmentPatch>(body)?),
         5 => Change::AddPort(Box::new(read::<PortSpec>(body)?)),
-        6 => Change::SetPort("vm1".to_owned(), read::<PortPatch>(body)?),
+        6 => Change::SetPort("vm1".to_owned(), Box::new(read::<PortPatch>(body)?)),
         7 => Change::RemoveSegment(std::str::from_utf8(body).ok()?.to_owned()),
         8 => Change::RemovePort(std::str::from_utf8(body).ok()?.to_owned()),
         9 => Change::Mirror(MirrorChange::Add(read::<MirrorSpec>(body)?)),

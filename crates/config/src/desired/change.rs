@@ -43,7 +43,7 @@ pub enum Change {
     /// Adds a port; see [`add_port`].
     AddPort(Box<PortSpec>),
     /// Updates the port of this name; see [`set_port`].
-    SetPort(String, PortPatch),
+    SetPort(String, Box<PortPatch>),
     /// Removes a port.
     RemovePort(String),
 }

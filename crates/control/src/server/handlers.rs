@@ -355,7 +355,7 @@ pub(super) async fn set_port(
     PathName(name): PathName,
     Document(patch): Document<PortPatch>,
 ) -> HandlerResult<Response> {
-    let change = Change::SetPort(name, patch);
+    let change = Change::SetPort(name, Box::new(patch));
     let desired = request.apply_one(change).await?;
     Ok(with_tag(&desired, Json(&desired.port)))
 }

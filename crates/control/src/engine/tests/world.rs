@@ -967,7 +967,7 @@ impl Engine {
         name: &str,
         patch: &PortPatch,
     ) -> Result<PortStatus, Problem> {
-        let change = Change::SetPort(name.to_owned(), patch.clone());
+        let change = Change::SetPort(name.to_owned(), Box::new(patch.clone()));
         Ok(self.change_to(change)?.port.unwrap())
     }
 
