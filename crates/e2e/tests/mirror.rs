@@ -312,7 +312,10 @@ fn a_mirror_that_cannot_be_is_refused_and_nothing_changes() {
             mirror("m1", "filter = \"arp\""),
             "mirror.name: expected a name that no other mirror has",
         ),
-        (mirror("m2", "from = \"vm1\""), "unknown field"),
+        (
+            mirror("m2", "from = \"vm1\""),
+            "found the unknown key \"from\"",
+        ),
         (
             mirror("m2", "ports = [\"vm2\"]").replace("probe", "vm1"),
             "mirror.ports: expected ports that get no copies, found \"vm1\", which gets the copies \
