@@ -396,11 +396,9 @@ impl Guest {
     /// boot on a busy machine, before their drivers: such a guest is reset once.
     fn wait_boot(&mut self, boot: u32) {
         if paths::accelerator() != "kvm" && !self.agent.ready(boot, BOOT) {
-            eprintln!(
-                "guest {} hangs at boot and is reset:\n{}",
-                self.name,
-                self.instruction_pointers()
-            );
+            let pointers = self.instruction_pointers();
+            let name = &self.name;
+            eprintln!("guest {name} hangs at boot and is reset:\n{pointers}");
             self.control("system_reset", json!({}));
         }
         assert!(
