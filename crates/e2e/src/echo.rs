@@ -15,7 +15,7 @@ use testkit::packets::{
 
 /// Between two requests.
 const INTERVAL: Duration = Duration::from_millis(2);
-/// Least number of requests, however soon the end is wanted and however busy the machine is.
+/// Least number of requests, also on a busy machine.
 const LEAST: usize = 101;
 /// How long the last request may take to be answered: until then the guest is known to be there.
 const LAST: Duration = Duration::from_secs(10);
