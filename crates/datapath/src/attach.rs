@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::AUDIT;
+use channel::audit::AUDIT;
 use channel::switching::{PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
 use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};

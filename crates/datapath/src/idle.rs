@@ -2,7 +2,6 @@
 //! cores that have nothing else to do.
 //!
 //! ```text
-//! topology     cores and the caches that they share (read where paths can be opened)
 //! choice       the core that helps for a receiver (no clock, no threads)
 //! handoff      the slots by which queue pairs are assigned to a helper and taken back
 //! boost        ordinary priority for a helper that others wait for
@@ -21,5 +20,4 @@ mod sync;
 pub(crate) mod system;
 #[cfg(test)]
 mod tests;
-pub mod topology;
 pub(crate) mod worth;

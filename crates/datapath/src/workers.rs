@@ -25,8 +25,6 @@ use crate::queue_lock::QueueLock;
 use crate::switch::Switch;
 use crate::worker::{self, Help, Notices, Worker, WorkerHandle};
 
-/// Largest automatic number of workers: forwarding is rarely worth more cores.
-const AUTO_MAX: u16 = 8;
 /// Load of a worker, in frames between two checks, below which no pair is moved: the worker has
 /// time to spare.
 const MIN_LOAD: u64 = 100_000;
@@ -46,17 +44,8 @@ pub struct Workers {
     quiesced: Cell<bool>,
 }
 
-/// Returns the number of workers without a configured one: one for each core that this process may
-/// use, at most eight. A quota of its control group is visible only where paths can be opened.
-#[must_use]
-pub fn automatic() -> u16 {
-    let cores = std::thread::available_parallelism().ok();
-    let cores = cores.and_then(|cores| u16::try_from(cores.get()).ok());
-    cores.unwrap_or(1).min(AUTO_MAX)
-}
-
 impl Workers {
-    /// Starts so many workers; `None`: as many as [`automatic`] returns.
+    /// Starts so many workers; `None`: as many as [`sched::topology::workers`] returns.
     ///
     /// # Errors
     /// A system error of a descriptor or a thread.
@@ -80,7 +69,7 @@ impl Workers {
         seed: u64,
         help: Help,
     ) -> io::Result<(Self, Notices)> {
-        let count = usize::from(count.unwrap_or_else(automatic));
+        let count = usize::from(count.unwrap_or_else(sched::topology::workers));
         let switch = |n: usize| Switch::numbered(counters.clone(), seed, n as u8);
         let spawned = worker::spawn_all((0..count).map(switch).collect(), poll, help, switch)?;
         let (handles, helpers, notices) = spawned;

@@ -30,7 +30,7 @@ struct Watcher {
 
 impl Watcher {
     fn new(place: &Place, args: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lasthop"))
+        let mut child = Command::new(testkit::programs::program("lasthop"))
             .env_remove("LASTHOP_RUNTIME_DIR")
             .arg("--runtime-dir")
             .arg(place.run_dir())
@@ -302,7 +302,7 @@ fn it_ends_on_a_signal_and_when_its_output_is_closed() {
         assert_eq!(watcher.ends(), Some(0), "{how:?}");
     }
     // Without an event that it could fail to write.
-    let mut watcher = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    let mut watcher = Command::new(testkit::programs::program("lasthop"));
     watcher.arg("--runtime-dir").arg(place.run_dir());
     let child = watcher.arg("events").stdout(Stdio::piped()).spawn();
     let mut watcher = Watcher {

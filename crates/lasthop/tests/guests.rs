@@ -192,7 +192,7 @@ fn loading_bpf_programs_is_logged_once() {
         let lasthop = place.start(&config(how, "*"));
         let count = lasthop
             .log()
-            .matches(" INFO lasthop::supervisor::guests: loaded BPF programs")
+            .matches(" INFO lasthop_supervisor::guests: loaded BPF programs")
             .count();
         assert_eq!(
             count,

@@ -22,6 +22,15 @@ use testkit::{FakeGuest, GuestConfig};
 /// Frames in flight in one direction: fewer than a receiver's 256 buffers.
 const WINDOW: u64 = 200;
 
+/// The programs of an installation that an upgrade replaces.
+const PROGRAMS: [&str; 5] = [
+    "lasthop",
+    "lasthop-supervisor",
+    "lasthop-control",
+    "lasthop-switch",
+    "lasthop-driver",
+];
+
 /// Returns the number of upgrades of each test.
 fn upgrades() -> usize {
     let desired = std::env::var("LASTHOP_UPGRADES").ok();
@@ -151,8 +160,10 @@ fn drops(lasthop: &Running) -> u64 {
 }
 
 /// Returns the directory of the binaries of this build.
-fn built() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap()
+fn built() -> PathBuf {
+    let mut folder = testkit::programs::program("lasthop");
+    folder.pop();
+    folder
 }
 
 /// Copies an executable file. This process does not open the copy: a process that another test
@@ -169,14 +180,10 @@ fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
     let real = built();
-    std::os::unix::fs::symlink(real, dir.join("real")).unwrap();
-    for name in [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ] {
-        let faulty = real.join("examples/faulty");
+    std::os::unix::fs::symlink(&real, dir.join("real")).unwrap();
+    for name in PROGRAMS {
+        let own = std::env::current_exe().unwrap();
+        let faulty = own.ancestors().nth(2).unwrap().join("examples/faulty");
         let built = faulty.exists();
         assert!(
             built,
@@ -195,12 +202,7 @@ fn copies(place: &Place, name: &str) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
     let real = built();
-    for name in [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ] {
+    for name in PROGRAMS {
         copy(&real.join(name), &dir.join(name));
     }
     dir
@@ -303,6 +305,11 @@ fn an_incompatible_version_is_refused_without_changes() {
             "check",
             "lasthop-control failed its self-check",
         ),
+        (
+            "lasthop-supervisor",
+            "check",
+            "lasthop-supervisor failed its self-check",
+        ),
         ("lasthop", "check", "lasthop failed its self-check"),
         (
             "lasthop-driver",
@@ -323,12 +330,7 @@ fn an_incompatible_version_is_refused_without_changes() {
             assert!(complaint.contains(expected), "{complaint}");
             more();
         }
-        let all = [
-            "lasthop",
-            "lasthop-control",
-            "lasthop-switch",
-            "lasthop-driver",
-        ];
+        let all = PROGRAMS;
         let dir = version(&place, "format", &all.map(|name| (name, "format")));
         let (_, complaint) = fails(&lasthop, &dir);
         assert!(
@@ -354,14 +356,14 @@ fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
     };
     under_traffic(&place, GuestConfig::default(), |more| {
         std::fs::write(&file, config(1).replace("workers", "wrokers")).unwrap();
-        let (status, complaint) = fails(&lasthop, built());
+        let (status, complaint) = fails(&lasthop, &built());
         assert_eq!(status, Some(2), "{complaint}");
         let expected = refusal(&file, "3:1: switch.wrokers: ");
         assert!(complaint.contains(&expected), "{complaint}");
         assert_eq!(complaint.lines().count(), 1, "{complaint}");
         more();
         std::fs::remove_file(&file).unwrap();
-        let (status, complaint) = fails(&lasthop, built());
+        let (status, complaint) = fails(&lasthop, &built());
         assert_eq!(status, Some(2), "{complaint}");
         let expected = refusal(&file, " expected a file that can be read, found ");
         assert!(complaint.contains(&expected), "{complaint}");
@@ -407,7 +409,7 @@ fn a_version_that_fails_is_rolled_back() {
     let cases = [
         ("lasthop-control", "crash", "the new control ended"),
         ("lasthop-switch", "crash", "the new switch ended"),
-        ("lasthop", "back", "simulated failure"),
+        ("lasthop-supervisor", "back", "simulated failure"),
     ];
     under_traffic(&place, GuestConfig::default().packed(), |more| {
         for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
@@ -442,7 +444,7 @@ fn every_process_is_of_the_new_version() {
             let output = lasthop.prints(&format!("upgrade --to {}", dir.display()));
             assert!(output.contains(": 2 connections kept, "), "{output}");
             more();
-            let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+            let names = ["lasthop-supervisor", "lasthop-control", "lasthop-switch"];
             assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
             assert_eq!(lasthop.pid("supervisor"), supervisor);
         }
@@ -455,12 +457,7 @@ fn every_process_is_of_the_new_version() {
 fn to_another_version_and_back() {
     let place = Place::new();
     let mut lasthop = place.start(&config(1));
-    let all = [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ];
+    let all = PROGRAMS;
     let other = version(&place, "other", &all.map(|name| (name, "version")));
     let new = built().display().to_string();
     under_traffic(&place, GuestConfig::default().packed(), |more| {
@@ -493,17 +490,12 @@ fn new_files_are_used_after_an_upgrade_only() {
     lasthop.wait_ready();
     // As a package manager does.
     let new = copies(&place, "new");
-    for name in [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ] {
+    for name in PROGRAMS {
         std::fs::rename(new.join(name), dir.join(name)).unwrap();
     }
     lasthop.kill_and_wait("switch");
     let deleted = |name: &str| dir.join(format!("{name} (deleted)"));
-    let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+    let names = ["lasthop-supervisor", "lasthop-control", "lasthop-switch"];
     assert_eq!(files(&lasthop), names.map(deleted));
     upgrade(&lasthop, 0);
     assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));

@@ -33,6 +33,7 @@ pub mod metrics;
 pub mod net;
 pub mod packets;
 pub mod precopy;
+pub mod programs;
 pub mod samples;
 pub mod vcpu;
 

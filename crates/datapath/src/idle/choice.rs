@@ -11,8 +11,7 @@
 //! without a worker in its module is better, and a hash spreads the work over the rest.
 
 use channel::cores::CoreFacts;
-
-use super::topology::{Topology, share_module};
+use sched::topology::{Topology, share_module};
 
 /// The state of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +94,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;
+
+    use sched::topology::{Topology, share_module};
 
     use super::CoreState::{Busy, Guest, Idle, Worker};
     use super::*;

@@ -9,12 +9,13 @@ use std::time::Duration;
 use channel::supervision::HelpersConfig;
 use port::PortId;
 
+use sched::topology::{Topology, share_module};
+
 use super::boost::Boost;
 use super::choice::{CoreState, choose};
 use super::core_states::CoreStates;
 use super::handoff::HandoffSlots;
 use super::system::Thread;
-use super::topology::{Topology, share_module};
 use crate::worker::Help;
 
 /// The present states of the host's cores; all of them are hints.

@@ -111,7 +111,7 @@ fn a_core_that_does_not_help_is_used_less_and_less() {
 /// boosts the helper: here the chunk ends only then.
 #[test]
 fn a_waiter_boosts_the_helper() {
-    let core = super::topology::allowed()[0];
+    let core = sched::topology::allowed()[0];
     let queue = crate::queue_lock::QueueLock::new(0);
     let (reply, started) = std::sync::mpsc::sync_channel(1);
     let mut there = queue.share();

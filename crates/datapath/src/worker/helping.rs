@@ -14,11 +14,12 @@ use channel::cores::CoreFacts;
 use channel::supervision::HelpersConfig;
 
 use super::{TICK_INTERVAL, Worker, WorkerHandle, millis, nanos};
+use sched::topology::Topology;
+
 use crate::idle::boost::Boost;
 use crate::idle::handoff::{HandoffSlots, Next, Reason, SLOTS};
 use crate::idle::helper::{Cores, Helper, Helpers, Hysteresis, Unknown, register_waiter};
 use crate::idle::system::Thread;
-use crate::idle::topology::Topology;
 use crate::idle::worth::FrameLengths;
 use crate::switch::chunk::{Chunk, RecentUpcalls};
 use crate::{crash_record, watchdog};

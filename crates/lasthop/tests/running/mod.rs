@@ -66,7 +66,7 @@ impl Place {
     pub(crate) fn command(&self, config: &str) -> Command {
         let file = self.path("lasthop.toml");
         std::fs::write(&file, config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+        let mut command = Command::new(testkit::programs::program("lasthop"));
         command.env_remove("LASTHOP_RUNTIME_DIR");
         command.env_remove("LASTHOP_LOG");
         command.arg("run").arg("--config").arg(file);
@@ -177,7 +177,7 @@ impl Running {
 
     /// Runs a command of the command line.
     pub(crate) fn cli(&self, line: &str) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_lasthop"))
+        Command::new(testkit::programs::program("lasthop"))
             .arg("--runtime-dir")
             .arg(&self.dir)
             .args(line.split(' '))
