@@ -121,8 +121,8 @@ impl Supervisor {
 
     fn of_kind(&self, kind: Kind) -> &Child {
         match kind {
-            Kind::Control => &self.control,
-            _ => &self.switch,
+            Kind::Control => &self.pair.control,
+            _ => &self.pair.switch,
         }
     }
 
@@ -136,13 +136,13 @@ impl Supervisor {
         for event in self.drivers.take_events() {
             self.events.add(event);
         }
-        if !self.control.wants_events() {
+        if !self.pair.control.wants_events() {
             return;
         }
-        let control = &self.control;
+        let control = &self.pair.control;
         let send = |event: &SupervisorEvent| control.try_send(event, &[]).is_ok();
         if self.events.send(send) {
-            self.control.set_wants_events(false);
+            self.pair.control.set_wants_events(false);
         }
     }
 
@@ -153,7 +153,7 @@ impl Supervisor {
             return self.send_events();
         }
         self.events.acknowledge();
-        let control = &self.control;
+        let control = &self.pair.control;
         self.events
             .send(|event| control.try_send(event, &[]).is_ok());
     }

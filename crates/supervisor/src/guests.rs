@@ -303,8 +303,11 @@ impl Supervisor {
     /// Updates the state of guests, and sends the changes to the switches.
     pub(super) fn poll_guests(&mut self) {
         self.guests.poll(&self.saved_sessions);
-        let next = self.next.as_ref().map(HandOver::switch);
-        let switches: Vec<&Child> = [Some(&self.switch), next].into_iter().flatten().collect();
+        let next = self.hand_over.next.as_ref().map(HandOver::switch);
+        let switches: Vec<&Child> = [Some(&self.pair.switch), next]
+            .into_iter()
+            .flatten()
+            .collect();
         let alive = switches.iter().filter(|switch| switch.is_alive());
         let pids: Vec<u32> = alive.clone().map(|switch| switch.info().pid).collect();
         self.guests.sent.retain(|pid, _| pids.contains(pid));

@@ -63,6 +63,14 @@ impl fmt::Display for Stage {
     }
 }
 
+/// Hand-over in progress, and the result of the last one.
+#[derive(Default)]
+pub(super) struct HandOvers {
+    /// Pair that is to replace control and the switch.
+    pub(super) next: Option<HandOver>,
+    pub(super) result: Option<HandOverResult>,
+}
+
 /// Hand-over in progress, with the new pair.
 pub(super) struct HandOver {
     control: Child,
@@ -161,8 +169,8 @@ impl Supervisor {
         // If a process cannot receive it, it has ended; the next poll reports that with its exit
         // status.
         log_send_error(self.start_next_switch(&next.switch));
-        log_send_error(self.control.send(&SupervisorEvent::Freeze, &[]));
-        self.next = Some(next);
+        log_send_error(self.pair.control.send(&SupervisorEvent::Freeze, &[]));
+        self.hand_over.next = Some(next);
         Ok(())
     }
 
@@ -170,15 +178,15 @@ impl Supervisor {
         let settings = SwitchSettings {
             successor: true,
             waits: true,
-            ..self.settings.clone()
+            ..self.setup.settings.clone()
         };
-        let fds = [self.counters.as_fd(), self.thread_slots.as_fd()];
+        let fds = [self.setup.counters.as_fd(), self.setup.thread_slots.as_fd()];
         switch.send(&SupervisorEvent::StartSwitch(settings), &fds)
     }
 
     /// Polls the hand-over: ends of processes, and the deadline.
     pub(super) fn poll_hand_over(&mut self) -> io::Result<()> {
-        let Some(next) = &mut self.next else {
+        let Some(next) = &mut self.hand_over.next else {
             return Ok(());
         };
         if let Some(reason) = lost("new", [&mut next.control, &mut next.switch]) {
@@ -196,15 +204,15 @@ impl Supervisor {
                 self.abort_on_error(result)
             }
             // The new pair lacks only its connections: it can have them now.
-            Stage::Quiescing if self.switch.has_died().is_some() => {
-                if let Some(next) = &mut self.next {
+            Stage::Quiescing if self.pair.switch.has_died().is_some() => {
+                if let Some(next) = &mut self.hand_over.next {
                     next.quiesced_at_ns = sys::time::monotonic_ns();
                 }
                 self.reap_switch()?;
                 let result = self.start_restore();
                 self.abort_on_error(result)
             }
-            _ => match lost("old", [&mut self.control, &mut self.switch]) {
+            _ => match lost("old", [&mut self.pair.control, &mut self.pair.switch]) {
                 Some(reason) => self.abort_hand_over(reason),
                 None => Ok(()),
             },
@@ -225,7 +233,7 @@ impl Supervisor {
         process: ProcessRef,
         request: &SupervisorRequest,
     ) -> io::Result<()> {
-        let Some(next) = &mut self.next else {
+        let Some(next) = &mut self.hand_over.next else {
             return Ok(());
         };
         let result = match (process.next, next.stage, request) {
@@ -235,7 +243,7 @@ impl Supervisor {
             }
             (true, Stage::Preparing, SupervisorRequest::Ready) => {
                 next.enter(Stage::Quiescing, QUIESCE_TIMEOUT);
-                self.switch.send(&SupervisorEvent::Quiesce, &[])
+                self.pair.switch.send(&SupervisorEvent::Quiesce, &[])
             }
             (false, Stage::Quiescing, SupervisorRequest::Quiesced { at_ns }) => {
                 next.quiesced_at_ns = *at_ns;
@@ -243,7 +251,7 @@ impl Supervisor {
             }
             (true, Stage::TakingOver, SupervisorRequest::Serving { at_ns, connections }) => {
                 let gap = at_ns.saturating_sub(next.quiesced_at_ns);
-                self.hand_over_result = Some(HandOverResult::Done {
+                self.hand_over.result = Some(HandOverResult::Done {
                     gap_ms: gap as f64 / 1e6,
                     connections: *connections,
                 });
@@ -258,10 +266,10 @@ impl Supervisor {
     /// Sets up the new pair. The old control is frozen; the new one gets its state and the new
     /// switch.
     fn set_up_next(&mut self) -> io::Result<()> {
-        if let Some(next) = &mut self.next {
+        if let Some(next) = &mut self.hand_over.next {
             next.stage = Stage::Preparing;
         }
-        match &self.next {
+        match &self.hand_over.next {
             Some(next) => self.set_up(&next.control, &next.switch, true),
             None => Ok(()),
         }
@@ -269,7 +277,7 @@ impl Supervisor {
 
     /// Starts to send the saved sessions. The old switch is quiesced.
     fn start_restore(&mut self) -> io::Result<()> {
-        if let Some(next) = &mut self.next {
+        if let Some(next) = &mut self.hand_over.next {
             next.enter(Stage::Restoring, RESTORE_TIMEOUT);
             self.saved_sessions.queue_all();
         }
@@ -278,7 +286,7 @@ impl Supervisor {
 
     /// Sends the new switch the sessions that fit. After the last one it may take over.
     fn send_sessions(&mut self) -> io::Result<()> {
-        let Some(next) = &mut self.next else {
+        let Some(next) = &mut self.hand_over.next else {
             return Ok(());
         };
         let switch = &next.switch;
@@ -294,64 +302,75 @@ impl Supervisor {
 
     /// Returns whether a switch owns the sessions.
     pub(super) fn is_serving(&self, process: ProcessRef) -> bool {
-        let next_serves = self.next.as_ref().is_some_and(HandOver::is_serving);
+        let next_serves = self
+            .hand_over
+            .next
+            .as_ref()
+            .is_some_and(HandOver::is_serving);
         process.next == next_serves
     }
 
     /// Returns whether control and switch run, and the switch has all saved sessions.
     pub(super) fn pair_is_complete(&self) -> bool {
-        self.switch_is_complete() && self.control.is_alive()
+        self.switch_is_complete() && self.pair.control.is_alive()
     }
 
     /// Returns whether the new switch, and not the serving one, is to receive the saved sessions.
     pub(super) fn next_receives_sessions(&self) -> bool {
-        self.next.as_ref().is_some_and(HandOver::receives_sessions)
+        self.hand_over
+            .next
+            .as_ref()
+            .is_some_and(HandOver::receives_sessions)
     }
 
     /// Makes the new pair the serving one.
     fn install_next(&mut self) {
-        let Some(mut next) = self.next.take() else {
+        let Some(mut next) = self.hand_over.next.take() else {
             return;
         };
-        next.switch.take_place_of(&self.switch);
-        next.control.take_place_of(&self.control);
-        std::mem::swap(&mut self.switch, &mut next.switch);
-        std::mem::swap(&mut self.control, &mut next.control);
-        self.settings.successor = true;
-        let thawed = self.control.send(&SupervisorEvent::Thaw, &[]);
-        self.control.kill_on_error(thawed);
+        next.switch.take_place_of(&self.pair.switch);
+        next.control.take_place_of(&self.pair.control);
+        std::mem::swap(&mut self.pair.switch, &mut next.switch);
+        std::mem::swap(&mut self.pair.control, &mut next.control);
+        self.setup.settings.successor = true;
+        let thawed = self.pair.control.send(&SupervisorEvent::Thaw, &[]);
+        self.pair.control.kill_on_error(thawed);
         // The old switch is quiesced, and its queue positions are out of date.
         next.end();
     }
 
     /// Aborts the hand-over: the old version resumes.
     fn abort_hand_over(&mut self, reason: String) -> io::Result<()> {
-        let serving = self.next.as_ref().is_some_and(HandOver::is_serving);
+        let serving = self
+            .hand_over
+            .next
+            .as_ref()
+            .is_some_and(HandOver::is_serving);
         if serving {
             self.end_both_pairs()?;
-        } else if let Some(mut next) = self.next.take() {
+        } else if let Some(mut next) = self.hand_over.next.take() {
             if next.receives_sessions() {
                 self.saved_sessions.clear_queue();
             }
             // Dead processes are restarted as usual.
-            let _ = self.switch.send(&SupervisorEvent::Resume, &[]);
-            let thawed = self.control.send(&SupervisorEvent::Thaw, &[]);
-            self.control.kill_on_error(thawed);
+            let _ = self.pair.switch.send(&SupervisorEvent::Resume, &[]);
+            let thawed = self.pair.control.send(&SupervisorEvent::Thaw, &[]);
+            self.pair.control.kill_on_error(thawed);
             next.end();
             // The new switch may have recorded a crash. The serving one sets its slots again with
             // its next batches.
-            if let Err(error) = channel::keeping::wipe(&self.thread_slots) {
+            if let Err(error) = channel::keeping::wipe(&self.setup.thread_slots) {
                 tracing::error!("cannot clear the thread slots: {error}");
             }
         }
-        self.hand_over_result = Some(HandOverResult::Failed(reason));
+        self.hand_over.result = Some(HandOverResult::Failed(reason));
         Ok(())
     }
 
     /// Ends both pairs after a failure of the new switch that already owned the queues: a pair of
     /// the old version starts with the saved sessions.
     fn end_both_pairs(&mut self) -> io::Result<()> {
-        let Some(next) = &mut self.next else {
+        let Some(next) = &mut self.hand_over.next else {
             return Ok(());
         };
         next.control.kill();
@@ -363,17 +382,17 @@ impl Supervisor {
             next: true,
         };
         self.receive(process, MAX_LAST_MESSAGES)?;
-        self.next = None;
-        self.settings.successor = true;
+        self.hand_over.next = None;
+        self.setup.settings.successor = true;
         // The old switch is quiesced; its successor is started when its death is seen.
-        self.switch.kill();
-        self.control.kill();
+        self.pair.switch.kill();
+        self.pair.control.kill();
         Ok(())
     }
 
     /// Ends the new pair.
     pub(super) fn drop_next(&mut self) {
-        if let Some(mut next) = self.next.take() {
+        if let Some(mut next) = self.hand_over.next.take() {
             next.end();
         }
     }

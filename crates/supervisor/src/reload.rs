@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Reload in progress.
 #[derive(Default)]
 pub(super) struct Reload {
+    /// Configuration file of the start, if known.
+    pub(super) config: Option<PathBuf>,
     running: Option<Running>,
     /// Requester of a further reload, because the file may have changed since it was read.
     again: Option<Option<Requester>>,
@@ -31,6 +33,14 @@ pub(super) struct Reload {
 }
 
 impl Reload {
+    /// Returns the reload of a Lasthop that was started with this configuration file.
+    pub(super) fn of(config: Option<PathBuf>) -> Self {
+        Self {
+            config,
+            ..Self::default()
+        }
+    }
+
     /// Returns the pidfd, which becomes readable when the reload has ended.
     pub(super) fn source(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(AsFd::as_fd)
@@ -63,11 +73,11 @@ impl Supervisor {
             return;
         }
         self.reload.by = by;
-        let Some(config) = &self.config else {
+        let Some(config) = &self.reload.config else {
             let reason = "it is not known from which file".to_owned();
             return self.emit_reload(Progress::Refused, Some(reason));
         };
-        match start(&self.binaries, &self.runtime_dir, config) {
+        match start(&self.binaries, &self.home.dir, config) {
             Ok(running) => {
                 self.reload.running = Some(running);
                 self.emit_reload(Progress::Started, None);
@@ -77,7 +87,11 @@ impl Supervisor {
     }
 
     fn emit_reload(&mut self, progress: Progress, reason: Option<String>) {
-        let file = self.config.as_ref().map(|file| file.display().to_string());
+        let file = self
+            .reload
+            .config
+            .as_ref()
+            .map(|file| file.display().to_string());
         self.emit(EventKind::Reload {
             by: self.reload.by,
             file: api::v1::event_text::printable(&file.unwrap_or_default()),

@@ -32,13 +32,13 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit};
 use sched::topology;
 
-use super::Supervisor;
 use super::admin::Admin;
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
 use super::drivers::Drivers;
 use super::events::PendingEvents;
 use super::guests::Guests;
+use super::hand_over::HandOvers;
 use super::lock::Lock;
 use super::notify;
 use super::paths::Paths;
@@ -47,6 +47,7 @@ use super::saved_sessions::SavedSessions;
 use super::sockets::Sockets;
 use super::start;
 use super::upgrade::Upgrade;
+use super::{Home, Pair, Setup, Supervisor};
 pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
     CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedProcess,
@@ -82,17 +83,17 @@ impl Supervisor {
             .unzip();
         let mut record = Record {
             fds: Vec::new(),
-            runtime_dir: self.runtime_dir.display().to_string(),
+            runtime_dir: self.home.dir.display().to_string(),
             sockets: self.sockets.pass(outgoing),
             socket_dirs: self.sockets.dirs().to_vec(),
             dials: self.sockets.dials().clone(),
-            lock: outgoing.add(self.lock.as_fd()),
-            state: outgoing.add(self.state.as_fd()),
-            counters: outgoing.add(self.counters.as_fd()),
-            thread_slots: outgoing.add(self.thread_slots.as_fd()),
-            settings: self.settings.clone(),
-            control: self.control.pass(outgoing),
-            switch: self.switch.pass(outgoing),
+            lock: outgoing.add(self.home.lock.as_fd()),
+            state: outgoing.add(self.setup.state.as_fd()),
+            counters: outgoing.add(self.setup.counters.as_fd()),
+            thread_slots: outgoing.add(self.setup.thread_slots.as_fd()),
+            settings: self.setup.settings.clone(),
+            control: self.pair.control.pass(outgoing),
+            switch: self.pair.switch.pass(outgoing),
             saved_sessions: self.saved_sessions.pass(outgoing),
             drivers: self.drivers.pass(outgoing),
             uptime_ms: self.started.elapsed().as_millis() as u64,
@@ -315,32 +316,33 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let uptime = Duration::from_millis(record.uptime_ms);
     Ok(Supervisor {
         binaries,
-        config: start::configuration(),
-        reload: Reload::default(),
+        reload: Reload::of(start::configuration()),
         sockets: Sockets::take(paths, listening, record.dials),
         drivers,
-        api,
-        state,
-        counters,
-        thread_slots,
         saved_sessions,
         guests: Guests::default(),
         events: PendingEvents::default(),
-        settings: SwitchSettings {
-            // They may have changed since.
-            cores: topology::cores(),
-            ..record.settings
+        setup: Setup {
+            settings: SwitchSettings {
+                // They may have changed since.
+                cores: topology::cores(),
+                ..record.settings
+            },
+            state,
+            counters,
+            thread_slots,
         },
-        control,
-        switch,
+        pair: Pair { control, switch },
         started: now.checked_sub(uptime).unwrap_or(now),
         ready: true,
         admin,
         upgrade,
-        next: None,
-        hand_over_result: None,
-        lock: Lock::of(&runtime_dir, lock),
-        runtime_dir,
+        hand_over: HandOvers::default(),
+        home: Home {
+            lock: Lock::of(&runtime_dir, lock),
+            dir: runtime_dir,
+            api,
+        },
     })
 }
 

@@ -21,12 +21,13 @@ use super::child::{self, Child, Kind};
 use super::drivers::Drivers;
 use super::events::PendingEvents;
 use super::guests::Guests;
+use super::hand_over::HandOvers;
 use super::lock::{self, Lock};
 use super::paths::Paths;
 use super::reload::Reload;
 use super::saved_sessions::SavedSessions;
 use super::sockets::Sockets;
-use super::{StartError, Supervisor};
+use super::{Home, Pair, Setup, StartError, Supervisor};
 
 /// Maximum size of a start record in bytes: its largest part is a document of the state file.
 const MAX_RECORD_BYTES: u64 = 128 << 20;
@@ -50,8 +51,7 @@ pub(super) fn record() -> Result<Start, StartError> {
         return Err(failed(text.to_owned()));
     };
     // SAFETY: the command line opened this descriptor for this program alone, and this is called
-    // once, before any other descriptor is opened; the next call fails for a number that is no
-    // descriptor.
+    // once, before this program opens any; reading fails for a number that is no descriptor.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
     let mut bytes = Vec::new();
     file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
@@ -84,29 +84,33 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
     let state = StateFile::create()?;
     state.save(&record.state)?;
     Ok(Supervisor {
-        config: configuration(),
-        reload: Reload::default(),
-        runtime_dir,
+        reload: Reload::of(configuration()),
         sockets,
         drivers,
-        api,
-        state,
-        counters: sys::file::fixed("lasthop-counters", port::counters::SIZE)?,
-        thread_slots: sys::file::fixed("lasthop-marks", CRASH_RECORD_LEN)?,
         saved_sessions: SavedSessions::default(),
         guests: Guests::default(),
         events: PendingEvents::default(),
-        settings,
-        control: Child::start(Kind::Control, &binaries)?,
-        switch: Child::start(Kind::Switch, &binaries)?,
+        setup: Setup {
+            settings,
+            state,
+            counters: sys::file::fixed("lasthop-counters", port::counters::SIZE)?,
+            thread_slots: sys::file::fixed("lasthop-marks", CRASH_RECORD_LEN)?,
+        },
+        pair: Pair {
+            control: Child::start(Kind::Control, &binaries)?,
+            switch: Child::start(Kind::Switch, &binaries)?,
+        },
         binaries,
         started: Instant::now(),
         ready: false,
         admin,
         upgrade: None,
-        next: None,
-        hand_over_result: None,
-        lock,
+        hand_over: HandOvers::default(),
+        home: Home {
+            dir: runtime_dir,
+            api,
+            lock,
+        },
     })
 }
 

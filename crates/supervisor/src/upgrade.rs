@@ -126,7 +126,7 @@ impl Supervisor {
         let step = match self.upgrade.as_ref().map(|upgrade| &upgrade.stage) {
             Some(Stage::Checking(check)) => Some(check.due()),
             Some(Stage::Replaced(_)) => Some(Instant::now()),
-            Some(Stage::HandingOver) => self.next.as_ref().map(HandOver::due),
+            Some(Stage::HandingOver) => self.hand_over.next.as_ref().map(HandOver::due),
             // Drivers have their own timers.
             Some(Stage::Renewing(_)) | None => None,
         };
@@ -141,7 +141,7 @@ impl Supervisor {
                     let dir = to.unwrap_or_else(|| self.binaries.dir().to_owned());
                     self.start_upgrade(client, &dir);
                 }
-                Request::Configuration => client.send(&match &self.config {
+                Request::Configuration => client.send(&match &self.reload.config {
                     Some(config) => Answer::Configuration(config.clone()),
                     None => Answer::Refused("unknown configuration file".to_owned()),
                 }),
@@ -165,7 +165,7 @@ impl Supervisor {
                 let reason = std::mem::take(reason);
                 self.roll_back(&upgrade.client, reason)
             }
-            Stage::HandingOver => match self.hand_over_result.take() {
+            Stage::HandingOver => match self.hand_over.result.take() {
                 None => Some(upgrade),
                 Some(hand_over_result) => self.on_hand_over_result(upgrade, hand_over_result),
             },
@@ -209,8 +209,8 @@ impl Supervisor {
     fn check_binaries(&self, dir: &Path) -> Result<(Binaries, Check), String> {
         let new = Binaries::open(dir).map_err(|e| e.to_string())?;
         new.are_trusted()?;
-        let config = self.config.as_deref();
-        let check = Check::start(&new, self.trial_record()?, config, &self.runtime_dir)?;
+        let config = self.reload.config.as_deref();
+        let check = Check::start(&new, self.trial_record()?, config, &self.home.dir)?;
         Ok((new, check))
     }
 

@@ -8,8 +8,8 @@ use channel::sockets::{ADMIN_SOCKET, API_SOCKET};
 use channel::supervision::SocketDir;
 use port::PortId;
 
-use super::paths::Paths;
 use super::*;
+use crate::paths::Paths;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -41,28 +41,29 @@ fn world() -> World {
     }
     let supervisor = Supervisor {
         binaries: Binaries::of_nothing(),
-        config: None,
         reload: Reload::default(),
         sockets,
         drivers: Drivers::default(),
-        api,
-        state: StateFile::create().unwrap(),
-        counters: sys::file::fixed("test", 4096).unwrap(),
-        thread_slots: sys::file::fixed("test", CRASH_RECORD_LEN).unwrap(),
         saved_sessions: SavedSessions::default(),
         guests: Guests::default(),
         events: PendingEvents::default(),
-        settings: SwitchSettings::default(),
-        control,
-        switch,
+        setup: Setup {
+            settings: SwitchSettings::default(),
+            state: StateFile::create().unwrap(),
+            counters: sys::file::fixed("test", 4096).unwrap(),
+            thread_slots: sys::file::fixed("test", CRASH_RECORD_LEN).unwrap(),
+        },
+        pair: Pair { control, switch },
         started: Instant::now(),
         ready: true,
         admin,
         upgrade: None,
-        next: None,
-        hand_over_result: None,
-        lock: Lock::take(&dir).unwrap(),
-        runtime_dir: dir,
+        hand_over: HandOvers::default(),
+        home: Home {
+            lock: Lock::take(&dir).unwrap(),
+            api,
+            dir,
+        },
     };
     World {
         supervisor,
@@ -207,13 +208,17 @@ fn a_process_with_a_full_link_is_killed_without_waiting() {
     let request = SupervisorRequest::Dial { port: PortId(1) };
     let deadline = Instant::now() + SOON;
     // The replies are not read.
-    while world.supervisor.switch.has_died().is_none() {
+    while world.supervisor.pair.switch.has_died().is_none() {
         assert!(Instant::now() < deadline, "it lives");
         // A killed process has no link any longer.
         let _ = world.switch.send(&request, &[]);
         world.supervisor.receive(SWITCH, MAX_MESSAGES).unwrap();
     }
-    let sent = world.supervisor.switch.send(&SupervisorEvent::Stop, &[]);
+    let sent = world
+        .supervisor
+        .pair
+        .switch
+        .send(&SupervisorEvent::Stop, &[]);
     assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
@@ -249,6 +254,6 @@ fn a_flooding_process_gets_one_turn() {
             .unwrap();
     }
     world.supervisor.receive(SWITCH, MAX_MESSAGES).unwrap();
-    let rest = std::iter::from_fn(|| world.supervisor.switch.receive());
+    let rest = std::iter::from_fn(|| world.supervisor.pair.switch.receive());
     assert_eq!(rest.count(), 3);
 }
