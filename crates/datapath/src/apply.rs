@@ -11,10 +11,10 @@ use port::{DropReason, Port};
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::flow_table::{CHANGE, Effort, Origin, Progress, SEEK};
 use crate::pending_upcalls::PendingFrame;
 use crate::revalidator::{FlowSweep, Revalidator};
 use crate::switch::Switch;
+use flow_table::{CHANGE, Effort, Origin, Progress, SEEK};
 
 /// Backpressure after flows were removed because of a new program, milliseconds; see
 /// [`Switch::enable_backpressure`].

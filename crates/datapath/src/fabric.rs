@@ -17,12 +17,12 @@ use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId};
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::flow_batch::ActionBatch;
-use crate::flow_table::ExcludeSets;
 use crate::limits::PortLimits;
 use crate::offload::{self, Fitter};
 use crate::reject::RejectBudget;
 use crate::switch::BYTES_PER_LOAD;
 use crate::tap::Taps;
+use flow_table::ExcludeSets;
 
 pub(crate) use drops::NO_PAIR;
 use spread::spread;

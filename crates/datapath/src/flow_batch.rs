@@ -9,7 +9,7 @@ use std::ops::Range;
 use policy::Action;
 use wire::flow::FlowKey;
 
-use crate::flow_table::Probe;
+use flow_table::Probe;
 
 /// Consecutive frames with one key.
 #[derive(Clone, Debug)]

@@ -10,7 +10,6 @@
 //! poll             adaptive polling: when a worker sleeps (no clock, no threads)
 //! coalescing       interrupt coalescing: when a running guest is notified (no clock, no threads)
 //! switch           one batch at a time: match, deliver (no threads, no sockets)
-//! flow_table       the flow cache of a worker
 //! flow_batch       frames of a batch that share a decision
 //! pending_upcalls  frames that wait for a decision
 //! apply            control's decisions, executed in parts
@@ -46,7 +45,6 @@ pub mod cycles;
 mod deferred;
 mod fabric;
 mod flow_batch;
-pub mod flow_table;
 pub mod guest;
 pub mod guests;
 pub mod idle;

@@ -13,8 +13,8 @@ use policy::{Lookup, SegmentId};
 use port::{Port, PortId};
 use wire::MacAddr;
 
-use crate::flow_table::{Effort, Progress, TopFlows};
 use crate::switch::Switch;
+use flow_table::{Effort, Progress, TopFlows};
 
 /// State of control, for [`policy::decide`].
 #[derive(Debug)]

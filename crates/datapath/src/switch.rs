@@ -35,8 +35,8 @@ use crate::crash_record;
 use crate::cycles::{self, Meter};
 use crate::fabric::{Fabric, FrameInTransit, NO_PAIR};
 use crate::flow_batch::{ActionBatch, FlowBatch};
-use crate::flow_table::{CHANGE, Effort, FLOWS_PER_PART, FlowTable, MAX_FLOWS, Progress};
 use crate::pending_upcalls::{Admission, PendingFrame, PendingUpcalls};
+use flow_table::{CHANGE, Effort, FLOWS_PER_PART, FlowTable, MAX_FLOWS, Progress};
 use throttle::Throttle;
 
 /// Flows in the cache at most.

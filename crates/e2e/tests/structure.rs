@@ -53,7 +53,7 @@ fn row(line: &str) -> (String, Vec<String>) {
     (name.trim_matches('`').to_owned(), uses.collect())
 }
 
-/// The keys of a section of a manifest.
+/// The keys of a section of a manifest, with hyphens as in the names of folders.
 fn section(manifest: &str, title: &str) -> Vec<String> {
     let lines = manifest
         .lines()
@@ -62,7 +62,7 @@ fn section(manifest: &str, title: &str) -> Vec<String> {
     let lines = lines.take_while(|line| !line.starts_with('['));
     let keys = lines.filter_map(|line| line.split(['.', '=', ' ']).next());
     keys.filter(|key| !key.is_empty() && !key.starts_with('#'))
-        .map(str::to_owned)
+        .map(|key| key.replace('_', "-"))
         .collect()
 }
 

@@ -8,8 +8,8 @@ use wire::MacAddr;
 
 use super::{Fabric, FrameInTransit, Slot};
 use crate::flow_batch::ActionBatch;
-use crate::flow_table::ExcludeSets;
 use crate::limits::PortLimits;
+use flow_table::ExcludeSets;
 
 impl FrameInTransit<'_> {
     /// Returns the cost of the frame on the wire.

@@ -8,8 +8,8 @@ use wire::vlan::HeaderBuf;
 use super::tags::strip_tag;
 use super::{Fabric, FrameInTransit};
 use crate::flow_batch::ActionBatch;
-use crate::flow_table::ExcludeSets;
 use crate::tap::{TapPayload, TappedFrame, Taps};
+use flow_table::ExcludeSets;
 
 impl<P: Port> Fabric<P> {
     /// Executes the actions of all frames of a batch, with taps.

@@ -10,8 +10,8 @@ use channel::switching::SwitchEvent;
 
 use super::Process;
 use super::sweeps::Progress;
-use crate::flow_table::TopFlows;
 use crate::revalidator::FlowSweep;
+use flow_table::TopFlows;
 
 /// Flows in one message.
 const FLOWS_PER_REPORT: usize = 256;

@@ -509,7 +509,7 @@ fn a_check_removes_outdated_flows_only() {
 #[test]
 fn a_rule_for_many_flows_keeps_later_answers_waiting() {
     let mut bench = known();
-    let stations = 3 * crate::flow_table::FLOWS_PER_PART as u32;
+    let stations = 3 * flow_table::FLOWS_PER_PART as u32;
     let source = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
         [0x0a, 0, 0, b, c, d]

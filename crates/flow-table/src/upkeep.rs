@@ -1,10 +1,12 @@
-//! Maintenance of flows outside of forwarding: expiry, removal by rule, checks, stations in use.
+//! Maintenance of flows outside of forwarding: expiry, removal, checks, stations in use, counts of
+//! rules.
 //!
 //! Each call ends when its [`Effort`] is spent, because frames wait meanwhile. A walk starts at
 //! position 0 and continues at the position that the previous call returned. It visits a flow that
 //! stays once; it may miss a new one.
 
 use channel::switching::{Station, StationUse};
+use policy::acl::RuleId;
 use policy::{Action, Decision, Excluded, Lookup, Outdated, PortId, Program, SegmentId, decide};
 use wire::MacAddr;
 
@@ -178,6 +180,54 @@ impl FlowTable {
             table.forget(slot);
             SEEK + CHANGE
         })
+    }
+
+    /// Returns whether rules decided about any flow, so that bytes have to be counted.
+    #[inline]
+    pub fn counts_rules(&self) -> bool {
+        !self.rules.lists.is_empty()
+    }
+
+    /// Returns the number of a list of rules for [`Origin::rules`](super::Origin::rules), until
+    /// [`FlowTable::release_rules`]. Returns 0, which is not counted, when there are too many
+    /// lists.
+    pub fn intern_rules(&mut self, rules: Vec<RuleId>) -> u16 {
+        self.rules.lists.intern(rules).unwrap_or(0)
+    }
+
+    /// Releases a list of [`FlowTable::intern_rules`].
+    pub fn release_rules(&mut self, rules: u16) {
+        self.rules.lists.decref(rules);
+    }
+
+    /// Counts frames that had no flow.
+    pub fn count_unflowed(&mut self, rules: u16, packets: u64, bytes: u64, now: u64) {
+        if packets > 0 {
+            self.rules.count(rules, packets, bytes, now as u32);
+        }
+    }
+
+    /// Adds a flow's new frames to its rules. Returns the cost.
+    pub(super) fn count_for_rules(&mut self, slot: u32) -> usize {
+        let Some(flow) = self.flows.get(slot).filter(|flow| !flow.is_free()) else {
+            return LOOK;
+        };
+        let (rules, packets, bytes) = (flow.ruled.rules(), flow.packets, flow.ruled.bytes());
+        let (used, new) = (flow.used, packets - self.flows.past(slot).ruled);
+        if rules == 0 || new == 0 {
+            return LOOK;
+        }
+        self.rules.count(rules, new, bytes, used);
+        self.flows.ruled(slot);
+        SEEK * (1 + self.rules.lists.get(rules).len())
+    }
+
+    /// Adds the new frames of all flows to their rules, in parts.
+    pub fn count_rules(&mut self, at: usize, effort: &mut Effort) -> Progress {
+        if !self.counts_rules() {
+            return Progress::Done;
+        }
+        self.walk(at, effort, Self::count_for_rules)
     }
 }
 

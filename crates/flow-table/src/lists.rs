@@ -20,7 +20,7 @@ const MAX_MEMBERS: usize = 1 << 22;
 
 /// Interned lists; see the module. Number 0 is the empty list.
 #[derive(Debug)]
-pub(crate) struct Lists<T> {
+pub struct Lists<T> {
     /// By number less 1.
     lists: Vec<List<T>>,
     free: Vec<u16>,
@@ -42,20 +42,22 @@ impl<T> Default for Lists<T> {
 impl<T: Ord + Hash> Lists<T> {
     /// Returns whether all lists are empty.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.members == 0
     }
 
     /// Returns the members in ascending order.
     #[inline]
-    pub(crate) fn get(&self, number: u16) -> &[T] {
+    #[must_use]
+    pub fn get(&self, number: u16) -> &[T] {
         let list = usize::from(number).checked_sub(1);
         let list = list.and_then(|at| self.lists.get(at));
         list.map_or(&[], |list| &list.members)
     }
 
     /// Returns the number of a list, with one more reference. `None`: there are too many lists.
-    pub(crate) fn intern(&mut self, mut members: Vec<T>) -> Option<u16> {
+    pub fn intern(&mut self, mut members: Vec<T>) -> Option<u16> {
         if members.is_empty() {
             return Some(0);
         }
@@ -95,14 +97,14 @@ impl<T: Ord + Hash> Lists<T> {
     }
 
     /// Adds a reference.
-    pub(crate) fn incref(&mut self, number: u16) {
+    pub fn incref(&mut self, number: u16) {
         if let Some(at) = usize::from(number).checked_sub(1) {
             self.lists[at].references += 1;
         }
     }
 
     /// Removes a reference, and the list with the last one.
-    pub(crate) fn decref(&mut self, number: u16) {
+    pub fn decref(&mut self, number: u16) {
         let Some(at) = usize::from(number).checked_sub(1) else {
             return;
         };
@@ -118,7 +120,7 @@ impl<T: Ord + Hash> Lists<T> {
 
     /// Returns the number of lists.
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.numbers.len()
     }
 }

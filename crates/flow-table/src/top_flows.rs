@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use channel::flows::{CachedFlow, FlowDumpRequest, MAX_DUMPED, rate};
-use policy::Excluded;
+use policy::{Excluded, PortId};
 use wire::flow::FlowKey;
 
 use super::effort::{Effort, LOOK, SEEK};
@@ -110,7 +110,7 @@ impl FlowTable {
             let packets = flow.packets;
             let (recent, recent_ms) = recent(packets, past, now, window);
             table.flows.past_mut(slot).counted = packets as u32;
-            let concerned = |port: port::PortId| table.flows.concerns(slot, |p| p == port.0);
+            let concerned = |port: PortId| table.flows.concerns(slot, |p| p == port.0);
             if !top.may_rank(rate(recent, recent_ms)) || !port.is_none_or(concerned) {
                 return LOOK;
             }

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use policy::acl::RuleId;
-use policy::{Action, Outdated, SegmentId};
-use port::PortId;
+use policy::{Action, Outdated, PortId, SegmentId};
 use proptest::prelude::*;
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::flow_table::{Effort, FlowTable, Origin, Progress};
+use crate::{Effort, FlowTable, Origin, Progress};
 
 /// Flows of a table with a single set.
 const FEW: usize = 7;

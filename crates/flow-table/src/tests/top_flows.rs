@@ -5,7 +5,7 @@ use policy::{Action, PortId, SegmentId};
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::flow_table::{Effort, FLOWS_PER_PART, FlowTable, Origin, Progress, TopFlows};
+use crate::{Effort, FLOWS_PER_PART, FlowTable, Origin, Progress, TopFlows};
 
 const MASK: FlowMask = policy::DECISION_MASK;
 

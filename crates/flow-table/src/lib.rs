@@ -1,4 +1,4 @@
-//! Flow cache: decisions of control, indexed by the fields that they depend on.
+//! Flow cache of a worker: decisions of control, indexed by the fields that they depend on.
 //!
 //! ```text
 //!   exact    whole key -> slot       only while there is more than one mask
@@ -28,8 +28,6 @@ mod exact;
 mod flows;
 mod index;
 mod lists;
-#[cfg(test)]
-mod records;
 mod rules;
 mod stations;
 mod top_flows;
@@ -39,19 +37,18 @@ mod used;
 use policy::{Action, PortId, SegmentId};
 use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash, PlainMask};
 
-pub(crate) use effort::{CHANGE, SEEK};
-pub use effort::{Effort, FLOWS_PER_PART};
+pub use effort::{CHANGE, Effort, FLOWS_PER_PART, SEEK};
 use exact::{Exact, Found};
 use flows::{Flow, Flows, MaybeSegment, NONE, Ruled};
 use index::Index;
-use lists::Lists;
-use rules::RuleCounts;
+pub use lists::Lists;
+pub use rules::RuleCounts;
 use stations::Stations;
 pub use top_flows::TopFlows;
 pub use upkeep::Progress;
 
 /// Ports excluded from floods.
-pub(crate) type ExcludeSets = Lists<PortId>;
+pub type ExcludeSets = Lists<PortId>;
 
 /// Flows in the largest table.
 pub const MAX_FLOWS: usize = index::MAX_SLOTS;
@@ -112,8 +109,10 @@ pub struct FlowTable {
     index: Index,
     flows: Flows,
     stations: Stations,
-    pub(crate) excluded: ExcludeSets,
-    pub(crate) rules: RuleCounts,
+    /// Exclude sets, to which the actions of flows refer.
+    pub excluded: ExcludeSets,
+    /// Counts of the rules that decided.
+    pub rules: RuleCounts,
     /// Present while there is more than one tuple.
     exact: Option<Exact>,
     /// Hash of the level that is searched first: of the only mask, or of the union of all masks.
@@ -178,7 +177,7 @@ impl FlowTable {
     /// Returns the bits of a plain packet on which any flow depends: packets that agree in them
     /// have the same decision.
     #[inline]
-    pub(crate) fn plain_mask(&self) -> &PlainMask {
+    pub fn plain_mask(&self) -> &PlainMask {
         &self.plain
     }
 
@@ -228,7 +227,7 @@ impl FlowTable {
 
     /// Does the same where [rules are counted](Self::counts_rules), and adds the frames' bytes.
     #[inline]
-    pub(crate) fn lookup_counting_bytes(
+    pub fn lookup_counting_bytes(
         &mut self,
         key: &FlowKey,
         probe: Probe,
@@ -497,3 +496,54 @@ impl FlowTable {
         self.plain = PlainMask::new(&all);
     }
 }
+
+/// Cached flow, as tests compare it.
+#[cfg(any(test, feature = "test-utils"))]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FlowRecord {
+    /// Masked key.
+    pub key: [u64; 8],
+    /// Its mask.
+    pub mask: [u64; 8],
+    /// Decision.
+    pub action: Action,
+    /// Origin of the decision.
+    pub origin: Origin,
+    /// Frames so far.
+    pub packets: u64,
+    /// Milliseconds since the last frame.
+    pub idle_ms: u32,
+}
+
+#[cfg(any(test, feature = "test-utils"))]
+impl FlowTable {
+    /// Returns all flows.
+    #[must_use]
+    pub fn records(&self, now: u64) -> Vec<FlowRecord> {
+        let next = |slot: &usize| self.flows.next(slot + 1);
+        let slots = std::iter::successors(self.flows.next(0), next);
+        slots
+            .filter_map(|slot| self.record(slot as u32, now))
+            .collect()
+    }
+
+    fn record(&self, slot: u32, now: u64) -> Option<FlowRecord> {
+        let flow = self.flows.get(slot)?;
+        let tuple = self.tuples.get(usize::from(flow.tuple))?;
+        Some(FlowRecord {
+            key: *self.flows.key(slot, tuple.hash.is_long()).words(),
+            mask: *tuple.mask().words(),
+            action: flow.action,
+            origin: Origin {
+                segment: flow.segment(),
+                learned: flow.learned,
+                rules: flow.ruled.rules(),
+            },
+            packets: flow.packets,
+            idle_ms: flow.idle(now),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //! by one.
 //!
 //! ```sh
-//! cargo run --release -p lasthop-datapath --example flow_lookup
+//! cargo run --release -p lasthop-flow-table --example flow_lookup
 //! ```
 //!
 //! `in turn` looks the flows up in the order of their installation, `random` in random order. With
@@ -11,9 +11,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use datapath::flow_table::{FlowTable, Origin};
-use policy::Action;
-use port::PortId;
+use flow_table::{FlowTable, Origin};
+use policy::{Action, PortId};
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 

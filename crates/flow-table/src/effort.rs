@@ -4,11 +4,11 @@
 pub const FLOWS_PER_PART: usize = 1024;
 
 /// Cost of reading a flow in slot order.
-pub(crate) const LOOK: usize = 1;
+pub(super) const LOOK: usize = 1;
 /// Cost of a flow at a random slot, or of one or two map lookups.
-pub(crate) const SEEK: usize = 16;
+pub const SEEK: usize = 16;
 /// Cost of removing or installing a flow, or of delivering a frame: several cache misses.
-pub(crate) const CHANGE: usize = 32;
+pub const CHANGE: usize = 32;
 /// Bytes whose copy costs a [`LOOK`].
 const BYTES: usize = 64;
 
@@ -35,12 +35,12 @@ impl Effort {
     }
 
     /// Subtracts a cost.
-    pub(crate) fn charge(&mut self, cost: usize) {
+    pub fn charge(&mut self, cost: usize) {
         self.left = self.left.saturating_sub(cost);
     }
 
     /// Subtracts the cost of delivering frames.
-    pub(crate) fn charge_frames(&mut self, frames: usize, bytes: usize) {
+    pub fn charge_frames(&mut self, frames: usize, bytes: usize) {
         self.charge(frames * CHANGE + bytes / BYTES);
     }
 }
