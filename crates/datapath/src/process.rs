@@ -2,6 +2,7 @@
 //!
 //! One `epoll` set waits for all of them. Every change of a queue goes to its worker as a message.
 
+pub mod attach;
 mod captures;
 mod connections;
 mod flows;
@@ -10,6 +11,7 @@ mod liveness;
 mod mirrors;
 mod ports;
 mod saved_connections;
+pub mod session_store;
 mod sweeps;
 mod token;
 
@@ -29,13 +31,14 @@ use port::PortId;
 use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 
-use crate::attach::{Attachment, QueueSnapshots};
-use crate::coalescing::Rules;
-use crate::crash_record;
-use crate::guest::GuestPort;
-use crate::session_store::SessionStore;
-use crate::worker::{Help, Notice, Notices};
-use crate::workers::Workers;
+use crate::ports::coalescing::Rules;
+use crate::ports::crash_record;
+use crate::ports::guest::GuestPort;
+use crate::process::attach::{Attachment, QueueSnapshots};
+use crate::process::session_store::SessionStore;
+use crate::worker::idle::helper::Help;
+use crate::worker::workers::Workers;
+use crate::worker::{Notice, Notices};
 use captures::Captures;
 use connections::unwatch;
 use liveness::Liveness;

@@ -1,4 +1,4 @@
-//! A thread that serves queues: one, or several side by side (see `workers`).
+//! A thread that serves queues: one, or several side by side (see [`workers`]).
 //!
 //! ```text
 //! loop:  inbox      run the jobs of the session thread
@@ -21,14 +21,18 @@ mod affinity;
 mod answers;
 mod assignments;
 mod fair;
+pub mod guests;
 mod handle;
 mod helping;
+pub mod idle;
 mod paused;
+pub mod poll;
 mod rings;
 mod round;
 mod sleep;
 mod start;
 mod suppressed_kicks;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,18 +47,17 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
-use crate::cycles::TickRate;
-use crate::guest::GuestPort;
-use crate::guests::{Guests, States};
-use crate::poll::{AdaptivePoll, Next};
-use crate::switch::Switch;
+use crate::forward::cycles::TickRate;
+use crate::forward::switch::Switch;
+use crate::ports::guest::GuestPort;
+use crate::worker::guests::{Guests, States};
+use crate::worker::poll::{AdaptivePoll, Next};
 use active::ActivePairs;
 use affinity::CpuAffinity;
 use assignments::Assignments;
 use fair::FairQueue;
 use handle::Job;
 pub use handle::{Notice, Notices, WorkerHandle};
-pub use helping::Help;
 use paused::PausedPairs;
 use rings::ControlRings;
 pub(crate) use start::spawn_all;

@@ -10,7 +10,7 @@ use port::PortId;
 use wire::expression::Filter;
 
 use super::Process;
-use crate::tap::Tap;
+use crate::forward::tap::Tap;
 
 /// A capture that has not ended.
 #[derive(Debug)]

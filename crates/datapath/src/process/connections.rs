@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::Process;
 use super::token::Token;
-use crate::attach::Attachment;
-use crate::crash_record;
+use crate::ports::crash_record;
+use crate::process::attach::Attachment;
 
 /// Dial requests to the supervisor without a reply. Each reply needs room in the link; the
 /// supervisor ends a process whose link is full.

@@ -10,7 +10,7 @@ use channel::switching::SwitchEvent;
 
 use super::Process;
 use super::sweeps::Progress;
-use crate::revalidator::FlowSweep;
+use crate::forward::revalidator::FlowSweep;
 use flow_table::TopFlows;
 
 /// Flows in one message.

@@ -6,7 +6,7 @@ use channel::mirrors::{MAX_MIRRORS, Mirror as MirrorConfig};
 use port::PortId;
 
 use super::Process;
-use crate::mirror::Mirror;
+use crate::forward::mirror::Mirror;
 
 impl Process {
     /// Replaces all mirrors. Nothing changes if one of them is invalid.

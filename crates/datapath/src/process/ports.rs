@@ -8,7 +8,7 @@ use channel::switching::SwitchFigures;
 use port::{DropReason, PortId};
 
 use super::Process;
-use crate::limits::PortLimits;
+use crate::forward::limits::PortLimits;
 use crate::worker::Worker;
 
 /// Counters of all queues.

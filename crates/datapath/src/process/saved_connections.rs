@@ -20,8 +20,8 @@ use port::PortId;
 use virtio::vhost_user::hang_up;
 
 use super::Process;
-use crate::attach::SavedConnection;
-use crate::crash_record;
+use crate::ports::crash_record;
+use crate::process::attach::SavedConnection;
 
 /// Time for which a port whose pending frames fill their limit keeps further frames in its queue,
 /// milliseconds.

@@ -13,7 +13,7 @@ use port::PortId;
 
 use super::Process;
 use super::flows::MergedFlows;
-use crate::revalidator::{Finished, FlowSweep, Known, note_uses};
+use crate::forward::revalidator::{Finished, FlowSweep, Known, note_uses};
 
 /// Stations in one message.
 const STATIONS_PER_REPORT: usize = 4096;

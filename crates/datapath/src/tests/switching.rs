@@ -13,7 +13,7 @@ use testkit::packets::{
 };
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED, encoded};
-use crate::pending_upcalls::{FRAMES_PER_PORT, UPCALL_TIMEOUT_MS};
+use crate::forward::pending_upcalls::{FRAMES_PER_PORT, UPCALL_TIMEOUT_MS};
 
 /// Returns a numbered frame from test guest `a` to test guest `b`.
 fn frame(a: u8, b: u8, n: u8) -> Vec<u8> {

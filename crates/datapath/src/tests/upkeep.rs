@@ -8,7 +8,7 @@ use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
 use super::bench::{BLUE, Bench, Move::*};
-use crate::revalidator::FlowSweep;
+use crate::forward::revalidator::FlowSweep;
 
 const MASK: FlowMask = policy::DECISION_MASK;
 

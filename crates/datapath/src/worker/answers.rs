@@ -3,8 +3,8 @@
 use channel::records::Answer;
 
 use super::{Notice, Worker, millis, nanos};
-use crate::guest::GuestPort;
-use crate::switch::Switch;
+use crate::forward::switch::Switch;
+use crate::ports::guest::GuestPort;
 
 /// Answers executed in one pass.
 const ANSWERS: usize = 256;

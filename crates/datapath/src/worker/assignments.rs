@@ -9,11 +9,11 @@ use std::time::Duration;
 use port::PortId;
 
 use super::Worker;
-use crate::idle::core_states::CoreStates;
-use crate::idle::handoff::Reason;
-use crate::idle::helper::{Backoff, Helper, Helpers, register_waiter};
-use crate::idle::system::current_core;
-use crate::idle::worth::is_worth_it;
+use crate::worker::idle::core_states::CoreStates;
+use crate::worker::idle::handoff::Reason;
+use crate::worker::idle::helper::{Backoff, Helper, Helpers, register_waiter};
+use crate::worker::idle::system::current_core;
+use crate::worker::idle::worth::is_worth_it;
 
 /// Rounds in a row in which at least two pairs had a long batch, before one is assigned.
 const BUSY_ROUNDS: u32 = 4;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use port::PortId;
 
 use super::{Worker, nanos};
-use crate::coalescing::Nanos;
-use crate::limits::PortLimits;
+use crate::forward::limits::PortLimits;
+use crate::ports::coalescing::Nanos;
 
 type Pair = (PortId, u16);
 

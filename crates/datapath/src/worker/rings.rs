@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use channel::records::Upcall;
 use channel::shared;
 
-use crate::switch::UpcallSink;
+use crate::forward::switch::UpcallSink;
 
 /// The rings of a worker, if control is connected.
 #[derive(Debug, Default)]

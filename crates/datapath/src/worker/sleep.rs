@@ -11,8 +11,8 @@ use super::{
     SLEEPS_PER_MEASUREMENT, TICK_INTERVAL, TOKEN_ANSWERS, TOKEN_BLOCK_EVENTS, TOKEN_INBOX, Worker,
     nanos,
 };
-use crate::coalescing::Nanos;
-use crate::poll::Next;
+use crate::ports::coalescing::Nanos;
+use crate::worker::poll::Next;
 
 /// Passes without a sleep after which a worker is regarded as busy.
 const BUSY_PASSES: u32 = 4;

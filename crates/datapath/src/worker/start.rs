@@ -18,18 +18,18 @@ use super::affinity::{CpuAffinity, ThisThread};
 use super::assignments::Assignments;
 use super::fair::FairQueue;
 use super::handle::{Notice, Notices, WorkerHandle};
-use super::helping::Help;
+use super::helping;
 use super::paused::PausedPairs;
 use super::rings::ControlRings;
 use super::suppressed_kicks::SuppressedKicks;
 use super::{TOKEN_INBOX, Worker};
-use crate::cycles::TickRate;
-use crate::guest::GuestPort;
-use crate::guests::Guests;
-use crate::idle::helper::Helpers;
-use crate::poll::AdaptivePoll;
-use crate::switch::Switch;
-use crate::watchdog;
+use crate::forward::cycles::TickRate;
+use crate::forward::switch::Switch;
+use crate::ports::guest::GuestPort;
+use crate::ports::watchdog;
+use crate::worker::guests::Guests;
+use crate::worker::idle::helper::{Help, Helpers};
+use crate::worker::poll::AdaptivePoll;
 
 /// Timer slack of workers, nanoseconds; the default of 50 us is long compared with the delays of
 /// coalescing.
@@ -62,7 +62,7 @@ pub(crate) fn spawn_all(
         let (worker, handle) = worker(switch)?;
         handles.push(spawn(worker, handle)?);
     }
-    let helpers = help.start(&mut handles, |number| worker(switch(number)))?;
+    let helpers = helping::start(help, &mut handles, |number| worker(switch(number)))?;
     if handles.len() > 1 {
         for (number, worker) in handles.iter().enumerate() {
             let all = handles.clone();

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use channel::state::StateFile;
 use channel::supervision::SwitchSettings;
 use config::desired::{ADMIN_SOCKET, API_SOCKET};
-use datapath::idle::topology;
+use datapath::worker::idle::topology;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit};
 

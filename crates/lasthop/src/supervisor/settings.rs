@@ -2,7 +2,7 @@
 
 use api::v1::{Enabled, SwitchSpec, Workers};
 use channel::supervision::{Coalescing, HelpersConfig, Poll, SwitchSettings};
-use datapath::idle::topology;
+use datapath::worker::idle::topology;
 
 /// Value of `enabled = "auto"` on machines with several cores; docs/dev/scheduling.md has the
 /// reasons.
@@ -36,7 +36,7 @@ pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
         waits: false,
         workers: match spec.workers {
             // The switch opens no paths, and does not see a CPU quota.
-            Workers::Auto => Some(datapath::workers::automatic()),
+            Workers::Auto => Some(datapath::worker::workers::automatic()),
             Workers::Count(count) => Some(count),
         },
     }
