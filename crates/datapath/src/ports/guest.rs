@@ -1,157 +1,27 @@
 //! Guest port: virtio queues behind the [`Port`] trait.
 //!
 //! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Their frames start
-//! with a header of 12 bytes, or 10 (5.1.6; [`net::len`]); see [`header`] for its valid contents.
+//! with a header of 12 bytes, or 10 (5.1.6; [`virtio::net::len`]); see [`header`] for its valid contents.
 
-mod congestion;
 mod counts;
-mod fault;
 pub mod header;
 mod kicks;
-mod notify;
-mod receive;
-mod send;
-mod vcpus;
+mod queue;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use channel::figures::QueueCounts;
-use memory::{GuestMemory, Segment};
+use memory::GuestMemory;
 use port::counters::Traffic;
-use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Pieces, Port};
+use port::{Accepts, Batch, DropReason, Outgoing, Pieces, Port};
 use virtio::features::Features;
-use virtio::net;
-use virtio::queue::{Chain, Queue};
 
-use self::congestion::Congestion;
 use self::counts::Drops;
-pub use self::fault::GuestFault;
-use self::kicks::Kicks;
-use self::vcpus::activity;
-use crate::ports::coalescing::{Nanos, Rules, TrialRecord, Vcpus};
+use self::queue::PLAIN;
+pub use self::queue::{GuestFault, GuestQueue};
+use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
 use crate::ports::queue_lock::QueueLock;
-use crate::ports::watchdog::Doorbells;
-
-/// Capacity of a segment list at first.
-const SEGMENTS: usize = 256;
-
-/// Running queue.
-#[derive(Debug)]
-pub struct GuestQueue {
-    queue: Queue,
-    /// Bytes of the header in front of every frame: 12, or 10.
-    header: u32,
-    /// Eventfd that is readable when the guest has made buffers available.
-    kick: OwnedFd,
-    /// Eventfd that notifies the guest; without it the guest polls.
-    call: Option<OwnedFd>,
-    doorbells: Doorbells,
-    enabled: bool,
-    segments: Vec<Segment>,
-    /// From the guest: leased chains. To the guest: chains taken ahead; the first `spent` are used.
-    chains: Vec<Chain>,
-    spent: usize,
-    fault: Option<GuestFault>,
-    reported: bool,
-    kicks: Kicks,
-    /// Whether a buffer was ever taken.
-    used: bool,
-    /// To the guest: time of the last notification of frames.
-    notified: Option<Nanos>,
-    /// To the guest: whether a notification is deferred.
-    deferred: bool,
-    /// Benefit of recent deferrals.
-    deferral: TrialRecord,
-    congestion: Congestion,
-    counts: QueueCounts,
-    /// Whether written memory is marked in a dirty log.
-    logged: bool,
-}
-
-impl GuestQueue {
-    /// Returns a queue of a driver that negotiated `features`, with its eventfds.
-    #[must_use]
-    pub fn new(
-        queue: Queue,
-        features: Features,
-        kick: OwnedFd,
-        call: Option<OwnedFd>,
-        enabled: bool,
-    ) -> Self {
-        let logged = queue.memory().log().is_some();
-        Self {
-            queue,
-            header: net::len(features) as u32,
-            kick,
-            call,
-            doorbells: Doorbells::default(),
-            enabled,
-            segments: Vec::with_capacity(SEGMENTS),
-            chains: Vec::with_capacity(BATCH),
-            spent: 0,
-            fault: None,
-            reported: false,
-            kicks: Kicks::since(Instant::now()),
-            used: false,
-            notified: None,
-            deferred: false,
-            deferral: TrialRecord::default(),
-            congestion: Congestion::default(),
-            counts: QueueCounts::default(),
-            logged,
-        }
-    }
-
-    /// Starts service; `to_guest`: the queue takes frames to the guest.
-    pub fn begin(&mut self, to_guest: bool) {
-        if to_guest {
-            // No worker waits for receive buffers: a frame without one is dropped. Suppressed kicks
-            // spare the guest the exits.
-            self.queue.set_kicks(false);
-        }
-        self.kicks = Kicks::since(Instant::now());
-        // A former switch process may have ended between the last used buffer and its notification.
-        self.notify();
-    }
-
-    /// Ends service. Returns the queue's position, at which the next back end continues.
-    pub fn end(&mut self) -> u32 {
-        self.give_back();
-        if std::mem::take(&mut self.deferred) && self.queue.needs_notify() {
-            self.notify();
-        }
-        self.queue.position()
-    }
-
-    fn usable(&self) -> bool {
-        self.enabled && self.fault.is_none()
-    }
-
-    /// Returns whether a buffer is available or was ever taken.
-    fn shows_buffers(&mut self) -> bool {
-        self.used || self.fault.is_some() || self.queue.has_available()
-    }
-
-    /// Returns whether the queue is masked, see [`Port::is_masked`].
-    fn is_masked(&mut self) -> bool {
-        let queue = &self.queue;
-        self.congestion.masks(|| queue.has_available())
-    }
-
-    fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
-        if let Err(fault) = self.queue.set_memory(Arc::clone(memory)) {
-            self.fault = Some(fault.into());
-        }
-        self.logged = memory.log().is_some();
-    }
-
-    fn stop(&mut self, fault: GuestFault) -> DropReason {
-        self.fault = Some(fault);
-        DropReason::ReceiverDown
-    }
-}
 
 /// Port of a guest; see the module.
 #[derive(Debug)]
@@ -226,7 +96,7 @@ impl GuestPort {
     /// Sets the eventfd that notifies the guest.
     pub fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
         self.with_queue(index, |queue| {
-            queue.call = call;
+            queue.notifier.call = call;
             // The front end may have missed a write to the former descriptor.
             queue.notify();
         });
@@ -300,6 +170,45 @@ impl GuestPort {
         found
     }
 
+    /// Sets the rules by which the guest is notified.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Returns the rules by which the guest is notified.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// Returns whether the vCPUs that use `pair` are known to run.
+    #[must_use]
+    pub fn runs(&self, pair: u16) -> bool {
+        activity(self.vcpus.as_deref(), pair, self.usable_pairs) == Activity::Running
+    }
+
+    /// Subscribes to the block event of the vCPUs that use `pair`. Returns `false` without a source
+    /// of such events.
+    #[must_use]
+    pub fn listen(&self, pair: u16) -> bool {
+        let pairs = self.usable_pairs;
+        let vcpus = self.vcpus.as_deref();
+        vcpus.is_some_and(|vcpus| vcpus.listen(pair, pairs))
+    }
+
+    /// Returns the vCPU that uses `pair`; `None` if there are several or none is known.
+    #[must_use]
+    pub fn processor(&self, pair: u16) -> Option<Processor> {
+        let vcpus = self.vcpus.as_deref()?;
+        vcpus.processor(pair, self.usable_pairs)
+    }
+
+    /// Sets or removes the source of vCPU states.
+    pub fn set_vcpus(&mut self, vcpus: Option<Arc<dyn Vcpus>>) {
+        self.vcpus = vcpus;
+    }
+
     /// Returns the usable to-guest queue of a locked pair.
     #[inline(always)]
     fn receiver(&mut self, pair: u16) -> Option<&mut GuestQueue> {
@@ -321,6 +230,11 @@ impl GuestPort {
         };
         self.usable_pairs = queues.map(usable).take_while(|usable| *usable).count() as u16;
     }
+}
+
+/// Returns the state of the vCPUs that use `pair`.
+fn activity(vcpus: Option<&dyn Vcpus>, pair: u16, pairs: u16) -> Activity {
+    vcpus.map_or(Activity::Unknown, |vcpus| vcpus.activity(pair, pairs))
 }
 
 /// Returns the queue if it is locked and usable.
@@ -402,9 +316,7 @@ impl Port for GuestPort {
     #[inline(always)]
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
         match self.receiver(pair) {
-            Some(queue) if !queue.logged => {
-                queue.fill_each(frames.map(|frame| (header::PLAIN, frame)))
-            }
+            Some(queue) if !queue.logged => queue.fill_each(frames.map(|frame| (PLAIN, frame))),
             _ => Traffic::default(),
         }
     }
@@ -436,7 +348,7 @@ impl Port for GuestPort {
         let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
         let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
         let notify = |queue: &mut GuestQueue| {
-            if queue.deferred {
+            if queue.notifier.deferred {
                 queue.notify_by(self.rules, now, activity)
             } else {
                 None

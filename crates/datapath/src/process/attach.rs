@@ -1,5 +1,6 @@
 //! One port's vhost-user side: its socket, the open connection, and the session on it.
 
+mod admission;
 mod backend;
 mod event_limits;
 mod missing_memory;
@@ -24,15 +25,13 @@ use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};
 use crate::ports::watchdog::Doorbells;
 use crate::process::session_store::PortSessionStore;
 use crate::worker::workers::Workers;
+use admission::Admission;
 use backend::{Positions, WorkerBackend};
 use event_limits::EventLimits;
 use missing_memory::MissingMemory;
 use offer::offer;
 use open::{Context, Open, store_descriptors};
-use pause::Pauses;
-use peer::PeerCheck;
 pub use queue_snapshots::QueueSnapshots;
-use rejected::RejectedConnections;
 pub use restore::SavedConnection;
 
 /// Interval between two attempts to dial, milliseconds.
@@ -70,14 +69,9 @@ pub struct Attachment {
     /// guest, is refused something, or ends.
     previous_reason: Option<String>,
     connections: u64,
-    rejected: RejectedConnections,
-    peer_check: PeerCheck,
+    admission: Admission,
     /// Messages and queues that were refused in earlier connections.
     refused_messages: u64,
-    /// Pauses after connections that did harm.
-    pauses: Pauses,
-    /// Pauses after connections that ended before features were chosen, or by breaking a rule.
-    failure_pauses: Pauses,
     event_limits: EventLimits,
     /// The phase that was reported last.
     phase: PortPhase,
@@ -111,11 +105,8 @@ impl Attachment {
             reason: None,
             previous_reason: None,
             connections: 0,
-            rejected: RejectedConnections::default(),
-            peer_check: PeerCheck::default(),
+            admission: Admission::default(),
             refused_messages: 0,
-            pauses: Pauses::after_fault(),
-            failure_pauses: Pauses::after_failure(),
             event_limits: EventLimits::default(),
         }
     }
@@ -190,22 +181,22 @@ impl Attachment {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::accept_with(listener, flags)?;
         let second = self.open.is_some() || self.saved.is_some();
-        let rejection = self.peer_check.check(&socket, peer)?;
+        let rejection = self.admission.peer_check.check(&socket, peer)?;
         if second || rejection.is_some() {
-            self.rejected.record(second);
+            self.admission.rejected.record(second);
             if !second {
-                self.reason = self.peer_check.reason();
+                self.reason = self.admission.peer_check.reason();
             }
             if let Some(suppressed) = self.event_limits.rejection_log_line(rejection.is_some()) {
                 let port = &self.config.name;
                 let why = rejection.unwrap_or("second connection");
-                let user = self.peer_check.last_rejected();
+                let user = self.admission.peer_check.last_rejected();
                 tracing::warn!(port, user, suppressed, "connection rejected: {why}");
             }
             return Ok(());
         }
         if peer::has_hung_up(&socket)? {
-            self.rejected.record(false);
+            self.admission.rejected.record(false);
             return Ok(());
         }
         self.attach(socket, workers)
@@ -379,23 +370,19 @@ impl Attachment {
 
     /// Starts a pause, in which the port accepts no connection.
     fn pause(&mut self) {
-        self.pauses.begin(self.attached, Instant::now());
+        self.admission.pauses.begin(self.attached, Instant::now());
         self.dial_later();
     }
 
     /// Returns the end of the present pause.
     #[must_use]
     pub fn paused_until(&self) -> Option<Instant> {
-        let all = [&self.pauses, &self.failure_pauses, self.rejected.pauses()];
-        all.into_iter().filter_map(Pauses::until).max()
+        self.admission.paused_until()
     }
 
     /// Ends a pause that is over. Returns whether the port accepts connections again.
     pub fn end_pause(&mut self, now: Instant) -> bool {
-        let others = self.rejected.pauses_mut();
-        let all = [&mut self.pauses, &mut self.failure_pauses, others];
-        let over = all.map(|pauses| pauses.is_over(now));
-        over.contains(&true) && self.paused_until().is_none()
+        self.admission.end_pause(now)
     }
 
     /// Ends the connection, if there is one; the port waits for the next.
@@ -409,7 +396,7 @@ impl Attachment {
             return;
         };
         self.previous_reason = None;
-        self.rejected.connection_ended();
+        self.admission.rejected.connection_ended();
         let mut backend = WorkerBackend {
             workers,
             config: &self.config,
@@ -422,7 +409,7 @@ impl Attachment {
         let no_features_chosen = !open.features_chosen && open.answered.is_some();
         let broke_rule = fault.as_ref().is_some_and(|fault| !fault.is_close());
         if !open.features_chosen || broke_rule {
-            self.failure_pauses.begin_again(Instant::now());
+            self.admission.failure_pauses.begin_again(Instant::now());
         }
         self.snapshots
             .add(self.config.id, open.session.detach(&mut backend));

@@ -48,7 +48,7 @@ pub(super) fn start(
         let helpers = Arc::clone(&helpers);
         handle.call(move |w| {
             if number < workers {
-                w.set_helpers(helpers)
+                w.assignments.set_helpers(helpers)
             } else {
                 register_waiter(helpers)
             }
@@ -84,8 +84,8 @@ pub(super) fn spawn(
 ) -> io::Result<(WorkerHandle, Arc<Helper>)> {
     let hysteresis = Duration::from_micros(help.settings.hysteresis_us.into());
     let lowest = !help.eager;
-    worker.assignments.helps = true;
-    let bell = worker.inbox_bell.clone();
+    worker.pacing.helps = true;
+    let bell = worker.events.inbox_bell.clone();
     let (reply, result) = mpsc::sync_channel(1);
     std::thread::Builder::new()
         .name(format!("helper {core}"))
@@ -141,8 +141,8 @@ impl Worker {
         }
         let assigned = self.serve_assigned(own);
         self.control.ring_bell();
-        let now = self.started.elapsed();
-        if now.saturating_sub(self.last_tick) >= TICK_INTERVAL {
+        let now = self.upkeep.started.elapsed();
+        if now.saturating_sub(self.upkeep.last_tick) >= TICK_INTERVAL {
             self.tick(now);
         }
         if !assigned && !self.switch.has_work() && own.helper.handoff.prepare_sleep() {
@@ -166,7 +166,7 @@ impl Worker {
             };
             any = true;
             let _served = crash_record::serve(Some(pair.0));
-            let now = self.started.elapsed();
+            let now = self.upkeep.started.elapsed();
             if !std::mem::replace(&mut own.had[slot], true) {
                 own.hysteresis.arrived(now);
                 own.empty_since[slot] = None;

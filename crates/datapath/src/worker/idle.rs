@@ -10,8 +10,10 @@
 //! helper       a helper as other threads see it, and its backoff
 //! core_states  the state of each core, as the kernel reports it
 //! worth        the frames that are worth a helper
+//! assignments  the pairs of one worker that helpers have
 //! ```
 
+pub(crate) mod assignments;
 pub(crate) mod boost;
 pub mod choice;
 pub(crate) mod core_states;

@@ -15,19 +15,19 @@ use rustix::thread::set_current_timer_slack;
 
 use super::active::ActivePairs;
 use super::affinity::{CpuAffinity, ThisThread};
-use super::assignments::Assignments;
 use super::fair::FairQueue;
 use super::handle::{Notice, Notices, WorkerHandle};
 use super::helping;
 use super::paused::PausedPairs;
 use super::rings::ControlRings;
 use super::suppressed_kicks::SuppressedKicks;
-use super::{TOKEN_INBOX, Worker};
+use super::{Events, Pacing, TOKEN_INBOX, Upkeep, Worker};
 use crate::forward::cycles::TickRate;
 use crate::forward::switch::Switch;
 use crate::ports::guest::GuestPort;
 use crate::ports::watchdog;
 use crate::worker::guests::Guests;
+use crate::worker::idle::assignments::Assignments;
 use crate::worker::idle::helper::{Help, Helpers};
 use crate::worker::poll::AdaptivePoll;
 
@@ -97,22 +97,29 @@ fn prepare(
         paused: PausedPairs::default(),
         pairs: 0,
         fair: FairQueue::default(),
-        tick_rate: TickRate::start(),
         assignments: Assignments::default(),
-        poll: AdaptivePoll::new(poll),
-        answer_poll: AdaptivePoll::for_answers(),
-        affinity: CpuAffinity::new(ThisThread),
-        awake: 0,
-        sleeps: 0,
-        epoll,
-        inbox,
-        inbox_bell,
-        notices,
-        notices_bell,
-        started: now,
-        last_tick: Duration::ZERO,
-        last_resend: now,
-        lost_mappings: 0,
+        pacing: Pacing {
+            poll: AdaptivePoll::new(poll),
+            answers: AdaptivePoll::for_answers(),
+            affinity: CpuAffinity::new(ThisThread),
+            awake: 0,
+            sleeps: 0,
+            helps: false,
+        },
+        events: Events {
+            epoll,
+            inbox,
+            inbox_bell,
+            notices,
+            notices_bell,
+        },
+        upkeep: Upkeep {
+            started: now,
+            tick_rate: TickRate::start(),
+            last_tick: Duration::ZERO,
+            last_resend: now,
+            lost_mappings: 0,
+        },
     };
     Ok((worker, handle))
 }

@@ -1,8 +1,7 @@
 //! Counters of each queue.
 
 use channel::figures::QueueCounts;
-use port::counters::Traffic;
-use port::{Batch, DropReason, REASONS};
+use port::{DropReason, REASONS};
 
 use super::{GuestPort, GuestQueue};
 
@@ -55,21 +54,6 @@ impl Drops {
             let counted = reasons.filter(|(_, frames)| *frames > 0);
             counted.map(move |(reason, frames)| (queue, *reason, frames))
         })
-    }
-}
-
-impl GuestQueue {
-    /// Counts frames that were carried.
-    #[inline(always)]
-    pub(super) fn carried(&mut self, done: Traffic) {
-        self.counts.frames += done.packets;
-        self.counts.bytes += done.bytes;
-    }
-
-    /// Counts the frames of a new batch.
-    #[inline(always)]
-    pub(super) fn count_leased(&mut self, batch: &Batch) {
-        self.carried(batch.taken());
     }
 }
 

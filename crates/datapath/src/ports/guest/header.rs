@@ -10,9 +10,6 @@ use wire::segment::GsoKind;
 /// Header as two little-endian numbers: its first eight and its last four bytes.
 pub type Words = (u64, u32);
 
-/// Header of a frame without offloads, in one buffer.
-pub const PLAIN: Words = (0, 1 << 16);
-
 /// Returns the offloads that a guest with these features accepts.
 #[must_use]
 pub fn accepts(features: Features) -> Accepts {
@@ -25,14 +22,6 @@ pub fn accepts(features: Features) -> Accepts {
         uso4: has(Features::NET_GUEST_USO4),
         uso6: has(Features::NET_GUEST_USO6),
     }
-}
-
-/// Returns whether a header with these first eight bytes requests no offload: no flag, no
-/// segmentation.
-#[inline(always)]
-#[must_use]
-pub fn leaves_nothing(low: u64) -> bool {
-    low as u16 == 0
 }
 
 /// Decodes a header given as two little-endian numbers, see [`decode`].

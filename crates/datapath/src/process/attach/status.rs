@@ -64,12 +64,12 @@ impl Attachment {
                 .collect(),
             connections: self.connections,
             front_ends: FrontEnds {
-                rejected_connections: self.rejected.count(),
-                last_rejected_ms_ago: self.rejected.last_ms_ago(),
-                last_rejected_uid: self.peer_check.last_rejected(),
+                rejected_connections: self.admission.rejected.count(),
+                last_rejected_ms_ago: self.admission.rejected.last_ms_ago(),
+                last_rejected_uid: self.admission.peer_check.last_rejected(),
                 refused_messages: self.refused_messages + info.map_or(0, |i| i.refused_messages),
-                pauses: self.pauses.count,
-                pause_ms: self.pauses.remaining(Instant::now()).as_millis() as u64,
+                pauses: self.admission.pauses.count,
+                pause_ms: self.admission.pauses.remaining(Instant::now()).as_millis() as u64,
                 suppressed_log_lines: self.event_limits.suppressed_log_lines(),
             },
         }
@@ -80,7 +80,7 @@ impl Attachment {
     #[must_use]
     pub fn reason(&self) -> Option<String> {
         let now = self.fault().or_else(|| self.previous_reason.clone());
-        now.or_else(|| self.rejected.reason())
+        now.or_else(|| self.admission.rejected.reason())
     }
 
     /// Returns the fault of the open connection, or of the last one.

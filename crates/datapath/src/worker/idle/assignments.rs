@@ -1,19 +1,21 @@
-//! Queue pairs that a busy worker assigns to helpers on idle cores (see `idle`).
+//! Queue pairs that a busy worker assigns to helpers: the one place at which a worker uses them.
 //!
 //! An assigned pair is not in the list of active pairs, and its kicks stay disabled. The worker has
 //! at least one active pair while it has assignments: before it sleeps it takes all of them back.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use port::PortId;
 
-use super::Worker;
-use crate::worker::idle::core_states::CoreStates;
-use crate::worker::idle::handoff::Reason;
-use crate::worker::idle::helper::{Backoff, Helper, Helpers, register_waiter};
-use crate::worker::idle::system::current_core;
-use crate::worker::idle::worth::is_worth_it;
+use super::core_states::CoreStates;
+use super::handoff::Reason;
+use super::helper::{Backoff, Helper, Helpers, register_waiter};
+use super::system::current_core;
+use super::worth::is_worth_it;
+use crate::forward::switch::Switch;
+use crate::ports::guest::GuestPort;
+use crate::worker::guests::Guests;
 
 /// Rounds in a row in which at least two pairs had a long batch, before one is assigned.
 const BUSY_ROUNDS: u32 = 4;
@@ -49,7 +51,7 @@ type Candidate = (Pair, Option<PortId>);
 
 /// The assignments of a worker.
 #[derive(Debug, Default)]
-pub(super) struct Assignments {
+pub(crate) struct Assignments {
     helpers: Option<Arc<Helpers>>,
     list: Vec<Assignment>,
     /// Backoffs by the helpers' indices.
@@ -67,8 +69,8 @@ pub(super) struct Assignments {
     /// Rounds in a row with several long batches.
     rounds: u32,
     eager: bool,
-    /// This worker is a helper itself.
-    pub(super) helps: bool,
+    /// Pairs that came back and that the worker does not serve yet.
+    returned: Vec<Pair>,
 }
 
 impl Assignments {
@@ -79,17 +81,17 @@ impl Assignments {
     }
 
     /// Returns whether a helper has this pair.
-    pub(super) fn has(&self, pair: Pair) -> bool {
+    pub(crate) fn has(&self, pair: Pair) -> bool {
         self.at(pair).is_some()
     }
 
     /// Returns the number of pairs that helpers have.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
 
     /// Returns the number of helpers.
-    pub(super) fn helpers(&self) -> usize {
+    pub(crate) fn helpers(&self) -> usize {
         self.helpers
             .as_ref()
             .map_or(0, |helpers| helpers.list.len())
@@ -150,83 +152,95 @@ impl Assignments {
     }
 }
 
-impl Worker {
-    /// Returns whether this worker is a helper. A helper may lose its core at any time, so it
-    /// defers nothing.
-    #[must_use]
-    pub fn helps(&self) -> bool {
-        self.assignments.helps
-    }
-
+impl Assignments {
     /// Sets the helpers of this worker.
-    pub(super) fn set_helpers(&mut self, helpers: Arc<Helpers>) {
+    pub(crate) fn set_helpers(&mut self, helpers: Arc<Helpers>) {
         register_waiter(Arc::clone(&helpers));
-        self.assignments.backoffs = vec![Backoff::default(); helpers.list.len()];
-        self.assignments.eager = helpers.eager;
-        self.assignments.helpers = Some(helpers);
+        self.backoffs = vec![Backoff::default(); helpers.list.len()];
+        self.eager = helpers.eager;
+        self.helpers = Some(helpers);
     }
 
-    /// Notes a batch of a pair in this round.
+    /// Notes the last batch of the switch, which was of this pair.
     #[inline]
-    pub(super) fn note_batch(&mut self, port: PortId, pair: u16) {
-        let Some(helpers) = &self.assignments.helpers else {
+    pub(crate) fn note_batch(&mut self, switch: &Switch<GuestPort>, pair: Pair) {
+        let Some(helpers) = &self.helpers else {
             return;
         };
         // A port with a rate limit stays here: only its home worker has a timer for it.
-        if self.switch.limits_from_guest(port) {
+        if switch.limits_from_guest(pair.0) {
             return;
         }
-        let (backlog, switch) = (helpers.settings.backlog, &self.switch);
+        let backlog = helpers.settings.backlog;
         let batch = (switch.last_frames() as u64, switch.last_load());
-        let candidate = || ((port, pair), switch.last_receiver());
-        self.assignments.note(batch, backlog, candidate);
+        self.note(batch, backlog, || (pair, switch.last_receiver()));
     }
 
-    /// Ends a round: checks the assignments, and assigns another pair if there is too much to do.
+    /// Ends a round of a worker that started at `started`: checks the assignments, and assigns
+    /// another pair if there is too much to do. `leave` is called with that pair before a helper
+    /// may serve it. [`Assignments::next_returned`] has the pairs that came back.
     #[inline]
-    pub(super) fn assign_or_take_back(&mut self, now: Duration) {
-        if !self.assignments.list.is_empty() {
-            self.check_assignments(now);
+    pub(crate) fn end_worker_round(
+        &mut self,
+        (started, now): (Instant, Duration),
+        switch: &Switch<GuestPort>,
+        guests: &Guests,
+        leave: impl FnOnce(Pair),
+    ) {
+        if !self.list.is_empty() {
+            self.check_assignments(started, now, guests);
         }
-        if self.assignments.long > 1 || self.assignments.rounds > 0 || self.assignments.eager {
-            let candidate = self.assignments.end_round(now);
+        if self.long > 1 || self.rounds > 0 || self.eager {
+            let candidate = self.end_round(now);
             // Later frames must not overtake pending ones.
             if let Some(candidate) = candidate
-                && !self.switch.has_pending()
+                && !switch.has_pending()
             {
-                self.assign(candidate, now);
+                self.assign(candidate, now, guests, leave);
             }
         } else {
-            (self.assignments.long, self.assignments.last) = (0, None);
+            (self.long, self.last) = (0, None);
         }
+    }
+
+    /// Returns a pair that came back from a helper: its home serves it again.
+    #[inline]
+    pub(crate) fn next_returned(&mut self) -> Option<Pair> {
+        self.returned.pop()
     }
 
     #[cold]
-    fn assign(&mut self, (pair, receiver): Candidate, now: Duration) {
-        let Some(helpers) = self.assignments.helpers.clone() else {
+    fn assign(
+        &mut self,
+        (pair, receiver): Candidate,
+        now: Duration,
+        guests: &Guests,
+        leave: impl FnOnce(Pair),
+    ) {
+        let Some(helpers) = self.helpers.clone() else {
             return;
         };
-        let backoffs = &self.assignments.backoffs;
+        let backoffs = &self.backoffs;
         let ready = |at: usize| backoffs[at].is_over(now) && !helpers.list[at].handoff.is_full();
-        if now < self.assignments.choose_after || !(0..helpers.list.len()).any(ready) {
+        if now < self.choose_after || !(0..helpers.list.len()).any(ready) {
             return;
         }
-        let (states, hash) = (CoreStates::now(&self.guests), spread(pair));
+        let (states, hash) = (CoreStates::now(guests), spread(pair));
         let chosen = helpers.choose(states.as_ref(), receiver, current_core(), hash, ready);
         let Some(number) = chosen else {
             if states.is_some() {
-                self.assignments.choose_after = now + VCPU_CHECK_INTERVAL;
+                self.choose_after = now + VCPU_CHECK_INTERVAL;
             }
             return;
         };
         let helper = &helpers.list[number];
-        // The pair belongs to the helper when it is in a slot, so it leaves the active list before.
-        self.active.remove(pair.0, pair.1);
+        // The pair belongs to the helper when it is in a slot.
+        leave(pair);
         let Some((slot, wake)) = helper.handoff.assign(pair.0, pair.1) else {
-            self.activate(pair.0, pair.1);
+            self.returned.push(pair);
             return;
         };
-        self.assignments.list.push(Assignment {
+        self.list.push(Assignment {
             pair,
             helper: number,
             slot,
@@ -238,14 +252,14 @@ impl Worker {
         }
     }
 
-    fn check_assignments(&mut self, now: Duration) {
-        if now >= self.assignments.check_guests_after {
-            self.assignments.check_guests_after = now + VCPU_CHECK_INTERVAL;
-            self.yield_to_guests();
+    fn check_assignments(&mut self, started: Instant, now: Duration, guests: &Guests) {
+        if now >= self.check_guests_after {
+            self.check_guests_after = now + VCPU_CHECK_INTERVAL;
+            self.yield_to_guests(started, guests);
         }
         let mut at = 0;
-        while let Some(assignment) = self.assignments.list.get_mut(at) {
-            let helpers = self.assignments.helpers.as_ref();
+        while let Some(assignment) = self.list.get_mut(at) {
+            let helpers = self.helpers.as_ref();
             let Some(helper) = helpers.and_then(|helpers| helpers.list.get(assignment.helper))
             else {
                 return;
@@ -253,14 +267,14 @@ impl Worker {
             let progress = helper.handoff.progress(assignment.slot);
             if progress != assignment.progress {
                 (assignment.progress, assignment.until) = (progress, now + STALL_TIMEOUT);
-                self.assignments.backoffs[assignment.helper].succeeded();
+                self.backoffs[assignment.helper].succeeded();
             }
             let stalled = now > assignment.until;
             if helper.handoff.is_back(assignment.slot) || stalled {
                 if stalled {
-                    self.assignments.backoffs[assignment.helper].failed(now);
+                    self.backoffs[assignment.helper].failed(now);
                 }
-                self.take_back(at);
+                self.take_back(at, started);
             } else {
                 at += 1;
             }
@@ -269,41 +283,39 @@ impl Worker {
 
     /// Takes pairs back from helpers beside which a guest runs now, if the kernel reports that.
     #[cold]
-    fn yield_to_guests(&mut self) {
-        let (Some(states), Some(helpers)) =
-            (CoreStates::now(&self.guests), &self.assignments.helpers)
-        else {
+    fn yield_to_guests(&mut self, started: Instant, guests: &Guests) {
+        let (Some(states), Some(helpers)) = (CoreStates::now(guests), &self.helpers) else {
             return;
         };
-        let near_guests: Vec<Pair> = (self.assignments.list.iter())
+        let near_guests: Vec<Pair> = (self.list.iter())
             .filter(|assignment| helpers.is_beside_a_guest(assignment.helper, &states))
             .map(|assignment| assignment.pair)
             .collect();
-        for (port, pair) in near_guests {
-            self.take_back_pair(port, pair);
+        for pair in near_guests {
+            self.take_back_pair(pair, started);
         }
     }
 
     /// Takes a pair back, if a helper has it.
-    pub(super) fn take_back_pair(&mut self, port: PortId, pair: u16) {
-        if let Some(at) = self.assignments.at((port, pair)) {
-            self.take_back(at);
+    pub(crate) fn take_back_pair(&mut self, pair: Pair, started: Instant) {
+        if let Some(at) = self.at(pair) {
+            self.take_back(at, started);
         }
     }
 
     /// Takes all pairs back.
-    pub(super) fn take_back_all(&mut self) {
-        while !self.assignments.list.is_empty() {
-            self.take_back(0);
+    #[inline]
+    pub(crate) fn take_back_all(&mut self, started: Instant) {
+        while !self.list.is_empty() {
+            self.take_back(0, started);
         }
     }
 
-    /// Takes an assignment back, as soon as the helper is not in a chunk, and makes its pair
-    /// active.
+    /// Takes an assignment back, as soon as the helper is not in a chunk.
     #[cold]
-    fn take_back(&mut self, at: usize) {
-        let assignment = self.assignments.list.swap_remove(at);
-        let Some(helper) = self.assignments.helper(assignment.helper).cloned() else {
+    fn take_back(&mut self, at: usize, started: Instant) {
+        let assignment = self.list.swap_remove(at);
+        let Some(helper) = self.helper(assignment.helper).cloned() else {
             return;
         };
         let mut looks = 0u32;
@@ -319,9 +331,8 @@ impl Worker {
                 std::hint::spin_loop();
             }
         };
-        let now = self.started.elapsed();
-        self.assignments.learn(&assignment, reason, now);
-        self.activate(assignment.pair.0, assignment.pair.1);
+        self.learn(&assignment, reason, started.elapsed());
+        self.returned.push(assignment.pair);
     }
 }
 
