@@ -7,8 +7,11 @@ use std::process::Command;
 
 use e2e::paths::{binary, root};
 
+#[path = "structure/shape.rs"]
+mod shape;
+
 /// Files of production code stay below this many lines.
-const LONGEST_FILE: usize = 600;
+const LONGEST_FILE: usize = 800;
 /// Crates in which the compiler refuses `unsafe`.
 const SAFE_CRATES: [&str; 5] = ["api", "config", "control", "policy", "wire"];
 

@@ -261,8 +261,8 @@ impl GroupedBatch {
         }
     }
 
-    /// Does the lookups of [`GroupedBatch::find_all`]. `BYTES`: the bytes of each flow are counted. Not
-    /// inlined: with one lookup site, the lookup is inlined here.
+    /// Does the lookups of [`GroupedBatch::find_all`]. `BYTES`: the bytes of each flow are counted.
+    /// Not inlined: with one lookup site, the lookup is inlined here.
     #[inline(never)]
     fn find_flows<const BYTES: bool>(
         &mut self,

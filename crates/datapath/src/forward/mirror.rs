@@ -1,5 +1,5 @@
-//! Mirrors: copies of frames to another port. This module selects the frames, [`crate::forward::tap`] sees
-//! them, and the fabric delivers the copies.
+//! Mirrors: copies of frames to another port. This module selects the frames, `tap` sees them, and
+//! the fabric delivers the copies.
 
 use channel::capture::Way;
 use channel::mirrors::Mirror as MirrorConfig;
