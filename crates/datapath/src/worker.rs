@@ -186,7 +186,7 @@ impl Worker {
         self.drop_control();
         let token = EventData::new_u64(TOKEN_ANSWERS);
         epoll::add(&self.events.epoll, &answers, token, EventFlags::IN)?;
-        *self.control.upcalls() = Some(upcalls);
+        self.control.set_upcalls(Some(upcalls));
         self.control.answers = Some(answers);
         Ok(())
     }
@@ -225,7 +225,7 @@ impl Worker {
         if let Some(answers) = self.control.answers.take() {
             let _ = epoll::delete(&self.events.epoll, &answers);
         }
-        *self.control.upcalls() = None;
+        self.control.set_upcalls(None);
     }
 
     /// Starts to serve a port's queue pair, of which this worker is the only server.

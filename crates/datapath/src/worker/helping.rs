@@ -145,7 +145,8 @@ impl Worker {
         if now.saturating_sub(self.upkeep.last_tick) >= TICK_INTERVAL {
             self.tick(now);
         }
-        if !assigned && !self.switch.has_work() && own.helper.handoff.prepare_sleep() {
+        let idle = !assigned && !self.switch.has_work() && !self.control.take_unfinished();
+        if idle && own.helper.handoff.prepare_sleep() {
             self.wait_for_events(None);
             own.helper.handoff.woke();
         } else if assigned {

@@ -174,6 +174,11 @@ impl Worker {
             std::thread::yield_now();
             return self.wait_for_events(Some(Duration::ZERO));
         }
+        if self.control.take_unfinished() {
+            // The worker that has the ring may need this core.
+            std::thread::yield_now();
+            return self.wait_for_events(Some(Duration::ZERO));
+        }
         self.pacing.awake = 0;
         self.pacing.sleeps = self.pacing.sleeps.wrapping_add(1);
         let measured = self.pacing.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender as Outbox};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::shared;
 use channel::supervision::Poll;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
@@ -19,7 +18,7 @@ use super::fair::FairQueue;
 use super::handle::{Notice, Notices, WorkerHandle};
 use super::helping;
 use super::paused::PausedPairs;
-use super::rings::ControlRings;
+use super::rings::{ControlRings, UpcallRing};
 use super::suppressed_kicks::SuppressedKicks;
 use super::{Events, Pacing, TOKEN_INBOX, Upkeep, Worker};
 use crate::forward::cycles::TickRate;
@@ -52,7 +51,7 @@ pub(crate) fn spawn_all(
     let (notices, notices_out) = mpsc::channel();
     let notices_bell = Arc::new(sys::event::create()?);
     let receiver = Notices::new(notices_out, notices_bell.clone());
-    let upcalls = Arc::default();
+    let upcalls = UpcallRing::default();
     let worker = |switch| {
         let notify = (notices.clone(), notices_bell.clone());
         prepare(switch, (poll, started), Arc::clone(&upcalls), notify)
@@ -76,7 +75,7 @@ pub(crate) fn spawn_all(
 fn prepare(
     switch: Switch<GuestPort>,
     (poll, now): (Poll, Instant),
-    upcalls: Arc<Mutex<Option<shared::Sender>>>,
+    upcalls: UpcallRing,
     (notices, notices_bell): (Outbox<Notice>, Arc<OwnedFd>),
 ) -> io::Result<(Worker, WorkerHandle)> {
     let (jobs, inbox) = mpsc::channel();
