@@ -8,8 +8,11 @@ use std::process::Command;
 use e2e::paths::{binary, root};
 use serde_json::Value;
 
+#[path = "structure/shape.rs"]
+mod shape;
+
 /// Files of production code stay below this many lines.
-const LONGEST_FILE: usize = 600;
+const LONGEST_FILE: usize = 800;
 /// Crates in which the compiler refuses `unsafe`.
 const SAFE_CRATES: [&str; 6] = ["api", "client", "config", "control", "policy", "wire"];
 
@@ -54,7 +57,7 @@ fn row(line: &str) -> (String, Vec<String>) {
     (name.trim_matches('`').to_owned(), uses.collect())
 }
 
-/// The keys of a section of a manifest.
+/// The keys of a section of a manifest, with hyphens as in the names of folders.
 fn section(manifest: &str, title: &str) -> Vec<String> {
     let lines = manifest
         .lines()
@@ -63,7 +66,7 @@ fn section(manifest: &str, title: &str) -> Vec<String> {
     let lines = lines.take_while(|line| !line.starts_with('['));
     let keys = lines.filter_map(|line| line.split(['.', '=', ' ']).next());
     keys.filter(|key| !key.is_empty() && !key.starts_with('#'))
-        .map(str::to_owned)
+        .map(|key| key.replace('_', "-"))
         .collect()
 }
 
