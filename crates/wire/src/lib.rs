@@ -7,8 +7,7 @@
 //! are total and nothing panics, whatever a guest wrote.
 //!
 //! Nothing allocates except [`build`], which makes whole frames for tests and for control,
-//! [`neighbour_request`] and [`reject`], which build replies with it, and [`expression`], which
-//! parses texts; to match a frame with a parsed filter allocates nothing.
+//! [`neighbour_request`] and [`reject`], which build replies with it.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +15,6 @@ pub mod arp;
 pub mod build;
 pub mod checksum;
 pub mod ethernet;
-pub mod expression;
 pub mod flow;
 pub mod frame_class;
 pub mod hash;
