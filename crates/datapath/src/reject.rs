@@ -14,7 +14,7 @@ use crate::fabric::{Fabric, FrameInTransit};
 /// messages a second by default; `icmp_msgs_per_sec`, ip-sysctl.)
 pub(crate) const PER_SECOND: u32 = 200;
 // All generated frames fit into the header buffer.
-const _: () = assert!(wire::reject::MAX <= CAP && wire::neighbour_request::MAX <= CAP);
+const _: () = assert!(policy::reject::MAX <= CAP && policy::neighbour_request::MAX <= CAP);
 const SECOND: u64 = 1_000_000_000;
 
 /// Replies of a port in the current second.
@@ -55,7 +55,7 @@ impl<P: Port> Fabric<P> {
         bytes[..held].copy_from_slice(&headers[..held]);
         frame.payload.cursor().read(&mut bytes[held..end]);
         // The reply is allocated, as often as the budget permits: checked before.
-        let Some(reply) = wire::reject::refusal(&bytes[..end], whole) else {
+        let Some(reply) = policy::reject::refusal(&bytes[..end], whole) else {
             return;
         };
         if let Some(slot) = self.slot(from) {

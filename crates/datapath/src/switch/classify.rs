@@ -3,6 +3,7 @@
 //! Almost every frame is ordinary by its first bytes. Only the others are parsed further; so a port
 //! with port security needs no more of a frame than another one while no flow looks above Ethernet.
 
+use policy::frame_class::classify;
 use port::{Port, PortId};
 use wire::FrameClass;
 use wire::flow::FlowKey;
@@ -26,7 +27,7 @@ impl<P: Port> Fabric<P> {
         if security.is_open() {
             return key;
         }
-        let frame_class = FrameClass::of(headers, len);
+        let frame_class = classify(headers, len);
         let key = key.with_frame_class(frame_class);
         if security.needs_upcalls(&key) {
             key.with_l4_ports((number >> 16) as u16, number as u16)
@@ -48,6 +49,6 @@ impl<P: Port> Switch<P> {
     pub(super) fn classify(&mut self, index: usize) -> FrameClass {
         self.batch.deepen(index);
         let len = self.batch.frames()[index].len() as usize;
-        FrameClass::of(self.batch.frames()[index].headers.as_slice(), len)
+        classify(self.batch.frames()[index].headers.as_slice(), len)
     }
 }

@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
+use policy::frame_class::is_ordinary;
 use port::{Alike, DropReason, Frame, Port, PortId};
 use wire::flow::{FlowKey, PlainMask};
-use wire::frame_class::is_ordinary;
 use wire::packet::Parsed;
 
 use super::Switch;
