@@ -2,7 +2,7 @@
 //! written as a text that is read as the same, if it is not too long; a filter that was read judges
 //! any frame, as does its negation, the other way.
 
-use wire::expression::{ExpressionError, Filter, FrameText, MAX_TEXT};
+use filter::{ExpressionError, Filter, FrameText, MAX_TEXT};
 use wire::{MacAddr, Parsed};
 
 /// Two bytes: how many bytes of text follow; then the text, then a frame.

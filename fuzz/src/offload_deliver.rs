@@ -178,7 +178,7 @@ fn decided(frame: &[u8]) -> (FlowKey, FrameClass) {
     let parsed = Parsed::parse(headers, frame.len());
     (
         FlowKey::new(1, &parsed),
-        FrameClass::of(headers, frame.len()),
+        policy::frame_class::classify(headers, frame.len()),
     )
 }
 

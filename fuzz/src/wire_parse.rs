@@ -1,12 +1,12 @@
 //! The header parser: offsets lie within what was given, nothing is made of bytes that are not
 //! there, and the flow key says what was parsed.
 
+use policy::frame_class::{Neighbour, classify, is_ordinary};
+use policy::neighbour_request::{self, NeighbourRequest};
 use wire::flow::{FlowKey, FlowMask, KeyState, PLAIN_HEAD, PlainHead, PlainMask};
-use wire::frame_class::{FrameClass, Neighbour, is_ordinary};
-use wire::neighbour_request::NeighbourRequest;
 use wire::packet::{Fragment, L3, Parsed};
 use wire::vlan::{HeaderBuf, VlanTci};
-use wire::{EtherType, MacAddr, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
+use wire::{EtherType, FrameClass, MacAddr, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
 /// Two bytes of frame length, then the frame's first bytes.
 pub fn run(data: &[u8]) {
@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
 
 /// Frame classes: the quick check agrees with the full one, and both recognise neighbour discovery.
 fn frame_class(headers: &[u8], frame_len: usize) {
-    let frame_class = FrameClass::of(headers, frame_len);
+    let frame_class = classify(headers, frame_len);
     if Parsed::parse(headers, frame_len).l3 == L3::Hidden {
         assert_eq!(frame_class, FrameClass::Unparseable);
     }
@@ -44,7 +44,7 @@ fn frame_class(headers: &[u8], frame_len: usize) {
             FrameClass::Neighbour | FrameClass::NeighbourRequest
         ));
         let reply = request.reply(MacAddr([2; 6]));
-        assert!(reply.len() <= wire::neighbour_request::MAX);
+        assert!(reply.len() <= neighbour_request::MAX);
         assert_eq!(NeighbourRequest::in_frame(&reply, reply.len()), None);
     }
     assert_eq!(

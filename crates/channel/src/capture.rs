@@ -54,7 +54,7 @@ pub struct CaptureCommand {
     pub id: u32,
     /// Port whose frames are captured.
     pub port: PortId,
-    /// A text of [`wire::expression::filter`].
+    /// A text of the crate `filter`.
     pub filter: String,
     /// Most bytes of each frame.
     pub snaplen: u32,

@@ -25,7 +25,7 @@ pub struct Mirror {
     pub segments: Vec<SegmentId>,
     /// Copies the frames that any port sends.
     pub everything: bool,
-    /// Filter of those frames: a text of [`wire::expression::filter`].
+    /// Filter of those frames: a text of the crate `filter`.
     pub filter: String,
 }
 

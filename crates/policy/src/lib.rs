@@ -22,6 +22,10 @@
 //!   [`port_security`].
 //! * Access lists apply to every frame on ingress from its sender and on egress to a receiver: see
 //!   [`acl`].
+//!
+//! Of single frames, the crate has what these rules need beyond the flow key: the class
+//! ([`frame_class`]), and the replies to neighbour requests ([`neighbour_request`]) and to rejected
+//! frames ([`reject`]).
 
 #![forbid(unsafe_code)]
 
@@ -29,10 +33,13 @@ pub mod acl;
 mod compile;
 mod decide;
 mod explain;
+pub mod frame_class;
 mod model;
+pub mod neighbour_request;
 mod outdated;
 pub mod port_security;
 mod program;
+pub mod reject;
 
 #[cfg(test)]
 mod tests;

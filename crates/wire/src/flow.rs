@@ -16,15 +16,17 @@
 //! operation (255 for those above).
 
 use crate::{
-    EtherType, FrameClass, MacAddr,
+    EtherType, MacAddr,
     packet::{Fragment, L3, Parsed},
 };
 
+mod frame_class;
 mod hash;
 mod mask;
 mod plain;
 mod text;
 
+pub use frame_class::FrameClass;
 pub use hash::MaskedHash;
 pub use mask::FlowMask;
 pub use plain::{PLAIN_HEAD, PlainHead, PlainMask};

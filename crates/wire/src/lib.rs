@@ -6,9 +6,8 @@
 //! (`new_checked`, [`packet::Parsed::parse`], [`segment::Segmenter::new`]); after that accessors
 //! are total and nothing panics, whatever a guest wrote.
 //!
-//! Nothing allocates except [`build`], which makes whole frames for tests and for control,
-//! [`neighbour_request`] and [`reject`], which build replies with it, and [`expression`], which
-//! parses texts; to match a frame with a parsed filter allocates nothing.
+//! Nothing allocates except [`build`], which makes whole frames for tests, and replies for control
+//! and the switch.
 
 #![forbid(unsafe_code)]
 
@@ -16,16 +15,12 @@ pub mod arp;
 pub mod build;
 pub mod checksum;
 pub mod ethernet;
-pub mod expression;
 pub mod flow;
-pub mod frame_class;
 pub mod hash;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
-pub mod neighbour_request;
 pub mod packet;
-pub mod reject;
 pub mod segment;
 pub mod tcp;
 pub mod udp;
@@ -36,10 +31,10 @@ mod bytes;
 
 pub use checksum::Sum;
 pub use ethernet::{EtherType, MacAddr};
-pub use flow::{FlowKey, FlowMask};
-pub use frame_class::FrameClass;
+pub use flow::{FlowKey, FlowMask, FrameClass};
 pub use packet::Parsed;
 pub use vlan::{HeaderBuf, VlanTci};
+pub use wrapped::LLC_LEN;
 
 /// Bytes of a frame that are copied to private memory and parsed. The longest header the switch
 /// acts on (Ethernet 14, tag 4, IPv4 60, TCP 60) is 138; the rest is room for IPv6 extension

@@ -4,8 +4,9 @@
 use crate::bytes::{array, be16};
 use crate::ethernet::EtherType;
 
-/// Bytes behind an EtherType that are parsed: LLC and SNAP (RFC 1042).
-pub(crate) const PARSED: usize = 8;
+/// Bytes behind the EtherType of a frame without IP and ARP that are parsed at most: LLC and SNAP
+/// (RFC 1042).
+pub const LLC_LEN: usize = 8;
 
 /// The first EtherType; what is smaller is a length, and LLC follows (IEEE 802.3).
 const FIRST_TYPE: u16 = 0x600;
@@ -37,7 +38,7 @@ pub(crate) fn hides(ethertype: EtherType, behind: &[u8]) -> bool {
     }
 }
 
-fn snap_hides(snap: &[u8; PARSED]) -> bool {
+fn snap_hides(snap: &[u8; LLC_LEN]) -> bool {
     let known = matches!(
         EtherType(be16(snap, 6)),
         EtherType::IPV4
@@ -46,7 +47,7 @@ fn snap_hides(snap: &[u8; PARSED]) -> bool {
             | EtherType::VLAN
             | EtherType::SERVICE_VLAN
     );
-    known && OUIS.contains(&array::<PARSED, 3>(snap, 3))
+    known && OUIS.contains(&array::<LLC_LEN, 3>(snap, 3))
 }
 
 #[cfg(test)]

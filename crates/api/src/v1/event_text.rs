@@ -10,7 +10,7 @@ use super::{Action, EventKind, FieldChange, ProcessChange, Progress, Requester};
 /// Most characters of the differences in one line.
 const CHANGES_MAX: usize = 400;
 /// Most characters of a text of foreign origin.
-const TEXT_MAX: usize = 512;
+pub const TEXT_MAX: usize = 512;
 
 /// Returns a text of foreign origin without control characters, and truncated.
 #[must_use]

@@ -7,7 +7,7 @@ use api::v1::{
     StatsDocument,
 };
 use channel::mirrors::MAX_MIRRORS;
-use wire::expression::Filter;
+use filter::Filter;
 
 use super::check::{At, count, exists, name, one_of_segments, quoted};
 use super::invalid::{Invalid, Place};

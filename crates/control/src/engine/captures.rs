@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use api::v1::{CAPTURE_BUFFER, CaptureDirection, CaptureQuery, Problem, ProblemKind};
 use channel::capture::{CaptureCommand, MAX_CAPTURES, MAX_RING, MIN_RING, Region, Way};
 use channel::switching::{SwitchCommand, SwitchEvent};
+use filter::Filter;
 use port::PortId;
-use wire::expression::Filter;
 
 use super::{Engine, unavailable};
 use crate::command::StartedCapture;

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use channel::records::Upcall;
 use channel::switching::PortPhase;
+use policy::neighbour_request::NeighbourRequest;
 use policy::port_security::{Bindings, Owner};
 use policy::{Action, Decision, Ingress, Lookup, PortId, SegmentId, decide};
-use wire::neighbour_request::NeighbourRequest;
 use wire::{FlowKey, MacAddr, Parsed};
 
 use super::Engine;

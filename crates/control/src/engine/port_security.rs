@@ -7,11 +7,11 @@ use std::time::Duration;
 use api::v1::{PortSecurityStatus, PortSpec};
 use channel::records::Upcall;
 use channel::switching::{PortPhase, Station, StationUse};
+use policy::frame_class::{Neighbour, classify};
 use policy::port_security::{Addresses, Bindings, Macs, PortSecurity, PortSecurityTable};
 use policy::{Action, CompileError, Decision, Lookup, Model, Program, SegmentId, decide};
 use port::{DropReason, PortId};
-use wire::frame_class::Neighbour;
-use wire::{FlowKey, FrameClass, MacAddr};
+use wire::{FlowKey, MacAddr};
 
 use super::Engine;
 use crate::learning::{Effect, View};
@@ -101,7 +101,7 @@ impl Engine {
         if port_security.is_open() || headers.is_empty() {
             return key;
         }
-        let frame_class = FrameClass::of(headers, frame_len);
+        let frame_class = classify(headers, frame_len);
         let key = key.with_frame_class(frame_class);
         if !port_security.needs_upcalls(&key) {
             return key;

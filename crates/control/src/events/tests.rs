@@ -7,6 +7,8 @@ use api::v1::{EVENTS_KEPT, EventsFilter, PortState, Progress};
 use hyper::body::Body;
 use serde_json::json;
 
+use api::v1::event_text;
+
 use super::ring::Id;
 use super::*;
 
@@ -253,7 +255,7 @@ fn times_are_utc() {
         (1_767_225_599, "2025-12-31T23:59:59.007Z"),
     ] {
         assert_eq!(
-            text::time(std::time::Duration::new(seconds, 7_999_999)),
+            event_text::time(std::time::Duration::new(seconds, 7_999_999)),
             expected
         );
     }
@@ -296,7 +298,7 @@ fn foreign_text_has_no_control_characters() {
         reason: Some(reason),
     });
     assert!(
-        !line.chars().any(char::is_control) && line.len() < 2 * TEXT_MAX,
+        !line.chars().any(char::is_control) && line.len() < 2 * event_text::TEXT_MAX,
         "{line}"
     );
 }

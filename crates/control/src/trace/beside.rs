@@ -8,9 +8,9 @@ use api::v1::{
 };
 use channel::capture::Way;
 use channel::mirrors::Mirror;
+use filter::Filter;
 use policy::{PortId, SegmentId};
 use wire::MacAddr;
-use wire::expression::Filter;
 
 use super::frame::Frame;
 use super::words::list;

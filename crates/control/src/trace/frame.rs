@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use api::v1::{Problem, ProblemKind, TraceFrame};
-use wire::expression::frame::Body;
-use wire::expression::{Filter, FrameText};
+use filter::frame::Body;
+use filter::{Filter, FrameText};
 use wire::packet::{Fragment, L3};
 use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{FlowKey, MacAddr, Parsed, SNAPSHOT, arp, icmp, tcp, udp};

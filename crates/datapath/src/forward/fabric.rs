@@ -11,7 +11,7 @@ use port::{Batch, Cost, DropReason, Offload, Outgoing, Payload, Port, PortId, SH
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
-use wire::{FrameClass, MacAddr, SNAPSHOT};
+use wire::{MacAddr, SNAPSHOT};
 
 use crate::forward::cycles::BYTES_PER_LOAD;
 use crate::forward::flow_batch::ActionBatch;
@@ -613,7 +613,7 @@ impl<P: Port> Fabric<P> {
         bytes[..held].copy_from_slice(&headers[..held]);
         frame.payload.cursor().read(&mut bytes[held..end]);
         // The reply is allocated, as often as the budget permits: checked before.
-        let Some(reply) = wire::reject::refusal(&bytes[..end], whole) else {
+        let Some(reply) = policy::reject::refusal(&bytes[..end], whole) else {
             return;
         };
         if let Some(slot) = self.slot(from) {
@@ -651,7 +651,7 @@ impl<P: Port> Fabric<P> {
         if security.is_open() {
             return key;
         }
-        let frame_class = FrameClass::of(headers, len);
+        let frame_class = policy::frame_class::classify(headers, len);
         let key = key.with_frame_class(frame_class);
         if security.needs_upcalls(&key) {
             key.with_l4_ports((number >> 16) as u16, number as u16)

@@ -16,10 +16,10 @@ use std::ops::Range;
 
 use flow_table::{FlowTable, Probe};
 use policy::Action;
+use policy::frame_class::is_ordinary;
 use port::{Alike, BATCH, Batch, DropReason, Frame, PortId};
 use wire::FrameClass;
 use wire::flow::{FlowKey, PlainMask};
-use wire::frame_class::is_ordinary;
 use wire::packet::Parsed;
 
 use crate::ports::offload;
@@ -241,7 +241,7 @@ impl GroupedBatch {
     fn classify(&mut self, index: usize) -> FrameClass {
         self.batch.deepen(index);
         let len = self.batch.frames()[index].len() as usize;
-        FrameClass::of(self.batch.frames()[index].headers.as_slice(), len)
+        policy::frame_class::classify(self.batch.frames()[index].headers.as_slice(), len)
     }
 
     /// Appends the actions of the flow batches from `at` on, up to the first one without a flow.

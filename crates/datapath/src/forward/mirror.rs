@@ -3,10 +3,10 @@
 
 use channel::capture::Way;
 use channel::mirrors::Mirror as MirrorConfig;
+use filter::{ExpressionError, Filter};
 use policy::{Ingress, Program, SegmentId};
 use port::{DropReason, PortId};
 use wire::Parsed;
-use wire::expression::{ExpressionError, Filter};
 
 /// One mirror, shared by all workers.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use wire::vlan::CAP;
 /// messages a second by default; `icmp_msgs_per_sec`, ip-sysctl.)
 pub(crate) const PER_SECOND: u32 = 200;
 // All generated frames fit into the header buffer.
-const _: () = assert!(wire::reject::MAX <= CAP && wire::neighbour_request::MAX <= CAP);
+const _: () = assert!(policy::reject::MAX <= CAP && policy::neighbour_request::MAX <= CAP);
 const SECOND: u64 = 1_000_000_000;
 
 /// Replies of a port in the current second.

@@ -9,9 +9,9 @@ mod clock;
 use std::sync::Arc;
 
 use channel::capture::{Seen, Way, Writer};
+use filter::Filter;
 use policy::Program;
 use port::{DropReason, Offload, Payload, PortId};
-use wire::expression::Filter;
 use wire::{Parsed, SNAPSHOT};
 
 use self::clock::Clock;

@@ -6,10 +6,10 @@
 //! frame's own headers.
 
 use memory::Segment;
+use policy::frame_class::parsed_extent;
 use port::counters::Traffic;
 use port::{DropReason, Gso, Offload, Outgoing, PartialChecksum, Payload, Port};
 use wire::checksum::{Sum, complete_partial};
-use wire::frame_class::parsed_extent;
 use wire::packet::{L3, Parsed};
 use wire::segment::{GsoError, GsoKind, MAX_SEGMENTS, Segmenter};
 use wire::vlan::{CAP, HEADROOM};

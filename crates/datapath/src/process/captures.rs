@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use channel::capture::{CaptureCommand, MAX_CAPTURES, Region};
 use channel::switching::SwitchEvent;
+use filter::Filter;
 use port::PortId;
-use wire::expression::Filter;
 
 use crate::forward::tap::Tap;
 use crate::worker::workers::Workers;

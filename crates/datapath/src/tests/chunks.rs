@@ -8,6 +8,7 @@ use std::sync::Arc;
 use channel::capture::{MIN_RING, Region, Way};
 use channel::records::{Answer, Upcall};
 use common::{NoUpcalls, guest};
+use filter::Filter;
 use policy::Action;
 use port::counters::Counters;
 use port::{DropReason, PortId};
@@ -15,7 +16,6 @@ use testkit::features::{CSUM, VERSION_1};
 use testkit::net::{NEEDS_CSUM, NetHeader, NetOptions};
 use testkit::packets::{Flow, mac, udp};
 use wire::MacAddr;
-use wire::expression::Filter;
 use wire::flow::{FlowKey, FlowMask};
 
 use crate::forward::switch::{Chunk, RecentUpcalls, Switch, UpcallSink};

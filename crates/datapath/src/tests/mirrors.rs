@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use channel::capture::{MIN_RING, Region, Way};
 use channel::mirrors::Mirror as SwitchCommand;
+use filter::Filter;
 use policy::SegmentId;
 use port::counters::Traffic;
 use port::{Accepts, Offload, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp, vlan_tagged};
-use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED};
 use crate::forward::mirror::Mirror;

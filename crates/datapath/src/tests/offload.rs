@@ -15,7 +15,7 @@ use wire::flow::FlowKey;
 use wire::packet::Parsed;
 use wire::segment::GsoKind;
 use wire::vlan::CAP;
-use wire::{EtherType, FrameClass, MacAddr, VlanTci};
+use wire::{EtherType, MacAddr, VlanTci};
 
 use super::bench::{BLUE, Bench, Move::*, offload};
 use crate::ports::offload::{Delivered, Fitter, check};
@@ -138,7 +138,7 @@ fn completing_a_checksum_does_not_change_decided_fields() {
     let decided = |frame: &[u8]| {
         let headers = &frame[..frame.len().min(CAP)];
         let key = FlowKey::new(1, &Parsed::parse(headers, frame.len()));
-        (key, FrameClass::of(headers, frame.len()))
+        (key, policy::frame_class::classify(headers, frame.len()))
     };
     // Ports of DHCP, types of neighbour discovery, of frames, and of tags without a VLAN.
     let values = [

@@ -2,13 +2,13 @@
 
 use channel::capture::{MIN_RING, Region, Way};
 use channel::records::Answer;
+use filter::Filter;
 use policy::Action;
 use policy::port_security::{Macs, PortSecurity};
 use port::{DropReason, Offload, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp, vlan_tagged};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
-use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*};
 use crate::forward::pending_upcalls::{FRAMES_PER_PORT, UPCALLS_PER_PORT};

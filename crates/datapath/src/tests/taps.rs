@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use channel::capture::{MIN_RING, Reader, Region, Way};
+use filter::Filter;
 use policy::Action;
 use port::{DropReason, MAX_FRAME, Offload, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp, vlan_tagged};
-use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*};
 use crate::forward::pending_upcalls::UPCALL_TIMEOUT_MS;

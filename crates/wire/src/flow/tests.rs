@@ -307,6 +307,17 @@ proptest! {
         prop_assert_ne!(hash.hash(&k), MaskedHash::new(&mask, seed ^ 1).hash(&k));
         prop_assert_eq!(FlowKey::from_words(*k.words()), k);
     }
+
+    #[test]
+    fn a_frame_class_comes_back_from_a_key(bits in 0u8..8, words: [u64; 8]) {
+        let frame_class = FrameClass::from_bits(bits);
+        let key = FlowKey::from_words(words);
+        let with = key.with_frame_class(frame_class);
+        prop_assert_eq!(with.frame_class(), frame_class);
+        let fields = |key: &FlowKey| (key.vlan(), key.ethertype(), key.in_port());
+        prop_assert_eq!(fields(&with), fields(&key));
+        prop_assert_eq!(with.with_vlan(Some(9)).frame_class(), frame_class);
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 use proptest::{collection::vec, prelude::*};
 
+use crate::SNAPSHOT;
 use crate::flow::{FlowKey, KeyState};
 use crate::packet::{L3, Parsed};
-use crate::{FrameClass, SNAPSHOT};
 
 /// Encapsulation around a packet.
 #[derive(Clone, Copy, Debug)]
@@ -118,9 +118,6 @@ proptest! {
         let (ethertype, layers) = unwrapped(p.ethertype.0, behind);
         if layers > 0 && matches!(ethertype, 0x0800 | 0x0806 | 0x86dd) {
             prop_assert_eq!(p.l3, L3::Hidden);
-        }
-        if p.l3 == L3::Hidden {
-            prop_assert_eq!(FrameClass::of(&frame, frame.len()), FrameClass::Unparseable);
         }
         let key = FlowKey::new(1, &p);
         prop_assert_eq!(key.state() == KeyState::HIDDEN, p.l3 == L3::Hidden);

@@ -8,10 +8,10 @@ use api::v1::{
     TraceMirror, TraceOutcome, TraceRequest, TracedFlow,
 };
 use channel::flows::{FoundFlow, MAX_KEYS};
+use filter::FrameText;
 use policy::port_security::Bindings;
 use policy::{Decision, Lookup, SegmentId, Step, explain};
 use port::PortId;
-use wire::expression::FrameText;
 use wire::{FlowKey, MacAddr};
 
 use crate::engine::port_security::Known;

@@ -10,7 +10,7 @@ use channel::records::{Answer, Upcall};
 use channel::switching::{PortPhase, SwitchEvent};
 use port::PortId;
 use wire::build::PacketBuilder;
-use wire::{FlowKey, FrameClass, MacAddr, Parsed};
+use wire::{FlowKey, MacAddr, Parsed};
 
 use super::super::Engine;
 
@@ -86,7 +86,8 @@ fn send_numbered(
 ) -> Answer {
     let frame = frame.build();
     let parsed = Parsed::parse(&frame, frame.len());
-    let key = FlowKey::new(port, &parsed).with_frame_class(FrameClass::of(&frame, frame.len()));
+    let key = FlowKey::new(port, &parsed)
+        .with_frame_class(policy::frame_class::classify(&frame, frame.len()));
     let upcall = Upcall {
         id: 7,
         key: *key.with_l4_ports(0, number).words(),

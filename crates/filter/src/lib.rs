@@ -1,14 +1,17 @@
-//! Two small languages about frames: [`filter`] matches frames, in the syntax of pcap-filter(7);
-//! [`frame`] describes one frame, much as tcpdump prints it.
+//! Two small languages about frames: a filter [`expression`] matches frames, in the syntax of
+//! pcap-filter(7); [`frame`] describes one frame, much as tcpdump prints it.
 //!
 //! Texts come from operators and from clients of the API: they are bounded in length and nesting,
 //! and errors have a column. No text panics, and none recurses deeper than [`MAX_DEPTH`].
+//! To match a frame with a parsed filter allocates nothing.
 
-pub mod filter;
+#![forbid(unsafe_code)]
+
+pub mod expression;
 pub mod frame;
 mod lexer;
 
-pub use filter::Filter;
+pub use expression::Filter;
 pub use frame::FrameText;
 
 /// Bytes that a text may have.

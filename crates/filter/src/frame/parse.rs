@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use wire::EtherType;
+
 use super::text::echo;
 use super::{Body, EXPERIMENTAL, FrameText, MAX_PAYLOAD};
-use crate::EtherType;
-use crate::expression::ExpressionError;
-use crate::expression::lexer::{Kind, Tokens, number};
+use crate::ExpressionError;
+use crate::lexer::{Kind, Tokens, number};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
@@ -160,7 +161,7 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
 
 fn flags(tokens: &mut Tokens<'_>) -> u16 {
     let mut flags = 0;
-    while let Some((_, bit)) = crate::tcp::FLAGS
+    while let Some((_, bit)) = wire::tcp::FLAGS
         .iter()
         .find(|(word, _)| tokens.take_word(word))
     {

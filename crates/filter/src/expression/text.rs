@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use wire::{EtherType, icmp, tcp, udp};
+
 use super::{Filter, Holder, Node, Prefix, Primitive, Side, Version, width};
-use crate::{EtherType, icmp, tcp, udp};
 
 /// Protocols that have a word of their own.
 pub(super) const PROTOCOLS: [(&str, Option<Version>, u8); 6] = [

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use wire::{EtherType, tcp, udp};
+
 use super::text::{ETHERTYPES, PROTOCOLS};
 use super::{Holder, Node, Prefix, Primitive, Side, Version};
-use crate::expression::lexer::{Kind, Token, Tokens, number};
-use crate::expression::{ExpressionError, MAX_DEPTH, MAX_NODES};
-use crate::{EtherType, tcp, udp};
+use crate::lexer::{Kind, Token, Tokens, number};
+use crate::{ExpressionError, MAX_DEPTH, MAX_NODES};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 

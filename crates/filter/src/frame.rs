@@ -16,9 +16,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::ExpressionError;
-use crate::build::{PacketBuilder, TcpFields};
-use crate::{EtherType, MacAddr, VlanTci, arp};
+use wire::build::{PacketBuilder, TcpFields};
+use wire::{EtherType, MacAddr, VlanTci, arp};
+
+use crate::ExpressionError;
 
 mod parse;
 mod text;
@@ -63,7 +64,7 @@ pub enum Body {
         src: SocketAddr,
         /// To where.
         dst: SocketAddr,
-        /// Flags, see [`crate::tcp`]; the low eight.
+        /// Flags, see [`wire::tcp`]; the low eight.
         flags: u16,
     },
     /// UDP.

@@ -1,6 +1,8 @@
 use super::*;
-use crate::{SNAPSHOT, VlanTci, build::PacketBuilder, build::TcpFields};
+use proptest::collection::vec;
 use proptest::prelude::*;
+use wire::build::{PacketBuilder, TcpFields};
+use wire::{SNAPSHOT, VlanTci};
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -14,7 +16,7 @@ fn ip(text: &str) -> Ipv6Addr {
 }
 
 fn of(frame: &[u8]) -> FrameClass {
-    FrameClass::of(&frame[..frame.len().min(SNAPSHOT)], frame.len())
+    classify(&frame[..frame.len().min(SNAPSHOT)], frame.len())
 }
 
 fn built(builder: &PacketBuilder) -> FrameClass {
@@ -282,7 +284,7 @@ fn any_transport() -> impl Strategy<Value = PacketBuilder> {
         Just(frame().ipv6(ip(OWN), ip(ASKED)).ttl(255)),
     ];
     let tag = prop_oneof![Just(None), Just(Some(0)), Just(Some(5u16))];
-    let payload = proptest::collection::vec(any::<u8>(), 0..64);
+    let payload = vec(any::<u8>(), 0..64);
     let kind = prop_oneof![0..12u8, 120..150u8];
     (v6, tag, 0..4, port(), port(), kind, payload).prop_map(
         |(packet, tag, which, src, dst, kind, payload)| {
@@ -325,7 +327,7 @@ proptest! {
             let parsed = Parsed::parse(headers, frame.len());
             // The quick look does not see that lengths are impossible.
             let impossible = parsed.l3 == L3::Malformed || parsed.l4_unknown();
-            let found = FrameClass::found(headers, frame.len());
+            let found = parse(headers, frame.len());
             let cut_short = impossible && found == FrameClass::Unparseable;
             prop_assert!(found == FrameClass::Ordinary || cut_short);
         }
@@ -338,15 +340,15 @@ proptest! {
         let parsed = Parsed::parse(headers, frame.len());
         let usual = matches!(parsed.l4_proto, tcp::PROTOCOL | udp::PROTOCOL);
         let head = &frame[..frame.len().min(64)];
-        let ordinary = FrameClass::found(headers, frame.len()) == FrameClass::Ordinary;
+        let ordinary = parse(headers, frame.len()) == FrameClass::Ordinary;
         if usual && parsed.l4_offset.is_some() && ordinary {
             prop_assert!(is_ordinary(head));
         }
     }
 
     #[test]
-    fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..256), len in 0usize..400) {
-        let _ = (FrameClass::of(&bytes, len), Neighbour::in_frame(&bytes, len));
+    fn nothing_panics(bytes in vec(any::<u8>(), 0..256), len in 0usize..400) {
+        let _ = (classify(&bytes, len), Neighbour::in_frame(&bytes, len));
     }
 
     #[test]
@@ -362,13 +364,24 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_class_comes_back_from_a_key(bits in 0u8..8, words: [u64; 8]) {
-        let frame_class = FrameClass::from_bits(bits);
-        let key = crate::FlowKey::from_words(words);
-        let with = key.with_frame_class(frame_class);
-        prop_assert_eq!(with.frame_class(), frame_class);
-        let fields = |key: &crate::FlowKey| (key.vlan(), key.ethertype(), key.in_port());
-        prop_assert_eq!(fields(&with), fields(&key));
-        prop_assert_eq!(with.with_vlan(Some(9)).frame_class(), frame_class);
+    fn contents_that_a_receiver_may_unwrap_are_unparseable(
+        tag in prop_oneof![Just(None), (0u16..4096).prop_map(Some)],
+        ethertype in prop_oneof![Just(0x8100u16), Just(0x88a8), 0..0x600u16],
+        llc in prop_oneof![
+            Just(vec![0xaa, 0xaa, 3, 0, 0, 0]),
+            Just(vec![0xaa, 0xaa, 3, 0, 0, 0xf8]),
+            Just(vec![6, 6, 3]),
+            Just(vec![0x98, 0x98, 3]),
+            vec(any::<u8>(), 0..6),
+        ],
+        inner in prop_oneof![Just(0x800u16), Just(0x806), Just(0x86dd), any::<u16>()],
+        behind in vec(any::<u8>(), 0..64),
+    ) {
+        let tag = tag.map(|tci| [[0x81, 0], tci.to_be_bytes()].concat()).unwrap_or_default();
+        let (ethertype, inner) = (ethertype.to_be_bytes(), inner.to_be_bytes());
+        let frame = [&[2; 12][..], &tag, &ethertype, &llc, &inner, &behind].concat();
+        if Parsed::parse(&frame, frame.len()).l3 == L3::Hidden {
+            prop_assert_eq!(of(&frame), FrameClass::Unparseable);
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::{net::IpAddr, str::FromStr};
 
-use super::{ExpressionError, MAX_TEXT};
-use crate::MacAddr;
+use wire::MacAddr;
+
+use crate::{ExpressionError, MAX_TEXT};
 
 /// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

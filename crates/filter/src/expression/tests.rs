@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
+use wire::VlanTci;
+use wire::build::{PacketBuilder, TcpFields};
 
 use super::*;
-use crate::build::{PacketBuilder, TcpFields};
-use crate::{VlanTci, expression::MAX_DEPTH};
+use crate::MAX_DEPTH;
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use wire::tcp::FLAGS;
+
 use super::{Body, EXPERIMENTAL, FrameText};
-use crate::tcp::FLAGS;
 
 /// Types of an echo request and its reply, of ICMP and of ICMPv6.
 pub(super) const fn echo(v4: bool) -> (u8, u8) {

@@ -3,11 +3,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::arp::{self, ArpView};
-use crate::build::PacketBuilder;
-use crate::ethernet::MacAddr;
-use crate::frame_class::{FrameClass, NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, Neighbour};
-use crate::packet::{L3, Parsed};
+use wire::arp::{self, ArpView};
+use wire::build::PacketBuilder;
+use wire::packet::{L3, Parsed};
+use wire::{FrameClass, MacAddr};
+
+use crate::frame_class::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, Neighbour, classify};
 
 /// All nodes of a link (RFC 4291, 2.7.1), and their Ethernet address (RFC 2464, 7).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -37,7 +38,7 @@ impl NeighbourRequest {
     #[must_use]
     pub fn in_frame(headers: &[u8], frame_len: usize) -> Option<Self> {
         let parsed = Parsed::parse(headers, frame_len);
-        let frame_class = FrameClass::of(headers, frame_len);
+        let frame_class = classify(headers, frame_len);
         let (requester, target) = match (frame_class, parsed.l3) {
             (FrameClass::Neighbour, L3::V6 { src, .. }) if parsed.dst.is_multicast() => {
                 let kind = (parsed.l4_flags >> 8) as u8;
@@ -141,7 +142,7 @@ mod tests {
         let message = &frame[54..];
         let (src, dst) = (&frame[22..38], &frame[38..54]);
         let address = |bytes: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(bytes).unwrap());
-        let mut sum = crate::Sum::pseudo_v6(address(src), address(dst), 58, message.len() as u32);
+        let mut sum = wire::Sum::pseudo_v6(address(src), address(dst), 58, message.len() as u32);
         sum.add_bytes(message);
         sum.finish() == 0
     }
@@ -156,7 +157,7 @@ mod tests {
             let head = [&REQUESTER.0[..], &OWNER.0, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
             let rest = [&OWNER.0[..], &[10, 0, 0, 2], &REQUESTER.0, &requester].concat();
             assert_eq!(reply, [head, rest].concat());
-            assert_eq!(FrameClass::of(&reply, reply.len()), FrameClass::Ordinary);
+            assert_eq!(classify(&reply, reply.len()), FrameClass::Ordinary);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Frame descriptions: parsing, building, and error messages.
 
 use proptest::prelude::*;
+use wire::packet::{L3, Parsed};
 
 use super::*;
-use crate::packet::{L3, Parsed};
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);

@@ -12,7 +12,7 @@
 //! `src or dst` (the default) and `src and dst` may stand for `[src|dst]`. A value alone behind
 //! `and` or `or` has the kind of the one before it: `port 80 or 443`. An empty text matches every
 //! frame. A filter is printed in full, which may be longer than its source text, and than
-//! [`MAX_TEXT`](super::MAX_TEXT).
+//! [`MAX_TEXT`](crate::MAX_TEXT).
 //!
 //! Differences: all but `vlan` looks through the outer tag, so `ip` matches tagged frames too, and
 //! `vlan 5 and ip` reads naturally; names of hosts and services are not resolved; `sctp` has no
@@ -20,11 +20,10 @@
 
 use std::net::IpAddr;
 
-use super::ExpressionError;
-use crate::{
-    EtherType, MacAddr, Parsed,
-    packet::{Fragment, L3},
-};
+use wire::packet::{Fragment, L3};
+use wire::{EtherType, MacAddr, Parsed};
+
+use crate::ExpressionError;
 
 mod parse;
 mod text;
@@ -277,7 +276,7 @@ fn addresses(p: &Parsed, holder: Holder) -> Option<(IpAddr, IpAddr)> {
 }
 
 fn has_ports(p: &Parsed, protocol: Option<u8>) -> bool {
-    let known = matches!(p.l4_proto, crate::tcp::PROTOCOL | crate::udp::PROTOCOL);
+    let known = matches!(p.l4_proto, wire::tcp::PROTOCOL | wire::udp::PROTOCOL);
     known
         && p.l4_offset.is_some()
         && p.fragment != Fragment::Later

@@ -1,6 +1,5 @@
 use super::*;
-use crate::checksum::Sum;
-use crate::{MacAddr, ipv4::Ipv4View, tcp::TcpView};
+use wire::{MacAddr, Sum, ipv4::Ipv4View, tcp::TcpView};
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -174,7 +173,7 @@ fn nothing_is_said_of_what_must_not_be_answered() {
         assert_eq!(answer(&frame), None, "{what}");
     }
     let error = v6().icmp(1, 1, [0; 4]).extension(60, &[0; 190]).build();
-    let copied = &error[..crate::SNAPSHOT];
+    let copied = &error[..wire::SNAPSHOT];
     assert_eq!(refusal(copied, error.len()), None, "not to be seen");
 }
 

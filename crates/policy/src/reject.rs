@@ -3,9 +3,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::build::{PacketBuilder, TcpFields};
-use crate::packet::{Fragment, L3, Parsed};
-use crate::{icmp, tcp};
+use wire::build::{PacketBuilder, TcpFields};
+use wire::packet::{Fragment, L3, Parsed};
+use wire::{icmp, tcp};
 
 /// ICMP's "destination unreachable", and of its codes "communication administratively prohibited".
 const UNREACHABLE_V4: (u8, u8) = (3, 13);

@@ -3,21 +3,19 @@
 //!
 //! A frame names its sender in several places, and a receiver may trust any of them: the Ethernet
 //! header, ARP's sender (RFC 826), the link-layer options of neighbour discovery (RFC 4861).
-//! [`FrameClass::of`] compares them. Whether the Ethernet header itself is permitted, and which
-//! port may be a server or a router, is decided by the policy.
+//! [`classify`] compares them. Whether the Ethernet header itself is permitted, and which port may
+//! be a server or a router, is decided by [`crate::port_security`].
 //!
 //! Frames that a receiver may parse otherwise are never trusted: contents behind tags without a
-//! VLAN, behind LLC, or behind more extension headers than are parsed ([`crate::SNAPSHOT`]) are
+//! VLAN, behind LLC, or behind more extension headers than are parsed ([`wire::SNAPSHOT`]) are
 //! [`FrameClass::Unparseable`], because filters were bypassed that way (CVE-2021-27853,
 //! CVE-2021-27854, CVE-2021-27861, CVE-2021-27862; RFC 7113).
 
 use std::net::Ipv6Addr;
 
-use crate::arp::{self, ArpView};
-use crate::bytes::be16;
-use crate::ethernet::{EtherType, MacAddr};
-use crate::packet::{Fragment, L3, Parsed};
-use crate::{icmp, tcp, udp, wrapped};
+use wire::arp::{self, ArpView};
+use wire::packet::{Fragment, L3, Parsed};
+use wire::{EtherType, FrameClass, MacAddr, icmp, tcp, udp};
 
 /// Ports of a DHCP server and of a client (RFC 2131, 4.1).
 const DHCP: (u16, u16) = (67, 68);
@@ -41,64 +39,24 @@ const NEIGHBOUR_LEN: usize = 24;
 /// Offset of the hop limit in an IPv6 header.
 const HOP_LIMIT: usize = 7;
 
-/// Class of a frame, as port security needs it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FrameClass {
-    /// Frames that need no check.
-    #[default]
-    Ordinary = 0,
-    /// Neighbour discovery that claims an address, and does not contradict itself. Its
-    /// [`Neighbour::target`] is in no flow key.
-    Neighbour = 1,
-    /// ARP or neighbour discovery that contradicts itself, the frame that it is in, or the
-    /// protocol.
-    SpoofedNeighbour = 2,
-    /// A message that DHCP servers send, for IPv4 or IPv6.
-    DhcpServer = 3,
-    /// An advertisement or a redirect, as routers send them, of IPv4 or IPv6.
-    Router = 4,
-    /// Headers that cannot be parsed.
-    Unparseable = 5,
-    /// A broadcast ARP request for another's address, which does not contradict itself; see
-    /// [`crate::neighbour_request`].
-    NeighbourRequest = 6,
+/// Returns the class of a frame of `frame_len` bytes whose first bytes are `headers`: all of it, or
+/// as much as is parsed of any frame ([`wire::SNAPSHOT`]). Total: no input panics.
+#[must_use]
+pub fn classify(headers: &[u8], frame_len: usize) -> FrameClass {
+    if is_ordinary(headers) {
+        return FrameClass::Ordinary;
+    }
+    parse(headers, frame_len)
 }
 
-impl FrameClass {
-    /// Returns the class of this number; an unknown one is [`FrameClass::Unparseable`].
-    #[must_use]
-    pub const fn from_bits(bits: u8) -> Self {
-        match bits {
-            0 => Self::Ordinary,
-            1 => Self::Neighbour,
-            2 => Self::SpoofedNeighbour,
-            3 => Self::DhcpServer,
-            4 => Self::Router,
-            6 => Self::NeighbourRequest,
-            _ => Self::Unparseable,
-        }
-    }
-
-    /// Returns the class of a frame of `frame_len` bytes whose first bytes are `headers`: all of
-    /// it, or as much as is parsed of any frame ([`crate::SNAPSHOT`]). Total: no input panics.
-    #[must_use]
-    pub fn of(headers: &[u8], frame_len: usize) -> Self {
-        if is_ordinary(headers) {
-            return Self::Ordinary;
-        }
-        Self::found(headers, frame_len)
-    }
-
-    fn found(headers: &[u8], frame_len: usize) -> Self {
-        let parsed = Parsed::parse(headers, frame_len);
-        match (parsed.ethertype, parsed.l3) {
-            (EtherType::ARP, _) => of_arp(&parsed, headers),
-            (_, L3::V4 { .. } | L3::V6 { .. }) => of_datagram(&parsed, headers, frame_len),
-            (EtherType::IPV4 | EtherType::IPV6, _) => Self::Unparseable,
-            (_, L3::Hidden) => Self::Unparseable,
-            _ => Self::Ordinary,
-        }
+fn parse(headers: &[u8], frame_len: usize) -> FrameClass {
+    let parsed = Parsed::parse(headers, frame_len);
+    match (parsed.ethertype, parsed.l3) {
+        (EtherType::ARP, _) => of_arp(&parsed, headers),
+        (_, L3::V4 { .. } | L3::V6 { .. }) => of_datagram(&parsed, headers, frame_len),
+        (EtherType::IPV4 | EtherType::IPV6, _) => FrameClass::Unparseable,
+        (_, L3::Hidden) => FrameClass::Unparseable,
+        _ => FrameClass::Ordinary,
     }
 }
 
@@ -109,7 +67,7 @@ pub fn parsed_extent(parsed: &Parsed) -> Option<u16> {
     match (parsed.l3, parsed.l4_proto) {
         (L3::V6 { .. }, icmp::PROTOCOL_V6) => None,
         (L3::V4 { .. } | L3::V6 { .. }, _) => parsed.l4_offset.and(Some(parsed.header_len)),
-        (L3::Other | L3::Hidden, _) => Some(parsed.l3_offset + wrapped::PARSED as u16),
+        (L3::Other | L3::Hidden, _) => Some(parsed.l3_offset + wire::LLC_LEN as u16),
         (L3::Arp { .. } | L3::Malformed, _) => None,
     }
 }
@@ -136,6 +94,12 @@ pub fn is_ordinary(headers: &[u8]) -> bool {
 fn type_at(headers: &[u8], at: usize) -> Option<EtherType> {
     let bytes = headers.get(at..)?.first_chunk::<2>()?;
     Some(EtherType(u16::from_be_bytes(*bytes)))
+}
+
+/// The two bytes at `at`, a constant of the caller, so that the bounds check folds away.
+#[inline(always)]
+fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// A header without options, and TCP behind it, or UDP between ports that no server has, or ICMP
