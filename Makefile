@@ -16,7 +16,7 @@ export CARGO_INCREMENTAL ?= 0
 export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
-.PHONY: help setup build demo test check unit instructions e2e test-long bench soak faults chaos hostile deb miri fuzz clean
+.PHONY: help setup build demo test check unit timing instructions e2e test-long bench soak faults chaos hostile deb miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -53,6 +53,9 @@ check: ## Format, lints, the code's documentation and the API's document
 
 unit: ## Unit and property tests, and the fuzzers' seeds: no root, seconds once built
 	cargo test --workspace --exclude lasthop-e2e
+
+timing: ## Tests with the durations that they check, alone: elsewhere a busy machine would fail them
+	LASTHOP_TIMING=1 cargo test --package lasthop --test supervisor -- --test-threads=1
 
 instructions: setup ## Instructions per frame beside the committed ones; BLESS=1 commits new ones
 	$(RELEASE)

@@ -203,6 +203,12 @@ impl Lasthop {
         Metrics::read(&self.get("/metrics")).expect("a page by the rules")
     }
 
+    /// Waits until a port's guest has sent so many more frames.
+    pub fn wait_sent(&self, port: &str, frames: u64) {
+        let before = self.stats().sent(port);
+        wait_until("frames flow", || self.stats().sent(port) >= before + frames);
+    }
+
     /// Returns the body at a path of the API.
     fn get(&self, path: &str) -> String {
         let ask = format!("GET {path} HTTP/1.1\r\nhost: lasthop\r\nconnection: close\r\n\r\n");
