@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::experiments::Plan;
 use crate::peers::{Kind, Peer, lasthop, ovs};
-use crate::process::{Process, run, words};
+use crate::process::{self, Process, run, words};
 use crate::{folders, procfs, stop};
 
 /// How long a capture may take to begin.
@@ -111,7 +111,7 @@ impl Captures {
             }
         };
         let helper = self.helper_seconds();
-        let mut process = Process::start("capture", &self.cores, &words, &log)?;
+        let mut process = process::start("capture", &self.cores, &words, &log)?;
         let begun = |output: &str| match self.kind {
             Kind::Lasthop => self.begun() > before,
             _ => output.contains("listening on"),
@@ -170,7 +170,7 @@ impl Capture<'_> {
         if self.of.kind != Kind::Lasthop {
             stop::sleep(LATE)?;
         }
-        self.process.end(END);
+        self.process.terminate(END);
         let output = self.process.output();
         if self.of.kind != Kind::Lasthop {
             ovs::end_mirror(&self.of.runtime)?;

@@ -3,7 +3,6 @@
 pub(crate) mod bulk;
 pub(crate) mod capture;
 pub(crate) mod external;
-pub(crate) mod faults;
 pub(crate) mod load;
 pub(crate) mod migration;
 pub(crate) mod neighbours;
@@ -11,7 +10,6 @@ pub(crate) mod policy;
 pub(crate) mod ports;
 pub(crate) mod scaling;
 pub(crate) mod scheduling;
-pub(crate) mod soak;
 pub(crate) mod throughput;
 pub(crate) mod wakeups;
 

@@ -7,8 +7,8 @@
 //!   clients       send frames through them
 //!   captures      show frames of a port to the operator of a peer
 //!   rules         access rules, as Lasthop and as Open vSwitch take them
-//!   placement, procfs, footprint, hugepages, folders, namespace, process     the machine
-//!   statistics, report, plot                  results of the samples
+//!   placement, hugepages, folders, process     the machine
+//!   report, plot                  results of the samples
 //! ```
 //!
 //! A figure means something only beside another one that was taken in the same minute with the same
@@ -20,27 +20,22 @@ mod captures;
 mod clients;
 mod experiments;
 mod folders;
-mod footprint;
 mod hugepages;
-mod machine;
-mod namespace;
 mod peers;
 mod placement;
 mod plot;
 mod process;
-mod procfs;
 mod relay;
 mod report;
 mod rules;
 mod sample;
-mod statistics;
-mod stop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use e2e::{machine, namespace, statistics, stop};
+use testkit::procfs;
 
 use crate::experiments::Plan;
 
@@ -48,18 +43,12 @@ use crate::experiments::Plan;
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-bench", version, max_term_width = 100)]
 struct Arguments {
-    /// Experiments to run; everything but `soak`, `faults` and `chaos` by default
+    /// Experiments to run; all by default
     experiments: Vec<Experiment>,
     /// Fewer and shorter samples: a first look, with three of 0.3 seconds in a row instead of nine
     /// of two seconds
     #[arg(long)]
     quick: bool,
-    /// How long `soak` and `chaos` run
-    #[arg(long, default_value_t = 10.0, value_name = "MINUTES", value_parser = minutes)]
-    minutes: f64,
-    /// How often `faults` kills each process; default: 100, or 5 with --quick
-    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    kills: Option<u32>,
     /// The core of the switch
     #[arg(long, default_value_t = 0, value_name = "CORE")]
     switch_core: usize,
@@ -123,31 +112,6 @@ enum Experiment {
     Idle,
     /// Memory and start-up time by number of ports
     Growth,
-    /// Full load while ports come and go: is every frame accounted for? Only when named
-    Soak,
-    /// Each of Lasthop's processes killed under traffic: how long is the gap, what is lost? Only
-    /// when named
-    Faults,
-    /// Processes killed, guests rebooted, ports and memory plugged, all at random and all at once.
-    /// Only when named
-    Chaos,
-}
-
-impl Experiment {
-    /// Returns whether it is left out unless it is named: it compares nothing, or takes its time.
-    fn only_when_named(self) -> bool {
-        matches!(self, Self::Soak | Self::Faults | Self::Chaos)
-    }
-}
-
-/// More than none, and less than a year.
-fn minutes(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if value > 0.0 && value < 525_600.0 {
-        Ok(value)
-    } else {
-        Err("minutes are more than 0".to_owned())
-    }
 }
 
 fn main() -> ExitCode {
@@ -166,15 +130,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     folders::clean();
     let plan = Plan::new(&arguments)?;
     std::fs::create_dir_all(&plan.out)?;
-    let minutes = Duration::from_secs_f64(60.0 * arguments.minutes);
     let mut desired = arguments.experiments.clone();
     if desired.is_empty() {
         desired = Experiment::value_variants().to_vec();
-        desired.retain(|experiment| !experiment.only_when_named());
     }
     desired.sort();
     desired.dedup();
-    report::print_heading(&plan);
+    plan.machine.print_heading(plan.cores);
     for experiment in desired {
         let report = match experiment {
             Experiment::Frames => experiments::throughput::frames(&plan)?,
@@ -196,19 +158,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Wakeups => experiments::wakeups::wakeups(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,
-            Experiment::Soak => {
-                experiments::soak::soak(&plan, minutes)?;
-                continue;
-            }
-            Experiment::Faults => {
-                let quick = if plan.quick { 5 } else { 100 };
-                experiments::faults::faults(&plan, arguments.kills.unwrap_or(quick))?;
-                continue;
-            }
-            Experiment::Chaos => {
-                experiments::faults::chaos::chaos(&plan, minutes)?;
-                continue;
-            }
         };
         report.save(&plan.out)?;
         println!("{}", report.markdown());

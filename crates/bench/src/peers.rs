@@ -17,7 +17,7 @@ use testkit::FakeGuest;
 
 use crate::clients::{Layout, Traffic};
 use crate::experiments::Plan;
-use crate::process::{Process, installed};
+use crate::process::{self, Process, installed};
 use crate::procfs;
 use crate::rules::RuleSet;
 
@@ -96,6 +96,8 @@ enum Ports {
 /// A running switch.
 pub(crate) struct Peer {
     kind: Kind,
+    lasthop: Option<lasthop::Lasthop>,
+    /// Of the others.
     processes: Vec<Process>,
     ports: Ports,
     /// On other ports than the client's, and silent.
@@ -162,10 +164,10 @@ impl Peer {
     }
 
     /// How many frames it has decided about, because it had no cached decision.
-    pub(crate) fn misses(&self, plan: &Plan) -> Result<u64> {
-        match (self.kind, &self.folder) {
-            (Kind::Lasthop, _) => lasthop::misses(plan, self),
-            (Kind::Ovs, Some(folder)) => ovs::misses(folder.path()),
+    pub(crate) fn misses(&self) -> Result<u64> {
+        match (&self.lasthop, &self.folder) {
+            (Some(lasthop), _) => lasthop::misses(lasthop),
+            (None, Some(folder)) if self.kind == Kind::Ovs => ovs::misses(folder.path()),
             _ => bail!("{} does not report it", self.kind.name()),
         }
     }
@@ -199,25 +201,25 @@ impl Peer {
     /// supervisor would take the pause for a fault.
     pub(crate) fn freeze(&self) {
         if self.kind != Kind::Lasthop {
-            self.processes.iter().for_each(Process::freeze);
+            self.processes.iter().for_each(process::freeze);
         }
     }
 
     /// Resumes the switch.
     pub(crate) fn thaw(&self) {
-        self.processes.iter().for_each(Process::thaw);
+        self.processes.iter().for_each(process::thaw);
     }
 
     /// The processes that it was started by.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.processes.iter().map(Process::pid).collect()
+        let lasthop = self.lasthop.iter().map(|lasthop| lasthop.supervisor());
+        lasthop
+            .chain(self.processes.iter().map(Process::pid))
+            .collect()
     }
 
     /// CPU time of all its processes.
     pub(crate) fn cpu_seconds(&self) -> f64 {
-        let processes = self.processes.iter();
-        processes
-            .map(|process| procfs::family_seconds(process.pid()))
-            .sum()
+        self.pids().into_iter().map(procfs::family_seconds).sum()
     }
 }

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
-use crate::statistics::median;
+use e2e::machine::pin;
+use e2e::statistics::median;
 
 /// Below this a round trip is near, in nanoseconds. Seen were 50 to 60 and 310 to 370 on AMD EPYC,
 /// and 120 to 145 on an Intel Xeon, whose cores all share one cache.
@@ -91,13 +91,6 @@ pub(crate) fn round_trip(cores: [usize; 2]) -> Result<f64> {
         let batches = here.join().ok().context("a thread panicked")??;
         median(&batches).context("no batches")
     })
-}
-
-/// Keeps the calling thread on one core.
-pub(crate) fn pin(core: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core);
-    sched_setaffinity(None, &set).with_context(|| format!("there is no core {core} for us"))
 }
 
 fn until(line: &AtomicU32, value: u32) {

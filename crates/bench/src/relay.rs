@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::event::{EventfdFlags, eventfd};
 use testkit::lean::Histogram;
 
-use crate::placement::pin;
+use e2e::machine::pin;
 
 /// Cores of the threads.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
+use e2e::table::table;
+
 use crate::experiments::{
     Plan, capture as capture_experiment, external as external_experiment,
     migration as migration_experiment, policy as policy_experiment, progress,
@@ -178,35 +180,6 @@ impl Report {
     }
 }
 
-/// The machine, before anything is measured.
-pub(crate) fn print_heading(plan: &Plan) {
-    let machine = &plan.machine;
-    println!(
-        "# {} ({}, {} UTC)\n\n{}, {} cores, {} GiB, Linux {}; DPDK {}, OVS {}.\n\
-         Switch on core {}, client on core {}; medians of kept samples; Mpps of both directions \
-         added.",
-        machine.command,
-        machine.commit,
-        machine.date,
-        machine.cpu,
-        machine.cores,
-        machine.memory_gib,
-        machine.kernel,
-        or_none(&machine.dpdk),
-        or_none(&machine.ovs),
-        plan.cores[0],
-        plan.cores[1],
-    );
-}
-
-fn or_none(version: &str) -> &str {
-    if version.is_empty() {
-        "not installed"
-    } else {
-        version
-    }
-}
-
 fn kept<'a>(
     samples: &'a [Sample],
     kind: Kind,
@@ -359,16 +332,6 @@ fn plain_table(columns: &[&str], rows: &[Row]) -> String {
     };
     let rows: Vec<Vec<String>> = rows.iter().map(line).collect();
     table(&head, &rows)
-}
-
-/// A table in Markdown.
-pub(crate) fn table(head: &[String], rows: &[Vec<String>]) -> String {
-    if rows.is_empty() {
-        return "Nothing was measured.\n".to_owned();
-    }
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let ruler = format!("|{}\n", "---|".repeat(head.len()));
-    line(head) + &ruler + &rows.iter().map(|row| line(row)).collect::<String>()
 }
 
 /// One curve for each peer and series: medians by `x`.

@@ -240,7 +240,7 @@ pub(crate) fn take(
     client.thaw()?;
     client.warm_up(plan.settle)?;
     let counts = client.meets_new_flows();
-    let count = || counts.then(|| peer.misses(plan)).transpose();
+    let count = || counts.then(|| peer.misses()).transpose();
     let missed = count()?;
     let (start, cpu, switch) = (Instant::now(), CpuTimes::now(), peer.cpu_seconds());
     let mpps = client.mpps(plan.window)?;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::wait::within;
+use testkit::wait::within;
 
 /// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]

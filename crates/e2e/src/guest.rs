@@ -16,9 +16,9 @@ use tempfile::TempDir;
 use crate::agent::{Agent, Job};
 use crate::lasthop::Lasthop;
 use crate::paths;
-use crate::process::{Process, print_end};
 use crate::qmp::Qmp;
-use crate::wait::within;
+use testkit::process::{Process, print_end};
+use testkit::wait::within;
 
 /// How long a guest may take to come up; emulated guests on a busy machine are slow.
 const BOOT: Duration = Duration::from_secs(60);

@@ -1,27 +1,23 @@
 //! A running Lasthop in a runtime directory of its own, and its command line.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
+use testkit::lasthop::{Place, Running, port};
 use testkit::metrics::Metrics;
+use testkit::process::send;
+use testkit::procfs;
+use testkit::wait::{LIMIT, wait_for, wait_until, within};
 
 use crate::paths;
-use crate::proc;
-use crate::process::{Process, send};
 use crate::stats::Stats;
-use crate::wait::{eventually, within};
-
-/// How long Lasthop may take to be ready, or to end.
-const START: Duration = Duration::from_secs(15);
-/// How long a port may take to get into a state that the test waits for.
-const STATE: Duration = Duration::from_secs(15);
 
 /// Tolerance for an allocator, in KiB.
 const SLACK_KIB: u64 = 1024;
@@ -44,8 +40,40 @@ socket = "vm2.sock"
 
 /// A running Lasthop; killed with all its processes when dropped.
 pub struct Lasthop {
-    process: Process,
-    folder: TempDir,
+    running: Running,
+    place: Place,
+}
+
+impl Deref for Lasthop {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+/// Words of the command that adds a port at run time.
+pub fn add_port<'a>(name: &'a str, socket: &'a str, segment: &'a str) -> [&'a str; 11] {
+    [
+        "port",
+        "add",
+        name,
+        "--kind",
+        "vhost-user",
+        "--socket",
+        socket,
+        "--segment",
+        segment,
+        // Our generators are many stations.
+        "--macs",
+        "any",
+    ]
+}
+
+/// One port of a configuration, for a generator of frames.
+pub fn port_table(name: &str, segment: &str) -> String {
+    let security = "port_security = { macs = \"any\", dhcp_server = true }";
+    port(name, &format!("segment = \"{segment}\"\n{security}"))
 }
 
 /// Resources of one of Lasthop's processes.
@@ -66,86 +94,70 @@ pub struct Footprint {
 impl Lasthop {
     /// Starts Lasthop with this configuration and waits until it is ready.
     pub fn start(config: &str) -> Lasthop {
-        let folder = tempfile::Builder::new()
-            .prefix("lasthop-")
-            .tempdir()
-            .expect("a temporary folder");
-        let file = folder.path().join("lasthop.toml");
-        fs::write(&file, config).expect("the configuration can be written");
-        fs::create_dir(folder.path().join("run")).expect("a runtime directory");
-        let process = run(folder.path());
-        Lasthop { process, folder }
+        let place = Place::new(paths::binary("lasthop"));
+        // VMMs of other users connect to sockets in it.
+        fs::create_dir(place.run_dir()).expect("a runtime directory");
+        let running = place.start(config);
+        Lasthop { running, place }
     }
 
     /// `kill -9` of the supervisor, with which all other processes end, and a start from the
     /// configuration as an operator does it.
     pub fn start_again(&mut self) {
-        let children = proc::descendants(self.process.pid());
-        self.process.kill();
-        eventually("the end of all processes", START, || {
-            let gone = children.iter().all(|(pid, _)| proc::threads(*pid) == 0);
-            gone.then_some(())
-        });
-        self.process = run(self.folder.path());
+        let config = fs::read_to_string(self.place.path("lasthop.toml"));
+        self.running.kill();
+        self.running = self
+            .place
+            .start(&config.expect("the configuration is there"));
+    }
+
+    /// Starts Lasthop in a place of the caller's and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub fn start_in(place: Place, config: &str) -> io::Result<Lasthop> {
+        fs::create_dir(place.run_dir())?;
+        let running = place.try_start(config)?;
+        Ok(Lasthop { running, place })
+    }
+
+    /// Starts Lasthop again, whose supervisor has died, and does not wait.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn restart(&mut self) -> io::Result<()> {
+        let config = fs::read_to_string(self.place.path("lasthop.toml"))?;
+        self.running = self.place.try_spawn(self.place.command(&config))?;
+        Ok(())
     }
 
     /// Runs `lasthop run` with a configuration that it must refuse, and gives exit status and
     /// complaint.
     pub fn refused(config: &str) -> (i32, String) {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        Lasthop::refused_in(folder.path(), config)
-    }
-
-    /// Runs a refused configuration in a folder of the caller's; the file is `lasthop.toml` there,
-    /// the runtime directory `run`.
-    pub fn refused_in(folder: &Path, config: &str) -> (i32, String) {
-        fs::write(folder.join(CONFIGURATION), config).expect("the configuration can be written");
-        fs::create_dir_all(folder.join(RUNTIME)).expect("a runtime directory");
-        let args = run_arguments(folder);
-        let mut process = Process::start(
-            "lasthop",
-            paths::binary("lasthop"),
-            &args,
-            &folder.join("log"),
-        );
-        let status = process
-            .end(START)
-            .expect("a wrong configuration ends `lasthop run`");
-        (status.code().unwrap_or(-1), process.output())
+        let place = Place::new(paths::binary("lasthop"));
+        let (status, complaint) = place.refuses(config);
+        (status.unwrap_or(-1), complaint)
     }
 
     /// The runtime directory.
     pub fn folder(&self) -> PathBuf {
-        self.folder.path().join("run")
+        self.place.run_dir()
     }
 
-    /// A socket in the runtime directory.
-    pub fn socket(&self, name: &str) -> PathBuf {
-        self.folder().join(name)
-    }
-
-    /// Returns Lasthop's log.
-    pub fn log(&self) -> String {
-        self.process.output()
+    /// The socket of a port.
+    pub fn socket_of(&self, port: &str) -> PathBuf {
+        self.socket(&format!("{port}.sock"))
     }
 
     /// Runs the command line against this Lasthop.
     pub fn cli(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(paths::binary("lasthop"));
-        command.arg("--runtime-dir").arg(self.folder()).args(args);
-        command.output().expect("the command line runs")
+        self.running.run(args)
     }
 
     /// Runs the command line, which must succeed, and gives what it printed.
     pub fn ok(&self, args: &[&str]) -> String {
-        let output = self.cli(args);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "lasthop {args:?}: {}: {error}",
-            output.status
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let output = self.running.ask(args);
+        output.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// A `--json` document.
@@ -170,6 +182,15 @@ impl Lasthop {
         Stats::read(&self.json(&["stats"]))
     }
 
+    /// Returns the counters of a Lasthop that may have died.
+    ///
+    /// # Errors
+    /// When control does not reply.
+    pub fn try_stats(&self) -> io::Result<Stats> {
+        let text = self.ask(&["stats", "--json"])?;
+        Ok(Stats::read(&serde_json::from_str(&text)?))
+    }
+
     /// Returns the counters, without the command line, which takes longer to start than to answer:
     /// for a test that reads them a thousand times.
     pub fn quick_stats(&self) -> Stats {
@@ -180,6 +201,12 @@ impl Lasthop {
     /// Returns the metrics as a collector gets them.
     pub fn metrics(&self) -> Metrics {
         Metrics::read(&self.get("/metrics")).expect("a page by the rules")
+    }
+
+    /// Waits until a port's guest has sent so many more frames.
+    pub fn wait_sent(&self, port: &str, frames: u64) {
+        let before = self.stats().sent(port);
+        wait_until("frames flow", || self.stats().sent(port) >= before + frames);
     }
 
     /// Returns the body at a path of the API.
@@ -204,17 +231,17 @@ impl Lasthop {
     /// Waits until a port is in a state, and gives its part of `status`.
     pub fn wait_port(&self, name: &str, state: &str) -> Value {
         let mut last = Value::Null;
-        let found = within(STATE, || {
+        let found = within(LIMIT, || {
             last = port_in(&self.try_status(), name)?;
             (last["state"] == state).then(|| last.clone())
         });
-        found.unwrap_or_else(|| panic!("port {name} is not {state} after {STATE:?}: {last}"))
+        found.unwrap_or_else(|| panic!("port {name} is not {state} after {LIMIT:?}: {last}"))
     }
 
     /// Waits until the reason that `status` gives for a port's state contains `text`.
     pub fn wait_reason(&self, name: &str, text: &str) -> Value {
         let mut last = Value::Null;
-        let found = within(STATE, || {
+        let found = within(LIMIT, || {
             last = port_in(&self.try_status(), name)?;
             last["reason"]
                 .as_str()
@@ -226,11 +253,7 @@ impl Lasthop {
 
     /// The process id of `lasthop-control` or `lasthop-switch`, if it runs.
     pub fn pid(&self, name: &str) -> Option<u32> {
-        let processes = proc::descendants(self.process.pid());
-        processes
-            .into_iter()
-            .find(|(_, program)| program == name)
-            .map(|(pid, _)| pid)
+        self.running.program(name)
     }
 
     /// `kill -9` of control. Returns at once; the supervisor starts another.
@@ -251,9 +274,9 @@ impl Lasthop {
 
     /// Waits until a control other than `before` answers the command line.
     pub fn wait_control(&self, before: u32) {
-        eventually("a new control answers", START, || {
+        wait_until("a new control answers", || {
             let new = self.pid("lasthop-control").is_some_and(|pid| pid != before);
-            (new && self.cli(&["status", "--json"]).status.success()).then_some(())
+            new && self.cli(&["status", "--json"]).status.success()
         });
     }
 
@@ -266,7 +289,7 @@ impl Lasthop {
                 .collect()
         };
         let (mut last, mut same) = (self.footprint_now(), 0);
-        eventually("all processes hold the same for a while", START, || {
+        wait_for("all processes hold the same for a while", || {
             std::thread::sleep(Duration::from_millis(50));
             let now = self.footprint_now();
             same = if counts(&now) == counts(&last) {
@@ -281,8 +304,9 @@ impl Lasthop {
     }
 
     fn footprint_now(&self) -> Vec<Footprint> {
-        let mut processes = vec![(self.process.pid(), "lasthop".to_owned())];
-        processes.extend(proc::descendants(self.process.pid()));
+        let supervisor = self.running.supervisor();
+        let mut processes = vec![(supervisor, "lasthop".to_owned())];
+        processes.extend(procfs::programs_below(supervisor));
         let mut found: Vec<Footprint> = processes
             .into_iter()
             .map(|(pid, name)| footprint(pid, name))
@@ -301,60 +325,29 @@ impl Lasthop {
             .collect()
     }
 
+    /// Ends Lasthop in order, without checks.
+    pub fn end(mut self) {
+        self.running.terminate();
+    }
+
     /// Ends Lasthop as an operator does: it must exit with 0, within seconds, and leave no socket
     /// and no process behind.
     pub fn stop(mut self) {
-        let children = proc::descendants(self.process.pid());
         let dialed = self.dialed();
-        self.process.signal(Signal::TERM);
-        let status = self.process.end(START).expect("lasthop ends on SIGTERM");
-        assert_eq!(status.code(), Some(0), "after SIGTERM: {status}");
+        self.running.end(Signal::TERM);
         let mut left = sockets(&self.folder());
         left.retain(|socket| !dialed.contains(socket));
         assert!(left.is_empty(), "sockets left behind: {left:?}");
-        let alive: Vec<_> = children
-            .into_iter()
-            .filter(|(pid, _)| proc::threads(*pid) > 0)
-            .collect();
-        assert!(alive.is_empty(), "processes left behind: {alive:?}");
     }
-}
-
-impl Drop for Lasthop {
-    fn drop(&mut self) {
-        for (pid, _) in proc::descendants(self.process.pid()) {
-            send(pid, Signal::KILL);
-        }
-    }
-}
-
-/// Name of the configuration file in a folder of a Lasthop.
-const CONFIGURATION: &str = "lasthop.toml";
-const RUNTIME: &str = "run";
-
-/// `lasthop run` in a folder with a configuration.
-fn run_arguments(folder: &Path) -> [String; 5] {
-    let (file, runtime) = (folder.join(CONFIGURATION), folder.join(RUNTIME));
-    let (file, runtime) = (text(&file), text(&runtime));
-    ["run", "--config", &file, "--runtime-dir", &runtime].map(str::to_owned)
-}
-
-/// Starts it, and waits until it is ready.
-fn run(folder: &Path) -> Process {
-    let args = run_arguments(folder);
-    let log = folder.join("lasthop.log");
-    let mut process = Process::start("lasthop", paths::binary("lasthop"), &args, &log);
-    process.printed("lasthop: ready", START, |line| line == "lasthop: ready");
-    process
 }
 
 fn footprint(pid: u32, name: String) -> Footprint {
     Footprint {
         name,
-        fds: proc::open_fds(pid),
-        threads: proc::threads(pid),
-        mappings: proc::mappings(pid),
-        private_kib: proc::private_kib(pid),
+        fds: procfs::descriptors(pid).unwrap_or(0) as usize,
+        threads: procfs::threads(pid),
+        mappings: procfs::mappings(pid),
+        private_kib: procfs::private_kib(pid),
     }
 }
 
@@ -399,10 +392,6 @@ fn sockets(folder: &Path) -> Vec<String> {
     sockets
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect()
-}
-
-fn text(path: &Path) -> String {
-    path.display().to_string()
 }
 
 /// A port's part of `status`.

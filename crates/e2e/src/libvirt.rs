@@ -14,12 +14,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::agent::Agent;
-use crate::process::{Process, print_end};
-use crate::wait::{eventually, within};
-use crate::{is_complete_run, paths, proc};
+use crate::{is_complete_run, paths};
+use testkit::process::{Process, print_end};
+use testkit::procfs;
+use testkit::wait::{wait_for, within};
 
-/// How long libvirtd may take to answer.
-const START: Duration = Duration::from_secs(60);
 /// How long virsh may take for a command.
 const COMMAND: Duration = Duration::from_secs(60);
 /// How long a guest may take to come up.
@@ -128,7 +127,7 @@ impl Libvirt {
     }
 
     fn wait(&mut self) {
-        eventually("libvirtd answers", START, || {
+        wait_for("libvirtd answers", || {
             if let Some(status) = self.process.ended() {
                 panic!("libvirtd ended with {status}: {}", self.process.output());
             }
@@ -215,8 +214,8 @@ impl Libvirt {
     pub fn stop(self, users: &[u32]) {
         assert_eq!(self.virsh(&["list", "--all", "--name"]).trim(), "");
         drop(self);
-        eventually("the end of all VMMs", COMMAND, || {
-            let none = users.iter().all(|&user| proc::of_user(user).is_empty());
+        wait_for("the end of all VMMs", || {
+            let none = users.iter().all(|&user| procfs::of_user(user).is_empty());
             none.then_some(())
         });
     }

@@ -9,10 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
-use crate::wait::eventually;
-
-/// How long a migration may take.
-const LIMIT: Duration = Duration::from_secs(30);
+use testkit::wait::wait_for;
 
 /// Bytes a second with which a migration takes a minute.
 const SLOW: u64 = 1 << 20;
@@ -55,7 +52,7 @@ impl Guest {
         self.most_bytes_per_second(SLOW);
         let uri = format!("unix:{}", socket.display());
         self.control("migrate", json!({"uri": uri}));
-        eventually("the begin of a migration", LIMIT, || {
+        wait_for("the begin of a migration", || {
             let status = self.migration();
             assert_ne!(status["status"], "failed", "{status}");
             let sent = status["ram"]["transferred"].as_u64();
@@ -78,7 +75,7 @@ impl Guest {
 
     /// Waits until the guest has left.
     pub fn wait_migrated(&mut self) -> Migrated {
-        eventually("the end of a migration", LIMIT, || {
+        wait_for("the end of a migration", || {
             let status = self.migration();
             assert_ne!(status["status"], "failed", "{status}");
             (status["status"] == "completed").then(|| Migrated::read(&status))
@@ -88,7 +85,7 @@ impl Guest {
     /// Cancels the migration; the guest continues here.
     pub fn cancel_migration(&mut self) {
         self.control("migrate_cancel", json!({}));
-        eventually("a migration to be given up", LIMIT, || {
+        wait_for("a migration to be given up", || {
             (self.migration()["status"] == "cancelled").then_some(())
         });
         assert_eq!(self.control("query-status", json!({}))["status"], "running");

@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use crate::netns::Netns;
 use crate::paths;
-use crate::process::{Process, print_end};
-use crate::wait::eventually;
+use testkit::process::{Process, print_end};
+use testkit::wait::within;
 
 pub use image::{Image, efi, multiboot};
 
@@ -105,13 +105,14 @@ impl Machine {
     /// Waits until it has booted, and gives the digest that the booted program said.
     pub fn digest(&mut self) -> u32 {
         let said = self.folder.path().join("said");
-        eventually("a digest of what was booted", BOOT, || {
+        let digest = within(BOOT, || {
             if let Some(status) = self.process.ended() {
                 panic!("QEMU ended with {status}: {}", self.process.output());
             }
             let bytes = fs::read(&said).ok()?;
             Some(u32::from_le_bytes(*bytes.first_chunk()?))
-        })
+        });
+        digest.expect("a digest of what was booted")
     }
 }
 

@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{self, AddressFamily, Protocol, RecvFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
-use crate::process::Process;
-use crate::wait::{eventually, within};
+use testkit::process::Process;
+use testkit::wait::{wait_for, within};
 
 /// A socket that gets copies of frames; see [`Netns::sniff`].
 pub struct Sniffer(OwnedFd);
@@ -37,9 +37,6 @@ impl Sniffer {
         all
     }
 }
-
-/// How long a new namespace may take.
-const START: Duration = Duration::from_secs(10);
 
 /// A network namespace.
 pub struct Netns {
@@ -73,7 +70,7 @@ impl Netns {
         let process = Process::start(name, "unshare", &args, &folder.join(name));
         let netns = Netns { process };
         let own = std::fs::read_link("/proc/self/ns/net").expect("there are namespaces");
-        eventually("a new network namespace", START, || {
+        wait_for("a new network namespace", || {
             let other = std::fs::read_link(netns.path()).ok()?;
             (other != own).then_some(())
         });

@@ -59,6 +59,16 @@ impl Stats {
         self.get(&format!("{port}.to_guest.packets"))
     }
 
+    /// The drops at a port, by reason.
+    pub fn drops_of(&self, port: &str) -> BTreeMap<&str, u64> {
+        let prefix = format!("{port}.drops.");
+        let own = self
+            .0
+            .iter()
+            .filter_map(|(name, count)| Some((name.strip_prefix(&prefix)?, *count)));
+        own.collect()
+    }
+
     /// The sum of one counter over all ports.
     pub fn sum(&self, counter: &str) -> u64 {
         let of_ports = self

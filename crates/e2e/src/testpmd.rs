@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::process::Process;
-use crate::wait::eventually;
+use testkit::process::Process;
+use testkit::wait::wait_for;
 
 /// The addresses of testpmd's two ports.
 pub const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
@@ -69,20 +69,19 @@ impl Testpmd {
             blocks: 0,
             _folder: folder,
         };
-        testpmd.process.tell("set fwd mac");
+        testpmd.tell("set fwd mac");
         testpmd
     }
 
     /// Sends `bursts` times 32 frames of `size` bytes from each port and lets them bounce for a
     /// time, each frame that arrives being sent back. Gives the counts of this run.
     pub fn bounce(&mut self, size: u32, bursts: u32, time: Duration) -> Counts {
-        self.process.tell("clear port stats all");
-        self.process
-            .tell(&format!("set txpkts {}", segments(size, SEGMENT)));
-        self.process.tell(&format!("start tx_first {bursts}"));
+        self.tell("clear port stats all");
+        self.tell(&format!("set txpkts {}", segments(size, SEGMENT)));
+        self.tell(&format!("start tx_first {bursts}"));
         std::thread::sleep(time);
-        self.process.tell("stop");
-        self.process.tell("show port stats all");
+        self.tell("stop");
+        self.tell("show port stats all");
         self.blocks += 1;
         self.counts()
     }
@@ -90,7 +89,7 @@ impl Testpmd {
     fn counts(&mut self) -> Counts {
         // The last line with numbers, once for each of the two ports.
         let lines = 2 * self.blocks;
-        eventually("testpmd prints its statistics", ANSWER, || {
+        wait_for("testpmd prints its statistics", || {
             (self.process.output().matches("Tx-bps:").count() >= lines).then_some(())
         });
         let output = self.process.output();
@@ -101,9 +100,14 @@ impl Testpmd {
         }
     }
 
+    fn tell(&mut self, line: &str) {
+        let told = self.process.tell(line);
+        told.expect("testpmd takes commands");
+    }
+
     /// Ends testpmd in order.
     pub fn quit(mut self) {
-        self.process.tell("quit");
+        self.tell("quit");
         assert!(
             self.process.end(ANSWER).is_some(),
             "testpmd ends when it is stopped"

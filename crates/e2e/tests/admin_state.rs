@@ -1,14 +1,12 @@
 //! Operator's changes to ports in use: flushing learned addresses and cached flows loses nothing; a
 //! port that is administratively down passes nothing, and its guest stays connected.
 
-use std::time::Duration;
-
 use e2e::guest::two_guests;
 use e2e::lasthop::{Lasthop, TWO_PORTS};
 use e2e::traffic::{PingRun, ping, unreachable};
 use e2e::turn;
-use e2e::wait::eventually;
 use serde_json::Value;
+use testkit::wait::wait_for;
 
 fn connections(lasthop: &Lasthop) -> Value {
     lasthop.port("vm2")["front_ends"]["connections"].clone()
@@ -41,11 +39,10 @@ fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
     for _ in 0..3 {
         let decided = upcalls(&lasthop);
         lasthop.ok(&["flows", "purge"]);
-        let soon = Duration::from_secs(20);
-        eventually("flows are decided anew", soon, || {
+        wait_for("flows are decided anew", || {
             (upcalls(&lasthop) > decided).then_some(())
         });
-        eventually("both addresses are known", soon, || {
+        wait_for("both addresses are known", || {
             (learned(&lasthop) == 2).then_some(())
         });
         let done = lasthop.json(&["fdb", "flush"]);

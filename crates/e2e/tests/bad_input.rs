@@ -7,10 +7,10 @@ use std::time::Duration;
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
 use e2e::turn;
-use e2e::wait::eventually;
 use serde_json::Value;
 use testkit::features::{PROTOCOL_FEATURES, VERSION_1};
 use testkit::frontend::FrontEnd;
+use testkit::wait::wait_for;
 
 /// Request number of SET_MEM_TABLE in the vhost-user specification.
 const SET_MEM_TABLE: u32 = 5;
@@ -301,7 +301,7 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     assert_eq!(output.matches("shares no memory").count(), 1, "{output}");
     turn.step("another switch says so, too");
     lasthop.kill_switch();
-    eventually("it is said again", Duration::from_secs(10), || {
+    wait_for("it is said again", || {
         (lasthop.log().matches("shares no memory").count() == 2).then_some(())
     });
     lasthop.wait_reason("vm1", "shares no memory");

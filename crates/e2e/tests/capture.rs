@@ -10,13 +10,13 @@ use e2e::guest::two_guests;
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::pcapng::{self, Way};
-use e2e::process::Process;
 use e2e::traffic::ping;
-use e2e::wait::eventually;
 use e2e::{paths, turn};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::packets::{Flow, SequenceChecker, udp};
+use testkit::process::Process;
+use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
@@ -82,7 +82,7 @@ impl Capture {
         let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
         let log = folder.path().join("log");
         let process = Process::start("capture", "sh", &all, &log);
-        eventually("the file to begin", TIMEOUT, || {
+        wait_for("the file to begin", || {
             fs::metadata(&file)
                 .is_ok_and(|file| file.len() > 0)
                 .then_some(())
@@ -204,7 +204,7 @@ fn pings_of_real_guests_are_complete_and_a_pipe_gets_them_too() {
         .spawn()
         .expect("the command line runs");
     turn.step("ping");
-    eventually("the second capture", TIMEOUT, || {
+    wait_for("the second capture", || {
         lasthop.log().matches(" has begun").nth(1).map(drop)
     });
     assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
@@ -301,7 +301,7 @@ fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
         capture.process.signal(Signal::KILL);
         talk(&mut a, &mut b, 2);
     }
-    eventually("all to end", TIMEOUT, || {
+    wait_for("all to end", || {
         let ended = lasthop.log().matches(" has ended").count();
         (ended >= 13).then_some(())
     });
@@ -329,7 +329,7 @@ fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
         turn.step(&format!("kill -9 of {name}"));
         let capture = Capture::start(&lasthop, &["vm1"]);
         talk(&mut a, &mut b, 5);
-        eventually("frames to come", TIMEOUT, || {
+        wait_for("frames to come", || {
             let file = fs::read(&capture.file).expect("a file");
             (pcapng::read(&file).packets.len() == 10).then_some(())
         });

@@ -69,7 +69,7 @@ impl World {
         assert!(reachable(&mut self.vm3, "10.0.0.2"), "before: {what}");
         let steady = PingRun::start(&mut self.vm1, "10.0.0.2", 300);
         let load = IperfRun::start(&mut self.vm3, "10.0.0.2", 60, "");
-        std::thread::sleep(Duration::from_millis(700));
+        self.lasthop.wait_sent("vm3", 100);
         disturb(self);
         load.abandon();
         let steady = steady.wait();

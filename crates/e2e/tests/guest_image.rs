@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use e2e::guest::GuestSpec;
 use e2e::traffic::{iperf, ping, serve_iperf};
 use e2e::turn;
-use e2e::wait::eventually;
+use testkit::wait::wait_for;
 
 #[test]
 fn two_guests_talk_back_to_back() {
@@ -19,9 +19,7 @@ fn two_guests_talk_back_to_back() {
     let mut one = GuestSpec::back_to_back("one", socket.clone(), true)
         .ip("10.0.0.1/24")
         .start();
-    eventually("QEMU listens", Duration::from_secs(10), || {
-        socket.exists().then_some(())
-    });
+    wait_for("QEMU listens", || socket.exists().then_some(()));
     one = one.ready();
     let alone = began.elapsed();
     turn.step(&format!("it took {alone:?}; boot the second"));

@@ -12,9 +12,10 @@ use std::time::Duration;
 use e2e::agent::Agent;
 use e2e::lasthop::Lasthop;
 use e2e::libvirt::{Libvirt, Place};
-use e2e::process::Process;
-use e2e::wait::eventually;
-use e2e::{paths, proc, turn};
+use e2e::{paths, turn};
+use testkit::process::Process;
+use testkit::procfs;
+use testkit::wait::wait_for;
 
 /// The page with the example.
 const PAGE: &str = "docs/user/guests.md";
@@ -168,7 +169,7 @@ fn talk(guest: &mut Agent, address: &str) {
 
 /// A user's QEMU, which is the only thing that it runs.
 fn vmm(user: u32) -> u32 {
-    let processes = proc::of_user(user);
+    let processes = procfs::of_user(user);
     let [vmm] = processes[..] else {
         panic!("user {user} runs {processes:?}")
     };
@@ -226,7 +227,7 @@ fn the_readmes_domains_talk_and_keep_their_ports() {
     let xml = example.domain("thief", "vm2", 3, &sockets[0], &place);
     define(&libvirt, "thief", &xml, &place);
     let thief = Thief::start(&libvirt);
-    eventually("the thief has no rights", TIMEOUT, || {
+    wait_for("the thief has no rights", || {
         let said = libvirt.qemu_output("thief");
         said.contains("Permission denied").then_some(())
     });

@@ -11,10 +11,10 @@ use e2e::netns::Netns;
 use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::traffic::{iperf, ping, serve_iperf};
 use e2e::uplinks::{tap, uplink, wire};
-use e2e::wait::eventually;
 use e2e::{Turn, turn};
 use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, tcp_super, udp};
+use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -220,9 +220,7 @@ fn what_a_guest_sends_waits_and_nothing_is_lost() {
     }
     let sent = |world: &World| world.lasthop.stats().sent("vm1");
     let all = before.sent("vm1") + stream.sent() + 20;
-    eventually("all are taken", TIMEOUT, || {
-        (sent(&world) == all).then_some(())
-    });
+    wait_for("all are taken", || (sent(&world) == all).then_some(()));
     most.holds(20 * 20);
     world.b.recv_all().expect("the device keeps the rules");
 
@@ -264,7 +262,7 @@ fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
         &mut checker,
         5000,
     );
-    let moved = eventually("all are switched", TIMEOUT, || {
+    let moved = wait_for("all are switched", || {
         let moved = world.lasthop.stats().since(&before);
         (moved.sent("vm2") == 5000).then_some(moved)
     });
@@ -293,7 +291,7 @@ fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
         .step("control and switch are killed: the limit stays");
     world.lasthop.kill_control();
     world.lasthop.kill_switch();
-    eventually("frames flow", TIMEOUT, || {
+    wait_for("frames flow", || {
         world.b.send(&udp(&Flow::v4(2, 3), b"again")).ok()?;
         world.c.recv(Duration::from_millis(50)).ok()?
     });
@@ -306,7 +304,7 @@ fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
         &mut checker,
         3000,
     );
-    eventually("all are switched", TIMEOUT, || {
+    wait_for("all are switched", || {
         (world.lasthop.stats().since(&before).sent("vm2") >= 3000).then_some(())
     });
     let moved = world.lasthop.stats().since(&before);
@@ -386,12 +384,12 @@ fn a_storm_is_dropped_and_other_traffic_continues() {
                     guest.recv_all().expect("the device keeps the rules");
                 }
                 let sent = n + 1;
-                eventually("they are taken", TIMEOUT, || {
+                wait_for("they are taken", || {
                     (world.lasthop.stats().since(&before).sent("vm1") >= sent).then_some(())
                 });
             }
         }
-        let moved = eventually("all are done with", TIMEOUT, || {
+        let moved = wait_for("all are done with", || {
             let moved = world.lasthop.stats().since(&before);
             let done = moved.received("vm2") + moved.get("vm1.drops.storm-control");
             (done >= 500 && moved.received("vm2") == moved.received("vm3")).then_some(moved)
@@ -562,7 +560,7 @@ fn an_interface_is_limited(
     socket.set_broadcast(true).expect("a socket's option");
     socket.set_nonblocking(true).expect("a socket's option");
     // What is sent for the first time asks control, and may not come.
-    eventually("the guest sends and receives", TIMEOUT, || {
+    wait_for("the guest sends and receives", || {
         let _ = socket.send_to(b"hello", "10.0.0.1:7");
         let there = world.a.recv_all().expect("a correct device");
         let flow = Flow::v4(1, own).ports(7, 7000);
@@ -583,14 +581,14 @@ fn an_interface_is_limited(
         }
     }
     let reason = format!("{port}.drops.rate-limited");
-    let moved = eventually("all are done with", TIMEOUT, || {
+    let moved = wait_for("all are done with", || {
         let moved = world.lasthop.stats().since(&before);
         let done = moved.received(port) + moved.get(&reason);
         (done >= 2000).then_some(moved)
     });
     most.holds(moved.received(port));
     assert!(moved.get(&reason) > 0, "{moved:?}");
-    eventually("what was delivered is there", TIMEOUT, || {
+    wait_for("what was delivered is there", || {
         while socket.recv(&mut [0; 64]).is_ok() {
             got += 1;
         }
@@ -603,7 +601,7 @@ fn an_interface_is_limited(
     limit("from-guest:packets=500,packets-burst=64");
     let (before, most) = (world.lasthop.stats(), Most::from_now(500, 64));
     let mut tried = 0;
-    eventually("much more was sent than may be", TIMEOUT, || {
+    wait_for("much more was sent than may be", || {
         for _ in 0..500 {
             // It may have no room.
             tried += u32::from(socket.send_to(b"x", "10.0.0.1:7").is_ok());
@@ -620,7 +618,7 @@ fn an_interface_is_limited(
     limit("from-guest:none");
 
     world.turn.step(&format!("{port}: a storm"));
-    eventually("nothing waits any more", TIMEOUT, || {
+    wait_for("nothing waits any more", || {
         let before = world.lasthop.stats();
         std::thread::sleep(Duration::from_millis(50));
         world.a.recv_all().expect("a correct device");
@@ -630,10 +628,10 @@ fn an_interface_is_limited(
     let (before, most) = (world.lasthop.stats(), Most::from_now(10, 20));
     for _ in 0..200 {
         let sent = || socket.send_to(b"x", "10.0.0.255:7").ok();
-        eventually("room", TIMEOUT, sent);
+        wait_for("room", sent);
         world.a.recv_all().expect("a correct device");
     }
-    let moved = eventually("all are done with", TIMEOUT, || {
+    let moved = wait_for("all are done with", || {
         world.a.recv_all().expect("a correct device");
         let moved = world.lasthop.stats().since(&before);
         let dropped = moved.get(&format!("{port}.drops.storm-control"));
@@ -685,7 +683,7 @@ fn ports_with_interfaces_are_limited_like_others() {
 fn known(from: &mut FakeGuest, pair: usize, frame: &[u8], to: &mut FakeGuest) {
     from.send_on(pair, frame, &NetHeader::default())
         .expect("room");
-    eventually("a first frame comes", TIMEOUT, || {
+    wait_for("a first frame comes", || {
         let came = to.recv_all().expect("a correct device");
         (!came.is_empty()).then_some(())
     });
@@ -714,7 +712,7 @@ fn a_limit_is_that_of_all_queues_and_workers_together() {
         got += world.b.recv_all().expect("a correct device").len();
     }
     most.holds(world.lasthop.stats().since(&before).sent("vm1"));
-    eventually("all come", TIMEOUT, || {
+    wait_for("all come", || {
         got += world.b.recv_all().expect("a correct device").len();
         (got == 2000).then_some(())
     });
@@ -756,7 +754,7 @@ fn a_limit_is_that_of_all_queues_and_workers_together() {
             .expect("room");
         world.a.recv_all().expect("a correct device");
     }
-    let moved = eventually("all are done with", TIMEOUT, || {
+    let moved = wait_for("all are done with", || {
         world.a.recv_all().expect("a correct device");
         let moved = world.lasthop.stats().since(&before);
         let lost: u64 = ["rate-limited", "receiver-full"]

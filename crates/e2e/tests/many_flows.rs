@@ -4,10 +4,11 @@
 use std::time::{Duration, Instant};
 
 use e2e::lasthop::Lasthop;
-use e2e::wait::eventually;
-use e2e::{Turn, proc, turn};
+use e2e::{Turn, turn};
 use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, ethernet};
+use testkit::procfs;
+use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
@@ -98,7 +99,7 @@ impl World {
             self.a.send(&frame(mac(1, n), BROADCAST)).expect("room");
             self.b.send(&frame(mac(2, n), BROADCAST)).expect("room");
             if n % WINDOW == 0 || n + 1 == STATIONS {
-                eventually("all to receive from all", TIMEOUT, || {
+                wait_for("all to receive from all", || {
                     self.c.recv_all().expect("a correct device");
                     self.a.recv_all().expect("a correct device");
                     self.b.recv_all().expect("a correct device");
@@ -135,7 +136,7 @@ impl World {
     }
 
     fn control_kib(&self) -> u64 {
-        proc::private_kib(self.lasthop.pid("lasthop-control").expect("control runs"))
+        procfs::private_kib(self.lasthop.pid("lasthop-control").expect("control runs"))
     }
 }
 
@@ -188,7 +189,7 @@ fn a_million_flows_are_cached_and_control_does_not_feel_them() {
     world.c.send(&frame(moving, BROADCAST)).expect("room");
     let to_it = frame(mac(1, 500), moving);
     world.c.recv_all().expect("a correct device");
-    eventually("frames to arrive where it is now", TIMEOUT, || {
+    wait_for("frames to arrive where it is now", || {
         world.a.send(&to_it).expect("room");
         world.b.recv_all().expect("a correct device");
         let got = world.c.recv(Duration::from_millis(5));

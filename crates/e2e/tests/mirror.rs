@@ -10,9 +10,9 @@ use e2e::netns::{Netns, Sniffer};
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::turn;
 use e2e::uplinks::{tap, uplink, wire};
-use e2e::wait::eventually;
 use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, udp};
+use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -224,7 +224,7 @@ fn mirrors_stay_when_control_and_switch_are_killed() {
     for kill in [Lasthop::kill_control, Lasthop::kill_switch] {
         turn.step("kill, and see the same");
         kill(&world.lasthop);
-        eventually("frames flow and are copied", TIMEOUT, || {
+        wait_for("frames flow and are copied", || {
             let pause = Duration::from_millis(50);
             world.blue[0].send(&frame(1, 2, 99)).ok()?;
             world.blue[1].recv(pause).ok()??;
@@ -391,7 +391,7 @@ fn commands_add_and_remove_mirrors_while_traffic_flows() {
     let (sent, at, mut got) = world.talk_during(add);
     let after = sent.len() - at;
     assert_eq!(after, 10, "five rounds");
-    eventually("the copies are there", TIMEOUT, || {
+    wait_for("the copies are there", || {
         let copies = world.probe.recv_all().expect("a correct device");
         got.extend(copies.into_iter().map(|copy| copy.frame));
         (got.last() == sent.last()).then_some(())
@@ -580,7 +580,7 @@ fn probes_and_mirrored_ports_may_be_interfaces_of_the_host() {
     for n in 0..10u8 {
         socket.send_to(&[n; 100], "10.0.0.1:53").expect("a way");
         let ours = |guest: &mut FakeGuest| {
-            eventually("it comes", TIMEOUT, || {
+            wait_for("it comes", || {
                 let all = guest.recv_all().expect("a correct device");
                 all.into_iter()
                     .map(|got| got.frame)

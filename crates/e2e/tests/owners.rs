@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::turn;
-use e2e::wait::eventually;
 use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid};
+use testkit::wait::wait_for;
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -130,7 +130,7 @@ fn no_vmm_takes_the_port_of_another_users() {
     let before = lasthop.pid("lasthop-control").expect("control runs");
     lasthop.kill_switch();
     lasthop.wait_control(before);
-    eventually("ports", TIMEOUT, || {
+    wait_for("ports", || {
         (lasthop.port("one")["state"] == "waiting").then_some(())
     });
     all(TWO, ONE);

@@ -9,7 +9,7 @@ use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
 use e2e::traffic::{ping, unreachable};
 use e2e::turn;
-use e2e::wait::within;
+use testkit::wait::within;
 use testkit::{FakeGuest, GuestConfig};
 use wire::build::{PacketBuilder, TcpFields};
 use wire::{EtherType, MacAddr};

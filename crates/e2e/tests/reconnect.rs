@@ -1,13 +1,11 @@
 //! Connections between QEMU and Lasthop break and come back, with either side listening: guests
 //! continue without a reset.
 
-use std::time::Duration;
-
 use e2e::guest::{Guest, GuestSpec};
 use e2e::lasthop::Lasthop;
 use e2e::traffic::{ping, reachable};
 use e2e::turn;
-use e2e::wait::eventually;
+use testkit::wait::wait_for;
 
 const CONFIG: &str = r#"
 [switch]
@@ -39,9 +37,7 @@ fn all_talk(lasthop: &Lasthop, guests: [&mut Guest; 2]) {
         lasthop.wait_port(port, "up");
     }
     for guest in guests {
-        eventually("all answer", Duration::from_secs(20), || {
-            reachable(guest, "10.0.0.3").then_some(())
-        });
+        wait_for("all answer", || reachable(guest, "10.0.0.3").then_some(()));
         let before = lasthop.stats();
         let lost = ping(guest, "10.0.0.3", 50).lost();
         let moved = lasthop.stats().since(&before);

@@ -3,11 +3,11 @@
 
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
-use e2e::process::send as signal;
 use e2e::turn;
-use e2e::uplinks::{TIMEOUT, driver_pid, uplink, wire};
-use e2e::wait::eventually;
+use e2e::uplinks::{driver_pid, uplink, wire};
 use rustix::process::Signal;
+use testkit::process::send as signal;
+use testkit::wait::wait_for;
 
 const WARNING: &str = "interface up0 is in use by another port, most likely of another Lasthop: ";
 
@@ -27,7 +27,7 @@ fn reason(lasthop: &Lasthop) -> Option<String> {
 fn kill_driver(lasthop: &Lasthop) {
     let killed = driver_pid(lasthop, "uplink").expect("a driver");
     signal(killed, Signal::KILL);
-    eventually("another driver", TIMEOUT, || {
+    wait_for("another driver", || {
         let pid = driver_pid(lasthop, "uplink")?;
         (pid != killed).then_some(())
     });
@@ -65,12 +65,12 @@ fn the_second_is_warned(driver: &str, outcome: &str) {
     }
     // Who upgrades parts with its claim for a moment, so that it may be the other's by now.
     let sharing = || [&first, &second].map(reason).iter().flatten().count();
-    eventually("one that knows", TIMEOUT, || (sharing() == 1).then_some(()));
+    wait_for("one that knows", || (sharing() == 1).then_some(()));
     assert_eq!((reason(&elsewhere), warned(&elsewhere)), (None, 0));
 
     turn.step("the first is gone");
     first.stop();
-    eventually("an interface of one", TIMEOUT, || {
+    wait_for("an interface of one", || {
         reason(&second).is_none().then_some(())
     });
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::testpmd::{MACS, Testpmd, TestpmdSpec};
-use e2e::wait::eventually;
 use e2e::{Turn, turn};
+use testkit::wait::wait_for;
 
 const SIZES: [u32; 7] = [64, 65, 128, 512, 1518, 4000, 9000];
 
@@ -75,14 +75,10 @@ fn bounce_for(
     let before = lasthop.stats();
     // 128 frames in each direction: fewer than the 1024 buffers, also when each takes several.
     let counts = testpmd.bounce(size, 4, time);
-    let moved = eventually(
-        "the switch has taken all that testpmd sent",
-        Duration::from_secs(5),
-        || {
-            let moved = lasthop.stats().since(&before);
-            ([moved.sent("p0"), moved.sent("p1")] == counts.sent).then_some(moved)
-        },
-    );
+    let moved = wait_for("the switch has taken all that testpmd sent", || {
+        let moved = lasthop.stats().since(&before);
+        ([moved.sent("p0"), moved.sent("p1")] == counts.sent).then_some(moved)
+    });
     turn.step(&format!("    {size} bytes: {counts:?}"));
     assert_eq!(
         [moved.received("p1"), moved.received("p0")],

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::numbered::{Stream, collect, introduce, settle};
-use e2e::process::Process;
 use e2e::turn;
-use e2e::wait::eventually;
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::packets::{Flow, SequenceChecker, ethernet, mac, udp};
+use testkit::process::Process;
+use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
@@ -166,7 +166,7 @@ fn predictions_are_right() {
     let was = reflected();
     b.send(&udp(&Flow::v4(2, 2), b"me")).expect("room");
     let counted = || (reflected() != was).then_some(());
-    eventually("the drop is counted", Duration::from_secs(5), counted);
+    wait_for("the drop is counted", counted);
     a.send(&ethernet(mac(9), mac(1), 0x88b5, b"who?"))
         .expect("room");
     let flooded = b
@@ -379,7 +379,7 @@ fn a_trace_names_the_deciding_rule_and_its_list() {
     a.send(&udp(&Flow::v4(1, 2).ports(1001, 99), b"no"))
         .expect("room");
     let counted = || (lasthop.stats().drops().get("acl-denied").copied() != was).then_some(());
-    eventually("the drop is counted", Duration::from_secs(5), counted);
+    wait_for("the drop is counted", counted);
     let text = lasthop.ok(&["trace", "--port", "vm1", frame]);
     turn.step(&format!("as an operator reads it:\n{text}"));
     let output = "policy   to vm2: dropped by rule rest of list vm2-in (lists: vm2-in)";
@@ -479,7 +479,7 @@ fn next(lasthop: &Lasthop, args: &[&str]) -> Process {
 /// Sends frames of a guest again and again until a process has ended; returns its output. When the
 /// switch begins to copy is unknown.
 fn send_until_end(guest: &mut FakeGuest, frames: &[&[u8]], mut process: Process) -> String {
-    let ended = eventually("the end", Duration::from_secs(30), || {
+    let ended = wait_for("the end", || {
         for frame in frames {
             guest.send(frame).expect("room");
         }
@@ -525,7 +525,7 @@ fn a_trace_shows_the_next_frames_of_a_port() {
         a.send(&to_b).expect("room");
     }
     let all = || (lasthop.stats().since(&before).sent("vm1") == 20).then_some(());
-    eventually("all are counted", Duration::from_secs(5), all);
+    wait_for("all are counted", all);
     process.signal(Signal::INT);
     let text = send_until_end(&mut a, &[], process);
     assert_eq!(results(&text).len(), 20, "{text}");
@@ -570,7 +570,7 @@ fn a_trace_shows_the_next_frames_of_a_port() {
 /// Waits until a process has frames, and would not die of Ctrl-C.
 fn listens_to_interrupts(process: &Process) {
     let file = format!("/proc/{}/status", process.pid());
-    eventually("it to listen", Duration::from_secs(10), || {
+    wait_for("it to listen", || {
         let status = std::fs::read_to_string(&file).expect("it runs");
         let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
         let caught = u64::from_str_radix(caught.trim(), 16).expect("a mask");

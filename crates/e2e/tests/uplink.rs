@@ -11,16 +11,16 @@ use e2e::guest::GuestSpec;
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::netns::Netns;
 use e2e::numbered::{Stream, introduce, settle};
-use e2e::process::{Process, send as signal};
 use e2e::traffic::{iperf, ping, reachable};
 use e2e::uplinks::{
     LOAD, TIMEOUT, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
 };
-use e2e::wait::eventually;
 use e2e::{Turn, turn};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::packets::{Flow, SequenceChecker};
+use testkit::process::{Process, send as signal};
+use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
 /// Environment of a test.
@@ -332,7 +332,7 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
             "{port} after {how:?}: {questions} questions, {:.1} ms until the answer",
             died.elapsed().as_secs_f64() * 1e3
         ));
-        eventually("a new driver", TIMEOUT, || {
+        wait_for("a new driver", || {
             driver_pid(&lasthop, port).filter(|new| *new != old)
         });
         let after = lasthop.port(port)["driver_process"]["restarts"].as_u64();
@@ -382,7 +382,7 @@ fn ports_with_drivers_come_and_go() {
     assert!(!b.ip("link show").contains("t1"));
     world.step("the interface is removed: it is made again");
     a.ip("link delete t0");
-    eventually("t0 is back", TIMEOUT, || {
+    wait_for("t0 is back", || {
         a.ip("address show").contains("10.1.0.1/24").then_some(())
     });
     lasthop.wait_port("t0", "up");
@@ -612,7 +612,7 @@ fn what_the_interface_refuses_is_counted() {
         a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
             .expect("room");
     }
-    let show = eventually("three are refused", TIMEOUT, || {
+    let show = wait_for("three are refused", || {
         let driver = &lasthop.port("uplink")["driver_process"];
         (driver["rejected_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
     });
@@ -630,7 +630,7 @@ fn what_the_interface_refuses_is_counted() {
 
 /// Waits until so many queue pairs of a port run. It is up with the first queue already.
 fn pairs_run(lasthop: &Lasthop, port: &str, pairs: u64) {
-    eventually("all queue pairs run", TIMEOUT, || {
+    wait_for("all queue pairs run", || {
         (lasthop.port(port)["queue_pairs"] == pairs).then_some(())
     });
 }
@@ -641,7 +641,7 @@ fn turn_mtu(lasthop: &Lasthop, a: &mut FakeGuest) {
     let before = lasthop.stats();
     a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
         .expect("room");
-    eventually("it is dropped by name", TIMEOUT, || {
+    wait_for("it is dropped by name", || {
         let moved = lasthop.stats().since(&before);
         (moved.get("uplink.drops.exceeds-mtu") == 1).then_some(())
     });
@@ -686,10 +686,10 @@ fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() 
     world.step("the switch is killed");
     let before = lasthop.pid("lasthop-switch").expect("a switch");
     signal(before, Signal::KILL);
-    eventually("a new switch", TIMEOUT, || {
+    wait_for("a new switch", || {
         lasthop.pid("lasthop-switch").filter(|pid| *pid != before)
     });
-    eventually("control answers", TIMEOUT, || {
+    wait_for("control answers", || {
         lasthop.cli(&["status"]).status.success().then_some(())
     });
     for port in ["t0", "t1"] {

@@ -5,14 +5,14 @@
 
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::netns::Netns;
-use e2e::process::send as signal;
 use e2e::turn;
 use e2e::uplinks::{
     LOAD, TIMEOUT, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
 };
-use e2e::wait::eventually;
 use rustix::process::Signal;
 use tempfile::TempDir;
+use testkit::process::send as signal;
+use testkit::wait::wait_for;
 
 /// Three namespaces: the uplink's, the one at the other end of its wire, and one with a TAP port.
 struct World {
@@ -134,7 +134,7 @@ fn every_queue_of_the_interface_has_a_socket() {
     lasthop.stop();
     turn.step("fewer");
     let lasthop = world.lasthop(&format!("{XDP}\nqueues = 4"), COPY);
-    eventually("two queue pairs run", TIMEOUT, || {
+    wait_for("two queue pairs run", || {
         (lasthop.port("uplink")["queue_pairs"] == 2).then_some(())
     });
     // Each connection keeps to one queue; both see some.
@@ -195,7 +195,7 @@ fn a_driver_that_dies_is_replaced() {
     for (count, how) in (1..).zip([Signal::KILL, Signal::STOP, Signal::KILL]) {
         let old = driver_pid(&lasthop, "uplink").expect("a driver");
         signal(old, how);
-        eventually("a new driver", TIMEOUT, || {
+        wait_for("a new driver", || {
             driver_pid(&lasthop, "uplink").filter(|new| *new != old)
         });
         let questions = ask(&near, &far);
@@ -211,7 +211,7 @@ fn a_driver_that_dies_is_replaced() {
         for _ in 0..3 {
             let old = driver_pid(&lasthop, "uplink").expect("a driver");
             signal(old, Signal::KILL);
-            eventually("a new driver", TIMEOUT, || {
+            wait_for("a new driver", || {
                 driver_pid(&lasthop, "uplink").filter(|new| *new != old)
             });
             ask(&near, &far);
@@ -240,7 +240,7 @@ fn a_longer_mtu_counts_without_anybody_s_help() {
     ] {
         namespace.ip(&format!("link set {interface} mtu 3000"));
     }
-    eventually("a driver that knows it", TIMEOUT, || {
+    wait_for("a driver that knows it", || {
         driver_pid(&lasthop, "uplink").filter(|new| *new != old)
     });
     turn.step("a packet that is longer than the MTU before");

@@ -1,14 +1,12 @@
 //! A client that is generated from `docs/openapi.json` works with a running Lasthop.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testkit::programs::program;
 
-use running::{Place, port};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::lasthop::{Place, port};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api_client");
@@ -49,7 +47,7 @@ fn a_generated_client_asks_changes_and_understands_a_refusal() {
         eprintln!("note: no Python tools here ('make setup' installs them), no client is made");
         return;
     };
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     generate(&python, &place.path("."));
     let mut lasthop = place.start(&(port("vm1", "") + &port("vm2", "")));
     let mut script = Command::new(python);

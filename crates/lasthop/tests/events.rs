@@ -1,19 +1,19 @@
 //! `lasthop events`: changes are reported with their requester, also across the death of control.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use testkit::programs::program;
 
-use running::{Place, Running, SOON, eventually, port, signal};
 use rustix::process::{Signal, Uid, geteuid};
 use rustix::thread::set_thread_uid;
 use serde_json::{Value, json};
+use testkit::lasthop::{Place, Running, port};
+use testkit::process::send;
+use testkit::wait::{LIMIT, wait_until};
 
 /// Another user than that of the tests.
 const NOBODY: u32 = 65534;
@@ -30,7 +30,7 @@ struct Watcher {
 
 impl Watcher {
     fn new(place: &Place, args: &str) -> Self {
-        let mut child = Command::new(testkit::programs::program("lasthop"))
+        let mut child = Command::new(program("lasthop"))
             .env_remove("LASTHOP_RUNTIME_DIR")
             .arg("--runtime-dir")
             .arg(place.run_dir())
@@ -64,7 +64,7 @@ impl Watcher {
     fn until(&self, mut desired: impl FnMut(&Value) -> bool) -> Value {
         let mut seen = Vec::new();
         loop {
-            let line = self.lines.recv_timeout(SOON);
+            let line = self.lines.recv_timeout(LIMIT);
             let Ok(line) = line else {
                 panic!("timeout after {seen:#?}");
             };
@@ -78,7 +78,7 @@ impl Watcher {
 
     fn ends(&mut self) -> Option<i32> {
         let mut status = None;
-        eventually("it ends", || {
+        wait_until("it ends", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
@@ -104,7 +104,7 @@ fn logged_count(lasthop: &Running, text: &str) -> usize {
 
 #[test]
 fn a_change_is_reported_with_its_requester_and_fields() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock --mtu 9000");
@@ -161,7 +161,7 @@ fn a_change_by_another_user_has_that_users_number() {
         // Only root can act as another user.
         return;
     }
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&config());
     let socket = place.run_dir().join("api.sock");
     for (path, mode) in [
@@ -193,7 +193,7 @@ fn a_change_by_another_user_has_that_users_number() {
 
 #[test]
 fn filters_select_events() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&config());
     for name in ["vm2", "vm3"] {
         lasthop.prints(&format!(
@@ -217,7 +217,7 @@ fn filters_select_events() {
     let wrong = lasthop.cli("events --kind ports");
     assert_eq!(wrong.status.code(), Some(2));
     let words = Watcher::new(&place, "--kind flows_purged --last 5");
-    let line = words.lines.recv_timeout(SOON).unwrap();
+    let line = words.lines.recv_timeout(LIMIT).unwrap();
     assert!(
         line.contains("Z info  cached flows were purged (uid "),
         "{line}"
@@ -226,7 +226,7 @@ fn filters_select_events() {
 
 #[test]
 fn the_death_of_the_switch_is_reported_with_its_status() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
     lasthop.kill_and_wait("switch");
@@ -252,7 +252,7 @@ fn the_death_of_the_switch_is_reported_with_its_status() {
 
 #[test]
 fn it_continues_after_a_restart_of_control_and_reports_missed_events() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "--kind change,process,fdb_flushed");
     lasthop.kill_and_wait("control");
@@ -268,7 +268,7 @@ fn it_continues_after_a_restart_of_control_and_reports_missed_events() {
 
 #[test]
 fn an_upgrade_and_a_reload_are_reported_with_their_requester() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
     let by = |event: &Value| event["by"]["uid"].as_u64();
@@ -294,15 +294,15 @@ fn an_upgrade_and_a_reload_are_reported_with_their_requester() {
 
 #[test]
 fn it_ends_on_a_signal_and_when_its_output_is_closed() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&config());
     for how in [Signal::INT, Signal::TERM] {
         let mut watcher = Watcher::of_documents(&lasthop, &place, "");
-        signal(watcher.child.id() as i32, how);
+        send(watcher.child.id(), how);
         assert_eq!(watcher.ends(), Some(0), "{how:?}");
     }
     // Without an event that it could fail to write.
-    let mut watcher = Command::new(testkit::programs::program("lasthop"));
+    let mut watcher = Command::new(program("lasthop"));
     watcher.arg("--runtime-dir").arg(place.run_dir());
     let child = watcher.arg("events").stdout(Stdio::piped()).spawn();
     let mut watcher = Watcher {
@@ -315,7 +315,7 @@ fn it_ends_on_a_signal_and_when_its_output_is_closed() {
 
 #[test]
 fn without_a_lasthop_it_says_so() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config());
     lasthop.end(Signal::TERM);
     let output = lasthop.cli("events");
@@ -326,7 +326,7 @@ fn without_a_lasthop_it_says_so() {
 
 #[test]
 fn a_client_that_does_not_read_is_ended_by_an_upgrade_and_does_not_hold_it_up() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config());
     let mut client = UnixStream::connect(place.run_dir().join("api.sock")).unwrap();
     let request = b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -335,7 +335,7 @@ fn a_client_that_does_not_read_is_ended_by_an_upgrade_and_does_not_hold_it_up() 
     client.read_exact(&mut begin).unwrap();
     assert_eq!(&begin, b"HTTP/1.1 200");
     lasthop.prints("upgrade");
-    client.set_read_timeout(Some(SOON)).unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
     assert!(client.read_to_end(&mut Vec::new()).is_ok(), "it has ended");
     lasthop.end(Signal::TERM);
 }

@@ -1,15 +1,14 @@
 //! vCPU states: their source, the threads that are found, and their transfer to the switch.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use testkit::programs::program;
 
-use running::{Place, Running, eventually, port};
+use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, udp};
+use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
 fn config(by: &str, pattern: &str) -> String {
@@ -75,7 +74,7 @@ fn connect(place: &Place, n: u8) -> FakeGuest {
 
 /// Checks that the threads of a guest are found and passed to the switch and to its successor.
 fn found(by_word: &str, memory: &str) {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let name = format!("lcore-{by_word}");
     let mut lasthop = place.start(&config(by_word, &format!("{name}*")));
     if by_word == "bpf" && by(&lasthop).0 != "bpf" {
@@ -85,20 +84,20 @@ fn found(by_word: &str, memory: &str) {
     assert_eq!(threads(&lasthop, "vm1"), Some(0));
     let named = Named::start(&name, 3);
     let mut guest = connect(&place, 1);
-    eventually("its threads are found", || {
+    wait_until("its threads are found", || {
         threads(&lasthop, "vm1") == Some(3)
     });
     assert_eq!(threads(&lasthop, "vm2"), Some(0), "no guest");
     assert!(lasthop.prints("port show vm1").contains("vcpu threads  3"));
-    eventually("the switch has them", || is_mapped(&lasthop, memory));
+    wait_until("the switch has them", || is_mapped(&lasthop, memory));
     lasthop.kill_and_wait("switch");
-    eventually("its successor has them", || is_mapped(&lasthop, memory));
+    wait_until("its successor has them", || is_mapped(&lasthop, memory));
     lasthop.kill_and_wait("control");
-    eventually("they are still known", || {
+    wait_until("they are still known", || {
         threads(&lasthop, "vm1") == Some(3)
     });
     guest.disconnect().unwrap();
-    eventually("they are left", || threads(&lasthop, "vm1") == Some(0));
+    wait_until("they are left", || threads(&lasthop, "vm1") == Some(0));
     named.end();
     lasthop.end(rustix::process::Signal::TERM);
 }
@@ -127,7 +126,7 @@ fn bounding_set(file: &str) -> String {
 /// Returns the source of states under a unit with these rights; `None` where setpriv(1) does not
 /// work.
 fn by_with(rights: &str) -> Option<(String, String)> {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let plain = place.command(&config("auto", "*"));
     let mut command = std::process::Command::new("setpriv");
     command
@@ -160,7 +159,7 @@ fn bpf_needs_the_rights_of_the_drop_in() {
     assert_eq!(without.0, "proc");
     assert!(without.1.contains("no right"), "{}", without.1);
     // With all rights it may not be possible either.
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config("auto", "*"));
     assert_eq!(with.0, by(&lasthop).0, "{}", with.1);
     lasthop.end(rustix::process::Signal::TERM);
@@ -168,15 +167,15 @@ fn bpf_needs_the_rights_of_the_drop_in() {
 
 #[test]
 fn without_a_name_all_threads_of_the_vmm_count() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&config("auto", "*"));
     let _guest = connect(&place, 2);
-    eventually("all are found", || threads(&lasthop, "vm2") >= Some(2));
+    wait_until("all are found", || threads(&lasthop, "vm2") >= Some(2));
 }
 
 #[test]
 fn without_a_source_nothing_is_watched() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&config("off", "*"));
     assert_eq!(by(&lasthop), ("off".into(), "as configured".into()));
     let text = lasthop.prints("status");
@@ -188,7 +187,7 @@ fn without_a_source_nothing_is_watched() {
 #[test]
 fn loading_bpf_programs_is_logged_once() {
     for how in ["auto", "proc"] {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let lasthop = place.start(&config(how, "*"));
         let count = lasthop
             .log()
@@ -205,7 +204,7 @@ fn loading_bpf_programs_is_logged_once() {
 
 #[test]
 fn an_upgrade_watches_on() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config("auto", "lcore-upgrade"));
     let memory = match by(&lasthop).0.as_str() {
         "bpf" => "bpf-map",
@@ -213,16 +212,16 @@ fn an_upgrade_watches_on() {
     };
     let named = Named::start("lcore-upgrade", 2);
     let _guest = connect(&place, 1);
-    eventually("its threads are found", || {
+    wait_until("its threads are found", || {
         threads(&lasthop, "vm1") == Some(2)
     });
     let before = lasthop.pid("switch");
     lasthop.prints("upgrade");
-    eventually("they are found again", || {
+    wait_until("they are found again", || {
         threads(&lasthop, "vm1") == Some(2)
     });
     assert_ne!(lasthop.pid("switch"), before);
-    eventually("the new switch has them", || is_mapped(&lasthop, memory));
+    wait_until("the new switch has them", || is_mapped(&lasthop, memory));
     named.end();
     lasthop.end(rustix::process::Signal::TERM);
 }
@@ -273,7 +272,7 @@ fn frames_with_calls(from: &mut FakeGuest, to: &mut FakeGuest, frames: usize) ->
     let mut calls = 0;
     for _ in 0..frames {
         from.send(&frame).unwrap();
-        eventually("the frame arrives", || {
+        wait_until("the frame arrives", || {
             to.pairs[0].nic.receive().unwrap().is_some()
         });
         calls += to.pairs[0].rx_call.take();
@@ -287,7 +286,7 @@ fn frames_with_calls(from: &mut FakeGuest, to: &mut FakeGuest, frames: usize) ->
 fn a_running_guest_is_notified_once_a_period_and_a_blocked_one_of_each_frame() {
     const PERIOD: Duration = Duration::from_millis(10);
     const FRAMES: usize = 200;
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let coalescing = format!("[switch.coalescing]\nperiod_us = {}\n", PERIOD.as_micros());
     let lasthop = place.start(&(config("bpf", "lcore-spin") + &coalescing));
     if by(&lasthop).0 != "bpf" {
@@ -295,12 +294,12 @@ fn a_running_guest_is_notified_once_a_period_and_a_blocked_one_of_each_frame() {
     }
     let thread = Spinning::start("lcore-spin");
     let (mut to, mut from) = (connect(&place, 1), connect(&place, 2));
-    eventually("its thread is found", || {
+    wait_until("its thread is found", || {
         threads(&lasthop, "vm1") == Some(1)
     });
     // The switch has learned both addresses, and received the threads.
     to.send(&udp(&Flow::v4(1, 2), &[7; 100])).unwrap();
-    eventually("the switch goes by it", || {
+    wait_until("the switch goes by it", || {
         let (begun, calls) = (
             Instant::now(),
             frames_with_calls(&mut from, &mut to, FRAMES),
@@ -312,7 +311,7 @@ fn a_running_guest_is_notified_once_a_period_and_a_blocked_one_of_each_frame() {
     for _ in 0..FRAMES {
         frames_with_calls(&mut from, &mut to, 1);
     }
-    eventually("each frame is notified", || {
+    wait_until("each frame is notified", || {
         frames_with_calls(&mut from, &mut to, FRAMES) == FRAMES as u64
     });
 }

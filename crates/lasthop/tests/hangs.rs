@@ -1,11 +1,11 @@
 //! A process that hangs is killed, as after any other death: no guest is disconnected.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
-use running::{Place, Running, eventually, port, signal};
 use rustix::process::Signal;
+use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, udp};
+use testkit::process::send;
+use testkit::programs::program;
+use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
 /// Starts Lasthop with two guests.
@@ -27,7 +27,7 @@ fn start(place: &Place) -> (Running, FakeGuest, FakeGuest) {
 fn check_service(lasthop: &mut Running, name: &str, a: &mut FakeGuest, b: &mut FakeGuest) {
     let frame = udp(&Flow::v4(1, 2), name.as_bytes());
     a.send(&frame).unwrap();
-    eventually("it arrives", || {
+    wait_until("it arrives", || {
         b.recv_all().unwrap().iter().any(|got| got.frame == frame)
     });
     a.wait_link().expect("the same connection");
@@ -41,8 +41,8 @@ fn check_service(lasthop: &mut Running, name: &str, a: &mut FakeGuest, b: &mut F
 }
 
 /// Waits until another process replaces this one, and control replies.
-fn is_replaced(lasthop: &Running, name: &str, pid: i32) {
-    eventually("there is a successor", || {
+fn is_replaced(lasthop: &Running, name: &str, pid: u32) {
+    wait_until("there is a successor", || {
         let now = lasthop.try_process(name);
         let now = now.and_then(|process| process["pid"].as_i64());
         now.is_some_and(|now| now != i64::from(pid))
@@ -61,10 +61,10 @@ fn for_each(names: [&'static str; 2], check: fn(&str)) {
 #[test]
 fn control_or_a_switch_that_is_stopped_is_replaced() {
     for_each(["control", "switch"], |name| {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid(name);
-        signal(pid, Signal::STOP);
+        send(pid, Signal::STOP);
         is_replaced(&lasthop, name, pid);
         let log = lasthop.log();
         assert!(
@@ -76,7 +76,7 @@ fn control_or_a_switch_that_is_stopped_is_replaced() {
 }
 
 /// Returns the threads of a process with this name.
-fn threads(pid: i32, name: &str) -> Vec<i32> {
+fn threads(pid: u32, name: &str) -> Vec<i32> {
     let all = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let all = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let is_called = |tid: &i32| {
@@ -115,12 +115,12 @@ impl Stopped {
 fn a_switch_with_a_hung_thread_is_replaced() {
     // The session thread has the name of its process.
     for_each(["lasthop-switch", "worker"], |name| {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid("switch");
         let last = threads(pid, name).pop().expect("such a thread");
         let mut stopped = Stopped::thread(last);
-        eventually("it is killed", || stopped.wait(libc::WNOHANG));
+        wait_until("it is killed", || stopped.wait(libc::WNOHANG));
         is_replaced(&lasthop, "switch", pid);
         check_service(&mut lasthop, "switch", &mut a, &mut b);
     });

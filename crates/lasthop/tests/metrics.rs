@@ -1,16 +1,15 @@
 //! Metrics on the socket of the API and on their own socket, across restarts of the processes.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use testkit::programs::program;
 
-use running::{Place, Running, eventually, port};
 use rustix::process::Signal;
+use testkit::lasthop::{Place, Running, port};
 use testkit::metrics::Metrics;
+use testkit::wait::wait_until;
 
 const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
@@ -57,7 +56,7 @@ fn write(place: &Place, text: &str) {
 
 #[test]
 fn metrics_survive_restarts_and_an_upgrade() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let address = free();
     let mut lasthop = place.start(&config(&address));
     let first = over_tcp(&address);
@@ -71,7 +70,7 @@ fn metrics_survive_restarts_and_an_upgrade() {
     // The rate of the cycle counter is measured at run time.
     let names =
         |page: Metrics| -> Vec<String> { page.names().into_iter().map(str::to_owned).collect() };
-    eventually("the rate of the counter is known", || {
+    wait_until("the rate of the counter is known", || {
         names(over_tcp(&address)).contains(&"lasthop_cpu_cycles_per_second".to_owned())
     });
     let same = over_unix(&place.run_dir().join("api.sock"));
@@ -84,7 +83,7 @@ fn metrics_survive_restarts_and_an_upgrade() {
         assert!(resident > sample("anonymous_memory_bytes"), "{process}");
     }
     let spent = "lasthop_process_cpu_seconds_total{process=\"control\"}";
-    eventually("control has spent time", || {
+    wait_until("control has spent time", || {
         over_tcp(&address).get(spent) > 0.0
     });
 
@@ -126,7 +125,7 @@ fn reload(lasthop: &Running) -> String {
 
 #[test]
 fn the_socket_can_change_while_it_runs() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config("unix:m.sock"));
     let socket = place.run_dir().join("m.sock");
     over_unix(&socket);
@@ -134,7 +133,7 @@ fn the_socket_can_change_while_it_runs() {
     write(&place, &config(&address));
     let output = format!("~ metrics: listen unix:m.sock -> {address}\n1 change applied\n");
     assert_eq!(reload(&lasthop), output);
-    eventually("the other one is served", || {
+    wait_until("the other one is served", || {
         TcpStream::connect(&address).is_ok()
     });
     over_tcp(&address);
@@ -153,7 +152,7 @@ fn the_socket_can_change_while_it_runs() {
     over_tcp(&address);
     write(&place, &port("vm1", ""));
     reload(&lasthop);
-    eventually("the socket is closed", || {
+    wait_until("the socket is closed", || {
         TcpStream::connect(&address).is_err()
     });
     over_unix(&place.run_dir().join("api.sock"));
@@ -162,7 +161,7 @@ fn the_socket_can_change_while_it_runs() {
 
 #[test]
 fn an_address_that_is_taken_or_not_our_own_is_refused_at_the_start() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (status, output) = place.refuses(&config(&address));

@@ -1,10 +1,9 @@
 //! `lasthop reload` and SIGHUP: the configuration file of the start is read again.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
-use running::{Place, Running, eventually, listens, port};
 use rustix::process::Signal;
+use testkit::lasthop::{Place, Running, listens, port};
+use testkit::programs::program;
+use testkit::wait::wait_until;
 
 const SWITCH: &str = "[switch]\nname = \"host1\"\n";
 
@@ -32,12 +31,12 @@ fn logged_count(lasthop: &Running, line: &str) -> usize {
 
 #[test]
 fn a_signal_reloads_the_file() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(&["vm1", "vm2"]));
     let (control, switch) = (lasthop.pid("control"), lasthop.pid("switch"));
     write(&place, &config(&["vm1", "vm3"]));
     lasthop.signal(Signal::HUP);
-    eventually("vm3 has taken the place of vm2", || {
+    wait_until("vm3 has taken the place of vm2", || {
         ports(&lasthop) == ["vm1", "vm3"] && logged_count(&lasthop, " reloaded") == 1
     });
     let socket = |name: &str| place.run_dir().join(name);
@@ -55,7 +54,7 @@ fn a_signal_reloads_the_file() {
     // An error is logged with its place, and changes nothing.
     write(&place, &format!("{}queues = 0\n", config(&["vm1", "vm2"])));
     lasthop.signal(Signal::HUP);
-    eventually("the refusal is logged", || {
+    wait_until("the refusal is logged", || {
         logged_count(&lasthop, "not reloaded, nothing was changed") == 1
     });
     let file = place.path("lasthop.toml").display().to_string();
@@ -68,7 +67,7 @@ fn a_signal_reloads_the_file() {
     std::fs::write(socket("vm9.sock"), "precious").unwrap();
     write(&place, &config(&["vm9"]));
     lasthop.signal(Signal::HUP);
-    eventually("the refusal is logged", || {
+    wait_until("the refusal is logged", || {
         logged_count(&lasthop, "not reloaded, nothing was changed") == 2
     });
     assert!(
@@ -85,7 +84,7 @@ fn a_signal_reloads_the_file() {
     for _ in 0..50 {
         lasthop.signal(Signal::HUP);
     }
-    eventually("the last file holds", || ports(&lasthop) == ["vm4"]);
+    wait_until("the last file holds", || ports(&lasthop) == ["vm4"]);
     assert_eq!(
         (lasthop.pid("control"), lasthop.pid("switch")),
         (control, switch)
@@ -96,7 +95,7 @@ fn a_signal_reloads_the_file() {
 
 #[test]
 fn a_command_reloads_the_file_also_after_an_upgrade() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(&["vm1"]));
     assert_eq!(lasthop.prints("reload"), "nothing to change\n");
     write(&place, &config(&["vm1", "vm2"]));
@@ -115,7 +114,7 @@ fn a_command_reloads_the_file_also_after_an_upgrade() {
     );
     write(&place, &config(&["vm2", "vm3"]));
     lasthop.signal(Signal::HUP);
-    eventually("vm3 is there", || ports(&lasthop) == ["vm2", "vm3"]);
+    wait_until("vm3 is there", || ports(&lasthop) == ["vm2", "vm3"]);
 
     // A new control has the state that was applied last.
     lasthop.kill_and_wait("control");

@@ -1,12 +1,11 @@
 //! Sockets are permitted in the directories of the start and in those of `socket_dirs`.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::os::unix::net::UnixListener;
+use testkit::programs::program;
 
-use running::{Place, Running, eventually, listens, port};
 use rustix::process::Signal;
+use testkit::lasthop::{Place, Running, listens, port};
+use testkit::wait::wait_until;
 
 /// Returns a port with this socket.
 fn at(name: &str, socket: &str, more: &str) -> String {
@@ -15,7 +14,7 @@ fn at(name: &str, socket: &str, more: &str) -> String {
 
 /// Returns a place with directories beside the runtime directory.
 fn place() -> Place {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     for dir in ["vms", "start", "host"] {
         std::fs::create_dir(place.path(dir)).unwrap();
     }
@@ -64,7 +63,7 @@ fn other_directories_are_refused_at_run_time() {
             "upgrade" => drop(lasthop.prints("upgrade")),
             process => drop(lasthop.kill_and_wait(process)),
         }
-        eventually("it answers", || lasthop.cli("status").status.success());
+        wait_until("it answers", || lasthop.cli("status").status.success());
         for (n, dir) in ["run", "vms", "start"].into_iter().enumerate() {
             let file = format!("{dir}/{round}.sock");
             lasthop.prints(&add(&format!("p{n}-{round}"), &file));
@@ -75,7 +74,7 @@ fn other_directories_are_refused_at_run_time() {
         again("host/z.sock");
         refused(&lasthop, "reload", BEYOND);
         lasthop.signal(Signal::HUP);
-        eventually("the refusal is logged", || {
+        wait_until("the refusal is logged", || {
             let log = lasthop.log();
             log.matches("not reloaded, nothing was changed").count() == round + 1
         });

@@ -1,14 +1,16 @@
 //! `lasthop run` as a whole: real processes, and their failures.
 
 mod privileges;
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
 
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
+use testkit::programs::program;
 
-use running::{Place, eventually, is_gone, listens, port, signal};
 use rustix::process::Signal;
+use testkit::lasthop::{Place, listens, port};
+use testkit::process::send;
+use testkit::procfs::is_gone;
+use testkit::wait::{assert_faster, wait_until};
 
 const SWITCH: &str = "[switch]\nname = \"host1\"\n[[segment]]\nname = \"blue\"\nvlan = 10\n";
 
@@ -19,7 +21,7 @@ fn one_port() -> String {
 #[test]
 fn it_reports_ready_once_and_ends_cleanly() {
     for how in [Signal::TERM, Signal::INT] {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let mut lasthop = place.start(&one_port());
         assert_eq!(
             place.left(),
@@ -28,10 +30,8 @@ fn it_reports_ready_once_and_ends_cleanly() {
         assert_eq!(lasthop.children().len(), 2);
         let started = Instant::now();
         lasthop.end(how);
-        assert!(
-            started.elapsed() < Duration::from_secs(2),
-            "it stops without a timeout"
-        );
+        // It stops without a timeout.
+        assert_faster(started.elapsed(), Duration::from_secs(2));
         assert_eq!(place.left(), [""; 0]);
         assert_eq!(lasthop.rest_of_stdout(), "", "nothing but one line");
     }
@@ -39,7 +39,7 @@ fn it_reports_ready_once_and_ends_cleanly() {
 
 #[test]
 fn status_for_people() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let config = format!(
         "{}{}",
         one_port(),
@@ -57,7 +57,7 @@ fn status_for_people() {
         let running = |line: &&str| line.starts_with(name) && line.contains(" running ");
         assert!(lines.iter().any(running), "{name}: {text}");
     }
-    eventually("vm2 has a reason", || {
+    wait_until("vm2 has a reason", || {
         let list = lasthop.prints("port list");
         let vm2 = list.lines().find(|line| line.starts_with("vm2 ")).unwrap();
         vm2.ends_with("  no listener on vm2.sock")
@@ -80,7 +80,7 @@ fn a_wrong_configuration_is_2_and_starts_nothing() {
         ("[[port]\n".to_owned(), 6, ""),
     ];
     for (ports, line, key) in table {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let (status, complaint) = place.refuses(&format!("{SWITCH}{ports}"));
         let file = place.path("lasthop.toml").display().to_string();
         let start = format!("lasthop: {file}:{line}:");
@@ -96,7 +96,7 @@ fn a_wrong_configuration_is_2_and_starts_nothing() {
 
 #[test]
 fn a_socket_path_that_is_taken_is_2_and_nothing_is_left() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let config = format!("{}{}", one_port(), port("vm2", ""));
     std::fs::create_dir(place.run_dir()).unwrap();
     let taken = place.run_dir().join("vm2.sock");
@@ -132,7 +132,7 @@ fn a_socket_path_that_is_taken_is_2_and_nothing_is_left() {
 #[test]
 fn missing_files_and_invalid_variables_are_named() {
     for (name, value) in [("LASTHOP_LOG", "verbose"), ("LASTHOP_HEARTBEAT", "bogus")] {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let mut command = place.command(&one_port());
         command.env(name, value);
         let mut lasthop = place.spawn(command);
@@ -149,7 +149,7 @@ fn missing_files_and_invalid_variables_are_named() {
         assert!(!place.run_dir().exists());
     }
 
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     std::fs::write(place.run_dir(), "a file").unwrap();
     let (status, complaint) = place.refuses(&one_port());
     assert_eq!(status, Some(1));
@@ -159,7 +159,7 @@ fn missing_files_and_invalid_variables_are_named() {
     );
 
     for name in ["api.sock", "supervisor.sock"] {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         std::fs::create_dir(place.run_dir()).unwrap();
         let file = place.run_dir().join(name);
         std::fs::write(&file, "precious").unwrap();
@@ -174,7 +174,7 @@ fn missing_files_and_invalid_variables_are_named() {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     }
 
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let command = place.command("");
     std::fs::remove_file(place.path("lasthop.toml")).unwrap();
     let mut lasthop = place.spawn(command);
@@ -184,7 +184,7 @@ fn missing_files_and_invalid_variables_are_named() {
 
 #[test]
 fn a_second_one_in_the_same_directory_refuses() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut first = place.start(&one_port());
     let mut second = place.spawn(place.command(&one_port()));
     assert_eq!(second.wait().code(), Some(1));
@@ -205,7 +205,10 @@ fn a_second_one_in_the_same_directory_refuses() {
 
 #[test]
 fn two_in_different_directories_do_not_see_each_other() {
-    let (one, two) = (Place::new(), Place::new());
+    let (one, two) = (
+        Place::new(program("lasthop")),
+        Place::new(program("lasthop")),
+    );
     let mut first = one.start(&one_port());
     let second = two.start(&format!("{SWITCH}{}", port("vm2", "")));
     first.end(Signal::TERM);
@@ -214,7 +217,7 @@ fn two_in_different_directories_do_not_see_each_other() {
 
 #[test]
 fn a_new_one_waits_a_moment_for_the_sockets_of_the_last() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     std::fs::create_dir(place.run_dir()).unwrap();
     let dying = UnixListener::bind(place.run_dir().join("vm1.sock")).unwrap();
     let mut next = place.spawn(place.command(&one_port()));
@@ -227,16 +230,16 @@ fn a_new_one_waits_a_moment_for_the_sockets_of_the_last() {
 
 #[test]
 fn without_the_supervisor_the_others_end_and_a_new_one_starts() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     let children = lasthop.children();
     assert_eq!(children.len(), 2);
-    signal(lasthop.pid("switch"), Signal::STOP);
+    send(lasthop.pid("switch"), Signal::STOP);
     lasthop.signal(Signal::KILL);
     lasthop.wait();
     // The other processes may not have ended yet, and one of them cannot end by itself.
     let mut next = place.start(&one_port());
-    eventually("the others end", || {
+    wait_until("the others end", || {
         children.iter().all(|pid| is_gone(*pid))
     });
     assert_eq!(next.state("vm1"), "waiting");
@@ -246,13 +249,13 @@ fn without_the_supervisor_the_others_end_and_a_new_one_starts() {
 
 #[test]
 fn control_is_started_again_and_knows_what_was_added() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     let added = lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock");
     assert_eq!(added, "port vm2 added, waiting\n");
     let switch = lasthop.pid("switch");
     let took = lasthop.kill_and_wait("control");
-    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert_faster(took, Duration::from_millis(500));
     assert_eq!(lasthop.pid("switch"), switch, "the same switch");
     assert_eq!(lasthop.state("vm2"), "waiting");
     assert_eq!(
@@ -267,14 +270,14 @@ fn control_is_started_again_and_knows_what_was_added() {
 
 #[test]
 fn the_switch_is_started_again_and_ports_listen_again() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock");
     lasthop.kill_and_wait("switch");
     let restarts = |name| lasthop.try_process(name).unwrap()["restarts"].as_u64();
     let counted = ["control", "switch"].map(restarts);
     assert_eq!(counted, [Some(0), Some(1)], "of the one that died");
-    eventually("both ports are back", || {
+    wait_until("both ports are back", || {
         let list = lasthop.cli("port list --json").stdout;
         String::from_utf8_lossy(&list)
             .matches("\"waiting\"")
@@ -288,15 +291,15 @@ fn the_switch_is_started_again_and_ports_listen_again() {
 
 #[test]
 fn both_may_die_at_the_same_time_again_and_again() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     for round in 0..4 {
         let mut children = lasthop.children();
         if round % 2 == 1 {
             children.reverse();
         }
-        children.iter().for_each(|pid| signal(*pid, Signal::KILL));
-        eventually("it is as before", || {
+        children.iter().for_each(|pid| send(*pid, Signal::KILL));
+        wait_until("it is as before", || {
             lasthop.children().iter().all(|pid| !children.contains(pid))
                 && lasthop.cli("port show vm1").status.success()
         });
@@ -308,18 +311,17 @@ fn both_may_die_at_the_same_time_again_and_again() {
 
 #[test]
 fn a_client_port_dials_until_there_is_a_listener_and_again_after_it() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&format!("{SWITCH}{}", port("vm1", "role = \"client\"")));
-    std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(lasthop.state("vm1"), "dialing");
+    wait_until("it dials", || lasthop.state("vm1") == "dialing");
     let path = place.run_dir().join("vm1.sock");
     for _ in 0..2 {
         let listener = UnixListener::bind(&path).unwrap();
         let (socket, _) = listener.accept().unwrap();
-        eventually("it is connected", || lasthop.state("vm1") == "connected");
+        wait_until("it is connected", || lasthop.state("vm1") == "connected");
         std::fs::remove_file(&path).unwrap();
         drop(socket);
-        eventually("it dials again", || lasthop.state("vm1") == "dialing");
+        wait_until("it dials again", || lasthop.state("vm1") == "dialing");
     }
     // One line per change, none per attempt.
     let log = lasthop.log();
@@ -329,7 +331,7 @@ fn a_client_port_dials_until_there_is_a_listener_and_again_after_it() {
 
 #[test]
 fn a_peer_that_does_not_accept_blocks_nothing() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let many = (0..8).map(|n| port(&format!("vm{n}"), "role = \"client\""));
     let shared = many.collect::<String>();
     std::fs::create_dir(place.run_dir()).unwrap();
@@ -345,13 +347,13 @@ fn a_peer_that_does_not_accept_blocks_nothing() {
     assert_eq!(lasthop.state("vm0"), "dialing");
     let started = Instant::now();
     lasthop.end(Signal::TERM);
-    assert!(started.elapsed() < Duration::from_secs(2));
+    assert_faster(started.elapsed(), Duration::from_secs(2));
     drop(waits);
 }
 
 #[test]
 fn ports_come_and_go_at_run_time() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     let path = place.run_dir().join("vm2.sock");
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock --segment blue --queues 4");
@@ -361,13 +363,13 @@ fn ports_come_and_go_at_run_time() {
         "port vm2 changed, waiting\n"
     );
     lasthop.prints("port set vm2 --socket other.sock");
-    eventually("the old one is gone", || !path.exists());
+    wait_until("the old one is gone", || !path.exists());
     assert!(listens(&place.run_dir().join("other.sock")));
     assert_eq!(
         lasthop.prints("port set vm2 --role client"),
         "port vm2 changed, dialing\n"
     );
-    eventually("it is gone too", || {
+    wait_until("it is gone too", || {
         !place.run_dir().join("other.sock").exists()
     });
 
@@ -381,7 +383,7 @@ fn ports_come_and_go_at_run_time() {
 
     assert_eq!(lasthop.prints("port remove vm2"), "port vm2 removed\n");
     assert_eq!(lasthop.prints("port remove vm1"), "port vm1 removed\n");
-    eventually("no socket is left", || {
+    wait_until("no socket is left", || {
         place.left() == ["api.sock", "lasthop.lock", "supervisor.sock"]
     });
     lasthop.end(Signal::TERM);
@@ -389,13 +391,13 @@ fn ports_come_and_go_at_run_time() {
 
 #[test]
 fn many_ports_start_quickly() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let ports: String = (0..256)
         .map(|n| port(&format!("vm{n}"), "queues = 4"))
         .collect();
     let started = Instant::now();
     let mut lasthop = place.start(&format!("{SWITCH}{ports}"));
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_faster(started.elapsed(), Duration::from_secs(5));
     let list = lasthop.json("port list");
     let waiting = list["ports"].as_array().unwrap();
     assert_eq!(
@@ -403,17 +405,17 @@ fn many_ports_start_quickly() {
         256
     );
     let took = lasthop.kill_and_wait("control");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_faster(took, Duration::from_secs(1));
     lasthop.end(Signal::TERM);
     assert_eq!(place.left(), [""; 0]);
 }
 
 #[test]
 fn its_output_may_be_closed() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.spawn(place.command(&one_port()));
     lasthop.close_stdout();
-    eventually("it answers", || {
+    wait_until("it answers", || {
         lasthop.cli("port show vm1").status.success()
     });
     lasthop.end(Signal::TERM);
@@ -421,7 +423,7 @@ fn its_output_may_be_closed() {
 
 #[test]
 fn an_interrupt_from_the_keyboard_ends_it_cleanly() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     let children = lasthop.children();
     lasthop.signal_group(Signal::INT);
@@ -434,31 +436,31 @@ fn an_interrupt_from_the_keyboard_ends_it_cleanly() {
 
 #[test]
 fn a_process_that_does_not_end_is_ended() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
-    signal(lasthop.pid("control"), Signal::STOP);
+    send(lasthop.pid("control"), Signal::STOP);
     let started = Instant::now();
     lasthop.end(Signal::TERM);
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_faster(started.elapsed(), Duration::from_secs(5));
     assert_eq!(place.left(), [""; 0]);
 }
 
 #[test]
 fn a_process_that_cannot_live_is_not_started_without_pause() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     let started = Instant::now();
     let mut deaths = 0;
     while started.elapsed() < Duration::from_millis(1500) {
         for pid in lasthop.children() {
             deaths += u32::from(!is_gone(pid));
-            signal(pid, Signal::KILL);
+            send(pid, Signal::KILL);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(deaths < 60, "{deaths}");
     assert!(lasthop.is_running());
-    eventually("it recovers", || {
+    wait_until("it recovers", || {
         lasthop.cli("port show vm1").status.success()
     });
     lasthop.end(Signal::TERM);

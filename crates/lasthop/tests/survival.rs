@@ -4,19 +4,18 @@
 //! of the test checks that every descriptor comes back exactly once. `LASTHOP_KILLS=1000` increases
 //! the number of kills.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+use testkit::programs::program;
 
-use running::{Place, Running, eventually, port};
 use rustix::process::Signal;
 use testkit::driver::{Piece, Shape};
 use testkit::features::{MRG_RXBUF, MTU};
 use testkit::guest_ram::RegionSpec;
+use testkit::lasthop::{Place, Running, port};
 use testkit::net::NetHeader;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
+use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
 /// Returns the number of kills of each test.
@@ -82,7 +81,7 @@ fn check(guest: &mut FakeGuest, checker: &mut SequenceChecker, seen: &Seen) {
 fn kill_often(lasthop: &Running, kills: usize, seen: &[Seen; 2]) -> Vec<Duration> {
     let wait_for_more = |frames: u64| {
         let before = [0, 1].map(|n| seen[n].received.load(SeqCst));
-        eventually("both guests see traffic", || {
+        wait_until("both guests see traffic", || {
             [0, 1]
                 .iter()
                 .all(|n| seen[*n].received.load(SeqCst) >= before[*n] + frames)
@@ -125,7 +124,7 @@ fn no_connection_ended(lasthop: &Running) {
 
 /// Runs two guests under load with kills of the switch.
 fn survive(what: &str, workers: u16, prepare: impl Fn(&Place, u8) -> FakeGuest) {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(workers, 2));
     let (mut a, mut b) = (prepare(&place, 1), prepare(&place, 2));
     let (seen, stop) = (<[Seen; 2]>::default(), AtomicBool::new(false));
@@ -232,7 +231,7 @@ fn queues_whose_vmm_brought_an_inflight_area() {
 
 #[test]
 fn a_vmm_in_the_middle_of_a_request_gets_its_answer_once() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1, 1));
     let mut guest = guest(&place, 1, GuestConfig::default().packed());
     let stop = AtomicBool::new(false);
@@ -254,7 +253,7 @@ fn a_vmm_in_the_middle_of_a_request_gets_its_answer_once() {
         });
         for _ in 0..kills() {
             let before = answers.load(SeqCst);
-            eventually("answers come", || {
+            wait_until("answers come", || {
                 assert!(!chat.is_finished());
                 answers.load(SeqCst) > before + 20
             });
@@ -270,7 +269,7 @@ fn a_vmm_in_the_middle_of_a_request_gets_its_answer_once() {
 
 #[test]
 fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1, 2));
     let mut one = guest(&place, 1, GuestConfig::default());
     for _ in 0..kills() {
@@ -281,7 +280,7 @@ fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
         // accepted.
         one.reconnect(&path).unwrap();
         one.wait_link().unwrap();
-        eventually("the port is up", || {
+        wait_until("the port is up", || {
             let shown = lasthop.cli("port show vm1 --json");
             String::from_utf8_lossy(&shown.stdout).contains("\"up\"")
         });
@@ -291,7 +290,7 @@ fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
 
 #[test]
 fn a_switch_may_die_while_it_takes_over() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1, 2));
     let mut a = guest(&place, 1, GuestConfig::default().packed());
     let mut b = guest(&place, 2, GuestConfig::default());
@@ -304,7 +303,7 @@ fn a_switch_may_die_while_it_takes_over() {
             100,
         );
         a.send(&udp(&Flow::v4(1, 2), &payload)).unwrap();
-        eventually("the frame arrives", || {
+        wait_until("the frame arrives", || {
             let all = b.recv_all().unwrap();
             all.iter()
                 .any(|got| payload_of(&got.frame).is_ok_and(|p| p == payload))
@@ -327,7 +326,7 @@ fn a_switch_may_die_while_it_takes_over() {
 
 #[test]
 fn a_guest_with_an_mtu_survives_the_removal_of_the_mtu() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let segment = "[switch]\nname = \"host1\"\n[[segment]]\nname = \"blue\"\n";
     let ports = ["vm1", "vm2"].map(|vm| port(vm, "segment = \"blue\"\nmtu = 9000"));
     let mut lasthop = place.start(&format!("{segment}{}", ports.concat()));
@@ -338,7 +337,7 @@ fn a_guest_with_an_mtu_survives_the_removal_of_the_mtu() {
         lasthop.kill_switch(Signal::KILL);
         let frame = udp(&Flow::v4(1, 2), &[round; 100]);
         a.send(&frame).unwrap();
-        eventually("it arrives", || {
+        wait_until("it arrives", || {
             b.recv_all().unwrap().iter().any(|got| got.frame == frame)
         });
     }
@@ -349,7 +348,7 @@ fn a_guest_with_an_mtu_survives_the_removal_of_the_mtu() {
 
 #[test]
 fn counters_continue() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1, 2));
     let mut a = guest(&place, 1, GuestConfig::default());
     let _b = guest(&place, 2, GuestConfig::default());
@@ -360,7 +359,7 @@ fn counters_continue() {
     };
     for round in 1..4 {
         (0..10).for_each(|_| a.send(&udp(&Flow::v4(1, 2), b"counted")).unwrap());
-        eventually("all are counted", || count(&lasthop) == Some(10 * round));
+        wait_until("all are counted", || count(&lasthop) == Some(10 * round));
         lasthop.kill_and_wait("switch");
     }
     lasthop.end(Signal::TERM);
@@ -368,7 +367,7 @@ fn counters_continue() {
 
 #[test]
 fn weight_and_cycles_are_kept() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1, 2));
     let mut a = guest(&place, 1, GuestConfig::default());
     let mut b = guest(&place, 2, GuestConfig::default());
@@ -383,7 +382,7 @@ fn weight_and_cycles_are_kept() {
     for (round, victim) in ["switch", "control", "switch"].into_iter().enumerate() {
         let frame = udp(&Flow::v4(1, 2), &[round as u8; 100]);
         a.send(&frame).unwrap();
-        eventually("it arrives", || {
+        wait_until("it arrives", || {
             b.recv_all().unwrap().iter().any(|got| got.frame == frame)
         });
         let (weight, cycles) = show(&lasthop);
@@ -399,7 +398,7 @@ fn weight_and_cycles_are_kept() {
 
 #[test]
 fn a_connection_that_crashes_the_switch_is_quarantined_and_the_others_continue() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1, 3));
     let (mut a, mut b) = (
         guest(&place, 1, GuestConfig::default()),
@@ -427,7 +426,7 @@ fn a_connection_that_crashes_the_switch_is_quarantined_and_the_others_continue()
             // While it serves the only guest that sends.
             std::thread::sleep(Duration::from_millis(100));
             lasthop.kill_switch(Signal::ILL);
-            eventually("there is another one", || {
+            wait_until("there is another one", || {
                 lasthop.cli("port show vm1").status.success()
             });
         }
@@ -438,7 +437,7 @@ fn a_connection_that_crashes_the_switch_is_quarantined_and_the_others_continue()
         b.wait_link().expect("the other guest is still connected");
         a.crash();
         let path = place.run_dir().join("vm1.sock");
-        eventually("it may come again", || a.reconnect(&path).is_ok());
+        wait_until("it may come again", || a.reconnect(&path).is_ok());
     });
     lasthop.end(Signal::TERM);
 }
@@ -475,12 +474,12 @@ impl Plugged {
         tx.add(&[piece], &[], Shape::Direct, 0).expect("room");
         tx.publish();
         from.pairs[0].tx_kick.signal();
-        eventually("the frame arrives and its buffer comes back", || {
+        wait_until("the frame arrives and its buffer comes back", || {
             while from.pairs[0].nic.tx.poll().expect("sound").is_some() {}
             from.pairs[0].nic.tx.outstanding() == 0
         });
         // A frame that was delivered just before a death may be delivered again.
-        eventually("the frame is there", || {
+        wait_until("the frame is there", || {
             let all = to.recv_all().expect("a sound device");
             all.iter()
                 .any(|got| payload_of(&got.frame).is_ok_and(|p| p == payload))
@@ -499,7 +498,7 @@ impl Plugged {
 #[test]
 fn as_many_memory_regions_as_there_may_be_outlive_the_switch() {
     for packed in [false, true] {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let mut lasthop = place.start(&config(2, 2));
         let mut hot_plug = GuestConfig {
             memory_slots: true,

@@ -4,19 +4,19 @@
 //! Senders never have more frames in flight than fit into the receiver's queue, so that no frame
 //! may be dropped for any reason. `LASTHOP_UPGRADES=1000` increases the number of upgrades.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use testkit::programs::program;
 
-use running::{Place, Running, eventually, port, signal};
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
+use testkit::process::send;
+use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
 /// Frames in flight in one direction: fewer than a receiver's 256 buffers.
@@ -81,7 +81,7 @@ fn talking<T>(
         let second = scope.spawn(|| talk(b, 2, 1, [&received[1], &received[0]], &stop));
         let more = || {
             let before = [0, 1].map(|n| received[n].load(SeqCst));
-            eventually("both guests see traffic", || {
+            wait_until("both guests see traffic", || {
                 (0..2).all(|n| received[n].load(SeqCst) > before[n] + 2 * WINDOW)
             });
         };
@@ -161,7 +161,7 @@ fn drops(lasthop: &Running) -> u64 {
 
 /// Returns the directory of the binaries of this build.
 fn built() -> PathBuf {
-    let mut folder = testkit::programs::program("lasthop");
+    let mut folder = program("lasthop");
     folder.pop();
     folder
 }
@@ -216,7 +216,7 @@ fn fails(lasthop: &Running, to: &Path) -> (Option<i32>, String) {
 }
 
 /// Returns the executable file of a process.
-fn file_of(pid: i32) -> PathBuf {
+fn file_of(pid: u32) -> PathBuf {
     std::fs::read_link(format!("/proc/{pid}/exe")).unwrap()
 }
 
@@ -226,7 +226,7 @@ fn files(lasthop: &Running) -> Vec<PathBuf> {
     all.map(|name| file_of(lasthop.pid(name))).collect()
 }
 
-fn pids(lasthop: &Running) -> [i32; 2] {
+fn pids(lasthop: &Running) -> [u32; 2] {
     ["control", "switch"].map(|name| lasthop.pid(name))
 }
 
@@ -245,7 +245,7 @@ fn upgrade(lasthop: &Running, connections: u64) -> f64 {
 
 /// Upgrades repeatedly with guests under load.
 fn upgrade_under_load(what: &str, workers: u16, guests: GuestConfig) {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(workers));
     let mut gaps = under_traffic(&place, guests, |more| {
         let mut gaps = Vec::new();
@@ -296,7 +296,7 @@ fn packed_queues_in_order_with_three_workers() {
 
 #[test]
 fn an_incompatible_version_is_refused_without_changes() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let cases = [
@@ -346,7 +346,7 @@ fn an_incompatible_version_is_refused_without_changes() {
 
 #[test]
 fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let file = place.path("lasthop.toml");
@@ -382,7 +382,7 @@ fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
 
 #[test]
 fn a_configuration_that_can_be_read_only_once_does_not_prevent_an_upgrade() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let pipe = place.path("pipe");
     assert!(
         Command::new("mkfifo")
@@ -403,7 +403,7 @@ fn a_configuration_that_can_be_read_only_once_does_not_prevent_an_upgrade() {
 
 #[test]
 fn a_version_that_fails_is_rolled_back() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let cases = [
@@ -435,7 +435,7 @@ fn a_version_that_fails_is_rolled_back() {
 
 #[test]
 fn every_process_is_of_the_new_version() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let supervisor = lasthop.pid("supervisor");
     under_traffic(&place, GuestConfig::default(), |more| {
@@ -455,7 +455,7 @@ fn every_process_is_of_the_new_version() {
 
 #[test]
 fn to_another_version_and_back() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let all = PROGRAMS;
     let other = version(&place, "other", &all.map(|name| (name, "version")));
@@ -479,7 +479,7 @@ fn to_another_version_and_back() {
 
 #[test]
 fn new_files_are_used_after_an_upgrade_only() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let dir = copies(&place, "installed");
     let mut command = Command::new(dir.join("lasthop"));
     let config_file = place.path("lasthop.toml");
@@ -504,12 +504,12 @@ fn new_files_are_used_after_an_upgrade_only() {
 
 #[test]
 fn one_at_a_time() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let hangs = version(&place, "hangs", &[("lasthop-switch", "hang")]);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| fails(&lasthop, &hangs));
-        eventually("it is under way", || {
+        wait_until("it is under way", || {
             lasthop.log().contains("upgrade to the binaries")
         });
         let (status, complaint) = fails(&lasthop, &hangs);
@@ -527,7 +527,7 @@ fn one_at_a_time() {
 
 #[test]
 fn processes_may_die_in_the_middle_of_it() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let rounds = upgrades();
     let names = ["lasthop-switch", "lasthop-control"];
@@ -543,7 +543,7 @@ fn processes_may_die_in_the_middle_of_it() {
                     name.is_ok_and(|name| name.trim() == names[round % 2])
                 });
                 if let Some(victim) = victims.next_back() {
-                    signal(victim, Signal::KILL);
+                    send(victim, Signal::KILL);
                 }
                 let status = upgrade.join().unwrap().status.code();
                 assert!(matches!(status, Some(0..=2)), "{status:?}");
@@ -572,9 +572,9 @@ fn crash_again(lasthop: &Running) -> u32 {
         crashes.filter_map(number).collect::<Vec<u32>>()
     };
     let before = crash_counts().len();
-    eventually("a crash is counted", || {
+    wait_until("a crash is counted", || {
         lasthop.kill_switch(Signal::ILL);
-        eventually("there is another switch", || {
+        wait_until("there is another switch", || {
             lasthop.cli("port show vm1").status.success()
         });
         crash_counts().len() > before
@@ -584,7 +584,7 @@ fn crash_again(lasthop: &Running) -> u32 {
 
 #[test]
 fn crash_counts_survive_an_upgrade() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&config(1));
     let mut sender = guest(&place, 1, GuestConfig::default());
     let stop = AtomicBool::new(false);
@@ -604,7 +604,7 @@ fn crash_counts_survive_an_upgrade() {
         assert_eq!(crash_again(&lasthop), 2);
         upgrade(&lasthop, 1);
         assert_eq!(crash_again(&lasthop), 3);
-        eventually("its connection ends", || {
+        wait_until("its connection ends", || {
             lasthop.log().contains("crashed repeatedly")
         });
         drop(stopping);
@@ -640,7 +640,7 @@ fn with_drivers(place: &Place) -> Option<Running> {
     let mut lasthop = place.spawn(command);
     lasthop.wait_ready();
     for port in ["t0", "t1"] {
-        eventually("its driver runs", || lasthop.state(port) == "up");
+        wait_until("its driver runs", || lasthop.state(port) == "up");
     }
     Some(lasthop)
 }
@@ -651,13 +651,13 @@ fn drivers(lasthop: &Running) -> [(PathBuf, u64); 2] {
         let process = &lasthop.json(&format!("port show {port}"))["driver_process"];
         let pid = process["pid"].as_i64().unwrap();
         let restarts = process["restarts"].as_u64().unwrap();
-        (file_of(i32::try_from(pid).unwrap()), restarts)
+        (file_of(u32::try_from(pid).unwrap()), restarts)
     })
 }
 
 #[test]
 fn drivers_are_of_the_new_version_too() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let Some(mut lasthop) = with_drivers(&place) else {
         return;
     };
@@ -689,7 +689,7 @@ fn drivers_are_of_the_new_version_too() {
 
 #[test]
 fn a_faulty_new_driver_is_rolled_back() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let Some(mut lasthop) = with_drivers(&place) else {
         return;
     };
@@ -701,13 +701,13 @@ fn a_faulty_new_driver_is_rolled_back() {
             assert!(output.contains("drivers stay at version "), "{output}");
             assert!(output.contains(": driver of t0: "), "{output}");
             for port in ["t0", "t1"] {
-                eventually("its driver runs", || lasthop.state(port) == "up");
+                wait_until("its driver runs", || lasthop.state(port) == "up");
             }
             more();
             let files = drivers(&lasthop).map(|(file, _)| file);
             assert_eq!(files, [before.clone(), before.clone()]);
-            signal(lasthop.pid("driver t1"), Signal::KILL);
-            eventually("there is another one", || {
+            send(lasthop.pid("driver t1"), Signal::KILL);
+            wait_until("there is another one", || {
                 lasthop
                     .try_process("driver t1")
                     .is_some_and(|p| p["restarts"] != 0)

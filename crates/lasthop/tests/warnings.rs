@@ -1,12 +1,11 @@
 //! Warnings about a valid configuration are reported to the client and logged.
 
-#[allow(dead_code, reason = "the other tests of this folder use the rest")]
-mod running;
-
 use std::process::Output;
+use testkit::programs::program;
 
-use running::{Place, eventually, port};
 use rustix::process::Signal;
+use testkit::lasthop::{Place, port};
+use testkit::wait::wait_until;
 
 const MAC: &str = "52:54:00:00:00:01";
 
@@ -27,7 +26,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn a_duplicate_mac_is_reported_and_logged_once() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let file = place.path("lasthop.toml").display().to_string();
     let mut check = place.command(&config(&["vm1", "vm2"]));
     let checked = check.arg("--check").output().unwrap();
@@ -59,6 +58,6 @@ fn a_duplicate_mac_is_reported_and_logged_once() {
     assert!(stderr(&dry).contains(&both("vm1", "vm5")), "{dry:?}");
     assert_eq!(logged("vm1", "vm5"), 0);
     lasthop.signal(Signal::HUP);
-    eventually("it is reloaded", || lasthop.log().contains(" reloaded"));
+    wait_until("it is reloaded", || lasthop.log().contains(" reloaded"));
     assert_eq!(logged("vm1", "vm5"), 1);
 }

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use sched::load::{LoadError, Programs};
 use sched::{Activity, BlockEvents, Method, Slot, Vcpu, View};
+use testkit::wait::wait_until;
 
 /// Time limit of every event, longer than any takes on a busy machine.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -125,14 +126,6 @@ fn reaches(view: &View, slot: Slot, activity: Activity) -> Vcpu {
     }
 }
 
-fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < EVENT_TIMEOUT, "not seen: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Returns the time that a core was idle, as the system counts it.
 fn idle_ticks(core: usize) -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
@@ -202,7 +195,7 @@ fn a_core_is_seen_to_idle_and_not_while_a_thread_spins_on_it() {
         return eprintln!("not tested: core {core} is busy with something else all the time");
     }
     subject.spin();
-    eventually("a busy core", || !view.core_idles(core));
+    wait_until("a busy core", || !view.core_idles(core));
     // If another process runs there, the core is not idle.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(50) {
@@ -224,7 +217,7 @@ fn a_thread_that_has_ended_is_known_to_have() {
     reaches(&view, slot, Activity::Running);
     assert!(!programs.table.has_ended(subject.id));
     subject.end();
-    eventually("its end", || programs.table.has_ended(subject.id));
+    wait_until("its end", || programs.table.has_ended(subject.id));
     assert_eq!(view.state(slot), None);
     programs.table.unfollow(subject.id);
     assert_eq!(programs.table.threads().count(), 0);

@@ -16,6 +16,10 @@
 //! * [`precopy`]: live migration of a guest's memory by a VMM
 //! * [`samples`]: committed samples of records
 //! * [`clock`]: a clock that tests move
+//! * [`lasthop`]: a running Lasthop in a folder of its own, and its command line
+//! * [`process`]: processes that cannot outlive their test
+//! * [`procfs`]: children, descriptors, memory and CPU time of processes
+//! * [`wait`]: waiting for events
 //!
 //! A test tool may panic on a mistake of the test itself (an address outside guest memory, a poke
 //! of the wrong layout); a violation of the device under test comes back as an error that names the
@@ -28,14 +32,18 @@ pub mod frontend;
 pub mod guest;
 pub mod guest_ram;
 pub mod hostile;
+pub mod lasthop;
 pub mod lean;
 pub mod metrics;
 pub mod net;
 pub mod packets;
 pub mod precopy;
+pub mod process;
+pub mod procfs;
 pub mod programs;
 pub mod samples;
 pub mod vcpu;
+pub mod wait;
 
 #[cfg(test)]
 mod model;

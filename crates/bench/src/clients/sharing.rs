@@ -9,8 +9,8 @@ use testkit::lean::{Lean, LeanConfig, Until};
 use super::Client;
 use crate::experiments::Plan;
 use crate::peers::Peer;
-use crate::placement::pin;
 use crate::stop;
+use e2e::machine::pin;
 
 /// Frames that a port sends before its client looks at the clock.
 const BURST: u64 = 8192;

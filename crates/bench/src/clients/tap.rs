@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::{Client, replay};
-use crate::placement::pin;
 use crate::stop;
+use e2e::machine::pin;
 
 /// Frames written between two looks at what arrived.
 const BURST: u32 = 32;

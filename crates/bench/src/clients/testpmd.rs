@@ -11,7 +11,7 @@ use super::{Client, Layout, Traffic, replay};
 use crate::experiments::Plan;
 use crate::folders;
 use crate::peers::{PROGRAM_DPDK, Peer};
-use crate::process::{Process, words};
+use crate::process::{self, Process, words};
 use crate::stop;
 
 /// How long testpmd may take for anything that it prints.
@@ -53,7 +53,7 @@ impl Testpmd {
         }
         let arguments = arguments(plan, peer, layout, traffic, folder.path());
         let log = folder.path().join("log");
-        let mut process = Process::start("testpmd", &[], &arguments, &log)?;
+        let mut process = process::start("testpmd", &[], &arguments, &log)?;
         process.wait_output("its ports come up", ANSWER, |output| {
             output.contains("Checking link statuses").then_some(())
         })?;
@@ -77,11 +77,13 @@ impl Testpmd {
         let before = self.process.output().matches(RATE).count();
         self.process.tell("show port stats 0")?;
         self.process.tell("show port stats 1")?;
-        self.process
+        let shown = self
+            .process
             .wait_output("its statistics", ANSWER, |output| {
                 // The line must be complete, so its neighbour counts: one for each port.
                 (output.matches("Tx-bps:").count() >= before + 2).then(|| output.to_owned())
-            })
+            });
+        Ok(shown?)
     }
 }
 
@@ -106,9 +108,10 @@ impl Client for Testpmd {
         }
         self.started += 1;
         let started = self.started;
-        self.process.wait_output("forwarding", ANSWER, |output| {
+        let forwards = self.process.wait_output("forwarding", ANSWER, |output| {
             (output.matches(STARTED).count() >= started).then_some(())
-        })
+        });
+        Ok(forwards?)
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<()> {
@@ -128,12 +131,12 @@ impl Client for Testpmd {
     }
 
     fn freeze(&self) -> Result<()> {
-        self.process.freeze();
+        process::freeze(&self.process);
         Ok(())
     }
 
     fn thaw(&self) -> Result<()> {
-        self.process.thaw();
+        process::thaw(&self.process);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::{Plan, progress};
-use crate::peers::lasthop::Lasthop;
+use crate::peers::lasthop as peer;
 use crate::placement::{Placement, round_trip};
 use crate::procfs::{CpuTimes, family_kib, family_seconds};
 use crate::report::{Body, Report, Row};
@@ -115,12 +115,12 @@ fn rows(
 }
 
 fn idle_row(plan: &Plan, ports: u32) -> Result<Vec<f64>> {
-    let lasthop = Lasthop::start(plan, ports)?;
-    let guests = lasthop.attach(0..ports)?;
+    let lasthop = peer::start_ports(plan, ports)?;
+    let guests = peer::attach(&lasthop, 0..ports)?;
     stop::sleep(SETTLE)?;
-    let (start, used) = (Instant::now(), family_seconds(lasthop.pid()));
+    let (start, used) = (Instant::now(), family_seconds(lasthop.supervisor()));
     stop::sleep(plan.idle)?;
-    let used = family_seconds(lasthop.pid()) - used;
+    let used = family_seconds(lasthop.supervisor()) - used;
     let percent = 100.0 * used / start.elapsed().as_secs_f64();
     drop(guests);
     lasthop.end();
@@ -128,14 +128,15 @@ fn idle_row(plan: &Plan, ports: u32) -> Result<Vec<f64>> {
 }
 
 fn growth_row(plan: &Plan, ports: u32) -> Result<Vec<f64>> {
-    let lasthop = Lasthop::start(plan, ports)?;
-    let alone = mib(family_kib(lasthop.pid()));
     let begin = Instant::now();
-    let guests = lasthop.attach(0..ports)?;
+    let lasthop = peer::start_ports(plan, ports)?;
+    let start_up = begin.elapsed();
+    let alone = mib(family_kib(lasthop.supervisor()));
+    let begin = Instant::now();
+    let guests = peer::attach(&lasthop, 0..ports)?;
     let attaching = begin.elapsed();
     stop::sleep(SETTLE)?;
-    let attached = mib(family_kib(lasthop.pid()));
-    let start_up = lasthop.start_up;
+    let attached = mib(family_kib(lasthop.supervisor()));
     drop(guests);
     lasthop.end();
     let ms = |time: Duration| time.as_secs_f64() * 1e3;

@@ -160,8 +160,8 @@ fn start(run: &mut Run<'_>, plan: &Plan, cores: &[usize], guests: usize) -> Resu
         let attached = started.and_then(|peer| {
             let guests = Guests::attach(&peer, group, cores)?;
             if kind == Kind::Lasthop {
-                let known = || lasthop::follows(plan, &peer);
-                stop::wait("threads of guests are found", FOUND, known)?;
+                let known = || lasthop::follows(&peer);
+                stop::try_wait("threads of guests are found", FOUND, known)?;
             }
             peer.freeze();
             Ok(Contender { name, guests, peer })
@@ -191,7 +191,7 @@ fn turns(
     for contender in &mut taking {
         contender.guests.set(scenario.tasks.clone());
         contender.peer.thaw();
-        stop::wait("guests receive each other's frames", ARRIVE, || {
+        stop::try_wait("guests receive each other's frames", ARRIVE, || {
             contender.guests.warm_up(plan.settle)?;
             Ok(contender.guests.heard().then_some(()))
         })?;

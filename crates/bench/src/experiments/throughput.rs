@@ -102,7 +102,7 @@ pub(super) fn prepare(peer: &Peer, client: &mut dyn Client, size: u32) -> Result
 
 fn arrive(client: &mut dyn Client, size: u32) -> Result<()> {
     client.set_size(size)?;
-    stop::wait("frames arrive", ARRIVE, || {
+    stop::try_wait("frames arrive", ARRIVE, || {
         let mpps = client.mpps(PROBE)?;
         Ok((mpps > 0.0).then_some(()))
     })

@@ -20,11 +20,12 @@ use super::{Plan, progress};
 use crate::clients::Client as _;
 use crate::clients::sharing::Sharing;
 use crate::peers::{Peer, lasthop};
-use crate::placement::{Placement, pin, round_trip};
+use crate::placement::{Placement, round_trip};
 use crate::procfs::descendants;
 use crate::report::{Body, Report, Row};
 use crate::sample::wait_quiet;
 use crate::statistics::percentile;
+use e2e::machine::pin;
 
 /// The last are super-frames.
 const SIZES: [u32; 3] = [64, 1500, SUPER_FRAME];

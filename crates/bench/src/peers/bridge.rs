@@ -23,6 +23,7 @@ pub(super) fn start() -> Result<Peer> {
     let taps = namespace::inside_new(make)?;
     Ok(Peer {
         kind: Kind::Bridge,
+        lasthop: None,
         processes: Vec::new(),
         ports: Ports::Taps(taps),
         _guests: Vec::new(),

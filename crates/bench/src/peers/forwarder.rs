@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::{Kind, PROGRAM_DPDK, Peer, Ports, START};
 use crate::experiments::Plan;
 use crate::folders;
-use crate::process::{Process, words};
+use crate::process::{self, words};
 use crate::stop;
 
 /// It says nothing when its sockets are there.
@@ -26,7 +26,7 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
          --total-num-mbufs=32768"
     );
     let log = folder.path().join("log");
-    let mut process = Process::start("DPDK forwarder", &[], &words(&command), &log)?;
+    let mut process = process::start("DPDK forwarder", &[], &words(&command), &log)?;
     process.wait_output("its ports come up", START, |output| {
         output.contains("Checking link statuses").then_some(())
     })?;
@@ -35,6 +35,7 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     stop::sleep(SETTLE)?;
     Ok(Peer {
         kind: Kind::Forwarder,
+        lasthop: None,
         processes: vec![process],
         ports: Ports::Sockets {
             paths: sockets.to_vec(),

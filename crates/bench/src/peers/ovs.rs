@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::{Kind, Peer, Ports, START};
 use crate::experiments::Plan;
 use crate::folders;
-use crate::process::{Process, run, words};
+use crate::process::{self, Process, run, words};
 use crate::rules::RuleSet;
 use crate::stop;
 
@@ -87,6 +87,7 @@ fn with(
     let paths = paths.with_context(|| end_of(&switch.output()))?;
     Ok(Peer {
         kind: Kind::Ovs,
+        lasthop: None,
         processes: vec![switch, database],
         ports: Ports::Sockets {
             paths,
@@ -122,14 +123,14 @@ pub(crate) fn start_database(folder: &Path) -> Result<Process> {
          --unixctl={at}/ovsdb.ctl"
     );
     let log = folder.join("ovsdb.log");
-    let database = Process::start(
+    let database = process::start(
         "ovsdb-server",
         &[],
         &with_environment(folder, &command),
         &log,
     )?;
     let socket = folder.join("db.sock");
-    stop::wait("ovsdb-server listens", START, || {
+    stop::try_wait("ovsdb-server listens", START, || {
         Ok(socket.exists().then_some(()))
     })?;
     Ok(database)
@@ -172,7 +173,7 @@ pub(crate) fn start_switch(folder: &Path, program: &str) -> Result<Process> {
     let command =
         format!("{program} unix:{at}/db.sock --pidfile={at}/vs.pid --unixctl={at}/vs.ctl");
     let log = folder.join("vswitchd.log");
-    Process::start(
+    process::start(
         "ovs-vswitchd",
         &[],
         &with_environment(folder, &command),

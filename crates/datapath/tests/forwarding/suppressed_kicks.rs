@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
 use channel::supervision::{Coalescing, Poll};
 use datapath::ports::coalescing::{Activity, Processor, Rules, Vcpus};
@@ -14,13 +13,13 @@ use port::counters::Counters;
 use rustix::event::{EventfdFlags, eventfd};
 use testkit::features::{EVENT_IDX, RING_PACKED, VERSION_1};
 use testkit::net::{NetHeader, NetPair};
+use testkit::wait::wait_until;
 
 use crate::frame;
 use crate::moving::{SENDERS, TO, attach_as, everything_to_one_port};
 
 /// Longer than any test: the clock has no effect.
 const PERIOD_US: u32 = 600_000_000;
-const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
 struct FakeVcpus {
@@ -63,14 +62,6 @@ impl Vcpus for FakeVcpus {
 fn own_core() -> usize {
     let cores = rustix::thread::sched_getaffinity(None).unwrap();
     (0..).find(|core| cores.is_set(*core)).unwrap()
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Stages a frame. Returns whether it requires a kick.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use channel::keeping::{CRASH_RECORD_LEN, SOCKET};
 use channel::link::{self, Link, Received};
@@ -32,19 +32,11 @@ use tempfile::TempDir;
 use testkit::{FakeGuest, GuestConfig};
 use wire::MacAddr;
 
+pub(crate) use testkit::wait::wait_until as wait_for;
+
 /// Timeout of all waits, seconds.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 const LAN: SegmentId = SegmentId(1);
-
-/// Waits until `done`.
-#[track_caller]
-pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !done() {
-        assert!(Instant::now() < end, "timed out: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// The neighbour lookup of control: test guest `n` is behind port `n`.
 struct Neighbours;

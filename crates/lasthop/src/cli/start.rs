@@ -150,7 +150,7 @@ fn arguments(file: &Path, runtime_dir: &Path) -> [PathBuf; 5] {
 
 /// Returns a memory file that an executed program inherits, positioned at its beginning.
 fn inheritable(bytes: &[u8]) -> io::Result<File> {
-    let file = File::from(sys::file::constant("lasthop-start", bytes)?);
+    let file = sys::file::constant("lasthop-start", bytes)?;
     rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
     Ok(file)
 }

@@ -7,11 +7,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use testkit::programs::program;
 
 use rustix::process::Signal;
 
-use crate::running::{Place, Running, eventually, is_gone, listens, signal};
 use crate::{SWITCH, one_port};
+use testkit::lasthop::{Place, Running, listens};
+use testkit::process::send;
+use testkit::procfs::is_gone;
+use testkit::wait::wait_until;
 
 /// User `nobody`.
 const NOBODY: u32 = 65534;
@@ -21,7 +25,7 @@ fn is_root() -> bool {
 }
 
 /// Returns the value of a line of `/proc/PID/status` (proc_pid_status(5)).
-fn status_line(pid: i32, name: &str) -> String {
+fn status_line(pid: u32, name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = lines.find(|(key, _)| *key == name).unwrap();
@@ -29,7 +33,7 @@ fn status_line(pid: i32, name: &str) -> String {
 }
 
 /// Returns the one value of four ids (real, effective, saved, of the file system).
-fn only_id(pid: i32, name: &str) -> u32 {
+fn only_id(pid: u32, name: &str) -> u32 {
     let line = status_line(pid, name);
     let ids: Vec<u32> = line
         .split_whitespace()
@@ -39,14 +43,14 @@ fn only_id(pid: i32, name: &str) -> u32 {
     ids[0]
 }
 
-fn soft_and_hard_limit(pid: i32, name: &str) -> [String; 2] {
+fn soft_and_hard_limit(pid: u32, name: &str) -> [String; 2] {
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let mut values = line.unwrap().split_whitespace().map(str::to_owned);
     [values.next().unwrap(), values.next().unwrap()]
 }
 
-fn has_no_rights(pid: i32) {
+fn has_no_rights(pid: u32) {
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         let bits = u64::from_str_radix(&status_line(pid, set), 16);
         assert_eq!(bits, Ok(0), "{set}");
@@ -75,7 +79,7 @@ fn ids(lasthop: &Running) -> [u32; 2] {
 
 #[test]
 fn control_and_switch_have_no_rights() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     let own = rustix::process::geteuid().as_raw();
     let [control, switch] = ids(&lasthop);
@@ -92,7 +96,7 @@ fn control_and_switch_have_no_rights() {
     // Their successors have the same; the supervisor opens paths for them.
     lasthop.kill_and_wait("control");
     lasthop.kill_and_wait("switch");
-    eventually("it is as before", || {
+    wait_until("it is as before", || {
         lasthop.cli("port show vm1").status.success()
     });
     assert_eq!(ids(&lasthop), [control, switch]);
@@ -103,7 +107,7 @@ fn control_and_switch_have_no_rights() {
 }
 
 /// Returns the session of a process (proc_pid_stat(5)).
-fn session(pid: i32) -> i32 {
+fn session(pid: u32) -> u32 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, behind_name) = text.rsplit_once(')').unwrap();
     let mut fields = behind_name.split_whitespace();
@@ -112,7 +116,7 @@ fn session(pid: i32) -> i32 {
 
 #[test]
 fn each_has_a_session_of_its_own() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     for name in ["control", "switch"] {
         let pid = lasthop.pid(name);
@@ -123,7 +127,7 @@ fn each_has_a_session_of_its_own() {
 
 #[test]
 fn shared_memory_has_a_fixed_length() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut lasthop = place.start(&one_port());
     let mut left = vec!["lasthop-counters", "lasthop-marks", "lasthop-state"];
     let open = fs::read_dir(format!("/proc/{}/fd", lasthop.pid("supervisor"))).unwrap();
@@ -150,15 +154,15 @@ fn shared_memory_has_a_fixed_length() {
 
 #[test]
 fn they_end_with_the_supervisor_though_they_have_other_users() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let lasthop = place.start(&one_port());
     let pids = ["control", "switch"].map(|name| lasthop.pid(name));
     // A stopped process cannot see that its link is closed.
     for pid in pids {
-        signal(pid, Signal::STOP);
+        send(pid, Signal::STOP);
     }
     lasthop.signal(Signal::KILL);
-    eventually("both are gone", || pids.into_iter().all(is_gone));
+    wait_until("both are gone", || pids.into_iter().all(is_gone));
 }
 
 #[test]
@@ -167,7 +171,7 @@ fn without_root_it_runs_all_the_same() {
         eprintln!("skipped: every other test of this file runs without root here");
         return;
     }
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let world =
         |path: &std::path::Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     let mut command = place.command(&one_port());
@@ -179,7 +183,7 @@ fn without_root_it_runs_all_the_same() {
     lasthop.wait_ready();
     assert_eq!(ids(&lasthop), [NOBODY; 2]);
     lasthop.kill_and_wait("switch");
-    eventually("it is as before", || {
+    wait_until("it is as before", || {
         lasthop.cli("port show vm1").status.success()
     });
     assert_eq!(lasthop.state("vm1"), "waiting");
@@ -189,7 +193,7 @@ fn without_root_it_runs_all_the_same() {
 
 #[test]
 fn the_api_is_for_the_owner_and_ports_are_for_whom_the_umask_says() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut command = place.command(&one_port());
     // SAFETY: umask is async-signal-safe and cannot fail.
     unsafe {
@@ -254,7 +258,7 @@ fn forget_auxiliary_vector() -> std::io::Result<()> {
 
 #[test]
 fn a_kernel_before_6_4_will_do() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let mut command = place.command(&one_port());
     // SAFETY: system calls on values of its own are all that it makes.
     unsafe { command.pre_exec(forget_auxiliary_vector) };
@@ -265,7 +269,7 @@ fn a_kernel_before_6_4_will_do() {
 }
 
 /// Returns the open files of a process.
-fn open_files(pid: i32) -> Vec<PathBuf> {
+fn open_files(pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     entries
         .filter_map(|entry| fs::read_link(entry.path()).ok())
@@ -274,7 +278,7 @@ fn open_files(pid: i32) -> Vec<PathBuf> {
 
 #[test]
 fn inherited_descriptors_are_not_passed_on() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let path = place.path("left-open");
     let file = fs::File::create(&path).unwrap();
     let mut command = place.command(&one_port());
@@ -296,7 +300,7 @@ fn inherited_descriptors_are_not_passed_on() {
 
 #[test]
 fn a_service_manager_is_notified_once() {
-    let place = Place::new();
+    let place = Place::new(program("lasthop"));
     let path = place.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     let mut command = place.command(SWITCH);
@@ -309,7 +313,7 @@ fn a_service_manager_is_notified_once() {
     let environment = fs::read(format!("/proc/{}/environ", lasthop.pid("control"))).unwrap();
     assert!(!String::from_utf8_lossy(&environment).contains("NOTIFY_SOCKET"));
     lasthop.kill_and_wait("control");
-    eventually("it answers", || lasthop.cli("status").status.success());
+    wait_until("it answers", || lasthop.cli("status").status.success());
     lasthop.end(Signal::TERM);
     manager.set_nonblocking(true).unwrap();
     assert!(manager.recv(&mut words).is_err(), "no second message");
@@ -319,7 +323,7 @@ fn a_service_manager_is_notified_once() {
 fn journal_lines_have_a_priority_and_no_time() {
     // The variable is inherited, and standard error is another stream then.
     for is_journal in [true, false] {
-        let place = Place::new();
+        let place = Place::new(program("lasthop"));
         let log = fs::File::create(place.path("log")).unwrap();
         let log = log.metadata().unwrap();
         let inode = log.ino() + u64::from(!is_journal);
@@ -328,7 +332,7 @@ fn journal_lines_have_a_priority_and_no_time() {
         let mut lasthop = place.spawn(command);
         lasthop.wait_ready();
         lasthop.kill_and_wait("switch");
-        eventually("that is logged", || {
+        wait_until("that is logged", || {
             let log = lasthop.log();
             let mut lines = log.lines();
             let line = lines.find(|line| line.contains("switch ended"));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::time::{ClockId, clock_gettime};
+use wire::hash::SplitMix64;
 
 use super::attack::Tally;
 use crate::features::{
@@ -37,20 +38,17 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::CONFIGURE_MEM_SLOTS
     | protocol::STATUS;
 
-/// Random numbers that a seed repeats (xorshift64*).
-pub(super) struct Random(u64);
+/// Random numbers that a seed repeats.
+pub(super) struct Random(SplitMix64);
 
 impl Random {
     pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.number()
     }
 
     /// Below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 16) % end.max(1)
+        self.0.below(end)
     }
 
     pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
@@ -148,9 +146,7 @@ impl<'a> Arena<'a> {
 
     pub(super) fn random(&self) -> Random {
         let seed = self.seeds.fetch_add(0x9e37_79b9, Ordering::Relaxed);
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        random.next();
-        random
+        Random(SplitMix64(seed))
     }
 
     /// The next port in turn.

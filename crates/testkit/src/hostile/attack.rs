@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::arena::Arena;
-use super::lasthop::send;
 use super::tricks::{TRICKS, Trick};
+use crate::process::send;
 
 /// How long attackers may take to notice that their time is over.
 const GRACE: Duration = Duration::from_secs(20);

@@ -1,8 +1,7 @@
 //! Resources of Lasthop's processes, from `/proc`.
 
-use std::fs;
-
 use super::MAPPINGS_SLACK;
+use crate::procfs;
 
 /// The processes that are watched, by their programs' names.
 pub const PROCESSES: [&str; 3] = ["lasthop", "lasthop-control", "lasthop-switch"];
@@ -19,7 +18,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// Of the Lasthop whose supervisor is `supervisor`.
     pub(super) fn of(supervisor: u32, log_lines: usize) -> Self {
-        let below = descendants(supervisor);
+        let below = procfs::programs_below(supervisor);
         let pid = |name| {
             let found = below.iter().find(|(_, program)| program == name);
             found.map_or(0, |(pid, _)| *pid)
@@ -102,16 +101,16 @@ pub struct Seen {
 impl Seen {
     /// Returns zeros when there is no such process, or it is a zombie.
     fn of(pid: u32) -> Self {
-        let mappings = maps(pid);
+        let mappings = procfs::mappings(pid);
         if mappings == 0 {
             return Self::default();
         }
         Self {
             pid,
             mappings,
-            descriptors: fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count),
-            rss_kib: rss_kib(pid),
-            cpu_ms: cpu_ms(pid),
+            descriptors: procfs::descriptors(pid).unwrap_or(0) as usize,
+            rss_kib: procfs::resident_kib(pid),
+            cpu_ms: (1e3 * procfs::cpu_seconds(pid)) as u64,
         }
     }
 
@@ -141,59 +140,6 @@ impl Seen {
             )
         })
     }
-}
-
-fn maps(pid: u32) -> usize {
-    fs::read_to_string(format!("/proc/{pid}/maps")).map_or(0, |text| text.lines().count())
-}
-
-fn rss_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
-/// User and system time of all threads; the kernel counts it in hundredths of a second.
-fn cpu_ms(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields = behind_name.split_whitespace().skip(11).take(2);
-    fields
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum::<u64>()
-        * 10
-}
-
-/// The processes below `pid`, at any depth, with their programs' names.
-pub(super) fn descendants(pid: u32) -> Vec<(u32, String)> {
-    let mut found: Vec<(u32, String)> = Vec::new();
-    let mut ask = vec![pid];
-    while let Some(pid) = ask.pop() {
-        for child in children(pid) {
-            found.push((child, program(child)));
-            ask.push(child);
-        }
-    }
-    found
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    let lists = tasks.flatten().map(|task| task.path().join("children"));
-    let texts = lists.filter_map(|list| fs::read_to_string(list).ok());
-    let all: Vec<String> = texts.collect();
-    let pids = all.iter().flat_map(|text| text.split_whitespace());
-    pids.filter_map(|pid| pid.parse().ok()).collect()
-}
-
-fn program(pid: u32) -> String {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    let path = String::from_utf8_lossy(first);
-    path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -14,10 +14,11 @@ use testkit::lean::{Lean, LeanConfig, Until};
 
 use super::world::{Namespace, Switch, Used, Way, pids_when_up};
 use crate::experiments::Plan;
-use crate::peers::lasthop::{Lasthop, port_table};
+use crate::peers::lasthop::{socket, start_with};
 use crate::peers::ovs;
 use crate::process::{run, words};
 use crate::{folders, stop};
+use e2e::lasthop::port_table;
 
 /// How long frames may take to arrive at first, and how long each look for them is.
 const ARRIVE: Duration = Duration::from_secs(10);
@@ -75,7 +76,7 @@ impl Guests {
             _folder: folder,
         };
         // A switch that learns sees where both are.
-        stop::wait("frames arrive", ARRIVE, || {
+        stop::try_wait("frames arrive", ARRIVE, || {
             guests.lean.run(Until::Sent(1))?;
             let report = guests.lean.run(Until::Elapsed(PROBE))?;
             Ok((report.ports.iter().all(|port| port.received > 0)).then_some(()))
@@ -110,9 +111,10 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
              netns = \"{netns}\"\n{kind}\n"
         );
     }
-    let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
+    let lasthop = start_with(plan, &plan.cores, &text)?;
     let drivers = pids_when_up(&lasthop, &INTERFACES, way)?;
-    let sockets = [0, 1].map(|port| lasthop.socket(port)).to_vec();
+    let sockets = [0, 1].map(|port| socket(&lasthop, port)).to_vec();
+    let lasthop = Box::new(lasthop);
     Ok((Switch::Lasthop { lasthop, drivers }, sockets, false))
 }
 

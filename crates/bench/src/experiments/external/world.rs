@@ -17,9 +17,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::experiments::Plan;
-use crate::peers::lasthop::Lasthop;
+use crate::peers::lasthop::{Lasthop, start_with};
 use crate::peers::ovs;
-use crate::process::{Process, run, words};
+use crate::process::{self, Process, run, words};
 use crate::{folders, procfs, stop};
 
 /// The addresses of the two namespaces that talk.
@@ -75,10 +75,10 @@ pub(super) struct Namespace(Process);
 impl Namespace {
     pub(super) fn new(name: &str, folder: &Path) -> Result<Self> {
         let words = words("unshare --net sleep infinity");
-        let holder = Process::start(name, &[], &words, &folder.join(name))?;
+        let holder = process::start(name, &[], &words, &folder.join(name))?;
         let namespace = Self(holder);
         let own = std::fs::read_link("/proc/self/ns/net")?;
-        stop::wait("a network namespace (which needs root)", START, || {
+        stop::try_wait("a network namespace (which needs root)", START, || {
             let link = std::fs::read_link(namespace.path());
             // Before it is one of its own, the process is another program, too.
             Ok(link.ok().filter(|link| *link != own))
@@ -135,7 +135,7 @@ pub(super) struct Used {
 /// The processes of a switch; ended when dropped, before the namespaces.
 pub(super) enum Switch {
     Lasthop {
-        lasthop: Lasthop,
+        lasthop: Box<Lasthop>,
         /// Processes between it and interfaces of the host.
         drivers: Vec<u32>,
     },
@@ -202,9 +202,10 @@ impl World {
             }
         };
         let text = tap("near0", &self.near, NEAR) + &far;
-        let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
+        let lasthop = start_with(plan, &plan.cores, &text)?;
         pids_when_up(&lasthop, &["near0"], Way::LasthopTap)?;
         let drivers = pids_when_up(&lasthop, &["far0"], way)?;
+        let lasthop = Box::new(lasthop);
         self.switch = Switch::Lasthop { lasthop, drivers };
         Ok(())
     }
@@ -262,7 +263,7 @@ impl Switch {
         let family = |process: &Process| procfs::family_seconds(process.pid());
         match self {
             Self::Lasthop { lasthop, drivers } => Used {
-                switch: procfs::family_seconds(lasthop.pid()),
+                switch: procfs::family_seconds(lasthop.supervisor()),
                 driver: Some(drivers.iter().map(|pid| procfs::cpu_seconds(*pid)).sum()),
             },
             Self::Ovs(processes) => Used {
@@ -295,7 +296,7 @@ pub(super) fn pids_when_up(lasthop: &Lasthop, ports: &[&str], way: Way) -> Resul
             .and_then(|pid| u32::try_from(pid).ok());
         Ok(pid.filter(|_| port["state"] == "up"))
     };
-    stop::wait("the ports are up", START, || {
+    stop::try_wait("the ports are up", START, || {
         ports.iter().map(one).collect::<Result<Option<Vec<u32>>>>()
     })
 }

@@ -17,8 +17,8 @@ use testkit::{FakeGuest, GuestConfig};
 use crate::clients::Layout;
 use crate::experiments::Plan;
 use crate::peers::Peer;
-use crate::placement::pin;
 use crate::{folders, stop};
+use e2e::machine::pin;
 
 const NAME: &str = "mover";
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 0x77];

@@ -23,10 +23,10 @@ use testkit::{FakeGuest, GuestConfig};
 
 use crate::experiments::{Plan, progress};
 use crate::peers::lasthop::{self, Lasthop};
-use crate::placement::pin;
 use crate::report::{Body, Report};
 use crate::rules::{LIST, RuleSet};
 use crate::{procfs, stop};
+use e2e::machine::pin;
 
 const RULES: [usize; 2] = [10_000, 100_000];
 const FLOWS: [u64; 2] = [1024, 65_536];
@@ -121,7 +121,7 @@ impl Scene {
         let mut filler = Filler::connect(plan, &self.lasthop, set, flows)?;
         let mut guests = [2, 3].map(|port: u8| {
             let config = GuestConfig::default().guest(port + 1);
-            FakeGuest::connect(&self.lasthop.socket(port.into()), config)
+            FakeGuest::connect(&lasthop::socket(&self.lasthop, port.into()), config)
         });
         let [Ok(a), Ok(b)] = &mut guests else {
             return Err(anyhow!("a guest is not attached"));
@@ -165,7 +165,7 @@ impl Scene {
         let begin = Instant::now();
         request(&self.api, "PUT", &path, &rule.to_string())?;
         changed.answered_ms.push(millis(begin));
-        stop::wait("outdated flows are gone", LIMIT, || {
+        stop::try_wait("outdated flows are gone", LIMIT, || {
             Ok((flows(&self.api)? <= FEW).then_some(()))
         })?;
         changed.forgotten_ms.push(millis(begin));
@@ -182,7 +182,7 @@ struct Filler {
 impl Filler {
     fn connect(plan: &Plan, lasthop: &Lasthop, set: &RuleSet, flows: u64) -> Result<Self> {
         let config = LeanConfig {
-            sockets: vec![lasthop.socket(0), lasthop.socket(1)],
+            sockets: vec![lasthop::socket(lasthop, 0), lasthop::socket(lasthop, 1)],
             heads: set.heads(usize::try_from(4 * flows)?, None, 64),
             window: Some(64),
             cpu: Some(plan.cores[1]),
@@ -194,7 +194,7 @@ impl Filler {
 
     /// Sends new frames until there are enough flows.
     fn fill(&mut self, api: &Path) -> Result<()> {
-        stop::wait("flows are cached", LIMIT, || {
+        stop::try_wait("flows are cached", LIMIT, || {
             if flows(api)? >= self.flows {
                 return Ok(Some(()));
             }
@@ -229,7 +229,7 @@ fn millis(begin: Instant) -> f64 {
 }
 
 fn control_mib(lasthop: &Lasthop) -> Result<f64> {
-    let family = procfs::descendants(lasthop.pid());
+    let family = procfs::descendants(lasthop.supervisor());
     let is_control = |pid: &u32| procfs::name(*pid).is_some_and(|name| name == "lasthop-control");
     let pid = family
         .into_iter()

@@ -183,7 +183,7 @@ fn a_queue_of_a_legacy_driver_goes_on_as_one() {
 #[test]
 fn a_session_in_which_nothing_was_said_can_be_kept() {
     let (session, store) = Kept::new().die();
-    assert_eq!(session.expect("a record").as_record().numbers(), []);
+    assert_eq!(session.expect("a record").as_record().numbers(), [0_u64; 0]);
     assert!(store.recorder.events.is_empty());
 }
 

@@ -13,8 +13,8 @@ use testkit::guest_ram::RegionSpec;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::peers::lasthop::{Lasthop, add_port};
-use crate::stop;
+use e2e::lasthop::{Lasthop, add_port};
+use e2e::stop;
 
 /// The segment of its ports.
 pub(super) const SEGMENT: &str = "churn";
@@ -170,7 +170,7 @@ impl<'a> Operator<'a> {
                 return Ok(());
             }
             if Instant::now() >= end {
-                return Err(error);
+                return Err(error.into());
             }
             tally.repeated += 1;
             std::thread::sleep(Duration::from_millis(10));

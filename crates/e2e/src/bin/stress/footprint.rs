@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{procfs, report};
+use e2e::table;
+use testkit::procfs;
 
 /// KiB of memory and number of descriptors of processes, by name.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ pub(crate) fn table(growth: &[Growth]) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = growth.iter().map(line).collect();
-    report::table(&head.map(str::to_owned), &rows)
+    table::table(&head.map(str::to_owned), &rows)
 }
 
 #[cfg(test)]

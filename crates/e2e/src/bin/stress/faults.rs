@@ -9,28 +9,25 @@
 //! and that delay would be measured. The client is one thread that does everything in turn and
 //! never sleeps.
 
-pub(crate) mod chaos;
 mod outcome;
-mod probe;
-mod stream;
-mod traffic;
+pub(crate) mod probe;
+pub(crate) mod stream;
+pub(crate) mod traffic;
 mod trial;
-
-use std::fs;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use self::outcome::Outcome;
 use self::traffic::Host;
-use super::{Plan, progress};
-use crate::peers::lasthop::port_table;
-use crate::placement::pin;
+use crate::{Plan, progress};
+use e2e::lasthop::port_table;
+use e2e::machine::pin;
 
 /// Process to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Victim {
+pub(crate) enum Victim {
     Control,
     Switch,
     Driver,
@@ -40,7 +37,7 @@ enum Victim {
 }
 
 impl Victim {
-    const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Control,
         Self::Switch,
         Self::Driver,
@@ -49,7 +46,7 @@ impl Victim {
     ];
 
     /// As tables show it.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Control => "control",
             Self::Switch => "switch",
@@ -60,7 +57,7 @@ impl Victim {
     }
 
     /// As `lasthop status` calls its process.
-    fn process(self) -> String {
+    pub(crate) fn process(self) -> String {
         match self {
             Self::Driver => format!("driver {}", traffic::TAP),
             Self::Upgrade => Self::Switch.name().to_owned(),
@@ -79,12 +76,7 @@ pub(crate) fn faults(plan: &Plan, kills: u32) -> Result<()> {
         let client = scope.spawn(|| run(plan, kills));
         client.join().ok().context("a thread panicked")?
     })?;
-    let path = plan
-        .out
-        .join(format!("{}-faults.json", plan.machine.stamp()));
-    fs::write(&path, serde_json::to_vec_pretty(&outcome)?)
-        .with_context(|| path.display().to_string())?;
-    progress(&format!("{} is written", path.display()));
+    plan.save("faults", &outcome)?;
     println!("{}", outcome.markdown());
     Ok(())
 }
@@ -118,7 +110,7 @@ fn run(plan: &Plan, kills: u32) -> Result<Outcome> {
 }
 
 /// Pair and host are in segments of their own, so that neither sees frames of the other.
-fn configuration(host: Option<&Host>) -> String {
+pub(crate) fn configuration(host: Option<&Host>) -> String {
     let segments = ["pair", "host"].map(|name| format!("\n[[segment]]\nname = \"{name}\"\n"));
     let pair = ["p0", "p1"].map(|port| port_table(port, "pair"));
     let tap = host.map(|host| port_table("p2", "host") + &host.port_table("host"));

@@ -1,6 +1,6 @@
 //! One kill: traffic before it, the kill, traffic until all is as before, and the books.
 
-use std::process::ExitStatus;
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -12,9 +12,10 @@ use serde::Serialize;
 use super::Victim;
 use super::probe::{Probe, Processes};
 use super::traffic::{End, Host, Route, Traffic};
-use crate::experiments::Plan;
-use crate::peers::lasthop::{Lasthop, Stats};
-use crate::stop;
+use crate::Plan;
+use e2e::lasthop::Lasthop;
+use e2e::stats::Stats;
+use e2e::stop;
 
 /// How long anything may take before the experiment is given up.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -95,7 +96,7 @@ pub(super) fn run(
     configuration: &str,
     host: Option<&Host>,
 ) -> Result<Trial> {
-    let mut lasthop = Lasthop::with(plan, &plan.cores[..1], configuration)?;
+    let mut lasthop = plan.start(configuration)?;
     let trial = Running::new(&mut lasthop, victim, host).and_then(Running::finish);
     let trial = trial.with_context(|| format!("Lasthop's log:\n{}", lasthop.log()))?;
     lasthop.end();
@@ -130,13 +131,13 @@ impl<'a> Running<'a> {
 
     fn finish(mut self) -> Result<Trial> {
         let old = self.warm_up()?;
-        let before = Stats::of(self.lasthop)?;
+        let before = self.lasthop.try_stats()?;
         self.traffic.begin(STREAMS[1]);
         self.go_on(BEFORE)?;
         let times = self.kill(old)?;
         self.go_on(AFTERWARDS)?;
         self.drain()?;
-        let after = Stats::of(self.lasthop)?;
+        let after = self.lasthop.try_stats()?;
         Ok(self.account(&times, &before, &after))
     }
 
@@ -203,7 +204,7 @@ impl<'a> Running<'a> {
             .streams()
             .for_each(|stream| stream.kill(killed));
         let mut upgrade = match self.victim {
-            Victim::Upgrade => Some(self.lasthop.begin(&["upgrade"])?),
+            Victim::Upgrade => Some(begin_upgrade(self.lasthop)?),
             _ => {
                 pidfd_send_signal(&handle, Signal::KILL)?;
                 None
@@ -212,7 +213,7 @@ impl<'a> Running<'a> {
         self.until("the process dies", |_| is_dead(&handle))?;
         self.traffic.streams().for_each(super::stream::Stream::dead);
         if self.victim == Victim::Supervisor {
-            self.lasthop.start_again()?;
+            self.lasthop.restart()?;
         }
         let mut times = Times {
             killed,
@@ -243,7 +244,7 @@ impl<'a> Running<'a> {
             return;
         }
         let Some(all) = self.ask() else { return };
-        if all.get("supervisor") != Some(&self.lasthop.pid()) {
+        if all.get("supervisor") != Some(&self.lasthop.supervisor()) {
             return;
         }
         let now = Instant::now();
@@ -325,6 +326,13 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Starts an upgrade, whose end is for the caller to see to.
+fn begin_upgrade(lasthop: &Lasthop) -> Result<Child> {
+    let mut command = lasthop.command(&["upgrade"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    Ok(command.spawn()?)
+}
+
 fn pid(number: u32) -> Option<Pid> {
     i32::try_from(number).ok().and_then(Pid::from_raw)
 }
@@ -340,7 +348,8 @@ fn ms(time: Duration) -> f64 {
 
 /// Frames that were dropped by name at the ports of a route.
 fn drops(stats: &Stats, route: Route) -> u64 {
-    let ports = stats.ports.iter();
-    let own = ports.filter(|port| route.ports().contains(&port.name.as_str()));
-    own.flat_map(|port| port.drops.values()).sum()
+    let ports = route.ports().into_iter();
+    ports
+        .flat_map(|port| stats.drops_of(port).into_values())
+        .sum()
 }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 ///
 /// # Errors
 /// When this process may not make namespaces, and those of `what`.
-pub(crate) fn inside_new<T: Send + 'static>(
+pub fn inside_new<T: Send + 'static>(
     what: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let thread = std::thread::spawn(|| {

@@ -1,7 +1,7 @@
 //! Medians, percentiles and ratios.
 
 /// The middle of the values, or the mean of the two in the middle. None without values.
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
+pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
@@ -15,7 +15,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 
 /// The smallest of the values that `share` of them, 0 to 1, do not exceed: a value that was
 /// measured, never one between two. None without values.
-pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
+pub fn percentile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let within = |index: &usize| {
@@ -29,7 +29,7 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
 }
 
 /// `ours / theirs`; None when one is missing or theirs is nothing.
-pub(crate) fn ratio(ours: Option<f64>, theirs: Option<f64>) -> Option<f64> {
+pub fn ratio(ours: Option<f64>, theirs: Option<f64>) -> Option<f64> {
     let (ours, theirs) = (ours?, theirs?);
     (theirs > 0.0).then(|| ours / theirs)
 }

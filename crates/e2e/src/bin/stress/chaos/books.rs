@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::operator::Tally;
-use crate::experiments::faults::Victim;
+use crate::faults::Victim;
 use crate::footprint::{self, Growth};
-use crate::machine::Machine;
-use crate::report::table;
+use e2e::machine::Machine;
+use e2e::table::table;
 
 const MEANING: &str = "Lost are frames in the hands of who was killed or left, and those that had \
     nowhere to go meanwhile. \

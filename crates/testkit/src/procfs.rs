@@ -1,4 +1,4 @@
-//! CPU time and memory by process, from `/proc`.
+//! Children, descriptors, memory and CPU time of processes, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,17 +12,19 @@ const TICKS: f64 = 100.0;
 
 /// CPU time up to now, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct CpuTimes {
+pub struct CpuTimes {
     /// Of all cores, by everybody.
-    pub(crate) busy: f64,
+    pub busy: f64,
     /// Taken by the hypervisor for others.
-    pub(crate) steal: f64,
+    pub steal: f64,
     /// By this process and all that it started.
-    pub(crate) ours: f64,
+    pub ours: f64,
 }
 
 impl CpuTimes {
-    pub(crate) fn now() -> Self {
+    /// Reads them.
+    #[must_use]
+    pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let (busy, steal) = total(&stat, up_seconds()).unwrap_or_default();
         let us = std::process::id();
@@ -38,7 +40,8 @@ impl CpuTimes {
     }
 
     /// Returns the difference to `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
         Self {
             busy: self.busy - before.busy,
             steal: self.steal - before.steal,
@@ -47,7 +50,8 @@ impl CpuTimes {
     }
 
     /// CPU time of everybody else.
-    pub(crate) fn others(self) -> f64 {
+    #[must_use]
+    pub fn others(self) -> f64 {
         (self.busy - self.ours).max(0.0)
     }
 }
@@ -79,7 +83,8 @@ fn total(stat: &str, now: f64) -> Option<(f64, f64)> {
 }
 
 /// CPU time of a process with all its threads, in seconds; 0 when it is gone.
-pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+#[must_use]
+pub fn cpu_seconds(pid: u32) -> f64 {
     exact_seconds(pid).unwrap_or_else(|| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         ticks_of(&stat).unwrap_or_default() / TICKS
@@ -104,7 +109,8 @@ fn exact_seconds(pid: u32) -> Option<f64> {
 
 /// Returns the CPU time of those threads of a process and all its descendants that have this name,
 /// in seconds; 0 where the kernel does not report it.
-pub(crate) fn named_seconds(pid: u32, name: &str) -> f64 {
+#[must_use]
+pub fn named_seconds(pid: u32, name: &str) -> f64 {
     let family = descendants(pid).into_iter().chain([pid]);
     let tasks = family.flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")));
     let of = |task: &Path| {
@@ -142,13 +148,10 @@ fn ticks_at(stat: &str, first: usize) -> Option<f64> {
 }
 
 /// All processes below `pid`, at any depth.
-pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+#[must_use]
+pub fn descendants(pid: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(child) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+    for child in all() {
         if let Some(parent) = status(child, "PPid").and_then(|value| value.parse().ok()) {
             children.entry(parent).or_default().push(child);
         }
@@ -162,8 +165,51 @@ pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
+/// The living processes below `pid`, at any depth, as (process id, name of the program).
+#[must_use]
+pub fn programs_below(pid: u32) -> Vec<(u32, String)> {
+    let mut living = descendants(pid);
+    living.retain(|&pid| !is_gone(pid));
+    living.into_iter().map(|pid| (pid, program(pid))).collect()
+}
+
+/// The living children of `pid`.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
+    let parent = |child: &u32| status(*child, "PPid").and_then(|value| value.parse().ok());
+    let living = all().filter(|&child| !is_gone(child));
+    living.filter(|child| parent(child) == Some(pid)).collect()
+}
+
+/// The processes of a user, by the effective one.
+#[must_use]
+pub fn of_user(user: u32) -> Vec<u32> {
+    let effective = |pid| status(pid, "Uid")?.split_whitespace().nth(1)?.parse().ok();
+    all().filter(|&pid| effective(pid) == Some(user)).collect()
+}
+
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns whether a process has ended, reaped or not.
+#[must_use]
+pub fn is_gone(pid: u32) -> bool {
+    status(pid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
+}
+
+/// The name of a process's program, without its folder.
+fn program(pid: u32) -> String {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let program = command.split(|&byte| byte == 0).next().unwrap_or_default();
+    let program = String::from_utf8_lossy(program);
+    program.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
 /// CPU time of a process and all below it, in seconds.
-pub(crate) fn family_seconds(pid: u32) -> f64 {
+#[must_use]
+pub fn family_seconds(pid: u32) -> f64 {
     let below: f64 = descendants(pid).into_iter().map(cpu_seconds).sum();
     below + cpu_seconds(pid)
 }
@@ -171,26 +217,58 @@ pub(crate) fn family_seconds(pid: u32) -> f64 {
 /// Memory of a process and all below it, in KiB: anonymous and shared, what several of them share
 /// counted once and what they share with guests in part (the proportional set size), without
 /// program files. Where that may not be read, their anonymous memory.
-pub(crate) fn family_kib(pid: u32) -> u64 {
+#[must_use]
+pub fn family_kib(pid: u32) -> u64 {
     let mut family = descendants(pid);
     family.push(pid);
     family.into_iter().filter_map(memory_kib).sum()
 }
 
 /// Memory of one process; None when it is gone.
-pub(crate) fn memory_kib(pid: u32) -> Option<u64> {
+#[must_use]
+pub fn memory_kib(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     proportional(&text).or_else(|| status(pid, "RssAnon").and_then(|value| kib(&value)))
 }
 
 /// Open descriptors of a process; None when it is gone.
-pub(crate) fn descriptors(pid: u32) -> Option<u64> {
+#[must_use]
+pub fn descriptors(pid: u32) -> Option<u64> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     u64::try_from(entries.count()).ok()
 }
 
+/// Threads of a process; 0 when it is gone.
+#[must_use]
+pub fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+/// How many pieces of memory a process has mapped; 0 when it is gone.
+#[must_use]
+pub fn mappings(pid: u32) -> usize {
+    fs::read_to_string(format!("/proc/{pid}/maps")).map_or(0, |maps| maps.lines().count())
+}
+
+/// A process's own resident memory in KiB, without what it shares; 0 when it is gone.
+#[must_use]
+pub fn private_kib(pid: u32) -> u64 {
+    status(pid, "RssAnon")
+        .and_then(|value| kib(&value))
+        .unwrap_or(0)
+}
+
+/// All resident memory of a process in KiB; 0 when it is gone.
+#[must_use]
+pub fn resident_kib(pid: u32) -> u64 {
+    status(pid, "VmRSS")
+        .and_then(|value| kib(&value))
+        .unwrap_or(0)
+}
+
 /// The name of a process, 15 bytes at most; None when it is gone.
-pub(crate) fn name(pid: u32) -> Option<String> {
+#[must_use]
+pub fn name(pid: u32) -> Option<String> {
     status(pid, "Name")
 }
 
@@ -208,7 +286,9 @@ fn kib(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-fn status(pid: u32, key: &str) -> Option<String> {
+/// A line of `/proc/PID/status`, which may be of a thread; None when it is gone.
+#[must_use]
+pub fn status(pid: u32, key: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text
         .lines()

@@ -15,7 +15,6 @@
 mod books;
 mod operator;
 
-use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
@@ -25,14 +24,15 @@ use wire::hash::SplitMix64;
 
 use self::books::Books;
 use self::operator::Operator;
-use super::probe::{Probe, Processes};
-use super::stream::Stream;
-use super::traffic::{Host, Traffic};
-use super::{Plan, Victim, configuration, progress};
+use crate::faults::probe::{Probe, Processes};
+use crate::faults::stream::Stream;
+use crate::faults::traffic::{Host, Traffic};
+use crate::faults::{Victim, configuration};
 use crate::footprint::{Footprint, Growth};
-use crate::peers::lasthop::Lasthop;
-use crate::placement::pin;
-use crate::stop;
+use crate::{Plan, progress};
+use e2e::lasthop::Lasthop;
+use e2e::machine::pin;
+use e2e::stop;
 
 /// From one calm to the next.
 const ROUND: Duration = Duration::from_secs(10);
@@ -62,16 +62,11 @@ pub(crate) fn chaos(plan: &Plan, time: Duration) -> Result<()> {
             None
         }
     };
-    let lasthop = Lasthop::with(plan, &plan.cores[..1], &text(host.as_ref()))?;
+    let lasthop = plan.start(&text(host.as_ref()))?;
     let books = run(plan, time, &lasthop, host.as_ref())
         .with_context(|| format!("Lasthop's log:\n{}", lasthop.log()))?;
     lasthop.end();
-    let path = plan
-        .out
-        .join(format!("{}-chaos.json", plan.machine.stamp()));
-    fs::write(&path, serde_json::to_vec_pretty(&books)?)
-        .with_context(|| path.display().to_string())?;
-    progress(&format!("{} is written", path.display()));
+    plan.save("chaos", &books)?;
     println!("{}", books.markdown());
     books.verdict()
 }
@@ -161,7 +156,7 @@ impl<'a> StormControl<'a> {
 
     /// Of Lasthop with the ports of its configuration.
     fn footprint(&self) -> Result<Footprint> {
-        let pid = self.lasthop.pid();
+        let pid = self.lasthop.supervisor();
         self.operator
             .while_nothing_is_plugged(|| Footprint::of(pid))
     }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 const REQUEST: &[u8] = b"GET /v1/status HTTP/1.1\r\nHost: lasthop\r\nConnection: close\r\n\r\n";
 
 /// Process numbers by name, from a status.
-pub(super) type Processes = BTreeMap<String, u32>;
+pub(crate) type Processes = BTreeMap<String, u32>;
 
 #[derive(Debug, Deserialize)]
 struct Status {
@@ -25,14 +25,14 @@ struct Process {
 
 /// One question at a time, and a new one when there was no answer.
 #[derive(Debug)]
-pub(super) struct Probe {
+pub(crate) struct Probe {
     socket: PathBuf,
     asked: Option<UnixStream>,
     answer: Vec<u8>,
 }
 
 impl Probe {
-    pub(super) fn new(socket: PathBuf) -> Self {
+    pub(crate) fn new(socket: PathBuf) -> Self {
         Self {
             socket,
             asked: None,
@@ -41,7 +41,7 @@ impl Probe {
     }
 
     /// Asks, or looks for the answer.
-    pub(super) fn poll(&mut self) -> Option<Processes> {
+    pub(crate) fn poll(&mut self) -> Option<Processes> {
         let Some(stream) = &mut self.asked else {
             self.answer.clear();
             self.asked = ask(&self.socket).ok();

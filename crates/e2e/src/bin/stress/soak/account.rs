@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use testkit::lean::LeanReport;
 
-use crate::peers::lasthop::{PortStats, Stats};
+use e2e::stats::Stats;
 
 /// Frames between some ports without other senders.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,15 +39,13 @@ impl Account {
     pub(super) fn compare(&mut self, stats: &Stats, ports: &[&str]) {
         (self.taken, self.given) = (0, 0);
         self.drops.clear();
-        let named = |port: &&PortStats| ports.contains(&port.name.as_str());
-        for port in stats.ports.iter().filter(named) {
-            self.taken += port.from_guest.packets;
-            self.given += port.to_guest.packets;
-            for (reason, frames) in &port.drops {
-                *self.drops.entry(reason.clone()).or_default() += frames;
+        for port in ports {
+            self.taken += stats.sent(port);
+            self.given += stats.received(port);
+            for (reason, frames) in stats.drops_of(port) {
+                *self.drops.entry(reason.to_owned()).or_default() += frames;
             }
         }
-        self.drops.retain(|_, frames| *frames > 0);
     }
 
     pub(super) fn dropped(&self) -> u64 {
@@ -117,7 +115,7 @@ mod tests {
             {"name": "p2", "state": "up", "from_guest": {"packets": 9, "bytes": 1}, "to_guest": {"packets": 9, "bytes": 1},
              "drops": {"runt": 7}}
         ], "drops": {"runt": 7}}"#;
-        serde_json::from_str(text).expect("statistics")
+        Stats::read(&serde_json::from_str(text).expect("statistics"))
     }
 
     #[test]

@@ -9,9 +9,9 @@ use testkit::lean::{Lean, LeanConfig, Until};
 
 use super::account::{Account, Tally};
 use super::{CHURN_SEGMENT, client};
-use crate::experiments::Plan;
-use crate::peers::lasthop::{Lasthop, Stats, add_port};
-use crate::stop;
+use crate::Plan;
+use e2e::lasthop::{Lasthop, add_port};
+use e2e::stop;
 
 /// Frames of each port that are waited for.
 const FRAMES: u64 = 20_000;
@@ -113,7 +113,7 @@ impl<'a> Churn<'a> {
             ..client(self.plan)
         };
         // The port may not have noticed yet that the client before has left.
-        stop::wait("a client is attached", READY, || {
+        stop::try_wait("a client is attached", READY, || {
             Ok(Lean::connect(config.clone()).ok())
         })
     }
@@ -127,7 +127,7 @@ impl<'a> Churn<'a> {
     ) -> Result<()> {
         let names = [names[0].as_str(), names[1].as_str()];
         for _ in 0..50 {
-            account.compare(&Stats::of(self.lasthop)?, &names);
+            account.compare(&self.lasthop.try_stats()?, &names);
             if open(account) == 0 {
                 break;
             }

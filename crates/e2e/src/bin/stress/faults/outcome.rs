@@ -5,10 +5,10 @@ use serde::Serialize;
 use super::Victim;
 use super::traffic::Route;
 use super::trial::{Seen, Trial};
-use crate::experiments::Plan;
-use crate::machine::Machine;
-use crate::report::table;
-use crate::statistics::percentile;
+use crate::Plan;
+use e2e::machine::Machine;
+use e2e::statistics::percentile;
+use e2e::table::table;
 
 const MEANING: &str = "Gap: the longest time without a frame in one direction, from the kill until \
     all was as before. Lost: sent, \

@@ -19,11 +19,11 @@ use testkit::packets::{Flow, arp_reply, mac, numbered_payload, numbered_read, pa
 use testkit::{FakeGuest, GuestConfig};
 
 use super::stream::Stream;
-use crate::namespace;
-use crate::peers::lasthop::Lasthop;
+use e2e::lasthop::Lasthop;
+use e2e::namespace;
 
 /// The port between guest and host.
-pub(super) const TAP: &str = "t0";
+pub(crate) const TAP: &str = "t0";
 /// Its number among the test guests, for addresses.
 const HOST: u8 = 9;
 /// Of each direction, in frames a second.
@@ -41,13 +41,13 @@ const DIAL: Duration = Duration::from_secs(1);
 const ETHER_ARP: [u8; 2] = [8, 6];
 
 /// The host's side of the TAP port, in a network namespace of its own.
-pub(super) struct Host {
+pub(crate) struct Host {
     socket: UdpSocket,
     namespace: File,
 }
 
 impl Host {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         namespace::inside_new(|| {
             File::options()
                 .read(true)
@@ -63,7 +63,7 @@ impl Host {
     }
 
     /// The TAP port, for a configuration.
-    pub(super) fn port_table(&self, segment: &str) -> String {
+    pub(crate) fn port_table(&self, segment: &str) -> String {
         let namespace = self.namespace.as_raw_fd();
         let mac = mac(HOST).map(|byte| format!("{byte:02x}")).join(":");
         format!(
@@ -77,7 +77,7 @@ impl Host {
 
 /// Endpoints of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Route {
+pub(crate) enum Route {
     /// Guest to guest.
     Pair,
     /// Guest to host, over the TAP port.
@@ -86,7 +86,7 @@ pub(super) enum Route {
 
 impl Route {
     /// The ports on the way.
-    pub(super) fn ports(self) -> [&'static str; 2] {
+    pub(crate) fn ports(self) -> [&'static str; 2] {
         match self {
             Self::Pair => ["p0", "p1"],
             Self::Uplink => ["p2", TAP],
@@ -96,7 +96,7 @@ impl Route {
 
 /// One end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Counted from 0.
     Guest(usize),
     Host,
@@ -113,11 +113,11 @@ impl End {
 }
 
 /// A direction between two ends.
-pub(super) struct Lane {
-    pub(super) route: Route,
-    pub(super) from: End,
-    pub(super) to: End,
-    pub(super) stream: Stream,
+pub(crate) struct Lane {
+    pub(crate) route: Route,
+    pub(crate) from: End,
+    pub(crate) to: End,
+    pub(crate) stream: Stream,
 }
 
 /// A guest and its way back in.
@@ -222,21 +222,21 @@ impl Seat {
 }
 
 /// Everything that sends and receives.
-pub(super) struct Traffic<'a> {
+pub(crate) struct Traffic<'a> {
     seats: Vec<Seat>,
     host: Option<&'a Host>,
     lanes: Vec<Lane>,
     looked: Instant,
     /// Sending stops for the last frames to arrive.
-    pub(super) sending: bool,
+    pub(crate) sending: bool,
     buffer: Vec<u8>,
     /// Payloads of streams that arrived otherwise than they were sent.
-    pub(super) damaged: u64,
+    pub(crate) damaged: u64,
 }
 
 impl<'a> Traffic<'a> {
     /// Connects all guests.
-    pub(super) fn attach(lasthop: &Lasthop, host: Option<&'a Host>) -> Result<Self> {
+    pub(crate) fn attach(lasthop: &Lasthop, host: Option<&'a Host>) -> Result<Self> {
         let guests = if host.is_some() { 3 } else { 2 };
         let seats: Result<_> = (0..guests)
             .map(|index| Seat::attach(lasthop, index))
@@ -256,7 +256,7 @@ impl<'a> Traffic<'a> {
 
     /// Begins to count anew, with streams that are numbered from `first` on; frames of others are
     /// forgotten.
-    pub(super) fn begin(&mut self, first: u16) {
+    pub(crate) fn begin(&mut self, first: u16) {
         let now = Instant::now();
         let (a, b, c) = (End::Guest(0), End::Guest(1), End::Guest(2));
         let mut ways = vec![(Route::Pair, a, b), (Route::Pair, b, a)];
@@ -279,16 +279,16 @@ impl<'a> Traffic<'a> {
         self.sending = true;
     }
 
-    pub(super) fn lanes(&self) -> &[Lane] {
+    pub(crate) fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
 
-    pub(super) fn streams(&mut self) -> impl Iterator<Item = &mut Stream> {
+    pub(crate) fn streams(&mut self) -> impl Iterator<Item = &mut Stream> {
         self.lanes.iter_mut().map(|lane| &mut lane.stream)
     }
 
     /// Guests that had to dial again.
-    pub(super) fn redialled(&self) -> Vec<usize> {
+    pub(crate) fn redialled(&self) -> Vec<usize> {
         let all = self.seats.iter().enumerate();
         all.filter(|(_, seat)| seat.redials > 0)
             .map(|(index, _)| index)
@@ -296,7 +296,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// New connections of all guests together.
-    pub(super) fn redials(&self) -> u64 {
+    pub(crate) fn redials(&self) -> u64 {
         self.seats.iter().map(|seat| u64::from(seat.redials)).sum()
     }
 
@@ -304,7 +304,7 @@ impl<'a> Traffic<'a> {
     ///
     /// # Errors
     /// When the connection ends over it.
-    pub(super) fn reboot(&mut self, guest: usize) -> Result<bool> {
+    pub(crate) fn reboot(&mut self, guest: usize) -> Result<bool> {
         let seat = &mut self.seats[guest];
         let connected = seat.connected;
         let Some(guest) = seat.guest.as_mut().filter(|_| connected) else {
@@ -315,7 +315,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// A guest's VMM goes away, and comes back as soon as it can; whether it was there.
-    pub(super) fn crash(&mut self, guest: usize) -> bool {
+    pub(crate) fn crash(&mut self, guest: usize) -> bool {
         let seat = &mut self.seats[guest];
         let was_connected = seat.connected;
         if was_connected {
@@ -328,7 +328,7 @@ impl<'a> Traffic<'a> {
     ///
     /// # Errors
     /// When the switch broke a rule of the queues.
-    pub(super) fn step(&mut self) -> Result<()> {
+    pub(crate) fn step(&mut self) -> Result<()> {
         if self.sending {
             self.send()?;
         }

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::account::{Account, Tally};
 use crate::footprint::{self, Growth};
-use crate::machine::Machine;
-use crate::report::table;
+use e2e::machine::Machine;
+use e2e::table::table;
 
 const MISSING: &str = "Missing is sent less received and dropped. Of clients that left abruptly \
     nobody can count the last \

@@ -10,7 +10,7 @@ const MOST: u64 = 64;
 
 /// One direction.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     id: u16,
     rate: f64,
     began: Instant,
@@ -29,7 +29,7 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Begins `now`, with so many frames a second.
-    pub(super) fn new(id: u16, rate: f64, now: Instant) -> Self {
+    pub(crate) fn new(id: u16, rate: f64, now: Instant) -> Self {
         Self {
             id,
             rate,
@@ -44,13 +44,13 @@ impl Stream {
         }
     }
 
-    pub(super) fn id(&self) -> u16 {
+    pub(crate) fn id(&self) -> u16 {
         self.id
     }
 
     /// How many frames are to be sent now. Each is either sent or left out, and not asked for
     /// again.
-    pub(super) fn take_due(&mut self, now: Instant) -> u64 {
+    pub(crate) fn take_due(&mut self, now: Instant) -> u64 {
         let until_now = now.saturating_duration_since(self.began).as_secs_f64() * self.rate;
         // Truncated: what is due in part is not due.
         let due = (until_now as u64).saturating_sub(self.due).min(MOST);
@@ -59,7 +59,7 @@ impl Stream {
     }
 
     /// Returns the contents of the next frame.
-    pub(super) fn next(&self) -> Numbered {
+    pub(crate) fn next(&self) -> Numbered {
         Numbered {
             stream: self.id,
             seq: self.sent,
@@ -67,12 +67,12 @@ impl Stream {
     }
 
     /// The next frame has been sent.
-    pub(super) fn was_sent(&mut self) {
+    pub(crate) fn was_sent(&mut self) {
         self.sent += 1;
     }
 
     /// A sound payload of this stream has arrived.
-    pub(super) fn see(&mut self, payload: &[u8], now: Instant) {
+    pub(crate) fn see(&mut self, payload: &[u8], now: Instant) {
         self.checker.see(payload);
         let gap = now.saturating_duration_since(self.last);
         let side = usize::from(self.killed.is_some_and(|killed| now >= killed));
@@ -81,45 +81,45 @@ impl Stream {
     }
 
     /// Marks the kill: a gap that ends later is around the kill.
-    pub(super) fn kill(&mut self, now: Instant) {
+    pub(crate) fn kill(&mut self, now: Instant) {
         self.killed = Some(now);
     }
 
     /// Marks the death: later frames are carried by others.
-    pub(super) fn dead(&mut self) {
+    pub(crate) fn dead(&mut self) {
         self.mark = Some(self.sent);
     }
 
     /// Returns whether a frame has arrived that was sent after the death.
-    pub(super) fn resumed(&self) -> bool {
+    pub(crate) fn resumed(&self) -> bool {
         self.mark
             .is_some_and(|mark| self.checker.next_of(self.id) > mark)
     }
 
-    pub(super) fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
     /// Frames whose time came while they could not be sent: no connection, or no room in the queue.
-    pub(super) fn left_out(&self) -> u64 {
+    pub(crate) fn left_out(&self) -> u64 {
         self.due - self.sent
     }
 
     /// Frames that arrived, each counted once.
-    pub(super) fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.checker.received - self.checker.duplicated
     }
 
     /// Frames that arrived a second time.
-    pub(super) fn twice(&self) -> u64 {
+    pub(crate) fn twice(&self) -> u64 {
         self.checker.duplicated
     }
 
-    pub(super) fn gap_before(&self) -> Duration {
+    pub(crate) fn gap_before(&self) -> Duration {
         self.gaps[0]
     }
 
-    pub(super) fn gap_around(&self) -> Duration {
+    pub(crate) fn gap_around(&self) -> Duration {
         self.gaps[1]
     }
 }

@@ -6,7 +6,6 @@ mod account;
 mod churn;
 mod outcome;
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,10 +15,10 @@ use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
 use self::account::Account;
 use self::churn::Churn;
 use self::outcome::Outcome;
-use super::{Plan, progress};
 use crate::footprint::Footprint;
-use crate::peers::lasthop::{Lasthop, Stats, port_table};
-use crate::stop;
+use crate::{Plan, progress};
+use e2e::lasthop::{Lasthop, port_table};
+use e2e::stop;
 
 const STEADY: [&str; 2] = ["p0", "p1"];
 const CHURN_SEGMENT: &str = "churn";
@@ -41,14 +40,14 @@ const NUMBERS: u32 = 100_003;
 /// # Errors
 /// When a frame is missing, altered, or was delivered to a port that it was not for.
 pub(crate) fn soak(plan: &Plan, time: Duration) -> Result<()> {
-    let lasthop = Lasthop::with(plan, &plan.cores[..1], &configuration())?;
+    let lasthop = plan.start(&configuration())?;
     let mut steady = Lean::connect(LeanConfig {
         sockets: STEADY.map(|port| lasthop.socket_of(port)).to_vec(),
         ..client(plan)
     })?;
     let mut account = Account::default();
     account.add(&steady.run(Until::Sent(FIRST))?);
-    let before = Footprint::of(lasthop.pid());
+    let before = Footprint::of(lasthop.supervisor());
     let over = AtomicBool::new(false);
     let mut churn = Churn::new(plan, &lasthop);
     std::thread::scope(|scope| {
@@ -64,13 +63,10 @@ pub(crate) fn soak(plan: &Plan, time: Duration) -> Result<()> {
         seconds: time.as_secs_f64(),
         steady: account,
         churn: churn.tally,
-        growth: before.growth_to(&Footprint::of(lasthop.pid())),
+        growth: before.growth_to(&Footprint::of(lasthop.supervisor())),
     };
     lasthop.end();
-    let path = plan.out.join(format!("{}-soak.json", plan.machine.stamp()));
-    fs::write(&path, serde_json::to_vec_pretty(&outcome)?)
-        .with_context(|| path.display().to_string())?;
-    progress(&format!("{} is written", path.display()));
+    plan.save("soak", &outcome)?;
     println!("{}", outcome.markdown());
     match outcome.wrong() {
         0 => Ok(()),
@@ -124,7 +120,7 @@ fn drive(
 fn settle(steady: &mut Lean, account: &mut Account, lasthop: &Lasthop) -> Result<()> {
     let end = Instant::now() + SETTLE;
     loop {
-        account.compare(&Stats::of(lasthop)?, &STEADY);
+        account.compare(&lasthop.try_stats()?, &STEADY);
         if account.missing() == 0 || Instant::now() >= end {
             return Ok(());
         }
