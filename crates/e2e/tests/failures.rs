@@ -1,7 +1,5 @@
 //! One guest misbehaves, dies or is unplugged under traffic: two others that talk notice nothing.
 
-use std::time::Duration;
-
 use e2e::guest::{Guest, GuestSpec};
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::traffic::{IperfRun, PingRun, ping, reachable, serve_iperf};
