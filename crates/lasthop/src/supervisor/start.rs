@@ -9,7 +9,7 @@ use channel::keeping::CRASH_RECORD_LEN;
 use channel::owners::SocketKey;
 use channel::state::StateFile;
 use config::desired::{ADMIN_SOCKET, API_SOCKET};
-use control::engine::Saved;
+use control::saved::Saved;
 use port::PortId;
 
 use super::admin::Admin;
