@@ -50,7 +50,7 @@ pub fn formats() -> Formats {
         ("connection", &[crate::keeping::VERSION as u32]),
         // The journal of packed queues (`virtio::queue::JournalRegion`), and the crash record.
         ("journal", &[10]),
-        // `control::engine::Saved`, in the state file.
+        // `control::saved::Saved`, in the state file.
         ("state", &[10]),
         // `port::counters`.
         ("counters", &[10]),

@@ -4,14 +4,13 @@
 //! The engine owns all state and is one task; it receives one [`Command`] after the other and never
 //! waits for a client.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
     CaptureQuery, DesiredState, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument,
-    FlowsFilter, PortStatus, PortsDocument, Problem, ProblemKind, Progress, Requester,
-    StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest,
+    FlowsFilter, PortStatus, PortsDocument, Problem, Progress, Requester, StatsDocument,
+    StatusDocument, Step, TraceDocument, TraceRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -20,11 +19,11 @@ use channel::capture::Reader;
 use channel::peer::Peer;
 
 use crate::capture::CaptureSlots;
-use crate::engine::{Basis, Plan};
 use crate::events::{self, Events};
 use crate::metrics::Facts;
+pub use crate::plan::{Basis, Condition, Plan, Request};
 use crate::rule_counts::Counted;
-use config::desired::{Change, Difference, changed, version};
+use config::desired::{Difference, version};
 
 /// Time, 10 s, within which the engine has to reply.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,51 +36,6 @@ pub type Answer<T> = Result<T, Problem>;
 
 /// Channel for the engine's reply. Sending fails when the client is gone, which is not an error.
 pub type Reply<T> = oneshot::Sender<Answer<T>>;
-
-/// A change that a client requests.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The change.
-    pub change: Change,
-    /// Its condition.
-    pub condition: Condition,
-}
-
-impl Request {
-    /// Returns the desired state after the change of `state`; checked and normalised.
-    ///
-    /// # Errors
-    /// 412 when the condition does not hold, and those of [`config::desired::changed`].
-    pub fn apply_to(&self, state: &DesiredState, runtime_dir: &Path) -> Answer<DesiredState> {
-        self.condition.check(&version(state))?;
-        changed(state, &self.change, runtime_dir)
-    }
-}
-
-/// Versions of the desired state that a change may start from (`If-Match`, RFC 9110, 13.1.1).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Condition {
-    /// Any version.
-    #[default]
-    Any,
-    /// One of these versions ([`config::desired::version`]); an empty list matches none.
-    OneOf(Vec<String>),
-}
-
-impl Condition {
-    /// Returns a 412 unless the condition holds.
-    fn check(&self, version: &str) -> Result<(), Problem> {
-        match self {
-            Self::OneOf(versions) if !versions.iter().any(|v| v == version) => {
-                let detail = format!(
-                    "the desired state has changed: its ETag \"{version}\" is not in If-Match"
-                );
-                Err(Problem::new(ProblemKind::Outdated, detail))
-            }
-            _ => Ok(()),
-        }
-    }
-}
 
 /// The desired state, and the effects of a change of it.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,22 @@
 //! Control: desired state, learning, upcalls, and the API server.
 //!
-//! * [`learning`] is the forwarding database: the port of each MAC address.
-//! * [`engine`] owns all state, decides upcalls, and makes the switch match the desired state.
-//! * [`capture`] makes pcapng files of the frames that the switch copies.
-//! * [`events`] publishes state changes to clients and the log.
-//! * [`metrics`] makes the metrics page for Prometheus.
-//! * [`rule_counts`] has the counters of the rules of access lists.
-//! * [`command`] has the commands of the API server to the engine; [`server`] is the API server.
+//! Its modules, lowest first; a module uses only those that stand above it in this list:
+//!
+//! ```text
+//! learning     the forwarding database: the port of each MAC address
+//! trace        traces and flows as documents of the API
+//! capture      pcapng files of the frames that the switch copies
+//! events       state changes for clients and the log
+//! rule_counts  counters of the rules of access lists
+//! metrics      the metrics page for Prometheus
+//! saved        the state that survives a restart of control
+//! plan         changes of the desired state, planned before the engine makes them
+//! command      commands of the API server to the engine
+//! gate         opening and closing the API
+//! engine       owns all state, decides upcalls, makes the switch match the desired state
+//! server       the API server
+//! process      the engine and the server as a process
+//! ```
 //!
 //! Control decides and never touches a guest's memory.
 #![forbid(unsafe_code)]
@@ -15,8 +25,12 @@ pub mod capture;
 pub mod command;
 pub mod engine;
 pub mod events;
+mod gate;
 pub mod learning;
 pub mod metrics;
+pub mod plan;
+pub mod process;
 pub mod rule_counts;
+pub mod saved;
 pub mod server;
 mod trace;

@@ -33,6 +33,6 @@ const LIST: &[Allowed] = &[
 
 fn main() -> std::process::ExitCode {
     process::main("lasthop-control", Some(sandbox::Process::Control), |link| {
-        control::engine::run(link, || filter::install(&[LIST, RUNTIME].concat()))
+        control::process::run(link, || filter::install(&[LIST, RUNTIME].concat()))
     })
 }

@@ -70,6 +70,7 @@
 //! socket's directory and mode decide who may connect.
 
 mod access;
+pub(crate) mod api_thread;
 mod captures;
 mod connections;
 mod events;

@@ -1,7 +1,7 @@
 //! Traces and flows as documents of the API: from the steps of [`policy::explain`] and the cached
 //! flows of the switch.
 //!
-//! This module has pure functions only; [`crate::engine`] collects their input.
+//! This module has pure functions only; the engine collects their input.
 
 pub(crate) mod beside;
 pub(crate) mod flow;

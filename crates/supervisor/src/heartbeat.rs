@@ -12,6 +12,12 @@ use super::child::Kind;
 
 /// Interval of checks: 500 milliseconds.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// Missed checks of control or the switch: 2.5 seconds, as neither waits for another process.
+const LIMITS: MissedLimits = MissedLimits {
+    // They may have much to take over at first.
+    before_first_reply: 40,
+    after_first_reply: 5,
+};
 /// Maximum number of missed checks that are excused because the process makes progress, until its
 /// next reply.
 const MAX_EXCUSED: u32 = 35;
@@ -45,24 +51,21 @@ struct MissedLimits {
 }
 
 impl MissedLimits {
-    /// Returns the limits of a kind. Control and switch may have much to take over at first, and
-    /// control may have to wait for the switch, 5 seconds at most. A driver does not reply during
-    /// its set-up, which waits for the switch ([`driving::SETUP_TIMEOUT`]).
+    /// Returns the limits of a kind. A driver does not reply during its set-up, which waits for the
+    /// switch ([`driving::SETUP_TIMEOUT`]).
     fn of(kind: Kind) -> Self {
-        let (before_first_reply, after_first_reply) = match kind {
-            Kind::Control => (40, 12),
-            Kind::Switch => (40, 5),
+        match kind {
+            Kind::Control | Kind::Switch => LIMITS,
             Kind::Driver => {
                 let after_first_reply = 4;
                 let set_up = driving::SETUP_TIMEOUT
                     .as_millis()
                     .div_ceil(INTERVAL.as_millis());
-                (after_first_reply + set_up as u32, after_first_reply)
+                Self {
+                    before_first_reply: after_first_reply + set_up as u32,
+                    after_first_reply,
+                }
             }
-        };
-        Self {
-            before_first_reply,
-            after_first_reply,
         }
     }
 }
@@ -191,13 +194,8 @@ impl Heartbeat {
 mod tests {
     use super::*;
 
-    const MISSED: u32 = 5;
-    const LIMITS: MissedLimits = MissedLimits {
-        before_first_reply: MISSED_BEFORE_FIRST_REPLY,
-        after_first_reply: MISSED,
-    };
-
-    const MISSED_BEFORE_FIRST_REPLY: u32 = 40;
+    const MISSED: u32 = LIMITS.after_first_reply;
+    const MISSED_BEFORE_FIRST_REPLY: u32 = LIMITS.before_first_reply;
 
     fn beat() -> Heartbeat {
         Heartbeat::with_limits(true, Instant::now(), LIMITS)
@@ -217,6 +215,16 @@ mod tests {
         };
         let seen = (0..count).map(&mut check).collect();
         (seen, pinged)
+    }
+
+    #[test]
+    fn control_and_switch_have_the_same_time() {
+        for kind in [Kind::Control, Kind::Switch] {
+            let limits = MissedLimits::of(kind);
+            let of = |checks: u32| checks * INTERVAL;
+            assert_eq!(of(limits.before_first_reply), Duration::from_secs(20));
+            assert_eq!(of(limits.after_first_reply), Duration::from_millis(2500));
+        }
     }
 
     #[test]

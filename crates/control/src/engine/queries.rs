@@ -1,15 +1,9 @@
-//! Read-only queries: trace, flow dump.
+//! Requests that change nothing desired: status and counters, the FDB, flow dumps, traces,
+//! captures.
 
-mod flows;
-mod seen;
-mod trace;
-
-use flows::FlowDumpQueue;
-use seen::SeenAddresses;
-
-/// State of open queries.
-#[derive(Debug, Default)]
-pub(super) struct Queries {
-    pub(super) flows: FlowDumpQueue,
-    pub(super) seen: SeenAddresses,
-}
+pub(super) mod captures;
+pub(super) mod flow_dumps;
+pub(super) mod flush;
+pub(super) mod rule_counts;
+pub(super) mod status;
+pub(super) mod trace;

@@ -1,5 +1,6 @@
 //! Start of a control process: messages from the supervisor and the switch.
 
+use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::switching::{PortConfig, StationUse, SwitchCommand, SwitchEvent};
 use port::PortId;
 
-use super::peers::SwitchPeer;
+use super::links::switch::SwitchLink;
 
 /// Contents of [`SupervisorEvent::StartControl`].
 pub(super) struct Start {
@@ -63,41 +64,44 @@ pub(super) struct Adopted {
 }
 
 /// Adopts the state of the switch.
-pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
-    let (mut region, mut epoch, mut ports, mut stations) = (None, 0, Vec::new(), Vec::new());
-    let (mut limits, mut mirrors, mut peers) = (Vec::new(), Vec::new(), Vec::new());
-    switch.request(SwitchCommand::Adopt, &[], |report, fds| match report {
-        SwitchEvent::Adopted {
-            epoch: running,
-            ports: all,
-            limits: held_to,
-            mirrors: copied,
-            peers: alone,
-        } => {
-            (epoch, ports, limits, mirrors) = (running, all, held_to, copied);
-            peers = alone;
-            region = <[OwnedFd; 3]>::try_from(fds).ok();
-            None
+pub(super) fn adopt(switch: &mut SwitchLink) -> impl Future<Output = io::Result<Adopted>> + use<> {
+    let reply = switch.request(SwitchCommand::Adopt, Vec::new());
+    async move {
+        let (mut adopted, mut stations) = (None, Vec::new());
+        for (event, fds) in reply.await? {
+            match event {
+                SwitchEvent::Stations(part) => stations.extend(part),
+                event => adopted = Some((event, fds)),
+            }
         }
-        SwitchEvent::Stations(part) => {
-            stations.extend(part);
-            None
-        }
-        other => Some(other),
-    })?;
-    let [memory, upcall_bell, answer_bell] =
-        region.ok_or_else(|| io::Error::other("the switch sent no rings"))?;
-    Ok(Adopted {
-        epoch,
-        region: Region {
-            memory,
-            upcall_bell,
-            answer_bell,
-        },
-        ports,
-        limits,
-        mirrors,
-        peers,
-        stations,
-    })
+        let no_rings = || io::Error::other("the switch sent no rings");
+        let Some((
+            SwitchEvent::Adopted {
+                epoch,
+                ports,
+                limits,
+                mirrors,
+                peers,
+            },
+            fds,
+        )) = adopted
+        else {
+            return Err(no_rings());
+        };
+        let [memory, upcall_bell, answer_bell] =
+            <[OwnedFd; 3]>::try_from(fds).map_err(|_| no_rings())?;
+        Ok(Adopted {
+            epoch,
+            region: Region {
+                memory,
+                upcall_bell,
+                answer_bell,
+            },
+            ports,
+            limits,
+            mirrors,
+            peers,
+            stations,
+        })
+    }
 }

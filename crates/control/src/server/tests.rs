@@ -25,9 +25,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::command::{Answer, Changed, Command, Desired, Request, StartedCapture, engine_channel};
-use crate::engine::{Basis, Plan};
 use crate::events::Events;
 use crate::metrics::Facts;
+use crate::plan::{Basis, Plan};
 use crate::rule_counts::Counted;
 use config::desired;
 

@@ -8,15 +8,18 @@ use api::v1::{
     TraceMirror, TraceOutcome, TraceRequest, TracedFlow,
 };
 use channel::flows::{FoundFlow, MAX_KEYS};
+use channel::mirrors::Mirror;
 use filter::FrameText;
 use policy::port_security::Bindings;
 use policy::{Decision, Lookup, SegmentId, Step, explain};
 use port::PortId;
 use wire::{FlowKey, MacAddr};
 
-use crate::engine::port_security::Known;
-use crate::engine::{Engine, documents, unavailable};
+use super::status;
+use crate::engine::forwarding::{Directory, Forwarding, Known};
+use crate::engine::{Engine, Shared, unavailable};
 use crate::learning::LearnPreview;
+use crate::saved::Saved;
 use crate::trace::beside::{self, Copying};
 use crate::trace::frame::{self, Frame};
 use crate::trace::steps::{self, Scene};
@@ -54,16 +57,62 @@ fn invalid_expression(detail: impl Into<String>) -> Problem {
     Problem::new(ProblemKind::Invalid, detail).with_field("expression")
 }
 
-impl Engine {
-    /// Handles `POST /v1/trace`.
-    ///
-    /// # Errors
-    /// 422 for an unknown port, or a malformed expression or frame; 503 when the switch does not
-    /// reply.
-    pub(in crate::engine) fn trace(
-        &mut self,
-        request: &TraceRequest,
-    ) -> Result<TraceDocument, Problem> {
+/// Handles `POST /v1/trace`.
+///
+/// # Errors
+/// 422 for an unknown port, or a malformed expression or frame; 503 when the switch does not
+/// reply.
+pub(in crate::engine) async fn trace(
+    engine: &Shared<'_>,
+    request: &TraceRequest,
+) -> Result<TraceDocument, Problem> {
+    let (traced_frames, keys) = engine.with(|e| {
+        let directory = Directory::new(&e.ports, &e.store);
+        e.forwarding.refresh_owners(directory);
+        Tracer::new(e).frames(request)
+    })?;
+    let words = keys.iter().map(|key| *key.words()).collect();
+    let flows = engine.with(|e| e.links.switch.find_flows(words)).await;
+    let flows = flows.map_err(unavailable)?;
+    let states = engine.with(|e| e.links.switch.port_states()).await;
+    let (states, _) = states.map_err(unavailable)?;
+    let state_of = |id: PortId| {
+        let state = states.iter().find(|state| state.config.id == id);
+        status::state_of(state)
+    };
+    Ok(engine.with(|e| {
+        let tracer = Tracer::new(e);
+        let traces = traced_frames.into_iter().zip(&keys).enumerate();
+        let traces = traces.map(|(at, (traced, key))| {
+            let flows = flows.iter().filter(|f| usize::from(f.question) == at);
+            tracer.trace_one(traced, key, flows, &state_of)
+        });
+        TraceDocument {
+            port: request.port.clone(),
+            epoch: tracer.forwarding.program.epoch(),
+            traces: traces.collect(),
+        }
+    }))
+}
+
+/// State that predicts the path of a frame.
+struct Tracer<'a> {
+    forwarding: &'a Forwarding,
+    saved: &'a Saved,
+    mirrors: &'a [Mirror],
+}
+
+impl<'a> Tracer<'a> {
+    fn new(engine: &'a Engine) -> Self {
+        Self {
+            forwarding: &engine.forwarding,
+            saved: &engine.store.saved,
+            mirrors: &engine.ports.mirrors,
+        }
+    }
+
+    /// Returns the frames of a request, and their keys.
+    fn frames(&self, request: &TraceRequest) -> Result<(Vec<TracedFrame>, Vec<FlowKey>), Problem> {
         let mut ports = self.saved.desired.ports.iter();
         let spec = ports.find(|spec| spec.name == request.port);
         let spec = spec.ok_or_else(|| {
@@ -73,32 +122,15 @@ impl Engine {
         let port = self.saved.numbers.ports.get(&spec.name).copied();
         let port = port.ok_or_else(|| Problem::internal("a port without a number"))?;
         let traced_frames = self.traced_frames(request, port, spec)?;
-        self.refresh_owners();
         let key_of = |traced: &TracedFrame| {
             let (headers, length) = traced.frame.bytes();
-            self.classified_key(traced.frame.key(port.0), headers, length)
+            let key = traced.frame.key(port.0);
+            self.forwarding.classified_key(key, headers, length)
         };
-        let keys: Vec<FlowKey> = traced_frames.iter().map(key_of).collect();
-        let words = keys.iter().map(|key| *key.words()).collect();
-        let flows = self.switch.find_flows(words).map_err(unavailable)?;
-        let (states, _) = self.switch.port_states().map_err(unavailable)?;
-        let state_of = |id: PortId| {
-            let state = states.iter().find(|state| state.config.id == id);
-            documents::state_of(state)
-        };
-        let traces = traced_frames.into_iter().zip(&keys).enumerate();
-        let traces = traces.map(|(at, (traced, key))| {
-            let flows = flows.iter().filter(|f| usize::from(f.question) == at);
-            self.trace_one(traced, key, flows, &state_of)
-        });
-        Ok(TraceDocument {
-            port: request.port.clone(),
-            epoch: self.program.epoch(),
-            traces: traces.collect(),
-        })
+        let keys = traced_frames.iter().map(key_of).collect();
+        Ok((traced_frames, keys))
     }
 
-    /// Returns the frames of a request.
     fn traced_frames(
         &self,
         request: &TraceRequest,
@@ -140,7 +172,11 @@ impl Engine {
         })?;
         let mut filled = Vec::new();
         // A frame without a segment is dropped, whatever its addresses are.
-        let segment = self.program.segment_of(port, described.vlan).ok();
+        let segment = self
+            .forwarding
+            .program
+            .segment_of(port, described.vlan)
+            .ok();
         let source = match (described.source(), segment) {
             (Some(mac), _) => mac,
             (None, None) => UNKNOWN_MAC,
@@ -176,8 +212,12 @@ impl Engine {
         if let Some(mac) = configured {
             return Ok((MacAddr(mac), format!("configured for {}", spec.name)));
         }
-        let now = self.now();
-        let here: Vec<MacAddr> = self.fdb.stations_at(now, segment, port).collect();
+        let now = self.forwarding.now();
+        let here: Vec<MacAddr> = self
+            .forwarding
+            .fdb
+            .stations_at(now, segment, port)
+            .collect();
         let sender = frame::sender(described).and_then(|ip| self.seen_with(segment, ip));
         if let Some((mac, how)) = sender
             && here.contains(&mac)
@@ -221,17 +261,17 @@ impl Engine {
 
     /// Returns the MAC address that an IP address was seen with.
     fn seen_with(&self, segment: SegmentId, ip: IpAddr) -> Option<(MacAddr, String)> {
-        let (mac, at) = self.queries.seen.find(segment, ip)?;
-        let ago = self.now().saturating_sub(at);
+        let (mac, at) = self.forwarding.seen.find(segment, ip)?;
+        let ago = self.forwarding.now().saturating_sub(at);
         let how = format!("seen with {ip} {} ago", crate::trace::time(ago));
         Some((mac, how))
     }
 
-    fn trace_one<'a>(
+    fn trace_one<'f>(
         &self,
         traced: TracedFrame,
         key: &FlowKey,
-        flows: impl Iterator<Item = &'a FoundFlow>,
+        flows: impl Iterator<Item = &'f FoundFlow>,
         states: &dyn Fn(PortId) -> PortState,
     ) -> Trace {
         let names = Names::new(&self.saved.numbers.ports, &self.saved.numbers.segments);
@@ -251,9 +291,9 @@ impl Engine {
             };
         }
         let scene = Scene {
-            program: &self.program,
-            fdb: &self.fdb,
-            now: self.now(),
+            program: &self.forwarding.program,
+            fdb: &self.forwarding.fdb,
+            now: self.forwarding.now(),
             names: &names,
             states,
         };
@@ -266,7 +306,7 @@ impl Engine {
         let mut steps = scene.steps(key, &explained, &decision);
         let mut outcome = scene.outcome(key, &decision);
         let (headers, length) = traced.frame.bytes();
-        if let Some(reply) = self.reply_to(headers, length, key, &decision) {
+        if let Some(reply) = self.forwarding.reply_to(headers, length, key, &decision) {
             let owner = (reply.port, reply.owner);
             let (step, answered) = scene.answered(key, reply.target, owner);
             steps.push(step);
@@ -301,7 +341,7 @@ impl Engine {
         outcome: &TraceOutcome,
     ) -> Vec<TraceMirror> {
         // The switch's mirrors are the desired ones, in the same order.
-        let mirrors = self.saved.desired.mirrors.iter().zip(&self.mirrors);
+        let mirrors = self.saved.desired.mirrors.iter().zip(self.mirrors);
         let mirrors = mirrors.map(|(spec, order)| {
             let mut order = order.clone();
             order.sort();
@@ -310,7 +350,7 @@ impl Engine {
         });
         let mirrors: Vec<Copying<'_>> = mirrors.collect();
         let port = PortId(key.in_port());
-        let segment = self.program.segment_of(port, key.vlan()).ok();
+        let segment = self.forwarding.program.segment_of(port, key.vlan()).ok();
         let id_of = |name: &str| self.saved.numbers.ports.get(name).copied();
         let sent = (&*names.port(port), segment);
         beside::mirrors(&mirrors, frame, sent, outcome, &id_of)
@@ -318,17 +358,19 @@ impl Engine {
 
     /// Returns the decision that an upcall with this key would get now, and its steps.
     fn predict(&self, key: &FlowKey) -> (Decision, Vec<Step>) {
-        let (now, port) = (self.now(), PortId(key.in_port()));
-        let explained = explain(&self.program, &self.known(now), key);
+        let (now, port) = (self.forwarding.now(), PortId(key.in_port()));
+        let explained = explain(&self.forwarding.program, &self.forwarding.known(now), key);
         // The source of an upcall is learned, and the upcall is decided again.
         let learned = explained
             .0
             .learn
-            .map(|(segment, mac)| self.fdb.preview(now, segment, mac, port));
+            .map(|(segment, mac)| self.forwarding.fdb.preview(now, segment, mac, port));
         match learned {
-            Some(LearnPreview::Barred) => {
-                explain(&self.program, &WithBarredSource(self.known(now)), key)
-            }
+            Some(LearnPreview::Barred) => explain(
+                &self.forwarding.program,
+                &WithBarredSource(self.forwarding.known(now)),
+                key,
+            ),
             _ => explained,
         }
     }

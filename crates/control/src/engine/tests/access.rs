@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 use wire::FlowKey;
 
 use super::world::{World, asked, flood, key, port, to};
-use crate::engine::{Engine, Plan};
+use crate::engine::Engine;
+use crate::plan::Plan;
 use config::desired::{AccessChange, Change};
 
 const DENIED: Action = Action::Drop(DropReason::AclDenied);
@@ -85,10 +86,10 @@ fn a_control_that_starts_anew_keeps_what_the_lists_have_decided() {
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(0, 1, 2));
     let flows = world.cached();
-    let epoch = engine.program.epoch();
+    let epoch = engine.forwarding.program.epoch();
     drop(engine);
     let mut engine = world.start().unwrap();
-    assert_eq!(engine.program.epoch(), epoch);
+    assert_eq!(engine.forwarding.program.epoch(), epoch);
     assert_eq!(world.cached(), flows);
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), DENIED);
     assert_eq!(*engine.desired().state.access, closed());
@@ -184,11 +185,11 @@ fn one_changed_rule_is_as_if_all_were_compiled() {
         )
         .unwrap();
     assert_eq!(world.frame(&mut engine, key(1, 2, 3)), DENIED);
-    let rules = engine.program.rules().clone();
+    let rules = engine.forwarding.program.rules().clone();
     let same = Arc::clone(&engine.desired().state.access);
     engine.set_access(AccessModel::default()).unwrap();
     engine.set_access((*same).clone()).unwrap();
-    assert_eq!(*engine.program.rules(), rules);
+    assert_eq!(*engine.forwarding.program.rules(), rules);
     let problem = engine
         .put_rule(r#"{"name": "bad", "action": "drop", "protocol": "x"}"#)
         .unwrap_err();
@@ -196,7 +197,7 @@ fn one_changed_rule_is_as_if_all_were_compiled() {
         problem.field.as_deref(),
         Some("access.lists[0].rules[2].protocol")
     );
-    assert_eq!(*engine.program.rules(), rules);
+    assert_eq!(*engine.forwarding.program.rules(), rules);
 }
 
 #[test]
@@ -210,11 +211,11 @@ fn a_changed_rule_means_the_port_that_has_the_name_now() {
     world.ask(&mut engine, key(4, 1, 255));
     world.ask(&mut engine, key(2, 3, 255));
     assert_eq!(world.ask(&mut engine, key(4, 1, 3)), to(2));
-    let rules = engine.program.rules().clone();
+    let rules = engine.forwarding.program.rules().clone();
     let same = Arc::clone(&engine.desired().state.access);
     engine.set_access(AccessModel::default()).unwrap();
     engine.set_access((*same).clone()).unwrap();
-    assert_eq!(*engine.program.rules(), rules);
+    assert_eq!(*engine.forwarding.program.rules(), rules);
 }
 
 /// `vm2` is closed by lists that were compiled before it was created again, if it was: it has
@@ -223,7 +224,7 @@ fn closed_ahead(is_made_anew: bool) -> Action {
     let (world, mut engine) = world();
     let change = AccessChange::All(Box::new(closed()));
     let request = asked(Change::Access(change));
-    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    let plan = Plan::new(&engine.store.basis(), &request).unwrap();
     let mut at = 2;
     if is_made_anew {
         engine.remove_port("vm2").unwrap();
@@ -252,12 +253,12 @@ fn a_plan_has_the_numbers_that_new_ports_will_have() {
     lists.lists[0].ports = vec!["vm4".to_owned()];
     new.access = Arc::new(lists);
     let request = asked(Change::State(Box::new(new)));
-    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    let plan = Plan::new(&engine.store.basis(), &request).unwrap();
     engine.change(&request, plan.clone()).unwrap();
-    let model = engine.model();
+    let model = engine.target().model();
     let names = Names {
         segments: &model.segments,
-        ports: &engine.saved.numbers.ports,
+        ports: &engine.store.saved.numbers.ports,
     };
     assert!(plan.access.has_names(names), "it was compiled once");
     world.ask(&mut engine, key(4, 5, 255));
@@ -269,7 +270,7 @@ fn wrong_lists_are_refused_before_they_reach_the_engine() {
     let (_world, engine) = world();
     let wrong = r#"{"lists": [{"name": "in", "direction": "to-guest", "ports": ["vm9"]}]}"#;
     let change = AccessChange::All(Box::new(lists(wrong)));
-    let problem = Plan::new(&engine.basis(), &asked(Change::Access(change))).unwrap_err();
+    let problem = Plan::new(&engine.store.basis(), &asked(Change::Access(change))).unwrap_err();
     assert_eq!(problem.field.as_deref(), Some("access.lists[0].ports"));
 }
 

@@ -10,7 +10,8 @@ use policy::{Action, SegmentId};
 
 use super::world::{World, asked, flood, key, port, to};
 use crate::command::Condition;
-use crate::engine::{Engine, Plan};
+use crate::engine::Engine;
+use crate::plan::Plan;
 use config::desired::{Change, MirrorChange};
 
 fn world() -> (World, Engine) {
@@ -37,7 +38,7 @@ fn a_first_start_makes_everything_and_is_ready() {
     let listening = world.listening(&mut engine);
     assert_eq!(listening, ["vm0.sock", "vm1.sock"]);
     assert_eq!(world.saved().epoch, 1);
-    engine.supervisor.ready().unwrap();
+    engine.links.supervisor.ready().unwrap();
     let status = engine.status().unwrap();
     assert_eq!(status.uptime_seconds, 61);
     assert_eq!(status.switch.epoch, 1);
@@ -196,7 +197,7 @@ fn a_mirror_keeps_its_counts_until_it_goes() {
         serde_json::json!({"mirrors": all})
     };
     let numbers = |engine: &Engine| -> Vec<u8> {
-        let mirrors = engine.mirrors.iter();
+        let mirrors = engine.ports.mirrors.iter();
         mirrors.map(|mirror| mirror.number).collect()
     };
     let copied = |engine: &Engine| -> Vec<u64> {
@@ -236,7 +237,7 @@ fn a_mirror_keeps_its_counts_until_it_goes() {
         engine.patch_state(mirrors(&["a"], "vm2")).unwrap();
         engine.patch_state(mirrors(&["c", "a"], "vm2")).unwrap();
         assert_eq!(copied(&engine), [0, 1], "{number}");
-        let c = engine.mirrors[0].number;
+        let c = engine.ports.mirrors[0].number;
         engine.counters.add_copy(c, 60, None);
     }
 }
@@ -253,7 +254,7 @@ fn one_mirror_comes_changes_and_goes_live() {
     };
     let look = asked(Change::Mirror(MirrorChange::Add(mirror("m", "arp"))));
     let before = engine.desired();
-    let seen = Plan::new(&engine.basis(), &look).unwrap();
+    let seen = Plan::new(&engine.store.basis(), &look).unwrap();
     assert_eq!(seen.after().mirrors.len(), 1);
     assert_eq!(engine.desired(), before);
     assert!(world.orders().is_empty(), "it was only looked at");
@@ -533,7 +534,7 @@ fn an_outdated_change_and_one_that_is_only_looked_at_change_nothing() {
     let change = whole(&engine, |state| drop(state.ports.pop()));
     let before = engine.desired();
     let mut request = asked(change);
-    let look = Plan::new(&engine.basis(), &request).unwrap();
+    let look = Plan::new(&engine.store.basis(), &request).unwrap();
     assert_eq!(look.after().ports.len(), 1);
     assert_eq!(engine.desired(), before);
     request.condition = Condition::OneOf(vec!["0".repeat(16)]);
@@ -550,7 +551,7 @@ fn an_outdated_change_and_one_that_is_only_looked_at_change_nothing() {
 fn a_plan_does_not_undo_a_change_made_since() {
     let (world, mut engine) = world();
     let mut request = asked(Change::RemovePort("vm1".to_owned()));
-    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    let plan = Plan::new(&engine.store.basis(), &request).unwrap();
     engine.add_port(port("vm2", "blue")).unwrap();
     engine.change(&request, plan).unwrap();
     let names = |state: &DesiredState| -> Vec<_> {
@@ -562,14 +563,14 @@ fn a_plan_does_not_undo_a_change_made_since() {
     // A failed condition is reported, even if it held when the change was planned.
     request.change = Change::RemovePort("vm2".to_owned());
     request.condition = Condition::OneOf(vec![engine.desired().version]);
-    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    let plan = Plan::new(&engine.store.basis(), &request).unwrap();
     engine.add_port(port("vm3", "blue")).unwrap();
     let problem = engine.change(&request, plan).unwrap_err();
     assert_eq!(problem.status, 412);
     assert_eq!(names(&engine.desired().state), ["vm0", "vm2", "vm3"]);
     // A port that another change has removed cannot be removed again.
     request.condition = Condition::Any;
-    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    let plan = Plan::new(&engine.store.basis(), &request).unwrap();
     engine.remove_port("vm2").unwrap();
     let problem = engine.change(&request, plan).unwrap_err();
     assert_eq!(problem.status, 404);
@@ -620,8 +621,20 @@ fn a_port_that_is_down_keeps_its_guest_and_is_in_no_segment() {
     let blue = world.frame(&mut engine, key(0, 1, 2));
     assert!(matches!(blue, Action::Flood { .. }), "{blue:?}");
     let segment = SegmentId(1);
-    assert!(engine.program.member(segment, PortId(1)).is_none());
-    assert!(engine.program.member(segment, PortId(0)).is_some());
+    assert!(
+        engine
+            .forwarding
+            .program
+            .member(segment, PortId(1))
+            .is_none()
+    );
+    assert!(
+        engine
+            .forwarding
+            .program
+            .member(segment, PortId(0))
+            .is_some()
+    );
 
     set(&mut engine, AdminState::Up);
     assert_eq!(world.orders(), ["program 3"]);
@@ -629,7 +642,13 @@ fn a_port_that_is_down_keeps_its_guest_and_is_in_no_segment() {
     // Flows with action drop are decided again.
     let removed = world.removed();
     assert!(removed.contains(&"1: 2 > 1".to_owned()), "{removed:?}");
-    assert!(engine.program.member(segment, PortId(1)).is_some());
+    assert!(
+        engine
+            .forwarding
+            .program
+            .member(segment, PortId(1))
+            .is_some()
+    );
     assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(0));
     assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
 }
@@ -647,7 +666,7 @@ fn a_port_that_is_down_gets_no_copies() {
     engine
         .change_to(Change::Mirror(MirrorChange::Add(mirror)))
         .unwrap();
-    let mirrors = |engine: &Engine| engine.mirrors.len();
+    let mirrors = |engine: &Engine| engine.ports.mirrors.len();
     assert_eq!(mirrors(&engine), 1);
     for (state, copies) in [(AdminState::Down, 0), (AdminState::Up, 1)] {
         let change = patch(|patch| patch.admin_state = Some(state));

@@ -7,9 +7,9 @@ use channel::supervision::SupervisorEvent;
 use channel::switching::{PortPhase, SwitchEvent};
 use port::PortId;
 
-use super::super::PORT_EVENTS;
 use super::world::{World, key, port};
 use crate::engine::Engine;
+use crate::engine::event_log::PORT_EVENTS;
 use crate::events;
 
 fn world() -> (World, Engine) {
@@ -29,7 +29,7 @@ fn phase(phase: PortPhase, reason: Option<&str>) -> SwitchEvent {
 
 /// Events so far: the message, and the number of suppressed ones.
 fn emitted(engine: &Engine) -> Vec<(String, u64)> {
-    let all = engine.events.kept().into_iter();
+    let all = engine.events().kept().into_iter();
     all.map(|event| (events::message(&event.what), event.suppressed))
         .collect()
 }
@@ -89,7 +89,7 @@ fn events_that_a_guest_causes_name_its_port() {
     world.pass(Duration::from_secs(400));
     world.frame(&mut engine, key(1, 1, 255));
     let kinds: Vec<(&str, Vec<String>)> = engine
-        .events
+        .events()
         .kept()
         .iter()
         .map(|event| {
@@ -129,7 +129,7 @@ fn events_of_the_supervisor_are_published() {
     // Events also arrive while a reply is awaited.
     drop(engine.status().unwrap());
     engine.publish_supervisor_events().unwrap();
-    let kept = engine.events.kept();
+    let kept = engine.events().kept();
     assert_eq!(kept.len(), 2);
     assert_eq!((&kept[0].time, &kept[0].what), (&event.time, &event.what));
     assert_eq!(kept[1].what, EventKind::Unknown);

@@ -208,7 +208,7 @@ fn the_use_of_flows_that_are_older_than_their_station_counts() {
 fn a_full_answer_ring_keeps_order_and_loses_nothing() {
     let (world, mut engine) = world();
     let mut sent = 0;
-    while engine.backlog.len() < 500 {
+    while engine.forwarding.answers.queued() < 500 {
         let from = (sent % 200) as u8;
         assert!(world.send_upcall(sent, key((sent % 3) as u32, from, 255)));
         sent += 1;
@@ -223,7 +223,7 @@ fn a_full_answer_ring_keeps_order_and_loses_nothing() {
                 ids.push(upcall.unwrap());
             }
         }
-        if answers.is_empty() && engine.backlog.is_empty() {
+        if answers.is_empty() && engine.forwarding.answers.queued() == 0 {
             break;
         }
         assert!(ids.len() > last || answers.is_empty(), "no progress");
@@ -255,7 +255,7 @@ fn a_request_covers_the_time_since_the_last_reply() {
         world.pass(Duration::from_secs(1));
         engine.tick().unwrap();
     }
-    assert!(engine.stations_request.take().is_some(), "at tick 15");
+    assert!(engine.stations.open.take().is_some(), "at tick 15");
     world.seconds(&mut engine, 5);
     assert_eq!(world.switch().within[2..], [6000, 11_000]);
 }
@@ -322,5 +322,5 @@ fn flows_are_purged_and_nothing_else() {
     engine.purge_flows(None).unwrap();
     assert!(world.cached().is_empty(), "{:?}", world.cached());
     assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
-    assert_eq!(engine.program.epoch(), 1);
+    assert_eq!(engine.forwarding.program.epoch(), 1);
 }

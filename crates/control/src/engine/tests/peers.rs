@@ -4,10 +4,13 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use api::v1::PortPatch;
+use channel::records::Answer;
 use channel::supervision::SupervisorEvent;
+use policy::Action;
 use tokio::time::timeout;
 
-use super::world::{World, asked, key, port};
+use super::world::{World, asked, flood, key, port};
 use crate::command::{EngineHandle, engine_channel};
 use crate::engine::Engine;
 use crate::events::Events;
@@ -87,6 +90,189 @@ fn a_command_without_a_reply_makes_control_restart() {
     });
     assert_eq!(problem.status, 503);
     assert_eq!(done.unwrap_err().kind(), ErrorKind::TimedOut);
+}
+
+/// Waits until something has happened in the peers' threads.
+async fn until<T>(mut what: impl FnMut() -> Option<T>) -> T {
+    loop {
+        match what() {
+            Some(happened) => return happened,
+            None => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
+/// Waits for the answer to an upcall.
+async fn answer_to(world: &World, id: u64) -> Answer {
+    until(|| {
+        let mut answers = world.answers().into_iter();
+        answers.find(|a| matches!(a, Answer::Install { upcall, .. } if *upcall == Some(id)))
+    })
+    .await
+}
+
+fn action(answer: &Answer) -> Option<Action> {
+    match answer {
+        Answer::Install { action, .. } => Some(*action),
+        _ => None,
+    }
+}
+
+#[test]
+fn upcalls_and_reads_are_answered_while_the_switch_makes_a_port() {
+    let (world, engine) = world();
+    world.switch().hold = Some("add");
+    let (done, ()) = serve(engine, async |handle| {
+        let change = handle.change(asked(Change::AddPort(Box::new(port("vm2", "blue")))));
+        let meanwhile = async {
+            until(|| world.switch().held.first().map(drop)).await;
+            // The new port's upcall waits for the program that knows the port.
+            assert!(world.send_upcall(1, key(2, 3, 255)));
+            assert!(world.send_upcall(2, key(0, 1, 255)));
+            assert_eq!(action(&answer_to(&world, 2).await), Some(flood(1)));
+            assert_eq!(handle.ports().await.unwrap().ports.len(), 2);
+            assert_eq!(world.switch().held.len(), 1, "it is not made yet");
+            assert!(world.saved().desired.port("vm2").is_none());
+            world.release();
+            assert_eq!(action(&answer_to(&world, 1).await), Some(flood(1)));
+        };
+        let (changed, ()) = tokio::join!(change, meanwhile);
+        assert_eq!(changed.unwrap().1.port.unwrap().name, "vm2");
+        world.tell(&SupervisorEvent::Stop);
+    });
+    done.unwrap();
+    assert!(world.saved().desired.port("vm2").is_some());
+    assert_eq!(world.cached(), ["0: 1 > 255", "2: 3 > 255"]);
+}
+
+/// The switch runs the new program already, and control does not know yet.
+#[test]
+fn a_decision_by_the_old_program_leaves_no_flow_under_the_new_one() {
+    let (world, engine) = world();
+    world.switch().hold = Some("program");
+    let (done, ()) = serve(engine, async |handle| {
+        let patch = PortPatch {
+            segment: Some("red".to_owned()),
+            ..PortPatch::default()
+        };
+        let change = Change::SetPort("vm1".to_owned(), Box::new(patch));
+        let change = handle.change(asked(change));
+        let meanwhile = async {
+            until(|| world.switch().held.first().map(drop)).await;
+            assert!(world.send_upcall(1, key(1, 2, 255)));
+            assert_eq!(action(&answer_to(&world, 1).await), Some(flood(1)));
+            assert_eq!(world.cached(), [""; 0], "it is of epoch 1");
+            world.release();
+        };
+        let (changed, ()) = tokio::join!(change, meanwhile);
+        changed.unwrap();
+        assert!(world.send_upcall(2, key(1, 2, 255)));
+        assert_eq!(action(&answer_to(&world, 2).await), Some(flood(2)));
+        world.tell(&SupervisorEvent::Stop);
+    });
+    done.unwrap();
+    assert_eq!(world.cached(), ["1: 2 > 255"]);
+}
+
+#[test]
+fn changes_are_made_one_after_the_other() {
+    let (world, engine) = world();
+    world.orders();
+    world.switch().hold = Some("add 2");
+    let (done, ()) = serve(engine, async |handle| {
+        let add = |name: &str| Change::AddPort(Box::new(port(name, "blue")));
+        let first = handle.change(asked(add("vm2")));
+        let second = async {
+            until(|| world.switch().held.first().map(drop)).await;
+            handle.change(asked(add("vm3"))).await
+        };
+        let meanwhile = async {
+            until(|| world.switch().held.first().map(drop)).await;
+            handle.status().await.unwrap();
+            assert_eq!(world.orders(), ["add 2 vm2"]);
+            world.release();
+        };
+        let (first, second, ()) = tokio::join!(first, second, meanwhile);
+        first.unwrap();
+        second.unwrap();
+        world.tell(&SupervisorEvent::Stop);
+    });
+    done.unwrap();
+    assert_eq!(world.orders(), ["program 2", "add 3 vm3", "program 3"]);
+}
+
+#[test]
+fn a_stop_waits_for_the_change_under_way() {
+    let (world, engine) = world();
+    world.switch().hold = Some("add");
+    let (done, ()) = serve(engine, async |handle| {
+        let change = handle.change(asked(Change::AddPort(Box::new(port("vm2", "blue")))));
+        let meanwhile = async {
+            until(|| world.switch().held.first().map(drop)).await;
+            world.tell(&SupervisorEvent::Stop);
+            assert!(world.send_upcall(1, key(0, 1, 255)));
+            answer_to(&world, 1).await;
+            world.release();
+        };
+        let (changed, ()) = tokio::join!(change, meanwhile);
+        changed.unwrap();
+    });
+    done.unwrap();
+    assert!(world.saved().desired.port("vm2").is_some());
+}
+
+#[test]
+fn a_freeze_waits_for_the_change_under_way() {
+    let (world, engine) = world();
+    world.switch().hold = Some("add");
+    let (done, ()) = serve(engine, async |handle| {
+        let add = |name: &str| asked(Change::AddPort(Box::new(port(name, "blue"))));
+        let change = handle.change(add("vm2"));
+        let meanwhile = async {
+            until(|| world.switch().held.first().map(drop)).await;
+            world.tell(&SupervisorEvent::Freeze);
+            assert!(world.send_upcall(1, key(0, 1, 255)));
+            answer_to(&world, 1).await;
+            assert_eq!(world.supervisor().frozen, 0);
+            world.release();
+        };
+        let (changed, ()) = tokio::join!(change, meanwhile);
+        changed.unwrap();
+        until(|| (world.supervisor().frozen == 1).then_some(())).await;
+        assert!(world.saved().desired.port("vm2").is_some());
+        assert_eq!(handle.change(add("vm3")).await.unwrap_err().status, 503);
+        world.tell(&SupervisorEvent::Stop);
+    });
+    done.unwrap();
+}
+
+#[test]
+fn a_supervisor_that_does_not_reply_fails_a_change_and_upcalls_are_answered_meanwhile() {
+    let (world, engine) = short_timeout_world();
+    world.supervisor().stalled = true;
+    let (done, ()) = serve(engine, async |handle| {
+        let add = || asked(Change::AddPort(Box::new(port("vm2", "blue"))));
+        let change = handle.change(add());
+        let meanwhile = async {
+            until(|| (world.supervisor().unanswered > 0).then_some(())).await;
+            assert!(world.send_upcall(1, key(0, 1, 255)));
+            answer_to(&world, 1).await;
+            tokio::time::pause();
+        };
+        let (changed, ()) = tokio::join!(change, meanwhile);
+        tokio::time::resume();
+        let problem = changed.unwrap_err();
+        assert_eq!(
+            (problem.status, &*problem.detail),
+            (503, "no reply from the supervisor")
+        );
+        world.supervisor().stalled = false;
+        assert!(world.send_upcall(2, key(1, 2, 255)));
+        answer_to(&world, 2).await;
+        handle.change(add()).await.unwrap();
+        world.tell(&SupervisorEvent::Stop);
+    });
+    done.unwrap();
 }
 
 #[test]
@@ -191,9 +377,9 @@ fn answers_that_had_no_room_do_not_wait_for_the_next_tick() {
     let (world, mut engine) = world();
     let rules = 60_000u64;
     for n in 0..rules {
-        engine.remove_flows(::port::PortId(n as u32));
+        engine.forwarding.remove_flows(::port::PortId(n as u32));
     }
-    assert!(engine.backlog.len() > 10_000);
+    assert!(engine.forwarding.answers.queued() > 10_000);
     let (done, took) = serve(engine, async |_| {
         let started = Instant::now();
         let mut read = 0;

@@ -107,7 +107,7 @@ fn a_binding_is_saved_before_its_frame_is_forwarded() {
 fn a_frame_whose_binding_cannot_be_saved_is_not_forwarded() {
     let mut world = world(of_a_list());
     let mut engine = world.start().unwrap();
-    engine.file = world.file_that_cannot_be_written();
+    engine.store.file = world.file_that_cannot_be_written();
     assert!(world.send_upcall(7, link_local(1)));
     engine.handle_upcalls().unwrap_err();
     assert_eq!(world.answers(), []);
@@ -119,17 +119,17 @@ fn a_frozen_control_binds_nothing_and_decides_everything_else() {
     let mut engine = world.start().unwrap();
     assert_eq!(asked(&world, &mut engine, link_local(1)), flood(0));
     let saved = world.saved().bound;
-    engine.frozen = true;
+    engine.store.frozen = true;
     let v4 = key(0, 1, 255)
         .with_ethertype(EtherType::IPV4)
         .with_src_ip(0x0a00_0001);
     assert_eq!(asked(&world, &mut engine, v4), flood(0));
-    engine.saved.bound.clear();
+    engine.forwarding.bound.clear();
     assert!(world.send_upcall(7, link_local(2)));
     assert!(!engine.handle_upcalls().unwrap());
     assert_eq!(world.answers(), []);
     assert_eq!(world.saved().bound, saved);
-    assert!(engine.saved.bound.is_empty());
+    assert!(engine.forwarding.bound.is_empty());
 }
 
 #[test]

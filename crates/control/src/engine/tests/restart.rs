@@ -1,7 +1,7 @@
 //! A second control process on the state of the first one.
 
 use super::world::{World, flood, key, port, to};
-use crate::engine::SAVE_INTERVAL;
+use crate::engine::store::SAVE_INTERVAL;
 
 fn world() -> World {
     World::new(vec![port("vm0", "blue"), port("vm1", "blue")])

@@ -14,9 +14,8 @@ use port::PortId;
 use proptest::prelude::*;
 use testkit::samples::sample;
 
-use crate::engine::saved::EncodedChunks;
-use crate::engine::{Saved, SavedStation};
 use crate::rule_counts::Count;
+use crate::saved::{EncodedChunks, Saved, SavedStation};
 
 /// A desired state with these ports and segments.
 fn desired(names: &BTreeSet<u8>) -> DesiredState {

@@ -3,13 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::v1::{
-    DesiredState, PortPatch, PortSecuritySpec, PortSpec, PortStatus, Problem, SegmentSpec,
+    CaptureQuery, DesiredState, FdbFilter, FdbFlushed, FlowsDocument, FlowsFilter, PortPatch,
+    PortSecuritySpec, PortSpec, PortStatus, Problem, SegmentSpec, StatsDocument, StatusDocument,
+    TraceDocument, TraceRequest,
 };
 use channel::capture::{self, CaptureCommand, Writer};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
@@ -33,11 +36,17 @@ use channel::switching::{
 use policy::port_security::Bindings;
 use policy::{Action, DECISION_MASK, Lookup, Outdated, Program, SegmentId, decide};
 use port::PortId;
+use tokio::runtime::Runtime;
 use wire::MacAddr;
 use wire::flow::FlowKey;
 
-use crate::command::{Condition, Desired, Request as AskedFor};
-use crate::engine::{Engine, Plan, Saved};
+use crate::command::{Condition, Desired, Reply, Request as AskedFor, StartedCapture};
+use crate::engine::queries::{captures, flush, status, trace};
+use crate::engine::{Engine, Shared, changes};
+use crate::metrics::Facts;
+use crate::plan::Plan;
+use crate::rule_counts::Counted;
+use crate::saved::Saved;
 use config::desired::Change;
 
 /// Timeout, 20 s, of the engine's requests in these tests, long enough for a busy machine.
@@ -126,6 +135,10 @@ pub(super) struct Switch {
     pub(super) refuse: Option<(&'static str, &'static str)>,
     /// Commands are read and not replied to.
     pub(super) stalled: bool,
+    /// Prefix of the commands whose replies are held back.
+    pub(super) hold: Option<&'static str>,
+    /// Replies that are held back.
+    pub(super) held: Vec<SwitchEvent>,
     /// Upcalls to send before the next [`SwitchCommand::RemovePort`] is done.
     pub(super) last_upcalls: Vec<Upcall>,
     /// The intervals for which control requested FDB entries in use.
@@ -160,8 +173,12 @@ impl Switch {
                 action,
                 segment,
                 learned,
+                epoch,
                 ..
             } => {
+                if epoch != self.program.epoch() {
+                    return;
+                }
                 let flow = Flow {
                     action,
                     segment,
@@ -407,6 +424,9 @@ fn run_switch(mut link: Link<SwitchEvent, Request>, switch: &Mutex<Switch>) {
         let refused = name
             .as_ref()
             .and_then(|name| switch.refuse.take_if(|(start, _)| name.starts_with(*start)));
+        let hold = switch.hold;
+        let is_held = |name: &String| hold.is_some_and(|start| name.starts_with(start));
+        let is_held = name.as_ref().is_some_and(is_held);
         switch.orders.extend(name);
         let error = match refused {
             Some((_, reason)) => Some(reason.to_owned()),
@@ -416,11 +436,13 @@ fn run_switch(mut link: Link<SwitchEvent, Request>, switch: &Mutex<Switch>) {
                 None
             }
         };
+        let done = SwitchEvent::Done { number, error };
+        if is_held {
+            switch.held.push(done);
+            continue;
+        }
         // The engine may be gone by now.
-        if link
-            .send(&SwitchEvent::Done { number, error }, &[])
-            .is_err()
-        {
+        if link.send(&done, &[]).is_err() {
             return;
         }
     }
@@ -439,7 +461,11 @@ pub(super) struct Supervisor {
     /// Configuration of vCPU states.
     pub(super) watch: GuestWatch,
     pub(super) ready: u32,
+    pub(super) frozen: u32,
+    /// Requests are read and not replied to.
     pub(super) stalled: bool,
+    /// Requests without a reply.
+    pub(super) unanswered: u32,
 }
 
 impl Supervisor {
@@ -476,11 +502,16 @@ fn run_supervisor(
     while let Ok(Received::Message(ask, _)) = link.recv() {
         let mut supervisor = supervisor.lock().unwrap();
         if supervisor.stalled {
+            supervisor.unanswered += 1;
             continue;
         }
         let (answer, fd) = match ask {
             SupervisorRequest::Ready => {
                 supervisor.ready += 1;
+                continue;
+            }
+            SupervisorRequest::Frozen => {
+                supervisor.frozen += 1;
                 continue;
             }
             SupervisorRequest::Unlisten { path } => {
@@ -710,15 +741,17 @@ impl World {
         }));
         let clock = Arc::clone(&self.clock);
         let clock = move || Duration::from_millis(clock.load(Relaxed));
-        let (mut engine, _) = Engine::start_with(Link::new(own), Box::new(clock), self.timeout)?;
+        let started = Engine::start_with(Link::new(own), Rc::new(clock), self.timeout);
+        let (mut engine, _) = RUNTIME.with(|runtime| runtime.block_on(started))?;
         // The switch executes all earlier commands before anything else happens.
-        engine.switch.port_states()?;
+        engine.stats().map_err(std::io::Error::other)?;
         Ok(engine)
     }
 
     /// Returns the paths on which the supervisor listens, once it has handled all messages.
     pub(super) fn listening(&self, engine: &mut Engine) -> Vec<String> {
-        engine.supervisor.processes().unwrap();
+        let processes = async |e: &Shared<'_>| e.with(|e| e.links.supervisor.processes()).await;
+        engine.complete(processes).unwrap();
         self.supervisor().listening.iter().cloned().collect()
     }
 
@@ -744,6 +777,15 @@ impl World {
         Link::<SwitchEvent, Request>::new(end)
             .send(report, &[])
             .unwrap();
+    }
+
+    /// Sends the replies that the switch has held back, and holds back no more.
+    pub(super) fn release(&self) {
+        let mut switch = self.switch();
+        switch.hold = None;
+        let held = std::mem::take(&mut switch.held);
+        drop(switch);
+        held.iter().for_each(|done| self.report(done));
     }
 
     pub(super) fn pass(&self, time: Duration) {
@@ -840,9 +882,9 @@ impl World {
 
     /// Waits until the switch has executed all commands, and the engine has read all events.
     pub(super) fn settle(&self, engine: &mut Engine) {
-        engine.switch.port_states().unwrap();
+        engine.stats().unwrap();
         engine.handle_switch_events().unwrap();
-        assert!(engine.stations_request.is_none());
+        assert!(engine.stations.open.is_none());
     }
 
     /// Returns the commands since the last call.
@@ -933,17 +975,86 @@ pub(super) fn flood(segment: u16) -> Action {
     Action::flood(SegmentId(segment))
 }
 
-/// Changes one by one.
+thread_local! {
+    static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+}
+
+/// Commands one by one.
 impl Engine {
+    /// Completes requests; nothing else is served meanwhile.
+    pub(super) fn complete<T>(&mut self, requests: impl AsyncFnOnce(&Shared<'_>) -> T) -> T {
+        let done = async {
+            let watch = self.links.watch().unwrap();
+            let engine = Shared::new(self);
+            let receive = || engine.with(|e| e.links.receive());
+            watch.complete(receive, requests(&engine)).await.unwrap()
+        };
+        RUNTIME.with(|runtime| runtime.block_on(done))
+    }
+
+    pub(super) fn status(&mut self) -> Result<StatusDocument, Problem> {
+        self.complete(async |e: &Shared<'_>| status::status(e).await)
+    }
+
+    pub(super) fn stats(&mut self) -> Result<StatsDocument, Problem> {
+        self.complete(async |e: &Shared<'_>| status::traffic_stats(e).await)
+    }
+
+    pub(super) fn facts(&mut self) -> Result<Facts, Problem> {
+        self.complete(async |e: &Shared<'_>| status::facts(e).await)
+    }
+
+    pub(super) fn trace(&mut self, request: &TraceRequest) -> Result<TraceDocument, Problem> {
+        self.complete(async |e: &Shared<'_>| trace::trace(e, request).await)
+    }
+
+    pub(super) fn capture(
+        &mut self,
+        port: &str,
+        query: &CaptureQuery,
+    ) -> Result<StartedCapture, Problem> {
+        self.complete(async |e: &Shared<'_>| captures::capture(e, port, query).await)
+    }
+
+    pub(super) fn end_capture(&mut self, id: u32) -> Result<(), Problem> {
+        self.captures.end(id, &mut self.links.switch)
+    }
+
+    pub(super) fn end_captures(&mut self) -> std::io::Result<()> {
+        self.captures.end_all(&mut self.links.switch)
+    }
+
+    pub(super) fn flush_fdb(&mut self, filter: &FdbFilter) -> Result<FdbFlushed, Problem> {
+        flush::flush_fdb(&mut self.store, &mut self.forwarding, filter)
+    }
+
+    pub(super) fn purge_flows(&mut self, port: Option<&str>) -> Result<(), Problem> {
+        self.complete(async |e: &Shared<'_>| flush::purge_flows(e, port).await)
+    }
+
+    pub(super) fn queue_rule_counts(&mut self, reply: Reply<Counted>) {
+        self.rule_counts.queue(reply, &mut self.links.switch);
+    }
+
+    pub(super) fn queue_flow_dump(&mut self, filter: &FlowsFilter, reply: Reply<FlowsDocument>) {
+        let numbers = &self.store.saved.numbers;
+        let switch = &mut self.links.switch;
+        self.flow_dumps.queue(filter, reply, numbers, switch);
+    }
+
     /// Plans a change and applies it.
     pub(super) fn try_change(&mut self, request: &AskedFor) -> Result<Desired, Problem> {
-        let plan = Plan::new(&self.basis(), request)?;
+        let plan = Plan::new(&self.store.basis(), request)?;
         self.change(request, plan)
     }
 
     /// Applies a planned change, or plans it again, as the API's side does.
     pub(super) fn change(&mut self, request: &AskedFor, plan: Plan) -> Result<Desired, Problem> {
-        let changed = self.execute_plan(Box::new((request.clone(), plan)))?;
+        let planned = Box::new((request.clone(), plan));
+        let changed = self.complete(async |e: &Shared<'_>| changes::execute(e, planned).await)?;
         match changed.desired {
             Some(desired) => Ok(desired),
             None => {

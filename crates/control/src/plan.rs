@@ -1,34 +1,84 @@
 //! Planned changes of the desired state. Everything that takes time but not the switch is done by
 //! the requester, before the engine gets the change. The engine handles upcalls meanwhile.
 
+mod access;
+
 use std::path::Path;
 
-use api::v1::{DesiredState, Problem};
+use api::v1::{DesiredState, Problem, ProblemKind};
 use policy::acl::Names;
 
-use super::access::Access;
-use super::numbers::Numbers;
-use super::saved::EncodedChunks;
-use crate::command::Request;
+use crate::saved::{EncodedChunks, Numbers};
 use channel::sockets::Reach;
-use config::desired::{check_reach, placed, reach_of, version};
+use config::desired::{Change, changed, check_reach, placed, reach_of, version};
+
+pub(crate) use access::Access;
+
+/// A change that a client requests.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The change.
+    pub change: Change,
+    /// Its condition.
+    pub condition: Condition,
+}
+
+impl Request {
+    /// Returns the desired state after the change of `state`; checked and normalised.
+    ///
+    /// # Errors
+    /// 412 when the condition does not hold, and those of [`config::desired::changed`].
+    pub fn apply_to(
+        &self,
+        state: &DesiredState,
+        runtime_dir: &Path,
+    ) -> Result<DesiredState, Problem> {
+        self.condition.check(&version(state))?;
+        changed(state, &self.change, runtime_dir)
+    }
+}
+
+/// Versions of the desired state that a change may start from (`If-Match`, RFC 9110, 13.1.1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// Any version.
+    #[default]
+    Any,
+    /// One of these versions ([`config::desired::version`]); an empty list matches none.
+    OneOf(Vec<String>),
+}
+
+impl Condition {
+    /// Returns a 412 unless the condition holds.
+    fn check(&self, version: &str) -> Result<(), Problem> {
+        match self {
+            Self::OneOf(versions) if !versions.iter().any(|v| v == version) => {
+                let detail = format!(
+                    "the desired state has changed: its ETag \"{version}\" is not in If-Match"
+                );
+                Err(Problem::new(ProblemKind::Outdated, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// The state that a change starts from.
 #[derive(Clone, Debug, Default)]
 pub struct Basis {
-    pub(super) desired: DesiredState,
-    pub(super) access: Access,
-    pub(super) numbers: Numbers,
-    pub(super) reach: Reach,
+    pub(crate) desired: DesiredState,
+    pub(crate) access: Access,
+    pub(crate) numbers: Numbers,
+    pub(crate) reach: Reach,
 }
 
 /// A prepared change.
 #[derive(Clone, Debug)]
 pub struct Plan {
     before: (DesiredState, Numbers),
-    pub(super) after: DesiredState,
-    pub(super) access: Access,
-    pub(super) encoded: EncodedChunks,
+    pub(crate) after: DesiredState,
+    pub(crate) access: Access,
+    pub(crate) encoded: EncodedChunks,
 }
 
 impl Basis {
@@ -100,7 +150,7 @@ impl Plan {
     }
 
     /// Returns whether this basis is the one that the change was planned on.
-    pub(super) fn is_based_on(&self, basis: &Basis) -> bool {
+    pub(crate) fn is_based_on(&self, basis: &Basis) -> bool {
         let (desired, numbers) = &self.before;
         (desired, numbers) == (&basis.desired, &basis.numbers)
     }

@@ -4,21 +4,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use api::v1::{PortSecurityStatus, PortSpec};
 use channel::records::Upcall;
-use channel::switching::{PortPhase, Station, StationUse};
+use channel::switching::{PortPhase, PortState, Station, StationUse};
 use policy::frame_class::{Neighbour, classify};
-use policy::port_security::{Addresses, Bindings, Macs, PortSecurity, PortSecurityTable};
-use policy::{Action, CompileError, Decision, Lookup, Model, Program, SegmentId, decide};
+use policy::port_security::{Addresses, Bindings, Macs, PortSecurity};
+use policy::{Action, Decision, Lookup, SegmentId, decide};
 use port::{DropReason, PortId};
 use wire::{FlowKey, MacAddr};
 
-use super::Engine;
+use super::{Directory, Forwarding, Notice};
 use crate::learning::{Effect, View};
-use config::desired;
 
 /// The state for decisions: the FDB and the bindings.
-pub(super) struct Known<'a> {
+pub(in crate::engine) struct Known<'a> {
     stations: View<'a>,
     bound: &'a BTreeMap<PortId, Bindings>,
 }
@@ -37,51 +35,12 @@ impl Lookup for Known<'_> {
     }
 }
 
-impl Engine {
+impl Forwarding {
     /// Returns the current state for decisions.
-    pub(super) fn known(&self, now: Duration) -> Known<'_> {
+    pub(in crate::engine) fn known(&self, now: Duration) -> Known<'_> {
         Known {
             stations: self.fdb.at(now),
-            bound: &self.saved.bound,
-        }
-    }
-
-    /// Compiles the desired program, under this epoch, without access lists.
-    pub(super) fn compiled(&mut self, model: &Model, epoch: u64) -> Result<Program, CompileError> {
-        let program = Program::compile(model, epoch)?;
-        let specs = self.saved.desired.ports.clone();
-        let segments = self.saved.desired.segments.clone();
-        let port_security = specs.iter().map(|spec| {
-            let id = self.saved.numbers.port_id(&spec.name);
-            let answers = desired::has_neighbour_suppression(&segments, spec);
-            let port_security = desired::port_security_of(spec);
-            (
-                id,
-                PortSecurity {
-                    answers,
-                    ..port_security
-                },
-            )
-        });
-        let port_security: PortSecurityTable = port_security.collect();
-        Ok(program.with_port_security(port_security))
-    }
-
-    /// Returns a port's port security and its bindings.
-    pub(super) fn port_security_status(
-        &self,
-        spec: &PortSpec,
-        id: Option<PortId>,
-    ) -> PortSecurityStatus {
-        let bound = id.and_then(|id| self.saved.bound.get(&id)).copied();
-        let bound = bound.unwrap_or_default();
-        let mac = bound.mac.map(|mac| MacAddr(mac).to_string());
-        let v4 = bound.v4.map(|v4| v4.to_string());
-        let v6 = [bound.link_local, bound.v6];
-        let v6 = v6.into_iter().flatten().map(|v6| v6.to_string());
-        PortSecurityStatus {
-            bound: mac.into_iter().chain(v4).chain(v6).collect(),
-            ..desired::port_security_status(spec)
+            bound: &self.bound,
         }
     }
 
@@ -96,7 +55,12 @@ impl Engine {
     }
 
     /// Returns the key of a frame that begins with these bytes.
-    pub(super) fn classified_key(&self, key: FlowKey, headers: &[u8], frame_len: usize) -> FlowKey {
+    pub(in crate::engine) fn classified_key(
+        &self,
+        key: FlowKey,
+        headers: &[u8],
+        frame_len: usize,
+    ) -> FlowKey {
         let port_security = self.program.port_security(PortId(key.in_port()));
         if port_security.is_open() || headers.is_empty() {
             return key;
@@ -118,12 +82,13 @@ impl Engine {
         upcall: &Upcall,
         key: &FlowKey,
         now: Duration,
+        may_bind: bool,
     ) -> Option<(Decision, bool)> {
         let decision = decide(&self.program, &self.known(now), key);
         let Some((segment, mac)) = decision.learn else {
             return Some((decision, false));
         };
-        self.queries.seen.note(now, segment, key);
+        self.seen.note(now, segment, key);
         let port = PortId(key.in_port());
         let port_security = self.program.port_security(port);
         let alone = port_security.needs_upcalls(key);
@@ -141,13 +106,13 @@ impl Engine {
         }
         let new = port_security.bind(&bound, key, claims);
         if new != bound {
-            if self.frozen {
+            if !may_bind {
                 return None;
             }
-            self.saved.bound.insert(port, new);
+            self.bound.insert(port, new);
             self.owners.invalidate();
-            self.unsaved_bindings = true;
-            self.emit_address_bound(port, &new);
+            self.answers.hold();
+            self.notices.push(Notice::Bound(port, new));
         }
         let effects = self.fdb.learn(now, segment, mac, port);
         if effects.is_empty() && new == bound {
@@ -168,7 +133,7 @@ impl Engine {
             new.macs == Macs::Learned,
             new.addresses == old.addresses && new.addresses != Addresses::Any,
         );
-        if let Some(bound) = self.saved.bound.get_mut(&port) {
+        if let Some(bound) = self.bound.get_mut(&port) {
             let kept = *bound;
             *bound = Bindings {
                 mac: kept.mac.filter(|_| macs),
@@ -181,17 +146,17 @@ impl Engine {
 
     /// Adopts the saved bindings. A switch that survived reports the ports whose guests
     /// have left since.
-    pub(super) fn adopt_bindings(
+    pub(in crate::engine) fn adopt_bindings(
         &mut self,
+        states: &[PortState],
         uses: &[StationUse],
         switch_is_new: bool,
-    ) -> std::io::Result<()> {
-        let (states, _) = self.switch.port_states()?;
+    ) {
         for state in states {
             match state.phase {
                 PortPhase::Waiting | PortPhase::Dialing if switch_is_new => {}
                 PortPhase::Waiting | PortPhase::Dialing => {
-                    self.saved.bound.remove(&state.config.id);
+                    self.bound.remove(&state.config.id);
                 }
                 phase => drop(self.connected.insert(state.config.id, phase)),
             }
@@ -199,17 +164,16 @@ impl Engine {
         // Bindings made just before the end are not in the file, but have flows.
         for StationUse { station, .. } in uses {
             if self.program.port_security(station.port).macs == Macs::Learned {
-                let bound = self.saved.bound.entry(station.port).or_default();
+                let bound = self.bound.entry(station.port).or_default();
                 bound.mac.get_or_insert(station.mac);
             }
         }
-        Ok(())
     }
 
     /// Pins the addresses that port security lists to their ports, as long as these are up: no
     /// other port may use them meanwhile.
-    pub(super) fn pin_stations(&mut self) {
-        let (now, pins) = (self.now(), self.pins());
+    pub(in crate::engine) fn pin_stations(&mut self, directory: Directory<'_>) {
+        let (now, pins) = (self.now(), self.pins(directory));
         let effects = self.fdb.pin_all(now, &pins);
         if !effects.is_empty() {
             self.apply_effects(effects);
@@ -218,8 +182,8 @@ impl Engine {
     }
 
     /// Pins addresses after a start. Flows are right already: the predecessor had the same pins.
-    pub(super) fn adopt_pins(&mut self) {
-        let (now, pins) = (self.now(), self.pins());
+    pub(in crate::engine) fn adopt_pins(&mut self, directory: Directory<'_>) {
+        let (now, pins) = (self.now(), self.pins(directory));
         drop(self.fdb.pin_all(now, &pins));
     }
 
@@ -238,7 +202,7 @@ impl Engine {
 
     /// Returns the ports to which addresses are pinned. An address that several ports list that are
     /// up is pinned to none of them: they may take turns.
-    fn pins(&self) -> BTreeMap<(SegmentId, MacAddr), PortId> {
+    fn pins(&self, directory: Directory<'_>) -> BTreeMap<(SegmentId, MacAddr), PortId> {
         let mut pins = BTreeMap::new();
         let up = self.connected.iter();
         for (&port, _) in up.filter(|(_, phase)| **phase == PortPhase::Up) {
@@ -255,21 +219,11 @@ impl Engine {
             }
         }
         // A static entry has precedence over a listed address.
-        pins.extend(self.static_entries());
+        pins.extend(directory.store.static_entries());
         let unique = pins
             .into_iter()
             .filter_map(|(key, owner)| Some((key, owner?)));
         unique.collect()
-    }
-
-    /// Returns the static entries of the configuration, whether their ports are up or not.
-    fn static_entries(&self) -> impl Iterator<Item = ((SegmentId, MacAddr), Option<PortId>)> {
-        let numbers = &self.saved.numbers;
-        self.saved.desired.fdb.iter().filter_map(|entry| {
-            let segment = *numbers.segments.get(&entry.segment)?;
-            let mac = MacAddr(api::v1::parse_mac(&entry.mac)?);
-            Some(((segment, mac), Some(*numbers.ports.get(&entry.port)?)))
-        })
     }
 
     /// Records a port's phase. Bindings end with the connection, as the next guest may be another
@@ -277,12 +231,17 @@ impl Engine {
     ///
     /// # Errors
     /// The ring of upcalls is broken.
-    pub(super) fn record_phase(&mut self, port: PortId, phase: PortPhase) -> std::io::Result<()> {
-        let is_up = |engine: &Self| engine.connected.get(&port) == Some(&PortPhase::Up);
+    pub(in crate::engine) fn record_phase(
+        &mut self,
+        port: PortId,
+        phase: PortPhase,
+        directory: Directory<'_>,
+    ) -> std::io::Result<()> {
+        let is_up = |this: &Self| this.connected.get(&port) == Some(&PortPhase::Up);
         let was_up = is_up(self);
         self.record_connection(port, phase)?;
         if was_up != is_up(self) {
-            self.pin_stations();
+            self.pin_stations(directory);
         }
         Ok(())
     }
@@ -292,7 +251,7 @@ impl Engine {
             PortPhase::Waiting | PortPhase::Dialing => {
                 if self.connected.remove(&port).is_some() {
                     // The last upcalls of the disconnected guest would bind its address again.
-                    self.discard_upcalls(port)?;
+                    self.upcalls.discard(port)?;
                     self.unbind(port);
                 }
             }
@@ -305,7 +264,7 @@ impl Engine {
 
     /// Removes all bindings of a port.
     pub(super) fn unbind(&mut self, port: PortId) {
-        if self.saved.bound.remove(&port).is_some() {
+        if self.bound.remove(&port).is_some() {
             self.unsaved_move = true;
             self.remove_flows(port);
             self.answers.ring_bell();

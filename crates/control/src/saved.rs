@@ -2,6 +2,7 @@
 //! lists beside it.
 
 mod lists;
+mod numbers;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,10 +18,10 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 use wire::MacAddr;
 
-use super::numbers::Numbers;
 use crate::rule_counts::Count;
-pub(super) use lists::EncodedChunks;
+pub(crate) use lists::EncodedChunks;
 use lists::Lists;
+pub use numbers::Numbers;
 
 /// The document in the state file. The first one, of the supervisor, has only the desired state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ pub struct Saved {
     lists: Lists,
     /// Encoded chunks of the desired access lists.
     #[serde(skip)]
-    pub(super) encoded: EncodedChunks,
+    pub(crate) encoded: EncodedChunks,
 }
 
 fn malformed(error: serde_json::Error) -> io::Error {

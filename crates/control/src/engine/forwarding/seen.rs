@@ -2,7 +2,7 @@
 //! addresses out.
 //!
 //! One decision depends on it: a contested neighbour request is flooded (see
-//! `engine/neighbour_proxy.rs`). Guests control the contents, so the table has a fixed size: a
+//! `neighbour_proxy.rs`). Guests control the contents, so the table has a fixed size: a
 //! set-associative cache that replaces the entry that was not seen for the longest time.
 
 use std::hash::{BuildHasher, RandomState};

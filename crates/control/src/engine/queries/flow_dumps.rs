@@ -9,7 +9,9 @@ use channel::flows::{CachedFlow, FlowDumpRequest};
 use channel::switching::SwitchCommand;
 
 use crate::command::Reply;
-use crate::engine::{Engine, unavailable};
+use crate::engine::links::switch::SwitchLink;
+use crate::engine::unavailable;
+use crate::saved::Numbers;
 use crate::trace::{Names, flow};
 
 /// Different requests that may be queued.
@@ -52,53 +54,45 @@ impl FlowDumpQueue {
             drop(reply.send(Err(busy)));
         }
     }
-}
 
-impl Engine {
     /// Queues a request for the busiest flows.
-    pub(in crate::engine) fn queue_flow_dump(
+    pub(in crate::engine) fn queue(
         &mut self,
         filter: &FlowsFilter,
         reply: Reply<FlowsDocument>,
+        numbers: &Numbers,
+        switch: &mut SwitchLink,
     ) {
-        match self.flow_dump_request(filter) {
-            Ok(request) => self.queries.flows.push(request, reply),
+        match request_of(filter, numbers) {
+            Ok(request) => self.push(request, reply),
             // Sending fails when the client is gone; nothing is to be done then.
             Err(problem) => drop(reply.send(Err(problem))),
         }
-        self.send_next_flow_dump();
+        self.send_next(switch);
     }
 
-    fn flow_dump_request(&self, filter: &FlowsFilter) -> Result<FlowDumpRequest, Problem> {
-        let limit = filter.limit.unwrap_or(FLOWS_DEFAULT);
-        if !(1..=FLOWS_MAX).contains(&limit) {
-            let detail = format!("must be from 1 to {FLOWS_MAX}");
-            return Err(Problem::new(ProblemKind::Invalid, detail).with_field("limit"));
-        }
-        let number = |name: &String| {
-            let id = self.saved.numbers.ports.get(name).copied();
-            id.ok_or_else(|| Problem::no_such("port", name).with_field("port"))
-        };
-        let port = filter.port.as_ref().map(number).transpose()?;
-        Ok(FlowDumpRequest { port, limit })
-    }
-
-    fn send_next_flow_dump(&mut self) {
-        while self.queries.flows.open.is_none()
-            && let Some(dump) = self.queries.flows.waiting.pop_front()
+    fn send_next(&mut self, switch: &mut SwitchLink) {
+        while self.open.is_none()
+            && let Some(dump) = self.waiting.pop_front()
         {
-            match self.switch.send(SwitchCommand::Flows(dump.request), &[]) {
-                Ok(number) => self.queries.flows.open = Some((number, dump, Vec::new())),
+            match switch.send(SwitchCommand::Flows(dump.request)) {
+                Ok(number) => self.open = Some((number, dump, Vec::new())),
                 Err(error) => reply_all(dump, &Err(unavailable(error))),
             }
         }
     }
 
     /// Completes the flow dump, if this command is the one for it.
-    pub(in crate::engine) fn finish_flow_dump(&mut self, number: u64, error: Option<String>) {
+    pub(in crate::engine) fn finish(
+        &mut self,
+        number: u64,
+        error: Option<String>,
+        numbers: &Numbers,
+        switch: &mut SwitchLink,
+    ) {
         let is_this = |open: &mut (u64, FlowDump, Vec<CachedFlow>)| open.0 == number;
-        if let Some((_, dump, flows)) = self.queries.flows.open.take_if(is_this) {
-            let names = Names::new(&self.saved.numbers.ports, &self.saved.numbers.segments);
+        if let Some((_, dump, flows)) = self.open.take_if(is_this) {
+            let names = Names::new(&numbers.ports, &numbers.segments);
             let document = match error {
                 Some(reason) => Err(Problem::unavailable(reason)),
                 None => Ok(FlowsDocument {
@@ -106,9 +100,23 @@ impl Engine {
                 }),
             };
             reply_all(dump, &document);
-            self.send_next_flow_dump();
+            self.send_next(switch);
         }
     }
+}
+
+fn request_of(filter: &FlowsFilter, numbers: &Numbers) -> Result<FlowDumpRequest, Problem> {
+    let limit = filter.limit.unwrap_or(FLOWS_DEFAULT);
+    if !(1..=FLOWS_MAX).contains(&limit) {
+        let detail = format!("must be from 1 to {FLOWS_MAX}");
+        return Err(Problem::new(ProblemKind::Invalid, detail).with_field("limit"));
+    }
+    let number = |name: &String| {
+        let id = numbers.ports.get(name).copied();
+        id.ok_or_else(|| Problem::no_such("port", name).with_field("port"))
+    };
+    let port = filter.port.as_ref().map(number).transpose()?;
+    Ok(FlowDumpRequest { port, limit })
 }
 
 fn reply_all(dump: FlowDump, document: &Result<FlowsDocument, Problem>) {

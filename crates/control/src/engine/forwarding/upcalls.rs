@@ -5,15 +5,14 @@
 //! other port, and for those between two reads of the ring. An upcall that finds its port's queue
 //! full is discarded: the switch sends it again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use channel::records::Upcall;
 use channel::shared::Receiver;
 
 use port::PortId;
-
-use super::{Engine, UPCALLS_PER_TURN};
 
 /// Upcalls of one port that are queued: more than a switch of four workers has open at a time.
 const PER_PORT: usize = 256;
@@ -24,34 +23,97 @@ const PER_DRAIN: usize = 1 << 13;
 /// Upcalls handled between two reads of the ring.
 pub(super) const BETWEEN_READS: usize = 16;
 
-/// Queue of upcalls; see the module documentation.
-#[derive(Debug, Default)]
-pub(super) struct UpcallQueue {
-    by_port: BTreeMap<u32, VecDeque<Upcall>>,
-    /// Ports with upcalls, in the order of their turns.
-    turns: VecDeque<u32>,
-    waiting: usize,
+/// The ring of upcalls with its queue; see the module documentation.
+pub(in crate::engine) struct Upcalls {
+    ring: Receiver,
+    queue: UpcallQueue,
 }
 
-impl UpcallQueue {
+impl Upcalls {
+    pub(super) fn new(ring: Receiver) -> Self {
+        let queue = UpcallQueue::default();
+        Self { ring, queue }
+    }
+
     /// Moves upcalls from the ring to the queue.
-    fn drain(&mut self, ring: &mut Receiver) -> io::Result<()> {
+    pub(super) fn drain(&mut self) -> io::Result<()> {
         for _ in 0..PER_DRAIN {
-            let Some(upcall) = ring.recv::<Upcall>()? else {
+            let Some(upcall) = self.ring.recv::<Upcall>()? else {
                 break;
             };
-            self.add(upcall);
+            self.queue.add(upcall);
         }
         Ok(())
     }
 
+    /// Returns the next upcall.
+    pub(super) fn next(&mut self) -> Option<Upcall> {
+        self.queue.next()
+    }
+
+    /// Discards the upcalls of a port, also those in the ring: the port is removed, or the guest
+    /// that caused them has disconnected.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub(in crate::engine) fn discard(&mut self, port: PortId) -> io::Result<()> {
+        self.drain()?;
+        self.queue.discard(port.0);
+        Ok(())
+    }
+
+    /// Keeps the upcalls of a new port in the queue: the program that is in effect does not know
+    /// the port, or knows an earlier one of its number.
+    pub(in crate::engine) fn hold(&mut self, port: PortId) {
+        self.queue.hold(port.0);
+    }
+
+    /// Gives the ports on hold their turns.
+    pub(in crate::engine) fn release(&mut self) {
+        self.queue.release();
+    }
+
+    /// Returns the number of ports whose upcalls have a turn.
+    pub(in crate::engine) fn waiting(&self) -> usize {
+        self.queue.turns.len()
+    }
+
+    /// Prepares to wait for the ring; `false` when it has upcalls.
+    pub(in crate::engine) fn prepare_sleep(&mut self) -> bool {
+        self.ring.prepare_sleep()
+    }
+
+    /// Ends a wait.
+    pub(in crate::engine) fn woke(&mut self) {
+        self.ring.woke();
+    }
+}
+
+impl AsFd for Upcalls {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+/// Queue of upcalls; see the module documentation.
+#[derive(Debug, Default)]
+struct UpcallQueue {
+    by_port: BTreeMap<u32, VecDeque<Upcall>>,
+    /// Ports with upcalls, in the order of their turns.
+    turns: VecDeque<u32>,
+    waiting: usize,
+    /// Ports whose upcalls have no turn for now.
+    held: BTreeSet<u32>,
+}
+
+impl UpcallQueue {
     fn add(&mut self, upcall: Upcall) {
         let port = upcall.flow_key().in_port();
         let queue = self.by_port.entry(port).or_default();
         if queue.len() == PER_PORT || self.waiting == TOTAL {
             return;
         }
-        if queue.is_empty() {
+        if queue.is_empty() && !self.held.contains(&port) {
             self.turns.push_back(port);
         }
         queue.push_back(upcall);
@@ -72,44 +134,23 @@ impl UpcallQueue {
         Some(upcall)
     }
 
+    fn hold(&mut self, port: u32) {
+        self.held.insert(port);
+        self.turns.retain(|other| *other != port);
+    }
+
+    fn release(&mut self) {
+        let held = std::mem::take(&mut self.held).into_iter();
+        self.turns
+            .extend(held.filter(|port| self.by_port.contains_key(port)));
+    }
+
     /// Discards the upcalls of a port.
     fn discard(&mut self, port: u32) {
         if let Some(queue) = self.by_port.remove(&port) {
             self.waiting -= queue.len();
             self.turns.retain(|other| *other != port);
         }
-    }
-}
-
-impl Engine {
-    /// Discards the upcalls of a port, also those in the ring: the port is removed, or the guest
-    /// that caused them has disconnected.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub(super) fn discard_upcalls(&mut self, port: PortId) -> io::Result<()> {
-        self.upcall_queue.drain(&mut self.upcalls)?;
-        self.upcall_queue.discard(port.0);
-        Ok(())
-    }
-
-    /// Handles queued upcalls. Returns `true` when there may be more.
-    pub(super) fn handle_upcalls(&mut self) -> io::Result<bool> {
-        self.send_backlog();
-        let mut more = true;
-        for handled in 0..UPCALLS_PER_TURN {
-            if handled % BETWEEN_READS == 0 {
-                self.upcall_queue.drain(&mut self.upcalls)?;
-            }
-            let Some(upcall) = self.upcall_queue.next() else {
-                more = false;
-                break;
-            };
-            self.decide(&upcall);
-        }
-        self.save_moves()?;
-        self.answers.ring_bell();
-        Ok(more)
     }
 }
 
@@ -166,5 +207,23 @@ mod tests {
         queue.discard(7);
         queue.add(upcall(4, 7));
         assert_eq!(ids(&mut queue), [2, 4]);
+    }
+
+    #[test]
+    fn upcalls_of_a_port_on_hold_wait_for_its_release() {
+        let mut queue = UpcallQueue::default();
+        queue.add(upcall(1, 7));
+        queue.hold(7);
+        (2..600).for_each(|id| queue.add(upcall(id, 7)));
+        queue.add(upcall(600, 8));
+        assert_eq!(ids(&mut queue), [600]);
+        queue.release();
+        assert_eq!(ids(&mut queue), (1..=PER_PORT as u64).collect::<Vec<_>>());
+        assert_eq!((queue.waiting, queue.turns.len()), (0, 0));
+        queue.hold(7);
+        queue.add(upcall(1, 7));
+        queue.discard(7);
+        queue.release();
+        assert_eq!(ids(&mut queue), [0; 0]);
     }
 }

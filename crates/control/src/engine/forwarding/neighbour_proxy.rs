@@ -11,17 +11,17 @@ use policy::port_security::{Bindings, Owner};
 use policy::{Action, Decision, Ingress, Lookup, PortId, SegmentId, decide};
 use wire::{FlowKey, MacAddr, Parsed};
 
-use super::Engine;
 use super::port_security::Known;
+use super::{Directory, Forwarding};
 
 /// A reply, and the owner of the address.
 #[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) frame: Vec<u8>,
-    pub(super) target: IpAddr,
-    pub(super) owner: MacAddr,
+pub(in crate::engine) struct Reply {
+    pub(in crate::engine) frame: Vec<u8>,
+    pub(in crate::engine) target: IpAddr,
+    pub(in crate::engine) owner: MacAddr,
     /// The owner's port.
-    pub(super) port: PortId,
+    pub(in crate::engine) port: PortId,
 }
 
 /// Index of addresses, so that a request does not look at each port.
@@ -65,23 +65,24 @@ impl Lookup for WithRequester<'_> {
     }
 }
 
-impl Engine {
+impl Forwarding {
     /// Rebuilds the index of owners where it is outdated.
-    pub(super) fn refresh_owners(&mut self) {
+    pub(in crate::engine) fn refresh_owners(&mut self, directory: Directory<'_>) {
         let epoch = Some(self.program.epoch());
         if self.owners.epoch == epoch {
             return;
         }
-        let segments = self.saved.desired.segments.iter();
+        let saved = &directory.store.saved;
+        let segments = saved.desired.segments.iter();
         let suppressing = segments.filter(|spec| spec.neighbour_suppression);
-        let number = |name| self.saved.numbers.segments.get(name).copied();
+        let number = |name| saved.numbers.segments.get(name).copied();
         let mut owners = Owners {
             epoch,
             suppressing: suppressing.filter_map(|spec| number(&spec.name)).collect(),
             ports: HashMap::new(),
         };
-        for port in self.saved.numbers.ports.values().copied() {
-            let bound = self.saved.bound.get(&port).map(Bindings::addresses);
+        for port in saved.numbers.ports.values().copied() {
+            let bound = self.bound.get(&port).map(Bindings::addresses);
             let listed = self.program.port_security(port).listed();
             for address in listed.chain(bound.into_iter().flatten()) {
                 owners.ports.entry(address).or_default().push(port);
@@ -92,8 +93,9 @@ impl Engine {
 
     /// Returns the reply to a neighbour request that would be flooded, if the segment has neighbour
     /// suppression and the address has a single known owner. Access lists or port security may keep
-    /// requester and owner apart; there is no reply then. Call [`Engine::refresh_owners`] first.
-    pub(super) fn reply_to(
+    /// requester and owner apart; there is no reply then. Call
+    /// [`Forwarding::refresh_owners`] first.
+    pub(in crate::engine) fn reply_to(
         &self,
         headers: &[u8],
         frame_len: usize,
@@ -133,12 +135,13 @@ impl Engine {
         upcall: &Upcall,
         key: &FlowKey,
         decision: &Decision,
+        directory: Directory<'_>,
     ) -> Option<Reply> {
         let sent_key = upcall.flow_key();
         if (sent_key.l4_src(), sent_key.l4_dst()) == (0, 0) {
             return None;
         }
-        self.refresh_owners();
+        self.refresh_owners(directory);
         self.reply_to(&upcall.headers, upcall.frame_len as usize, key, decision)
     }
 
@@ -163,7 +166,7 @@ impl Engine {
         let (Some((port, owner)), None) = (best.next(), best.next()) else {
             return None;
         };
-        let seen = self.queries.seen.find(segment, address);
+        let seen = self.seen.find(segment, address);
         let contested = !owner.listed && seen.is_some_and(|(mac, _)| mac != owner.mac);
         let is_access = *self.program.ingress(*port) == Ingress::Access(segment);
         let is_up = self.connected.get(port) == Some(&PortPhase::Up);

@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::v1::{AccessListSpec, AccessModel, Problem};
+use api::v1::{AccessListSpec, AccessModel};
 use policy::acl::{AccessError, Names, Rules, few_changes};
-use policy::{Model, PortId, Segment, SegmentId};
-
-use super::Engine;
-use config::desired::placed;
+use policy::{PortId, Segment, SegmentId};
 
 /// The access lists that were compiled last, with the names that they were compiled for.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +34,7 @@ impl Access {
     ///
     /// # Errors
     /// The first error in the model.
-    pub(super) fn compiled(
+    pub(crate) fn compiled(
         &self,
         model: &Arc<AccessModel>,
         names: Names<'_>,
@@ -50,13 +47,18 @@ impl Access {
         })
     }
 
+    /// Returns the compiled lists.
+    pub(crate) fn rules(&self) -> Rules {
+        self.rules.clone()
+    }
+
     /// Returns whether these lists were compiled from `model`.
-    fn was_compiled_from(&self, model: &AccessModel) -> bool {
+    pub(crate) fn was_compiled_from(&self, model: &AccessModel) -> bool {
         *self.model == *model
     }
 
     /// Returns whether these lists were compiled for exactly these names.
-    pub(super) fn has_names(&self, names: Names<'_>) -> bool {
+    pub(crate) fn has_names(&self, names: Names<'_>) -> bool {
         self.segments == *names.segments && self.ports == *names.ports
     }
 
@@ -109,34 +111,4 @@ fn names_exist(model: &AccessModel, names: Names<'_>) -> bool {
     model.lists.iter().all(list)
         && model.groups.iter().flat_map(|group| &group.ports).all(port)
         && model.defaults.iter().map(|d| &d.segment).all(segment)
-}
-
-impl Engine {
-    /// Compiles the desired access lists for [`Engine::rules`].
-    ///
-    /// # Errors
-    /// The first error in them; nothing has changed then.
-    pub(super) fn compile_access(&mut self, model: &Model) -> Result<(), Problem> {
-        let desired = &self.saved.desired;
-        let access = Arc::clone(&desired.access);
-        let names = Names {
-            segments: &model.segments,
-            ports: &self.saved.numbers.ports,
-        };
-        let precompiled = self.precompiled.take();
-        let precompiled = precompiled.filter(|precompiled| {
-            precompiled.has_names(names) && precompiled.was_compiled_from(&access)
-        });
-        let compiled = match precompiled {
-            Some(precompiled) => Ok(precompiled),
-            None => self.access.compiled(&access, names),
-        };
-        self.access = compiled.map_err(|error| placed(&access, &error).to_problem_in(None))?;
-        Ok(())
-    }
-
-    /// Returns the access lists that were compiled last.
-    pub(super) fn rules(&self) -> Rules {
-        self.access.rules.clone()
-    }
 }

@@ -1,4 +1,4 @@
-//! Captures: the engine's commands to the switch.
+//! Captures: commands to the switch.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,8 +10,9 @@ use channel::switching::{SwitchCommand, SwitchEvent};
 use filter::Filter;
 use port::PortId;
 
-use super::{Engine, unavailable};
 use crate::command::StartedCapture;
+use crate::engine::links::switch::SwitchLink;
+use crate::engine::{Shared, unavailable};
 
 /// Bytes of the rings of all captures together, in each forwarding thread: enough for
 /// [`MAX_CAPTURES`] with rings of the default length, or for two with the longest.
@@ -19,7 +20,7 @@ const ALL_RINGS: u32 = MAX_CAPTURES as u32 * CAPTURE_BUFFER;
 
 /// The open captures.
 #[derive(Debug, Default)]
-pub(super) struct Captures {
+pub(in crate::engine) struct Captures {
     last: u32,
     /// Captures by number.
     open: BTreeMap<u32, Capture>,
@@ -46,6 +47,39 @@ impl Captures {
                 "buffers of all captures are limited to {ALL_RINGS} bytes, {left} are free"
             ))
             .with_field("buffer"));
+        }
+        Ok(())
+    }
+
+    /// Ends a capture.
+    pub(in crate::engine) fn end(
+        &mut self,
+        id: u32,
+        switch: &mut SwitchLink,
+    ) -> Result<(), Problem> {
+        if self.open.remove(&id).is_none() {
+            let detail = format!("there is no capture {id}");
+            return Err(Problem::new(ProblemKind::NotFound, detail));
+        }
+        let ended = switch.send(SwitchCommand::EndCapture(id));
+        ended.map(drop).map_err(unavailable)
+    }
+
+    /// Ends all captures.
+    pub(in crate::engine) fn end_all(&mut self, switch: &mut SwitchLink) -> io::Result<()> {
+        while let Some((id, _)) = self.open.pop_first() {
+            switch.send(SwitchCommand::EndCapture(id))?;
+        }
+        Ok(())
+    }
+
+    /// Ends captures whose clients are gone without having ended them.
+    pub(in crate::engine) fn end_orphans(&mut self, switch: &mut SwitchLink) -> io::Result<()> {
+        let open = self.open.iter();
+        let orphans = open.filter(|(_, capture)| capture.held.strong_count() == 0);
+        for id in orphans.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.open.remove(&id);
+            switch.send(SwitchCommand::EndCapture(id))?;
         }
         Ok(())
     }
@@ -84,78 +118,45 @@ fn command(id: u32, port: PortId, query: &CaptureQuery) -> Result<CaptureCommand
     })
 }
 
-impl Engine {
-    /// Starts to capture a port's frames.
-    pub(super) fn capture(
-        &mut self,
-        name: &str,
-        query: &CaptureQuery,
-    ) -> Result<StartedCapture, Problem> {
-        let mut ports = self.ports.values();
+/// Starts to capture a port's frames.
+pub(in crate::engine) async fn capture(
+    engine: &Shared<'_>,
+    name: &str,
+    query: &CaptureQuery,
+) -> Result<StartedCapture, Problem> {
+    let (id, ring, held, reply) = engine.with(|e| {
+        let mut ports = e.ports.configs.values();
         let port = ports.find(|port| port.name == name).map(|port| port.id);
         let port = port.ok_or_else(|| Problem::no_such("port", name))?;
-        self.captures.last = self.captures.last.wrapping_add(1);
-        let id = self.captures.last;
+        e.captures.last = e.captures.last.wrapping_add(1);
+        let id = e.captures.last;
         let command = command(id, port, query)?;
         let ring = command.ring;
-        self.captures.room_for(ring)?;
-        let mut memory = None;
-        self.switch
-            .request(
-                SwitchCommand::Capture(command),
-                &[],
-                |event, mut fds| match event {
-                    SwitchEvent::Capture { id: of, threads } if of == id => {
-                        memory = fds.pop().map(|file| (file, threads));
-                        None
-                    }
-                    other => Some(other),
-                },
-            )
-            .map_err(unavailable)?;
+        e.captures.room_for(ring)?;
         let held = Arc::new(());
         let capture = Capture {
             held: Arc::downgrade(&held),
             ring,
         };
-        self.captures.open.insert(id, capture);
-        let (file, threads) =
-            memory.ok_or_else(|| Problem::internal("the switch sent no memory for a capture"))?;
-        let region = Region::map(&file, threads.into(), ring).map_err(unavailable)?;
-        let reader = region.reader().map_err(unavailable)?;
-        Ok(StartedCapture {
-            number: id,
-            reader,
-            held,
-        })
-    }
-
-    /// Ends a capture.
-    pub(super) fn end_capture(&mut self, id: u32) -> Result<(), Problem> {
-        if self.captures.open.remove(&id).is_none() {
-            let detail = format!("there is no capture {id}");
-            return Err(Problem::new(ProblemKind::NotFound, detail));
-        }
-        let ended = self.switch.send(SwitchCommand::EndCapture(id), &[]);
-        ended.map(drop).map_err(unavailable)
-    }
-
-    /// Ends all captures.
-    pub(super) fn end_captures(&mut self) -> io::Result<()> {
-        while let Some((id, _)) = self.captures.open.pop_first() {
-            self.switch.send(SwitchCommand::EndCapture(id), &[])?;
-        }
-        Ok(())
-    }
-
-    /// Ends captures whose clients are gone without having ended them.
-    pub(super) fn end_orphaned_captures(&mut self) -> io::Result<()> {
-        let open = self.captures.open.iter();
-        let orphans = open.filter(|(_, capture)| capture.held.strong_count() == 0);
-        for id in orphans.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.captures.open.remove(&id);
-            self.switch.send(SwitchCommand::EndCapture(id), &[])?;
-        }
-        Ok(())
-    }
+        e.captures.open.insert(id, capture);
+        let order = SwitchCommand::Capture(command);
+        Ok((id, ring, held, e.links.switch.request(order, Vec::new())))
+    })?;
+    let parts = reply.await.map_err(|error| {
+        engine.with(|e| e.captures.open.remove(&id));
+        unavailable(error)
+    })?;
+    let memory = parts.into_iter().find_map(|(event, mut fds)| match event {
+        SwitchEvent::Capture { threads, .. } => fds.pop().map(|file| (file, threads)),
+        _ => None,
+    });
+    let (file, threads) =
+        memory.ok_or_else(|| Problem::internal("the switch sent no memory for a capture"))?;
+    let region = Region::map(&file, threads.into(), ring).map_err(unavailable)?;
+    let reader = region.reader().map_err(unavailable)?;
+    Ok(StartedCapture {
+        number: id,
+        reader,
+        held,
+    })
 }

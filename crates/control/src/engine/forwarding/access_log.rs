@@ -4,12 +4,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use policy::Decision;
 use policy::acl::{RuleId, RuleInfo, Verdict};
-use policy::{Decision, PortId};
 use port::EventLimiter;
 use wire::flow::FlowKey;
-
-use super::Engine;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Rules whose limiters are kept, unless more rules were active limiters.
@@ -35,16 +33,14 @@ impl AccessLog {
         let lines = lines.or_insert_with(|| EventLimiter::new(per_second, SECOND));
         lines.admit(now)
     }
-}
 
-impl Engine {
-    /// Writes the log lines of a decision.
-    pub(super) fn log_access(&mut self, now: Duration, key: &FlowKey, decision: &Decision) {
+    /// Writes the log lines of a decision about a frame from this port.
+    pub(super) fn write(&mut self, now: Duration, key: &FlowKey, decision: &Decision, port: &str) {
         for ruling in decision.rulings() {
             let Some(rule) = ruling.rule() else {
                 continue;
             };
-            let Some(suppressed) = self.access_log.may_write(now, rule) else {
+            let Some(suppressed) = self.may_write(now, rule) else {
                 continue;
             };
             let did = match rule.verdict {
@@ -52,7 +48,6 @@ impl Engine {
                 Verdict::Drop => "dropped",
                 Verdict::Reject => "rejected",
             };
-            let port = self.port_name(PortId(key.in_port()));
             tracing::info!(
                 target: "acl",
                 acl = %rule.list,

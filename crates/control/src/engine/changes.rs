@@ -1,0 +1,442 @@
+//! Changes of the desired state: makes the switch and the supervisor match a target, then puts it
+//! into effect. One change is made at a time; it waits for the peers, and upcalls and reads are
+//! answered meanwhile, under the desired state and the program in effect. The order of effects:
+//! sockets and interfaces, ports, limits, mirrors, program, state file. A change that fails is
+//! undone by making the previous state the target.
+
+mod claims;
+mod target;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use api::v1::{DesiredState, PortKind, PortSpec, Problem, ProblemKind, Role, Warning};
+use channel::driving;
+use channel::state::PARTS_MAX;
+use channel::switching::{self, PortConfig, SwitchCommand};
+use policy::{Model, Program};
+use port::PortId;
+
+use super::ports::MetricsSocket;
+use super::queries::status::port_status_now;
+use super::{Engine, Shared, unavailable};
+use crate::command::{Changed, Desired};
+use crate::plan::{Plan, Request};
+use crate::saved::{EncodedChunks, Numbers};
+use config::desired;
+pub(super) use target::Target;
+
+/// Returns the switch's configuration of a desired port.
+fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
+    let (socket, role) = match (spec.kind, spec.role) {
+        // The switch connects, and the supervisor connects a driver to the other side.
+        (PortKind::Uplink | PortKind::Tap, _) => {
+            (driving::address(&spec.name), switching::Role::Client)
+        }
+        (PortKind::VhostUser, Role::Server) => (spec.socket.clone(), switching::Role::Server),
+        (PortKind::VhostUser, Role::Client) => (spec.socket.clone(), switching::Role::Client),
+    };
+    PortConfig {
+        id,
+        name: spec.name.clone(),
+        socket,
+        role,
+        queues: spec.queues,
+        mtu: spec.mtu,
+        weight: spec.weight,
+        mac: spec.mac.as_deref().and_then(api::v1::parse_mac),
+    }
+}
+
+/// Returns whether the port can stay connected through the change.
+fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
+    let fixed = |p: &PortConfig| PortConfig {
+        mtu: None,
+        mac: None,
+        weight: 0,
+        ..p.clone()
+    };
+    fixed(from) == fixed(to)
+}
+
+/// Returns the problem of a desired state that could not be saved.
+fn save_problem(error: io::Error) -> Problem {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => {
+            let most = PARTS_MAX >> 20;
+            let detail = format!("access lists are limited to {most} MiB as JSON");
+            Problem::new(ProblemKind::TooLarge, detail)
+        }
+        _ => unavailable(error),
+    }
+}
+
+/// Makes the ports, limits, mirrors and program of the switch match a target, and puts it into
+/// effect.
+///
+/// # Errors
+/// The first port that cannot be created; earlier steps are not undone.
+pub(super) async fn reconcile(engine: &Shared<'_>, target: &mut Target) -> Result<(), Problem> {
+    let model = target.model();
+    engine.with(|e| target.compile_access(&model, &e.store.access))?;
+    let metrics = claims::metrics(engine, &target.desired).await?;
+    let claimed = match claims::sockets(engine, &target.desired.ports).await {
+        Ok(claimed) => claimed,
+        Err(problem) => {
+            engine.with(|e| e.release_metrics(metrics.as_ref()))?;
+            return Err(problem);
+        }
+    };
+    let done = reconcile_switch(engine, target).await;
+    engine.with(|e| e.release_sockets(claimed))?;
+    if let Err(problem) = done {
+        engine.with(|e| e.release_metrics(metrics.as_ref()))?;
+        return Err(problem);
+    }
+    engine.with(|e| e.serve_metrics(metrics))?;
+    let watch = target.guest_watch();
+    engine
+        .with(|e| e.links.supervisor.watch_guests(watch))
+        .map_err(unavailable)?;
+    let program = publish(engine, target, &model).await?;
+    engine
+        .with(|e| e.commit(target, program))
+        .map_err(save_problem)
+}
+
+/// Makes interfaces, ports, limits and mirrors match a target whose sockets are open.
+async fn reconcile_switch(engine: &Shared<'_>, target: &mut Target) -> Result<(), Problem> {
+    claims::dials(engine, target).await?;
+    // It closes the interfaces that are no longer desired, so all other claims come first.
+    claims::interfaces(engine, target).await?;
+    reconcile_ports(engine, target).await?;
+    reconcile_limits(engine, target).await?;
+    // Before the program, with which a new switch starts to forward: no frame is forwarded
+    // without its copies.
+    let mirrors = engine.with(|e| target.mirrors(&e.counters));
+    if engine.with(|e| e.ports.mirrors == mirrors) {
+        return Ok(());
+    }
+    engine
+        .order(SwitchCommand::SetMirrors(mirrors.clone()))
+        .await?;
+    engine.with(|e| e.ports.mirrors = mirrors);
+    Ok(())
+}
+
+async fn reconcile_ports(engine: &Shared<'_>, target: &mut Target) -> Result<(), Problem> {
+    let mut configs = BTreeMap::new();
+    for spec in &target.desired.ports {
+        let id = target.numbers.port_id(&spec.name);
+        configs.insert(id, (config_of(spec, id), spec));
+    }
+    let is_removed = |(id, old): &(&PortId, &PortConfig)| {
+        let new = configs.get(id);
+        new.is_none_or(|(new, _)| !keeps_guest(old, new))
+    };
+    let removed: Vec<PortId> = engine.with(|e| {
+        let removed = e.ports.configs.iter().filter(is_removed);
+        removed.map(|(id, _)| *id).collect()
+    });
+    for id in removed {
+        engine.order(SwitchCommand::RemovePort(id)).await?;
+        engine.with(|e| e.port_removed(id))?;
+    }
+    for (id, (new, spec)) in configs {
+        match engine.with(|e| e.ports.configs.get(&id).cloned()) {
+            None => make_port(engine, new, spec).await?,
+            Some(old) => {
+                reconcile_peer(engine, &new).await?;
+                if old != new {
+                    engine.order(SwitchCommand::SetPort(new.clone())).await?;
+                    engine.with(|e| e.ports.configs.insert(id, new));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn make_port(
+    engine: &Shared<'_>,
+    config: PortConfig,
+    spec: &PortSpec,
+) -> Result<(), Problem> {
+    let id = config.id;
+    let socket = match config.role {
+        // The one that was claimed may have been another port's, and have been closed with it.
+        switching::Role::Server => Some(claims::listen(engine, spec, &config.socket).await?),
+        switching::Role::Client => None,
+    };
+    // Before the first client can connect.
+    reconcile_peer(engine, &config).await?;
+    // Events and upcalls of the port may arrive before the reply.
+    engine.with(|e| {
+        e.ports.configs.insert(id, config.clone());
+        e.forwarding.upcalls.hold(id);
+    });
+    let order = SwitchCommand::AddPort(config);
+    let fds = socket.into_iter().collect();
+    let made = engine.with(|e| e.links.switch.request(order, fds)).await;
+    if made.is_err() {
+        engine.with(|e| e.ports.configs.remove(&id));
+    }
+    made.map(drop).map_err(unavailable)
+}
+
+/// Sends the switch the user that alone may connect to a port.
+async fn reconcile_peer(engine: &Shared<'_>, config: &PortConfig) -> Result<(), Problem> {
+    let id = config.id;
+    let listens = config.role == switching::Role::Server;
+    let (had, desired) = engine.with(|e| {
+        let of = e.ports.sockets.get(&config.socket).filter(|_| listens);
+        (
+            e.ports.peers.get(&id).copied(),
+            of.and_then(|(_, peer)| *peer),
+        )
+    });
+    if had == desired {
+        return Ok(());
+    }
+    engine.order(SwitchCommand::SetPeer(id, desired)).await?;
+    engine.with(|e| {
+        e.ports.peers.remove(&id);
+        e.ports.peers.extend(desired.map(|user| (id, user)));
+    });
+    Ok(())
+}
+
+/// Sends the switch the rate limits that differ.
+async fn reconcile_limits(engine: &Shared<'_>, target: &mut Target) -> Result<(), Problem> {
+    for spec in &target.desired.ports {
+        let id = target.numbers.port_id(&spec.name);
+        let desired = desired::limits_of(&spec.limits);
+        if engine.with(|e| e.ports.limits.get(&id).copied().unwrap_or_default()) != desired {
+            engine.order(SwitchCommand::SetLimits(id, desired)).await?;
+            engine.with(|e| e.ports.limits.insert(id, desired));
+        }
+    }
+    Ok(())
+}
+
+/// Compiles the program and sends it to the switch if it differs. Returns it then.
+async fn publish(
+    engine: &Shared<'_>,
+    target: &mut Target,
+    model: &Model,
+) -> Result<Option<Program>, Problem> {
+    let epoch = engine.with(|e| e.store.saved.epoch);
+    let same = target.program(model, epoch)?;
+    if epoch != 0 && engine.with(|e| same == e.forwarding.program) {
+        return Ok(None);
+    }
+    let program = same.with_rules(target.access.rules(), epoch + 1);
+    let outdated = engine.with(|e| {
+        let old = &e.forwarding.program;
+        (old.epoch() != 0).then(|| program.outdated(old))
+    });
+    let order = SwitchCommand::Program {
+        outdated,
+        program: program.without_rules(),
+    };
+    engine.order(order).await?;
+    Ok(Some(program))
+}
+
+/// Applies a planned change, if its basis is still the current state.
+///
+/// # Errors
+/// The refusal of the switch or the system; nothing has changed then.
+pub(super) async fn execute(
+    engine: &Shared<'_>,
+    mut planned: Box<(Request, Plan)>,
+) -> Result<Changed, Problem> {
+    let basis = engine.with(|e| e.store.basis());
+    let desired = if planned.1.is_based_on(&basis) {
+        let target = Target {
+            desired: planned.1.after.clone(),
+            numbers: basis.numbers.clone(),
+            access: planned.1.access.clone(),
+            encoded: std::mem::take(&mut planned.1.encoded),
+        };
+        apply(engine, target).await?;
+        Some(outcome(engine, &planned.0).await?)
+    } else {
+        None
+    };
+    Ok(Changed {
+        desired,
+        basis,
+        planned,
+    })
+}
+
+/// Makes a target the state in effect; if that fails, restores the one that was.
+async fn apply(engine: &Shared<'_>, mut target: Target) -> Result<(), Problem> {
+    let before = engine.with(|e| e.target());
+    let done = reconcile(engine, &mut target).await;
+    let done = match done {
+        Ok(()) => {
+            log_shared_macs(&before.desired, &target.desired);
+            Ok(())
+        }
+        Err(problem) => {
+            roll_back(engine, before, target.numbers).await;
+            Err(problem)
+        }
+    };
+    engine.with(|e| e.forwarding.upcalls.release());
+    done
+}
+
+/// Restores the state before a change that failed. Ports and segments that stay keep their numbers,
+/// also those that the failed change would have removed.
+async fn roll_back(engine: &Shared<'_>, mut before: Target, mut numbers: Numbers) {
+    numbers.restore(before.numbers);
+    before.numbers = numbers;
+    engine.with(|e| {
+        e.store.saved.desired = before.desired.clone();
+        e.store.saved.numbers = before.numbers.clone();
+    });
+    if let Err(second) = reconcile(engine, &mut before).await {
+        tracing::error!("rollback of a change failed: {second}");
+    }
+}
+
+/// Returns the desired state after a change, with the port that the change was about.
+async fn outcome(engine: &Shared<'_>, request: &Request) -> Result<Desired, Problem> {
+    let port = match request.change.port() {
+        Some(name) => Some(port_status_now(engine, name).await?),
+        None => None,
+    };
+    Ok(Desired {
+        port,
+        ..engine.with(|e| e.desired())
+    })
+}
+
+/// Logs the warnings that a change has caused.
+fn log_shared_macs(before: &DesiredState, after: &DesiredState) {
+    let known: Vec<Warning> = desired::shared_macs(before).collect();
+    let new = desired::shared_macs(after);
+    for warning in new.filter(|warning| !known.contains(warning)) {
+        tracing::warn!("{}", warning.text);
+    }
+}
+
+impl Engine {
+    /// Returns the state in effect as a target.
+    pub(super) fn target(&self) -> Target {
+        Target {
+            desired: self.store.saved.desired.clone(),
+            numbers: self.store.saved.numbers.clone(),
+            access: self.store.access.clone(),
+            encoded: EncodedChunks::default(),
+        }
+    }
+
+    /// Returns the desired state.
+    pub(super) fn desired(&self) -> Desired {
+        let state = self.store.saved.desired.clone();
+        let version = desired::version(&state);
+        Desired {
+            state,
+            version,
+            port: None,
+            changes: None,
+        }
+    }
+
+    /// Adopts the program that the switch runs under this epoch. If that is the epoch of the state
+    /// file, it is the program of the state file, and is not published again.
+    pub(super) fn adopt_program(&mut self, running: u64) {
+        let mut target = self.target();
+        let model = target.model();
+        if running == self.store.saved.epoch
+            && target.compile_access(&model, &self.store.access).is_ok()
+            && let Ok(program) = target.program(&model, running)
+        {
+            self.forwarding.program = program;
+            self.store.access = target.access;
+        }
+        self.store.saved.numbers = target.numbers;
+        self.store.saved.epoch = self.store.saved.epoch.max(running);
+    }
+
+    /// Puts a target into effect that the peers match, with its program if that is a new one.
+    fn commit(&mut self, target: &mut Target, program: Option<Program>) -> io::Result<()> {
+        self.store.commit(target);
+        if let Some(program) = program {
+            self.store.saved.epoch = program.epoch();
+            self.forwarding.publish(program, &self.ports);
+        }
+        self.pin_stations();
+        self.emit_notices();
+        self.forwarding.answers.ring_bell();
+        self.save()
+    }
+
+    /// Forgets a port that the switch has removed.
+    fn port_removed(&mut self, id: PortId) -> Result<(), Problem> {
+        self.events.forget(id);
+        let Some(config) = self.ports.remove(id) else {
+            return Ok(());
+        };
+        if config.role == switching::Role::Server {
+            self.unlisten(&config.socket)?;
+        }
+        self.forwarding.forget_port(id).map_err(unavailable)?;
+        self.forwarding.answers.ring_bell();
+        Ok(())
+    }
+
+    /// Closes a socket of the supervisor.
+    fn unlisten(&mut self, path: &str) -> Result<(), Problem> {
+        self.ports.sockets.remove(path);
+        self.links.supervisor.unlisten(path).map_err(unavailable)
+    }
+
+    /// Closes the claimed sockets that no port of the switch has.
+    fn release_sockets(&mut self, claimed: Vec<String>) -> Result<(), Problem> {
+        for path in claimed {
+            if !self.ports.listens(&path) {
+                self.unlisten(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a metrics socket, unless it is the one in use.
+    fn release_metrics(&mut self, listener: Option<&MetricsSocket>) -> Result<(), Problem> {
+        match (listener, &self.ports.metrics) {
+            (None, _) => Ok(()),
+            (Some(listener), Some(have)) if have.path == listener.path => Ok(()),
+            (Some(listener), _) => self
+                .links
+                .supervisor
+                .unlisten(&listener.path)
+                .map_err(unavailable),
+        }
+    }
+
+    /// Serves metrics on this socket only.
+    fn serve_metrics(&mut self, listener: Option<MetricsSocket>) -> Result<(), Problem> {
+        let path = |listener: &Option<MetricsSocket>| {
+            listener.as_ref().map(|listener| listener.path.clone())
+        };
+        if path(&listener) == path(&self.ports.metrics) {
+            return Ok(());
+        }
+        let socket = listener.as_ref().map(|l| Arc::clone(&l.socket));
+        self.api_gate.serve_metrics(socket);
+        match std::mem::replace(&mut self.ports.metrics, listener) {
+            Some(old) => self
+                .links
+                .supervisor
+                .unlisten(&old.path)
+                .map_err(unavailable),
+            None => Ok(()),
+        }
+    }
+}

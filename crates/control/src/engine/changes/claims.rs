@@ -1,0 +1,124 @@
+//! Claims: sockets and interfaces that the supervisor opens before the switch is changed, so that a
+//! failure is known before anything else is changed. The supervisor holds them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use api::v1::{DesiredState, PortSpec, Problem, ProblemKind};
+use channel::owners::{NoSocket, SocketKey};
+
+use super::Target;
+use crate::engine::ports::MetricsSocket;
+use crate::engine::{Shared, unavailable};
+use config::desired;
+
+/// Returns the problem of a refused socket.
+fn refused(port: &str, no: &NoSocket) -> Problem {
+    let detail = desired::message(&no.expected, &no.found);
+    match no.key {
+        SocketKey::Socket => Problem::conflict("socket", detail),
+        key => Problem::new(ProblemKind::Invalid, format!("port `{port}`: {detail}"))
+            .with_field(key.as_str()),
+    }
+}
+
+/// Opens the sockets of new ports and sets the owners of all. Returns the paths of the new ones.
+pub(super) async fn sockets(
+    engine: &Shared<'_>,
+    specs: &[PortSpec],
+) -> Result<Vec<String>, Problem> {
+    let mut claimed: Vec<String> = Vec::new();
+    for spec in specs.iter().filter(|spec| desired::listens(spec)) {
+        let owner = desired::owner_of(spec);
+        let path = &spec.socket;
+        let is_there = engine.with(|e| e.ports.listens(path));
+        if is_there && engine.with(|e| e.ports.is_owned(path, &owner)) {
+            continue;
+        }
+        if let Err(problem) = listen(engine, spec, path).await {
+            for path in claimed {
+                engine.with(|e| e.unlisten(&path))?;
+            }
+            return Err(problem);
+        }
+        if !is_there {
+            claimed.push(path.clone());
+        }
+    }
+    Ok(claimed)
+}
+
+/// Opens the socket of a port, or sets its owner if it is open.
+pub(super) async fn listen(
+    engine: &Shared<'_>,
+    spec: &PortSpec,
+    path: &str,
+) -> Result<OwnedFd, Problem> {
+    let owner = desired::owner_of(spec);
+    let listening = engine.with(|e| {
+        // Until this is done, the socket's owner is unknown.
+        e.ports.sockets.remove(path);
+        e.links.supervisor.listen_for(path, owner.clone())
+    });
+    let listening = listening.await.map_err(unavailable)?;
+    let (peer, socket) = listening.map_err(|no| refused(&spec.name, &no))?;
+    engine.with(|e| e.ports.sockets.insert(path.to_owned(), (owner, peer)));
+    Ok(socket)
+}
+
+/// Opens the interfaces that are not open yet.
+pub(super) async fn interfaces(engine: &Shared<'_>, target: &mut Target) -> Result<(), Problem> {
+    let mut drivers = Vec::new();
+    for spec in &target.desired.ports {
+        let id = target.numbers.port_id(&spec.name);
+        drivers.extend(desired::driver_of(spec, id));
+    }
+    let had = engine.with(|e| e.links.supervisor.drivers(drivers)).await;
+    had.map_err(unavailable)?.map_err(|(port, reason)| {
+        Problem::conflict("interface", format!("port `{port}`: {reason}"))
+    })
+}
+
+/// Sends the supervisor the sockets to which the switch may connect.
+pub(super) async fn dials(engine: &Shared<'_>, target: &mut Target) -> Result<(), Problem> {
+    let client = target
+        .desired
+        .ports
+        .iter()
+        .filter(|spec| desired::dials(spec));
+    let numbers = &mut target.numbers;
+    let all = client.map(|spec| (numbers.port_id(&spec.name), spec.socket.clone()));
+    let all: Vec<_> = all.collect();
+    if engine.with(|e| e.ports.dials.as_ref() == Some(&all)) {
+        return Ok(());
+    }
+    let taken = engine.with(|e| {
+        e.ports.dials = None;
+        e.links.supervisor.dials(all.clone())
+    });
+    let taken = taken.await.map_err(unavailable)?;
+    taken.map_err(|reason| Problem::conflict("socket", reason))?;
+    engine.with(|e| e.ports.dials = Some(all));
+    Ok(())
+}
+
+/// Returns the desired metrics socket: the open one, or a new one.
+///
+/// # Errors
+/// 409 when it cannot be opened.
+pub(super) async fn metrics(
+    engine: &Shared<'_>,
+    desired: &DesiredState,
+) -> Result<Option<MetricsSocket>, Problem> {
+    let Some(path) = desired::metrics_socket(desired) else {
+        return Ok(None);
+    };
+    let open = engine.with(|e| e.ports.metrics.clone());
+    if let Some(open) = open.filter(|open| open.path == path) {
+        return Ok(Some(open));
+    }
+    let socket = engine.with(|e| e.links.supervisor.listen(&path)).await;
+    let conflict = |e: std::io::Error| Problem::conflict("metrics.listen", e.to_string());
+    let socket = Arc::new(socket.map_err(conflict)?);
+    Ok(Some(MetricsSocket { path, socket }))
+}

@@ -1,0 +1,426 @@
+//! The link to the supervisor. A supervisor that is gone is as one that requests a stop.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use channel::driving::{DriverSpec, DriverState};
+use channel::link::{Link, Received};
+use channel::owners::{NoSocket, SocketOwner};
+use channel::supervision::{
+    GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest,
+    WatchedGuests,
+};
+use port::PortId;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Line, closed, reply_of};
+
+/// Sockets of front ends, by port.
+pub(in crate::engine) type Dials = Vec<(PortId, String)>;
+
+/// The user that alone may connect, if there is one, and the socket.
+pub(in crate::engine) type Listening = Result<(Option<u32>, OwnedFd), NoSocket>;
+
+/// A message with its descriptors.
+type Message = (SupervisorEvent, Vec<OwnedFd>);
+
+/// A request without a reply. Replies have no numbers: each is for the oldest request that it
+/// fits.
+struct Pending {
+    deadline: Instant,
+    /// Takes the message if it is the reply, or returns it.
+    offer: Box<dyn FnMut(Message) -> Option<Message>>,
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Pending");
+        debug
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The link to the supervisor. Only [`SupervisorEvent::Stop`], [`SupervisorEvent::Freeze`],
+/// [`SupervisorEvent::Thaw`], [`SupervisorEvent::Ping`] and [`SupervisorEvent::Events`] arrive
+/// without a request.
+#[derive(Debug)]
+pub(in crate::engine) struct SupervisorLink {
+    line: Line<SupervisorRequest, SupervisorEvent>,
+    timeout: Duration,
+    pending: Vec<Pending>,
+    stop: bool,
+    gone: bool,
+    /// A freeze was requested: nothing may be changed.
+    frozen: bool,
+    /// Events that were received and not taken yet.
+    events: Vec<String>,
+}
+
+impl SupervisorLink {
+    /// Creates the link from the supervision link.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn new(
+        link: Link<SupervisorRequest, SupervisorEvent>,
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            line: Line::new(link)?,
+            timeout,
+            pending: Vec::new(),
+            stop: false,
+            gone: false,
+            frozen: false,
+            events: Vec::new(),
+        })
+    }
+
+    /// Sends a request; the future completes with the event that `accept` takes. Replies to earlier
+    /// requests, which have timed out, are discarded.
+    fn request<T: 'static, A: Fn(Message) -> Result<T, Message> + 'static>(
+        &mut self,
+        request: SupervisorRequest,
+        accept: A,
+    ) -> impl Future<Output = io::Result<T>> + use<T, A> {
+        let (reply, receiver) = oneshot::channel();
+        let mut reply = Some(reply);
+        let offer = move |message| match accept(message) {
+            Ok(answer) => {
+                // Sending fails when nobody waits any more.
+                if let Some(reply) = reply.take() {
+                    drop(reply.send(answer));
+                }
+                None
+            }
+            Err(other) => Some(other),
+        };
+        let deadline = Instant::now() + self.timeout;
+        let offer = Box::new(offer);
+        let sent = self.line.send(request, Vec::new()).map(|()| {
+            self.pending.push(Pending { deadline, offer });
+        });
+        async move {
+            sent?;
+            reply_of("supervisor", receiver, deadline).await
+        }
+    }
+
+    /// Reports that everything desired is in place.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn ready(&mut self) -> io::Result<()> {
+        self.line.send(SupervisorRequest::Ready, Vec::new())
+    }
+
+    /// Requests the events that only the supervisor knows, once. `had`: those of the last reply
+    /// were published.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn request_events(&mut self, had: bool) -> io::Result<()> {
+        self.line
+            .send(SupervisorRequest::Events { had }, Vec::new())
+    }
+
+    /// Returns the events received since the last call.
+    pub(in crate::engine) fn take_events(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Reports that control ends because the switch is gone.
+    pub(in crate::engine) fn report_switch_gone(&mut self) {
+        // If the supervisor is gone, the report has no receiver.
+        let _ = self.line.send(SupervisorRequest::SwitchGone, Vec::new());
+    }
+
+    /// Requests a listening socket at `path`.
+    ///
+    /// # Errors
+    /// The reason of a refusal.
+    pub(in crate::engine) fn listen(
+        &mut self,
+        path: &str,
+    ) -> impl Future<Output = io::Result<OwnedFd>> + use<> {
+        let path = path.to_owned();
+        let request = SupervisorRequest::Listen { path: path.clone() };
+        let reply = self.request(request, move |(event, mut fds)| match event {
+            SupervisorEvent::Listening { path: of, error } if of == path => Ok(match error {
+                Some(reason) => Err(io::Error::new(io::ErrorKind::AddrInUse, reason)),
+                None => fds.pop().ok_or_else(no_socket),
+            }),
+            other => Err((other, fds)),
+        });
+        async move { reply.await? }
+    }
+
+    /// Requests a listening socket at `path` with this owner.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time; the inner error is the reason of its
+    /// refusal.
+    pub(in crate::engine) fn listen_for(
+        &mut self,
+        path: &str,
+        owner: SocketOwner,
+    ) -> impl Future<Output = io::Result<Listening>> + use<> {
+        let path = path.to_owned();
+        let request = SupervisorRequest::ListenFor {
+            path: path.clone(),
+            owner,
+        };
+        let reply = self.request(request, move |(event, mut fds)| match event {
+            SupervisorEvent::ListeningFor { path: of, outcome } if of == path => {
+                Ok(match outcome {
+                    Ok(peer) => fds
+                        .pop()
+                        .map(|socket| Ok((peer, socket)))
+                        .ok_or_else(no_socket),
+                    Err(no) => Ok(Err(no)),
+                })
+            }
+            other => Err((other, fds)),
+        });
+        async move { reply.await? }
+    }
+
+    /// Removes a listening socket.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn unlisten(&mut self, path: &str) -> io::Result<()> {
+        let path = path.to_owned();
+        self.line
+            .send(SupervisorRequest::Unlisten { path }, Vec::new())
+    }
+
+    /// Starts these drivers and ends all others.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time; the inner error is the first port whose
+    /// interface cannot be opened, and the reason.
+    pub(in crate::engine) fn drivers(
+        &mut self,
+        desired: Vec<DriverSpec>,
+    ) -> impl Future<Output = io::Result<Result<(), (String, String)>>> + use<> {
+        let request = SupervisorRequest::Drivers(desired);
+        self.request(request, |(event, fds)| match event {
+            SupervisorEvent::Drivers { error } => Ok(error.map_or(Ok(()), Err)),
+            other => Err((other, fds)),
+        })
+    }
+
+    /// Sends the sockets of the front ends to which the switch may connect, by port.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time; the inner error is the reason of its
+    /// refusal.
+    pub(in crate::engine) fn dials(
+        &mut self,
+        all: Dials,
+    ) -> impl Future<Output = io::Result<Result<(), String>>> + use<> {
+        self.request(SupervisorRequest::Dials(all), |(event, fds)| match event {
+            SupervisorEvent::Dials { error } => Ok(error.map_or(Ok(()), Err)),
+            other => Err((other, fds)),
+        })
+    }
+
+    /// Requests the directories in which sockets may be.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn socket_dirs(
+        &mut self,
+    ) -> impl Future<Output = io::Result<Vec<SocketDir>>> + use<> {
+        self.request(SupervisorRequest::SocketDirs, |(event, fds)| match event {
+            SupervisorEvent::SocketDirs(dirs) => Ok(dirs),
+            other => Err((other, fds)),
+        })
+    }
+
+    /// Requests the states of the drivers.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn driver_states(
+        &mut self,
+    ) -> impl Future<Output = io::Result<Vec<DriverState>>> + use<> {
+        let states = self.request(
+            SupervisorRequest::DriverStates,
+            |(event, fds)| match event {
+                SupervisorEvent::DriverStates(states) => Ok(states),
+                other => Err((other, fds)),
+            },
+        );
+        let request = SupervisorRequest::InterfaceAddresses;
+        let addresses = self.request(request, |(event, fds)| match event {
+            SupervisorEvent::InterfaceAddresses(addresses) => Ok(addresses),
+            other => Err((other, fds)),
+        });
+        async move {
+            let mut states = states.await?;
+            let addresses: BTreeMap<String, [u8; 6]> = addresses.await?.into_iter().collect();
+            for state in &mut states {
+                state.mac = addresses.get(&state.name).copied();
+            }
+            Ok(states)
+        }
+    }
+
+    /// Requests the processes.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn processes(
+        &mut self,
+    ) -> impl Future<Output = io::Result<Vec<ProcessInfo>>> + use<> {
+        self.request(SupervisorRequest::Processes, |(event, fds)| match event {
+            SupervisorEvent::Processes(list) => Ok(list),
+            other => Err((other, fds)),
+        })
+    }
+
+    /// Requests the CPU time and memory of the processes.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn process_usage(
+        &mut self,
+    ) -> impl Future<Output = io::Result<Vec<ProcessUsage>>> + use<> {
+        self.request(
+            SupervisorRequest::ProcessUsage,
+            |(event, fds)| match event {
+                SupervisorEvent::ProcessUsage(list) => Ok(list),
+                other => Err((other, fds)),
+            },
+        )
+    }
+
+    /// Sends the configuration of vCPU states.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn watch_guests(&mut self, watch: GuestWatch) -> io::Result<()> {
+        self.line
+            .send(SupervisorRequest::WatchGuests(watch), Vec::new())
+    }
+
+    /// Requests the report on vCPU states.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn watched_guests(
+        &mut self,
+    ) -> impl Future<Output = io::Result<WatchedGuests>> + use<> {
+        self.request(
+            SupervisorRequest::WatchedGuests,
+            |(event, fds)| match event {
+                SupervisorEvent::WatchedGuests(watched) => Ok(watched),
+                other => Err((other, fds)),
+            },
+        )
+    }
+
+    /// Reads what the supervisor has sent.
+    pub(in crate::engine) fn receive(&mut self) {
+        let now = Instant::now();
+        self.pending.retain(|pending| pending.deadline > now);
+        loop {
+            let sorted = match self.line.recv() {
+                Ok(Received::Nothing) => return,
+                Ok(Received::Message(event, fds)) => self.sort((event, fds)),
+                Ok(Received::Closed) => Err(closed("supervisor")),
+                Err(error) => Err(error),
+            };
+            if sorted.is_err() {
+                return self.end();
+            }
+        }
+    }
+
+    /// Handles an unsolicited event, or completes the request that the event replies to.
+    fn sort(&mut self, (event, fds): Message) -> io::Result<()> {
+        match event {
+            SupervisorEvent::Stop => self.stop = true,
+            SupervisorEvent::Freeze => self.frozen = true,
+            SupervisorEvent::Thaw => self.frozen = false,
+            SupervisorEvent::Ping => {
+                self.line.send(SupervisorRequest::Heartbeat, Vec::new())?;
+            }
+            SupervisorEvent::Events(all) => self.events.extend(all),
+            reply => {
+                let mut message = Some((reply, fds));
+                let mut pending = self.pending.iter_mut();
+                let taken = pending.position(|pending| {
+                    message = message.take().and_then(&mut pending.offer);
+                    message.is_none()
+                });
+                if let Some(at) = taken {
+                    self.pending.remove(at);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more arrives: the requests have failed.
+    fn end(&mut self) {
+        self.gone = true;
+        self.pending.clear();
+    }
+
+    /// Returns whether nothing may be changed: another control takes over, or still serves.
+    pub(in crate::engine) fn is_freezing(&self) -> bool {
+        self.frozen
+    }
+
+    /// Sets the state that the supervisor sent at the start.
+    pub(in crate::engine) fn start_frozen(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    /// Reports that nothing is changed any more.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn report_frozen(&mut self) -> io::Result<()> {
+        self.line.send(SupervisorRequest::Frozen, Vec::new())
+    }
+
+    /// Returns whether the supervisor has requested a stop, or is gone.
+    pub(in crate::engine) fn is_stopping(&self) -> bool {
+        self.stop || self.gone
+    }
+
+    /// Returns whether nothing arrives any more.
+    pub(in crate::engine) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.line.unsent.is_empty()
+    }
+
+    pub(super) fn flush(&mut self) {
+        if self.line.flush().is_err() {
+            self.end();
+        }
+    }
+}
+
+fn no_socket() -> io::Error {
+    io::Error::other("the supervisor sent no socket")
+}
+
+impl AsFd for SupervisorLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+}

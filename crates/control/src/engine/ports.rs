@@ -1,0 +1,67 @@
+//! The ports as switch and supervisor have them: what a change compares the desired state with.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use channel::limits::Limits;
+use channel::mirrors::Mirror;
+use channel::owners::SocketOwner;
+use channel::switching::{PortConfig, Role};
+use port::PortId;
+
+use super::links::supervisor::Dials;
+
+/// A listening socket for metrics.
+#[derive(Clone, Debug)]
+pub(super) struct MetricsSocket {
+    /// Path or address by which the supervisor knows it.
+    pub(super) path: String,
+    pub(super) socket: Arc<OwnedFd>,
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    /// Ports of the switch.
+    pub(super) configs: BTreeMap<PortId, PortConfig>,
+    /// Users that alone may connect, by port; a port without an entry has no such restriction.
+    pub(super) peers: BTreeMap<PortId, u32>,
+    /// Listening sockets of the supervisor by path: the owner, and the user that alone may connect.
+    pub(super) sockets: BTreeMap<String, (SocketOwner, Option<u32>)>,
+    /// Rate limits of the ports that have any.
+    pub(super) limits: BTreeMap<PortId, Limits>,
+    /// Mirrors of the switch.
+    pub(super) mirrors: Vec<Mirror>,
+    /// The sockets to connect to that were sent last, if they are known to be accepted.
+    pub(super) dials: Option<Dials>,
+    /// Socket on which metrics are served.
+    pub(super) metrics: Option<MetricsSocket>,
+}
+
+impl Ports {
+    /// Returns the name of a port.
+    pub(super) fn name(&self, id: PortId) -> &str {
+        self.configs.get(&id).map_or("?", |p| p.name.as_str())
+    }
+
+    /// Returns whether a port of the switch listens at this path.
+    pub(super) fn listens(&self, path: &str) -> bool {
+        let server = |p: &PortConfig| p.role == Role::Server;
+        self.configs.values().any(|p| server(p) && p.socket == path)
+    }
+
+    /// Returns whether the supervisor listens at this path with this owner.
+    pub(super) fn is_owned(&self, path: &str, owner: &SocketOwner) -> bool {
+        self.sockets.get(path).is_some_and(|(of, _)| of == owner)
+    }
+
+    /// Removes a port, also from the mirrors, as the switch does. Returns its configuration.
+    pub(super) fn remove(&mut self, id: PortId) -> Option<PortConfig> {
+        self.limits.remove(&id);
+        self.peers.remove(&id);
+        let mirrors = std::mem::take(&mut self.mirrors).into_iter();
+        self.mirrors = mirrors.filter_map(|mirror| mirror.without(id)).collect();
+        self.configs.remove(&id)
+    }
+}
