@@ -5,7 +5,9 @@ BUILT := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 # Every release build names the same packages, whatever it wants of them: cargo then builds what they share with the same
 # features, and once.
-RELEASE = cargo build --release --package lasthop --package lasthop-e2e --package lasthop-datapath $(WITH)
+PROGRAMS = --bin lasthop --bin lasthop-supervisor --bin lasthop-control --bin lasthop-switch --bin lasthop-driver --bin lasthop-top
+RELEASE = cargo build --release --package lasthop --package lasthop-supervisor --package lasthop-control \
+	--package lasthop-datapath --package lasthop-driver --package lasthop-top --package lasthop-e2e $(WITH)
 
 STRESS = $(RELEASE) --bin lasthop-stress && LASTHOP_BIN="$(BUILT)/release" "$(BUILT)/release/lasthop-stress"
 
@@ -25,7 +27,7 @@ setup: ## Install what is missing (Debian packages) and build the guest image; L
 	@scripts/setup
 
 build: ## Build the release binaries: target/release/lasthop and its siblings
-	$(RELEASE) --bin lasthop --bin lasthop-control --bin lasthop-switch --bin lasthop-driver --bin lasthop-top
+	$(RELEASE) $(PROGRAMS)
 
 demo: ## Two virtual machines talk through Lasthop, with everything set up on the way
 	@scripts/demo

@@ -3,8 +3,8 @@
 //! takes, and a completed checksum changes nothing else of the frame.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use datapath::guest::header;
-use datapath::offload::{self, Delivered, Fitter};
+use datapath::ports::guest::header;
+use datapath::ports::offload::{self, Delivered, Fitter};
 use memory::Segment;
 use port::loopback::LoopbackPort;
 use port::{Accepts, Offload, Outgoing, Payload};

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use channel::records::Answer;
-use datapath::guest::GuestPort;
-use datapath::switch::Switch;
+use datapath::forward::switch::Switch;
+use datapath::ports::guest::GuestPort;
 use policy::Action;
 use port::PortId;
 use port::counters::Counters;

@@ -4,6 +4,7 @@ mod capture;
 mod changes;
 mod counts;
 mod event;
+pub mod event_text;
 mod flows;
 mod objects;
 pub mod old_names;

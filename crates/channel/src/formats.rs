@@ -34,8 +34,8 @@ pub type Formats = BTreeMap<String, Format>;
 
 /// Name of the record by which a supervisor takes over from another.
 pub const SUPERVISOR: &str = "supervisor";
-/// Its versions.
-pub const SUPERVISOR_VERSIONS: [u32; 1] = [10];
+/// Its versions. 11 adds the file of the command line, which is not the supervisor's any longer.
+pub const SUPERVISOR_VERSIONS: [u32; 2] = [10, 11];
 
 /// Returns the formats of this build.
 #[must_use]

@@ -14,6 +14,8 @@
 //! descriptors. [`state::StateFile`] stores the desired state over a restart of control. This crate
 //! has no knowledge of guest memory and HTTP.
 
+pub mod admin;
+pub mod audit;
 pub mod capture;
 pub mod cores;
 pub mod driving;
@@ -29,12 +31,11 @@ pub mod peer;
 pub mod records;
 pub mod rules;
 pub mod shared;
+pub mod sockets;
+pub mod start;
 pub mod state;
 pub mod supervision;
 pub mod switching;
-
-/// Target of the log lines, of any process, that are events: state changes with the requester.
-pub const AUDIT: &str = "lasthop::audit";
 
 #[cfg(test)]
 mod samples;

@@ -18,12 +18,13 @@ mod owner;
 mod port_security;
 mod reach;
 mod references;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod version;
 mod warnings;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use api::v1::{
     DEFAULT_SEGMENT, DesiredState, PortKind, PortPatch, PortSpec, Problem, ProblemKind,
@@ -44,26 +45,13 @@ pub use invalid::{Bound, Invalid, Place, Why, message};
 pub use limits::limits_of;
 pub use metrics::metrics_socket;
 pub use mirrors::{MirrorChange, mirrors};
-pub use owner::owner_of;
+pub use owner::{check_owners, owner_of};
 pub use port_security::{has_neighbour_suppression, port_security_of, port_security_status};
-pub use reach::Reach;
+pub use reach::{check_reach, reach_of};
+pub use settings::switch_settings;
 pub use version::version;
 pub use warnings::shared_macs;
 pub use warnings::warnings;
-
-/// File name of the API's socket inside the runtime directory.
-pub const API_SOCKET: &str = "api.sock";
-/// File name of the supervisor's socket for administrators.
-pub const ADMIN_SOCKET: &str = "supervisor.sock";
-/// File name of the lock that keeps a second Lasthop out of the directory.
-pub const LOCK_FILE: &str = "lasthop.lock";
-/// Reserved names in the runtime directory.
-pub const RESERVED: [&str; 3] = [API_SOCKET, ADMIN_SOCKET, LOCK_FILE];
-
-/// Returns the path of a port's socket. A relative one starts at the runtime directory.
-pub fn socket_path(runtime_dir: &Path, socket: &str) -> PathBuf {
-    runtime_dir.join(socket)
-}
 
 /// Brings a checked desired state into its normal form: the default segment is listed, every port
 /// has its segment or its trunk, an uplink its driver, a TAP port its interface, and MAC addresses

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use api::v1::DesiredState;
 
-use crate::desired::{self, Invalid};
-use document::Fault;
+use crate::desired::{self, Invalid, Place, Why};
+use document::{Document, Fault};
 pub use write::export;
 
 /// An error in a configuration file.
@@ -41,15 +41,72 @@ pub struct ConfigError {
 /// One line without control characters: the text is written to terminals and logs.
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", printable(&self.file.to_string_lossy()))?;
+        let message = desired::message(&self.expected, &self.found);
+        write!(f, "{} {}", self.location(), printable(&message))
+    }
+}
+
+impl ConfigError {
+    /// Returns the beginning of the text, up to the key.
+    fn location(&self) -> String {
+        let mut text = format!("{}:", printable(&self.file.to_string_lossy()));
         if let Some((line, column)) = self.place {
-            write!(f, "{line}:{column}:")?;
+            text += &format!("{line}:{column}:");
         }
         if !self.key.is_empty() {
-            write!(f, " {}:", printable(&self.key))?;
+            text += &format!(" {}:", printable(&self.key));
         }
-        let message = desired::message(&self.expected, &self.found);
-        write!(f, " {}", printable(&message))
+        text
+    }
+}
+
+/// The places of keys in a file's text: errors of the resources that it names are found later,
+/// where the text is not at hand.
+pub struct KeyPlaces<'a> {
+    file: &'a Path,
+    text: &'a str,
+    document: Option<Document<'a>>,
+}
+
+impl<'a> KeyPlaces<'a> {
+    /// Returns the places in a text; errors name `file`.
+    #[must_use]
+    pub fn new(text: &'a str, file: &'a Path) -> Self {
+        let document = document::read(text).ok().map(|(_, document)| document);
+        Self {
+            file,
+            text,
+            document,
+        }
+    }
+
+    /// Returns the beginning of an error about a key, as `FILE:LINE:COLUMN: port.socket:`.
+    #[must_use]
+    pub fn of(&self, place: Place, key: &'static str) -> String {
+        let invalid = Invalid {
+            place,
+            key,
+            item: None,
+            expected: String::new(),
+            found: String::new(),
+            why: Why::Taken,
+        };
+        self.error(&invalid).location()
+    }
+
+    /// Returns an error of a value in the text, with its line.
+    #[must_use]
+    pub fn error(&self, invalid: &Invalid) -> ConfigError {
+        match &self.document {
+            Some(document) => error_of(document.placed(invalid), self.text, self.file),
+            None => ConfigError {
+                file: self.file.to_owned(),
+                place: None,
+                key: invalid.place.key(invalid.key),
+                expected: invalid.expected.clone(),
+                found: invalid.found.clone(),
+            },
+        }
     }
 }
 
@@ -101,49 +158,6 @@ pub fn text_of(bytes: io::Result<Vec<u8>>, file: &Path) -> Result<String, Config
             found: "a byte that is not".to_owned(),
         }
     })
-}
-
-/// Returns the error for a resource of a port that is not available, with its line; `port` is the
-/// port's index in the file.
-#[must_use]
-pub fn port_error(
-    file: &Path,
-    port: usize,
-    key: &'static str,
-    expected: &str,
-    found: &str,
-) -> ConfigError {
-    let invalid = Invalid {
-        place: desired::Place::Port(port),
-        key,
-        item: None,
-        expected: expected.to_owned(),
-        found: found.to_owned(),
-        why: desired::Why::Taken,
-    };
-    error_in(file, &invalid)
-}
-
-/// Returns an error of a value in a valid file, with its line.
-#[must_use]
-pub fn error_in(file: &Path, invalid: &Invalid) -> ConfigError {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    error_in_text(&text, file, invalid)
-}
-
-/// Returns an error of a value in a valid file with this text.
-#[must_use]
-pub fn error_in_text(text: &str, file: &Path, invalid: &Invalid) -> ConfigError {
-    match document::read(text) {
-        Ok((_, document)) => error_of(document.placed(invalid), text, file),
-        Err(_) => ConfigError {
-            file: file.to_owned(),
-            place: None,
-            key: invalid.place.key(invalid.key),
-            expected: invalid.expected.clone(),
-            found: invalid.found.clone(),
-        },
-    }
 }
 
 /// Returns an error with the line of its offset.

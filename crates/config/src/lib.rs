@@ -13,4 +13,4 @@ pub mod desired;
 mod file;
 pub mod json;
 
-pub use file::{ConfigError, error_in, error_in_text, export, load, parse, port_error, text_of};
+pub use file::{ConfigError, KeyPlaces, export, load, parse, text_of};

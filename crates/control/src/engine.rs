@@ -66,7 +66,7 @@ use wire::MacAddr;
 use crate::command::{Command, engine_channel};
 use crate::events::Events;
 use crate::learning::{Effect, Fdb, Limits};
-use config::desired::Reach;
+use channel::sockets::Reach;
 
 use access::Access;
 use api_gate::ApiGate;

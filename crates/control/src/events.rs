@@ -11,20 +11,17 @@
 
 mod ring;
 mod stream;
-mod text;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::v1::{
-    Action, Event, EventKind, EventLevel, FieldChange, Problem, Requester, Step, Subject,
-};
-use channel::AUDIT;
+use api::v1::{Action, Event, EventKind, FieldChange, Problem, Requester, Step, Subject};
 use channel::peer::Peer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+pub use api::v1::event_text::{message, printable};
+pub use channel::audit::{logged, requester, unlogged};
 use ring::Ring;
 pub use stream::{EventStream, Start};
-pub use text::{message, requester_text};
 
 use config::desired::Difference;
 
@@ -32,8 +29,6 @@ use config::desired::Difference;
 pub const MAX_CLIENTS: usize = 16;
 /// Most bytes of the fields of a change in an event, as JSON.
 const FIELDS_MAX: usize = 8192;
-/// Most characters of a text of foreign origin.
-const TEXT_MAX: usize = 512;
 
 /// The last events, and the clients that wait for the next. Clones share them.
 #[derive(Clone, Debug)]
@@ -127,48 +122,6 @@ impl Events {
     fn ring(&self) -> MutexGuard<'_, Ring> {
         // The ring is consistent even if a thread panicked with the lock.
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns an event of the current time and writes its log line. Its number is assigned by
-/// [`Events::publish`].
-pub fn logged(what: EventKind, suppressed: u64) -> Event {
-    let event = unlogged(what, suppressed);
-    let text = message(&event.what);
-    let by = event.what.by();
-    let (uid, pid) = (by.map(|by| by.uid), by.and_then(|by| by.pid));
-    let suppressed = Some(suppressed).filter(|count| *count > 0);
-    match event.level {
-        EventLevel::Info => tracing::info!(target: AUDIT, uid, pid, suppressed, "{text}"),
-        EventLevel::Warn => tracing::warn!(target: AUDIT, uid, pid, suppressed, "{text}"),
-        EventLevel::Error => tracing::error!(target: AUDIT, uid, pid, suppressed, "{text}"),
-    }
-    event
-}
-
-/// Returns an event of the current time, which is in the log already.
-pub fn unlogged(what: EventKind, suppressed: u64) -> Event {
-    Event {
-        id: String::new(),
-        time: text::time(sys::time::since_1970()),
-        level: what.level(),
-        suppressed,
-        what,
-    }
-}
-
-/// Returns a text of foreign origin without control characters, and truncated.
-pub fn printable(text: &str) -> String {
-    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(TEXT_MAX).map(visible).collect()
-}
-
-/// Returns the requester of a peer.
-pub fn requester(peer: Peer) -> Requester {
-    let pid = peer.process.map(|pid| pid.as_raw_nonzero().get());
-    Requester {
-        uid: peer.user.as_raw(),
-        pid: pid.and_then(|pid| u32::try_from(pid).ok()),
     }
 }
 

@@ -2,14 +2,16 @@
 //!
 //! One `epoll` set waits for all of them. Every change of a queue goes to its worker as a message.
 
+pub mod attach;
 mod captures;
 mod connections;
+mod counts;
 mod flows;
 mod hand_over;
 mod liveness;
 mod mirrors;
-mod ports;
 mod saved_connections;
+pub mod session_store;
 mod sweeps;
 mod token;
 
@@ -17,28 +19,34 @@ use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use channel::keeping::ThreadSlots;
+use channel::limits::Limits;
 use channel::link::{Link, Received};
-use channel::mirrors::Mirror;
 use channel::shared;
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::switching::{PortConfig, Request, SwitchCommand, SwitchEvent};
+use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 
-use crate::attach::{Attachment, QueueSnapshots};
-use crate::coalescing::Rules;
-use crate::crash_record;
-use crate::guest::GuestPort;
-use crate::session_store::SessionStore;
-use crate::worker::{Help, Notice, Notices};
-use crate::workers::Workers;
+use crate::forward::limits::PortLimits;
+use crate::forward::revalidator::{Finished, FlowSweep, Known};
+use crate::ports::coalescing::Rules;
+use crate::ports::crash_record;
+use crate::ports::guest::GuestPort;
+use crate::process::attach::{Attachment, QueueSnapshots};
+use crate::process::session_store::SessionStore;
+use crate::worker::idle::helper::Help;
+use crate::worker::workers::Workers;
+use crate::worker::{Notice, Notices};
 use captures::Captures;
 use connections::unwatch;
 use liveness::Liveness;
+use mirrors::Mirrors;
 use saved_connections::SavedConnections;
 use sweeps::{PendingSweeps, Progress};
 use token::Token;
@@ -68,12 +76,8 @@ struct Process {
     /// the port.
     peers: BTreeMap<PortId, u32>,
     sweeps: PendingSweeps,
-    captures: Captures,
-    mirrors: Vec<Mirror>,
-    store: SessionStore,
-    snapshots: QueueSnapshots,
-    /// Connections of the previous switch process, until control has added its ports.
-    saved: SavedConnections,
+    observers: Observers,
+    sessions: Sessions,
     /// Interrupt coalescing of guests.
     rules: Rules,
     /// The supervisor's liveness probe that is under way.
@@ -81,6 +85,21 @@ struct Process {
     stop: bool,
     /// The next switch process takes over: no queue is served.
     quiesced: bool,
+}
+
+/// Copies of frames that are requested.
+#[derive(Default)]
+struct Observers {
+    captures: Captures,
+    mirrors: Mirrors,
+}
+
+/// The parts of connections that outlive them.
+struct Sessions {
+    store: SessionStore,
+    snapshots: QueueSnapshots,
+    /// Connections of the previous switch process, until control has added its ports.
+    saved: SavedConnections,
 }
 
 /// Runs the switch until the supervisor ends it or exits. `link` is the supervision link. `close`
@@ -130,12 +149,13 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         ports: BTreeMap::new(),
         peers: BTreeMap::new(),
         sweeps: PendingSweeps::default(),
-        captures: Captures::default(),
-        mirrors: Vec::new(),
-        store,
-        snapshots: QueueSnapshots::default(),
+        observers: Observers::default(),
+        sessions: Sessions {
+            store,
+            snapshots: QueueSnapshots::default(),
+            saved: SavedConnections::new(settings.successor, settings.waits),
+        },
         rules: Rules::of(settings.coalescing),
-        saved: SavedConnections::new(settings.successor, settings.waits),
         liveness: Liveness::default(),
         stop: false,
         quiesced: false,
@@ -205,7 +225,7 @@ impl Process {
                     self.dialed(port, &path, fds.pop(), error);
                 }
                 Received::Message(SupervisorEvent::SavedDescriptors { port, numbers }, fds) => {
-                    self.saved.add_files(port, numbers, fds);
+                    self.sessions.saved.add_files(port, numbers, fds);
                 }
                 Received::Message(
                     SupervisorEvent::SavedSession {
@@ -214,7 +234,7 @@ impl Process {
                         quarantined,
                     },
                     _,
-                ) => self.saved.add_record(port, &record, quarantined),
+                ) => self.sessions.saved.add_record(port, &record, quarantined),
                 Received::Message(SupervisorEvent::Quiesce, _) => self.quiesce()?,
                 Received::Message(SupervisorEvent::Resume, _) => self.resume(),
                 Received::Message(SupervisorEvent::TakeOver, _) => self.take_over()?,
@@ -241,7 +261,7 @@ impl Process {
         if let Some(link) = self.control.take() {
             let _ = epoll::delete(&self.epoll, &link);
             self.sweeps.control_disconnected();
-            self.end_captures(None);
+            self.observers.captures.end_all(None, &self.workers);
             self.workers.first(|w| w.drop_control());
         }
     }
@@ -285,6 +305,101 @@ impl Process {
         }
     }
 
+    /// Replies to a ping of the supervisor when all workers have acknowledged a probe.
+    fn probe(&mut self) {
+        if self.quiesced {
+            // Notices of workers are not read while the switch is quiesced.
+            return self.send_heartbeat();
+        }
+        self.liveness.probe(&self.workers);
+    }
+
+    fn send_heartbeat(&self) {
+        if let Err(error) = self.supervisor.send(&SupervisorRequest::Heartbeat, &[]) {
+            tracing::warn!("sending to the supervisor failed: {error}");
+        }
+    }
+
+    fn begin(&mut self, number: u64, leaving: Option<PortId>, sweep: FlowSweep) -> Progress {
+        self.sweeps.begin(number, leaving, sweep, &self.workers)
+    }
+
+    fn sweep_finished(&mut self, finished: Finished) {
+        if let Some((number, reports)) = self.sweeps.merge(finished) {
+            reports.iter().for_each(|report| self.report(report, &[]));
+            self.done(number, None);
+        }
+    }
+
+    /// Removes a port from all workers, with all flows from and to it.
+    fn remove_from_workers(&mut self, number: u64, id: PortId) -> Progress {
+        self.workers.each(move |w| {
+            let now = w.now();
+            w.switch.remove_port(id, now);
+        });
+        self.begin(number, Some(id), FlowSweep::Settle)
+    }
+
+    /// Sends a program to all workers, and removes the flows that it may decide differently.
+    fn change_program(
+        &mut self,
+        number: u64,
+        program: Program,
+        outdated: Option<Outdated>,
+    ) -> Progress {
+        let outdated = outdated.unwrap_or_else(|| self.all_with_access_lists(&program));
+        let forgets = !outdated.is_empty();
+        self.workers.each(move |w| {
+            let now = w.now();
+            w.switch
+                .change_program(program.clone(), outdated.clone(), now);
+        });
+        self.restore_connections();
+        if forgets {
+            self.begin(number, None, FlowSweep::Settle)
+        } else {
+            Progress::Done
+        }
+    }
+
+    /// Returns all ports and segments, if the old or the new program has access lists.
+    fn all_with_access_lists(&self, program: &Program) -> Outdated {
+        let asked = self
+            .workers
+            .first(|w| w.switch.program().filters_anywhere());
+        if asked || program.filters_anywhere() {
+            Outdated {
+                ports: self.ports.keys().copied().collect(),
+                segments: (0..MAX_SEGMENTS as u16).map(SegmentId).collect(),
+            }
+        } else {
+            Outdated::default()
+        }
+    }
+
+    /// Returns the limits of all ports that have any.
+    fn limits(&self) -> Vec<(PortId, Limits)> {
+        let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        self.workers.first(move |w| {
+            let limits = |id| (id, w.switch.limits(id));
+            let all = ports.into_iter().map(limits);
+            all.filter(|(_, limits)| !limits.is_nothing()).collect()
+        })
+    }
+
+    /// Sets a port's limits, which its workers share. Equal limits keep their state.
+    fn set_limits(&mut self, id: PortId, limits: Limits) -> Result<(), String> {
+        if !self.ports.contains_key(&id) {
+            return Err("no such port".into());
+        }
+        if self.workers.first(move |w| w.switch.limits(id)) == limits {
+            return Ok(());
+        }
+        let shared = PortLimits::new(limits);
+        self.workers.each(move |w| w.set_limits(id, shared.clone()));
+        Ok(())
+    }
+
     /// Reports to control that a command is done.
     fn done(&mut self, number: u64, error: Option<String>) {
         self.report(&SwitchEvent::Done { number, error }, &[]);
@@ -299,18 +414,22 @@ impl Process {
         match order {
             SwitchCommand::Adopt => {
                 self.adopt().map_err(|e| e.to_string())?;
-                return Ok(self.sweep_stations(number, u32::MAX));
+                let within_ms = u32::MAX;
+                return Ok(self.begin(number, None, FlowSweep::Stations { within_ms }));
             }
             SwitchCommand::RemovePort(id) => {
                 self.remove_port(id)?;
                 return Ok(self.remove_from_workers(number, id));
             }
-            SwitchCommand::CountRules => return Ok(self.count_rules(number)),
+            SwitchCommand::CountRules => {
+                return Ok(self.begin(number, None, FlowSweep::CountRules));
+            }
             SwitchCommand::Stations { within_ms } => {
-                return Ok(self.sweep_stations(number, within_ms));
+                return Ok(self.begin(number, None, FlowSweep::Stations { within_ms }));
             }
             SwitchCommand::Check(stations, bound) => {
-                return Ok(self.check_flows(number, &stations, &bound));
+                let known = Arc::new(Known::new(&stations, &bound));
+                return Ok(self.begin(number, None, FlowSweep::Check(known)));
             }
             SwitchCommand::Program { program, outdated } => {
                 return Ok(self.change_program(number, program, outdated));
@@ -325,12 +444,27 @@ impl Process {
             }
             SwitchCommand::SetLimits(id, limits) => self.set_limits(id, limits)?,
             SwitchCommand::SetPeer(id, user) => self.set_peer(id, user)?,
-            SwitchCommand::SetMirrors(mirrors) => self.set_mirrors(mirrors)?,
+            SwitchCommand::SetMirrors(mirrors) => {
+                let known = |port: &PortId| self.ports.contains_key(port);
+                self.observers.mirrors.set(mirrors, known, &self.workers)?;
+            }
             SwitchCommand::PortStates => self.report_ports(),
-            SwitchCommand::FindFlows(keys) => self.find_flows(keys)?,
-            SwitchCommand::Flows(desired) => return Ok(self.dump_top_flows(number, desired)),
-            SwitchCommand::Capture(order) => self.capture(&order)?,
-            SwitchCommand::EndCapture(id) => self.end_capture(id),
+            SwitchCommand::FindFlows(keys) => {
+                let report = flows::find_flows(&self.workers, &keys)?;
+                self.report(&report, &[]);
+            }
+            SwitchCommand::Flows(desired) => {
+                return Ok(self.begin(number, None, FlowSweep::TopFlows(desired)));
+            }
+            SwitchCommand::Capture(order) => {
+                if !self.ports.contains_key(&order.port) {
+                    return Err("no such port".to_owned());
+                }
+                let started = self.observers.captures.start(&order, &self.workers);
+                let (report, file) = started?;
+                self.report(&report, &[file.as_fd()]);
+            }
+            SwitchCommand::EndCapture(id) => self.observers.captures.end(id, &self.workers),
         }
         Ok(Progress::Done)
     }
@@ -345,7 +479,7 @@ impl Process {
             epoch,
             ports: self.ports.values().map(|p| p.config().clone()).collect(),
             limits: self.limits(),
-            mirrors: self.mirrors.clone(),
+            mirrors: self.observers.mirrors.configs().to_vec(),
             peers: self.peers.iter().map(|(id, user)| (*id, *user)).collect(),
         };
         let fds = [
@@ -361,7 +495,8 @@ impl Process {
     }
 
     fn report_ports(&mut self) {
-        let (figures, workers, counts) = self.count_all();
+        let ports = self.ports.keys().copied().collect();
+        let (figures, workers, counts) = counts::count_all(&self.workers, ports);
         let state = |port: &Attachment| {
             let counts = counts.get(&port.config().id);
             port.state(counts.unwrap_or(&BTreeMap::new()))
@@ -380,7 +515,7 @@ impl Process {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
         }
         let (mtu, weight) = (config.mtu, config.weight);
-        let known = self.saved.is_taking_over();
+        let known = self.sessions.saved.is_taking_over();
         let rules = self.rules;
         self.workers.each(move |w| {
             w.set_weight(id, weight);
@@ -393,11 +528,11 @@ impl Process {
             }
             w.watch_guest(id);
         });
-        let saved = self.saved.claim(&config);
-        let port_store = self.store.for_port(id);
-        let snapshots = self.snapshots.clone();
+        let saved = self.sessions.saved.claim(&config);
+        let port_store = self.sessions.store.for_port(id);
+        let snapshots = self.sessions.snapshots.clone();
         let port = Attachment::new(config, listener, port_store, snapshots, saved);
-        if !self.saved.waits() && !port.awaits_restore() {
+        if !self.sessions.saved.waits() && !port.awaits_restore() {
             self.watch_listener(id, &port)?;
         }
         self.ports.insert(id, port);
@@ -405,14 +540,15 @@ impl Process {
     }
 
     fn remove_port(&mut self, id: PortId) -> Result<(), String> {
-        self.forget_mirrors_of(id)?;
+        let known = |port: &PortId| self.ports.contains_key(port);
+        self.observers.mirrors.forget(id, known, &self.workers)?;
         self.peers.remove(&id);
         let mut port = self.ports.remove(&id).ok_or("no such port")?;
         unwatch(&self.epoll, &port);
         if let Some(listener) = port.listener() {
             let _ = epoll::delete(&self.epoll, listener);
         }
-        self.end_captures(Some(id));
+        self.observers.captures.end_all(Some(id), &self.workers);
         let _served = crash_record::serve(Some(id));
         port.close(None, &self.workers);
         Ok(())
@@ -445,7 +581,11 @@ impl Process {
                     self.report_phase(id);
                 }
                 Notice::Finished(finished) => self.sweep_finished(finished),
-                Notice::ProbeAck => self.worker_acked(),
+                Notice::ProbeAck => {
+                    if self.liveness.worker_acked() {
+                        self.send_heartbeat();
+                    }
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A thread that serves queues: one, or several side by side (see `workers`).
+//! A thread that serves queues: one, or several side by side (see [`workers`]).
 //!
 //! ```text
 //! loop:  inbox      run the jobs of the session thread
@@ -18,17 +18,18 @@
 
 mod active;
 mod affinity;
-mod answers;
-mod assignments;
 mod fair;
+pub mod guests;
 mod handle;
 mod helping;
+pub mod idle;
 mod paused;
+pub mod poll;
 mod rings;
-mod round;
 mod sleep;
 mod start;
 mod suppressed_kicks;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,24 +38,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 use std::time::{Duration, Instant};
 
+use channel::records::Answer;
 use channel::shared;
 use port::{Port, PortId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
-use crate::cycles::TickRate;
-use crate::guest::GuestPort;
-use crate::guests::{Guests, States};
-use crate::poll::{AdaptivePoll, Next};
-use crate::switch::Switch;
+use crate::forward::cycles::TickRate;
+use crate::forward::limits::PortLimits;
+use crate::forward::switch::Switch;
+use crate::ports::guest::GuestPort;
+use crate::worker::guests::{Guests, States};
+use crate::worker::idle::assignments::Assignments;
+use crate::worker::poll::{AdaptivePoll, Next};
 use active::ActivePairs;
 use affinity::CpuAffinity;
-use assignments::Assignments;
-use fair::FairQueue;
+use fair::{FairQueue, Turn};
 use handle::Job;
 pub use handle::{Notice, Notices, WorkerHandle};
-pub use helping::Help;
 use paused::PausedPairs;
 use rings::ControlRings;
 pub(crate) use start::spawn_all;
@@ -87,6 +89,9 @@ const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
 const TOKEN_BLOCK_EVENTS: u64 = u64::MAX - 2;
 
+/// Answers executed in one pass.
+const ANSWERS: usize = 256;
+
 /// The state of a worker thread.
 pub struct Worker {
     /// Ports, flow cache and tables.
@@ -106,21 +111,46 @@ pub struct Worker {
     /// The number of pairs that are served, active or not.
     pairs: usize,
     fair: FairQueue,
-    tick_rate: TickRate,
     assignments: Assignments,
+    pacing: Pacing,
+    events: Events,
+    upkeep: Upkeep,
+}
+
+/// When a worker polls and sleeps, and on which core.
+struct Pacing {
     poll: AdaptivePoll,
     /// Adaptive polling for control's answers.
-    answer_poll: AdaptivePoll,
+    answers: AdaptivePoll,
     affinity: CpuAffinity,
     /// Passes since the last sleep.
     awake: u32,
     sleeps: u32,
+    /// This worker is a helper, which defers nothing: it may lose its core at any time.
+    helps: bool,
+}
+
+/// The sources of events of a worker, and its notices to the session thread.
+struct Events {
     epoll: OwnedFd,
     inbox: Inbox<Job>,
     inbox_bell: Arc<OwnedFd>,
     notices: Outbox<Notice>,
     notices_bell: Arc<OwnedFd>,
+}
+
+impl Events {
+    /// Sends a notice to the session thread.
+    fn notify(&self, notice: Notice) {
+        let _ = self.notices.send(notice);
+        let _ = sys::event::ring(&self.notices_bell);
+    }
+}
+
+/// Periodic work of a worker.
+struct Upkeep {
     started: Instant,
+    tick_rate: TickRate,
     /// Since the worker started.
     last_tick: Duration,
     last_resend: Instant,
@@ -140,7 +170,7 @@ impl Worker {
     /// Returns the milliseconds since the worker started.
     #[must_use]
     pub fn now(&self) -> u64 {
-        millis(self.started.elapsed())
+        millis(self.upkeep.started.elapsed())
     }
 
     /// Connects a new control process. The first worker does it for all; then each worker can
@@ -155,8 +185,8 @@ impl Worker {
     ) -> io::Result<()> {
         self.drop_control();
         let token = EventData::new_u64(TOKEN_ANSWERS);
-        epoll::add(&self.epoll, &answers, token, EventFlags::IN)?;
-        *self.control.upcalls() = Some(upcalls);
+        epoll::add(&self.events.epoll, &answers, token, EventFlags::IN)?;
+        self.control.set_upcalls(Some(upcalls));
         self.control.answers = Some(answers);
         Ok(())
     }
@@ -170,7 +200,7 @@ impl Worker {
         let token = EventData::new_u64(TOKEN_BLOCK_EVENTS);
         let flags = EventFlags::IN | EventFlags::ET;
         if let Some(block_events) = self.guests.block_events()
-            && let Err(error) = epoll::add(&self.epoll, block_events, token, flags)
+            && let Err(error) = epoll::add(&self.events.epoll, block_events, token, flags)
         {
             tracing::warn!("no block events of vCPUs: {error}");
         }
@@ -193,9 +223,9 @@ impl Worker {
     /// Disconnects control. Upcalls stay open for the next control process.
     pub fn drop_control(&mut self) {
         if let Some(answers) = self.control.answers.take() {
-            let _ = epoll::delete(&self.epoll, &answers);
+            let _ = epoll::delete(&self.events.epoll, &answers);
         }
-        *self.control.upcalls() = None;
+        self.control.set_upcalls(None);
     }
 
     /// Starts to serve a port's queue pair, of which this worker is the only server.
@@ -206,7 +236,7 @@ impl Worker {
         let token = EventData::new_u64(u64::from(port.0) << 32 | u64::from(pair));
         // Edge-triggered: the counter need not be read, and a burst of kicks is one event.
         let flags = EventFlags::IN | EventFlags::ET;
-        let epoll = &self.epoll;
+        let epoll = &self.events.epoll;
         if let Some(guest) = self.switch.port_mut(port)
             && let Some(Err(error)) =
                 guest.with_kick(2 * pair + 1, |kick| epoll::add(epoll, kick, token, flags))
@@ -228,8 +258,8 @@ impl Worker {
 
     /// Stops serving a port's queue pair.
     pub fn leave_pair(&mut self, port: PortId, pair: u16) {
-        self.take_back_pair(port, pair);
-        let epoll = &self.epoll;
+        self.take_back(port, pair);
+        let epoll = &self.events.epoll;
         if let Some(guest) = self.switch.port_mut(port) {
             let _ = guest.with_kick(2 * pair + 1, |kick| epoll::delete(epoll, kick));
         }
@@ -264,8 +294,34 @@ impl Worker {
 
     /// Acknowledges a liveness probe.
     pub fn ack_probe(&mut self) {
-        let _ = self.notices.send(Notice::ProbeAck);
-        let _ = sys::event::ring(&self.notices_bell);
+        self.events.notify(Notice::ProbeAck);
+    }
+
+    /// Returns whether this worker is a helper. A helper may lose its core at any time, so it
+    /// defers nothing.
+    #[must_use]
+    pub fn helps(&self) -> bool {
+        self.pacing.helps
+    }
+
+    /// Sets a port's weight: its part of the worker time under load.
+    pub fn set_weight(&mut self, port: PortId, weight: u16) {
+        self.fair.set_weight(port, weight);
+    }
+
+    /// Takes a pair back, if a helper has it.
+    fn take_back(&mut self, port: PortId, pair: u16) {
+        self.assignments
+            .take_back_pair((port, pair), self.upkeep.started);
+        self.activate_returned();
+    }
+
+    /// Makes pairs active that helpers have returned.
+    #[inline]
+    fn activate_returned(&mut self) {
+        while let Some((port, pair)) = self.assignments.next_returned() {
+            self.activate(port, pair);
+        }
     }
 
     /// Makes a pair active and disables its kicks, unless a helper serves it or it is paused.
@@ -291,7 +347,7 @@ impl Worker {
         let now = self.serve();
         let deferred = self.flush_deferred(now);
         self.control.ring_bell();
-        if now.saturating_sub(self.last_tick) >= TICK_INTERVAL {
+        if now.saturating_sub(self.upkeep.last_tick) >= TICK_INTERVAL {
             self.tick(now);
         }
         self.wait(deferred, now);
@@ -300,7 +356,7 @@ impl Worker {
 
     fn run_jobs(&mut self) -> bool {
         loop {
-            match self.inbox.try_recv() {
+            match self.events.inbox.try_recv() {
                 Ok(job) => job(self),
                 Err(mpsc::TryRecvError::Empty) => return true,
                 Err(mpsc::TryRecvError::Disconnected) => return false,
@@ -311,16 +367,17 @@ impl Worker {
     /// Serves the active pairs until kicks are due to be checked, or until the worker is to sleep.
     /// Returns the last reading of the clock.
     fn serve(&mut self) -> Duration {
-        let began = self.started.elapsed();
+        let began = self.upkeep.started.elapsed();
         let (mut now, mut rounds, mut empty) = (began, 0, 0u32);
         loop {
             let found = self.serve_active(now);
             if found {
-                self.poll.found_frames(now);
+                self.pacing.poll.found_frames(now);
                 rounds += 1;
-            } else if self.active.is_empty() || self.poll.found_nothing(now) == Next::Sleep {
-                self.take_back_all();
-                if !self.poll.never_sleeps() {
+            } else if self.active.is_empty() || self.pacing.poll.found_nothing(now) == Next::Sleep {
+                self.assignments.take_back_all(self.upkeep.started);
+                self.activate_returned();
+                if !self.pacing.poll.never_sleeps() {
                     self.deactivate_idle(now);
                 }
                 return now;
@@ -334,7 +391,7 @@ impl Worker {
                     std::hint::spin_loop();
                 }
             }
-            now = self.started.elapsed();
+            now = self.upkeep.started.elapsed();
             let limit = if !found {
                 MAX_EMPTY_PASS
             } else if self.active.len() + self.assignments.count() < self.pairs {
@@ -349,18 +406,22 @@ impl Worker {
     }
 
     fn tick(&mut self, now: Duration) {
-        self.last_tick = now;
-        if let Some(ticks) = self.tick_rate.ticks_per_second(self.started + now) {
+        self.upkeep.last_tick = now;
+        if let Some(ticks) = self
+            .upkeep
+            .tick_rate
+            .ticks_per_second(self.upkeep.started + now)
+        {
             self.fair.set_ticks_per_second(ticks);
             self.switch.set_ticks_per_second(ticks);
         }
         self.switch.expire(millis(now));
         for (port, queue, fault) in self.switch.take_faults() {
-            self.send_notice(Notice::QueueFault(port, queue, fault));
+            self.events.notify(Notice::QueueFault(port, queue, fault));
         }
         self.check_lost_memory();
-        if self.switch.has_pending() && self.last_resend.elapsed() >= RESEND_INTERVAL {
-            self.last_resend = Instant::now();
+        if self.switch.has_pending() && self.upkeep.last_resend.elapsed() >= RESEND_INTERVAL {
+            self.upkeep.last_resend = Instant::now();
             let overdue = RESEND_INTERVAL.as_millis() as u64;
             self.switch
                 .retry_overdue_upcalls(overdue, millis(now), &mut self.control);
@@ -368,23 +429,159 @@ impl Worker {
         }
     }
 
-    /// Sends a notice to the session thread.
-    fn send_notice(&self, notice: Notice) {
-        let _ = self.notices.send(notice);
-        let _ = sys::event::ring(&self.notices_bell);
-    }
-
     fn check_lost_memory(&mut self) {
         let lost = memory::lost_mappings();
-        if self.lost_mappings == lost {
+        if self.upkeep.lost_mappings == lost {
             return;
         }
         let (ports, all_seen) = self.switch.ports_without_memory();
         if all_seen {
-            self.lost_mappings = lost;
+            self.upkeep.lost_mappings = lost;
         }
         for port in ports {
-            self.send_notice(Notice::MemoryLost(port));
+            self.events.notify(Notice::MemoryLost(port));
         }
+    }
+
+    /// Serves every active pair once whose turn it is. Returns `false` when none had a frame.
+    fn serve_active(&mut self, time: Duration) -> bool {
+        self.switch.set_clock(nanos(time));
+        let now = millis(time);
+        let alone = self.active.len() <= 1;
+        let (mut at, mut found) = (0, false);
+        self.switch.begin_batches();
+        while let Some((port, pair)) = self.active.get(at) {
+            let (switch, upcalls) = (&mut self.switch, &mut self.control);
+            match self.fair.serve(switch, (port, pair), alone, now, upcalls) {
+                Turn::Waits => self.active.waits(at),
+                Turn::Served => {
+                    found = true;
+                    self.active.had_frames(at);
+                    self.assignments.note_batch(&self.switch, (port, pair));
+                    if let Some(load) = self.loads.get_mut(&(port, pair)) {
+                        *load += self.switch.last_load();
+                    }
+                    if self.pauses(at, (port, pair)) {
+                        continue;
+                    }
+                }
+                Turn::Empty => {
+                    if self.pauses(at, (port, pair)) {
+                        continue;
+                    }
+                    if self.active.is_quiet(at)
+                        && !self.pacing.poll.never_sleeps()
+                        && !self.enable_kicks(port, pair)
+                    {
+                        self.active.remove_at(at);
+                        continue;
+                    }
+                }
+            }
+            at += 1;
+        }
+        if found {
+            self.active.end_round();
+        }
+        self.switch.flush_deferred();
+        let active = &mut self.active;
+        let leave = |(port, pair)| active.remove(port, pair);
+        let times = (self.upkeep.started, time);
+        self.assignments
+            .end_worker_round(times, &self.switch, &self.guests, leave);
+        self.activate_returned();
+        self.fair.end_round() || found
+    }
+
+    /// Sets the rate limits of a port.
+    pub fn set_limits(&mut self, port: PortId, limits: Option<Arc<PortLimits>>) {
+        self.switch.set_limits(port, limits);
+        // Helpers serve no port with a rate limit, and paused pairs are checked against the new
+        // limits.
+        for pair in 0..64 {
+            self.take_back(port, pair);
+            if self.paused.has((port, pair)) {
+                self.paused.remove((port, pair));
+                self.active.add(port, pair);
+            }
+        }
+    }
+
+    /// Pauses the pair at this index, if its frames may not be sent yet.
+    #[inline]
+    fn pauses(&mut self, at: usize, pair: (PortId, u16)) -> bool {
+        let Some(until) = self.switch.take_pause() else {
+            return false;
+        };
+        self.active.remove_at(at);
+        self.paused.add(pair, until);
+        true
+    }
+
+    /// Makes pairs active whose pause is over.
+    fn check_paused(&mut self) {
+        if self.paused.is_empty() {
+            return;
+        }
+        let now = nanos(self.upkeep.started.elapsed());
+        while let Some((port, pair)) = self.paused.take_due(now) {
+            self.active.add(port, pair);
+        }
+    }
+
+    /// Continues the work of earlier answers, then executes new ones.
+    fn follow_answers(&mut self) {
+        if self.switch.has_work() && !self.continue_sweeps() {
+            return;
+        }
+        for _ in 0..ANSWERS {
+            let Some(ring) = &mut self.control.answers else {
+                return;
+            };
+            match ring.recv::<Answer>() {
+                Ok(Some(answer)) => self.dispatch(answer),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!("malformed answer from control: {error}");
+                    self.drop_control();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Executes a part of the pending work. Returns `true` when further answers can be executed.
+    fn continue_sweeps(&mut self) -> bool {
+        let caught_up = self.switch.continue_work(self.now());
+        for finished in self.switch.take_finished() {
+            self.events.notify(Notice::Finished(finished));
+        }
+        caught_up
+    }
+
+    /// Passes an answer to the worker that sent the upcall; one without an upcall goes to all.
+    fn dispatch(&mut self, answer: Answer) {
+        let asked = match &answer {
+            Answer::Install { upcall, .. } => *upcall,
+            Answer::Once { upcall, .. } | Answer::Reply { upcall, .. } => Some(*upcall),
+            Answer::Forget(_) => None,
+        };
+        let asker = asked.map(Switch::<GuestPort>::switch_of);
+        for (number, worker) in self.all.iter().enumerate() {
+            if number != self.number && asker.is_none_or(|asker| asker == number) {
+                let answer = answer.clone();
+                worker.post(move |w| w.follow(answer));
+            }
+        }
+        if asker.is_none_or(|asker| asker == self.number) {
+            self.follow(answer);
+        }
+    }
+
+    fn follow(&mut self, answer: Answer) {
+        let now = self.upkeep.started.elapsed();
+        self.pacing.answers.found_frames(now);
+        self.switch.set_clock(nanos(now));
+        self.switch.answer(answer, millis(now));
     }
 }

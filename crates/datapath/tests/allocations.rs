@@ -9,8 +9,8 @@ use std::cell::Cell;
 
 use channel::records::Answer;
 use common::{NoUpcalls, guest};
-use datapath::guest::GuestPort;
-use datapath::switch::Switch;
+use datapath::forward::switch::Switch;
+use datapath::ports::guest::GuestPort;
 use policy::{Action, Model, PortMode, Program, Segment, SegmentId};
 use port::PortId;
 use port::counters::Counters;

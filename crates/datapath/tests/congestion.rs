@@ -5,8 +5,8 @@ mod common;
 
 use channel::records::Answer;
 use common::{NoUpcalls, guest};
-use datapath::guest::GuestPort;
-use datapath::switch::Switch;
+use datapath::forward::switch::Switch;
+use datapath::ports::guest::GuestPort;
 use policy::Action;
 use port::counters::Counters;
 use port::{DropReason, PortId};

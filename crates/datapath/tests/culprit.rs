@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use channel::keeping::{CRASH_RECORD_LEN, ThreadSlots, suspects};
 use channel::supervision::Poll;
-use datapath::crash_record;
-use datapath::workers::Workers;
+use datapath::ports::crash_record;
+use datapath::worker::workers::Workers;
 use port::PortId;
 use port::counters::Counters;
 

@@ -13,7 +13,7 @@ mod suppressed_kicks;
 
 use channel::records::Answer;
 use common::{NoUpcalls, guest};
-use datapath::switch::Switch;
+use datapath::forward::switch::Switch;
 use policy::Action;
 use port::PortId;
 use port::counters::Counters;
@@ -28,7 +28,7 @@ const FROM: PortId = PortId(0);
 const TO: PortId = PortId(1);
 
 /// Returns a switch on which all frames from `FROM` go to `TO`.
-fn one_way(counters: Counters) -> Switch<datapath::guest::GuestPort> {
+fn one_way(counters: Counters) -> Switch<datapath::ports::guest::GuestPort> {
     let mut switch = Switch::new(counters, 5);
     let mask = FlowMask::NONE.with_in_port();
     switch.answer(

@@ -6,8 +6,8 @@ mod common;
 
 use channel::records::Answer;
 use common::{NoUpcalls, guest};
-use datapath::guest::{GuestFault, GuestPort, GuestQueue};
-use datapath::switch::Switch;
+use datapath::forward::switch::Switch;
+use datapath::ports::guest::{GuestFault, GuestPort, GuestQueue};
 use policy::Action;
 use port::counters::Counters;
 use port::{Batch, Port, PortId};

@@ -11,7 +11,7 @@ use port::PortId;
 use idle::boost::{Boost, Scheduling};
 use idle::handoff::{HandoffSlots, Next, Reason};
 
-#[path = "../src/idle"]
+#[path = "../src/worker/idle"]
 mod idle {
     #![allow(dead_code)] // each file is here for what is modelled of it
 

@@ -8,7 +8,7 @@ use loom::thread;
 
 use limits::bucket::Bucket;
 
-#[path = "../src/limits"]
+#[path = "../src/forward/limits"]
 mod limits {
     #![allow(dead_code)] // each file is here for what is modelled of it
 

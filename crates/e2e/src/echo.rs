@@ -15,6 +15,8 @@ use testkit::packets::{
 
 /// Between two requests.
 const INTERVAL: Duration = Duration::from_millis(2);
+/// Least number of requests, also on a busy machine.
+const LEAST: usize = 101;
 /// How long the last request may take to be answered: until then the guest is known to be there.
 const LAST: Duration = Duration::from_secs(10);
 /// Identifier of our requests.
@@ -126,7 +128,10 @@ impl Echo {
             report: Report::default(),
         };
         let thread = std::thread::spawn(move || {
-            running.ping_until(|_| ended.load(Ordering::Relaxed), INTERVAL);
+            running.ping_until(
+                |report| ended.load(Ordering::Relaxed) && report.requests() >= LEAST,
+                INTERVAL,
+            );
             // One that is answered marks the end: whatever is missing before it is lost.
             let end = Instant::now() + LAST;
             let began = running.report.requests();

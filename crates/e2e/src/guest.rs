@@ -387,17 +387,34 @@ pub struct Guest {
 
 impl Guest {
     /// Waits until the guest has come up.
-    pub fn ready(self) -> Guest {
+    pub fn ready(mut self) -> Guest {
         self.wait_boot(1);
         self
     }
 
-    fn wait_boot(&self, boot: u32) {
+    /// Waits until the guest has come up. Kernels on several emulated processors have hung early at
+    /// boot on a busy machine, before their drivers: such a guest is reset once.
+    fn wait_boot(&mut self, boot: u32) {
+        if paths::accelerator() != "kvm" && !self.agent.ready(boot, BOOT) {
+            let pointers = self.instruction_pointers();
+            let name = &self.name;
+            eprintln!("guest {name} hangs at boot and is reset:\n{pointers}");
+            self.control("system_reset", json!({}));
+        }
         assert!(
             self.agent.ready(boot, BOOT),
             "guest {} did not come up within {BOOT:?}",
             self.name
         );
+    }
+
+    /// Returns the lines of the processors' registers that say what is executed.
+    fn instruction_pointers(&mut self) -> String {
+        let arguments = json!({"command-line": "info registers -a"});
+        let registers = self.control("human-monitor-command", arguments);
+        let lines = registers.as_str().unwrap_or_default().lines();
+        let lines = lines.filter(|line| line.contains("CPU#") || line.contains("IP="));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// Starts a shell command in the guest.

@@ -131,7 +131,6 @@ impl World {
         ));
         let damaged = report.answers.damaged;
         assert_eq!(damaged, 0, "{report:?}");
-        assert!(requests > 100, "{report:?}");
         report
     }
 
@@ -224,7 +223,6 @@ fn guests_move(turn: Turn, kind: Kind) {
     world.turn.step("the guest is as it was");
     assert_eq!(world.guest.run("cat /sys/class/net/eth0/carrier"), "1\n");
     let echo = world.talk();
-    std::thread::sleep(Duration::from_millis(300));
     let report = world.quiet(echo);
     assert_eq!(report.gaps(), []);
     world.lasthop.stop();

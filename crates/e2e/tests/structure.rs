@@ -1,16 +1,20 @@
 //! Claims of the documentation about this repository, checked against it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use e2e::paths::{binary, root};
+use serde_json::Value;
+
+#[path = "structure/shape.rs"]
+mod shape;
 
 /// Files of production code stay below this many lines.
-const LONGEST_FILE: usize = 600;
+const LONGEST_FILE: usize = 800;
 /// Crates in which the compiler refuses `unsafe`.
-const SAFE_CRATES: [&str; 5] = ["api", "config", "control", "policy", "wire"];
+const SAFE_CRATES: [&str; 6] = ["api", "client", "config", "control", "policy", "wire"];
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
@@ -53,7 +57,7 @@ fn row(line: &str) -> (String, Vec<String>) {
     (name.trim_matches('`').to_owned(), uses.collect())
 }
 
-/// The keys of a section of a manifest.
+/// The keys of a section of a manifest, with hyphens as in the names of folders.
 fn section(manifest: &str, title: &str) -> Vec<String> {
     let lines = manifest
         .lines()
@@ -62,7 +66,7 @@ fn section(manifest: &str, title: &str) -> Vec<String> {
     let lines = lines.take_while(|line| !line.starts_with('['));
     let keys = lines.filter_map(|line| line.split(['.', '=', ' ']).next());
     keys.filter(|key| !key.is_empty() && !key.starts_with('#'))
-        .map(str::to_owned)
+        .map(|key| key.replace('_', "-"))
         .collect()
 }
 
@@ -95,6 +99,107 @@ fn crates_use_only_what_the_table_allows() {
     assert!(
         wrong.is_empty(),
         "against the table in docs/dev/architecture.md: {wrong:#?}"
+    );
+}
+
+/// Packages that no process with rights, or with guest memory, links.
+const SERVERS: [&str; 9] = [
+    "axum",
+    "clap",
+    "http",
+    "hyper",
+    "mio",
+    "reqwest",
+    "tokio",
+    "toml",
+    "toml_parser",
+];
+
+/// Programs, with the packages that they do not link. Versions and features are those of the whole
+/// workspace, so a program links at most what is found here.
+const NOT_LINKED: [(&str, &[&str]); 6] = [
+    ("lasthop-datapath", &SERVERS),
+    ("lasthop-driver", &SERVERS),
+    ("lasthop-supervisor", &SERVERS),
+    (
+        "lasthop-supervisor",
+        &["lasthop-config", "lasthop-control", "lasthop-datapath"],
+    ),
+    (
+        "lasthop",
+        &[
+            "lasthop-control",
+            "lasthop-datapath",
+            "lasthop-driver",
+            "lasthop-supervisor",
+            "ratatui",
+        ],
+    ),
+    ("lasthop-top", &["clap", "toml", "lasthop-config"]),
+];
+
+/// The packages that each package links, as `cargo metadata` has them: without those for builds and
+/// tests.
+fn linked_by_package() -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata: {error}");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let packages = list(&metadata["packages"]);
+    let names: BTreeMap<String, String> = packages
+        .iter()
+        .map(|package| (text(&package["id"]), text(&package["name"])))
+        .collect();
+    let is_linked = |dep: &Value| {
+        list(&dep["dep_kinds"])
+            .iter()
+            .any(|kind| kind["kind"].is_null())
+    };
+    let nodes = list(&metadata["resolve"]["nodes"]);
+    let links = nodes.iter().map(|node| {
+        let deps = list(&node["deps"]).into_iter().filter(is_linked);
+        let deps = deps.map(|dep| names[&text(&dep["pkg"])].clone());
+        (names[&text(&node["id"])].clone(), deps.collect())
+    });
+    links.collect()
+}
+
+/// All packages that a package links, those of its packages included.
+fn all_linked(links: &BTreeMap<String, BTreeSet<String>>, package: &str) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut open = vec![package.to_owned()];
+    while let Some(name) = open.pop() {
+        for linked in &links[&name] {
+            if all.insert(linked.clone()) {
+                open.push(linked.clone());
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn programs_do_not_link_what_they_must_not_know() {
+    let links = linked_by_package();
+    let mut wrong = Vec::new();
+    for (program, unwelcome) in NOT_LINKED {
+        let all = all_linked(&links, program);
+        assert!(all.contains("lasthop-channel"), "{program} links {all:?}");
+        let found = unwelcome.iter().filter(|name| all.contains(**name));
+        wrong.extend(found.map(|name| format!("{program} links {name}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let control = all_linked(&links, "lasthop-control");
+    assert!(
+        control.contains("axum"),
+        "the check sees links: {control:?}"
     );
 }
 

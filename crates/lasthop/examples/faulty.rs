@@ -1,4 +1,4 @@
-//! Faulty binary for tests of upgrades: under the name of one of the four programs, it passes as a
+//! Faulty binary for tests of upgrades: under the name of one of the five programs, it passes as a
 //! good one and then fails.
 //!
 //! Beside it lie `real`, a link to the directory of the real binaries, and `NAME.fault`, which
@@ -11,7 +11,7 @@
 //! format     it writes the state file in another way
 //! crash      it crashes when it starts
 //! sleep      it does nothing when it starts
-//! back       of `lasthop`: it gives the place of the supervisor back to the one before
+//! back       of `lasthop-supervisor`: it gives the place of the supervisor back to the one before
 //! ```
 //!
 //! Without that file, it executes the real binary.

@@ -1,49 +1,51 @@
 //! The command line.
 //!
-//! `lasthop run` is the supervisor. All other commands are clients of the API on `DIR/api.sock`;
-//! `upgrade` and `reload` use the supervisor's own socket, too. Exit statuses: 0 done, 1 failed (a
-//! retry may succeed), 2 wrong request (usage, configuration, an unknown or used name) and nothing
-//! changed, 3 a dry run would change something, 4 `trace --expect` found another result.
+//! `lasthop run` reads the configuration file and becomes the supervisor. All other commands are
+//! clients of the API on `DIR/api.sock`; `upgrade` and `reload` use the supervisor's own socket,
+//! too. Exit statuses: 0 done, 1 failed (a retry may succeed), 2 wrong request (usage,
+//! configuration, an unknown or used name) and nothing changed, 3 a dry run would change something,
+//! 4 `trace --expect` found another result.
 
 mod apply;
 mod args;
 mod capture;
-mod client;
 mod events;
-mod failure;
 mod generate;
 mod limits;
 mod pcap;
-mod rates;
+mod predecessor;
 #[cfg(test)]
 mod reference;
 mod run;
 mod show;
+mod siblings;
+mod start;
 mod stop;
 mod tables;
-mod top;
 mod trace;
-mod units;
 mod upgrade;
 
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::v1::Warning;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use client::{ExitStatus, Failure, block_on, units};
+use process::self_check::{self, SelfCheck};
 
-use crate::self_check::SelfCheck;
-use crate::supervisor::{self, RunArgs};
 use apply::Reporter;
 use args::{Cli, Command, How, Run, Upgrade};
-pub(crate) use args::{LOG, SELF_CHECK};
-use client::{ExitStatus, block_on};
-use failure::Failure;
+use siblings::TOP;
 
 /// Runs the command of this process's arguments.
 pub(crate) fn main() -> ExitCode {
+    if let Some(failure) = predecessor::become_supervisor() {
+        return failure.report(false);
+    }
+    if std::env::args_os().skip(1).eq([self_check::ARGUMENT]) {
+        return finish(self_check(), false);
+    }
     let matches = Cli::command().get_matches();
     let json = json_requested(&matches);
     let Cli {
@@ -55,17 +57,14 @@ pub(crate) fn main() -> ExitCode {
             config,
             check: false,
         }) => {
-            return supervisor::run(&RunArgs {
-                config,
-                runtime_dir,
-            });
+            process::log::start();
+            start::start(&config, &runtime_dir)
         }
-        Command::Run(Run { config, .. }) => check(&config, &runtime_dir),
+        Command::Run(Run { config, .. }) => start::check(&config, &runtime_dir),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
         Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
-        Command::Top => Err(top::exec(&runtime_dir)),
-        Command::SelfCheck { record } => self_check(record),
+        Command::Top => Err(siblings::execute(TOP, |top| top.arg(&runtime_dir))),
         Command::Apply {
             file,
             log: true,
@@ -79,12 +78,17 @@ pub(crate) fn main() -> ExitCode {
         }),
         other => block_on(&runtime_dir, async |client| run::run(client, other).await),
     };
+    finish(status, json)
+}
+
+/// Reports a failure, and returns the exit status.
+fn finish(status: ExitStatus, json: bool) -> ExitCode {
     status.map_or_else(|failure| failure.report(json), |()| ExitCode::SUCCESS)
 }
 
 /// Applies a file for the supervisor; all output goes to its log.
 fn apply_for_log(runtime_dir: &Path, file: PathBuf, how: How) -> ExitCode {
-    crate::log::start();
+    process::log::start();
     let status = block_on(runtime_dir, async |client| {
         apply::apply(client, runtime_dir, file, how, Reporter::Log).await
     });
@@ -99,20 +103,6 @@ fn json_requested(matches: &ArgMatches) -> bool {
     flag == Some(&true) || within.is_some_and(json_requested)
 }
 
-/// Checks a configuration file; starts nothing.
-fn check(config: &Path, runtime_dir: &Path) -> ExitStatus {
-    let desired = config::load(config, runtime_dir);
-    let desired = desired.map_err(|error| Failure::Invalid(error.to_string()))?;
-    supervisor::names::check(&desired).map_err(|invalid| {
-        let error = config::error_in(config, &invalid);
-        Failure::Invalid(error.to_string())
-    })?;
-    warn(&config::desired::warnings(&desired));
-    let segments = units::plural(desired.segments.len() as u64, "segment");
-    let ports = units::plural(desired.ports.len() as u64, "port");
-    emit(&format!("{}: ok, {segments}, {ports}\n", config.display()))
-}
-
 /// Prints warnings about valid but unlikely requests.
 fn warn(warnings: &[Warning]) {
     for warning in warnings {
@@ -121,24 +111,10 @@ fn warn(warnings: &[Warning]) {
     }
 }
 
-/// Prints the versions and formats of this build; with `record`, also checks that the supervisor's
-/// record on standard input can be read.
-fn self_check(record: bool) -> ExitStatus {
-    if record {
-        let input = io::stdin().as_fd().try_clone_to_owned();
-        let input = input.map_err(|error| Failure::Failed(error.to_string()))?;
-        supervisor::understand(&input.into()).map_err(Failure::Failed)?;
-    }
+/// Prints the versions and formats of this build.
+fn self_check() -> ExitStatus {
     let printed = SelfCheck::own().print();
     printed.map_err(|error| Failure::Failed(error.to_string()))
-}
-
-/// Returns the configuration file of `lasthop run` in this process's arguments.
-pub(crate) fn configuration() -> Option<PathBuf> {
-    match Cli::try_parse().ok()?.command {
-        Command::Run(Run { config, .. }) => std::path::absolute(config).ok(),
-        _ => None,
-    }
 }
 
 /// Prints to standard output; a closed pipe ends the command without an error.

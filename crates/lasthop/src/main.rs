@@ -1,13 +1,9 @@
-//! Binary `lasthop`: the command line, and with `run` the supervisor.
+//! Binary `lasthop`: the command line.
 
-mod admin;
 mod cli;
-mod log;
-mod self_check;
-mod supervisor;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    supervisor::resume().unwrap_or_else(cli::main)
+    cli::main()
 }

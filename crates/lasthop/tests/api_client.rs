@@ -7,8 +7,6 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::lasthop::{Place, port};
 
-const LASTHOP: &str = env!("CARGO_BIN_EXE_lasthop");
-
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api_client");
 
@@ -48,7 +46,7 @@ fn a_generated_client_asks_changes_and_understands_a_refusal() {
         eprintln!("note: no Python tools here ('make setup' installs them), no client is made");
         return;
     };
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     generate(&python, &place.path("."));
     let mut lasthop = place.start(&(port("vm1", "") + &port("vm2", "")));
     let mut script = Command::new(python);

@@ -591,7 +591,7 @@ fn a_terminal_is_no_file() {
     let Ok(terminal) = std::fs::File::open("/dev/ptmx") else {
         return eprintln!("skipped: no pseudo-terminals here");
     };
-    let done = std::process::Command::new(env!("CARGO_BIN_EXE_lasthop"))
+    let done = std::process::Command::new(testkit::programs::program("lasthop"))
         .arg("--runtime-dir")
         .arg(fake.dir())
         .args(["apply", "-"])
@@ -738,7 +738,7 @@ fn watching_shows_rates_and_ends_quietly_when_unread() {
         (&["stats", "--watch", "--json"], "{\"ports\""),
     ];
     for (line, starts) in table {
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_lasthop"))
+        let mut child = std::process::Command::new(testkit::programs::program("lasthop"))
             .arg("--runtime-dir")
             .arg(fake.dir())
             .args(line)

@@ -7,8 +7,6 @@ use testkit::process::send;
 use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
-const LASTHOP: &str = env!("CARGO_BIN_EXE_lasthop");
-
 /// Starts Lasthop with two guests.
 fn start(place: &Place) -> (Running, FakeGuest, FakeGuest) {
     let segment = "[switch]\nname = \"host1\"\nworkers = 2\n[[segment]]\nname = \"blue\"\n";
@@ -62,7 +60,7 @@ fn for_each(names: [&'static str; 2], check: fn(&str)) {
 #[test]
 fn control_or_a_switch_that_is_stopped_is_replaced() {
     for_each(["control", "switch"], |name| {
-        let place = Place::new(LASTHOP);
+        let place = Place::new();
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid(name);
         send(pid, Signal::STOP);
@@ -116,7 +114,7 @@ impl Stopped {
 fn a_switch_with_a_hung_thread_is_replaced() {
     // The session thread has the name of its process.
     for_each(["lasthop-switch", "worker"], |name| {
-        let place = Place::new(LASTHOP);
+        let place = Place::new();
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid("switch");
         let last = threads(pid, name).pop().expect("such a thread");

@@ -10,8 +10,6 @@ use testkit::lasthop::{Place, Running, port};
 use testkit::metrics::Metrics;
 use testkit::wait::wait_until;
 
-const LASTHOP: &str = env!("CARGO_BIN_EXE_lasthop");
-
 const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
 /// Returns the body of an answer with this status.
@@ -57,7 +55,7 @@ fn write(place: &Place, text: &str) {
 
 #[test]
 fn metrics_survive_restarts_and_an_upgrade() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let address = free();
     let mut lasthop = place.start(&config(&address));
     let first = over_tcp(&address);
@@ -126,7 +124,7 @@ fn reload(lasthop: &Running) -> String {
 
 #[test]
 fn the_socket_can_change_while_it_runs() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config("unix:m.sock"));
     let socket = place.run_dir().join("m.sock");
     over_unix(&socket);
@@ -162,7 +160,7 @@ fn the_socket_can_change_while_it_runs() {
 
 #[test]
 fn an_address_that_is_taken_or_not_our_own_is_refused_at_the_start() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (status, output) = place.refuses(&config(&address));

@@ -4,8 +4,6 @@ use rustix::process::Signal;
 use testkit::lasthop::{Place, Running, listens, port};
 use testkit::wait::wait_until;
 
-const LASTHOP: &str = env!("CARGO_BIN_EXE_lasthop");
-
 const SWITCH: &str = "[switch]\nname = \"host1\"\n";
 
 fn config(ports: &[&str]) -> String {
@@ -32,7 +30,7 @@ fn logged_count(lasthop: &Running, line: &str) -> usize {
 
 #[test]
 fn a_signal_reloads_the_file() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(&["vm1", "vm2"]));
     let (control, switch) = (lasthop.pid("control"), lasthop.pid("switch"));
     write(&place, &config(&["vm1", "vm3"]));
@@ -96,7 +94,7 @@ fn a_signal_reloads_the_file() {
 
 #[test]
 fn a_command_reloads_the_file_also_after_an_upgrade() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(&["vm1"]));
     assert_eq!(lasthop.prints("reload"), "nothing to change\n");
     write(&place, &config(&["vm1", "vm2"]));

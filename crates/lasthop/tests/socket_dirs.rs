@@ -6,8 +6,6 @@ use rustix::process::Signal;
 use testkit::lasthop::{Place, Running, listens, port};
 use testkit::wait::wait_until;
 
-const LASTHOP: &str = env!("CARGO_BIN_EXE_lasthop");
-
 /// Returns a port with this socket.
 fn at(name: &str, socket: &str, more: &str) -> String {
     port(name, more).replacen(&format!("{name}.sock"), socket, 1)
@@ -15,7 +13,7 @@ fn at(name: &str, socket: &str, more: &str) -> String {
 
 /// Returns a place with directories beside the runtime directory.
 fn place() -> Place {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     for dir in ["vms", "start", "host"] {
         std::fs::create_dir(place.path(dir)).unwrap();
     }

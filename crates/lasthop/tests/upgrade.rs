@@ -18,10 +18,17 @@ use testkit::process::send;
 use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
-const LASTHOP: &str = env!("CARGO_BIN_EXE_lasthop");
-
 /// Frames in flight in one direction: fewer than a receiver's 256 buffers.
 const WINDOW: u64 = 200;
+
+/// The programs of an installation that an upgrade replaces.
+const PROGRAMS: [&str; 5] = [
+    "lasthop",
+    "lasthop-supervisor",
+    "lasthop-control",
+    "lasthop-switch",
+    "lasthop-driver",
+];
 
 /// Returns the number of upgrades of each test.
 fn upgrades() -> usize {
@@ -152,8 +159,10 @@ fn drops(lasthop: &Running) -> u64 {
 }
 
 /// Returns the directory of the binaries of this build.
-fn built() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap()
+fn built() -> PathBuf {
+    let mut folder = testkit::programs::program("lasthop");
+    folder.pop();
+    folder
 }
 
 /// Copies an executable file. This process does not open the copy: a process that another test
@@ -170,14 +179,10 @@ fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
     let real = built();
-    std::os::unix::fs::symlink(real, dir.join("real")).unwrap();
-    for name in [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ] {
-        let faulty = real.join("examples/faulty");
+    std::os::unix::fs::symlink(&real, dir.join("real")).unwrap();
+    for name in PROGRAMS {
+        let own = std::env::current_exe().unwrap();
+        let faulty = own.ancestors().nth(2).unwrap().join("examples/faulty");
         let built = faulty.exists();
         assert!(
             built,
@@ -196,12 +201,7 @@ fn copies(place: &Place, name: &str) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
     let real = built();
-    for name in [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ] {
+    for name in PROGRAMS {
         copy(&real.join(name), &dir.join(name));
     }
     dir
@@ -244,7 +244,7 @@ fn upgrade(lasthop: &Running, connections: u64) -> f64 {
 
 /// Upgrades repeatedly with guests under load.
 fn upgrade_under_load(what: &str, workers: u16, guests: GuestConfig) {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(workers));
     let mut gaps = under_traffic(&place, guests, |more| {
         let mut gaps = Vec::new();
@@ -295,7 +295,7 @@ fn packed_queues_in_order_with_three_workers() {
 
 #[test]
 fn an_incompatible_version_is_refused_without_changes() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let cases = [
@@ -303,6 +303,11 @@ fn an_incompatible_version_is_refused_without_changes() {
             "lasthop-control",
             "check",
             "lasthop-control failed its self-check",
+        ),
+        (
+            "lasthop-supervisor",
+            "check",
+            "lasthop-supervisor failed its self-check",
         ),
         ("lasthop", "check", "lasthop failed its self-check"),
         (
@@ -324,12 +329,7 @@ fn an_incompatible_version_is_refused_without_changes() {
             assert!(complaint.contains(expected), "{complaint}");
             more();
         }
-        let all = [
-            "lasthop",
-            "lasthop-control",
-            "lasthop-switch",
-            "lasthop-driver",
-        ];
+        let all = PROGRAMS;
         let dir = version(&place, "format", &all.map(|name| (name, "format")));
         let (_, complaint) = fails(&lasthop, &dir);
         assert!(
@@ -345,7 +345,7 @@ fn an_incompatible_version_is_refused_without_changes() {
 
 #[test]
 fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let file = place.path("lasthop.toml");
@@ -355,14 +355,14 @@ fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
     };
     under_traffic(&place, GuestConfig::default(), |more| {
         std::fs::write(&file, config(1).replace("workers", "wrokers")).unwrap();
-        let (status, complaint) = fails(&lasthop, built());
+        let (status, complaint) = fails(&lasthop, &built());
         assert_eq!(status, Some(2), "{complaint}");
         let expected = refusal(&file, "3:1: switch.wrokers: ");
         assert!(complaint.contains(&expected), "{complaint}");
         assert_eq!(complaint.lines().count(), 1, "{complaint}");
         more();
         std::fs::remove_file(&file).unwrap();
-        let (status, complaint) = fails(&lasthop, built());
+        let (status, complaint) = fails(&lasthop, &built());
         assert_eq!(status, Some(2), "{complaint}");
         let expected = refusal(&file, " expected a file that can be read, found ");
         assert!(complaint.contains(&expected), "{complaint}");
@@ -381,7 +381,7 @@ fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
 
 #[test]
 fn a_configuration_that_can_be_read_only_once_does_not_prevent_an_upgrade() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let pipe = place.path("pipe");
     assert!(
         Command::new("mkfifo")
@@ -402,13 +402,13 @@ fn a_configuration_that_can_be_read_only_once_does_not_prevent_an_upgrade() {
 
 #[test]
 fn a_version_that_fails_is_rolled_back() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let cases = [
         ("lasthop-control", "crash", "the new control ended"),
         ("lasthop-switch", "crash", "the new switch ended"),
-        ("lasthop", "back", "simulated failure"),
+        ("lasthop-supervisor", "back", "simulated failure"),
     ];
     under_traffic(&place, GuestConfig::default().packed(), |more| {
         for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
@@ -434,7 +434,7 @@ fn a_version_that_fails_is_rolled_back() {
 
 #[test]
 fn every_process_is_of_the_new_version() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let supervisor = lasthop.pid("supervisor");
     under_traffic(&place, GuestConfig::default(), |more| {
@@ -443,7 +443,7 @@ fn every_process_is_of_the_new_version() {
             let output = lasthop.prints(&format!("upgrade --to {}", dir.display()));
             assert!(output.contains(": 2 connections kept, "), "{output}");
             more();
-            let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+            let names = ["lasthop-supervisor", "lasthop-control", "lasthop-switch"];
             assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
             assert_eq!(lasthop.pid("supervisor"), supervisor);
         }
@@ -454,14 +454,9 @@ fn every_process_is_of_the_new_version() {
 
 #[test]
 fn to_another_version_and_back() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
-    let all = [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ];
+    let all = PROGRAMS;
     let other = version(&place, "other", &all.map(|name| (name, "version")));
     let new = built().display().to_string();
     under_traffic(&place, GuestConfig::default().packed(), |more| {
@@ -483,7 +478,7 @@ fn to_another_version_and_back() {
 
 #[test]
 fn new_files_are_used_after_an_upgrade_only() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let dir = copies(&place, "installed");
     let mut command = Command::new(dir.join("lasthop"));
     let config_file = place.path("lasthop.toml");
@@ -494,17 +489,12 @@ fn new_files_are_used_after_an_upgrade_only() {
     lasthop.wait_ready();
     // As a package manager does.
     let new = copies(&place, "new");
-    for name in [
-        "lasthop",
-        "lasthop-control",
-        "lasthop-switch",
-        "lasthop-driver",
-    ] {
+    for name in PROGRAMS {
         std::fs::rename(new.join(name), dir.join(name)).unwrap();
     }
     lasthop.kill_and_wait("switch");
     let deleted = |name: &str| dir.join(format!("{name} (deleted)"));
-    let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+    let names = ["lasthop-supervisor", "lasthop-control", "lasthop-switch"];
     assert_eq!(files(&lasthop), names.map(deleted));
     upgrade(&lasthop, 0);
     assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
@@ -513,7 +503,7 @@ fn new_files_are_used_after_an_upgrade_only() {
 
 #[test]
 fn one_at_a_time() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let hangs = version(&place, "hangs", &[("lasthop-switch", "hang")]);
     std::thread::scope(|scope| {
@@ -536,7 +526,7 @@ fn one_at_a_time() {
 
 #[test]
 fn processes_may_die_in_the_middle_of_it() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let rounds = upgrades();
     let names = ["lasthop-switch", "lasthop-control"];
@@ -593,7 +583,7 @@ fn crash_again(lasthop: &Running) -> u32 {
 
 #[test]
 fn crash_counts_survive_an_upgrade() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let mut sender = guest(&place, 1, GuestConfig::default());
     let stop = AtomicBool::new(false);
@@ -666,7 +656,7 @@ fn drivers(lasthop: &Running) -> [(PathBuf, u64); 2] {
 
 #[test]
 fn drivers_are_of_the_new_version_too() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let Some(mut lasthop) = with_drivers(&place) else {
         return;
     };
@@ -698,7 +688,7 @@ fn drivers_are_of_the_new_version_too() {
 
 #[test]
 fn a_faulty_new_driver_is_rolled_back() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let Some(mut lasthop) = with_drivers(&place) else {
         return;
     };

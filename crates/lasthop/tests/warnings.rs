@@ -6,8 +6,6 @@ use rustix::process::Signal;
 use testkit::lasthop::{Place, port};
 use testkit::wait::wait_until;
 
-const LASTHOP: &str = env!("CARGO_BIN_EXE_lasthop");
-
 const MAC: &str = "52:54:00:00:00:01";
 
 fn config(ports: &[&str]) -> String {
@@ -27,7 +25,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn a_duplicate_mac_is_reported_and_logged_once() {
-    let place = Place::new(LASTHOP);
+    let place = Place::new();
     let file = place.path("lasthop.toml").display().to_string();
     let mut check = place.command(&config(&["vm1", "vm2"]));
     let checked = check.arg("--check").output().unwrap();

@@ -1,5 +1,6 @@
 //! Scheduling states of guests: for each of their vCPU threads whether it runs, waits for a core or
-//! sleeps, where, and since when; and for each core of the host whether it idles.
+//! sleeps, where, and since when; and for each core of the host whether it idles, and what it shares
+//! with others ([`topology`]).
 //!
 //! ```text
 //! kernel, at each context switch      `program`  --stores-->  +--------+
@@ -22,6 +23,7 @@ mod region;
 pub mod sample;
 pub mod table;
 pub mod threads;
+pub mod topology;
 pub mod view;
 
 pub use block_events::BlockEvents;

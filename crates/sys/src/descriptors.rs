@@ -35,7 +35,7 @@ pub fn send(
     retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, flags))
 }
 
-/// What was received.
+/// Received bytes and descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Number of bytes; zero at the end of the connection, also if the peer has reset it.

@@ -40,6 +40,7 @@ pub mod packets;
 pub mod precopy;
 pub mod process;
 pub mod procfs;
+pub mod programs;
 pub mod samples;
 pub mod vcpu;
 pub mod wait;

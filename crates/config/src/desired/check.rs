@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use api::v1::{
     CoalescingSpec, DEFAULT_SEGMENT, DesiredState, HelpersSpec, PortKind, PortSpec, SegmentSpec,
     Workers, parse_mac, valid_name,
 };
+use channel::sockets::{RESERVED, climbs, socket_path};
 use policy::MAX_SEGMENTS;
 use port::counters::MAX_PORTS;
 
@@ -15,7 +16,7 @@ use super::device::{device, place_of_interface};
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
 use super::port_security;
-use super::{RESERVED, fdb, limits, mirrors, owner, socket_path};
+use super::{fdb, limits, mirrors, owner};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -270,11 +271,6 @@ fn socket_dirs(dirs: &[String]) -> Result<(), Invalid> {
         Some(i) => Err(at.item(i, expect::SOCKET_DIRS, quoted(&dirs[i]))),
         None => Ok(()),
     }
-}
-
-/// Returns whether a path has a component `..`, whose target the name does not show.
-pub(super) fn climbs(path: &Path) -> bool {
-    path.components().any(|part| part == Component::ParentDir)
 }
 
 /// Checks a socket's path: it names a file, is printable, fits into a socket address, and is not

@@ -1,14 +1,14 @@
 //! Owner and permissions of a port's socket.
 //!
-//! Only the syntax is checked here. The supervisor, which may open files, looks users and groups
-//! up.
+//! Control checks only the syntax. The command line and the supervisor, which may open files, look
+//! users and groups up.
 
-use api::v1::PortSpec;
-use channel::owners::SocketOwner;
+use api::v1::{DesiredState, PortSpec};
+use channel::owners::{self, SocketOwner};
 
 use super::check::{At, quoted};
 use super::device::listens;
-use super::invalid::{Invalid, Place, expect};
+use super::invalid::{Invalid, Place, Why, expect};
 
 /// Maximum length of a name in characters; `useradd` allows 32, directory services more.
 const NAME_MAX: usize = 256;
@@ -38,6 +38,26 @@ pub(super) fn check(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         }
         _ => Ok(()),
     }
+}
+
+/// Looks up the owners of all ports' sockets; this opens files.
+///
+/// # Errors
+/// The first owner that cannot be used.
+pub fn check_owners(desired: &DesiredState) -> Result<(), Invalid> {
+    for (at, port) in desired.ports.iter().enumerate() {
+        if let Err(no) = owners::look_up(&owner_of(port)) {
+            return Err(Invalid {
+                place: Place::Port(at),
+                key: no.key.as_str(),
+                item: None,
+                expected: no.expected,
+                found: no.found,
+                why: Why::Wrong,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Returns owner and permissions of a checked port's socket.

@@ -1,95 +1,51 @@
-//! Directories in which sockets may be. They are restricted because Lasthop binds and connects with
-//! the rights of its supervisor.
-//!
-//! Sockets may be in the runtime directory and in the directories of `[switch] socket_dirs`, and
-//! below these; and in the directories of the absolute paths in the configuration with which
-//! Lasthop was started. This module compares names; the supervisor, which sees the file system,
-//! checks what they lead to.
+//! The directories in which the sockets of a configuration may be; see [`channel::sockets`].
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use api::v1::{DesiredState, PortKind};
+use channel::sockets::Reach;
 use channel::supervision::SocketDir;
 
-use super::check::{At, climbs, quoted};
+use super::check::{At, quoted};
 use super::invalid::{Invalid, Place};
 use super::metrics::MetricsSocket;
-use super::socket_path;
 
-/// See the module.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    runtime_dir: PathBuf,
-    dirs: Vec<SocketDir>,
-}
-
-impl Reach {
-    /// Returns the directories for a checked state at the start.
-    #[must_use]
-    pub fn of(state: &DesiredState, runtime_dir: &Path) -> Self {
-        let dir = |path: &Path, below| SocketDir {
-            path: path.to_string_lossy().into_owned(),
-            below,
-        };
-        let mut dirs = vec![dir(runtime_dir, true)];
-        let more = state.switch.socket_dirs.iter();
-        dirs.extend(more.map(|more| dir(Path::new(more), true)));
-        for (_, socket) in sockets(state) {
-            let parent = Path::new(socket).parent();
-            if let Some(parent) = parent.filter(|parent| parent.is_absolute()) {
-                let dir = dir(parent, false);
-                if !dirs.contains(&dir) {
-                    dirs.push(dir);
-                }
+/// Returns the directories for a checked state at the start.
+#[must_use]
+pub fn reach_of(state: &DesiredState, runtime_dir: &Path) -> Reach {
+    let dir = |path: &Path, below| SocketDir {
+        path: path.to_string_lossy().into_owned(),
+        below,
+    };
+    let mut dirs = vec![dir(runtime_dir, true)];
+    let more = state.switch.socket_dirs.iter();
+    dirs.extend(more.map(|more| dir(Path::new(more), true)));
+    for (_, socket) in sockets(state) {
+        let parent = Path::new(socket).parent();
+        if let Some(parent) = parent.filter(|parent| parent.is_absolute()) {
+            let dir = dir(parent, false);
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
             }
         }
-        Self::new(runtime_dir, dirs)
     }
+    Reach::new(runtime_dir, dirs)
+}
 
-    /// Returns the set of these directories.
-    #[must_use]
-    pub fn new(runtime_dir: &Path, dirs: Vec<SocketDir>) -> Self {
-        Self {
-            runtime_dir: runtime_dir.to_owned(),
-            dirs,
-        }
-    }
-
-    /// Returns the directory at which relative paths start.
-    #[must_use]
-    pub fn runtime_dir(&self) -> &Path {
-        &self.runtime_dir
-    }
-
-    /// Returns the directories.
-    #[must_use]
-    pub fn dirs(&self) -> &[SocketDir] {
-        &self.dirs
-    }
-
-    /// Returns whether a path is in these directories, by its name.
-    #[must_use]
-    pub fn has(&self, socket: &str) -> bool {
-        let path = socket_path(&self.runtime_dir, socket);
-        let dir = path.parent();
-        !climbs(&path) && dir.is_some_and(|dir| self.dirs.iter().any(|own| own.has(dir)))
-    }
-
-    /// Checks that every socket of a state is in these directories.
-    ///
-    /// # Errors
-    /// The first socket that is not.
-    pub fn check(&self, state: &DesiredState) -> Result<(), Invalid> {
-        let mut beyond = sockets(state).filter(|(_, socket)| !self.has(socket));
-        match beyond.next() {
-            Some((at, socket)) => Err(at.wrong(
-                "a path in the runtime directory, or in one that Lasthop was started with; \
-                 further ones are for \
-                 socket_dirs of [switch], and take a restart",
-                quoted(socket),
-            )),
-            None => Ok(()),
-        }
+/// Checks that every socket of a state is in these directories.
+///
+/// # Errors
+/// The first socket that is not.
+pub fn check_reach(reach: &Reach, state: &DesiredState) -> Result<(), Invalid> {
+    let mut beyond = sockets(state).filter(|(_, socket)| !reach.has(socket));
+    match beyond.next() {
+        Some((at, socket)) => Err(at.wrong(
+            "a path in the runtime directory, or in one that Lasthop was started with; \
+             further ones are for \
+             socket_dirs of [switch], and take a restart",
+            quoted(socket),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -128,8 +84,8 @@ mod tests {
     #[test]
     fn sockets_stay_where_lasthop_was_started_with() {
         let start = state(&["/srv/vms"], &["a.sock", "/run/vm/b.sock"]);
-        let reach = Reach::of(&start, Path::new("/run/lasthop"));
-        assert_eq!(reach.check(&start), Ok(()));
+        let reach = reach_of(&start, Path::new("/run/lasthop"));
+        assert_eq!(check_reach(&reach, &start), Ok(()));
         for within in [
             "c.sock",
             "./c.sock",
@@ -159,14 +115,14 @@ mod tests {
 
     #[test]
     fn a_socket_elsewhere_is_an_error_of_its_key() {
-        let reach = Reach::of(&state(&[], &[]), Path::new("/run/lasthop"));
+        let reach = reach_of(&state(&[], &[]), Path::new("/run/lasthop"));
         let beyond = state(&[], &["a.sock", "/srv/a.sock"]);
-        let invalid = reach.check(&beyond).unwrap_err();
+        let invalid = check_reach(&reach, &beyond).unwrap_err();
         assert_eq!((invalid.place, invalid.key), (Place::Port(1), "socket"));
         assert!(invalid.expected.contains("socket_dirs"), "{invalid}");
         let mut metrics = state(&[], &[]);
         metrics.metrics.listen = Some("unix:/srv/m.sock".to_owned());
-        let invalid = reach.check(&metrics).unwrap_err();
+        let invalid = check_reach(&reach, &metrics).unwrap_err();
         assert_eq!((invalid.place, invalid.key), (Place::Metrics, "listen"));
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Numbers in use; see the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Numbers {
     /// Segments by name.
     pub segments: BTreeMap<String, SegmentId>,

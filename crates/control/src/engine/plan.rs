@@ -10,7 +10,8 @@ use super::access::Access;
 use super::numbers::Numbers;
 use super::saved::EncodedChunks;
 use crate::command::Request;
-use config::desired::{Reach, placed, version};
+use channel::sockets::Reach;
+use config::desired::{check_reach, placed, reach_of, version};
 
 /// The state that a change starts from.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +36,7 @@ impl Basis {
     #[must_use]
     pub fn new(desired: DesiredState, runtime_dir: &Path) -> Self {
         Self {
-            reach: Reach::of(&desired, runtime_dir),
+            reach: reach_of(&desired, runtime_dir),
             desired,
             ..Self::default()
         }
@@ -55,7 +56,7 @@ impl Plan {
     /// 412 when the condition does not hold, and any error in the change or in its result.
     pub fn new(basis: &Basis, request: &Request) -> Result<Self, Problem> {
         let after = request.apply_to(&basis.desired, basis.reach.runtime_dir())?;
-        let within = basis.reach.check(&after);
+        let within = check_reach(&basis.reach, &after);
         within.map_err(|beyond| match request.change.port() {
             Some(_) => beyond.to_problem(),
             None => beyond.to_problem_in(None),

@@ -22,8 +22,9 @@ use crate::rule_counts::Count;
 pub(super) use lists::EncodedChunks;
 use lists::Lists;
 
-/// The document in the state file.
+/// The document in the state file. The first one, of the supervisor, has only the desired state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Saved {
     /// The desired state, changes at run time included.
     pub desired: DesiredState,
@@ -76,7 +77,7 @@ impl SavedStation {
 
 impl Saved {
     /// Creates the document of a first start.
-    #[must_use]
+    #[cfg(test)]
     pub fn initial(desired: DesiredState) -> Self {
         Self {
             desired,

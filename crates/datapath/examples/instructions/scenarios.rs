@@ -1,8 +1,8 @@
 //! Scenarios: two guests in this process, their virtio queues, and the switch between them.
 
 use channel::records::Answer;
-use datapath::guest::GuestPort;
-use datapath::switch::Switch;
+use datapath::forward::switch::Switch;
+use datapath::ports::guest::GuestPort;
 use policy::acl::RuleId;
 use policy::port_security::{Macs, PortSecurity, PortSecurityTable};
 use policy::{Action, DECISION_MASK, Program};

@@ -1,7 +1,7 @@
 //! Captures of ports: the session thread allocates the memory and adds the taps to the workers.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use channel::capture::{CaptureCommand, MAX_CAPTURES, Region};
@@ -9,8 +9,8 @@ use channel::switching::SwitchEvent;
 use port::PortId;
 use wire::expression::Filter;
 
-use super::Process;
-use crate::tap::Tap;
+use crate::forward::tap::Tap;
+use crate::worker::workers::Workers;
 
 /// A capture that has not ended.
 #[derive(Debug)]
@@ -25,19 +25,20 @@ pub(super) struct Captures {
     open: BTreeMap<u32, Open>,
 }
 
-impl Process {
-    /// Starts a capture of a port, and sends its memory to control.
-    pub(super) fn capture(&mut self, order: &CaptureCommand) -> Result<(), String> {
-        if !self.ports.contains_key(&order.port) {
-            return Err("no such port".to_owned());
-        }
-        let open = &mut self.captures.open;
+impl Captures {
+    /// Starts a capture. Returns the report to control, and the memory of the capture.
+    pub(super) fn start(
+        &mut self,
+        order: &CaptureCommand,
+        workers: &Workers,
+    ) -> Result<(SwitchEvent, OwnedFd), String> {
+        let open = &mut self.open;
         if open.len() >= MAX_CAPTURES || open.contains_key(&order.id) {
             return Err(format!("there are {} captures already", open.len()));
         }
         let filter = Filter::parse(&order.filter).map_err(|e| e.to_string())?;
         let filter = Arc::new(filter);
-        let threads = self.workers.threads();
+        let threads = workers.threads();
         let (region, file) = Region::create(threads, order.ring).map_err(|e| e.to_string())?;
         let writers = (0..threads).map(|thread| region.writer(thread));
         let writers: Vec<_> = writers
@@ -53,34 +54,33 @@ impl Process {
                 only_drops: order.only_drops,
                 writer,
             };
-            self.workers.on(thread, move |w| w.switch.add_tap(tap));
+            workers.on(thread, move |w| w.switch.add_tap(tap));
         }
         let port = order.port;
-        self.captures.open.insert(order.id, Open { port, region });
+        open.insert(order.id, Open { port, region });
         let report = SwitchEvent::Capture {
             id: order.id,
             threads: threads as u16,
         };
-        self.report(&report, &[file.as_fd()]);
-        Ok(())
+        Ok((report, file))
     }
 
     /// Ends a capture. A capture that has ended before is no error.
-    pub(super) fn end_capture(&mut self, id: u32) {
-        if let Some(open) = self.captures.open.remove(&id) {
-            self.workers.each(move |w| w.switch.remove_tap(id));
+    pub(super) fn end(&mut self, id: u32, workers: &Workers) {
+        if let Some(open) = self.open.remove(&id) {
+            workers.each(move |w| w.switch.remove_tap(id));
             open.region.end();
         }
     }
 
     /// Ends the captures of one port, or all captures.
-    pub(super) fn end_captures(&mut self, of: Option<PortId>) {
-        let open = self.captures.open.iter();
+    pub(super) fn end_all(&mut self, of: Option<PortId>, workers: &Workers) {
+        let open = self.open.iter();
         let matches = |open: &Open| of.is_none_or(|port| port == open.port);
         let ids: Vec<u32> = open
             .filter(|(_, o)| matches(o))
             .map(|(id, _)| *id)
             .collect();
-        ids.into_iter().for_each(|id| self.end_capture(id));
+        ids.into_iter().for_each(|id| self.end(id, workers));
     }
 }

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::Process;
 use super::token::Token;
-use crate::attach::Attachment;
-use crate::crash_record;
+use crate::ports::crash_record;
+use crate::process::attach::Attachment;
 
 /// Dial requests to the supervisor without a reply. Each reply needs room in the link; the
 /// supervisor ends a process whose link is full.
@@ -200,14 +200,14 @@ impl Process {
     }
 
     pub(super) fn next_dial(&self) -> Option<Instant> {
-        if self.saved.waits() || self.room_for_dials() == 0 {
+        if self.sessions.saved.waits() || self.room_for_dials() == 0 {
             return None;
         }
         self.ports.values().filter_map(Attachment::dial_at).min()
     }
 
     pub(super) fn dial_due(&mut self) {
-        if self.saved.waits() {
+        if self.sessions.saved.waits() {
             return;
         }
         let (now, room) = (Instant::now(), self.room_for_dials());
@@ -226,5 +226,20 @@ impl Process {
     fn room_for_dials(&self) -> usize {
         let open = self.ports.values().filter(|port| port.is_dialing());
         MAX_PENDING_DIALS.saturating_sub(open.count())
+    }
+
+    /// Sets the only user who may connect to a port, or removes the restriction. The port may not
+    /// exist yet. A connection of another user is ended.
+    pub(super) fn set_peer(&mut self, id: PortId, user: Option<u32>) -> Result<(), String> {
+        if id.0 as usize >= port::counters::MAX_PORTS {
+            return Err("no such port".into());
+        }
+        match user {
+            Some(user) => self.peers.insert(id, user),
+            None => self.peers.remove(&id),
+        };
+        self.disconnect_other_user(id);
+        self.report_phase(id);
+        Ok(())
     }
 }

@@ -8,10 +8,8 @@ use channel::flows::{CachedFlow, FlowDumpRequest, FoundFlow, MAX_KEYS};
 use channel::records::key_from_words;
 use channel::switching::SwitchEvent;
 
-use super::Process;
-use super::sweeps::Progress;
-use crate::flow_table::TopFlows;
-use crate::revalidator::FlowSweep;
+use crate::worker::workers::Workers;
+use flow_table::TopFlows;
 
 /// Flows in one message.
 const FLOWS_PER_REPORT: usize = 256;
@@ -50,41 +48,35 @@ impl MergedFlows {
     }
 }
 
-impl Process {
-    /// Looks up these keys in the flow caches of all workers, and reports the flows.
-    pub(super) fn find_flows(&mut self, keys: Vec<[u64; 8]>) -> Result<(), String> {
-        if keys.len() > MAX_KEYS {
-            return Err(format!("{} keys are too many", keys.len()));
-        }
-        let keys: Vec<_> = keys.iter().map(key_from_words).collect();
-        let by_worker = self.workers.each(move |w| {
-            let now = w.now();
-            let flows = keys.iter().map(|key| w.switch.flows.peek(key, now));
-            flows.collect::<Vec<_>>()
-        });
-        let mut found = Vec::new();
-        for (worker, flows) in by_worker.into_iter().enumerate() {
-            for (question, flow) in flows.into_iter().enumerate() {
-                found.extend(flow.map(|flow| FoundFlow {
-                    question: question as u16,
-                    worker: worker as u16,
-                    flow,
-                }));
-            }
-        }
-        self.report(&SwitchEvent::Found(found), &[]);
-        Ok(())
+/// Looks up these keys in the flow caches of all workers. Returns the report to control.
+pub(super) fn find_flows(workers: &Workers, keys: &[[u64; 8]]) -> Result<SwitchEvent, String> {
+    if keys.len() > MAX_KEYS {
+        return Err(format!("{} keys are too many", keys.len()));
     }
+    let keys: Vec<_> = keys.iter().map(key_from_words).collect();
+    let by_worker = workers.each(move |w| {
+        let now = w.now();
+        let flows = keys.iter().map(|key| w.switch.flows.peek(key, now));
+        flows.collect::<Vec<_>>()
+    });
+    let mut found = Vec::new();
+    for (worker, flows) in by_worker.into_iter().enumerate() {
+        for (question, flow) in flows.into_iter().enumerate() {
+            found.extend(flow.map(|flow| FoundFlow {
+                question: question as u16,
+                worker: worker as u16,
+                flow,
+            }));
+        }
+    }
+    Ok(SwitchEvent::Found(found))
+}
 
-    /// Starts a dump of the busiest flows of all workers.
-    pub(super) fn dump_top_flows(&mut self, number: u64, desired: FlowDumpRequest) -> Progress {
-        self.begin(number, None, FlowSweep::TopFlows(desired))
-    }
-
-    pub(super) fn report_flows(&mut self, number: u64, flows: Option<MergedFlows>) {
-        let flows = flows.map(MergedFlows::into_flows).unwrap_or_default();
-        for some in flows.chunks(FLOWS_PER_REPORT) {
-            self.report(&SwitchEvent::Flows(number, some.to_vec()), &[]);
-        }
-    }
+/// Returns the reports of a dump of flows.
+pub(super) fn reports(number: u64, flows: Option<MergedFlows>) -> Vec<SwitchEvent> {
+    let flows = flows.map(MergedFlows::into_flows).unwrap_or_default();
+    let chunks = flows.chunks(FLOWS_PER_REPORT);
+    chunks
+        .map(|some| SwitchEvent::Flows(number, some.to_vec()))
+        .collect()
 }

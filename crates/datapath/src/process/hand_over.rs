@@ -25,9 +25,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use channel::supervision::SupervisorRequest;
+use port::PortId;
 use rustix::event::PollFlags;
 
 use super::Process;
+use crate::ports::crash_record;
 
 /// Time to wait for the decisions of open upcalls, milliseconds. Control runs, so they arrive soon.
 const UPCALL_TIMEOUT: Duration = Duration::from_millis(20);
@@ -35,6 +37,12 @@ const UPCALL_TIMEOUT: Duration = Duration::from_millis(20);
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Time after which open upcalls are sent again, milliseconds: the ring may have been full.
 const RESEND_TIMEOUT: Duration = Duration::from_millis(4);
+
+/// Time for which a port whose pending frames fill their limit keeps further frames in its queue,
+/// milliseconds.
+const PENDING_FRAMES_TIMEOUT_MS: u64 = 500;
+/// Time for which connections are restored in a row, milliseconds.
+const RESTORE_BUDGET: Duration = Duration::from_millis(50);
 
 impl Process {
     /// Stops serving all queues, for the next switch process.
@@ -85,15 +93,15 @@ impl Process {
     /// Continues all saved connections: the previous switch process is quiesced, and its saved
     /// sessions are complete.
     pub(super) fn take_over(&mut self) -> io::Result<()> {
-        if !self.saved.waits() {
+        if !self.sessions.saved.waits() {
             return Ok(());
         }
         for port in self.ports.values_mut() {
-            if let Some(saved) = self.saved.claim(port.config()) {
+            if let Some(saved) = self.sessions.saved.claim(port.config()) {
                 port.set_saved(saved);
             }
         }
-        self.saved.stop_waiting();
+        self.sessions.saved.stop_waiting();
         self.restore_all();
         let open = self.ports.values().filter(|port| port.socket().is_some());
         let connections = open.count() as u32;
@@ -105,5 +113,74 @@ impl Process {
         }
         self.supervisor
             .send(&SupervisorRequest::Serving { at_ns, connections }, &[])
+    }
+
+    /// Starts to restore the saved connections: control has added all ports and published the
+    /// program.
+    pub(super) fn restore_connections(&mut self) {
+        if !self.sessions.saved.is_taking_over() || self.sessions.saved.waits() {
+            return;
+        }
+        // Frames of a guest that is served before its peer is restored would be lost.
+        self.workers.quiesce();
+        self.workers.each(|w| {
+            w.switch
+                .enable_backpressure(w.now(), PENDING_FRAMES_TIMEOUT_MS)
+        });
+        for id in self.sessions.saved.finish() {
+            if self
+                .ports
+                .get(&id)
+                .is_none_or(|port| port.socket().is_none())
+            {
+                self.sessions.store.drop_session(id);
+            }
+        }
+        self.sessions.saved.waiting = self.ports.keys().copied().collect();
+        self.restore_due();
+    }
+
+    /// Restores connections for a bounded time, so that other descriptors are served.
+    pub(super) fn restore_due(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < RESTORE_BUDGET
+            && let Some(id) = self.sessions.saved.waiting.pop_front()
+        {
+            self.restore_port(id);
+        }
+        if self.sessions.saved.waiting.is_empty() {
+            self.workers.resume();
+        }
+    }
+
+    /// Restores all connections without a time limit: no other process serves them.
+    pub(super) fn restore_all(&mut self) {
+        self.restore_connections();
+        while self.next_restore().is_some() {
+            self.restore_due();
+        }
+    }
+
+    fn restore_port(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id).filter(|p| p.awaits_restore()) else {
+            return;
+        };
+        let served = crash_record::serve(Some(id));
+        port.restore(&self.workers);
+        drop(served);
+        self.disconnect_other_user(id);
+        if let Some(port) = self.ports.get(&id)
+            && let Err(error) = self.watch_listener(id, port)
+        {
+            tracing::error!("watching a listening socket failed: {error}");
+        }
+        self.watch(id);
+        // epoll is level-triggered: it reports a message in the socket, but no reply in the pipe.
+        self.serve_connection(id);
+    }
+
+    /// The time to restore more connections: now, if there are any.
+    pub(super) fn next_restore(&self) -> Option<Instant> {
+        (!self.sessions.saved.waiting.is_empty()).then(Instant::now)
     }
 }

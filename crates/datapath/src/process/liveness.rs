@@ -3,9 +3,7 @@
 //! The session thread replies when every worker has acknowledged a probe, that is, has done its
 //! earlier jobs. It does not block on a worker. While the switch is quiesced, it replies at once.
 
-use channel::supervision::SupervisorRequest;
-
-use super::Process;
+use crate::worker::workers::Workers;
 
 /// The probe of one ping.
 #[derive(Debug, Default)]
@@ -14,28 +12,16 @@ pub(super) struct Liveness {
     pending_acks: usize,
 }
 
-impl Process {
+impl Liveness {
     /// Probes all workers for a ping of the supervisor.
-    pub(super) fn probe(&mut self) {
-        if self.quiesced {
-            // Notices of workers are not read while the switch is quiesced.
-            return self.send_heartbeat();
-        }
-        self.liveness.pending_acks = self.workers.threads();
-        self.workers.probe();
+    pub(super) fn probe(&mut self, workers: &Workers) {
+        self.pending_acks = workers.threads();
+        workers.probe();
     }
 
-    /// Counts the acknowledgement of a worker. The last one is reported to the supervisor.
-    pub(super) fn worker_acked(&mut self) {
-        self.liveness.pending_acks = self.liveness.pending_acks.saturating_sub(1);
-        if self.liveness.pending_acks == 0 {
-            self.send_heartbeat();
-        }
-    }
-
-    fn send_heartbeat(&self) {
-        if let Err(error) = self.supervisor.send(&SupervisorRequest::Heartbeat, &[]) {
-            tracing::warn!("sending to the supervisor failed: {error}");
-        }
+    /// Counts the acknowledgement of a worker. Returns whether it was the last one.
+    pub(super) fn worker_acked(&mut self) -> bool {
+        self.pending_acks = self.pending_acks.saturating_sub(1);
+        self.pending_acks == 0
     }
 }

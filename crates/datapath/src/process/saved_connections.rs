@@ -12,22 +12,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
 
 use channel::keeping::{ConnectionRecord, SOCKET};
 use channel::switching::PortConfig;
 use port::PortId;
 use virtio::vhost_user::hang_up;
 
-use super::Process;
-use crate::attach::SavedConnection;
-use crate::crash_record;
-
-/// Time for which a port whose pending frames fill their limit keeps further frames in its queue,
-/// milliseconds.
-const PENDING_FRAMES_TIMEOUT_MS: u64 = 500;
-/// Time for which connections are restored in a row, milliseconds.
-const RESTORE_BUDGET: Duration = Duration::from_millis(50);
+use crate::process::attach::SavedConnection;
 
 /// Saved connections from the supervisor that no port has claimed yet.
 #[derive(Debug)]
@@ -40,7 +31,7 @@ pub(super) struct SavedConnections {
     /// Ports whose record is malformed, or whose connection does not fit.
     refused: Vec<PortId>,
     /// Ports whose connections are to be restored now.
-    waiting: VecDeque<PortId>,
+    pub(super) waiting: VecDeque<PortId>,
 }
 
 impl SavedConnections {
@@ -110,7 +101,7 @@ impl SavedConnections {
     }
 
     /// Ends the take-over, and the connections that no port has claimed; returns their ports.
-    fn finish(&mut self) -> Vec<PortId> {
+    pub(super) fn finish(&mut self) -> Vec<PortId> {
         self.taking_over = false;
         self.files.clear();
         let mut over = std::mem::take(&mut self.refused);
@@ -119,76 +110,5 @@ impl SavedConnections {
             over.push(port);
         }
         over
-    }
-}
-
-impl Process {
-    /// Starts to restore the saved connections: control has added all ports and published the
-    /// program.
-    pub(super) fn restore_connections(&mut self) {
-        if !self.saved.is_taking_over() || self.saved.waits() {
-            return;
-        }
-        // Frames of a guest that is served before its peer is restored would be lost.
-        self.workers.quiesce();
-        self.workers.each(|w| {
-            w.switch
-                .enable_backpressure(w.now(), PENDING_FRAMES_TIMEOUT_MS)
-        });
-        for id in self.saved.finish() {
-            if self
-                .ports
-                .get(&id)
-                .is_none_or(|port| port.socket().is_none())
-            {
-                self.store.drop_session(id);
-            }
-        }
-        self.saved.waiting = self.ports.keys().copied().collect();
-        self.restore_due();
-    }
-
-    /// Restores connections for a bounded time, so that other descriptors are served.
-    pub(super) fn restore_due(&mut self) {
-        let began = Instant::now();
-        while began.elapsed() < RESTORE_BUDGET
-            && let Some(id) = self.saved.waiting.pop_front()
-        {
-            self.restore_port(id);
-        }
-        if self.saved.waiting.is_empty() {
-            self.workers.resume();
-        }
-    }
-
-    /// Restores all connections without a time limit: no other process serves them.
-    pub(super) fn restore_all(&mut self) {
-        self.restore_connections();
-        while self.next_restore().is_some() {
-            self.restore_due();
-        }
-    }
-
-    fn restore_port(&mut self, id: PortId) {
-        let Some(port) = self.ports.get_mut(&id).filter(|p| p.awaits_restore()) else {
-            return;
-        };
-        let served = crash_record::serve(Some(id));
-        port.restore(&self.workers);
-        drop(served);
-        self.disconnect_other_user(id);
-        if let Some(port) = self.ports.get(&id)
-            && let Err(error) = self.watch_listener(id, port)
-        {
-            tracing::error!("watching a listening socket failed: {error}");
-        }
-        self.watch(id);
-        // epoll is level-triggered: it reports a message in the socket, but no reply in the pipe.
-        self.serve_connection(id);
-    }
-
-    /// The time to restore more connections: now, if there are any.
-    pub(super) fn next_restore(&self) -> Option<Instant> {
-        (!self.saved.waiting.is_empty()).then(Instant::now)
     }
 }

@@ -2,18 +2,15 @@
 //! session thread serves others meanwhile. A command is done when every worker has finished.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use channel::rules::RuleUse;
 use channel::switching::{Station, StationUse, SwitchEvent};
 use policy::acl::RuleId;
-use policy::port_security::Bindings;
-use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
 
-use super::Process;
-use super::flows::MergedFlows;
-use crate::revalidator::{Finished, FlowSweep, Known, note_uses};
+use super::flows::{self, MergedFlows};
+use crate::forward::revalidator::{Finished, FlowSweep, note_uses};
+use crate::worker::workers::Workers;
 
 /// Stations in one message.
 const STATIONS_PER_REPORT: usize = 4096;
@@ -61,89 +58,21 @@ impl PendingSweeps {
     pub(super) fn is_leaving(&self, port: PortId) -> bool {
         self.open.values().any(|open| open.leaving == Some(port))
     }
-}
 
-impl Process {
-    /// Finds the learned stations whose flows were used within this time, and reports each once.
-    pub(super) fn sweep_stations(&mut self, number: u64, within_ms: u32) -> Progress {
-        self.begin(number, None, FlowSweep::Stations { within_ms })
-    }
-
-    /// Reports the counters of rules and resets them.
-    pub(super) fn count_rules(&mut self, number: u64) -> Progress {
-        self.begin(number, None, FlowSweep::CountRules)
-    }
-
-    /// Removes the flows that would be decided differently with these stations and bindings.
-    pub(super) fn check_flows(
-        &mut self,
-        number: u64,
-        stations: &[Station],
-        bound: &[(PortId, Bindings)],
-    ) -> Progress {
-        let known = Arc::new(Known::new(stations, bound));
-        self.begin(number, None, FlowSweep::Check(known))
-    }
-
-    /// Removes a port from all workers, with all flows from and to it.
-    pub(super) fn remove_from_workers(&mut self, number: u64, id: PortId) -> Progress {
-        self.workers.each(move |w| {
-            let now = w.now();
-            w.switch.remove_port(id, now);
-        });
-        self.begin(number, Some(id), FlowSweep::Settle)
-    }
-
-    /// Sends a program to all workers, and removes the flows that it may decide differently.
-    pub(super) fn change_program(
-        &mut self,
-        number: u64,
-        program: Program,
-        outdated: Option<Outdated>,
-    ) -> Progress {
-        let outdated = outdated.unwrap_or_else(|| self.all_with_access_lists(&program));
-        let forgets = !outdated.is_empty();
-        self.workers.each(move |w| {
-            let now = w.now();
-            w.switch
-                .change_program(program.clone(), outdated.clone(), now);
-        });
-        self.restore_connections();
-        if forgets {
-            self.begin(number, None, FlowSweep::Settle)
-        } else {
-            Progress::Done
-        }
-    }
-
-    /// Returns all ports and segments, if the old or the new program has access lists.
-    fn all_with_access_lists(&self, program: &Program) -> Outdated {
-        let asked = self
-            .workers
-            .first(|w| w.switch.program().filters_anywhere());
-        if asked || program.filters_anywhere() {
-            Outdated {
-                ports: self.ports.keys().copied().collect(),
-                segments: (0..MAX_SEGMENTS as u16).map(SegmentId).collect(),
-            }
-        } else {
-            Outdated::default()
-        }
-    }
-
+    /// Starts a sweep on all workers. `leaving`: the port that is being removed.
     pub(super) fn begin(
         &mut self,
         number: u64,
         leaving: Option<PortId>,
         sweep: FlowSweep,
+        workers: &Workers,
     ) -> Progress {
-        let PendingSweeps { last_ticket, open } = &mut self.sweeps;
-        *last_ticket += 1;
-        let ticket = *last_ticket;
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
         let pending = PendingSweep {
             number: Some(number),
             leaving,
-            left: self.workers.threads(),
+            left: workers.threads(),
             stations: HashMap::new(),
             flows: match &sweep {
                 FlowSweep::TopFlows(desired) => Some(MergedFlows::new(*desired)),
@@ -151,62 +80,47 @@ impl Process {
             },
             rules: HashMap::new(),
         };
-        open.insert(ticket, pending);
-        self.workers
-            .post_each(move |w| w.switch.begin(ticket, sweep.clone()));
+        self.open.insert(ticket, pending);
+        workers.post_each(move |w| w.switch.begin(ticket, sweep.clone()));
         Progress::Started
     }
 
-    /// Merges the result of one worker. The last one completes the command.
-    pub(super) fn sweep_finished(&mut self, finished: Finished) {
-        let Finished {
-            ticket,
-            stations,
-            busiest,
-            rules,
-        } = finished;
-        let Some(open) = self.sweeps.open.get_mut(&ticket) else {
-            return;
-        };
-        let uses = stations.into_iter();
+    /// Merges the result of one worker. The last one completes the command: returns its number and
+    /// the reports to control.
+    pub(super) fn merge(&mut self, finished: Finished) -> Option<(u64, Vec<SwitchEvent>)> {
+        let open = self.open.get_mut(&finished.ticket)?;
+        let uses = finished.stations.into_iter();
         let uses = uses.map(|(station, idle_ms)| StationUse { station, idle_ms });
         note_uses(&mut open.stations, uses);
-        if let (Some(flows), Some(busiest)) = (&mut open.flows, busiest) {
+        if let (Some(flows), Some(busiest)) = (&mut open.flows, finished.busiest) {
             flows.add(busiest);
         }
-        for uses in rules {
+        for uses in finished.rules {
             let all = open.rules.entry(uses.rule);
             all.and_modify(|all| all.add(&uses)).or_insert(uses);
         }
         open.left -= 1;
         if open.left > 0 {
-            return;
+            return None;
         }
-        let done = self.sweeps.open.remove(&ticket);
-        if let Some(open) = done
-            && let Some(number) = open.number
-        {
-            self.report_stations(open.stations);
-            self.report_flows(number, open.flows);
-            self.report_rules(open.rules);
-            self.done(number, None);
-        }
+        let open = self.open.remove(&finished.ticket)?;
+        let number = open.number?;
+        Some((number, open.reports(number)))
     }
+}
 
-    fn report_stations(&mut self, stations: HashMap<Station, u32>) {
-        let uses = stations.into_iter();
+impl PendingSweep {
+    fn reports(self, number: u64) -> Vec<SwitchEvent> {
+        let uses = self.stations.into_iter();
         let uses: Vec<_> = uses
             .map(|(station, idle_ms)| StationUse { station, idle_ms })
             .collect();
-        for some in uses.chunks(STATIONS_PER_REPORT) {
-            self.report(&SwitchEvent::Stations(some.to_vec()), &[]);
-        }
-    }
-
-    fn report_rules(&mut self, rules: HashMap<RuleId, RuleUse>) {
-        let uses: Vec<_> = rules.into_values().collect();
-        for some in uses.chunks(RULES_PER_REPORT) {
-            self.report(&SwitchEvent::Rules(some.to_vec()), &[]);
-        }
+        let stations = uses.chunks(STATIONS_PER_REPORT);
+        let stations = stations.map(|some| SwitchEvent::Stations(some.to_vec()));
+        let rules: Vec<_> = self.rules.into_values().collect();
+        let rules = rules.chunks(RULES_PER_REPORT);
+        let rules = rules.map(|some| SwitchEvent::Rules(some.to_vec()));
+        let flows = flows::reports(number, self.flows);
+        stations.chain(flows).chain(rules).collect()
     }
 }

@@ -9,7 +9,7 @@ use wire::MacAddr;
 use wire::build::{PacketBuilder, TcpFields};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
-use crate::reject::PER_SECOND;
+use crate::forward::reject::PER_SECOND;
 
 /// Ports 2 and 3 receive nothing that a list does not allow.
 const NOTHING: &str = "

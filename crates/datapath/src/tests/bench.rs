@@ -20,9 +20,9 @@ use testkit::net::NetHeader;
 use virtio::features::Features;
 use wire::MacAddr;
 
-use crate::guest::header;
-use crate::revalidator::{FlowSweep, Known};
-use crate::switch::{Switch, UpcallSink};
+use crate::forward::revalidator::{FlowSweep, Known};
+use crate::forward::switch::{Switch, UpcallSink};
+use crate::ports::guest::header;
 
 pub(super) const BLUE: SegmentId = SegmentId(1);
 pub(super) const RED: SegmentId = SegmentId(2);

@@ -10,7 +10,7 @@ use wire::flow::FlowKey;
 use wire::{EtherType, MacAddr};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
-use crate::flow_table::FLOWS_PER_PART;
+use flow_table::FLOWS_PER_PART;
 
 /// Returns a program with ports 1 and 3 in blue, and port 2 in `two`.
 fn program(epoch: u64, two: SegmentId) -> Program {

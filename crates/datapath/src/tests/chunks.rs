@@ -18,9 +18,8 @@ use wire::MacAddr;
 use wire::expression::Filter;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::switch::chunk::{Chunk, RecentUpcalls};
-use crate::switch::{Switch, UpcallSink};
-use crate::tap::Tap;
+use crate::forward::switch::{Chunk, RecentUpcalls, Switch, UpcallSink};
+use crate::forward::tap::Tap;
 
 const SENDER: PortId = PortId(1);
 const RECEIVER: PortId = PortId(2);

@@ -6,7 +6,7 @@ use testkit::net::NetHeader;
 use virtio::features::Features;
 use wire::segment::GsoKind;
 
-use crate::guest::header::{accepts, decode, encode};
+use crate::ports::guest::header::{accepts, decode, encode};
 
 const HOST: [u64; 5] = [
     bits::CSUM,

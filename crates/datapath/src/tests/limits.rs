@@ -5,7 +5,7 @@ use port::{DropReason, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
 
 use super::bench::{BLUE, Bench};
-use crate::limits::PortLimits;
+use crate::forward::limits::PortLimits;
 
 /// Frames of each kind in a batch.
 const FRAMES: usize = 20;

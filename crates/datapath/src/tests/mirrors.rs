@@ -11,9 +11,9 @@ use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp, vlan_tagg
 use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED};
-use crate::mirror::Mirror;
-use crate::pending_upcalls::UPCALL_TIMEOUT_MS;
-use crate::tap::Tap;
+use crate::forward::mirror::Mirror;
+use crate::forward::pending_upcalls::UPCALL_TIMEOUT_MS;
+use crate::forward::tap::Tap;
 
 /// Destination of all copies, in a segment of its own.
 const PROBE: u32 = 7;

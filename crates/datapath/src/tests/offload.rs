@@ -18,7 +18,7 @@ use wire::vlan::CAP;
 use wire::{EtherType, FrameClass, MacAddr, VlanTci};
 
 use super::bench::{BLUE, Bench, Move::*, offload};
-use crate::offload::{Delivered, Fitter, check};
+use crate::ports::offload::{Delivered, Fitter, check};
 
 fn checked(frame: &[u8], mut offload: Offload) -> Result<Offload, DropReason> {
     let headers = &frame[..frame.len().min(CAP)];

@@ -8,7 +8,7 @@ use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 use wire::vlan::HeaderBuf;
 
-use crate::pending_upcalls::{
+use crate::forward::pending_upcalls::{
     Admission, BYTES_PER_PORT, FRAMES_PER_PORT, PendingFrame, PendingUpcalls, UPCALL_TIMEOUT_MS,
     UPCALLS_PER_PORT,
 };

@@ -11,8 +11,8 @@ use wire::build::PacketBuilder;
 use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*};
-use crate::pending_upcalls::{FRAMES_PER_PORT, UPCALLS_PER_PORT};
-use crate::tap::Tap;
+use crate::forward::pending_upcalls::{FRAMES_PER_PORT, UPCALLS_PER_PORT};
+use crate::forward::tap::Tap;
 
 /// An access list looks at ports for one address only, so that whole headers are parsed.
 const DEEP: &str = "

@@ -10,7 +10,7 @@ use port::{Accepts, Batch, DropReason, Outgoing, Port, PortId};
 use testkit::packets::{BROADCAST, Flow, mac, udp_super};
 
 use super::bench::{BLUE, Bench, offload};
-use crate::switch::{Switch, UpcallSink};
+use crate::forward::switch::{Switch, UpcallSink};
 
 /// Port that drops all frames behind the first ones.
 #[derive(Default)]

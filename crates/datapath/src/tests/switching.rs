@@ -13,7 +13,7 @@ use testkit::packets::{
 };
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED, encoded};
-use crate::pending_upcalls::{FRAMES_PER_PORT, UPCALL_TIMEOUT_MS};
+use crate::forward::pending_upcalls::{FRAMES_PER_PORT, UPCALL_TIMEOUT_MS};
 
 /// Returns a numbered frame from test guest `a` to test guest `b`.
 fn frame(a: u8, b: u8, n: u8) -> Vec<u8> {
@@ -509,7 +509,7 @@ fn a_check_removes_outdated_flows_only() {
 #[test]
 fn a_rule_for_many_flows_keeps_later_answers_waiting() {
     let mut bench = known();
-    let stations = 3 * crate::flow_table::FLOWS_PER_PART as u32;
+    let stations = 3 * flow_table::FLOWS_PER_PART as u32;
     let source = |n: u32| {
         let [_, b, c, d] = n.to_be_bytes();
         [0x0a, 0, 0, b, c, d]

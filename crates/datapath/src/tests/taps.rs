@@ -10,8 +10,8 @@ use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp, vlan_tagg
 use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*};
-use crate::pending_upcalls::UPCALL_TIMEOUT_MS;
-use crate::tap::Tap;
+use crate::forward::pending_upcalls::UPCALL_TIMEOUT_MS;
+use crate::forward::tap::Tap;
 
 /// Frame of a capture.
 type Got = (Way, Option<DropReason>, Vec<u8>);

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use port::{BATCH, BatchLimit, Port, PortId};
 
-use crate::switch::{Switch, UpcallSink};
+use crate::forward::switch::{Switch, UpcallSink};
 
 /// The weight of a port without a configured one.
 const WEIGHT: u16 = channel::switching::WEIGHT;

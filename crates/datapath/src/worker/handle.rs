@@ -8,10 +8,10 @@ use channel::keeping::ThreadSlot;
 use port::PortId;
 
 use super::Worker;
-use crate::crash_record;
-use crate::guest::GuestFault;
-use crate::idle::helper::Helper;
-use crate::revalidator::Finished;
+use crate::forward::revalidator::Finished;
+use crate::ports::crash_record;
+use crate::ports::guest::GuestFault;
+use crate::worker::idle::helper::Helper;
 
 pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 

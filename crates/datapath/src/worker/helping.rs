@@ -10,113 +10,52 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use channel::cores::CoreFacts;
-use channel::supervision::HelpersConfig;
-
 use super::{TICK_INTERVAL, Worker, WorkerHandle, millis, nanos};
-use crate::idle::boost::Boost;
-use crate::idle::handoff::{HandoffSlots, Next, Reason, SLOTS};
-use crate::idle::helper::{Cores, Helper, Helpers, Hysteresis, Unknown, register_waiter};
-use crate::idle::system::Thread;
-use crate::idle::topology::Topology;
-use crate::idle::worth::FrameLengths;
-use crate::switch::chunk::{Chunk, RecentUpcalls};
-use crate::{crash_record, watchdog};
+use crate::forward::switch::{Chunk, RecentUpcalls};
+use crate::ports::{crash_record, watchdog};
+use crate::worker::idle::boost::Boost;
+use crate::worker::idle::handoff::{HandoffSlots, Next, Reason, SLOTS};
+use crate::worker::idle::helper::{Help, Helper, Helpers, Hysteresis, desired, register_waiter};
+use crate::worker::idle::system::Thread;
+use crate::worker::idle::worth::FrameLengths;
 
-/// Largest number of helpers: the worker's number in an upcall is a byte, and the thread slots are
-/// limited.
-const MAX_HELPERS: usize = 64;
-
-/// The settings of helpers at their start.
-pub struct Help {
-    /// The configuration.
-    pub settings: HelpersConfig,
-    /// The host's cores.
-    pub topology: Topology,
-    /// The states of the cores, where the kernel does not report them.
-    pub cores: Box<dyn Cores>,
-    /// For tests on machines without idle cores: helpers are ordinary threads, and every pair with
-    /// frames is assigned.
-    pub eager: bool,
-}
-
-impl Help {
-    /// Returns settings without helpers.
-    #[must_use]
-    pub fn none() -> Self {
-        Self::new(HelpersConfig::default(), Vec::new())
-    }
-
-    /// Returns settings by the configuration, for cores of unknown states.
-    #[must_use]
-    pub fn new(settings: HelpersConfig, cores: Vec<CoreFacts>) -> Self {
-        Self {
-            settings,
-            topology: Topology::new(cores),
-            cores: Box::new(Unknown),
-            eager: false,
-        }
-    }
-
-    /// Starts one helper on each desired core, and makes them known to the workers of `handles`.
-    /// `worker` prepares the thread of a number, counted with the workers.
-    pub(super) fn start(
-        self,
-        handles: &mut Vec<WorkerHandle>,
-        worker: impl Fn(usize) -> io::Result<(Worker, WorkerHandle)>,
-    ) -> io::Result<Arc<Helpers>> {
-        let mut list = Vec::new();
-        let workers = handles.len();
-        for core in desired(&self.settings, &self.topology) {
-            let (worker, handle) = worker(handles.len())?;
-            match spawn(worker, handle, core, &self) {
-                Ok((handle, helper)) => {
-                    handles.push(handle);
-                    list.push(helper);
-                }
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    tracing::warn!("no helpers: RLIMIT_NICE is below 20 ({error})");
-                    break;
-                }
-                Err(error) => tracing::warn!("no helper on core {core}: {error}"),
+/// Starts one helper on each desired core, and makes them known to the workers of `handles`.
+/// `worker` prepares the thread of a number, counted with the workers.
+pub(super) fn start(
+    help: Help,
+    handles: &mut Vec<WorkerHandle>,
+    worker: impl Fn(usize) -> io::Result<(Worker, WorkerHandle)>,
+) -> io::Result<Arc<Helpers>> {
+    let mut list = Vec::new();
+    let workers = handles.len();
+    for core in desired(&help.settings, &help.topology) {
+        let (worker, handle) = worker(handles.len())?;
+        match spawn(worker, handle, core, &help) {
+            Ok((handle, helper)) => {
+                handles.push(handle);
+                list.push(helper);
             }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::warn!("no helpers: RLIMIT_NICE is below 20 ({error})");
+                break;
+            }
+            Err(error) => tracing::warn!("no helper on core {core}: {error}"),
         }
-        let any = !list.is_empty();
-        let helpers = Arc::new(Helpers::new(list, self));
-        for (number, handle) in handles.iter().enumerate().filter(|_| any) {
-            let helpers = Arc::clone(&helpers);
-            handle.call(move |w| {
-                if number < workers {
-                    w.set_helpers(helpers)
-                } else {
-                    register_waiter(helpers)
-                }
-            });
-        }
-        register_waiter(Arc::clone(&helpers));
-        Ok(helpers)
     }
-}
-
-impl std::fmt::Debug for Help {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Help")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
+    let any = !list.is_empty();
+    let helpers = Arc::new(Helpers::new(list, help));
+    for (number, handle) in handles.iter().enumerate().filter(|_| any) {
+        let helpers = Arc::clone(&helpers);
+        handle.call(move |w| {
+            if number < workers {
+                w.assignments.set_helpers(helpers)
+            } else {
+                register_waiter(helpers)
+            }
+        });
     }
-}
-
-/// Returns the cores that get a helper: the allowed ones, and of them the listed ones, if any are
-/// listed.
-fn desired(settings: &HelpersConfig, topology: &Topology) -> Vec<u16> {
-    if !settings.enabled {
-        return Vec::new();
-    }
-    let listed = |core: &u16| settings.cores.is_empty() || settings.cores.contains(core);
-    let allowed = topology.cores().iter().filter(|facts| facts.allowed);
-    let mut cores: Vec<_> = allowed.map(|facts| facts.core).filter(listed).collect();
-    cores.truncate(MAX_HELPERS);
-    cores
+    register_waiter(Arc::clone(&helpers));
+    Ok(helpers)
 }
 
 /// The thread's side of a [`Helper`].
@@ -145,8 +84,8 @@ pub(super) fn spawn(
 ) -> io::Result<(WorkerHandle, Arc<Helper>)> {
     let hysteresis = Duration::from_micros(help.settings.hysteresis_us.into());
     let lowest = !help.eager;
-    worker.assignments.helps = true;
-    let bell = worker.inbox_bell.clone();
+    worker.pacing.helps = true;
+    let bell = worker.events.inbox_bell.clone();
     let (reply, result) = mpsc::sync_channel(1);
     std::thread::Builder::new()
         .name(format!("helper {core}"))
@@ -202,11 +141,12 @@ impl Worker {
         }
         let assigned = self.serve_assigned(own);
         self.control.ring_bell();
-        let now = self.started.elapsed();
-        if now.saturating_sub(self.last_tick) >= TICK_INTERVAL {
+        let now = self.upkeep.started.elapsed();
+        if now.saturating_sub(self.upkeep.last_tick) >= TICK_INTERVAL {
             self.tick(now);
         }
-        if !assigned && !self.switch.has_work() && own.helper.handoff.prepare_sleep() {
+        let idle = !assigned && !self.switch.has_work() && !self.control.take_unfinished();
+        if idle && own.helper.handoff.prepare_sleep() {
             self.wait_for_events(None);
             own.helper.handoff.woke();
         } else if assigned {
@@ -227,7 +167,7 @@ impl Worker {
             };
             any = true;
             let _served = crash_record::serve(Some(pair.0));
-            let now = self.started.elapsed();
+            let now = self.upkeep.started.elapsed();
             if !std::mem::replace(&mut own.had[slot], true) {
                 own.hysteresis.arrived(now);
                 own.empty_since[slot] = None;

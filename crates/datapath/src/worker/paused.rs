@@ -2,13 +2,9 @@
 //! stay disabled, until the limit allows the next frame. Further frames of the guest wait in its
 //! own rings.
 
-use std::sync::Arc;
-
 use port::PortId;
 
-use super::{Worker, nanos};
-use crate::coalescing::Nanos;
-use crate::limits::PortLimits;
+use crate::ports::coalescing::Nanos;
 
 type Pair = (PortId, u16);
 
@@ -17,8 +13,15 @@ type Pair = (PortId, u16);
 pub(super) struct PausedPairs(Vec<(Pair, Nanos)>);
 
 impl PausedPairs {
-    fn add(&mut self, pair: Pair, until: Nanos) {
+    /// Adds a pair.
+    pub(super) fn add(&mut self, pair: Pair, until: Nanos) {
         self.0.push((pair, until));
+    }
+
+    /// Returns whether no pair is paused.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns whether a pair is paused.
@@ -37,49 +40,11 @@ impl PausedPairs {
     }
 
     /// Removes the pair that was paused first, of those whose pause is over.
-    fn take_due(&mut self, now: Nanos) -> Option<Pair> {
+    pub(super) fn take_due(&mut self, now: Nanos) -> Option<Pair> {
         let at = self.0.iter().position(|(_, until)| *until <= now)?;
         // In order: of several pairs of a port, the first one that was paused is the first to be
         // served.
         Some(self.0.remove(at).0)
-    }
-}
-
-impl Worker {
-    /// Sets the rate limits of a port.
-    pub fn set_limits(&mut self, port: PortId, limits: Option<Arc<PortLimits>>) {
-        self.switch.set_limits(port, limits);
-        // Helpers serve no port with a rate limit, and paused pairs are checked against the new
-        // limits.
-        for pair in 0..64 {
-            self.take_back_pair(port, pair);
-            if self.paused.has((port, pair)) {
-                self.paused.remove((port, pair));
-                self.active.add(port, pair);
-            }
-        }
-    }
-
-    /// Pauses the pair at this index, if its frames may not be sent yet.
-    #[inline]
-    pub(super) fn pauses(&mut self, at: usize, pair: Pair) -> bool {
-        let Some(until) = self.switch.take_pause() else {
-            return false;
-        };
-        self.active.remove_at(at);
-        self.paused.add(pair, until);
-        true
-    }
-
-    /// Makes pairs active whose pause is over.
-    pub(super) fn check_paused(&mut self) {
-        if self.paused.0.is_empty() {
-            return;
-        }
-        let now = nanos(self.started.elapsed());
-        while let Some((port, pair)) = self.paused.take_due(now) {
-            self.active.add(port, pair);
-        }
     }
 }
 

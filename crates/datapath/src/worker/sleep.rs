@@ -11,8 +11,8 @@ use super::{
     SLEEPS_PER_MEASUREMENT, TICK_INTERVAL, TOKEN_ANSWERS, TOKEN_BLOCK_EVENTS, TOKEN_INBOX, Worker,
     nanos,
 };
-use crate::coalescing::Nanos;
-use crate::poll::Next;
+use crate::ports::coalescing::Nanos;
+use crate::worker::poll::Next;
 
 /// Passes without a sleep after which a worker is regarded as busy.
 const BUSY_PASSES: u32 = 4;
@@ -22,7 +22,9 @@ impl Worker {
     pub(super) fn kicked(&mut self, port: PortId, pair: u16) {
         let quiet = self.switch.port_mut(port).map(|guest| {
             guest.note_kick(pair);
-            guest.rules().quiet_until(nanos(self.started.elapsed()))
+            guest
+                .rules()
+                .quiet_until(nanos(self.upkeep.started.elapsed()))
         });
         self.suppressed.remove((port, pair));
         self.activate(port, pair);
@@ -36,7 +38,7 @@ impl Worker {
         if self.suppressed.next().is_none() {
             return;
         }
-        let now = nanos(self.started.elapsed());
+        let now = nanos(self.upkeep.started.elapsed());
         loop {
             let switch = &mut self.switch;
             let processor = |(port, pair)| switch.port_mut(port)?.processor(pair);
@@ -116,7 +118,7 @@ impl Worker {
         let Some(processor) = guest.processor(pair.1) else {
             return false;
         };
-        let holds = self.affinity.allows(processor.core)
+        let holds = self.pacing.affinity.allows(processor.core)
             && (trigger == Trigger::Delivery || processor.asleep.is_none())
             && self.suppressed.should_try(pair, trigger)
             && guest.listen(pair.1)
@@ -160,26 +162,31 @@ impl Worker {
     pub(super) fn wait(&mut self, deferred: Option<Duration>, now: Duration) {
         if !self.active.is_empty() || self.switch.has_work() {
             // A worker that always polls never sleeps.
-            self.awake = self.awake.saturating_add(1);
-            if self.awake == BUSY_PASSES {
+            self.pacing.awake = self.pacing.awake.saturating_add(1);
+            if self.pacing.awake == BUSY_PASSES {
                 self.suppressed.busy();
-                self.affinity.take(None);
+                self.pacing.affinity.take(None);
             }
             return self.wait_for_events(Some(Duration::ZERO));
         }
-        if self.switch.has_pending() && self.answer_poll.found_nothing(now) == Next::Poll {
+        if self.switch.has_pending() && self.pacing.answers.found_nothing(now) == Next::Poll {
             // Control may need this core.
             std::thread::yield_now();
             return self.wait_for_events(Some(Duration::ZERO));
         }
-        self.awake = 0;
-        self.sleeps = self.sleeps.wrapping_add(1);
-        let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
+        if self.control.take_unfinished() {
+            // The worker that has the ring may need this core.
+            std::thread::yield_now();
+            return self.wait_for_events(Some(Duration::ZERO));
+        }
+        self.pacing.awake = 0;
+        self.pacing.sleeps = self.pacing.sleeps.wrapping_add(1);
+        let measured = self.pacing.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
         if measured {
-            self.affinity.refresh();
+            self.pacing.affinity.refresh();
         }
         let before = measured.then(sys::time::of_thread);
-        self.affinity.take(self.suppressed.core());
+        self.pacing.affinity.take(self.suppressed.core());
         if self.switch.subscribe_deferred() {
             return;
         }
@@ -197,19 +204,19 @@ impl Worker {
             answers.woke();
         }
         if let Some(before) = before {
-            self.poll.slept(sys::time::of_thread() - before);
+            self.pacing.poll.slept(sys::time::of_thread() - before);
         }
     }
 
     /// Waits for events at most so long, or without a limit, and handles them.
     pub(super) fn wait_for_events(&mut self, limit: Option<Duration>) {
         let mut events = [MaybeUninit::uninit(); 64];
-        let Ok(events) = sys::wait::events(&self.epoll, &mut events, limit) else {
+        let Ok(events) = sys::wait::events(&self.events.epoll, &mut events, limit) else {
             return;
         };
         for event in events {
             match event.data.u64() {
-                TOKEN_INBOX => sys::event::clear(&*self.inbox_bell),
+                TOKEN_INBOX => sys::event::clear(&*self.events.inbox_bell),
                 TOKEN_BLOCK_EVENTS => {
                     // The sender does not matter: all suppressed and deferred pairs are checked.
                     if let Some(block_events) = self.guests.block_events() {

@@ -4,32 +4,31 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender as Outbox};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::shared;
 use channel::supervision::Poll;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
 use super::active::ActivePairs;
 use super::affinity::{CpuAffinity, ThisThread};
-use super::assignments::Assignments;
 use super::fair::FairQueue;
 use super::handle::{Notice, Notices, WorkerHandle};
-use super::helping::Help;
+use super::helping;
 use super::paused::PausedPairs;
-use super::rings::ControlRings;
+use super::rings::{ControlRings, UpcallRing};
 use super::suppressed_kicks::SuppressedKicks;
-use super::{TOKEN_INBOX, Worker};
-use crate::cycles::TickRate;
-use crate::guest::GuestPort;
-use crate::guests::Guests;
-use crate::idle::helper::Helpers;
-use crate::poll::AdaptivePoll;
-use crate::switch::Switch;
-use crate::watchdog;
+use super::{Events, Pacing, TOKEN_INBOX, Upkeep, Worker};
+use crate::forward::cycles::TickRate;
+use crate::forward::switch::Switch;
+use crate::ports::guest::GuestPort;
+use crate::ports::watchdog;
+use crate::worker::guests::Guests;
+use crate::worker::idle::assignments::Assignments;
+use crate::worker::idle::helper::{Help, Helpers};
+use crate::worker::poll::AdaptivePoll;
 
 /// Timer slack of workers, nanoseconds; the default of 50 us is long compared with the delays of
 /// coalescing.
@@ -52,7 +51,7 @@ pub(crate) fn spawn_all(
     let (notices, notices_out) = mpsc::channel();
     let notices_bell = Arc::new(sys::event::create()?);
     let receiver = Notices::new(notices_out, notices_bell.clone());
-    let upcalls = Arc::default();
+    let upcalls = UpcallRing::default();
     let worker = |switch| {
         let notify = (notices.clone(), notices_bell.clone());
         prepare(switch, (poll, started), Arc::clone(&upcalls), notify)
@@ -62,7 +61,7 @@ pub(crate) fn spawn_all(
         let (worker, handle) = worker(switch)?;
         handles.push(spawn(worker, handle)?);
     }
-    let helpers = help.start(&mut handles, |number| worker(switch(number)))?;
+    let helpers = helping::start(help, &mut handles, |number| worker(switch(number)))?;
     if handles.len() > 1 {
         for (number, worker) in handles.iter().enumerate() {
             let all = handles.clone();
@@ -76,7 +75,7 @@ pub(crate) fn spawn_all(
 fn prepare(
     switch: Switch<GuestPort>,
     (poll, now): (Poll, Instant),
-    upcalls: Arc<Mutex<Option<shared::Sender>>>,
+    upcalls: UpcallRing,
     (notices, notices_bell): (Outbox<Notice>, Arc<OwnedFd>),
 ) -> io::Result<(Worker, WorkerHandle)> {
     let (jobs, inbox) = mpsc::channel();
@@ -97,22 +96,29 @@ fn prepare(
         paused: PausedPairs::default(),
         pairs: 0,
         fair: FairQueue::default(),
-        tick_rate: TickRate::start(),
         assignments: Assignments::default(),
-        poll: AdaptivePoll::new(poll),
-        answer_poll: AdaptivePoll::for_answers(),
-        affinity: CpuAffinity::new(ThisThread),
-        awake: 0,
-        sleeps: 0,
-        epoll,
-        inbox,
-        inbox_bell,
-        notices,
-        notices_bell,
-        started: now,
-        last_tick: Duration::ZERO,
-        last_resend: now,
-        lost_mappings: 0,
+        pacing: Pacing {
+            poll: AdaptivePoll::new(poll),
+            answers: AdaptivePoll::for_answers(),
+            affinity: CpuAffinity::new(ThisThread),
+            awake: 0,
+            sleeps: 0,
+            helps: false,
+        },
+        events: Events {
+            epoll,
+            inbox,
+            inbox_bell,
+            notices,
+            notices_bell,
+        },
+        upkeep: Upkeep {
+            started: now,
+            tick_rate: TickRate::start(),
+            last_tick: Duration::ZERO,
+            last_resend: now,
+            lost_mappings: 0,
+        },
     };
     Ok((worker, handle))
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use port::PortId;
 
-use crate::coalescing::{Nanos, Processor, TrialRecord};
+use crate::ports::coalescing::{Nanos, Processor, TrialRecord};
 
 /// Longest wait that pays, nanoseconds: a worker that sleeps on another core needs about as long to
 /// wake up (25 us on a virtual machine, docs/benchmarks/scheduling.md), and as long again until its

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use channel::records::Upcall;
-use datapath::guest::{GuestPort, GuestQueue};
-use datapath::queue_lock::QueueLock;
-use datapath::switch::UpcallSink;
+use datapath::forward::switch::UpcallSink;
+use datapath::ports::guest::{GuestPort, GuestQueue};
+use datapath::ports::queue_lock::QueueLock;
 use rustix::event::{EventfdFlags, eventfd};
 use testkit::driver::DriverQueue;
 use testkit::features::RING_PACKED;

@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use channel::supervision::{HelpersConfig, Poll};
-use datapath::idle::topology;
-use datapath::worker::Help;
-use datapath::workers::Workers;
+use datapath::worker::idle::helper::Help;
+use datapath::worker::workers::Workers;
 use port::counters::Counters;
+use sched::topology;
 use testkit::features::{RING_PACKED, VERSION_1};
 use testkit::net::{NetHeader, NetPair};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use channel::supervision::Coalescing;
-use datapath::coalescing::{Activity, Processor, Rules, Vcpus};
-use datapath::guest::GuestPort;
-use datapath::switch::Switch;
+use datapath::forward::switch::Switch;
+use datapath::ports::coalescing::{Activity, Processor, Rules, Vcpus};
+use datapath::ports::guest::GuestPort;
 use port::counters::Counters;
 use rustix::event::{EventfdFlags, eventfd};
 use testkit::features::{EVENT_IDX, RING_PACKED, VERSION_1};

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use channel::supervision::{Coalescing, Poll};
-use datapath::coalescing::{Activity, Processor, Rules, Vcpus};
-use datapath::guest::GuestPort;
-use datapath::workers::Workers;
+use datapath::ports::coalescing::{Activity, Processor, Rules, Vcpus};
+use datapath::ports::guest::GuestPort;
+use datapath::worker::workers::Workers;
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::{EventfdFlags, eventfd};

@@ -9,14 +9,13 @@ use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use api::v1::{DesiredState, Warning};
-use config::ConfigError;
 use config::desired::{self, Action, Difference, FieldChange, Step, live};
+use config::{ConfigError, KeyPlaces};
 use serde_json::{Value, json};
 
 use super::args::{How, Set};
-use super::client::Client;
 use super::{ExitStatus, Failure, emit, emit_json, units, upgrade};
-use crate::supervisor::names;
+use client::Client;
 
 /// The name of standard input in errors.
 const STDIN: &str = "<stdin>";
@@ -85,11 +84,11 @@ pub(super) async fn apply(
     };
     let text = config::text_of(bytes, &file).map_err(invalid)?;
     let new = config::parse(&text, &file, runtime_dir).map_err(invalid)?;
-    names::check(&new).map_err(|error| invalid(config::error_in_text(&text, &file, &error)))?;
+    let placed = |error| invalid(KeyPlaces::new(&text, &file).error(&error));
+    desired::check_owners(&new).map_err(placed)?;
     let (response, tag) = client.get_tagged(STATE).await?;
-    let old: DesiredState = super::client::read(&response)?;
-    live::check(&old.switch, &new.switch)
-        .map_err(|fixed| invalid(config::error_in_text(&text, &file, &fixed)))?;
+    let old: DesiredState = client::read(&response)?;
+    live::check(&old.switch, &new.switch).map_err(placed)?;
     let warnings = desired::warnings(&new);
     let old = (&old, tag.as_deref());
     exchange(client, old, (&new, &warnings), how, reporter).await
@@ -98,7 +97,7 @@ pub(super) async fn apply(
 /// Prints the effect of a change of a port: the fields, and whether the connection would close.
 pub(super) async fn dry_run(client: &Client, set: &Set) -> ExitStatus {
     let (response, tag) = client.get_tagged(STATE).await?;
-    let old: DesiredState = super::client::read(&response)?;
+    let old: DesiredState = client::read(&response)?;
     let patch = set.changes.patch();
     let new = desired::set_port(&old, &set.name, &patch, client.runtime_dir())?;
     let mut ports = new.ports.iter().filter(|port| port.name == set.name);
@@ -106,7 +105,7 @@ pub(super) async fn dry_run(client: &Client, set: &Set) -> ExitStatus {
         ports: ports.next().cloned().into_iter().collect(),
         ..DesiredState::default()
     };
-    names::check(&alone).map_err(|error| error.to_problem())?;
+    desired::check_owners(&alone).map_err(|error| error.to_problem())?;
     let mut warnings = desired::warnings(&new);
     warnings.retain(|warning| warning.ports.contains(&set.name));
     let old = (&old, tag.as_deref());

@@ -100,7 +100,7 @@ pub(super) enum Command {
         /// Configuration file; - reads standard input
         file: PathBuf,
         /// Log instead of printing; used by `lasthop run`
-        #[arg(long = LOG, hide = true)]
+        #[arg(long, hide = true)]
         log: bool,
         #[command(flatten)]
         how: How,
@@ -126,13 +126,6 @@ pub(super) enum Command {
     Events(Events),
     /// Upgrade all processes to another version; guests stay connected
     Upgrade(Upgrade),
-    /// Print version and formats; used by a running Lasthop before an upgrade
-    #[command(name = SELF_CHECK, hide = true)]
-    SelfCheck {
-        /// Check the supervisor's record on standard input
-        #[arg(long)]
-        record: bool,
-    },
     /// Print a completion script
     Completions {
         /// Shell
@@ -155,12 +148,6 @@ pub(super) struct Run {
     #[arg(long)]
     pub(super) check: bool,
 }
-
-/// The option of `lasthop apply` for output to the supervisor's log.
-pub(crate) const LOG: &str = "log";
-
-/// The command that checks whether a binary could take over.
-pub(crate) const SELF_CHECK: &str = "self-check";
 
 #[derive(Debug, Args)]
 pub(super) struct Upgrade {

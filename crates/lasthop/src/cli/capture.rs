@@ -14,9 +14,9 @@ use pcap_parser::parse_interfacestatisticsblock_le;
 use tokio::time::timeout;
 
 use super::args::Capture;
-use super::client::{Client, Download, with_query};
 use super::stop::Stop;
 use super::{ExitStatus, Failure, units};
+use client::{Client, Download, with_query};
 
 /// Time limit for the rest of the stream after the end was requested.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

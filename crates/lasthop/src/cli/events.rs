@@ -5,16 +5,16 @@ use std::io;
 use std::time::Duration;
 
 use api::v1::Event;
-use control::events::{message, requester_text};
+use api::v1::event_text::{message, requester_text};
 use http_body_util::BodyExt;
 use rustix::event::PollFlags;
 use tokio::time::{Instant, sleep};
 
 use super::args::Events;
-use super::client::{Client, Download, with_query};
 use super::stop::Stop;
-use super::units::{printable, printable_json};
 use super::{ExitStatus, Failure, emit};
+use client::units::{printable, printable_json};
+use client::{Client, Download, with_query};
 
 /// Time limit for a new connection after the stream has ended; longer than an upgrade takes.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);

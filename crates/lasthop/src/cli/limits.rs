@@ -3,7 +3,7 @@
 use api::v1::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 use serde_json::{Map, Value, json};
 
-use super::units::rate;
+use client::units::rate;
 
 /// The error of [`limit`].
 const EXPECTED: &str = "expected WHAT:none or WHAT:packets=N,packets-burst=N,bits=N,bits-burst=N, \

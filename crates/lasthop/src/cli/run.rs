@@ -13,9 +13,9 @@ use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::args::{Acl, Command, Fdb, Mirror, Output, Port, Segment, Stats};
-use super::client::{Client, read, with_query};
-use super::units::printable;
 use super::{ExitStatus, Failure, emit, emit_json, show};
+use client::units::printable;
+use client::{Client, read, with_query};
 
 /// Period of `stats --watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -49,7 +49,6 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         | Command::Apply { .. }
         | Command::Reload(_)
         | Command::Upgrade(_)
-        | Command::SelfCheck { .. }
         | Command::Completions { .. }
         | Command::Man { .. } => Ok(()),
     }

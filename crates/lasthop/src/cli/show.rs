@@ -18,9 +18,9 @@ pub(super) use acl::{list as access_list, lists as access_lists};
 pub(super) use port::port;
 pub(super) use reasons::reasons;
 
-use super::rates::PortRates;
 use super::tables::Table;
-use super::units::{bytes, count, duration, plural, rate};
+use client::rates::PortRates;
+use client::units::{bytes, count, duration, plural, rate};
 
 /// The text of an absent value.
 const NONE: &str = "-";

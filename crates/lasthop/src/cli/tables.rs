@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, presets};
 
-use super::units::printable;
+use client::units::printable;
 
 /// A table with a line for each of some rows.
 pub(super) struct Table<'a, T> {

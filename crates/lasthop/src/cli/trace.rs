@@ -12,12 +12,12 @@ use api::v1::{
 use hyper::Method;
 
 use super::args::{Expected, Flows, FlowsArgs, TraceArgs};
-use super::client::{Client, read, with_query};
 use super::pcap::{Capture, Captured};
 use super::run::{get_and_print, print};
 use super::tables::{Table, facts};
-use super::units::{self, count, rate};
 use super::{ExitStatus, Failure, capture, emit};
+use client::units::{self, count, rate};
+use client::{Client, read, with_query};
 
 /// Prints or purges cached flows.
 pub(super) async fn flows(client: &Client, args: FlowsArgs) -> ExitStatus {

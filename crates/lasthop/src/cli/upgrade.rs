@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::client::unreachable;
 use super::{ExitStatus, Failure, emit, emit_json, units};
-use crate::admin::{Answer, Report, Request, SOCKET};
+use channel::admin::{Answer, Report, Request, SOCKET};
+use client::unreachable;
 
 /// Time limit of one line of the reply; longer than any step of an upgrade.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -101,7 +101,7 @@ fn show(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::DriverGap;
+    use channel::admin::DriverGap;
 
     #[test]
     fn a_report_is_formatted() {

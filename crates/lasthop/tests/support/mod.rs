@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 
 /// Returns the command `lasthop` without its environment variables.
 pub(crate) fn lasthop() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    let mut command = Command::new(testkit::programs::program("lasthop"));
     command.env_remove("LASTHOP_RUNTIME_DIR");
     command
 }

@@ -8,8 +8,8 @@ use api::v1::{
 
 use super::super::limits;
 use super::super::tables::facts;
-use super::super::units::{bytes, count};
 use super::{NONE, membership, or_none, reason};
+use client::units::{bytes, count};
 
 /// `lasthop port show`.
 pub(in crate::cli) fn port(port: &PortStatus) -> String {

@@ -1,0 +1,38 @@
+//! Control process; started by `lasthop run`.
+
+use sandbox::filter::{self, Allowed, DESCRIPTORS, RUNTIME, WAITING, call, requests};
+
+/// System calls of control beside [`RUNTIME`] once it serves its API.
+#[rustfmt::skip]
+const LIST: &[Allowed] = &[
+    call(libc::SYS_epoll_pwait2, "waiting for events"),
+    call(libc::SYS_epoll_pwait, "the same"),
+    #[cfg(target_arch = "x86_64")]
+    call(libc::SYS_epoll_wait, "the same"),
+    call(libc::SYS_read, "requests; notifications of rings"),
+    call(libc::SYS_recvmsg, "messages of the switch and of the supervisor"),
+    call(libc::SYS_sendmsg, "messages to them"),
+    #[cfg(target_arch = "x86_64")]
+    call(libc::SYS_poll, "waiting for answers"),
+    call(libc::SYS_ppoll, "the same"),
+    call(libc::SYS_recvfrom, "requests"),
+    call(libc::SYS_sendto, "answers"),
+    call(libc::SYS_accept4, "clients of the API"),
+    call(libc::SYS_getsockopt, "whether a client's connection has failed"),
+    call(libc::SYS_setsockopt, "send buffer of a client"),
+    call(libc::SYS_shutdown, "the end of an answer"),
+    call(libc::SYS_epoll_ctl, "clients come and go"),
+    call(libc::SYS_close, "clients; sockets that were passed on"),
+    requests(libc::SYS_fcntl, DESCRIPTORS, "non-blocking mode; copies; seals of memory"),
+    requests(libc::SYS_ioctl, WAITING, "non-blocking mode"),
+    call(libc::SYS_pread64, "the state file"),
+    call(libc::SYS_pwrite64, "the state file"),
+    call(libc::SYS_fstat, "the state file's length"),
+    call(libc::SYS_memfd_create, "a message that is too long for the link"),
+];
+
+fn main() -> std::process::ExitCode {
+    process::main("lasthop-control", Some(sandbox::Process::Control), |link| {
+        control::engine::run(link, || filter::install(&[LIST, RUNTIME].concat()))
+    })
+}

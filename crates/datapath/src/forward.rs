@@ -1,0 +1,12 @@
+//! Forwarding of one batch at a time, without threads, sockets or a clock.
+
+pub mod cycles;
+mod fabric;
+mod flow_batch;
+pub mod limits;
+pub mod mirror;
+pub mod pending_upcalls;
+pub(crate) mod reject;
+pub mod revalidator;
+pub mod switch;
+pub mod tap;

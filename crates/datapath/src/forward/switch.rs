@@ -1,0 +1,563 @@
+//! Switch of one worker: ports, flow cache and program, without threads, sockets or a clock.
+//!
+//! One call of [`Switch::serve`] moves one batch, in this order:
+//!
+//! ```text
+//! take      lease up to 64 frames from one from-guest queue
+//! match     parse each header snapshot as far as any flow looks, check offloads, look the key up
+//!           in the flow cache; frames without a flow become pending, an upcall goes to control
+//! expect    announce the number of frames to each receiver, so that it prefetches its buffers
+//! deliver   copy to the receivers' buffers, once, in the form that they accept
+//! flush     publish to all receivers of the batch, notify them
+//! release   return the buffers to the sender
+//! ```
+
+mod apply;
+mod upcalls;
+
+use std::sync::Arc;
+
+use channel::capture::Way;
+use channel::records::Upcall;
+use channel::switching::SwitchFigures;
+use flow_table::{FlowTable, MAX_FLOWS};
+use policy::{Action, Program};
+use port::counters::{Counters, Ticks};
+use port::{BatchLimit, DropReason, Offload, Port, PortId};
+
+use crate::forward::cycles::{self, BYTES_PER_LOAD, LastBatch, Meter};
+use crate::forward::fabric::{Fabric, NO_PAIR};
+use crate::forward::flow_batch::GroupedBatch;
+use crate::forward::mirror::Mirror;
+use crate::forward::pending_upcalls::PendingUpcalls;
+use crate::forward::tap::{Tap, TapPayload, TappedFrame};
+use crate::ports::guest::{GuestFault, GuestPort};
+use apply::WorkQueue;
+pub(crate) use upcalls::RecentUpcalls;
+use upcalls::Throttle;
+
+/// Flows in the cache at most.
+pub const FLOWS: usize = MAX_FLOWS;
+
+/// Position of the switch's number in an upcall id.
+const SWITCH_SHIFT: u32 = 56;
+/// Receivers that are remembered at most.
+const SERVED: usize = 8;
+
+/// Maximum size of a chunk, so that it takes microseconds. One frame is always taken, and the
+/// longest is copied in about the time of eight small ones.
+const CHUNK: BatchLimit = BatchLimit {
+    frames: 8,
+    bytes: 16 << 10,
+};
+
+/// Outcome of [`Switch::serve_chunk`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Chunk {
+    /// No frame waits.
+    Empty,
+    /// So many frames were forwarded.
+    Done(u64),
+    /// A frame has no flow: all frames of the chunk stay in the queue, and nothing was counted.
+    Unknown,
+}
+
+/// Destination of upcalls: the ring to control, or a test's list.
+pub trait UpcallSink {
+    /// Sends an upcall. Returns `false` when the ring is full or control is gone; the switch
+    /// retries.
+    fn send(&mut self, upcall: &Upcall) -> bool;
+}
+
+/// Switch of one worker; see the module.
+#[derive(Debug)]
+pub struct Switch<P> {
+    pub(crate) fabric: Fabric<P>,
+    pub(crate) flows: FlowTable,
+    pub(crate) pending: PendingUpcalls,
+    pub(crate) work_queue: WorkQueue,
+    grouped: GroupedBatch,
+    figures: SwitchFigures,
+    last: LastBatch,
+    meter: Meter,
+    /// Time of the last sweep, milliseconds.
+    swept: u64,
+    /// Senders that have to wait; see [`Switch::take_pause`].
+    throttle: Throttle,
+}
+
+impl<P: Port> Switch<P> {
+    /// Returns a switch without ports. `seed` keys the flow cache's hash.
+    #[must_use]
+    pub fn new(counters: Counters, seed: u64) -> Self {
+        Self {
+            fabric: Fabric::new(counters),
+            flows: FlowTable::new(FLOWS, seed),
+            pending: PendingUpcalls::default(),
+            work_queue: WorkQueue::default(),
+            grouped: GroupedBatch::new(),
+            figures: SwitchFigures::default(),
+            last: LastBatch::default(),
+            meter: Meter::reading(cycles::ticks),
+            swept: 0,
+            throttle: Throttle::default(),
+        }
+    }
+
+    /// Returns a switch like [`Switch::new`] whose upcall ids contain `number`, see
+    /// [`Switch::switch_of`].
+    #[must_use]
+    pub fn numbered(counters: Counters, seed: u64, number: u8) -> Self {
+        Self {
+            pending: PendingUpcalls::numbered_from(u64::from(number) << SWITCH_SHIFT),
+            ..Self::new(counters, seed)
+        }
+    }
+
+    /// Returns the number of the switch that sent this upcall.
+    #[must_use]
+    pub fn switch_of(upcall: u64) -> usize {
+        (upcall >> SWITCH_SHIFT) as usize
+    }
+
+    /// Adds a port under a new id, with its counters at zero.
+    pub fn add_port(&mut self, id: PortId, port: P) {
+        self.fabric.add_port(id, port);
+    }
+
+    /// Adds a port that a former switch process had, and keeps its counters.
+    pub fn take_over_port(&mut self, id: PortId, port: P) {
+        self.fabric.take_over_port(id, port);
+    }
+
+    /// Removes a port with its pending frames and begins to remove the flows from and to it;
+    /// [`Switch::continue_work`] completes that.
+    pub fn remove_port(&mut self, id: PortId, now: u64) -> Option<P> {
+        self.forget_flows_of(id, now);
+        let slot = self.fabric.slots.get_mut(id.0 as usize)?.take()?;
+        self.pending.forget_port(id);
+        self.remove_taps_of(id);
+        Some(slot.port)
+    }
+
+    /// Returns a port.
+    pub fn port_mut(&mut self, id: PortId) -> Option<&mut P> {
+        Some(&mut self.fabric.slot(id)?.port)
+    }
+
+    /// Replaces the program. Cached flows stay: control removes the outdated ones.
+    pub fn set_program(&mut self, program: Program) {
+        self.fabric.program = program;
+    }
+
+    /// Returns the current program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.fabric.program
+    }
+
+    /// Returns the counters of this switch.
+    #[must_use]
+    pub fn figures(&self) -> SwitchFigures {
+        SwitchFigures {
+            flows: self.flows.len() as u64,
+            pending: self.pending.len() as u64,
+            upcalls: self.figures.upcalls + self.pending.upcalls_sent,
+            ..self.figures
+        }
+    }
+
+    /// Returns whether frames wait for control.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Returns whether frames of a port's queue pair wait for control.
+    #[must_use]
+    pub fn has_pending_of(&self, id: PortId, pair: u16) -> bool {
+        self.pending.has(id, pair)
+    }
+
+    /// Moves one batch from a port's queue pair. Returns `false` when no frame waited. `now` is in
+    /// milliseconds.
+    pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
+        if self.throttle.active && self.must_wait(id, now) {
+            return false;
+        }
+        self.grouped.batch.clear();
+        let Some(slot) = self.fabric.slot(id) else {
+            return false;
+        };
+        slot.port.take(pair, &mut self.grouped.batch);
+        let untouched = self.grouped.batch.is_untouched();
+        if untouched {
+            slot.port.release(pair);
+        }
+        if self.throttle.active {
+            self.settle_limits(id);
+        }
+        if untouched {
+            return false;
+        }
+        self.fabric.serving = pair;
+        self.count_taken(id);
+        self.decide(id, now, upcalls);
+        self.execute_batch(id, pair);
+        true
+    }
+
+    /// Counts the frames taken from a port.
+    #[inline]
+    fn count_taken(&mut self, id: PortId) {
+        let taken = self.grouped.batch.taken();
+        self.last.load = taken.packets + taken.bytes / BYTES_PER_LOAD;
+        self.last.frames = taken.packets as usize;
+        self.fabric.counters.add_from(id, taken);
+        for (reason, frames) in self.grouped.batch.drops() {
+            self.fabric.count_drop(id, reason, frames);
+        }
+    }
+
+    /// Executes the decided actions, returns the sender's buffers, and charges the cycles.
+    #[inline(never)]
+    fn execute_batch(&mut self, id: PortId, pair: u16) {
+        let switching = self.meter.lap();
+        self.fabric.expect(&self.grouped.action_batches);
+        let excluded = &self.flows.excluded;
+        self.fabric.forward(
+            &self.grouped.action_batches,
+            &mut self.grouped.batch,
+            id,
+            excluded,
+        );
+        self.fabric.flush();
+        self.grouped.batch.clear();
+        if let Some(slot) = self.fabric.slot(id) {
+            slot.port.release(pair);
+        }
+        let copying = self.meter.lap();
+        self.charge_batch(id, Ticks { switching, copying });
+    }
+
+    /// Forwards a frame of the switch's own as if `from` had sent it.
+    pub fn inject(&mut self, from: PortId, frame: &[u8], now: u64, upcalls: &mut dyn UpcallSink) {
+        self.grouped.batch.clear();
+        self.fabric.serving = NO_PAIR;
+        let mut bytes = frame.to_vec();
+        self.grouped.batch.segments_mut().push(memory::Segment {
+            ptr: bytes.as_mut_ptr(),
+            len: bytes.len() as u32,
+            gpa: 0,
+        });
+        // SAFETY: the segment is `bytes`, which outlives the batch's use below and is not touched.
+        unsafe {
+            self.grouped
+                .batch
+                .push(0..1, 0, frame.len() as u32, Offload::default())
+        };
+        self.decide(from, now, upcalls);
+        let excluded = &self.flows.excluded;
+        self.fabric.forward(
+            &self.grouped.action_batches,
+            &mut self.grouped.batch,
+            from,
+            excluded,
+        );
+        self.fabric.flush();
+        self.fabric.charge_receivers(0);
+        self.grouped.batch.clear();
+    }
+
+    /// Decides the action of each frame of the batch. All flow batches are looked up side by side,
+    /// so that their cache misses overlap.
+    fn decide(&mut self, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
+        self.group(from);
+        self.drop_malformed(from);
+        let mut at = 0;
+        while let Some(unknown) = self.find_all(at, now) {
+            let frames = self.grouped.flow_batches[unknown].frames.clone();
+            self.figures.misses += frames.len() as u64;
+            frames.for_each(|index| self.send_upcall(index, from, now, upcalls));
+            at = unknown + 1;
+        }
+    }
+
+    /// Groups the frames of the batch into flow batches.
+    #[inline]
+    fn group(&mut self, from: PortId) {
+        let secured = !self.fabric.program.port_security(from).is_open();
+        self.grouped.build_flow_batches(from, &self.flows, secured);
+    }
+
+    /// Appends the actions of the flow batches from `at` on, up to the first one without a flow.
+    /// Returns its index.
+    #[inline]
+    fn find_all(&mut self, at: usize, now: u64) -> Option<usize> {
+        let hits = &mut self.figures.hits;
+        self.grouped.find_all(at, &mut self.flows, now, hits)
+    }
+
+    /// Counts and emits the malformed frames. Called once the batch is certain not to be taken
+    /// again.
+    #[inline]
+    fn drop_malformed(&mut self, from: PortId) {
+        if !self.grouped.malformed.is_empty() {
+            self.drop_some_malformed(from);
+        }
+    }
+
+    #[cold]
+    fn drop_some_malformed(&mut self, from: PortId) {
+        for at in 0..self.grouped.malformed.len() {
+            let (index, reason) = self.grouped.malformed[at];
+            self.fabric.count_drop(from, reason, 1);
+            self.emit_drop(index, from, reason);
+        }
+        self.grouped.malformed.clear();
+    }
+
+    /// Returns the load of the last batch: its frames, plus a part for bytes.
+    #[must_use]
+    pub fn last_load(&self) -> u64 {
+        self.last.load
+    }
+
+    /// Returns the cycles of the last batch in ticks, including the part that is charged to its
+    /// receivers.
+    #[must_use]
+    pub fn last_cost(&self) -> u64 {
+        self.last.cost
+    }
+
+    /// Returns the number of frames of the last batch.
+    #[must_use]
+    pub fn last_frames(&self) -> usize {
+        self.last.frames
+    }
+
+    /// Returns the ticks of all batches so far.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        self.meter.total()
+    }
+
+    /// Starts the measurement of batches; the time since the last one is charged to no port.
+    pub fn begin_batches(&mut self) {
+        self.meter.begin();
+    }
+
+    /// Sets the maximum length of batches.
+    pub fn set_limit(&mut self, limit: BatchLimit) {
+        self.grouped.batch.set_limit(limit);
+    }
+
+    /// Measures with another counter.
+    #[cfg(test)]
+    pub(crate) fn measure_with(&mut self, clock: fn() -> u64) {
+        self.meter = Meter::reading(clock);
+    }
+
+    /// Sets the frequency of the tick counter.
+    pub fn set_ticks_per_second(&self, ticks: u64) {
+        self.fabric.counters.set_ticks_per_second(ticks);
+    }
+
+    /// Charges the cycles of a batch: take and match to its sender, the rest to the receivers.
+    /// Without receivers the sender is charged for everything.
+    fn charge_batch(&mut self, from: PortId, measured: Ticks) {
+        let mut ticks = self.meter.bill(measured, self.last.load);
+        self.last.cost = ticks.switching + ticks.copying;
+        if self.fabric.charge_receivers(ticks.copying) {
+            ticks.copying = 0;
+        }
+        ticks.switching += std::mem::take(&mut ticks.copying);
+        self.fabric.counters.add_ticks(from, ticks);
+    }
+
+    /// Adds a tap.
+    pub fn add_tap(&mut self, tap: Tap) {
+        self.fabric.taps.get_or_insert_default().add(tap);
+    }
+
+    /// Removes the taps of the capture with this number.
+    pub fn remove_tap(&mut self, id: u32) {
+        self.remove_taps(|tap| tap.id == id);
+    }
+
+    /// Removes the taps of a port.
+    fn remove_taps_of(&mut self, port: PortId) {
+        self.remove_taps(|tap| tap.port == port);
+    }
+
+    fn remove_taps(&mut self, leaves: impl Fn(&Tap) -> bool) {
+        let Some(taps) = &mut self.fabric.taps else {
+            return;
+        };
+        taps.remove(leaves);
+        self.remove_idle_taps();
+    }
+
+    /// Replaces the mirrors.
+    pub fn set_mirrors(&mut self, mirrors: Arc<[Mirror]>) {
+        let taps = self.fabric.taps.get_or_insert_default();
+        taps.set_mirrors(mirrors);
+        self.remove_idle_taps();
+    }
+
+    /// Drops the tap state when it is empty, so that frames take the path without taps.
+    fn remove_idle_taps(&mut self) {
+        if self.fabric.taps.as_ref().is_some_and(|w| w.is_empty()) {
+            self.fabric.taps = None;
+        }
+    }
+
+    /// Emits a frame of the batch that is dropped.
+    #[cold]
+    pub(super) fn emit_drop(&mut self, index: usize, from: PortId, reason: DropReason) {
+        if self.fabric.taps.is_none() {
+            return;
+        }
+        let (headers, payload, offload) = self.grouped.batch.split(index);
+        let shown = TappedFrame {
+            headers: headers.as_slice(),
+            rest: TapPayload::Leased(&payload),
+            offload: *offload,
+        };
+        self.fabric.emit(from, Way::In, shown, Some(reason));
+        // No queue lock may be held when the batch's receivers are announced, nor those of the
+        // copies.
+        self.fabric.flush();
+    }
+
+    /// Sets the time for deferred notifications and rate limits, nanoseconds of the monotonic
+    /// clock.
+    #[inline]
+    pub fn set_clock(&mut self, now: u64) {
+        self.fabric.now = now;
+    }
+
+    /// Starts to remember some of the last receivers, for `Switch::next_served`.
+    pub fn remember_served(&mut self) {
+        self.fabric.served.reserve_exact(SERVED);
+    }
+
+    /// Returns one of the last receivers. One may be returned twice.
+    pub(crate) fn next_served(&mut self) -> Option<(PortId, u16)> {
+        self.fabric.served.pop()
+    }
+
+    /// Sends the deferred notifications that are due. Returns the time of the next one, if any is
+    /// left.
+    pub fn flush_deferred(&mut self) -> Option<u64> {
+        if !self.fabric.deferred.is_empty() {
+            self.fabric.flush_deferred();
+        }
+        self.fabric.deferred.iter().map(|(_, _, due)| *due).min()
+    }
+}
+
+impl Switch<GuestPort> {
+    /// Serves a chunk like [`Switch::serve`], entirely or not at all. For an unknown flow it sends
+    /// an upcall and leaves the frames in the queue: the home worker continues with them, and finds
+    /// the flow or keeps the frames in order.
+    pub(crate) fn serve_chunk(
+        &mut self,
+        (id, pair): (PortId, u16),
+        now: u64,
+        recent: &mut RecentUpcalls,
+        upcalls: &mut dyn UpcallSink,
+    ) -> Chunk {
+        self.meter.begin();
+        self.grouped.batch.set_limit(CHUNK);
+        self.grouped.batch.clear();
+        let Some(slot) = self.fabric.slot(id) else {
+            return Chunk::Empty;
+        };
+        slot.port.take(pair, &mut self.grouped.batch);
+        if self.grouped.batch.is_untouched() {
+            slot.port.untake_leased(pair);
+            return Chunk::Empty;
+        }
+        self.group(id);
+        if let Some(unknown) = self.find_all(0, now) {
+            let index = self.grouped.flow_batches[unknown].frames.start;
+            let found: usize = self
+                .grouped
+                .action_batches
+                .iter()
+                .map(|run| run.frames.len())
+                .sum();
+            self.figures.hits -= found as u64;
+            self.send_upcall_only(index, id, now, recent, upcalls);
+            self.grouped.batch.clear();
+            if let Some(slot) = self.fabric.slot(id) {
+                slot.port.untake_leased(pair);
+            }
+            return Chunk::Unknown;
+        }
+        // From here on the chunk is executed entirely.
+        self.fabric.serving = pair;
+        self.count_taken(id);
+        self.drop_malformed(id);
+        let frames = self.grouped.batch.taken().packets;
+        self.execute_batch(id, pair);
+        Chunk::Done(frames)
+    }
+
+    /// Returns the receiver of the last frames that were served, if it is one port.
+    pub(crate) fn last_receiver(&self) -> Option<PortId> {
+        match self.grouped.action_batches.last()?.action {
+            Action::Unicast { port, .. } => Some(port),
+            Action::Flood { .. } | Action::Drop(_) => None,
+        }
+    }
+
+    /// Returns the ports whose VMM removed guest memory, and whether all ports were checked: other
+    /// workers may have locked some.
+    pub fn ports_without_memory(&mut self) -> (Vec<PortId>, bool) {
+        let (mut lost, mut all) = (Vec::new(), true);
+        for (id, slot) in self.fabric.slots.iter_mut().enumerate() {
+            match slot.as_mut().map(|slot| slot.port.lost_memory()) {
+                Some(Some(true)) => lost.push(PortId(id as u32)),
+                Some(None) => all = false,
+                Some(Some(false)) | None => {}
+            }
+        }
+        (lost, all)
+    }
+
+    /// Returns the queues whose guests violated the protocol since the last call: port, queue
+    /// index, fault.
+    pub fn take_faults(&mut self) -> Vec<(PortId, u16, GuestFault)> {
+        let mut faults = Vec::new();
+        for (id, slot) in self.fabric.slots.iter_mut().enumerate() {
+            while let Some((queue, fault)) = slot.as_mut().and_then(|s| s.port.take_fault()) {
+                faults.push((PortId(id as u32), queue, fault));
+            }
+        }
+        faults
+    }
+
+    /// Subscribes to block events of the guests with deferred notifications. Returns `true` when
+    /// one has blocked before the subscription. Without block events the clock ends the deferral.
+    pub(crate) fn subscribe_deferred(&mut self) -> bool {
+        let mut blocked = false;
+        for at in 0..self.fabric.deferred.len() {
+            let (id, pair, _) = self.fabric.deferred[at];
+            if let Some(guest) = self.port_mut(id) {
+                blocked |= guest.listen(pair) && !guest.runs(pair);
+            }
+        }
+        blocked
+    }
+
+    /// Serves one queue pair until it is empty. `now` is in milliseconds.
+    ///
+    /// Compiled in this crate only: `examples/instructions` then counts the code that the worker
+    /// runs, not a copy with different inlining.
+    #[inline(never)]
+    pub fn drain(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) {
+        while self.serve(id, pair, now, upcalls) {}
+    }
+}

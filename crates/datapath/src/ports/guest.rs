@@ -1,0 +1,367 @@
+//! Guest port: virtio queues behind the [`Port`] trait.
+//!
+//! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Their frames start
+//! with a header of 12 bytes, or 10 (5.1.6; [`virtio::net::len`]); see [`header`] for its valid
+//! contents.
+
+mod counts;
+pub mod header;
+mod kicks;
+mod queue;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use memory::GuestMemory;
+use port::counters::Traffic;
+use port::{Accepts, Batch, DropReason, Outgoing, Pieces, Port};
+use virtio::features::Features;
+
+use self::counts::Drops;
+use self::queue::PLAIN;
+pub use self::queue::{GuestFault, GuestQueue};
+use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
+use crate::ports::queue_lock::QueueLock;
+
+/// Port of a guest; see the module.
+#[derive(Debug)]
+pub struct GuestPort {
+    /// Queues by vhost-user index.
+    queues: Vec<Option<QueueLock<GuestQueue>>>,
+    features: Features,
+    accepts: Accepts,
+    /// Whether a frame may use several receive buffers.
+    merge: bool,
+    mtu: u32,
+    /// Queue pairs with a usable to-guest queue, counted from the first.
+    usable_pairs: u16,
+    rules: Rules,
+    /// Source of vCPU states, if there is one.
+    vcpus: Option<Arc<dyn Vcpus>>,
+    /// Drops of this worker, by queue.
+    drops: Drops,
+}
+
+impl GuestPort {
+    /// Returns a port without queues. `mtu` bounds the IP packets that go to the guest, in bytes.
+    #[must_use]
+    pub fn new(mtu: Option<u16>) -> Self {
+        Self {
+            queues: Vec::new(),
+            features: Features::empty(),
+            accepts: Accepts::default(),
+            merge: false,
+            mtu: u32::from(mtu.unwrap_or(u16::MAX)),
+            usable_pairs: 0,
+            rules: Rules::OFF,
+            vcpus: None,
+            drops: Drops::default(),
+        }
+    }
+
+    /// Sets the MTU.
+    pub fn set_mtu(&mut self, mtu: Option<u16>) {
+        self.mtu = u32::from(mtu.unwrap_or(u16::MAX));
+    }
+
+    /// Starts a queue, on each worker with a lock handle of its own; `features` are the negotiated
+    /// ones.
+    pub fn start(&mut self, index: u16, queue: QueueLock<GuestQueue>, features: Features) {
+        let index = usize::from(index);
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, || None);
+        }
+        self.drops.begin(index);
+        self.features = features;
+        self.accepts = header::accepts(features);
+        self.merge = features.contains(Features::NET_MRG_RXBUF);
+        self.queues[index] = Some(queue);
+        self.count_pairs();
+    }
+
+    /// Removes a queue from this worker. The last handle owns the queue.
+    pub fn stop(&mut self, index: u16) -> Option<QueueLock<GuestQueue>> {
+        let queue = self.queues.get_mut(usize::from(index))?.take();
+        self.count_pairs();
+        queue
+    }
+
+    /// Enables or disables a running queue. Other workers have to call [`GuestPort::count_pairs`]
+    /// then.
+    pub fn enable(&mut self, index: u16, on: bool) {
+        self.with_queue(index, |queue| queue.enabled = on);
+        self.count_pairs();
+    }
+
+    /// Sets the eventfd that notifies the guest.
+    pub fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        self.with_queue(index, |queue| {
+            queue.notifier.call = call;
+            // The front end may have missed a write to the former descriptor.
+            queue.notify();
+        });
+    }
+
+    /// Sets a new snapshot of guest memory for all running queues. Other workers have to call
+    /// [`GuestPort::count_pairs`] then.
+    pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        for queue in self.queues.iter_mut().flatten() {
+            queue.with(|queue| queue.set_memory(memory));
+        }
+        self.count_pairs();
+    }
+
+    /// Ends all leases and leaves the buffers available: they will be taken again. The batch must
+    /// not be used any more.
+    pub(crate) fn untake_leased(&mut self, pair: u16) {
+        if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
+            if let Some(queue) = lock.get() {
+                queue.untake_leases();
+            }
+            lock.unlock();
+        }
+    }
+
+    /// Calls `job` with the kick descriptor of a running queue.
+    pub fn with_kick<R>(&mut self, index: u16, job: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        self.with_queue(index, |queue| job(queue.kick.as_fd()))
+    }
+
+    /// Notes a kick of `pair`. A guest that kicks without ever having made a buffer available, to
+    /// send or to receive, writes to other memory than the mapped one: its memory is not shared.
+    pub fn note_kick(&mut self, pair: u16) {
+        let [to, from] = [2 * pair, 2 * pair + 1];
+        let silent = |queue: &mut GuestQueue| !queue.shows_buffers();
+        let by_guest = |queue: &mut GuestQueue| {
+            queue.counts.notifications += 1;
+            !queue.used && queue.kicks.note(Instant::now()) && silent(queue)
+        };
+        if self.with_queue(from, by_guest) == Some(true)
+            && self.with_queue(to, silent).unwrap_or(true)
+        {
+            self.with_queue(from, |queue| queue.fault = Some(GuestFault::NotShared));
+        }
+    }
+
+    /// Returns whether the VMM removed guest memory from a queue. All queues of a port have the
+    /// same memory: `None` if other workers have locked all of them.
+    pub fn lost_memory(&mut self) -> Option<bool> {
+        let mut queues = self.queues.iter_mut().flatten().peekable();
+        if queues.peek().is_none() {
+            return Some(false);
+        }
+        queues.find_map(|queue| queue.try_with(|queue| queue.queue.memory().is_lost()))
+    }
+
+    /// Returns the next queue with a new fault. Each fault is returned once. Queues that another
+    /// worker has locked are skipped.
+    pub fn take_fault(&mut self) -> Option<(u16, GuestFault)> {
+        let mut queues = self.queues.iter_mut().enumerate();
+        let found = queues.find_map(|(at, queue)| {
+            let fault = queue.as_mut()?.try_with(|queue| {
+                let new = !std::mem::replace(&mut queue.reported, queue.fault.is_some());
+                queue.fault.filter(|_| new)
+            })??;
+            Some((at as u16, fault))
+        });
+        if found.is_some() {
+            self.count_pairs();
+        }
+        found
+    }
+
+    /// Sets the rules by which the guest is notified.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Returns the rules by which the guest is notified.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// Returns whether the vCPUs that use `pair` are known to run.
+    #[must_use]
+    pub fn runs(&self, pair: u16) -> bool {
+        activity(self.vcpus.as_deref(), pair, self.usable_pairs) == Activity::Running
+    }
+
+    /// Subscribes to the block event of the vCPUs that use `pair`. Returns `false` without a source
+    /// of such events.
+    #[must_use]
+    pub fn listen(&self, pair: u16) -> bool {
+        let pairs = self.usable_pairs;
+        let vcpus = self.vcpus.as_deref();
+        vcpus.is_some_and(|vcpus| vcpus.listen(pair, pairs))
+    }
+
+    /// Returns the vCPU that uses `pair`; `None` if there are several or none is known.
+    #[must_use]
+    pub fn processor(&self, pair: u16) -> Option<Processor> {
+        let vcpus = self.vcpus.as_deref()?;
+        vcpus.processor(pair, self.usable_pairs)
+    }
+
+    /// Sets or removes the source of vCPU states.
+    pub fn set_vcpus(&mut self, vcpus: Option<Arc<dyn Vcpus>>) {
+        self.vcpus = vcpus;
+    }
+
+    /// Returns the usable to-guest queue of a locked pair.
+    #[inline(always)]
+    fn receiver(&mut self, pair: u16) -> Option<&mut GuestQueue> {
+        receiver(self.queues.get_mut(to_guest(pair))?.as_mut()?)
+    }
+
+    fn with_queue<R>(&mut self, index: u16, job: impl FnOnce(&mut GuestQueue) -> R) -> Option<R> {
+        let queue = self.queues.get_mut(usize::from(index))?.as_mut()?;
+        Some(queue.with(job))
+    }
+
+    /// Counts the pairs that can receive frames; to be called on every worker when a queue changed.
+    pub fn count_pairs(&mut self) {
+        let queues = self.queues.iter_mut().step_by(2);
+        let usable = |queue: &mut Option<QueueLock<GuestQueue>>| {
+            queue
+                .as_mut()
+                .is_some_and(|queue| queue.with(|queue| queue.usable()))
+        };
+        self.usable_pairs = queues.map(usable).take_while(|usable| *usable).count() as u16;
+    }
+}
+
+/// Returns the state of the vCPUs that use `pair`.
+fn activity(vcpus: Option<&dyn Vcpus>, pair: u16, pairs: u16) -> Activity {
+    vcpus.map_or(Activity::Unknown, |vcpus| vcpus.activity(pair, pairs))
+}
+
+/// Returns the queue if it is locked and usable.
+#[inline(always)]
+fn receiver(lock: &mut QueueLock<GuestQueue>) -> Option<&mut GuestQueue> {
+    lock.get().filter(|queue| queue.usable())
+}
+
+fn from_guest(pair: u16) -> usize {
+    2 * usize::from(pair) + 1
+}
+
+fn to_guest(pair: u16) -> usize {
+    2 * usize::from(pair)
+}
+
+impl Port for GuestPort {
+    fn pairs(&self) -> u16 {
+        self.usable_pairs
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.accepts
+    }
+
+    fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    fn take(&mut self, pair: u16, batch: &mut Batch) {
+        let features = self.features;
+        if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
+            lock.lock();
+            if let Some(queue) = lock.get() {
+                queue.lease(features, batch);
+                queue.count_leased(batch);
+            }
+        }
+    }
+
+    fn release(&mut self, pair: u16) {
+        if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
+            if let Some(queue) = lock.get() {
+                queue.end_leases();
+            }
+            lock.unlock();
+        }
+    }
+
+    fn hold(&mut self, pair: u16, wait: bool) -> bool {
+        match self.queues.get_mut(to_guest(pair)) {
+            Some(Some(lock)) if wait => {
+                lock.lock();
+                true
+            }
+            Some(Some(lock)) => lock.try_lock(),
+            _ => true,
+        }
+    }
+
+    fn expect(&mut self, pair: u16, frames: usize) {
+        if let Some(queue) = self.receiver(pair) {
+            queue.expect(frames);
+        }
+    }
+
+    fn is_masked(&mut self, pair: u16) -> bool {
+        self.receiver(pair).is_some_and(GuestQueue::is_masked)
+    }
+
+    fn note_dropped(&mut self, pair: u16, reason: DropReason, frames: u64) {
+        self.drops.add(to_guest(pair), reason, frames);
+    }
+
+    fn note_refused(&mut self, pair: u16, reason: DropReason, frames: u64) {
+        self.drops.add(from_guest(pair), reason, frames);
+    }
+
+    #[inline(always)]
+    fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
+        match self.receiver(pair) {
+            Some(queue) if !queue.logged => queue.fill_each(frames.map(|frame| (PLAIN, frame))),
+            _ => Traffic::default(),
+        }
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
+        let merge = self.merge;
+        let lock = self.queues.get_mut(to_guest(pair)).and_then(Option::as_mut);
+        match lock.and_then(receiver) {
+            Some(queue) => queue.fill(frame, merge),
+            None => Err(DropReason::ReceiverDown),
+        }
+    }
+
+    fn flush(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
+        let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        let mut due = None;
+        if let Some(queue) = lock.get() {
+            queue.give_back();
+            queue.congestion.end_batch(now);
+            let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
+            due = queue.publish_and_notify_by(self.rules, now, activity);
+        }
+        lock.unlock();
+        due
+    }
+
+    fn notify(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
+        let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
+        let notify = |queue: &mut GuestQueue| {
+            if queue.notifier.deferred {
+                queue.notify_by(self.rules, now, activity)
+            } else {
+                None
+            }
+        };
+        // The worker that has locked the queue will flush it, and then sends the notification if it
+        // is due.
+        lock.try_with(notify).unwrap_or(Some(now))
+    }
+
+    fn arm(&mut self, pair: u16, on: bool) -> bool {
+        let arm = |queue: &mut GuestQueue| queue.fault.is_none() && queue.queue.set_kicks(on);
+        self.with_queue(from_guest(pair) as u16, arm) == Some(true)
+    }
+}

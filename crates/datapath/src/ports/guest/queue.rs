@@ -1,0 +1,818 @@
+//! A running queue: frames that a guest sends are leased, frames to it fill its buffers.
+//!
+//! # Receivers without buffers
+//!
+//! ```text
+//!          no buffer in MAX_DRY_BATCHES consecutive batches
+//!   [ tried ] ------------------------------------------> [ masked ]
+//!       ^                                                     |
+//!       '------- a buffer is available at the first check ----'
+//! ```
+//! A masked receiver costs a batch one check, whatever the number of frames: no buffers are taken
+//! ahead or returned, no frame is segmented, checksummed or tagged for it. (Ram, Cox and Rixner,
+//! "Hyper-Switch", USENIX ATC 2013: an interface is masked while its receive ring is full.)
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use channel::figures::QueueCounts;
+use memory::copy::{Cursor, copy_bytes, load_words, prefetch, prefetch_buffer, store_words};
+use memory::{GuestMemory, Segment};
+use port::counters::Traffic;
+use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload, Outgoing, Piece, Whole};
+use virtio::features::Features;
+use virtio::net;
+use virtio::queue::{Chain, Fill, Limit, Queue, QueueFault, Taken};
+
+use super::header::{self, Words};
+use super::kicks::Kicks;
+use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
+use crate::ports::watchdog::Doorbells;
+
+/// Length of an Ethernet header, the minimum of a frame.
+const MIN_FRAME: u32 = 14;
+/// Receive buffers that are taken ahead when the number of frames is unknown.
+const AHEAD: usize = 16;
+/// Segments for which capacity is kept: all buffers of a batch in several regions each.
+const MAX_SEGMENTS: usize = 4096;
+/// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
+const MAX_MERGED: usize = 128;
+/// Capacity of a segment list at first.
+const SEGMENTS: usize = 256;
+/// Header of a frame without offloads, in one buffer.
+pub(super) const PLAIN: Words = (0, 1 << 16);
+
+/// Reason for which a queue was stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GuestFault {
+    /// The ring or a descriptor violated the specification.
+    #[error(transparent)]
+    Queue(#[from] QueueFault),
+    /// The call descriptor blocks (see `watchdog`).
+    #[error("the call descriptor blocks")]
+    CallBlocked,
+    /// The guest kicks but never makes a buffer available: its memory is not shared.
+    #[error("the guest kicks but offers no buffers: is its memory shared (QEMU: share=on)?")]
+    NotShared,
+    /// A chain has no room for the virtio header (CVE-2022-2132, CVE-2026-86566).
+    #[error("a chain is too short for the virtio header")]
+    NoRoomForHeader,
+}
+
+/// The notifications of a queue's guest.
+#[derive(Debug, Default)]
+pub(super) struct Notifier {
+    /// Eventfd that notifies the guest; without it the guest polls.
+    pub(super) call: Option<OwnedFd>,
+    pub(super) doorbells: Doorbells,
+    /// To the guest: time of the last notification of frames.
+    pub(super) notified: Option<Nanos>,
+    /// To the guest: whether a notification is deferred.
+    pub(super) deferred: bool,
+    /// Benefit of recent deferrals.
+    pub(super) deferral: TrialRecord,
+}
+
+/// Running queue.
+#[derive(Debug)]
+pub struct GuestQueue {
+    pub(super) queue: Queue,
+    /// Bytes of the header in front of every frame: 12, or 10.
+    pub(super) header: u32,
+    /// Eventfd that is readable when the guest has made buffers available.
+    pub(super) kick: OwnedFd,
+    pub(super) notifier: Notifier,
+    pub(super) enabled: bool,
+    pub(super) segments: Vec<Segment>,
+    /// From the guest: leased chains. To the guest: chains taken ahead; the first `spent` are used.
+    pub(super) chains: Vec<Chain>,
+    pub(super) spent: usize,
+    pub(super) fault: Option<GuestFault>,
+    pub(super) reported: bool,
+    pub(super) kicks: Kicks,
+    /// Whether a buffer was ever taken.
+    pub(super) used: bool,
+    pub(super) congestion: Congestion,
+    pub(super) counts: QueueCounts,
+    /// Whether written memory is marked in a dirty log.
+    pub(super) logged: bool,
+}
+
+impl GuestQueue {
+    /// Returns a queue of a driver that negotiated `features`, with its eventfds.
+    #[must_use]
+    pub fn new(
+        queue: Queue,
+        features: Features,
+        kick: OwnedFd,
+        call: Option<OwnedFd>,
+        enabled: bool,
+    ) -> Self {
+        let logged = queue.memory().log().is_some();
+        Self {
+            queue,
+            header: net::len(features) as u32,
+            kick,
+            notifier: Notifier {
+                call,
+                ..Notifier::default()
+            },
+            enabled,
+            segments: Vec::with_capacity(SEGMENTS),
+            chains: Vec::with_capacity(BATCH),
+            spent: 0,
+            fault: None,
+            reported: false,
+            kicks: Kicks::since(Instant::now()),
+            used: false,
+            congestion: Congestion::default(),
+            counts: QueueCounts::default(),
+            logged,
+        }
+    }
+
+    /// Starts service; `to_guest`: the queue takes frames to the guest.
+    pub fn begin(&mut self, to_guest: bool) {
+        if to_guest {
+            // No worker waits for receive buffers: a frame without one is dropped. Suppressed kicks
+            // spare the guest the exits.
+            self.queue.set_kicks(false);
+        }
+        self.kicks = Kicks::since(Instant::now());
+        // A former switch process may have ended between the last used buffer and its notification.
+        self.notify();
+    }
+
+    /// Ends service. Returns the queue's position, at which the next back end continues.
+    pub fn end(&mut self) -> u32 {
+        self.give_back();
+        if std::mem::take(&mut self.notifier.deferred) && self.queue.needs_notify() {
+            self.notify();
+        }
+        self.queue.position()
+    }
+
+    pub(super) fn usable(&self) -> bool {
+        self.enabled && self.fault.is_none()
+    }
+
+    /// Returns whether a buffer is available or was ever taken.
+    pub(super) fn shows_buffers(&mut self) -> bool {
+        self.used || self.fault.is_some() || self.queue.has_available()
+    }
+
+    /// Returns whether the queue is masked, see [`Port::is_masked`].
+    pub(super) fn is_masked(&mut self) -> bool {
+        let queue = &self.queue;
+        self.congestion.masks(|| queue.has_available())
+    }
+
+    pub(super) fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        if let Err(fault) = self.queue.set_memory(Arc::clone(memory)) {
+            self.fault = Some(fault.into());
+        }
+        self.logged = memory.log().is_some();
+    }
+
+    fn stop(&mut self, fault: GuestFault) -> DropReason {
+        self.fault = Some(fault);
+        DropReason::ReceiverDown
+    }
+
+    /// Sets the connection whose watchdog covers the notifications.
+    #[must_use]
+    pub fn with_doorbells(mut self, doorbells: Doorbells) -> Self {
+        self.notifier.doorbells = doorbells;
+        self
+    }
+
+    /// Publishes used buffers, and notifies the guest or defers that. Returns the due time of a new
+    /// deferral.
+    pub(super) fn publish_and_notify_by(
+        &mut self,
+        rules: Rules,
+        now: Nanos,
+        activity: impl FnOnce() -> Activity,
+    ) -> Option<Nanos> {
+        self.queue.publish();
+        let was_deferred = self.notifier.deferred;
+        let due = self.notify_by(rules, now, activity);
+        due.filter(|_| !was_deferred)
+    }
+
+    /// Notifies the guest of used buffers, or defers that. Returns the due time of a deferral.
+    pub(super) fn notify_by(
+        &mut self,
+        rules: Rules,
+        now: Nanos,
+        activity: impl FnOnce() -> Activity,
+    ) -> Option<Nanos> {
+        let published = self.queue.unnotified();
+        let until = rules.wait(published, self.notifier.notified, now, activity);
+        if until.is_some() && self.may_defer() {
+            self.notifier.deferred = true;
+            return until;
+        }
+        if std::mem::take(&mut self.notifier.deferred) {
+            // A guest that polled meanwhile was spared an interrupt; one that went to sleep should
+            // have been interrupted earlier.
+            let paid = until.is_some() || rules.is_up(published, self.notifier.notified, now);
+            self.notifier.deferral.learn(paid);
+        }
+        if self.queue.needs_notify() {
+            self.notifier.notified = Some(now);
+            self.notify();
+        }
+        None
+    }
+
+    /// Returns whether the guest requests a notification and recent deferrals were of benefit.
+    fn may_defer(&mut self) -> bool {
+        self.queue.wants_notify() && (self.notifier.deferred || self.notifier.deferral.should_try())
+    }
+
+    pub(super) fn notify(&mut self) {
+        self.counts.notifications += u64::from(self.notifier.call.is_some());
+        if let Some(call) = &self.notifier.call
+            && self.notifier.doorbells.ring(call).is_err()
+        {
+            self.fault = Some(GuestFault::CallBlocked);
+        }
+    }
+
+    /// Counts frames that were carried.
+    #[inline(always)]
+    fn carried(&mut self, done: Traffic) {
+        self.counts.frames += done.packets;
+        self.counts.bytes += done.bytes;
+    }
+
+    /// Counts the frames of a new batch.
+    #[inline(always)]
+    pub(super) fn count_leased(&mut self, batch: &Batch) {
+        self.carried(batch.taken());
+    }
+
+    /// Fills a batch in two passes: first all chains are taken, so that the heads of all frames are
+    /// prefetched from the guest's core together.
+    pub(super) fn lease(&mut self, features: Features, batch: &mut Batch) {
+        if self.fault.is_some() {
+            return;
+        }
+        let limit = batch.limit();
+        let limit = Limit {
+            chains: limit.frames,
+            bytes: limit.bytes,
+        };
+        let mut taken = Taken {
+            segs: batch.segments_mut(),
+            chains: &mut self.chains,
+        };
+        if let Err(fault) = self.queue.take_all_readable(&mut taken, limit, prefetch) {
+            self.fault = Some(fault.into());
+        }
+        self.used |= !self.chains.is_empty();
+        if batch.budget().is_some() {
+            return self.lease_within_budget(features, batch);
+        }
+        let mut at = 0;
+        while at < self.chains.len() {
+            at += lease_wholes(&self.chains[at..], self.header, self.enabled, batch);
+            let Some(chain) = self.chains.get(at) else {
+                return;
+            };
+            if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
+                self.fault = Some(fault);
+                return self.leave_from(at);
+            }
+            at += 1;
+        }
+    }
+
+    /// Fills a batch frame by frame, as far as its rate limit budget allows.
+    #[cold]
+    fn lease_within_budget(&mut self, features: Features, batch: &mut Batch) {
+        for at in 0..self.chains.len() {
+            let before = batch.frames().len();
+            let chain = &self.chains[at];
+            if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
+                self.fault = Some(fault);
+                return self.leave_from(at);
+            }
+            // A dropped frame is already part of the budget.
+            if batch.frames().len() > before && !batch.keeps_last() {
+                return self.leave_from(at);
+            }
+        }
+    }
+
+    /// Returns the chains from this one on to the guest, not processed.
+    #[cold]
+    fn leave_from(&mut self, at: usize) {
+        self.queue.untake(&self.chains[at..]);
+        self.chains.truncate(at);
+    }
+
+    /// Returns all leased chains to the guest as if they had not been taken.
+    pub(super) fn untake_leases(&mut self) {
+        self.queue.untake(&self.chains);
+        self.chains.clear();
+    }
+
+    /// Completes all leased chains.
+    pub(super) fn end_leases(&mut self) {
+        self.queue.put_read(&self.chains);
+        self.chains.clear();
+        self.queue.publish();
+        if self.queue.needs_notify() {
+            self.notify();
+        }
+    }
+
+    /// Takes buffers for so many frames, as far as available, before the frames come, and
+    /// prefetches their first lines from the guest's core.
+    pub(super) fn expect(&mut self, frames: usize) {
+        if self.is_masked() {
+            return;
+        }
+        let ahead = self.chains.len() - self.spent;
+        let room = BATCH.saturating_sub(self.chains.len());
+        self.queue.expect_used(frames as u16);
+        // A fault is found and reported again when a frame needs a buffer.
+        let _ = self.take_ahead(frames.saturating_sub(ahead).min(room));
+    }
+
+    /// Copies frames with their headers into the buffers that were taken ahead, one each, up to the
+    /// first frame that does not fit. Used only without a dirty log.
+    #[inline(always)]
+    pub(super) fn fill_each<'a>(
+        &mut self,
+        frames: impl Iterator<Item = (Words, Piece<'a>)>,
+    ) -> Traffic {
+        let mut copying = Copying {
+            segments: &self.segments,
+            header: self.header,
+            frames,
+            written: 0,
+        };
+        let ready = &self.chains[self.spent..];
+        let count = self.queue.put_filled(ready, &mut copying);
+        self.spent += count;
+        let done = Traffic {
+            packets: count as u64,
+            bytes: copying.written - count as u64 * u64::from(self.header),
+        };
+        self.congestion.found(count);
+        self.carried(done);
+        done
+    }
+
+    /// Copies one frame into the next buffers.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
+        if !self.logged
+            && let Some(rest) = frame.payload.in_one_piece()
+        {
+            let piece = Piece {
+                head: frame.headers,
+                rest,
+                rest_len: frame.payload.len(),
+            };
+            let header = header::encode(&frame.offload, 1);
+            if self.fill_each(std::iter::once((header, piece))).packets == 1 {
+                return Ok(());
+            }
+        }
+        // Copied, so that only this path has the frame's parts in memory.
+        let payload = *frame.payload;
+        let frame = Outgoing {
+            payload: &payload,
+            ..*frame
+        };
+        self.fill_pieces(&frame, merge)
+    }
+
+    /// Marks the written bytes of these chains in the dirty log.
+    #[cold]
+    fn log(&self, chains: &[Chain], written: u32) {
+        let mut parts = Spread(written);
+        for chain in chains {
+            let segments = chain.segs.of(&self.segments);
+            self.queue.mark_written(segments, parts.next(chain));
+        }
+    }
+
+    /// Copies a frame that has several segments, needs several buffers, or has no buffer yet.
+    #[inline(never)]
+    fn fill_pieces(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
+        let need = self.header + frame.len();
+        let count = self.reserve(need, merge)?;
+        // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed
+        // until they are used no more.
+        let mut target = unsafe { Cursor::new(self.memory_of(count)) };
+        let (low, high) = header::encode(&frame.offload, count as u16);
+        target.write_words(low, high, self.header as usize);
+        target.write(frame.headers);
+        let (mut payload, len) = (frame.payload.cursor(), frame.payload.len());
+        target.copy_from(&mut payload, len);
+        self.commit(count, need);
+        self.carried(Traffic {
+            packets: 1,
+            bytes: frame.len().into(),
+        });
+        Ok(())
+    }
+
+    /// Reserves buffers for `need` bytes. Returns the number of chains from `spent` on.
+    fn reserve(&mut self, need: u32, merge: bool) -> Result<usize, DropReason> {
+        let (mut room, mut count) = (0, 0);
+        while room < need {
+            if self.spent + count == self.chains.len() {
+                self.take_ahead(AHEAD)?;
+            }
+            let Some(chain) = self.chains.get(self.spent + count) else {
+                self.congestion.found_none();
+                return Err(DropReason::ReceiverFull);
+            };
+            if chain.bytes < self.header {
+                return Err(self.stop(GuestFault::NoRoomForHeader));
+            }
+            room += chain.bytes;
+            count += 1;
+            if !merge || count == MAX_MERGED {
+                break;
+            }
+        }
+        if room < need {
+            return Err(DropReason::BufferTooSmall);
+        }
+        Ok(count)
+    }
+
+    /// Takes the next `count` buffers, or as many as are available.
+    fn take_ahead(&mut self, count: usize) -> Result<(), DropReason> {
+        if self.spent == self.chains.len() {
+            self.forget_taken();
+        }
+        let mut taken = Taken {
+            segs: &mut self.segments,
+            chains: &mut self.chains,
+        };
+        let limit = Limit {
+            chains: count,
+            bytes: u64::MAX,
+        };
+        let fetch = |buffer: &Segment| prefetch_buffer(buffer, net::LEN);
+        let result = self.queue.take_all_writable(&mut taken, limit, fetch);
+        self.used |= !self.chains.is_empty();
+        result.map_err(|fault| self.stop(fault.into()))
+    }
+
+    /// Returns the buffers that were taken ahead and not used.
+    pub(super) fn give_back(&mut self) {
+        self.queue.untake(&self.chains[self.spent..]);
+        self.forget_taken();
+    }
+
+    /// Clears the chains taken ahead, and frees the memory of an unusually long segment list.
+    #[inline(always)]
+    fn forget_taken(&mut self) {
+        self.spent = 0;
+        self.chains.clear();
+        self.segments.clear();
+        if self.segments.capacity() > MAX_SEGMENTS {
+            self.segments.shrink_to(SEGMENTS);
+        }
+    }
+
+    /// Returns the memory of the next `count` chains, which were taken one after the other.
+    fn memory_of(&self, count: usize) -> &[Segment] {
+        let chains = &self.chains[self.spent..self.spent + count];
+        let start = chains.first().map_or(0, |c| c.segs.start);
+        let end = chains.last().map_or(0, |c| c.segs.start + c.segs.len);
+        &self.segments[start as usize..end as usize]
+    }
+
+    /// Stages the next `count` chains as used for `written` bytes in total.
+    fn commit(&mut self, count: usize, written: u32) {
+        self.congestion.found(count);
+        let chains = &self.chains[self.spent..self.spent + count];
+        if self.logged {
+            self.log(chains, written);
+        }
+        self.queue.put_filled(chains, &mut Spread(written));
+        self.spent += count;
+    }
+}
+
+/// Returns whether a header with these first eight bytes requests no offload: no flag, no
+/// segmentation.
+#[inline(always)]
+fn leaves_nothing(low: u64) -> bool {
+    low as u16 == 0
+}
+
+/// Makes frames of chains with one buffer and no offload, the most common case, up to the first one
+/// of another kind. Returns their number.
+#[inline(always)]
+fn lease_wholes(chains: &[Chain], header: u32, enabled: bool, batch: &mut Batch) -> usize {
+    if !enabled {
+        return 0;
+    }
+    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
+    // released, and the frames lie within them.
+    unsafe {
+        batch.push_wholes(|segments| Wholes {
+            chains: chains.iter(),
+            segments,
+            header,
+        })
+    }
+}
+
+/// Frames of chains with one buffer; see [`lease_wholes`].
+struct Wholes<'a> {
+    chains: std::slice::Iter<'a, Chain>,
+    segments: &'a [Segment],
+    /// Bytes of a header. Header and shortest frame together are longer than the longest header.
+    header: u32,
+}
+
+impl Iterator for Wholes<'_> {
+    type Item = Whole;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Whole> {
+        let chain = self.chains.next()?;
+        let len = chain.bytes.wrapping_sub(self.header);
+        if chain.segs.len != 1 || !(MIN_FRAME..=MAX_FRAME).contains(&len) {
+            return None;
+        }
+        let at = chain.segs.start;
+        let segment = self.segments.get(at as usize)?;
+        // SAFETY: the segment was translated by the queue, whose memory is held; it is as long as
+        // the chain, and so longer than the longest header.
+        let (low, _) = unsafe { load_words(segment.ptr) };
+        leaves_nothing(low).then(|| Whole {
+            at,
+            from: segment.ptr.wrapping_add(self.header as usize),
+            skip: self.header,
+            len,
+        })
+    }
+}
+
+/// Makes a frame of any chain, or counts it as dropped.
+#[inline(never)]
+fn lease_one(
+    chain: &Chain,
+    header_len: u32,
+    features: Features,
+    enabled: bool,
+    batch: &mut Batch,
+) -> Result<(), GuestFault> {
+    let range = chain.segs.start..chain.segs.start + chain.segs.len;
+    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
+    // released.
+    let Some((low, high)) = (unsafe { batch.peek_words(&range, header_len as usize) }) else {
+        return Err(GuestFault::NoRoomForHeader);
+    };
+    let len = chain.bytes - header_len;
+    let offload = if leaves_nothing(low) {
+        Offload::default()
+    } else {
+        match header::decode_words(low, high, features) {
+            Ok(offload) => offload,
+            Err(reason) => {
+                batch.drop_taken(reason, len);
+                return Ok(());
+            }
+        }
+    };
+    let refused = match len {
+        _ if !enabled => Some(DropReason::QueueDisabled),
+        ..MIN_FRAME => Some(DropReason::Runt),
+        len if len > MAX_FRAME => Some(DropReason::Oversize),
+        _ => None,
+    };
+    match refused {
+        // SAFETY: as above; the chain holds header_len + len bytes.
+        None => unsafe { batch.push(range, header_len, len, offload) },
+        Some(reason) => batch.drop_taken(reason, len),
+    }
+    Ok(())
+}
+
+/// Remaining bytes of a frame that was written to several chains.
+struct Spread(u32);
+
+impl Spread {
+    #[inline(always)]
+    fn next(&mut self, chain: &Chain) -> u32 {
+        let part = self.0.min(chain.bytes);
+        self.0 -= part;
+        part
+    }
+}
+
+impl Fill for Spread {
+    #[inline(always)]
+    fn fill(&mut self, chain: &Chain) -> Option<u32> {
+        Some(self.next(chain))
+    }
+}
+
+/// Copies one frame into each chain that consists of one buffer with enough room.
+struct Copying<'a, I> {
+    /// Buffers of the chains, in mapped memory.
+    segments: &'a [Segment],
+    /// Bytes of a header: at most [`net::LEN`].
+    header: u32,
+    frames: I,
+    /// Bytes of all frames so far, with their headers.
+    written: u64,
+}
+
+impl<'a, I: Iterator<Item = (Words, Piece<'a>)>> Fill for Copying<'_, I> {
+    #[inline(always)]
+    fn fill(&mut self, chain: &Chain) -> Option<u32> {
+        let (header, frame) = self.frames.next()?;
+        // The longest header must fit even if the actual one is shorter: the frame overwrites its
+        // end.
+        if chain.segs.len != 1 || chain.bytes < net::LEN as u32 + frame.len() {
+            return None;
+        }
+        let buffer = self.segments.get(chain.segs.start as usize)?;
+        // SAFETY: the buffer is one segment of the memory that the queue holds, with room for the
+        // longest header and the frame; the frame's lease keeps its segments mapped.
+        unsafe { write_frame(buffer.ptr, header, self.header, &frame) };
+        let written = self.header + frame.len();
+        self.written += u64::from(written);
+        Some(written)
+    }
+}
+
+/// Writes header and frame to one buffer, the frame `skip` bytes from its start.
+///
+/// # Safety
+/// At `to`, [`net::LEN`] plus the frame's length bytes are mapped, and so are the frame's segments;
+/// `skip` is at most [`net::LEN`].
+#[inline(always)]
+unsafe fn write_frame(to: *mut u8, (low, high): Words, skip: u32, frame: &Piece<'_>) {
+    let (head, rest) = (frame.head.len(), frame.rest_len as usize);
+    // SAFETY: this function's contract has the same requirements.
+    unsafe {
+        store_words(to, low, high);
+        let to = to.add(skip as usize);
+        copy_bytes(frame.head.as_ptr(), to, head);
+        if rest > 0 {
+            copy_bytes(frame.rest, to.add(head), rest);
+        }
+    }
+}
+
+/// Consecutive batches without a buffer after which a receiver is masked.
+const MAX_DRY_BATCHES: u8 = 4;
+
+/// Congestion state of a to-guest queue; see the module.
+#[derive(Debug, Default)]
+pub(super) struct Congestion {
+    /// Consecutive batches in which frames needed a buffer and there was none.
+    dry: u8,
+    /// Whether a frame of this batch found no buffer.
+    missed: bool,
+    /// Whether a frame of this batch found a buffer.
+    found: bool,
+    /// Result of this batch's check.
+    masks: Option<bool>,
+    /// Time since which there is no buffer, nanoseconds; 0: there are buffers.
+    empty_since: u64,
+    /// Earlier time without buffers, nanoseconds.
+    empty_ns: u64,
+}
+
+impl Congestion {
+    /// Returns whether the receiver is masked in this batch; `shows_any` checks for buffers.
+    #[inline]
+    pub(super) fn masks(&mut self, shows_any: impl FnOnce() -> bool) -> bool {
+        self.dry >= MAX_DRY_BATCHES && *self.masks.get_or_insert_with(|| !shows_any())
+    }
+
+    /// Notes that so many buffers were used.
+    #[inline(always)]
+    pub(super) fn found(&mut self, buffers: usize) {
+        self.found |= buffers > 0;
+    }
+
+    /// Notes that a frame found no buffer.
+    pub(super) fn found_none(&mut self) {
+        self.missed = true;
+    }
+
+    /// Ends the batch.
+    #[inline]
+    pub(super) fn end_batch(&mut self, now: u64) {
+        if self.found {
+            self.dry = 0;
+            if self.empty_since != 0 {
+                self.empty_ns += now.saturating_sub(self.empty_since);
+                self.empty_since = 0;
+            }
+        }
+        if self.missed {
+            self.ran_out(now);
+        }
+        (self.missed, self.found, self.masks) = (false, false, None);
+    }
+
+    #[cold]
+    fn ran_out(&mut self, now: u64) {
+        if !self.found {
+            self.dry = (self.dry + 1).min(MAX_DRY_BATCHES);
+        }
+        if self.empty_since == 0 {
+            self.empty_since = now.max(1);
+        }
+    }
+
+    /// Returns the time during which a frame needed a buffer and there was none, until one was
+    /// used, nanoseconds.
+    pub(super) fn full_ns(&self) -> u64 {
+        self.empty_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processes a batch of three frames, of which `buffers` find a buffer. Returns whether the
+    /// receiver was masked, and the number of checks.
+    fn batch(congestion: &mut Congestion, buffers: usize) -> (bool, u32) {
+        let mut looks = 0;
+        let mut masked = false;
+        for frame in 0..3 {
+            masked = congestion.masks(|| {
+                looks += 1;
+                buffers > 0
+            });
+            if !masked && frame < buffers {
+                congestion.found(1);
+            } else if !masked {
+                congestion.found_none();
+            }
+        }
+        congestion.end_batch(7);
+        (masked, looks)
+    }
+
+    #[test]
+    fn many_dry_batches_mask_and_one_buffer_unmasks() {
+        let mut congestion = Congestion::default();
+        for _ in 0..MAX_DRY_BATCHES {
+            assert_eq!(batch(&mut congestion, 0), (false, 0));
+        }
+        for _ in 0..1000 {
+            assert_eq!(batch(&mut congestion, 0), (true, 1), "one look a batch");
+        }
+        assert_eq!(batch(&mut congestion, 1), (false, 1));
+        for _ in 0..MAX_DRY_BATCHES {
+            assert_eq!(batch(&mut congestion, 0), (false, 0), "from the beginning");
+        }
+        assert_eq!(batch(&mut congestion, 0), (true, 1));
+    }
+
+    #[test]
+    fn the_time_without_buffers_is_counted() {
+        let mut congestion = Congestion::default();
+        let mut batch = |now, found, missed| {
+            congestion.found(found);
+            if missed {
+                congestion.found_none();
+            }
+            congestion.end_batch(now);
+            congestion.full_ns()
+        };
+        assert_eq!(
+            [batch(10, 1, false), batch(20, 0, true), batch(30, 0, true)],
+            [0; 3]
+        );
+        assert_eq!(batch(50, 3, false), 30, "since it was missed first");
+        assert_eq!(batch(60, 1, true), 30, "some got one, and others did not");
+        assert_eq!([batch(61, 0, false), batch(70, 1, false)], [30, 40]);
+    }
+
+    #[test]
+    fn a_slow_receiver_is_not_masked() {
+        let mut congestion = Congestion::default();
+        for _ in 0..1000 {
+            assert_eq!(batch(&mut congestion, 1), (false, 0));
+        }
+        // Batches without frames do not count.
+        for _ in 0..1000 {
+            congestion.end_batch(7);
+        }
+        assert_eq!(batch(&mut congestion, 0), (false, 0));
+    }
+}

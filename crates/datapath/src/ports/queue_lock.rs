@@ -1,0 +1,204 @@
+//! Lock of a queue that several workers use.
+//!
+//! Every worker has a [`QueueLock`] for every queue of every port, because frames from any queue
+//! may go to any other. A queue is locked per batch, never per frame, and accessible only while it
+//! is locked. A worker that waits for a lock holds no other lock that workers wait for (see
+//! `fabric`), so there is no deadlock.
+
+use std::cell::{RefCell, UnsafeCell};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Number of spins on a locked queue before the thread yields: a batch takes about that time,
+/// unless the owner is not running.
+const SPINS: u32 = 1000;
+
+thread_local! {
+    static ON_WAIT: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+/// Sets the function that the calling thread calls whenever it is about to yield to the owner of a
+/// lock, which may not be running.
+pub fn set_wait_hook(hook: impl Fn() + 'static) {
+    ON_WAIT.set(Some(Box::new(hook)));
+}
+
+struct Shared<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through the one handle that has swapped `taken` from false to
+// true, and it is handed over with release and acquire; so sharing is no more than sending it from
+// owner to owner.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+/// Handle of one user to a shared value.
+pub struct QueueLock<T> {
+    shared: Arc<Shared<T>>,
+    held: bool,
+}
+
+impl<T> QueueLock<T> {
+    /// Returns a handle to `value`, not locked.
+    pub fn new(value: T) -> Self {
+        let shared = Shared {
+            taken: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        };
+        Self {
+            shared: Arc::new(shared),
+            held: false,
+        }
+    }
+
+    /// Returns another handle to the same value.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            held: false,
+        }
+    }
+
+    /// Locks the value if it is not locked by another handle. Returns whether this handle has the
+    /// lock.
+    #[inline]
+    pub fn try_lock(&mut self) -> bool {
+        self.held = self.held || !self.shared.taken.swap(true, Ordering::Acquire);
+        self.held
+    }
+
+    /// Locks the value; waits while another handle has the lock.
+    #[inline]
+    pub fn lock(&mut self) {
+        if !self.try_lock() {
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self) {
+        loop {
+            for _ in 0..SPINS {
+                std::hint::spin_loop();
+                if !self.shared.taken.load(Ordering::Relaxed) && self.try_lock() {
+                    return;
+                }
+            }
+            ON_WAIT.with_borrow(|hook| {
+                if let Some(hook) = hook {
+                    hook();
+                }
+            });
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns the value if this handle has the lock.
+    #[inline]
+    pub fn get(&mut self) -> Option<&mut T> {
+        // SAFETY: this handle has the lock, so no other one reaches the value until this one
+        // unlocks, for which it must be borrowed anew.
+        self.held.then(|| unsafe { &mut *self.shared.value.get() })
+    }
+
+    /// Unlocks the value.
+    #[inline]
+    pub fn unlock(&mut self) {
+        if std::mem::take(&mut self.held) {
+            self.shared.taken.store(false, Ordering::Release);
+        }
+    }
+
+    /// Calls `job` as [`QueueLock::with`], unless another handle has the lock.
+    pub fn try_with<R>(&mut self, job: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let before = self.held;
+        let result = self.try_lock().then(|| self.with(job));
+        if !before {
+            self.unlock();
+        }
+        result
+    }
+
+    /// Calls `job` with the value, which is locked meanwhile.
+    pub fn with<R>(&mut self, job: impl FnOnce(&mut T) -> R) -> R {
+        let before = self.held;
+        self.lock();
+        // SAFETY: as in `get`; `lock` has returned.
+        let result = job(unsafe { &mut *self.shared.value.get() });
+        if !before {
+            self.unlock();
+        }
+        result
+    }
+}
+
+impl<T> Drop for QueueLock<T> {
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
+impl<T> fmt::Debug for QueueLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueLock")
+            .field("held", &self.held)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_reaches_the_value() {
+        let mut mine = QueueLock::new(7);
+        let mut yours = mine.share();
+        assert!(mine.get().is_none() && yours.get().is_none());
+        assert!(mine.try_lock() && mine.try_lock());
+        assert!(!yours.try_lock() && yours.get().is_none());
+        *mine.get().unwrap() += 1;
+        mine.unlock();
+        yours.lock();
+        assert_eq!(yours.get(), Some(&mut 8));
+        assert!(!mine.try_lock());
+        drop(yours);
+        assert!(mine.try_lock());
+    }
+
+    #[test]
+    fn with_does_not_unlock_an_outer_lock() {
+        let mut mine = QueueLock::new(0);
+        let mut yours = mine.share();
+        mine.lock();
+        mine.with(|n| *n += 1);
+        assert!(!yours.try_lock());
+        mine.unlock();
+        yours.with(|n| *n += 1);
+        assert_eq!(mine.with(|n| *n), 2);
+    }
+
+    #[test]
+    fn no_update_is_lost_between_threads() {
+        let rounds = if cfg!(miri) { 50 } else { 20_000 };
+        let mut all = QueueLock::new([0u64; 2]);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let mut lock = all.share();
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        lock.lock();
+                        let [a, b] = lock.get().unwrap();
+                        assert_eq!(*a, *b);
+                        (*a, *b) = (*a + 1, *b + 1);
+                        lock.unlock();
+                    }
+                });
+            }
+        });
+        assert_eq!(all.with(|n| *n), [3 * rounds; 2]);
+    }
+}

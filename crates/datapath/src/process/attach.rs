@@ -1,0 +1,457 @@
+//! One port's vhost-user side: its socket, the open connection, and the session on it.
+
+mod admission;
+mod backend;
+mod event_limits;
+mod missing_memory;
+mod offer;
+mod open;
+mod pause;
+mod peer;
+mod queue_snapshots;
+mod rejected;
+mod restore;
+mod status;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use channel::audit::AUDIT;
+use channel::switching::{PortConfig, PortPhase, Role};
+use rustix::net::SocketFlags;
+use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};
+
+use crate::ports::watchdog::Doorbells;
+use crate::process::session_store::PortSessionStore;
+use crate::worker::workers::Workers;
+use admission::Admission;
+use backend::{Positions, WorkerBackend};
+use event_limits::EventLimits;
+use missing_memory::MissingMemory;
+use offer::offer;
+use open::{Context, Open, store_descriptors};
+pub use queue_snapshots::QueueSnapshots;
+pub use restore::SavedConnection;
+
+/// Interval between two attempts to dial, milliseconds.
+const REDIAL_INTERVAL: Duration = Duration::from_millis(200);
+/// Least interval between two connections, milliseconds. A driver that crashed is restarted at
+/// once, but a front end that disconnects repeatedly is not dialled without end.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The reason of a front end that disconnects after reading the offered features: QEMU does so when
+/// its driver uses a feature that the port offered before.
+const NO_FEATURES_CHOSEN: &str = "the front end left without choosing features: \
+     its guest may use one that the port no longer offers (mtu, queues)";
+
+const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blocking";
+
+/// The vhost-user side of a port.
+#[derive(Debug)]
+pub struct Attachment {
+    config: PortConfig,
+    /// The listening socket; only of a server port.
+    listener: Option<OwnedFd>,
+    open: Option<Open>,
+    /// A connection of the previous switch process, until it is restored.
+    saved: Option<SavedConnection>,
+    store: PortSessionStore,
+    snapshots: QueueSnapshots,
+    /// Time of the next dial; only of a client port that is not connected.
+    dial_at: Option<Instant>,
+    /// Time of the last connection.
+    attached: Instant,
+    /// The reason for which the last connection ended, or for which the open one was refused
+    /// something.
+    reason: Option<String>,
+    /// The reason for which the connection before the open one ended, until the open one serves its
+    /// guest, is refused something, or ends.
+    previous_reason: Option<String>,
+    connections: u64,
+    admission: Admission,
+    /// Messages and queues that were refused in earlier connections.
+    refused_messages: u64,
+    event_limits: EventLimits,
+    /// The phase that was reported last.
+    phase: PortPhase,
+}
+
+impl Attachment {
+    /// Creates a port without a connection, or with a saved one of the previous switch process.
+    #[must_use]
+    pub fn new(
+        config: PortConfig,
+        listener: Option<OwnedFd>,
+        store: PortSessionStore,
+        snapshots: QueueSnapshots,
+        saved: Option<SavedConnection>,
+    ) -> Self {
+        let client = config.role == Role::Client;
+        Self {
+            phase: if client {
+                PortPhase::Dialing
+            } else {
+                PortPhase::Waiting
+            },
+            config,
+            listener,
+            open: None,
+            attached: Instant::now(),
+            dial_at: (client && saved.is_none()).then(Instant::now),
+            saved,
+            store,
+            snapshots,
+            reason: None,
+            previous_reason: None,
+            connections: 0,
+            admission: Admission::default(),
+            refused_messages: 0,
+            event_limits: EventLimits::default(),
+        }
+    }
+
+    /// Sets the saved connection of a port without a connection.
+    pub fn set_saved(&mut self, saved: SavedConnection) {
+        self.saved = Some(saved);
+        self.dial_at = None;
+    }
+
+    /// Returns the port's configuration.
+    #[must_use]
+    pub fn config(&self) -> &PortConfig {
+        &self.config
+    }
+
+    /// Returns the listening socket.
+    #[must_use]
+    pub fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns the open connection's socket, and whether a reply waits for room in it.
+    #[must_use]
+    pub fn socket(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        let open = self.open.as_ref()?;
+        Some((open.connection.as_fd(), open.connection.wants_write()))
+    }
+
+    /// Changes the MTU under a running guest, and notifies the guest.
+    pub fn set_mtu(&mut self, mtu: Option<u16>, workers: &Workers) {
+        self.config.mtu = mtu;
+        if let Some(open) = &mut self.open {
+            open.session.set_mtu(mtu.unwrap_or(1500));
+        }
+        workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));
+        self.store_session(workers);
+    }
+
+    /// Sets the port's weight: its part of the worker time under load.
+    pub fn set_weight(&mut self, weight: u16, workers: &Workers) {
+        self.config.weight = weight;
+        let id = self.config.id;
+        workers.each(move |w| w.set_weight(id, weight));
+        self.store_session(workers);
+    }
+
+    /// Saves the present session with the supervisor.
+    fn store_session(&mut self, workers: &Workers) {
+        let mut context = Context {
+            workers,
+            config: &self.config,
+            store: &mut self.store,
+            connections: self.connections,
+            event_limits: &self.event_limits,
+        };
+        if let Some(open) = &self.open {
+            open.record(&mut context);
+        }
+    }
+
+    /// Accepts a connection at the listening socket. A second connection is rejected: a port has
+    /// one guest. So is one of a user other than `peer`, if one is given, before any of its bytes
+    /// are read, and one that is closed already, so that later ones need not wait for it.
+    ///
+    /// # Errors
+    /// A system error.
+    pub fn accept(&mut self, peer: Option<u32>, workers: &Workers) -> io::Result<()> {
+        let Some(listener) = &self.listener else {
+            return Ok(());
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::accept_with(listener, flags)?;
+        let second = self.open.is_some() || self.saved.is_some();
+        let rejection = self.admission.peer_check.check(&socket, peer)?;
+        if second || rejection.is_some() {
+            self.admission.rejected.record(second);
+            if !second {
+                self.reason = self.admission.peer_check.reason();
+            }
+            if let Some(suppressed) = self.event_limits.rejection_log_line(rejection.is_some()) {
+                let port = &self.config.name;
+                let why = rejection.unwrap_or("second connection");
+                let user = self.admission.peer_check.last_rejected();
+                tracing::warn!(port, user, suppressed, "connection rejected: {why}");
+            }
+            return Ok(());
+        }
+        if peer::has_hung_up(&socket)? {
+            self.admission.rejected.record(false);
+            return Ok(());
+        }
+        self.attach(socket, workers)
+    }
+
+    /// Returns whether the connected front end belongs to a user other than `peer`.
+    #[must_use]
+    pub fn has_other_user(&self, peer: u32) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| peer::user_of(&open.connection).ok() != Some(peer))
+    }
+
+    /// Opens a session on a new connection.
+    ///
+    /// # Errors
+    /// A system error.
+    pub fn attach(&mut self, socket: OwnedFd, workers: &Workers) -> io::Result<()> {
+        let pipe = AnswerPipe::new()?;
+        store_descriptors(&socket, &pipe, &mut self.store);
+        let mut session = Session::new(offer(&self.config));
+        session.restore_snapshots(self.snapshots.all());
+        self.open = Some(Open {
+            connection: Connection::with_pipe(socket, pipe)?,
+            session,
+            positions: Positions::new(self.config.queues),
+            doorbells: Doorbells::default(),
+            features_chosen: false,
+            missing_memory: MissingMemory::default(),
+            answered: None,
+            torn: false,
+        });
+        self.attached = Instant::now();
+        let reason = self.reason.take();
+        self.previous_reason = reason.filter(|reason| reason != NO_FEATURES_CHOSEN);
+        self.dial_at = None;
+        self.connections += 1;
+        self.store_session(workers);
+        if let Some(suppressed) = self.event_limits.log_line() {
+            let port = &self.config.name;
+            tracing::info!(target: AUDIT, port, suppressed, "front end connected");
+        }
+        Ok(())
+    }
+
+    /// Notes a failed dial, and schedules the next one.
+    pub fn dial_failed(&mut self, reason: String) {
+        self.reason = Some(reason);
+        self.dial_at = Some(Instant::now() + REDIAL_INTERVAL);
+    }
+
+    /// Returns the time of the next dial, for a client port without a connection.
+    #[must_use]
+    pub fn dial_at(&self) -> Option<Instant> {
+        self.dial_at
+    }
+
+    /// Notes that a dial request was sent.
+    pub fn dialing(&mut self) {
+        self.dial_at = None;
+    }
+
+    /// Returns whether the result of a dial is pending.
+    #[must_use]
+    pub fn is_dialing(&self) -> bool {
+        let idle = self.open.is_none() && self.saved.is_none();
+        self.config.role == Role::Client && idle && self.dial_at.is_none()
+    }
+
+    /// Handles messages of the front end.
+    ///
+    /// # Errors
+    /// The front end broke a rule or disconnected: the connection is to be closed.
+    pub fn serve(&mut self, workers: &Workers) -> Result<(), Fault> {
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let mut context = Context {
+            workers,
+            config: &self.config,
+            store: &mut self.store,
+            connections: self.connections,
+            event_limits: &self.event_limits,
+        };
+        open.serve(&mut context)?;
+        let info = open.session.info();
+        if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
+            self.reason = info.last_refusal;
+            self.previous_reason = None;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the VMM took memory away that it shares by this connection.
+    #[must_use]
+    pub fn memory_is_lost(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| open.session.memory_is_lost())
+    }
+
+    /// Returns whether a thread blocked when it wrote to the front end's event descriptors: the
+    /// front end is to be disconnected.
+    #[must_use]
+    pub fn has_blocked(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| open.doorbells.have_blocked())
+    }
+
+    /// Stops a queue that broke a rule; the session continues.
+    pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
+        if let Some(suppressed) = self.event_limits.log_line() {
+            let (port, queue) = (&self.config.name, index);
+            tracing::warn!(target: AUDIT, port, queue, suppressed, "queue stopped: {reason}");
+        }
+        // A connection that has ended has a reason of its own.
+        if let Some(open) = &mut self.open {
+            let mut backend = WorkerBackend {
+                workers,
+                config: &self.config,
+                store: &mut self.store,
+                positions: &mut open.positions,
+                doorbells: &open.doorbells,
+                event_limits: &self.event_limits,
+            };
+            open.session.queue_failed(index, reason, &mut backend);
+        }
+        self.store_session(workers);
+    }
+
+    /// Returns the time at which to warn that the VMM shares no memory.
+    #[must_use]
+    pub fn warning_at(&self) -> Option<Instant> {
+        self.open
+            .as_ref()
+            .and_then(|open| open.missing_memory.warn_at())
+    }
+
+    /// Logs that warning, if it is due.
+    pub fn warn_if_due(&mut self, now: Instant) {
+        let Some(open) = self
+            .open
+            .as_mut()
+            .filter(|open| open.missing_memory.is_overdue(now))
+        else {
+            return;
+        };
+        if open.missing_memory.warn_at().is_some() {
+            open.missing_memory.mark_warned();
+            if let Some(suppressed) = self.event_limits.log_line() {
+                let port = &self.config.name;
+                tracing::warn!(port, suppressed, "{}", missing_memory::REASON);
+            }
+        }
+    }
+
+    /// Ends a connection whose front end blocks threads. The port accepts the next one after a
+    /// pause.
+    pub fn disconnect_blocking(&mut self, workers: &Workers) {
+        self.disconnect(BLOCKING_EVENTFD, workers);
+        self.pause();
+    }
+
+    /// Ends the connection for a reason of the switch.
+    pub fn disconnect(&mut self, reason: &str, workers: &Workers) {
+        if let Some(suppressed) = self.event_limits.log_line() {
+            let port = &self.config.name;
+            tracing::warn!(target: AUDIT, port, suppressed, "disconnected: {reason}");
+        }
+        self.close(None, workers);
+        self.reason = Some(reason.to_owned());
+    }
+
+    /// Starts a pause, in which the port accepts no connection.
+    fn pause(&mut self) {
+        self.admission.pauses.begin(self.attached, Instant::now());
+        self.dial_later();
+    }
+
+    /// Returns the end of the present pause.
+    #[must_use]
+    pub fn paused_until(&self) -> Option<Instant> {
+        self.admission.paused_until()
+    }
+
+    /// Ends a pause that is over. Returns whether the port accepts connections again.
+    pub fn end_pause(&mut self, now: Instant) -> bool {
+        self.admission.end_pause(now)
+    }
+
+    /// Ends the connection, if there is one; the port waits for the next.
+    pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
+        if let Some(saved) = self.saved.take() {
+            saved.end();
+            self.store.drop_session();
+        }
+        self.reason = self.persistent_fault();
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        self.previous_reason = None;
+        self.admission.rejected.connection_ended();
+        let mut backend = WorkerBackend {
+            workers,
+            config: &self.config,
+            store: &mut self.store,
+            positions: &mut open.positions,
+            doorbells: &open.doorbells,
+            event_limits: &self.event_limits,
+        };
+        self.refused_messages += open.session.info().refused_messages;
+        let no_features_chosen = !open.features_chosen && open.answered.is_some();
+        let broke_rule = fault.as_ref().is_some_and(|fault| !fault.is_close());
+        if !open.features_chosen || broke_rule {
+            self.admission.failure_pauses.begin_again(Instant::now());
+        }
+        self.snapshots
+            .add(self.config.id, open.session.detach(&mut backend));
+        open.connection.end();
+        self.store.drop_session();
+        let (id, mtu) = (self.config.id, self.config.mtu);
+        workers.on_port(id, move |guest| guest.set_mtu(mtu));
+        workers.each(move |w| w.switch.guest_disconnected(id));
+        if let Some(fault) = fault {
+            self.note_disconnect(&fault, no_features_chosen);
+        }
+        self.dial_later();
+    }
+
+    /// Notes the reason of a connection's end: a disconnect, a broken rule, or a disconnect without
+    /// chosen features.
+    fn note_disconnect(&mut self, fault: &Fault, no_features_chosen: bool) {
+        let reason = if !fault.is_close() {
+            Some(fault.to_string())
+        } else if no_features_chosen {
+            Some(NO_FEATURES_CHOSEN.to_owned())
+        } else {
+            None
+        };
+        if let Some(suppressed) = self.event_limits.log_line() {
+            let port = &self.config.name;
+            match &reason {
+                None => {
+                    tracing::info!(target: AUDIT, port, suppressed, "front end disconnected")
+                }
+                Some(reason) => {
+                    tracing::warn!(target: AUDIT, port, suppressed, "disconnected: {reason}");
+                }
+            }
+        }
+        self.reason = reason.or(self.reason.take());
+    }
+
+    fn dial_later(&mut self) {
+        if self.config.role == Role::Client {
+            let soon = self.attached + RECONNECT_INTERVAL;
+            self.dial_at = Some(self.paused_until().map_or(soon, |until| soon.max(until)));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! An open connection: messages in, replies out. Every change is saved with the supervisor before
+//! the front end receives the reply.
+//!
+//! ```text
+//! peek       the message stays in the socket
+//! serve      the session changes
+//! record     the supervisor has the changes
+//! answer     into the pipe
+//! consume    the message leaves the socket
+//! send       the answer leaves the pipe
+//! ```
+//!
+//! Wherever this process crashes, its successor handles the message, or knows that it was handled
+//! and sends the reply in the pipe. Two cases are not covered. A message that was sent in parts is
+//! consumed as it comes; a crash within it ends the connection. A reply with a descriptor
+//! (`GET_INFLIGHT_FD`) cannot go through a pipe; a crash between sending it and consuming its
+//! message sends it twice.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
+use channel::switching::PortConfig;
+use virtio::vhost_user::{AnswerPipe, Connection, Fault, Message, Peeked, Session};
+
+use super::backend::{Positions, WorkerBackend};
+use super::event_limits::EventLimits;
+use super::missing_memory::MissingMemory;
+use crate::ports::watchdog::Doorbells;
+use crate::process::session_store::PortSessionStore;
+use crate::worker::workers::Workers;
+
+/// Messages of one front end that are handled in a row.
+const MAX_MESSAGES: u32 = 64;
+/// Time for which messages of one front end are handled in a row, milliseconds: each that stops or
+/// starts a queue waits for all workers.
+const MAX_TURN: Duration = Duration::from_millis(1);
+
+/// The messages that one front end may send in a row.
+struct MessageBudget {
+    began: Instant,
+    messages: u32,
+}
+
+impl MessageBudget {
+    fn begin(began: Instant) -> Self {
+        Self { began, messages: 0 }
+    }
+
+    /// Counts a message. Returns whether there may be another one.
+    fn may_continue(&mut self, now: Instant) -> bool {
+        self.messages += 1;
+        self.messages < MAX_MESSAGES && now.saturating_duration_since(self.began) < MAX_TURN
+    }
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) connection: Connection,
+    pub(super) session: Session,
+    pub(super) positions: Positions,
+    /// The event descriptors of the front end.
+    pub(super) doorbells: Doorbells,
+    /// Features were chosen at least once: a driver that ends, or is reset, takes its choice back.
+    pub(super) features_chosen: bool,
+    /// The time since when the guest's driver has no shared memory.
+    pub(super) missing_memory: MissingMemory,
+    /// The last message with a reply: code and payload.
+    pub(super) answered: Option<(u32, Vec<u8>)>,
+    /// A part of a message was taken from the socket.
+    pub(super) torn: bool,
+}
+
+/// The parts of a port that its connection uses.
+pub(super) struct Context<'a> {
+    pub(super) workers: &'a Workers,
+    pub(super) config: &'a PortConfig,
+    pub(super) store: &'a mut PortSessionStore,
+    pub(super) connections: u64,
+    pub(super) event_limits: &'a EventLimits,
+}
+
+/// Saves the connection's own descriptors with the supervisor.
+pub(super) fn store_descriptors(
+    socket: impl AsFd,
+    pipe: &AnswerPipe,
+    store: &mut PortSessionStore,
+) {
+    let [from, to] = pipe.ends();
+    store.store_descriptor(SOCKET, socket.as_fd());
+    store.store_descriptor(PIPE_FROM, from);
+    store.store_descriptor(PIPE_TO, to);
+}
+
+impl Open {
+    /// Saves the session with the supervisor, if it has changed.
+    pub(super) fn record(&self, context: &mut Context<'_>) {
+        let (session, mut numbers) = self.session.record();
+        numbers.extend([SOCKET, PIPE_FROM, PIPE_TO]);
+        numbers.extend(self.positions.journal.as_ref().map(|_| JOURNAL));
+        let record = ConnectionRecord {
+            port: context.config.clone(),
+            offered: self.session.offered_features().bits(),
+            session,
+            answered: self.answered.clone(),
+            torn: self.torn,
+            starts: self.positions.starts.clone(),
+            connections: context.connections,
+        };
+        context.store.store_session(record.to_bytes(), numbers);
+    }
+
+    /// Handles messages of the front end for a while; no more after its descriptors have blocked.
+    pub(super) fn serve(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
+        let mut budget = MessageBudget::begin(Instant::now());
+        while !self.doorbells.have_blocked() {
+            match self.connection.peek()? {
+                Peeked::Nothing => {
+                    if !self.connection.wants_write() {
+                        self.session.settled();
+                    }
+                    return Ok(());
+                }
+                Peeked::Whole(message, fds) => {
+                    self.handle(message, fds, context, true)?;
+                }
+                Peeked::Pieces => {
+                    if !std::mem::replace(&mut self.torn, true) {
+                        self.record(context);
+                    }
+                    let Some((message, fds)) = self.connection.recv()? else {
+                        return Ok(());
+                    };
+                    self.torn = false;
+                    self.handle(message, fds, context, false)?;
+                }
+            }
+            if !budget.may_continue(Instant::now()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(
+        &mut self,
+        message: Message,
+        fds: Vec<std::os::fd::OwnedFd>,
+        context: &mut Context<'_>,
+        peeked: bool,
+    ) -> Result<(), Fault> {
+        let shown = fds.len();
+        let mut backend = WorkerBackend {
+            workers: context.workers,
+            config: context.config,
+            store: context.store,
+            positions: &mut self.positions,
+            doorbells: &self.doorbells,
+            event_limits: context.event_limits,
+        };
+        let reply = self.session.handle(message.clone(), fds, &mut backend)?;
+        self.session.settled();
+        self.features_chosen |= self.session.has_chosen_features();
+        self.missing_memory.update(&self.session, Instant::now());
+        if reply.is_some() {
+            self.answered = Some((message.code, message.payload.clone()));
+        }
+        self.record(context);
+        if let Some(reply) = reply {
+            let has_fd = reply.fd.is_some();
+            self.connection.stage(reply)?;
+            if has_fd {
+                self.connection.flush()?;
+            }
+        }
+        if peeked {
+            self.connection.consume(&message, shown)?;
+        }
+        self.connection.flush()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_has_64_messages_and_fewer_if_they_take_long() {
+        let began = Instant::now();
+        let served = |each: Duration| {
+            let mut budget = MessageBudget::begin(began);
+            let more = (1..).take_while(|n| budget.may_continue(began + each * *n));
+            more.count() + 1
+        };
+        assert_eq!(served(Duration::ZERO), 64);
+        assert_eq!(served(Duration::from_micros(10)), 64);
+        assert_eq!(served(Duration::from_micros(250)), 4);
+        assert_eq!(served(Duration::from_millis(20)), 1);
+    }
+}

@@ -1,0 +1,173 @@
+//! Restoring a connection of the previous switch process.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
+use channel::switching::PortConfig;
+use virtio::queue::JournalRegion;
+use virtio::vhost_user::{AnswerPipe, Connection, Message, Session, hang_up};
+
+use super::Attachment;
+use super::backend::{Positions, WorkerBackend};
+use super::missing_memory::MissingMemory;
+use super::offer::offer_after_restore;
+use super::open::Open;
+use crate::ports::watchdog::Doorbells;
+use crate::worker::workers::Workers;
+
+/// The saved session of a connection.
+#[derive(Debug)]
+pub struct SavedConnection {
+    /// Its record.
+    pub record: ConnectionRecord,
+    /// Its descriptors by their numbers.
+    pub files: BTreeMap<u64, OwnedFd>,
+    /// The connection is quarantined: it is to be ended.
+    pub quarantined: bool,
+}
+
+impl SavedConnection {
+    /// Returns whether the connection fits the port: the settings that must not change under a
+    /// guest are the same.
+    #[must_use]
+    pub fn belongs_to(&self, port: &PortConfig) -> bool {
+        let fixed = |p: &PortConfig| PortConfig {
+            mtu: None,
+            mac: None,
+            weight: 0,
+            ..p.clone()
+        };
+        fixed(&self.record.port) == fixed(port)
+    }
+
+    /// Ends the connection; its front end notices at once.
+    pub fn end(self) {
+        if let Some(socket) = self.files.get(&SOCKET) {
+            hang_up(socket);
+        }
+    }
+
+    fn take(&mut self, number: u64) -> Result<OwnedFd, String> {
+        let found = self.files.remove(&number);
+        found.ok_or_else(|| "a descriptor of the connection was not saved".into())
+    }
+
+    fn take_positions(&mut self, port: &PortConfig) -> Result<Positions, String> {
+        let queues = 2 * port.queues;
+        let journal = match self.files.remove(&JOURNAL) {
+            None => None,
+            Some(fd) => {
+                let region = JournalRegion::map(&fd, queues).map_err(|e| e.to_string())?;
+                Some(Arc::new(region))
+            }
+        };
+        let mut starts = std::mem::take(&mut self.record.starts);
+        starts.resize(usize::from(queues), 0);
+        Ok(Positions { journal, starts })
+    }
+
+    fn take_connection(&mut self) -> Result<Connection, String> {
+        let socket = self.take(SOCKET)?;
+        let (from, to) = (self.take(PIPE_FROM)?, self.take(PIPE_TO)?);
+        let pipe = AnswerPipe::again(from, to).map_err(|e| e.to_string())?;
+        let mut connection = Connection::with_pipe(socket, pipe).map_err(|e| e.to_string())?;
+        if let Some((code, payload)) = self.record.answered.clone() {
+            let answered = Message {
+                code,
+                need_reply: false,
+                payload,
+            };
+            let skipped = connection.skip_answered(&answered);
+            skipped.map_err(|fault| fault.to_string())?;
+        }
+        Ok(connection)
+    }
+}
+
+impl Attachment {
+    /// Returns whether a saved connection is to be restored.
+    #[must_use]
+    pub fn awaits_restore(&self) -> bool {
+        self.saved.is_some()
+    }
+
+    /// Restores the saved connection, if there is one without an error.
+    pub fn restore(&mut self, workers: &Workers) {
+        let Some(saved) = self.saved.take() else {
+            return;
+        };
+        self.connections = saved.record.connections;
+        let socket = saved.files.get(&SOCKET);
+        let socket = socket.and_then(|socket| socket.try_clone().ok());
+        let quarantined = saved.quarantined;
+        match self.try_restore(saved, workers) {
+            Ok(open) => {
+                self.open = Some(open);
+                self.store_session(workers);
+                tracing::info!(port = self.config.name, "connection continued");
+            }
+            Err(reason) => {
+                tracing::error!(
+                    port = self.config.name,
+                    "connection not continued: {reason}"
+                );
+                self.reason = Some(reason);
+                socket.iter().for_each(hang_up);
+                self.store.drop_session();
+                self.dial_later();
+                if quarantined {
+                    self.pause();
+                }
+            }
+        }
+    }
+
+    fn try_restore(
+        &mut self,
+        mut saved: SavedConnection,
+        workers: &Workers,
+    ) -> Result<Open, String> {
+        if saved.quarantined {
+            return Err(
+                "quarantined: the switch crashed repeatedly while serving this port".into(),
+            );
+        }
+        if saved.record.torn {
+            return Err("a part of a message was lost with the previous switch process".into());
+        }
+        let connection = saved.take_connection()?;
+        let mut positions = saved.take_positions(&self.config)?;
+        let doorbells = Doorbells::default();
+        let mut backend = WorkerBackend {
+            workers,
+            config: &self.config,
+            store: &mut self.store,
+            positions: &mut positions,
+            doorbells: &doorbells,
+            event_limits: &self.event_limits,
+        };
+        let (record, files) = (saved.record.session, saved.files);
+        let offer = offer_after_restore(&self.config, saved.record.offered);
+        let mut session = Session::restore(offer, &record, files, &mut backend)?;
+        if saved.record.port.mtu != self.config.mtu {
+            session.set_mtu(self.config.mtu.unwrap_or(1500));
+        }
+        let mut missing_memory = MissingMemory::default();
+        missing_memory.update(&session, Instant::now());
+        Ok(Open {
+            connection,
+            // Features were chosen before any queue was started.
+            features_chosen: session.has_chosen_features()
+                || positions.starts.iter().any(|n| *n > 0),
+            missing_memory,
+            session,
+            positions,
+            doorbells,
+            answered: saved.record.answered,
+            torn: false,
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! The status of a port's vhost-user side.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use channel::figures::QueueCounts;
+use channel::switching::{FrontEnds, PortPhase, PortState, QueueState, Role};
+
+use super::{Attachment, missing_memory};
+
+impl Attachment {
+    /// Returns the phase of the port.
+    #[must_use]
+    pub fn phase(&self) -> PortPhase {
+        let Some(open) = &self.open else {
+            return match self.config.role {
+                Role::Server => PortPhase::Waiting,
+                Role::Client => PortPhase::Dialing,
+            };
+        };
+        let queues = open.session.info().queues;
+        if queues.iter().any(|q| q.fault.is_some()) {
+            PortPhase::Faulted
+        } else if queues.iter().any(|q| q.running && q.enabled) {
+            PortPhase::Up
+        } else {
+            PortPhase::Connected
+        }
+    }
+
+    /// Returns the phase, if it has changed since the last call.
+    pub fn phase_change(&mut self) -> Option<PortPhase> {
+        let phase = self.phase();
+        (std::mem::replace(&mut self.phase, phase) != phase).then_some(phase)
+    }
+
+    /// Returns the whole state for `status`.
+    #[must_use]
+    pub fn state(&self, counts: &BTreeMap<u16, QueueCounts>) -> PortState {
+        let info = self.open.as_ref().map(|open| open.session.info());
+        let queues = info.iter().flat_map(|i| &i.queues);
+        PortState {
+            config: self.config.clone(),
+            phase: self.phase(),
+            reason: self.reason(),
+            features: info
+                .as_ref()
+                .and_then(|i| i.features)
+                .map_or(0, |f| f.bits()),
+            protocol_features: info
+                .as_ref()
+                .and_then(|i| i.protocol)
+                .map_or(0, |f| f.bits()),
+            memory: info.as_ref().map_or(0, |i| i.memory_bytes),
+            queues: queues
+                .filter(|q| q.running || q.fault.is_some())
+                .map(|q| QueueState {
+                    index: q.index,
+                    size: q.size,
+                    enabled: q.enabled,
+                    fault: q.fault.clone(),
+                    counts: counts.get(&q.index).cloned().unwrap_or_default(),
+                })
+                .collect(),
+            connections: self.connections,
+            front_ends: FrontEnds {
+                rejected_connections: self.admission.rejected.count(),
+                last_rejected_ms_ago: self.admission.rejected.last_ms_ago(),
+                last_rejected_uid: self.admission.peer_check.last_rejected(),
+                refused_messages: self.refused_messages + info.map_or(0, |i| i.refused_messages),
+                pauses: self.admission.pauses.count,
+                pause_ms: self.admission.pauses.remaining(Instant::now()).as_millis() as u64,
+                suppressed_log_lines: self.event_limits.suppressed_log_lines(),
+            },
+        }
+    }
+
+    /// Returns the present fault, or the reason of the last connection's end, or a report of
+    /// rejected connections.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        let now = self.fault().or_else(|| self.previous_reason.clone());
+        now.or_else(|| self.admission.rejected.reason())
+    }
+
+    /// Returns the fault of the open connection, or of the last one.
+    fn fault(&self) -> Option<String> {
+        let open = self.open.as_ref();
+        if open.is_some_and(|open| open.missing_memory.is_overdue(Instant::now())) {
+            return Some(missing_memory::REASON.to_owned());
+        }
+        self.persistent_fault()
+    }
+
+    /// Returns the same without faults that end with the connection.
+    pub(super) fn persistent_fault(&self) -> Option<String> {
+        let queues = self.open.iter().flat_map(|open| open.session.info().queues);
+        let stopped = queues.filter_map(|q| {
+            let fault = q.fault?;
+            Some(format!("queue {} stopped: {fault}", q.index))
+        });
+        stopped.take(1).next().or_else(|| self.reason.clone())
+    }
+}

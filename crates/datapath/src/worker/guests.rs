@@ -1,0 +1,242 @@
+//! vCPU states of guests: the memory in which the supervisor keeps them, and the slots of each
+//! port.
+//!
+//! Each worker has a copy of the list, and all map the same memory. A query is a load for each
+//! vCPU, without a system call. States are hints that may be out of date; unknown ones are left
+//! out.
+
+use std::sync::Arc;
+
+use port::PortId;
+use port::counters::MAX_PORTS;
+use sched::{Activity as State, BlockEvents, Method, Slot, Vcpu, View};
+
+use crate::ports::coalescing::{Activity, Processor, Vcpus};
+
+/// The states of vCPUs, and block events where the kernel reports them.
+#[derive(Debug)]
+pub struct States {
+    /// The states.
+    pub view: View,
+    /// The ring of block events.
+    pub block_events: Option<BlockEvents>,
+}
+
+/// The vCPU states of all guests.
+#[derive(Clone, Debug, Default)]
+pub struct Guests {
+    states: Option<Arc<States>>,
+    /// Slots of vCPUs, by port.
+    slots: Vec<Arc<[Slot]>>,
+}
+
+impl Guests {
+    /// Sets the memory of states; the slots have to be set again.
+    pub fn set_states(&mut self, states: Arc<States>) {
+        self.states = Some(states);
+        self.slots.clear();
+    }
+
+    /// Returns the ring of block events.
+    #[must_use]
+    pub fn block_events(&self) -> Option<&BlockEvents> {
+        self.states.as_deref()?.block_events.as_ref()
+    }
+
+    /// Returns the vCPUs of a port's guest, if the kernel reports their states at once.
+    #[must_use]
+    pub fn of(&self, port: PortId) -> Option<Arc<dyn Vcpus>> {
+        let states = self.states.as_ref()?;
+        let slots = self.slots.get(port.0 as usize)?;
+        let is_exact = self.exact().is_some() && !slots.is_empty();
+        is_exact.then(|| {
+            Arc::new(GuestVcpus {
+                states: Arc::clone(states),
+                slots: Arc::clone(slots),
+            }) as Arc<dyn Vcpus>
+        })
+    }
+
+    /// Sets the slots of a port's vCPUs.
+    pub fn set_slots(&mut self, port: PortId, slots: Arc<[Slot]>) {
+        let at = port.0 as usize;
+        if at >= MAX_PORTS {
+            return;
+        }
+        if at >= self.slots.len() {
+            self.slots.resize_with(at + 1, Arc::default);
+        }
+        self.slots[at] = slots;
+    }
+
+    /// Returns the memory of states, if there is one.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> Option<&View> {
+        self.states.as_deref().map(|states| &states.view)
+    }
+
+    /// Returns the memory of states, where the kernel reports changes at once: samples are too old.
+    #[must_use]
+    pub fn exact(&self) -> Option<&View> {
+        self.view().filter(|view| view.method() == Method::Kernel)
+    }
+
+    /// Returns the known vCPU states of all guests.
+    pub fn all_vcpus(&self) -> impl Iterator<Item = Vcpu> {
+        let view = self.view();
+        let slots = self.slots.iter().flat_map(|slots| slots.iter());
+        slots.filter_map(move |slot| view?.state(*slot))
+    }
+
+    /// Returns the known vCPU states of a port's guest.
+    #[inline]
+    pub fn vcpus(&self, port: PortId) -> impl Iterator<Item = Vcpu> {
+        let slots = self.slots.get(port.0 as usize);
+        let slots = slots.map_or(&[][..], |slots| slots);
+        let view = self.view();
+        slots.iter().filter_map(move |slot| view?.state(*slot))
+    }
+}
+
+/// The vCPUs of one guest.
+#[derive(Debug)]
+struct GuestVcpus {
+    states: Arc<States>,
+    slots: Arc<[Slot]>,
+}
+
+impl GuestVcpus {
+    /// Returns the vCPUs that may serve a queue pair: its own one where there are as many as pairs,
+    /// as guests assign them; else any.
+    fn of_pair(&self, pair: u16, pairs: u16) -> &[Slot] {
+        let pair = usize::from(pair);
+        if self.slots.len() == usize::from(pairs) && pair < self.slots.len() {
+            &self.slots[pair..=pair]
+        } else {
+            &self.slots
+        }
+    }
+}
+
+impl Vcpus for GuestVcpus {
+    fn activity(&self, pair: u16, pairs: u16) -> Activity {
+        let mut all = Activity::Running;
+        for slot in self.of_pair(pair, pairs) {
+            match self.states.view.state(*slot).map(|vcpu| vcpu.activity) {
+                Some(State::Running | State::Runnable) => {}
+                Some(State::Blocked) => return Activity::Blocked,
+                None => all = Activity::Unknown,
+            }
+        }
+        all
+    }
+
+    fn processor(&self, pair: u16, pairs: u16) -> Option<Processor> {
+        let [slot] = self.of_pair(pair, pairs) else {
+            return None;
+        };
+        let vcpu = self.states.view.state(*slot)?;
+        Some(Processor {
+            core: vcpu.core.into(),
+            asleep: (vcpu.activity == State::Blocked).then_some(vcpu.since_ns),
+        })
+    }
+
+    fn listen(&self, pair: u16, pairs: u16) -> bool {
+        let Some(block_events) = &self.states.block_events else {
+            return false;
+        };
+        block_events.subscribe(self.of_pair(pair, pairs));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sched::{Activity, Table};
+
+    #[test]
+    fn vcpus_belong_to_their_ports() {
+        let mut table = Table::in_memory().unwrap();
+        let slots: Vec<Slot> = (1..4).map(|n| table.follow(n).unwrap()).collect();
+        let state = |core| Vcpu {
+            activity: Activity::Running,
+            core,
+            since_ns: 512,
+        };
+        for (core, slot) in (0..).zip(&slots) {
+            table.set(*slot, state(core));
+        }
+        let (a, b) = (PortId(0), PortId(7));
+        let mut guests = Guests::default();
+        guests.set_slots(a, slots[..2].into());
+        assert_eq!(guests.vcpus(a).count(), 0, "there are no states");
+        let states = |view| {
+            Arc::new(States {
+                view,
+                block_events: None,
+            })
+        };
+        guests.set_states(states(View::map(table.reader()).unwrap()));
+        assert_eq!(guests.vcpus(a).count(), 0, "they were of another memory");
+        guests.set_slots(a, slots[..2].into());
+        guests.set_slots(b, slots[2..].into());
+        guests.set_slots(PortId(u32::MAX), slots[2..].into());
+        assert!(guests.vcpus(a).eq([state(0), state(1)]));
+        assert!(guests.vcpus(b).eq([state(2)]));
+        assert_eq!(guests.vcpus(PortId(3)).count(), 0);
+        table.unfollow(1);
+        assert!(guests.vcpus(a).eq([state(1)]), "it has ended");
+        guests.set_slots(b, Arc::default());
+        assert_eq!(guests.vcpus(b).count(), 0);
+        assert!(guests.of(a).is_none(), "samples are too old");
+    }
+
+    #[test]
+    fn a_guest_runs_while_no_vcpu_of_the_queue_sleeps() {
+        use crate::ports::coalescing::Activity::{Blocked, Running, Unknown};
+        let mut table = Table::in_memory().unwrap();
+        let slots: Vec<Slot> = (1..3).map(|n| table.follow(n).unwrap()).collect();
+        let view = View::map(table.reader()).unwrap();
+        let vcpus_of_guest = GuestVcpus {
+            states: Arc::new(States {
+                view,
+                block_events: None,
+            }),
+            slots: slots.clone().into(),
+        };
+        let set = |n: usize, activity| {
+            let (core, since_ns) = (0, 256);
+            table.set(
+                slots[n],
+                Vcpu {
+                    activity,
+                    core,
+                    since_ns,
+                },
+            );
+        };
+        assert_eq!(vcpus_of_guest.activity(0, 1), Unknown);
+        set(0, Activity::Running);
+        assert_eq!(vcpus_of_guest.activity(0, 1), Unknown);
+        set(1, Activity::Runnable);
+        assert_eq!(vcpus_of_guest.activity(0, 1), Running);
+        set(1, Activity::Blocked);
+        assert_eq!(vcpus_of_guest.activity(0, 1), Blocked);
+        assert_eq!(
+            [0, 1].map(|pair| vcpus_of_guest.activity(pair, 2)),
+            [Running, Blocked],
+            "a vCPU for each pair"
+        );
+        assert!(!vcpus_of_guest.listen(0, 1), "there is no bell");
+        let processor = |pair, pairs| vcpus_of_guest.processor(pair, pairs);
+        let is = |asleep| Some(Processor { core: 0, asleep });
+        assert_eq!(
+            [processor(0, 2), processor(1, 2)],
+            [is(None), is(Some(256))]
+        );
+        assert_eq!(processor(0, 1), None, "which of the two is not known");
+    }
+}

@@ -1,0 +1,417 @@
+//! All workers, as the session thread uses them.
+//!
+//! Each worker has its own switch (tables, batch, pending frames) with every port in it; workers
+//! share the ports' queues, one at a time (see `queue_lock`). The queue pair by which a guest sends
+//! has one worker as its *home*, the only one that serves it. A new pair gets the worker with the
+//! fewest pairs as its home, and [`Workers::balance`] moves pairs when the load is uneven.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use channel::keeping::ThreadSlots;
+use channel::supervision::Poll;
+use port::PortId;
+use port::counters::Counters;
+use sched::{BlockEvents, Slot, View};
+use virtio::features::Features;
+
+use crate::forward::switch::Switch;
+use crate::ports::guest::{GuestPort, GuestQueue};
+use crate::ports::queue_lock::QueueLock;
+use crate::worker::guests::States;
+use crate::worker::idle::helper::Help;
+use crate::worker::idle::helper::Helpers;
+use crate::worker::{self, Notices, Worker, WorkerHandle};
+
+/// Load of a worker, in frames between two checks, below which no pair is moved: the worker has
+/// time to spare.
+const MIN_LOAD: u64 = 100_000;
+
+/// A queue pair of a port.
+pub type Pair = (PortId, u16);
+
+/// The handles of all workers, and the home of each pair.
+#[derive(Debug)]
+pub struct Workers {
+    /// Workers that are home to pairs, then helpers.
+    handles: Vec<WorkerHandle>,
+    home_count: usize,
+    helpers: Arc<Helpers>,
+    homes: RefCell<BTreeMap<Pair, usize>>,
+    /// No pair is served now.
+    quiesced: Cell<bool>,
+}
+
+impl Workers {
+    /// Starts so many workers; `None`: as many as [`sched::topology::workers`] returns.
+    ///
+    /// # Errors
+    /// A system error of a descriptor or a thread.
+    pub fn start(
+        count: Option<u16>,
+        poll: Poll,
+        counters: &Counters,
+        seed: u64,
+    ) -> io::Result<(Self, Notices)> {
+        Self::start_with(count, poll, counters, seed, Help::none())
+    }
+
+    /// Starts workers with helpers on idle cores.
+    ///
+    /// # Errors
+    /// The errors of [`Workers::start`]. A helper that cannot start is logged.
+    pub fn start_with(
+        count: Option<u16>,
+        poll: Poll,
+        counters: &Counters,
+        seed: u64,
+        help: Help,
+    ) -> io::Result<(Self, Notices)> {
+        let count = usize::from(count.unwrap_or_else(sched::topology::workers));
+        let switch = |n: usize| Switch::numbered(counters.clone(), seed, n as u8);
+        let spawned = worker::spawn_all((0..count).map(switch).collect(), poll, help, switch)?;
+        let (handles, helpers, notices) = spawned;
+        let workers = Self {
+            handles,
+            home_count: count,
+            helpers,
+            homes: RefCell::default(),
+            quiesced: Cell::new(false),
+        };
+        Ok((workers, notices))
+    }
+
+    /// Gives each worker its slot for crash attribution. The session thread has the first slot.
+    pub fn set_thread_slots(&self, slots: &ThreadSlots) {
+        for (number, worker) in self.handles.iter().enumerate() {
+            worker.set_thread_slot(slots.of(number + 1));
+        }
+    }
+
+    /// Requests a [`Notice::ProbeAck`](crate::worker::Notice::ProbeAck) of each worker, and returns
+    /// at once.
+    pub fn probe(&self) {
+        for worker in &self.handles {
+            worker.post(Worker::ack_probe);
+        }
+    }
+
+    /// Returns the number of workers that are home to pairs.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.home_count
+    }
+
+    /// Returns the number of workers and helpers.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Returns the number of helpers, and the frames that they have forwarded.
+    #[must_use]
+    pub fn help(&self) -> (u16, u64) {
+        (self.helpers.list.len() as u16, self.helpers.frames())
+    }
+
+    /// Runs a job on the first worker between two passes.
+    pub fn first<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> R {
+        self.on(0, job)
+    }
+
+    /// Runs a job on the worker of this number between two passes.
+    ///
+    /// # Panics
+    /// When there is no such worker.
+    pub fn on<R: Send + 'static>(
+        &self,
+        number: usize,
+        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> R {
+        self.handles[number].call(job)
+    }
+
+    /// Runs a job on each worker between two passes, one after the other; returns the results in
+    /// order.
+    pub fn each<R: Send + 'static>(
+        &self,
+        job: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
+    ) -> Vec<R> {
+        let calls = self.handles.iter();
+        calls.map(|worker| worker.call(job.clone())).collect()
+    }
+
+    /// Queues a job for each worker and returns at once.
+    pub fn post_each(&self, job: impl Fn(&mut Worker) + Clone + Send + 'static) {
+        for worker in &self.handles {
+            worker.post(job.clone());
+        }
+    }
+
+    /// Sets the memory with the vCPU states of guests, and the ring of block events, if there is
+    /// one; see [`Guests`](crate::worker::guests::Guests).
+    pub fn watch(&self, fds: Vec<OwnedFd>) {
+        match states(fds) {
+            Ok(states) => {
+                let states = Arc::new(states);
+                self.post_each(move |w| w.watch_guests(Arc::clone(&states)));
+            }
+            Err(error) => tracing::warn!("no vCPU states: {error}"),
+        }
+    }
+
+    /// Sets the vCPUs of a port's guest.
+    pub fn set_guest_threads(&self, port: PortId, slots: &[u16]) {
+        let slots: Arc<[Slot]> = slots.iter().map(|slot| Slot(*slot)).collect();
+        self.post_each(move |w| {
+            w.guests.set_slots(port, Arc::clone(&slots));
+            w.watch_guest(port);
+        });
+    }
+
+    /// Changes a port's queues on the first worker; the others count its pairs again.
+    pub fn on_port(&self, port: PortId, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
+        self.first(move |w| w.switch.port_mut(port).map(job));
+        self.each(move |w| w.switch.port_mut(port).map(GuestPort::count_pairs));
+    }
+
+    /// Puts a port's queue into service.
+    ///
+    /// # Errors
+    /// There is no such port, or watching its kick descriptor failed.
+    pub fn start_queue(
+        &self,
+        port: PortId,
+        index: u16,
+        queue: GuestQueue,
+        features: Features,
+    ) -> Result<(), String> {
+        let to_guest = index.is_multiple_of(2);
+        let queue = QueueLock::new(queue);
+        let mut first = queue.share();
+        self.first(move |_| first.with(|queue| queue.begin(to_guest)));
+        for worker in &self.handles {
+            let queue = queue.share();
+            let added = worker.call(move |w| {
+                let guest = w.switch.port_mut(port)?;
+                guest.start(index, queue, features);
+                Some(())
+            });
+            added.ok_or("the port is gone")?;
+        }
+        if to_guest {
+            return Ok(());
+        }
+        let home = self.with_fewest_pairs();
+        let pair = index / 2;
+        let served = self.serve_at((port, pair), home);
+        if served.is_err() {
+            self.stop_queue(port, index);
+        } else {
+            self.homes.borrow_mut().insert((port, pair), home);
+        }
+        served
+    }
+
+    /// Takes a port's queue out of service; returns its position.
+    pub fn stop_queue(&self, port: PortId, index: u16) -> Option<u32> {
+        let pair = index / 2;
+        if !index.is_multiple_of(2)
+            && let Some(home) = self.homes.borrow_mut().remove(&(port, pair))
+        {
+            self.handles[home].call(move |w| w.leave_pair(port, pair));
+        }
+        let queues = self.each(move |w| w.switch.port_mut(port)?.stop(index));
+        let last = queues.into_iter().flatten().next_back();
+        last.map(|mut queue| queue.with(GuestQueue::end))
+    }
+
+    /// Returns the worker that is home to the fewest pairs.
+    fn with_fewest_pairs(&self) -> usize {
+        let homes = self.homes.borrow();
+        let pairs_of = |worker: &usize| homes.values().filter(|home| *home == worker).count();
+        (0..self.count()).min_by_key(pairs_of).unwrap_or(0)
+    }
+
+    /// Moves a pair from the worker with the most to do to the one with the least, if that makes
+    /// them more equal. To be called at equal intervals.
+    pub fn balance(&self) {
+        let loads = self.each(Worker::take_loads);
+        let loads = &loads[..self.count()];
+        if let Some(Move { pair, from, to }) = plan(loads)
+            // It may have been stopped and started since its load was counted.
+            && self.homes.borrow().get(&pair) == Some(&from)
+        {
+            self.move_pair(pair, to);
+        }
+    }
+
+    /// Moves a pair to another home. Meanwhile no worker serves it, and the guest's frames wait in
+    /// its rings. Returns `false` if the pair stays, because frames of it are pending at its home:
+    /// later frames would overtake them by flows that the other worker has cached.
+    ///
+    /// # Panics
+    /// When there is no such worker.
+    pub fn move_pair(&self, pair: Pair, to: usize) -> bool {
+        let (port, number) = pair;
+        let Some(from) = self.homes.borrow().get(&pair).copied() else {
+            return false;
+        };
+        let left = self.on(from, move |w| {
+            let may_leave = !w.switch.has_pending_of(port, number);
+            if may_leave {
+                w.leave_pair(port, number);
+            }
+            may_leave
+        });
+        if !left {
+            return false;
+        }
+        self.homes.borrow_mut().insert(pair, to);
+        if let Err(error) = self.serve_at(pair, to) {
+            tracing::error!("a queue pair of port {} is not served: {error}", port.0);
+        }
+        true
+    }
+
+    fn serve_at(&self, (port, pair): Pair, home: usize) -> Result<(), String> {
+        if self.quiesced.get() {
+            Ok(())
+        } else {
+            self.on(home, move |w| w.serve_pair(port, pair))
+        }
+    }
+
+    /// Stops serving all pairs until [`Workers::resume`]; pairs that are started meanwhile wait.
+    /// All batches are complete when this returns; pending frames can still be decided.
+    pub fn quiesce(&self) {
+        if !self.quiesced.replace(true) {
+            self.at_homes(Worker::leave_pair);
+        }
+    }
+
+    /// Serves all pairs again, whether their guests kick or not.
+    pub fn resume(&self) {
+        if self.quiesced.replace(false) {
+            self.at_homes(|worker, port, pair| {
+                if let Err(error) = worker.serve_pair(port, pair) {
+                    tracing::error!("a queue pair of port {} is not served: {error}", port.0);
+                }
+            });
+        }
+    }
+
+    /// Runs a job for each pair on its home.
+    fn at_homes(&self, job: impl Fn(&mut Worker, PortId, u16) + Copy + Send + 'static) {
+        let mut pairs = vec![Vec::new(); self.count()];
+        for (pair, home) in &*self.homes.borrow() {
+            pairs[*home].push(*pair);
+        }
+        for (home, pairs) in pairs.into_iter().enumerate() {
+            self.on(home, move |worker| {
+                let all = pairs.into_iter();
+                all.for_each(|(port, pair)| job(worker, port, pair));
+            });
+        }
+    }
+}
+
+fn states(fds: Vec<OwnedFd>) -> io::Result<States> {
+    let mut fds = fds.into_iter();
+    let memory = fds.next().ok_or(io::ErrorKind::InvalidData)?;
+    let block_events = fds
+        .next()
+        .map(|ring| BlockEvents::map(memory.as_fd(), ring));
+    Ok(States {
+        view: View::map(memory.as_fd())?,
+        block_events: block_events.transpose()?,
+    })
+}
+
+/// A pair and its new home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Move {
+    pair: Pair,
+    from: usize,
+    to: usize,
+}
+
+/// Chooses the pair to move, by the load of each pair since the last check.
+fn plan(loads: &[Vec<(Pair, u64)>]) -> Option<Move> {
+    let total = |worker: &usize| loads[*worker].iter().map(|(_, load)| load).sum::<u64>();
+    let from = (0..loads.len()).max_by_key(total)?;
+    let to = (0..loads.len()).min_by_key(total)?;
+    let gap = total(&from) - total(&to);
+    if total(&from) < MIN_LOAD || gap < total(&from) / 4 {
+        return None;
+    }
+    let left = |load: u64| gap.abs_diff(2 * load);
+    let (pair, load) = loads[from].iter().min_by_key(|(_, load)| left(*load))?;
+    // A pair that is nearly all of the gap would only carry it over.
+    (left(*load) < gap / 4 * 3).then_some(Move {
+        pair: *pair,
+        from,
+        to,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(of: &[&[u64]]) -> Vec<Vec<(Pair, u64)>> {
+        let mut next = 0..;
+        let pair = |load: &u64| ((PortId(next.next().unwrap()), 0), *load);
+        let mut pair = pair;
+        of.iter()
+            .map(|w| w.iter().map(&mut pair).collect())
+            .collect()
+    }
+
+    #[test]
+    fn the_pair_that_fits_the_gap_best_moves() {
+        let planned = plan(&loads(&[
+            &[900_000, 400_000, 50_000],
+            &[100_000],
+            &[500_000],
+        ]));
+        let pair = (PortId(1), 0);
+        let (from, to) = (0, 1);
+        assert_eq!(planned, Some(Move { pair, from, to }));
+    }
+
+    #[test]
+    fn nothing_moves_without_a_gain() {
+        for still in [
+            loads(&[&[1_000_000], &[]]),
+            loads(&[&[600_000], &[500_000]]),
+            loads(&[&[40_000, 40_000], &[]]),
+            loads(&[&[], &[]]),
+            loads(&[&[500_000, 500_000]]),
+            loads(&[&[1_000_000, 10_000], &[]]),
+        ] {
+            assert_eq!(plan(&still), None, "{still:?}");
+        }
+    }
+
+    #[test]
+    fn moving_ends() {
+        let mut now = loads(&[&[300_000; 7], &[], &[]]);
+        let mut moves = 0;
+        while let Some(Move { pair, from, to }) = plan(&now) {
+            let at = now[from].iter().position(|(p, _)| *p == pair).unwrap();
+            let moved = now[from].remove(at);
+            now[to].push(moved);
+            moves += 1;
+            assert!(moves < 10);
+        }
+        let counts: Vec<usize> = now.iter().map(Vec::len).collect();
+        assert_eq!(counts.iter().max(), Some(&3), "{counts:?}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of the whole table.
+
+mod table;
+mod top_flows;
+mod upkeep;

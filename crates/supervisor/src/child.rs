@@ -1,0 +1,490 @@
+//! Child process of the supervisor: state, link, restarts.
+
+mod kind;
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use channel::link::{self, Link, Received};
+use channel::supervision::{LINK_FD, ProcessInfo, SupervisorEvent, SupervisorRequest};
+use rustix::process::Signal;
+
+pub(super) use self::kind::Kind;
+use super::binaries::Binaries;
+use super::events::Death;
+use super::heartbeat::{Heartbeat, HeartbeatStatus, is_stopped};
+use super::replace::{self, IncomingFds, OutgoingFds, PassedChild, PassedProcess};
+use super::running::Running;
+
+/// Descriptor number of the link in a child.
+const CHILD_LINK: i32 = 3;
+/// Number of turns in a row with pending messages after which a flood is logged; a correct process
+/// has only a few.
+const FLOOD_TURNS: u32 = 4096;
+/// Uptime after which a death does not count as a failed start: 10 seconds.
+const MIN_UPTIME: Duration = Duration::from_secs(10);
+/// Time in which a killed process must end: 500 milliseconds.
+const KILL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum delay of a restart: 2 seconds.
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(2);
+
+/// Running process.
+struct Alive {
+    process: Running,
+    link: Link<SupervisorEvent, SupervisorRequest>,
+    since: Instant,
+    /// Set when the process has done its work once; a later death is no failed start.
+    proved: bool,
+    beat: Heartbeat,
+    /// Set when it was killed because it hung, unless it was stopped by a signal or a debugger.
+    hung: bool,
+    /// Turns in a row with pending messages.
+    flood: u32,
+    /// Set while control waits for events.
+    wants_events: bool,
+}
+
+/// Process with its restart state.
+pub(super) struct Child {
+    kind: Kind,
+    alive: Option<Alive>,
+    restarts: u32,
+    /// Deaths in a row soon after the start.
+    failures: u32,
+    restart_at: Option<Instant>,
+    /// Set when the process ends because a process on which it depends is gone.
+    peer_lost: bool,
+}
+
+impl Child {
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// A missing binary, or a failed system call.
+    pub(super) fn start(kind: Kind, binaries: &Binaries) -> io::Result<Self> {
+        Ok(Self::new(kind, Some(spawn(kind, binaries)?)))
+    }
+
+    fn new(kind: Kind, alive: Option<Alive>) -> Self {
+        Self {
+            kind,
+            restart_at: alive.is_none().then(Instant::now),
+            alive,
+            restarts: 0,
+            failures: 0,
+            peer_lost: false,
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive.is_some()
+    }
+
+    /// Returns the socket of its requests.
+    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.alive.as_ref().map(|a| a.link.as_fd())
+    }
+
+    /// Returns the pidfd, which becomes readable when the process ends.
+    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.alive.as_ref().map(|a| a.process.as_fd())
+    }
+
+    /// Returns the time of the next restart.
+    pub(super) fn restart_at(&self) -> Option<Instant> {
+        self.restart_at
+    }
+
+    /// Sends a message without waiting. A process whose link is full is killed.
+    ///
+    /// # Errors
+    /// The process is gone or its link is full.
+    pub(super) fn send(&self, event: &SupervisorEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let sent = self.try_send(event, fds);
+        if is_full(&sent) {
+            tracing::error!("link to {} full: killed", self.kind);
+            self.kill();
+        }
+        sent
+    }
+
+    /// Sends a message without waiting. A full link has no consequences.
+    ///
+    /// # Errors
+    /// The process is gone or its link is full.
+    pub(super) fn try_send(
+        &self,
+        event: &SupervisorEvent,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        match &self.alive {
+            Some(alive) => alive.link.send_at_once(event, fds),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Checks the heartbeat and kills a process that hangs.
+    pub(super) fn check_heartbeat(&mut self) -> HeartbeatStatus {
+        let Some(alive) = &mut self.alive else {
+            return HeartbeatStatus::Ok;
+        };
+        let link = &alive.link;
+        // A failed send to a dead process is no full link.
+        let request = || !is_full(&link.send_at_once(&SupervisorEvent::Ping, &[]));
+        let seen = alive.beat.check(Instant::now(), request);
+        if seen == HeartbeatStatus::Hung {
+            tracing::error!("{} hung: killed", self.kind);
+            alive.hung = !is_stopped(alive.process.id());
+            self.kill();
+        }
+        seen
+    }
+
+    /// Returns the heartbeat of a living process.
+    pub(super) fn beat(&self) -> Option<&Heartbeat> {
+        self.alive.as_ref().map(|alive| &alive.beat)
+    }
+
+    /// Excuses a missed heartbeat of a process that makes progress.
+    pub(super) fn excuse_missed(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.beat.excuse();
+        }
+    }
+
+    /// Records a heartbeat reply. Returns `false` if no ping was sent.
+    pub(super) fn on_heartbeat_reply(&mut self) -> bool {
+        let alive = self.alive.as_mut();
+        alive.is_some_and(|alive| alive.beat.replied())
+    }
+
+    /// Returns the time of the next heartbeat check.
+    pub(super) fn heartbeat_due(&self) -> Option<Instant> {
+        self.beat()?.due()
+    }
+
+    /// Returns whether it was killed because it hung.
+    pub(super) fn has_hung(&self) -> bool {
+        self.alive.as_ref().is_some_and(|alive| alive.hung)
+    }
+
+    /// Returns the next request. A malformed message or a closed link kills the process, because it
+    /// cannot work without the supervisor.
+    pub(super) fn receive(&mut self) -> Option<(SupervisorRequest, Vec<OwnedFd>)> {
+        let alive = self.alive.as_mut()?;
+        match alive.link.recv_within(SupervisorRequest::most_bytes) {
+            Ok(Received::Message(request, fds)) => Some((request, fds)),
+            Ok(Received::Nothing) => {
+                alive.flood = 0;
+                None
+            }
+            Ok(Received::Closed) => {
+                self.kill();
+                None
+            }
+            Err(error) => {
+                tracing::error!("malformed message from {}: {error}", self.kind);
+                self.kill();
+                None
+            }
+        }
+    }
+
+    /// Counts a turn that left messages in the link. The turns of the others are not affected, but
+    /// a correct process does not do this.
+    pub(super) fn note_flood(&mut self) {
+        let Some(alive) = &mut self.alive else {
+            return;
+        };
+        alive.flood = alive.flood.saturating_add(1);
+        if alive.flood == FLOOD_TURNS {
+            tracing::error!("{} floods its link", self.kind);
+        }
+    }
+
+    /// Sets whether the process waits for events.
+    pub(super) fn set_wants_events(&mut self, wants: bool) {
+        if let Some(alive) = &mut self.alive {
+            alive.wants_events = wants;
+        }
+    }
+
+    /// Returns whether the process waits for events.
+    pub(super) fn wants_events(&self) -> bool {
+        self.alive.as_ref().is_some_and(|alive| alive.wants_events)
+    }
+
+    /// Notes that the process does its work.
+    pub(super) fn set_proved(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.proved = true;
+        }
+    }
+
+    /// Notes that a process on which this one depends is gone. Without effect after its end.
+    pub(super) fn set_peer_lost(&mut self) {
+        self.peer_lost |= self.alive.is_some();
+    }
+
+    /// Returns the exit status of a process that has died and was not reaped. Its last messages can
+    /// still be received.
+    pub(super) fn has_died(&mut self) -> Option<ExitStatus> {
+        self.alive.as_mut()?.process.has_ended()
+    }
+
+    /// Reaps a dead process and schedules its restart.
+    pub(super) fn reap(&mut self) -> Option<Death> {
+        let status = self.has_died()?;
+        let how = if self.has_hung() {
+            format!("{status}, hung")
+        } else {
+            status.to_string()
+        };
+        let started = |a: Alive| a.proved || a.since.elapsed() >= MIN_UPTIME;
+        let started = self.alive.take().is_some_and(started);
+        self.failures = if started { 0 } else { self.failures + 1 };
+        // The first restart is immediate; then 20 ms, 40 ms, ...
+        let delay = match self.failures {
+            0 | 1 => Duration::ZERO,
+            n => Duration::from_millis(5 << n.min(10)).min(MAX_RESTART_DELAY),
+        };
+        self.restart_at = Some(Instant::now() + delay);
+        let kind = self.kind;
+        Some(Death { kind, how })
+    }
+
+    /// Restarts the process when its time has come. Returns whether it was started; a failed start
+    /// is repeated later.
+    pub(super) fn restart_if_due(&mut self, binaries: &Binaries) -> bool {
+        if self.restart_at.is_none_or(|at| at > Instant::now()) {
+            return false;
+        }
+        match spawn(self.kind, binaries) {
+            Ok(alive) => {
+                self.restart_at = None;
+                self.alive = Some(alive);
+                // An alarm on restarts must name the process that died first.
+                self.restarts += u32::from(!mem::take(&mut self.peer_lost));
+                true
+            }
+            Err(error) => {
+                tracing::error!("cannot start {}: {error}", self.kind);
+                self.restart_at = Some(Instant::now() + MAX_RESTART_DELAY);
+                false
+            }
+        }
+    }
+
+    /// Kills a process that could not be set up; it is restarted then.
+    pub(super) fn kill_on_error(&mut self, sent: io::Result<()>) {
+        if let Err(error) = sent {
+            tracing::warn!("cannot set up {}: {error}", self.kind);
+            self.kill();
+        }
+    }
+
+    /// Kills the process.
+    pub(super) fn kill(&self) {
+        if let Some(alive) = &self.alive {
+            alive.process.kill();
+        }
+    }
+
+    /// Waits for its end, kills it at the deadline, and waits [`KILL_TIMEOUT`] more, because the
+    /// kernel may delay a death. Returns `false` if it is still there then.
+    pub(super) fn wait(&mut self, deadline: Instant) -> bool {
+        if !self.dies_by(deadline) {
+            self.kill();
+            if !self.dies_by(Instant::now() + KILL_TIMEOUT) {
+                return false;
+            }
+        }
+        self.alive = None;
+        true
+    }
+
+    /// Waits for its death; its last messages can be received afterwards. Returns `false` after the
+    /// deadline.
+    pub(super) fn dies_by(&mut self, deadline: Instant) -> bool {
+        let alive = self.alive.as_mut();
+        alive.is_none_or(|alive| alive.process.ends_by(deadline))
+    }
+
+    /// Takes over the restart counter of a process that was replaced without a failure.
+    pub(super) fn take_place_of(&mut self, before: &Self) {
+        self.restarts = before.restarts;
+        self.set_proved();
+    }
+
+    /// Adds the process to the record for the next supervisor.
+    pub(super) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedChild {
+        let alive = self.alive.as_ref().map(|alive| PassedProcess {
+            pid: alive.process.id(),
+            link: outgoing.add(alive.link.as_fd()),
+            uptime_ms: alive.since.elapsed().as_millis() as u64,
+            proved: alive.proved,
+            beat: alive.beat.pass(),
+        });
+        PassedChild {
+            restarts: self.restarts,
+            alive,
+        }
+    }
+
+    /// Takes a process from the previous supervisor's record.
+    ///
+    /// # Errors
+    /// It is no child of this process.
+    pub(super) fn take(
+        kind: Kind,
+        from: PassedChild,
+        fds: &mut IncomingFds,
+    ) -> Result<Self, String> {
+        let take = |passed: PassedProcess| -> Result<Alive, String> {
+            let process = Running::with_pid(passed.pid).map_err(|e| e.to_string())?;
+            let now = Instant::now();
+            let uptime = Duration::from_millis(passed.uptime_ms);
+            Ok(Alive {
+                process,
+                link: Link::new(fds.take(passed.link)?),
+                since: now.checked_sub(uptime).unwrap_or(now),
+                proved: passed.proved,
+                beat: Heartbeat::take(passed.beat, now, kind),
+                hung: false,
+                flood: 0,
+                // The version of the process may have other events.
+                wants_events: false,
+            })
+        };
+        let alive = from.alive.map(take).transpose()?;
+        Ok(Self {
+            restarts: from.restarts,
+            ..Self::new(kind, alive)
+        })
+    }
+
+    /// Returns the process information of `lasthop status`.
+    pub(super) fn info(&self) -> ProcessInfo {
+        let alive = self.alive.as_ref();
+        ProcessInfo {
+            name: self.kind.to_string(),
+            pid: alive.map_or(0, |a| a.process.id()),
+            restarts: self.restarts,
+            uptime_ms: alive.map_or(0, |a| a.since.elapsed().as_millis() as u64),
+        }
+    }
+}
+
+fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
+    let (ours, theirs) = link::pair()?;
+    let number = theirs.as_raw_fd();
+    let mut command = binaries.command(kind);
+    replace::without_own_variables(&mut command)
+        .env(LINK_FD, CHILD_LINK.to_string())
+        .stdin(Stdio::null());
+    // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it
+    // owns.
+    unsafe { command.pre_exec(move || prepare_child(number)) };
+    let process = command
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", kind.binary())))?;
+    watched(kind, &process, ours)
+}
+
+/// Returns the state of a new process with the supervisor's end of its link.
+fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
+    let process = Running::of(process)?;
+    let link = Link::new(ours);
+    link.set_nonblocking()?;
+    Ok(Alive {
+        process,
+        link,
+        since: Instant::now(),
+        proved: false,
+        beat: Heartbeat::new(Instant::now(), kind),
+        hung: false,
+        flood: 0,
+        wants_events: false,
+    })
+}
+
+/// Returns whether a send failed because the link was full.
+pub(super) fn is_full(sent: &io::Result<()>) -> bool {
+    let kind = sent.as_ref().err().map(io::Error::kind);
+    kind == Some(io::ErrorKind::WouldBlock)
+}
+
+/// Prepares a child before `exec`: it ends with the supervisor, has its own session, no blocked
+/// signals, and no open descriptor but its link.
+fn prepare_child(link: i32) -> io::Result<()> {
+    // SAFETY: both numbers are descriptors of this process; the copy does not close on exec. If the
+    // link already has its number, only that flag is cleared.
+    let done = unsafe {
+        if link == CHILD_LINK {
+            libc::fcntl(link, libc::F_SETFD, 0)
+        } else {
+            libc::dup2(link, CHILD_LINK)
+        }
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    prepare(CHILD_LINK + 1)
+}
+
+/// Prepares a child without a link; descriptors from `first` on are closed.
+pub(super) fn prepare(first: i32) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The terminal of the supervisor is not for its children: they get no signals of its keys and
+    // cannot write to its input.
+    rustix::process::setsid()?;
+    // SAFETY: an empty signal set is made before it is used; the calls touch no other memory.
+    unsafe {
+        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+    let (last, flags) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    // SAFETY: the call takes three numbers, and closes nothing before `exec`. Linux before 5.11
+    // does not have it; our descriptors close there too, because they were opened close-on-exec.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    Ok(())
+}
+
+/// Raises the limit of open descriptors to the maximum: each guest needs several.
+pub(super) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it, the soft limit stays.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(test)]
+impl Child {
+    /// Returns an idle process and its end of the link.
+    pub(super) fn idle(kind: Kind) -> (Self, Link<SupervisorRequest, SupervisorEvent>) {
+        let (ours, theirs) = link::pair().unwrap();
+        let mut command = std::process::Command::new("sleep");
+        command.arg("infinity");
+        // SAFETY: the closure makes one system call.
+        unsafe {
+            command.pre_exec(|| {
+                Ok(rustix::process::set_parent_process_death_signal(Some(
+                    Signal::KILL,
+                ))?)
+            });
+        }
+        let alive = watched(kind, &command.spawn().unwrap(), ours).unwrap();
+        let child = Self::new(kind, Some(alive));
+        (child, Link::new(theirs))
+    }
+}

@@ -1,0 +1,456 @@
+//! Driver of one port: interface, process, pending dial of the switch.
+
+mod passing;
+mod renewal;
+
+use std::cell::OnceCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use api::v1::Event;
+use channel::driving::{DeviceSpec, DriverSpec, DriverStart, DriverState, Refused};
+use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use driver::device::{Device, NotReady, OpenError};
+use port::PortId;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::binaries::Binaries;
+use crate::child::{Child, Kind};
+use crate::events as process_events;
+use crate::groups::{Groups, Limits};
+use crate::heartbeat::{Heartbeat, HeartbeatStatus};
+use crate::{Reply, opened};
+use renewal::Renewal;
+pub(crate) use renewal::Renewed;
+
+/// Maximum number of messages of one driver in a row; a correct one has two.
+const MAX_MESSAGES: usize = 16;
+/// Maximum number of characters of a driver's reason.
+const MAX_REASON_CHARS: usize = 300;
+
+/// Dial without an answer.
+pub(super) struct Dial {
+    pub(super) port: PortId,
+    pub(super) path: String,
+}
+
+impl Dial {
+    fn answered(self, connected: Result<OwnedFd, String>) -> Reply {
+        let (socket, error) = opened(connected);
+        let Self { port, path } = self;
+        let event = SupervisorEvent::Dialed { port, path, error };
+        Reply { event, socket }
+    }
+}
+
+/// State of one driver.
+pub(super) struct Driver {
+    pub(super) spec: DriverSpec,
+    /// `None` while the interface is missing.
+    device: Option<Device>,
+    /// Set when the process reported its interface as lost. An interface that is not Lasthop's own
+    /// is reopened then.
+    suspect: bool,
+    pub(super) child: Option<Child>,
+    /// Set when the process was killed: its messages are ignored.
+    killed: bool,
+    /// Replacement by a process of another version.
+    renewal: Option<Renewal>,
+    pub(super) dial: Option<Dial>,
+    /// Counters of previous processes.
+    refused_before: Refused,
+    refused: Refused,
+    /// Last reason that the process has given for its end, or the reason why there is none.
+    reason: Option<String>,
+    /// Events that were not reported yet.
+    pub(super) events: Vec<Event>,
+}
+
+impl Driver {
+    /// Opens the interface. The port waits for a missing interface, unless it is Lasthop's own.
+    ///
+    /// # Errors
+    /// The reason why the interface cannot be used.
+    pub(super) fn open(spec: DriverSpec) -> Result<Self, String> {
+        match open(&spec.device) {
+            Ok(device) => Ok(Self::new(spec, Ok(device))),
+            Err(error) if error.is_missing() && !spec.device.own => {
+                tracing::warn!("{error}: port waits for the interface");
+                Ok(Self::new(spec, Err(error.to_string())))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Opens the interface again. The port waits for an interface that cannot be used.
+    pub(super) fn reopen(spec: DriverSpec) -> Self {
+        let device = open(&spec.device).map_err(|e| e.to_string());
+        Self::new(spec, device)
+    }
+
+    fn new(spec: DriverSpec, device: Result<Device, String>) -> Self {
+        Self {
+            spec,
+            reason: device.as_ref().err().cloned(),
+            device: device.ok(),
+            suspect: false,
+            child: None,
+            killed: false,
+            renewal: None,
+            dial: None,
+            refused_before: Refused::default(),
+            refused: Refused::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Returns whether the driver is for this specification, except for the settings that can
+    /// change.
+    pub(super) fn is_for(&self, spec: &DriverSpec) -> bool {
+        let fixed = |device: &DeviceSpec| DeviceSpec {
+            mtu: None,
+            mac: None,
+            ..device.clone()
+        };
+        self.spec.name == spec.name && fixed(&self.spec.device) == fixed(&spec.device)
+    }
+
+    /// Returns whether another specification has the same interface.
+    pub(super) fn has_interface_of(&self, spec: &DriverSpec) -> bool {
+        let place = |device: &DeviceSpec| (device.interface.clone(), device.netns.clone());
+        place(&self.spec.device) == place(&spec.device)
+    }
+
+    /// Changes MTU and MAC address. A MAC address stays when it is removed from the configuration.
+    ///
+    /// # Errors
+    /// The system refuses one of them. Changes made before stay, and are noted in `spec`.
+    pub(super) fn change(&mut self, spec: DriverSpec) -> Result<(), String> {
+        let (mtu, mac) = (spec.device.mtu, spec.device.mac);
+        if mtu != self.spec.device.mtu {
+            self.set(|device| device.set_mtu(mtu))?;
+            self.spec.device.mtu = mtu;
+        }
+        if let Some(desired) = mac.filter(|_| mac != self.spec.device.mac) {
+            self.set(|device| device.set_mac(desired))?;
+        }
+        self.spec = spec;
+        Ok(())
+    }
+
+    /// Changes the interface; a missing one gets its settings when it is opened.
+    fn set(&self, change: impl Fn(&Device) -> Result<(), OpenError>) -> Result<(), String> {
+        match self.device.as_ref().map_or(Ok(()), change) {
+            Err(error) if !error.is_missing() => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.child.as_ref().is_some_and(Child::is_alive)
+    }
+
+    /// Polls the driver. Returns the answer to a dial, if there is one.
+    pub(super) fn poll(
+        &mut self,
+        binaries: &Binaries,
+        groups: &OnceCell<Option<Groups>>,
+    ) -> Option<Reply> {
+        self.receive();
+        self.reap();
+        self.ping();
+        self.check_shared();
+        if !self.follow_renewal() {
+            return None;
+        }
+        self.dial.as_ref()?;
+        let connected = self.connect(binaries, groups).transpose()?;
+        self.reason = connected.as_ref().err().cloned();
+        Some(self.dial.take()?.answered(connected))
+    }
+
+    /// Removes the driver. Returns its killed processes and the answer to a dial.
+    pub(super) fn remove(mut self) -> (Vec<Child>, Option<Reply>) {
+        self.kill();
+        let gone = || Err("its driver was replaced".to_owned());
+        let answer = self.dial.take().map(|dial| dial.answered(gone()));
+        (self.into_children(), answer)
+    }
+
+    /// Returns all its processes.
+    pub(super) fn into_children(self) -> Vec<Child> {
+        let next = self.renewal.and_then(Renewal::into_child);
+        self.child.into_iter().chain(next).collect()
+    }
+
+    /// Receives messages of the process, which is not trusted: too many messages or an unexpected
+    /// one kill it.
+    fn receive(&mut self) {
+        for _ in 0..MAX_MESSAGES {
+            let ready = self.child.as_mut().filter(|_| !self.killed);
+            let Some((request, _)) = ready.and_then(Child::receive) else {
+                return;
+            };
+            match request {
+                SupervisorRequest::Pong(refused) if self.on_heartbeat_reply() => {
+                    self.refused = refused
+                }
+                SupervisorRequest::DriverEnds {
+                    reason,
+                    device_lost,
+                } => {
+                    let reason = printable(&reason);
+                    tracing::warn!("driver reported its end: {reason}");
+                    self.reason = Some(reason);
+                    self.suspect |= device_lost;
+                    self.kill();
+                }
+                _ => self.kill_because("unexpected message"),
+            }
+        }
+        if !self.killed {
+            self.kill_because("too many messages");
+        }
+    }
+
+    /// Returns the descriptors to poll. Messages of a killed process are ignored.
+    pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let child = self.child.as_ref();
+        let link = child.filter(|_| !self.killed).and_then(Child::link);
+        link.into_iter().chain(child.and_then(Child::pidfd))
+    }
+
+    fn kill_because(&mut self, reason: &str) {
+        tracing::error!("driver killed: {reason}");
+        self.reason = Some(format!("{reason}: killed"));
+        self.kill();
+    }
+
+    fn kill(&mut self) {
+        self.killed = true;
+        if let Some(child) = &self.child {
+            child.kill();
+        }
+    }
+
+    fn reap(&mut self) {
+        if self.is_stopping() {
+            if !self.has_stopped() {
+                return;
+            }
+        } else if let Some(status) = self.child.as_mut().and_then(Child::reap) {
+            let process = format!("driver {}", self.spec.name);
+            let restarts = self.child.as_ref().map_or(0, |child| child.info().restarts);
+            let what = process_events::ended(process, &status, restarts);
+            self.events.push(channel::audit::logged(what, 0));
+            self.reason.get_or_insert(status.to_string());
+        } else {
+            return;
+        }
+        let refused = std::mem::take(&mut self.refused);
+        self.refused_before = sum(self.refused_before, refused);
+    }
+
+    /// Checks the heartbeat, and kills a process that does not reply.
+    fn ping(&mut self) {
+        if self.killed || !self.is_alive() || self.is_stopping() {
+            return;
+        }
+        let Some(child) = &mut self.child else { return };
+        if child.check_heartbeat() == HeartbeatStatus::Hung {
+            self.kill_because("hung");
+        } else if child.beat().is_some_and(Heartbeat::is_blocked) {
+            self.kill_because("link full");
+        } else if self.device.as_ref().is_some_and(Device::has_changed) {
+            tracing::info!("MTU of the interface changed: driver restarts");
+            self.reason = Some("MTU of the interface changed".to_owned());
+            self.kill();
+        }
+    }
+
+    /// Checks whether another port that used the interface is gone.
+    fn check_shared(&mut self) {
+        if self.device.as_mut().is_some_and(Device::check_sharing) {
+            tracing::info!(
+                interface = self.spec.device.interface,
+                "interface no longer shared with another port"
+            );
+        }
+    }
+
+    /// Records a heartbeat reply. Returns `false` if no ping was sent.
+    fn on_heartbeat_reply(&mut self) -> bool {
+        self.child.as_mut().is_some_and(Child::on_heartbeat_reply)
+    }
+
+    /// Sends a message without waiting.
+    fn send(&self, event: &SupervisorEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let child = self.child.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        child.try_send(event, fds)
+    }
+
+    /// Connects to a new process; `None` before its start is due.
+    fn connect(
+        &mut self,
+        binaries: &Binaries,
+        groups: &OnceCell<Option<Groups>>,
+    ) -> Result<Option<OwnedFd>, String> {
+        if self.is_alive() {
+            // The switch has lost its connection, and it may hold the name of a new interface.
+            self.kill();
+            return Ok(None);
+        }
+        self.ready_device()?;
+        if let Some(next) = self.renewal.as_mut().and_then(Renewal::take_child) {
+            self.install(next);
+        } else if let Some(child) = &mut self.child {
+            if !child.restart_if_due(binaries) {
+                return Ok(None);
+            }
+        } else {
+            let started = Child::start(Kind::Driver, binaries);
+            self.child = Some(started.map_err(|e| e.to_string())?);
+        }
+        self.killed = false;
+        let groups = groups.get_or_init(Groups::take).as_ref();
+        self.start_process(groups).map(Some).map_err(|error| {
+            self.kill();
+            format!("cannot start the driver: {error}")
+        })
+    }
+
+    /// Puts a new process into its control group, before it allocates memory.
+    fn enter(&self, groups: &Groups, queues: u16) {
+        let Some(child) = &self.child else { return };
+        let limits = Limits {
+            memory: driver::most_memory(queues),
+            threads: driver::threads(queues),
+        };
+        if let Err(error) = groups.enter(&self.spec.name, child.info().pid, limits) {
+            tracing::warn!("no control group for the driver: {error}");
+        }
+    }
+
+    /// Opens the interface if necessary. One that is only down stays open.
+    fn ready_device(&mut self) -> Result<(), String> {
+        match self.device.as_ref().map(Device::check) {
+            Some(Err(down @ NotReady::Down(_))) => return Err(down.to_string()),
+            // Lasthop's own interface exists as long as its descriptor: a driver that reports it as
+            // lost is no reason to make it again.
+            Some(Ok(())) if self.spec.device.own || !self.suspect => return Ok(()),
+            _ => self.device = None,
+        }
+        let device = open(&self.spec.device).map_err(|e| e.to_string())?;
+        tracing::info!(
+            interface = self.spec.device.interface,
+            "interface opened again"
+        );
+        self.suspect = false;
+        let device = self.device.insert(device);
+        device.check().map_err(|e| e.to_string())
+    }
+
+    /// Starts a new process. Returns the switch's end of the connection.
+    fn start_process(&mut self, groups: Option<&Groups>) -> io::Result<OwnedFd> {
+        let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let given = match device.hand_over() {
+            Ok(given) => given,
+            Err(error) => {
+                // The interface differs from the one that was opened.
+                self.device = None;
+                return Err(io::Error::other(error));
+            }
+        };
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let (memory, xdp) = given.xdp.unzip();
+        let queues = given.queues.len() as u16;
+        if let Some(groups) = groups {
+            self.enter(groups, queues);
+        }
+        let start = DriverStart {
+            port: self.spec.port,
+            name: self.spec.name.clone(),
+            back_end: given.back_end,
+            uso: given.uso,
+            queues,
+            xdp,
+        };
+        let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();
+        let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
+        self.send(&SupervisorEvent::StartDriver(start), &fds)?;
+        for queue in &given.queues {
+            self.send(&SupervisorEvent::DriverQueue, &[queue.as_fd()])?;
+        }
+        Ok(ours)
+    }
+
+    /// Returns the MAC address of the interface, if it exists.
+    pub(super) fn mac(&self) -> Option<[u8; 6]> {
+        self.device.as_ref().and_then(Device::mac)
+    }
+
+    pub(super) fn state(&self) -> DriverState {
+        let info = self.child.as_ref().map(Child::info);
+        DriverState {
+            name: self.spec.name.clone(),
+            back_end: self.device.as_ref().map(Device::back_end),
+            // Reported separately.
+            mac: None,
+            pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
+            restarts: info.map_or(0, |i| i.restarts),
+            refused: sum(self.refused_before, self.refused),
+            reason: self
+                .exit_reason()
+                .or_else(|| self.device.as_ref()?.shared()),
+        }
+    }
+
+    /// Returns the reason why there is no process.
+    fn exit_reason(&self) -> Option<String> {
+        self.reason.clone().filter(|_| !self.is_alive())
+    }
+
+    /// Returns the time of the next timer.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let child = self.child.as_ref()?;
+        let renewal = self.renewal.as_ref().map(Renewal::due);
+        renewal.into_iter().chain(self.process_due(child)).min()
+    }
+
+    fn process_due(&self, child: &Child) -> Option<Instant> {
+        if self.is_stopping() {
+            return None;
+        }
+        if child.is_alive() {
+            return child.heartbeat_due().filter(|_| !self.killed);
+        }
+        child.restart_at().filter(|_| self.dial.is_some())
+    }
+}
+
+/// Opens an interface, with a warning if another port shares it.
+fn open(spec: &DeviceSpec) -> Result<Device, OpenError> {
+    let opened = Device::open(spec)?;
+    if let Some(shared) = opened.shared() {
+        tracing::warn!("{shared}");
+    }
+    Ok(opened)
+}
+
+/// Returns a driver's reason without control characters and in bounded length.
+fn printable(reason: &str) -> String {
+    let visible = reason.chars().filter(|c| !c.is_control());
+    visible.take(MAX_REASON_CHARS).collect()
+}
+
+fn sum(a: Refused, b: Refused) -> Refused {
+    Refused {
+        rejected_by_interface: a
+            .rejected_by_interface
+            .saturating_add(b.rejected_by_interface),
+        oversized_frames: a.oversized_frames.saturating_add(b.oversized_frames),
+    }
+}

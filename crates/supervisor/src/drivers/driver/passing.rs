@@ -1,0 +1,58 @@
+//! Hand-over of a driver and its interface to the next supervisor.
+
+use std::convert::Infallible;
+
+use driver::device::Device;
+
+use super::{Child, Dial, Driver, Kind};
+use crate::replace::{FdIndex, IncomingFds, OutgoingFds, PassedDriver};
+
+impl Driver {
+    /// Adds the driver to the record for the next supervisor.
+    pub(in crate::drivers) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedDriver {
+        let device = self.device.as_ref().map(|device| {
+            let passed = |fd| Ok::<FdIndex, Infallible>(outgoing.add(fd));
+            let Ok(parts) = device.parts().try_map(passed);
+            parts
+        });
+        PassedDriver {
+            spec: self.spec.clone(),
+            device,
+            suspect: self.suspect,
+            child: self.child.as_ref().map(|child| child.pass(outgoing)),
+            killed: self.killed,
+            dial: self.dial.as_ref().map(|dial| dial.path.clone()),
+            refused_before: self.refused_before,
+            refused: self.refused,
+            reason: self.reason.clone(),
+        }
+    }
+
+    /// Takes a driver from the previous supervisor's record.
+    ///
+    /// # Errors
+    /// A descriptor or the process is missing.
+    pub(in crate::drivers) fn take(
+        from: PassedDriver,
+        fds: &mut IncomingFds,
+    ) -> Result<Self, String> {
+        let parts = from.device.map(|parts| parts.try_map(|fd| fds.take(fd)));
+        let child = from
+            .child
+            .map(|child| Child::take(Kind::Driver, child, fds));
+        let port = from.spec.port;
+        Ok(Self {
+            events: Vec::new(),
+            spec: from.spec,
+            device: parts.transpose()?.map(Device::of),
+            suspect: from.suspect,
+            child: child.transpose()?,
+            killed: from.killed,
+            renewal: None,
+            dial: from.dial.map(|path| Dial { port, path }),
+            refused_before: from.refused_before,
+            refused: from.refused,
+            reason: from.reason,
+        })
+    }
+}

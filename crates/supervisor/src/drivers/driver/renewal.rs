@@ -1,0 +1,148 @@
+//! Replacement of a driver's process by one of another version.
+//!
+//! ```text
+//! start     the new process starts and waits; the old one is stopped: it completes its frames
+//!           and ends
+//! dialed    the switch has lost the connection, and dials: the new process gets the interface
+//! settled   it replies to a ping, so its queues run
+//! ```
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use channel::supervision::SupervisorEvent;
+
+use super::{Child, Driver, Kind};
+use crate::binaries::Binaries;
+use crate::heartbeat::Heartbeat;
+
+/// Time in which the old process must end: 200 milliseconds.
+const STOP_TIMEOUT: Duration = Duration::from_millis(200);
+/// Time for the complete replacement: 3 seconds.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Replacement in progress.
+pub(in crate::drivers) struct Renewal {
+    /// New process; `None` once it has replaced the old one.
+    next: Option<Child>,
+    since: Instant,
+    outcome: Option<Renewed>,
+}
+
+/// Result of a replacement.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Renewed {
+    /// The new process serves; the port had none for this time.
+    Done(Duration),
+    /// The port does not exist any longer.
+    Gone,
+    /// The new process does not serve, for this reason.
+    Failed(String),
+}
+
+impl Renewal {
+    /// Returns the new process.
+    pub(super) fn into_child(self) -> Option<Child> {
+        self.next
+    }
+
+    /// Takes the new process, to install it.
+    pub(super) fn take_child(&mut self) -> Option<Child> {
+        self.next.take()
+    }
+
+    /// Returns the next deadline.
+    pub(super) fn due(&self) -> Instant {
+        let killed = self.since + STOP_TIMEOUT;
+        match self.next {
+            Some(_) if Instant::now() < killed => killed,
+            _ => self.since + RENEWAL_TIMEOUT,
+        }
+    }
+}
+
+impl Driver {
+    /// Returns whether there is a process that can be replaced.
+    pub(in crate::drivers) fn serves(&self) -> bool {
+        self.is_alive() && !self.killed && self.renewal.is_none()
+    }
+
+    /// Starts the replacement by a process of other binaries.
+    ///
+    /// # Errors
+    /// It cannot be started; the old one continues.
+    pub(in crate::drivers) fn renew(&mut self, binaries: &Binaries) -> io::Result<()> {
+        let next = Child::start(Kind::Driver, binaries)?;
+        self.renewal = Some(Renewal {
+            next: Some(next),
+            since: Instant::now(),
+            outcome: None,
+        });
+        if self.send(&SupervisorEvent::Stop, &[]).is_err() {
+            self.kill();
+        }
+        Ok(())
+    }
+
+    /// Returns the result; `None` while the replacement is in progress. After a failure the next
+    /// process is started from the binaries of that time.
+    pub(in crate::drivers) fn renewed(&mut self) -> Option<Renewed> {
+        let outcome = self.renewal.as_mut()?.outcome.take()?;
+        let unused = self.renewal.take().and_then(Renewal::into_child);
+        if let Some(mut unused) = unused {
+            unused.kill();
+            unused.wait(Instant::now());
+        }
+        if matches!(outcome, Renewed::Failed(_)) {
+            self.kill();
+        }
+        Some(outcome)
+    }
+
+    /// Returns whether the old process has been stopped but not replaced.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.renewal.as_ref().is_some_and(|r| r.next.is_some())
+    }
+
+    /// Installs the new process in place of the old one, which has ended.
+    pub(super) fn install(&mut self, mut next: Child) {
+        if let Some(old) = &self.child {
+            next.take_place_of(old);
+        }
+        self.child = Some(next);
+    }
+
+    /// Follows a replacement. Returns `false` when it has failed and no process is to be started
+    /// before the result was read.
+    pub(super) fn follow_renewal(&mut self) -> bool {
+        let (alive, stopping) = (self.is_alive(), self.is_stopping());
+        let beat = self.child.as_ref().and_then(Child::beat);
+        let answers = beat.is_some_and(Heartbeat::has_replied);
+        let Some(renewal) = &mut self.renewal else {
+            return true;
+        };
+        let elapsed = renewal.since.elapsed();
+        let reason = self.reason.as_deref().unwrap_or("unknown reason");
+        renewal.outcome = if elapsed >= RENEWAL_TIMEOUT {
+            Some(Renewed::Failed(format!("not ready in time ({reason})")))
+        } else if !stopping && !alive {
+            Some(Renewed::Failed(reason.to_owned()))
+        } else if !stopping && answers {
+            Some(Renewed::Done(elapsed))
+        } else {
+            None
+        };
+        let failed = matches!(renewal.outcome, Some(Renewed::Failed(_)));
+        if stopping && alive && !self.killed && elapsed >= STOP_TIMEOUT {
+            tracing::warn!("driver did not stop in time: killed");
+            self.kill();
+        }
+        !failed
+    }
+
+    /// Returns whether the old process has ended.
+    pub(super) fn has_stopped(&mut self) -> bool {
+        let child = self.child.as_mut();
+        child.is_some_and(|child| child.has_died().is_some() && child.wait(Instant::now()))
+    }
+}

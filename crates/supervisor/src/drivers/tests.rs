@@ -1,0 +1,202 @@
+//! Drivers with idle processes, whose messages the tests send.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use channel::driving::{Choice, DeviceSpec, Refused};
+use channel::link::Link;
+use channel::supervision::SupervisorRequest;
+use rustix::process::Signal;
+
+use super::*;
+use crate::child::Kind;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Driver of a port with a process; the interface does not exist.
+struct World {
+    drivers: Drivers,
+    /// The process's end of its link.
+    link: Link<SupervisorRequest, SupervisorEvent>,
+}
+
+fn spec() -> DriverSpec {
+    DriverSpec {
+        port: PortId(3),
+        name: "p".to_owned(),
+        device: DeviceSpec {
+            choice: Choice::Packet,
+            own: false,
+            interface: "no-such-if0".to_owned(),
+            netns: None,
+            address: None,
+            mac: None,
+            mtu: None,
+            queues: 1,
+        },
+    }
+}
+
+fn world() -> World {
+    let mut driver = Driver::reopen(spec());
+    let (child, link) = Child::idle(Kind::Driver);
+    driver.child = Some(child);
+    let mut drivers = Drivers::default();
+    drivers.all.push(driver);
+    World { drivers, link }
+}
+
+impl World {
+    fn sends(&self, request: &SupervisorRequest) {
+        self.link.send(request, &[]).unwrap();
+    }
+
+    fn reports_end(&self, reason: &str) {
+        self.sends(&SupervisorRequest::DriverEnds {
+            reason: reason.to_owned(),
+            device_lost: true,
+        });
+    }
+
+    /// Polls until the process is gone; returns the reason.
+    fn end_reason(&mut self) -> String {
+        let deadline = Instant::now() + SOON;
+        while self.drivers.all[0].state().pid.is_some() {
+            assert!(Instant::now() < deadline, "it lives");
+            self.drivers.poll(&Binaries::of_nothing());
+            std::thread::yield_now();
+        }
+        self.drivers.states()[0].reason.clone().unwrap()
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let mut child = self.drivers.all.remove(0).child.unwrap();
+        child.wait(Instant::now() + SOON);
+        !child.is_alive()
+    }
+}
+
+#[test]
+fn an_unexpected_message_kills_the_driver() {
+    let mut world = world();
+    world.sends(&SupervisorRequest::Pong(Refused::default()));
+    let reason = world.end_reason();
+    assert_eq!(reason, "unexpected message: killed");
+    let mut world = self::world();
+    world.sends(&SupervisorRequest::Processes);
+    assert_eq!(world.end_reason(), reason);
+}
+
+#[test]
+fn a_driver_with_a_full_link_is_killed_without_waiting() {
+    let mut world = world();
+    let child = world.drivers.all[0].child.as_ref().unwrap();
+    while child.try_send(&SupervisorEvent::Ping, &[]).is_ok() {}
+    let reason = world.end_reason();
+    assert_eq!(reason, "link full: killed");
+}
+
+#[test]
+fn messages_after_the_end_of_a_driver_are_ignored() {
+    let mut world = world();
+    world.reports_end("the interface\nis lost");
+    world.reports_end("something else");
+    assert_eq!(world.end_reason(), "the interfaceis lost");
+}
+
+#[test]
+fn a_dial_is_answered_though_its_driver_goes() {
+    let mut world = world();
+    let path = driving::address("p");
+    assert!(world.drivers.dial(PortId(3)));
+    world.drivers.set(Vec::new()).unwrap();
+    assert!(world.drivers.due().is_some(), "at once");
+    let answers = world.drivers.poll(&Binaries::of_nothing());
+    assert_eq!(answers.len(), 1);
+    assert!(answers[0].socket.is_none());
+    let error = Some("its driver was replaced".to_owned());
+    let port = PortId(3);
+    assert_eq!(
+        answers[0].event,
+        SupervisorEvent::Dialed { port, path, error }
+    );
+    assert!(world.drivers.poll(&Binaries::of_nothing()).is_empty());
+}
+
+#[test]
+fn a_live_process_goes_before_the_interface_is_opened_for_another() {
+    let mut world = world();
+    assert!(world.drivers.dial(PortId(3)));
+    // The interface cannot be opened, which would be the answer.
+    assert!(world.drivers.poll(&Binaries::of_nothing()).is_empty());
+    let mut answers = Vec::new();
+    let deadline = Instant::now() + SOON;
+    while answers.is_empty() {
+        assert!(Instant::now() < deadline, "no answer");
+        answers = world.drivers.poll(&Binaries::of_nothing());
+    }
+    assert!(world.drivers.states()[0].pid.is_none());
+    assert!(world.has_ended());
+}
+
+/// Keeps a process from dying as long as the returned tracer lives: the death stops at its last
+/// step (ptrace(2), `PTRACE_EVENT_EXIT`). `None` where tracing is not permitted.
+fn keep_from_dying(pid: u32) -> Option<std::process::Child> {
+    let mut tracer = Command::new("sleep");
+    tracer.arg("infinity");
+    let (request, options) = (libc::PTRACE_SEIZE, libc::PTRACE_O_TRACEEXIT);
+    // SAFETY: the closure makes system calls only, on numbers. The tracer traces until its own end.
+    unsafe {
+        tracer.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            match libc::ptrace(request, pid, 0usize, options as usize) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    let tracer = tracer.spawn();
+    tracer
+        .inspect_err(|error| eprintln!("skipped: nothing can be traced here ({error})"))
+        .ok()
+}
+
+#[test]
+fn the_link_of_a_killed_driver_is_not_polled() {
+    let mut world = world();
+    let pid = world.drivers.states()[0].pid.unwrap();
+    let Some(mut tracer) = keep_from_dying(pid) else {
+        return;
+    };
+    assert_eq!(world.drivers.sources().count(), 2);
+    world.reports_end("it is over");
+    // These are not received.
+    world.reports_end("it is over");
+    world.reports_end("it is over");
+    let deadline = Instant::now() + SOON;
+    while world.drivers.sources().count() > 1 {
+        assert!(Instant::now() < deadline, "its link is polled");
+        world.drivers.poll(&Binaries::of_nothing());
+    }
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+}
+
+#[test]
+fn a_driver_that_does_not_die_blocks_nothing() {
+    let mut world = world();
+    let pid = world.drivers.states()[0].pid.unwrap();
+    let Some(mut tracer) = keep_from_dying(pid) else {
+        return;
+    };
+    world.drivers.set(Vec::new()).unwrap();
+    assert_eq!(world.drivers.dying.len(), 1);
+    assert_eq!(world.drivers.sources().count(), 1, "its end will be seen");
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+    let deadline = Instant::now() + SOON;
+    while !world.drivers.dying.is_empty() {
+        assert!(Instant::now() < deadline, "it lives");
+        world.drivers.poll(&Binaries::of_nothing());
+    }
+}

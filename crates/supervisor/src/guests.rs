@@ -1,0 +1,329 @@
+//! vCPU states of guests: their source, and the threads of each port.
+//!
+//! ```text
+//! control      configures the source of states, and thread name patterns of ports
+//! supervisor   loads BPF programs, or samples /proc;
+//!              finds the VMM of each saved connection, and its threads
+//! switch       gets the memory with the states, and for each port the slots in it
+//! ```
+//!
+//! A new switch gets everything, even if it replaces another. This state does not outlive the
+//! supervisor: the next one gets the settings from control and loads its own programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use channel::peer::Peer;
+use channel::supervision::{GuestStates, GuestWatch, SupervisorEvent, WatchedGuests};
+use port::PortId;
+use sched::load::Programs;
+use sched::sample::{self, Sampler};
+use sched::{Slot, Table, Vcpu, threads};
+
+use super::Supervisor;
+use super::child::Child;
+use super::hand_over::HandOver;
+use super::saved_sessions::SavedSessions;
+
+/// Delays of searches for threads after a connection came or went: VMMs start vCPU threads late.
+/// The first delay also combines connections that come together.
+const SEARCH_DELAYS: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(15),
+];
+/// Interval of later searches, for vCPUs that are hot-plugged: 30 seconds.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Function that sends a message to a switch without waiting.
+type Send<'a> = &'a dyn Fn(&SupervisorEvent, &[BorrowedFd<'_>]) -> io::Result<()>;
+
+/// Source of vCPU states.
+#[derive(Debug, Default)]
+enum StateSource {
+    /// Control has not configured one yet.
+    #[default]
+    Unknown,
+    /// BPF programs.
+    Programs(Programs),
+    /// Samples of `/proc`.
+    Samples(Table, Sampler),
+    /// Disabled or not available.
+    Off,
+}
+
+/// vCPU states and threads of guests.
+#[derive(Debug, Default)]
+pub(super) struct Guests {
+    source: StateSource,
+    /// Reason why the states are not those of BPF programs.
+    reason: Option<String>,
+    /// Thread name patterns.
+    patterns: BTreeMap<PortId, String>,
+    /// Slots of each port's threads.
+    slots: BTreeMap<PortId, Vec<Slot>>,
+    /// Slots that were sent to each switch, by its process id.
+    sent: BTreeMap<u32, BTreeMap<PortId, Vec<Slot>>>,
+    /// Generation of the saved sessions at the last search.
+    generation: u64,
+    /// Number of searches since that generation.
+    searches: usize,
+    search_at: Option<Instant>,
+    sample_at: Option<Instant>,
+}
+
+impl Guests {
+    /// Applies control's settings. The source is chosen once.
+    pub(super) fn watch(&mut self, watch: GuestWatch) {
+        if matches!(self.source, StateSource::Unknown) {
+            (self.source, self.reason) = source(watch.by);
+            if let StateSource::Programs(_) = self.source {
+                // The programs affect the whole host, so the operator is informed.
+                tracing::info!(
+                    "loaded BPF programs that record vCPU states at each context switch; \
+                     guest_state = \"proc\" or \"off\" in [switch] avoids them"
+                );
+            }
+            match &self.reason {
+                Some(reason) if watch.by == GuestStates::Bpf => {
+                    tracing::warn!("vCPU states are off: {reason}");
+                }
+                reason => tracing::debug!(?reason, "vCPU states: {}", self.by()),
+            }
+        }
+        self.patterns = watch.threads.into_iter().collect();
+        self.start();
+    }
+
+    fn by(&self) -> &'static str {
+        match self.source {
+            StateSource::Programs(_) => GuestStates::Bpf,
+            StateSource::Samples(..) => GuestStates::Proc,
+            StateSource::Off | StateSource::Unknown => GuestStates::Off,
+        }
+        .word()
+    }
+
+    /// Returns the state for `lasthop status`.
+    pub(super) fn watched(&self) -> WatchedGuests {
+        let count = |(port, slots): (&PortId, &Vec<Slot>)| (*port, slots.len() as u32);
+        WatchedGuests {
+            by: self.by().to_owned(),
+            reason: self.reason.clone(),
+            threads: self.slots.iter().map(count).collect(),
+        }
+    }
+
+    fn start(&mut self) {
+        self.searches = 0;
+        self.search_at = Some(Instant::now() + SEARCH_DELAYS[0]);
+    }
+
+    /// Returns the time of the next search or sample.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let table = self.source.table()?;
+        let samples =
+            matches!(self.source, StateSource::Samples(..)) && table.threads().next().is_some();
+        let sample_at = self.sample_at.filter(|_| samples);
+        [self.search_at, sample_at].into_iter().flatten().min()
+    }
+
+    /// Searches for threads and samples their states when it is time.
+    fn poll(&mut self, saved_sessions: &SavedSessions) {
+        if self.source.table().is_none() {
+            return;
+        }
+        if std::mem::replace(&mut self.generation, saved_sessions.generation())
+            != saved_sessions.generation()
+        {
+            self.start();
+        }
+        let now = Instant::now();
+        if self.search_at.is_some_and(|at| at <= now) {
+            self.search(saved_sessions);
+            self.searches += 1;
+            let pause = SEARCH_DELAYS
+                .get(self.searches)
+                .copied()
+                .unwrap_or(SEARCH_INTERVAL);
+            // Without connections nothing changes by itself.
+            self.search_at = (!self.slots.is_empty() || self.searches < SEARCH_DELAYS.len())
+                .then(|| now + pause);
+        }
+        if self.sample_at.is_none_or(|at| at <= now)
+            && let StateSource::Samples(table, sampler) = &mut self.source
+        {
+            self.sample_at = Some(now + sample::PERIOD);
+            if table.threads().next().is_some() {
+                sampler.look(table, sys::time::monotonic_ns());
+            }
+        }
+    }
+
+    /// Follows the threads of all connected guests, and no others.
+    fn search(&mut self, saved_sessions: &SavedSessions) {
+        let mut desired = BTreeMap::new();
+        for (port, socket) in saved_sessions.connections() {
+            let pattern = self.patterns.get(&port).map(String::as_str);
+            desired.insert(port, threads_behind(socket, pattern));
+        }
+        if let Some(table) = self.source.table_mut() {
+            self.slots = follow(table, &desired);
+        }
+    }
+
+    /// Sends a switch the changes since the last call. What does not fit is sent later.
+    fn send(&mut self, pid: u32, send: Send<'_>) -> io::Result<()> {
+        let Some(table) = self.source.table() else {
+            return Ok(());
+        };
+        if !self.sent.contains_key(&pid) {
+            let ring = self.source.ring();
+            let fds: Vec<_> = [table.reader()].into_iter().chain(ring).collect();
+            send(&SupervisorEvent::GuestStates, &fds)?;
+        }
+        let sent = self.sent.entry(pid).or_default();
+        let ports: BTreeSet<_> = self.slots.keys().chain(sent.keys()).copied().collect();
+        for port in ports {
+            let slots = self.slots.get(&port).cloned().unwrap_or_default();
+            if sent.get(&port).map_or(&[][..], Vec::as_slice) != slots {
+                let numbers = slots.iter().map(|slot| slot.0).collect();
+                send(
+                    &SupervisorEvent::GuestThreads {
+                        port,
+                        slots: numbers,
+                    },
+                    &[],
+                )?;
+                sent.insert(port, slots);
+            }
+        }
+        sent.retain(|_, slots| !slots.is_empty());
+        Ok(())
+    }
+}
+
+impl StateSource {
+    fn table(&self) -> Option<&Table> {
+        match self {
+            Self::Programs(programs) => Some(&programs.table),
+            Self::Samples(table, _) => Some(table),
+            Self::Off | Self::Unknown => None,
+        }
+    }
+
+    /// Returns the ring of block events.
+    fn ring(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Programs(programs) => Some(programs.ring.as_fd()),
+            _ => None,
+        }
+    }
+
+    fn table_mut(&mut self) -> Option<&mut Table> {
+        match self {
+            Self::Programs(programs) => Some(&mut programs.table),
+            Self::Samples(table, _) => Some(table),
+            Self::Off | Self::Unknown => None,
+        }
+    }
+}
+
+/// Opens the configured source. Also returns the reason why it is not BPF.
+fn source(by: GuestStates) -> (StateSource, Option<String>) {
+    let samples = |reason: String| match Table::in_memory() {
+        Ok(table) => (
+            StateSource::Samples(table, Sampler::default()),
+            Some(reason),
+        ),
+        Err(error) => (StateSource::Off, Some(format!("{reason}; memory: {error}"))),
+    };
+    let programs = match by {
+        GuestStates::Auto | GuestStates::Bpf => Programs::load().map_err(|e| e.to_string()),
+        GuestStates::Proc | GuestStates::Off => Err("as configured".to_owned()),
+    };
+    match (programs, by) {
+        (Ok(programs), _) => (StateSource::Programs(programs), None),
+        (Err(reason), GuestStates::Auto | GuestStates::Proc) => samples(reason),
+        (Err(reason), _) => (StateSource::Off, Some(reason)),
+    }
+}
+
+/// Returns the threads to follow of a connection's peer: the VMM that connected or listened. For a
+/// driver there are none.
+fn threads_behind(socket: BorrowedFd<'_>, pattern: Option<&str>) -> Vec<u32> {
+    let Some(peer) = Peer::of(&socket).ok().and_then(|peer| peer.process) else {
+        return Vec::new();
+    };
+    let peer = peer.as_raw_pid().cast_unsigned();
+    if peer == std::process::id() {
+        return Vec::new();
+    }
+    // The peer is gone, or hidden from us.
+    threads::of_process(peer, pattern).unwrap_or_default()
+}
+
+/// Follows these threads and no others. Returns their slots; threads that do not fit have none.
+fn follow(table: &mut Table, desired: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<PortId, Vec<Slot>> {
+    let all: BTreeSet<u32> = desired.values().flatten().copied().collect();
+    let had: Vec<u32> = table.threads().map(|(thread, _)| thread).collect();
+    for thread in had {
+        // The number of a thread that has ended may belong to another one now.
+        if !all.contains(&thread) || table.has_ended(thread) {
+            table.unfollow(thread);
+        }
+    }
+    let mut slot_of = |thread: &u32| {
+        let slot = table.follow(*thread)?;
+        // The kernel reports only changes.
+        if let Some((activity, core)) = sample::of_thread(*thread) {
+            let since_ns = 0;
+            table.set_first(
+                slot,
+                Vcpu {
+                    activity,
+                    core,
+                    since_ns,
+                },
+            );
+        }
+        Some(slot)
+    };
+    let slots = desired.iter().map(|(port, threads)| {
+        let slots: Vec<_> = threads.iter().filter_map(&mut slot_of).collect();
+        (*port, slots)
+    });
+    slots.filter(|(_, slots)| !slots.is_empty()).collect()
+}
+
+impl Supervisor {
+    /// Updates the state of guests, and sends the changes to the switches.
+    pub(super) fn poll_guests(&mut self) {
+        self.guests.poll(&self.saved_sessions);
+        let next = self.hand_over.next.as_ref().map(HandOver::switch);
+        let switches: Vec<&Child> = [Some(&self.pair.switch), next]
+            .into_iter()
+            .flatten()
+            .collect();
+        let alive = switches.iter().filter(|switch| switch.is_alive());
+        let pids: Vec<u32> = alive.clone().map(|switch| switch.info().pid).collect();
+        self.guests.sent.retain(|pid, _| pids.contains(pid));
+        for (switch, pid) in alive.zip(&pids) {
+            let sent = self
+                .guests
+                .send(*pid, &|event, fds| switch.try_send(event, fds));
+            if let Err(error) = sent {
+                // A full link is retried later; a switch that is gone gets nothing.
+                tracing::debug!("cannot send vCPU threads to the switch: {error}");
+                let soon = Instant::now() + SEARCH_DELAYS[0];
+                self.guests.search_at = Some(self.guests.search_at.map_or(soon, |at| at.min(soon)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! State of a supervisor as bytes.
+//!
+//! ```text
+//! 0   version (u32, little-endian)
+//! 4   the record (postcard)
+//!     what version 11 has added (postcard)
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use channel::driving::{DriverSpec, Refused};
+use channel::formats::SUPERVISOR_VERSIONS;
+use channel::supervision::{SocketDir, SwitchSettings};
+use driver::device::Parts;
+use port::PortId;
+use serde::{Deserialize, Serialize};
+
+use super::fds::FdIndex;
+use crate::saved_sessions::Transfer;
+
+/// Record for the next supervisor.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Descriptors by index.
+    pub(super) fds: Vec<i32>,
+    pub(super) runtime_dir: String,
+    /// Listening sockets by the requested path.
+    pub(super) sockets: BTreeMap<String, FdIndex>,
+    /// Directories that may contain sockets.
+    pub(super) socket_dirs: Vec<SocketDir>,
+    /// Paths of front ends that listen.
+    pub(super) dials: BTreeMap<PortId, String>,
+    pub(super) lock: FdIndex,
+    pub(super) state: FdIndex,
+    pub(super) counters: FdIndex,
+    pub(super) thread_slots: FdIndex,
+    /// Settings; the cores are read again.
+    pub(super) settings: SwitchSettings,
+    pub(super) control: PassedChild,
+    pub(super) switch: PassedChild,
+    pub(super) saved_sessions: PassedSessions,
+    pub(super) drivers: Vec<PassedDriver>,
+    pub(super) uptime_ms: u64,
+    /// Running version.
+    pub(super) binaries: PassedBinaries,
+    pub(super) upgrade: Option<PassedUpgrade>,
+    /// Version of the record, in which its writer also understands a reply.
+    #[serde(skip)]
+    pub(super) version: u32,
+    /// Files of the command line.
+    #[serde(skip)]
+    pub(super) command_line: CommandLineFiles,
+}
+
+/// Addition of version 11: the files of the command line, which was the supervisor's before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CommandLineFiles {
+    /// File of the running version.
+    pub(crate) own: Option<FdIndex>,
+    /// File of the version of the upgrade in progress.
+    pub(crate) new: Option<FdIndex>,
+}
+
+/// First version with [`CommandLineFiles`].
+const WITH_COMMAND_LINE: u32 = 11;
+
+/// Control, the switch or a driver.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedChild {
+    pub(crate) restarts: u32,
+    /// `None` if it is to be restarted.
+    pub(crate) alive: Option<PassedProcess>,
+}
+
+/// Process that runs, or has ended unnoticed.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedProcess {
+    pub(crate) pid: u32,
+    pub(crate) link: FdIndex,
+    pub(crate) uptime_ms: u64,
+    pub(crate) proved: bool,
+    /// Whether a reply to a ping is outstanding, and whether one has ever come.
+    pub(crate) beat: (bool, bool),
+}
+
+/// Saved sessions.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedSessions {
+    pub(crate) ports: Vec<PassedSession>,
+    /// Transfers that a new switch has not received.
+    pub(crate) queued: VecDeque<Transfer>,
+    pub(crate) crash_counts: PassedCrashCounts,
+}
+
+/// Crash counts of the ports.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PassedCrashCounts {
+    /// Ports with their crashes, and the time since the last one in milliseconds.
+    pub(crate) ports: Vec<(PortId, u32, u64)>,
+    /// Ports whose connections are not continued.
+    pub(crate) quarantined: Vec<PortId>,
+}
+
+/// Saved session of one port.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedSession {
+    pub(crate) port: PortId,
+    pub(crate) fds: Vec<(u64, FdIndex)>,
+    pub(crate) record: Option<Vec<u8>>,
+}
+
+/// Driver with its interface.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedDriver {
+    pub(crate) spec: DriverSpec,
+    pub(crate) device: Option<Parts<FdIndex>>,
+    pub(crate) suspect: bool,
+    pub(crate) child: Option<PassedChild>,
+    pub(crate) killed: bool,
+    /// Path of a dial without an answer.
+    pub(crate) dial: Option<String>,
+    pub(crate) refused_before: Refused,
+    pub(crate) refused: Refused,
+    pub(crate) reason: Option<String>,
+}
+
+/// Executable files of one installation, in the order of `binaries::Binaries`.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedBinaries {
+    pub(crate) dir: String,
+    pub(crate) files: [FdIndex; 4],
+}
+
+/// Upgrade in progress.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedUpgrade {
+    /// Connection of the requesting client.
+    pub(crate) client: FdIndex,
+    pub(crate) new: PassedBinaries,
+    /// Old version.
+    pub(crate) from: String,
+    /// New version.
+    pub(crate) to: String,
+    /// Reason of a rollback.
+    pub(crate) failed: Option<String>,
+}
+
+impl Record {
+    /// Encodes the record in a version.
+    ///
+    /// # Errors
+    /// The reason of the failure.
+    pub(super) fn to_bytes(&self, version: u32) -> Result<Vec<u8>, String> {
+        let head = version.to_le_bytes().to_vec();
+        let bytes = postcard::to_extend(self, head).map_err(|e| e.to_string())?;
+        if version < WITH_COMMAND_LINE {
+            return Ok(bytes);
+        }
+        postcard::to_extend(&self.command_line, bytes).map_err(|e| e.to_string())
+    }
+
+    /// Encodes the record for the self-check of another program, whose version is not known.
+    ///
+    /// # Errors
+    /// The reason of the failure.
+    pub(super) fn to_trial_bytes(&self) -> Result<Vec<u8>, String> {
+        self.to_bytes(SUPERVISOR_VERSIONS[0])
+    }
+
+    /// Decodes a record.
+    ///
+    /// # Errors
+    /// Another version, or malformed bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let Some((version, rest)) = bytes.split_first_chunk() else {
+            return Err("empty record".into());
+        };
+        let version = u32::from_le_bytes(*version);
+        if !SUPERVISOR_VERSIONS.contains(&version) {
+            return Err(format!("unsupported record version {version}"));
+        }
+        let malformed = |error| format!("malformed record: {error}");
+        let (mut record, rest) = postcard::take_from_bytes::<Self>(rest).map_err(malformed)?;
+        record.version = version;
+        if version < WITH_COMMAND_LINE {
+            return record.without(rest);
+        }
+        let (files, rest) = postcard::take_from_bytes(rest).map_err(malformed)?;
+        record.command_line = files;
+        record.without(rest)
+    }
+
+    /// Checks that no bytes follow the record.
+    fn without(self, rest: &[u8]) -> Result<Self, String> {
+        if rest.is_empty() {
+            Ok(self)
+        } else {
+            Err("trailing bytes after the record".into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

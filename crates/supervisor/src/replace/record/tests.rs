@@ -1,0 +1,193 @@
+use channel::driving::{BackEnd, Choice, DeviceSpec};
+use channel::supervision::{Coalescing, HelpersConfig, Poll};
+use driver::device::XdpParts;
+use testkit::samples::sample;
+
+use super::*;
+
+fn index(at: u32) -> FdIndex {
+    serde_json::from_value(at.into()).unwrap()
+}
+
+fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+fn settings() -> SwitchSettings {
+    SwitchSettings {
+        poll: Poll::Always,
+        workers: Some(3),
+        coalescing: Some(Coalescing {
+            period_us: 200,
+            threshold: 32,
+        }),
+        helpers: HelpersConfig {
+            enabled: true,
+            backlog: 7,
+            hysteresis_us: 20,
+            cores: vec![1, 3],
+        },
+        successor: true,
+        ..SwitchSettings::default()
+    }
+}
+
+fn child(pid: u32, link: u32) -> PassedChild {
+    let process = PassedProcess {
+        pid,
+        link: index(link),
+        uptime_ms: 1000,
+        proved: true,
+        beat: (true, false),
+    };
+    PassedChild {
+        restarts: 1,
+        alive: Some(process),
+    }
+}
+
+fn driver() -> PassedDriver {
+    let spec = DriverSpec {
+        port: PortId(3),
+        name: text("up"),
+        device: DeviceSpec {
+            choice: Choice::Xdp,
+            own: false,
+            interface: text("up0"),
+            netns: None,
+            address: None,
+            mac: None,
+            mtu: None,
+            queues: 2,
+        },
+    };
+    let xdp = XdpParts {
+        namespace: index(10),
+        index: 7,
+        pairs: 2,
+        zero_copy: true,
+        unfinished: false,
+        map: index(11),
+        link: index(12),
+        promiscuous: index(13),
+        tags: index(14),
+        took_tags_off: true,
+    };
+    let device = Parts {
+        interface: text("up0"),
+        back_end: BackEnd::Xdp { zero_copy: true },
+        uso: false,
+        provisional: false,
+        queues: vec![index(8), index(9)],
+        control: index(15),
+        xdp: Some(xdp),
+    };
+    let refused = |rejected_by_interface| Refused {
+        rejected_by_interface,
+        oversized_frames: 1,
+    };
+    PassedDriver {
+        spec,
+        device: Some(device),
+        suspect: true,
+        child: Some(child(44, 16)),
+        killed: false,
+        dial: Some(text("driver:up")),
+        refused_before: refused(5),
+        refused: refused(6),
+        reason: Some(text("it ended")),
+    }
+}
+
+fn record() -> Record {
+    let binaries = |dir, first: u32| PassedBinaries {
+        dir: text(dir),
+        files: [0_u32, 1, 2, 3].map(|n| index(first + n)),
+    };
+    let session = PassedSession {
+        port: PortId(4),
+        fds: vec![(0, index(17)), (u64::MAX, index(18))],
+        record: Some(vec![1, 2, 3]),
+    };
+    Record {
+        fds: vec![3, 4, 200],
+        runtime_dir: text("/run/lasthop"),
+        sockets: BTreeMap::from([(text("api.sock"), index(0))]),
+        socket_dirs: vec![SocketDir {
+            path: text("/run/vm"),
+            below: true,
+        }],
+        dials: BTreeMap::from([(PortId(3), text("/run/vm/a"))]),
+        lock: index(1),
+        state: index(2),
+        counters: index(3),
+        thread_slots: index(4),
+        settings: settings(),
+        control: child(42, 5),
+        switch: child(43, 6),
+        saved_sessions: PassedSessions {
+            ports: vec![session],
+            queued: VecDeque::from([
+                Transfer::Descriptors(PortId(4), vec![0, u64::MAX]),
+                Transfer::Record(PortId(4)),
+            ]),
+            crash_counts: PassedCrashCounts {
+                ports: vec![(PortId(3), 2, 50)],
+                quarantined: vec![PortId(4)],
+            },
+        },
+        drivers: vec![driver()],
+        uptime_ms: 5,
+        binaries: binaries("/bin", 20),
+        upgrade: Some(PassedUpgrade {
+            client: index(24),
+            new: binaries("/new", 25),
+            from: text("0.1.0"),
+            to: text("0.2.0"),
+            failed: Some(text("it hangs")),
+        }),
+        version: 11,
+        command_line: CommandLineFiles {
+            own: Some(index(30)),
+            new: Some(index(31)),
+        },
+    }
+}
+
+#[test]
+fn samples_of_records() {
+    let before = Record {
+        version: 10,
+        command_line: CommandLineFiles::default(),
+        ..record()
+    };
+    for record in [before, record()] {
+        let name = format!("supervisor-{}.bin", record.version);
+        let bytes = record.to_bytes(record.version).unwrap();
+        let sample = sample(env!("CARGO_MANIFEST_DIR"), &name, &bytes);
+        assert_eq!(Record::from_bytes(&sample), Ok(record));
+    }
+}
+
+#[test]
+fn truncated_and_extended_records_are_refused() {
+    for version in SUPERVISOR_VERSIONS {
+        let bytes = record().to_bytes(version).unwrap();
+        for len in 0..bytes.len() {
+            assert!(Record::from_bytes(&bytes[..len]).is_err(), "{len}");
+        }
+        let more = [&bytes[..], &[0]].concat();
+        assert!(Record::from_bytes(&more).is_err());
+    }
+}
+
+#[test]
+fn other_versions_are_refused() {
+    let mut bytes = record().to_trial_bytes().unwrap();
+    assert!(Record::from_bytes(&bytes).is_ok());
+    for version in [9, 12] {
+        bytes[0] = version;
+        let error = Record::from_bytes(&bytes).unwrap_err();
+        assert_eq!(error, format!("unsupported record version {version}"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Start of `lasthop run`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use channel::driving::DriverSpec;
+use channel::keeping::CRASH_RECORD_LEN;
+use channel::owners::{NoSocket, SocketKey};
+use channel::sockets::{ADMIN_SOCKET, API_SOCKET};
+use channel::start::{START_FD, Start, StartSocket};
+use channel::state::StateFile;
+use channel::supervision::SwitchSettings;
+use sched::topology;
+
+use super::admin::Admin;
+use super::binaries::Binaries;
+use super::child::{self, Child, Kind};
+use super::drivers::Drivers;
+use super::events::PendingEvents;
+use super::guests::Guests;
+use super::hand_over::HandOvers;
+use super::lock::{self, Lock};
+use super::paths::Paths;
+use super::reload::Reload;
+use super::saved_sessions::SavedSessions;
+use super::sockets::Sockets;
+use super::{Home, Pair, Setup, StartError, Supervisor};
+
+/// Maximum size of a start record in bytes: its largest part is a document of the state file.
+const MAX_RECORD_BYTES: u64 = 128 << 20;
+
+/// Returns the configuration file, which this program's arguments name.
+pub(super) fn configuration() -> Option<PathBuf> {
+    let mut arguments = std::env::args_os();
+    arguments.find(|argument| argument == "--config")?;
+    std::path::absolute(arguments.next()?).ok()
+}
+
+/// Reads the record of `lasthop run`.
+///
+/// # Errors
+/// This program was started by hand, or the record is malformed.
+pub(super) fn record() -> Result<Start, StartError> {
+    let failed = |text| StartError { status: 1, text };
+    let number = std::env::var(START_FD).ok().and_then(|n| n.parse().ok());
+    let Some(number @ 3..) = number else {
+        let text = "this is started by `lasthop run`, not by hand";
+        return Err(failed(text.to_owned()));
+    };
+    // SAFETY: the command line opened this descriptor for this program alone, and this is called
+    // once, before this program opens any; reading fails for a number that is no descriptor.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
+    let mut bytes = Vec::new();
+    file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
+    Start::from_bytes(&bytes).map_err(failed)
+}
+
+/// Binds all sockets, opens all interfaces, starts control and the switch.
+pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
+    let binaries = Binaries::own()?;
+    let runtime_dir = prepare_dir(Path::new(&record.runtime_dir))?;
+    let lock = Lock::take(&runtime_dir)?;
+    child::raise_descriptor_limit();
+    let paths = Paths::of(&runtime_dir, record.socket_dirs);
+    let mut sockets = Sockets::new(paths);
+    let mut own = |name| {
+        let socket = sockets.listen_for_owner(name);
+        socket.map_err(|error| listen_error(name, &error))
+    };
+    let api = own(API_SOCKET)?;
+    let admin = Admin::new(own(ADMIN_SOCKET)?)?;
+    for socket in &record.sockets {
+        bind(socket, &mut sockets)?;
+    }
+    if let Some(socket) = &record.metrics {
+        bind_metrics(socket, &mut sockets)?;
+    }
+    sockets.settled();
+    let drivers = open_interfaces(&record.drivers)?;
+    let settings = complete(record.settings);
+    let state = StateFile::create()?;
+    state.save(&record.state)?;
+    Ok(Supervisor {
+        reload: Reload::of(configuration()),
+        sockets,
+        drivers,
+        saved_sessions: SavedSessions::default(),
+        guests: Guests::default(),
+        events: PendingEvents::default(),
+        setup: Setup {
+            settings,
+            state,
+            counters: sys::file::fixed("lasthop-counters", port::counters::SIZE)?,
+            thread_slots: sys::file::fixed("lasthop-marks", CRASH_RECORD_LEN)?,
+        },
+        pair: Pair {
+            control: Child::start(Kind::Control, &binaries)?,
+            switch: Child::start(Kind::Switch, &binaries)?,
+        },
+        binaries,
+        started: Instant::now(),
+        ready: false,
+        admin,
+        upgrade: None,
+        hand_over: HandOvers::default(),
+        home: Home {
+            dir: runtime_dir,
+            api,
+            lock,
+        },
+    })
+}
+
+/// Adds to the settings what only the supervisor can read: the switch opens no paths, and does not
+/// see a CPU quota.
+fn complete(settings: SwitchSettings) -> SwitchSettings {
+    SwitchSettings {
+        cores: topology::cores(),
+        workers: settings.workers.or_else(|| Some(topology::workers())),
+        ..settings
+    }
+}
+
+/// Returns the error for a key of the configuration; `place` is its place in the file.
+fn error_at(place: &str, expected: &str, found: &str) -> StartError {
+    StartError::invalid(format!("{place} expected {expected}, found {found}"))
+}
+
+/// Binds the socket of a port.
+fn bind(socket: &StartSocket, sockets: &mut Sockets) -> Result<(), StartError> {
+    let bound = sockets.listen_as(&socket.path, &socket.owner);
+    bound.map(drop).map_err(|no: NoSocket| {
+        let expected = match no.key {
+            SocketKey::Socket => "a path where a socket can be made",
+            _ => &no.expected,
+        };
+        error_at(socket.place(no.key), expected, &no.found)
+    })
+}
+
+/// Binds the socket of the metrics.
+fn bind_metrics(socket: &StartSocket, sockets: &mut Sockets) -> Result<(), StartError> {
+    let expected = "an address or a path where a socket can be made";
+    let bound = sockets.listen(&socket.path).map(drop);
+    bound.map_err(|error| {
+        let place = socket.place(SocketKey::Socket);
+        error_at(place, expected, &error.to_string())
+    })
+}
+
+/// Opens the configured interfaces; the drivers are started when the switch dials.
+fn open_interfaces(specs: &[(DriverSpec, String)]) -> Result<Drivers, StartError> {
+    let mut drivers = Drivers::default();
+    let all = specs.iter().map(|(spec, _)| spec.clone()).collect();
+    drivers.set(all).map_err(|(name, found)| {
+        let place = specs.iter().find(|(spec, _)| spec.name == name);
+        let place = place.map_or("", |(_, place)| place);
+        error_at(place, "an interface that can be opened", &found)
+    })?;
+    Ok(drivers)
+}
+
+/// Makes the runtime directory; returns its absolute path.
+fn prepare_dir(dir: &Path) -> io::Result<PathBuf> {
+    let made = std::fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
+    made.map_err(|error| lock::dir_error(dir, &error))
+}
+
+/// Returns the error for one of Lasthop's own sockets: the path is in use, or the runtime directory
+/// is not suitable.
+fn listen_error(name: &str, error: &io::Error) -> StartError {
+    StartError::invalid(format!(
+        "cannot listen on the socket {name} of Lasthop itself: {error}"
+    ))
+}
