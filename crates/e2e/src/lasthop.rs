@@ -94,7 +94,7 @@ pub struct Footprint {
 impl Lasthop {
     /// Starts Lasthop with this configuration and waits until it is ready.
     pub fn start(config: &str) -> Lasthop {
-        let place = Place::new(paths::binary("lasthop"));
+        let place = Place::of(paths::binary("lasthop"));
         // VMMs of other users connect to sockets in it.
         fs::create_dir(place.run_dir()).expect("a runtime directory");
         let running = place.start(config);
@@ -134,7 +134,7 @@ impl Lasthop {
     /// Runs `lasthop run` with a configuration that it must refuse, and gives exit status and
     /// complaint.
     pub fn refused(config: &str) -> (i32, String) {
-        let place = Place::new(paths::binary("lasthop"));
+        let place = Place::of(paths::binary("lasthop"));
         let (status, complaint) = place.refuses(config);
         (status.unwrap_or(-1), complaint)
     }

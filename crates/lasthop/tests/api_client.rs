@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testkit::programs::program;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -47,7 +46,7 @@ fn a_generated_client_asks_changes_and_understands_a_refusal() {
         eprintln!("note: no Python tools here ('make setup' installs them), no client is made");
         return;
     };
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     generate(&python, &place.path("."));
     let mut lasthop = place.start(&(port("vm1", "") + &port("vm2", "")));
     let mut script = Command::new(python);

@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use testkit::programs::program;
 
 use rustix::process::{Signal, Uid, geteuid};
 use rustix::thread::set_thread_uid;
@@ -30,7 +29,7 @@ struct Watcher {
 
 impl Watcher {
     fn new(place: &Place, args: &str) -> Self {
-        let mut child = Command::new(program("lasthop"))
+        let mut child = Command::new(testkit::programs::program("lasthop"))
             .env_remove("LASTHOP_RUNTIME_DIR")
             .arg("--runtime-dir")
             .arg(place.run_dir())
@@ -104,7 +103,7 @@ fn logged_count(lasthop: &Running, text: &str) -> usize {
 
 #[test]
 fn a_change_is_reported_with_its_requester_and_fields() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock --mtu 9000");
@@ -161,7 +160,7 @@ fn a_change_by_another_user_has_that_users_number() {
         // Only root can act as another user.
         return;
     }
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&config());
     let socket = place.run_dir().join("api.sock");
     for (path, mode) in [
@@ -193,7 +192,7 @@ fn a_change_by_another_user_has_that_users_number() {
 
 #[test]
 fn filters_select_events() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&config());
     for name in ["vm2", "vm3"] {
         lasthop.prints(&format!(
@@ -226,7 +225,7 @@ fn filters_select_events() {
 
 #[test]
 fn the_death_of_the_switch_is_reported_with_its_status() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
     lasthop.kill_and_wait("switch");
@@ -252,7 +251,7 @@ fn the_death_of_the_switch_is_reported_with_its_status() {
 
 #[test]
 fn it_continues_after_a_restart_of_control_and_reports_missed_events() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "--kind change,process,fdb_flushed");
     lasthop.kill_and_wait("control");
@@ -268,7 +267,7 @@ fn it_continues_after_a_restart_of_control_and_reports_missed_events() {
 
 #[test]
 fn an_upgrade_and_a_reload_are_reported_with_their_requester() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config());
     let watcher = Watcher::of_documents(&lasthop, &place, "");
     let by = |event: &Value| event["by"]["uid"].as_u64();
@@ -294,7 +293,7 @@ fn an_upgrade_and_a_reload_are_reported_with_their_requester() {
 
 #[test]
 fn it_ends_on_a_signal_and_when_its_output_is_closed() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&config());
     for how in [Signal::INT, Signal::TERM] {
         let mut watcher = Watcher::of_documents(&lasthop, &place, "");
@@ -302,7 +301,7 @@ fn it_ends_on_a_signal_and_when_its_output_is_closed() {
         assert_eq!(watcher.ends(), Some(0), "{how:?}");
     }
     // Without an event that it could fail to write.
-    let mut watcher = Command::new(program("lasthop"));
+    let mut watcher = Command::new(testkit::programs::program("lasthop"));
     watcher.arg("--runtime-dir").arg(place.run_dir());
     let child = watcher.arg("events").stdout(Stdio::piped()).spawn();
     let mut watcher = Watcher {
@@ -315,7 +314,7 @@ fn it_ends_on_a_signal_and_when_its_output_is_closed() {
 
 #[test]
 fn without_a_lasthop_it_says_so() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config());
     lasthop.end(Signal::TERM);
     let output = lasthop.cli("events");
@@ -326,7 +325,7 @@ fn without_a_lasthop_it_says_so() {
 
 #[test]
 fn a_client_that_does_not_read_is_ended_by_an_upgrade_and_does_not_hold_it_up() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config());
     let mut client = UnixStream::connect(place.run_dir().join("api.sock")).unwrap();
     let request = b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n";

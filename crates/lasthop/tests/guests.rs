@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use testkit::programs::program;
 
 use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, udp};
@@ -74,7 +73,7 @@ fn connect(place: &Place, n: u8) -> FakeGuest {
 
 /// Checks that the threads of a guest are found and passed to the switch and to its successor.
 fn found(by_word: &str, memory: &str) {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let name = format!("lcore-{by_word}");
     let mut lasthop = place.start(&config(by_word, &format!("{name}*")));
     if by_word == "bpf" && by(&lasthop).0 != "bpf" {
@@ -126,7 +125,7 @@ fn bounding_set(file: &str) -> String {
 /// Returns the source of states under a unit with these rights; `None` where setpriv(1) does not
 /// work.
 fn by_with(rights: &str) -> Option<(String, String)> {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let plain = place.command(&config("auto", "*"));
     let mut command = std::process::Command::new("setpriv");
     command
@@ -159,7 +158,7 @@ fn bpf_needs_the_rights_of_the_drop_in() {
     assert_eq!(without.0, "proc");
     assert!(without.1.contains("no right"), "{}", without.1);
     // With all rights it may not be possible either.
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config("auto", "*"));
     assert_eq!(with.0, by(&lasthop).0, "{}", with.1);
     lasthop.end(rustix::process::Signal::TERM);
@@ -167,7 +166,7 @@ fn bpf_needs_the_rights_of_the_drop_in() {
 
 #[test]
 fn without_a_name_all_threads_of_the_vmm_count() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&config("auto", "*"));
     let _guest = connect(&place, 2);
     wait_until("all are found", || threads(&lasthop, "vm2") >= Some(2));
@@ -175,7 +174,7 @@ fn without_a_name_all_threads_of_the_vmm_count() {
 
 #[test]
 fn without_a_source_nothing_is_watched() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&config("off", "*"));
     assert_eq!(by(&lasthop), ("off".into(), "as configured".into()));
     let text = lasthop.prints("status");
@@ -187,7 +186,7 @@ fn without_a_source_nothing_is_watched() {
 #[test]
 fn loading_bpf_programs_is_logged_once() {
     for how in ["auto", "proc"] {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let lasthop = place.start(&config(how, "*"));
         let count = lasthop
             .log()
@@ -204,7 +203,7 @@ fn loading_bpf_programs_is_logged_once() {
 
 #[test]
 fn an_upgrade_watches_on() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config("auto", "lcore-upgrade"));
     let memory = match by(&lasthop).0.as_str() {
         "bpf" => "bpf-map",
@@ -286,7 +285,7 @@ fn frames_with_calls(from: &mut FakeGuest, to: &mut FakeGuest, frames: usize) ->
 fn a_running_guest_is_notified_once_a_period_and_a_blocked_one_of_each_frame() {
     const PERIOD: Duration = Duration::from_millis(10);
     const FRAMES: usize = 200;
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let coalescing = format!("[switch.coalescing]\nperiod_us = {}\n", PERIOD.as_micros());
     let lasthop = place.start(&(config("bpf", "lcore-spin") + &coalescing));
     if by(&lasthop).0 != "bpf" {

@@ -4,7 +4,6 @@ use rustix::process::Signal;
 use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, udp};
 use testkit::process::send;
-use testkit::programs::program;
 use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
@@ -61,7 +60,7 @@ fn for_each(names: [&'static str; 2], check: fn(&str)) {
 #[test]
 fn control_or_a_switch_that_is_stopped_is_replaced() {
     for_each(["control", "switch"], |name| {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid(name);
         send(pid, Signal::STOP);
@@ -115,7 +114,7 @@ impl Stopped {
 fn a_switch_with_a_hung_thread_is_replaced() {
     // The session thread has the name of its process.
     for_each(["lasthop-switch", "worker"], |name| {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid("switch");
         let last = threads(pid, name).pop().expect("such a thread");

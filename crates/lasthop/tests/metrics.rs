@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use testkit::programs::program;
 
 use rustix::process::Signal;
 use testkit::lasthop::{Place, Running, port};
@@ -56,7 +55,7 @@ fn write(place: &Place, text: &str) {
 
 #[test]
 fn metrics_survive_restarts_and_an_upgrade() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let address = free();
     let mut lasthop = place.start(&config(&address));
     let first = over_tcp(&address);
@@ -125,7 +124,7 @@ fn reload(lasthop: &Running) -> String {
 
 #[test]
 fn the_socket_can_change_while_it_runs() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config("unix:m.sock"));
     let socket = place.run_dir().join("m.sock");
     over_unix(&socket);
@@ -161,7 +160,7 @@ fn the_socket_can_change_while_it_runs() {
 
 #[test]
 fn an_address_that_is_taken_or_not_our_own_is_refused_at_the_start() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let (status, output) = place.refuses(&config(&address));

@@ -2,7 +2,6 @@
 
 use rustix::process::Signal;
 use testkit::lasthop::{Place, Running, listens, port};
-use testkit::programs::program;
 use testkit::wait::wait_until;
 
 const SWITCH: &str = "[switch]\nname = \"host1\"\n";
@@ -31,7 +30,7 @@ fn logged_count(lasthop: &Running, line: &str) -> usize {
 
 #[test]
 fn a_signal_reloads_the_file() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(&["vm1", "vm2"]));
     let (control, switch) = (lasthop.pid("control"), lasthop.pid("switch"));
     write(&place, &config(&["vm1", "vm3"]));
@@ -95,7 +94,7 @@ fn a_signal_reloads_the_file() {
 
 #[test]
 fn a_command_reloads_the_file_also_after_an_upgrade() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(&["vm1"]));
     assert_eq!(lasthop.prints("reload"), "nothing to change\n");
     write(&place, &config(&["vm1", "vm2"]));

@@ -1,7 +1,6 @@
 //! Sockets are permitted in the directories of the start and in those of `socket_dirs`.
 
 use std::os::unix::net::UnixListener;
-use testkit::programs::program;
 
 use rustix::process::Signal;
 use testkit::lasthop::{Place, Running, listens, port};
@@ -14,7 +13,7 @@ fn at(name: &str, socket: &str, more: &str) -> String {
 
 /// Returns a place with directories beside the runtime directory.
 fn place() -> Place {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     for dir in ["vms", "start", "host"] {
         std::fs::create_dir(place.path(dir)).unwrap();
     }

@@ -4,7 +4,6 @@ mod privileges;
 
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
-use testkit::programs::program;
 
 use rustix::process::Signal;
 use testkit::lasthop::{Place, listens, port};
@@ -21,7 +20,7 @@ fn one_port() -> String {
 #[test]
 fn it_reports_ready_once_and_ends_cleanly() {
     for how in [Signal::TERM, Signal::INT] {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let mut lasthop = place.start(&one_port());
         assert_eq!(
             place.left(),
@@ -39,7 +38,7 @@ fn it_reports_ready_once_and_ends_cleanly() {
 
 #[test]
 fn status_for_people() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let config = format!(
         "{}{}",
         one_port(),
@@ -80,7 +79,7 @@ fn a_wrong_configuration_is_2_and_starts_nothing() {
         ("[[port]\n".to_owned(), 6, ""),
     ];
     for (ports, line, key) in table {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let (status, complaint) = place.refuses(&format!("{SWITCH}{ports}"));
         let file = place.path("lasthop.toml").display().to_string();
         let start = format!("lasthop: {file}:{line}:");
@@ -96,7 +95,7 @@ fn a_wrong_configuration_is_2_and_starts_nothing() {
 
 #[test]
 fn a_socket_path_that_is_taken_is_2_and_nothing_is_left() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let config = format!("{}{}", one_port(), port("vm2", ""));
     std::fs::create_dir(place.run_dir()).unwrap();
     let taken = place.run_dir().join("vm2.sock");
@@ -132,7 +131,7 @@ fn a_socket_path_that_is_taken_is_2_and_nothing_is_left() {
 #[test]
 fn missing_files_and_invalid_variables_are_named() {
     for (name, value) in [("LASTHOP_LOG", "verbose"), ("LASTHOP_HEARTBEAT", "bogus")] {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let mut command = place.command(&one_port());
         command.env(name, value);
         let mut lasthop = place.spawn(command);
@@ -149,7 +148,7 @@ fn missing_files_and_invalid_variables_are_named() {
         assert!(!place.run_dir().exists());
     }
 
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     std::fs::write(place.run_dir(), "a file").unwrap();
     let (status, complaint) = place.refuses(&one_port());
     assert_eq!(status, Some(1));
@@ -159,7 +158,7 @@ fn missing_files_and_invalid_variables_are_named() {
     );
 
     for name in ["api.sock", "supervisor.sock"] {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         std::fs::create_dir(place.run_dir()).unwrap();
         let file = place.run_dir().join(name);
         std::fs::write(&file, "precious").unwrap();
@@ -174,7 +173,7 @@ fn missing_files_and_invalid_variables_are_named() {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     }
 
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let command = place.command("");
     std::fs::remove_file(place.path("lasthop.toml")).unwrap();
     let mut lasthop = place.spawn(command);
@@ -184,7 +183,7 @@ fn missing_files_and_invalid_variables_are_named() {
 
 #[test]
 fn a_second_one_in_the_same_directory_refuses() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut first = place.start(&one_port());
     let mut second = place.spawn(place.command(&one_port()));
     assert_eq!(second.wait().code(), Some(1));
@@ -205,10 +204,7 @@ fn a_second_one_in_the_same_directory_refuses() {
 
 #[test]
 fn two_in_different_directories_do_not_see_each_other() {
-    let (one, two) = (
-        Place::new(program("lasthop")),
-        Place::new(program("lasthop")),
-    );
+    let (one, two) = (Place::new(), Place::new());
     let mut first = one.start(&one_port());
     let second = two.start(&format!("{SWITCH}{}", port("vm2", "")));
     first.end(Signal::TERM);
@@ -217,7 +213,7 @@ fn two_in_different_directories_do_not_see_each_other() {
 
 #[test]
 fn a_new_one_waits_a_moment_for_the_sockets_of_the_last() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     std::fs::create_dir(place.run_dir()).unwrap();
     let dying = UnixListener::bind(place.run_dir().join("vm1.sock")).unwrap();
     let mut next = place.spawn(place.command(&one_port()));
@@ -230,7 +226,7 @@ fn a_new_one_waits_a_moment_for_the_sockets_of_the_last() {
 
 #[test]
 fn without_the_supervisor_the_others_end_and_a_new_one_starts() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let children = lasthop.children();
     assert_eq!(children.len(), 2);
@@ -249,7 +245,7 @@ fn without_the_supervisor_the_others_end_and_a_new_one_starts() {
 
 #[test]
 fn control_is_started_again_and_knows_what_was_added() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let added = lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock");
     assert_eq!(added, "port vm2 added, waiting\n");
@@ -270,7 +266,7 @@ fn control_is_started_again_and_knows_what_was_added() {
 
 #[test]
 fn the_switch_is_started_again_and_ports_listen_again() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock");
     lasthop.kill_and_wait("switch");
@@ -291,7 +287,7 @@ fn the_switch_is_started_again_and_ports_listen_again() {
 
 #[test]
 fn both_may_die_at_the_same_time_again_and_again() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     for round in 0..4 {
         let mut children = lasthop.children();
@@ -311,7 +307,7 @@ fn both_may_die_at_the_same_time_again_and_again() {
 
 #[test]
 fn a_client_port_dials_until_there_is_a_listener_and_again_after_it() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&format!("{SWITCH}{}", port("vm1", "role = \"client\"")));
     wait_until("it dials", || lasthop.state("vm1") == "dialing");
     let path = place.run_dir().join("vm1.sock");
@@ -331,7 +327,7 @@ fn a_client_port_dials_until_there_is_a_listener_and_again_after_it() {
 
 #[test]
 fn a_peer_that_does_not_accept_blocks_nothing() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let many = (0..8).map(|n| port(&format!("vm{n}"), "role = \"client\""));
     let shared = many.collect::<String>();
     std::fs::create_dir(place.run_dir()).unwrap();
@@ -353,7 +349,7 @@ fn a_peer_that_does_not_accept_blocks_nothing() {
 
 #[test]
 fn ports_come_and_go_at_run_time() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let path = place.run_dir().join("vm2.sock");
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock --segment blue --queues 4");
@@ -391,7 +387,7 @@ fn ports_come_and_go_at_run_time() {
 
 #[test]
 fn many_ports_start_quickly() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let ports: String = (0..256)
         .map(|n| port(&format!("vm{n}"), "queues = 4"))
         .collect();
@@ -412,7 +408,7 @@ fn many_ports_start_quickly() {
 
 #[test]
 fn its_output_may_be_closed() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.spawn(place.command(&one_port()));
     lasthop.close_stdout();
     wait_until("it answers", || {
@@ -423,7 +419,7 @@ fn its_output_may_be_closed() {
 
 #[test]
 fn an_interrupt_from_the_keyboard_ends_it_cleanly() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let children = lasthop.children();
     lasthop.signal_group(Signal::INT);
@@ -436,7 +432,7 @@ fn an_interrupt_from_the_keyboard_ends_it_cleanly() {
 
 #[test]
 fn a_process_that_does_not_end_is_ended() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     send(lasthop.pid("control"), Signal::STOP);
     let started = Instant::now();
@@ -447,7 +443,7 @@ fn a_process_that_does_not_end_is_ended() {
 
 #[test]
 fn a_process_that_cannot_live_is_not_started_without_pause() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let started = Instant::now();
     let mut deaths = 0;

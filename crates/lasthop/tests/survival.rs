@@ -6,7 +6,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use testkit::programs::program;
 
 use rustix::process::Signal;
 use testkit::driver::{Piece, Shape};
@@ -124,7 +123,7 @@ fn no_connection_ended(lasthop: &Running) {
 
 /// Runs two guests under load with kills of the switch.
 fn survive(what: &str, workers: u16, prepare: impl Fn(&Place, u8) -> FakeGuest) {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(workers, 2));
     let (mut a, mut b) = (prepare(&place, 1), prepare(&place, 2));
     let (seen, stop) = (<[Seen; 2]>::default(), AtomicBool::new(false));
@@ -231,7 +230,7 @@ fn queues_whose_vmm_brought_an_inflight_area() {
 
 #[test]
 fn a_vmm_in_the_middle_of_a_request_gets_its_answer_once() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1, 1));
     let mut guest = guest(&place, 1, GuestConfig::default().packed());
     let stop = AtomicBool::new(false);
@@ -269,7 +268,7 @@ fn a_vmm_in_the_middle_of_a_request_gets_its_answer_once() {
 
 #[test]
 fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1, 2));
     let mut one = guest(&place, 1, GuestConfig::default());
     for _ in 0..kills() {
@@ -290,7 +289,7 @@ fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
 
 #[test]
 fn a_switch_may_die_while_it_takes_over() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1, 2));
     let mut a = guest(&place, 1, GuestConfig::default().packed());
     let mut b = guest(&place, 2, GuestConfig::default());
@@ -326,7 +325,7 @@ fn a_switch_may_die_while_it_takes_over() {
 
 #[test]
 fn a_guest_with_an_mtu_survives_the_removal_of_the_mtu() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let segment = "[switch]\nname = \"host1\"\n[[segment]]\nname = \"blue\"\n";
     let ports = ["vm1", "vm2"].map(|vm| port(vm, "segment = \"blue\"\nmtu = 9000"));
     let mut lasthop = place.start(&format!("{segment}{}", ports.concat()));
@@ -348,7 +347,7 @@ fn a_guest_with_an_mtu_survives_the_removal_of_the_mtu() {
 
 #[test]
 fn counters_continue() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1, 2));
     let mut a = guest(&place, 1, GuestConfig::default());
     let _b = guest(&place, 2, GuestConfig::default());
@@ -367,7 +366,7 @@ fn counters_continue() {
 
 #[test]
 fn weight_and_cycles_are_kept() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1, 2));
     let mut a = guest(&place, 1, GuestConfig::default());
     let mut b = guest(&place, 2, GuestConfig::default());
@@ -398,7 +397,7 @@ fn weight_and_cycles_are_kept() {
 
 #[test]
 fn a_connection_that_crashes_the_switch_is_quarantined_and_the_others_continue() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1, 3));
     let (mut a, mut b) = (
         guest(&place, 1, GuestConfig::default()),
@@ -498,7 +497,7 @@ impl Plugged {
 #[test]
 fn as_many_memory_regions_as_there_may_be_outlive_the_switch() {
     for packed in [false, true] {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let mut lasthop = place.start(&config(2, 2));
         let mut hot_plug = GuestConfig {
             memory_slots: true,

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use testkit::programs::program;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -161,7 +160,7 @@ fn drops(lasthop: &Running) -> u64 {
 
 /// Returns the directory of the binaries of this build.
 fn built() -> PathBuf {
-    let mut folder = program("lasthop");
+    let mut folder = testkit::programs::program("lasthop");
     folder.pop();
     folder
 }
@@ -245,7 +244,7 @@ fn upgrade(lasthop: &Running, connections: u64) -> f64 {
 
 /// Upgrades repeatedly with guests under load.
 fn upgrade_under_load(what: &str, workers: u16, guests: GuestConfig) {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(workers));
     let mut gaps = under_traffic(&place, guests, |more| {
         let mut gaps = Vec::new();
@@ -296,7 +295,7 @@ fn packed_queues_in_order_with_three_workers() {
 
 #[test]
 fn an_incompatible_version_is_refused_without_changes() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let cases = [
@@ -346,7 +345,7 @@ fn an_incompatible_version_is_refused_without_changes() {
 
 #[test]
 fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let file = place.path("lasthop.toml");
@@ -382,7 +381,7 @@ fn a_version_that_does_not_accept_the_configuration_file_is_refused() {
 
 #[test]
 fn a_configuration_that_can_be_read_only_once_does_not_prevent_an_upgrade() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let pipe = place.path("pipe");
     assert!(
         Command::new("mkfifo")
@@ -403,7 +402,7 @@ fn a_configuration_that_can_be_read_only_once_does_not_prevent_an_upgrade() {
 
 #[test]
 fn a_version_that_fails_is_rolled_back() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
     let cases = [
@@ -435,7 +434,7 @@ fn a_version_that_fails_is_rolled_back() {
 
 #[test]
 fn every_process_is_of_the_new_version() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let supervisor = lasthop.pid("supervisor");
     under_traffic(&place, GuestConfig::default(), |more| {
@@ -455,7 +454,7 @@ fn every_process_is_of_the_new_version() {
 
 #[test]
 fn to_another_version_and_back() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let all = PROGRAMS;
     let other = version(&place, "other", &all.map(|name| (name, "version")));
@@ -479,7 +478,7 @@ fn to_another_version_and_back() {
 
 #[test]
 fn new_files_are_used_after_an_upgrade_only() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let dir = copies(&place, "installed");
     let mut command = Command::new(dir.join("lasthop"));
     let config_file = place.path("lasthop.toml");
@@ -504,7 +503,7 @@ fn new_files_are_used_after_an_upgrade_only() {
 
 #[test]
 fn one_at_a_time() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let hangs = version(&place, "hangs", &[("lasthop-switch", "hang")]);
     std::thread::scope(|scope| {
@@ -527,7 +526,7 @@ fn one_at_a_time() {
 
 #[test]
 fn processes_may_die_in_the_middle_of_it() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let rounds = upgrades();
     let names = ["lasthop-switch", "lasthop-control"];
@@ -584,7 +583,7 @@ fn crash_again(lasthop: &Running) -> u32 {
 
 #[test]
 fn crash_counts_survive_an_upgrade() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let mut sender = guest(&place, 1, GuestConfig::default());
     let stop = AtomicBool::new(false);
@@ -657,7 +656,7 @@ fn drivers(lasthop: &Running) -> [(PathBuf, u64); 2] {
 
 #[test]
 fn drivers_are_of_the_new_version_too() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let Some(mut lasthop) = with_drivers(&place) else {
         return;
     };
@@ -689,7 +688,7 @@ fn drivers_are_of_the_new_version_too() {
 
 #[test]
 fn a_faulty_new_driver_is_rolled_back() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let Some(mut lasthop) = with_drivers(&place) else {
         return;
     };

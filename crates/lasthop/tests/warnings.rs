@@ -1,7 +1,6 @@
 //! Warnings about a valid configuration are reported to the client and logged.
 
 use std::process::Output;
-use testkit::programs::program;
 
 use rustix::process::Signal;
 use testkit::lasthop::{Place, port};
@@ -26,7 +25,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn a_duplicate_mac_is_reported_and_logged_once() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let file = place.path("lasthop.toml").display().to_string();
     let mut check = place.command(&config(&["vm1", "vm2"]));
     let checked = check.arg("--check").output().unwrap();

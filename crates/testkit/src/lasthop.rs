@@ -13,8 +13,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::{Process, on_cores, send};
-use crate::procfs;
 use crate::wait::{LIMIT, check, wait_for, wait_until};
+use crate::{procfs, programs};
 
 /// The program's only line of output.
 const READY: &str = "lasthop: ready\n";
@@ -41,12 +41,18 @@ pub struct Place {
 }
 
 impl Place {
+    /// Creates a folder for the programs of [`programs`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::of(programs::program("lasthop"))
+    }
+
     /// Creates a folder for the program `lasthop` at this path.
     ///
     /// # Panics
     /// When no folder can be created.
     #[must_use]
-    pub fn new(program: impl Into<PathBuf>) -> Self {
+    pub fn of(program: impl Into<PathBuf>) -> Self {
         let root = tempfile::Builder::new().prefix("lasthop-").tempdir();
         Self::within(program, root.expect("a temporary folder"), &[])
     }
@@ -155,6 +161,12 @@ impl Place {
         let status = running.wait();
         assert_eq!(running.rest_of_stdout(), "");
         (status.code(), running.log())
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

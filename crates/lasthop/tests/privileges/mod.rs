@@ -7,7 +7,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use testkit::programs::program;
 
 use rustix::process::Signal;
 
@@ -79,7 +78,7 @@ fn ids(lasthop: &Running) -> [u32; 2] {
 
 #[test]
 fn control_and_switch_have_no_rights() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let own = rustix::process::geteuid().as_raw();
     let [control, switch] = ids(&lasthop);
@@ -116,7 +115,7 @@ fn session(pid: u32) -> u32 {
 
 #[test]
 fn each_has_a_session_of_its_own() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     for name in ["control", "switch"] {
         let pid = lasthop.pid(name);
@@ -127,7 +126,7 @@ fn each_has_a_session_of_its_own() {
 
 #[test]
 fn shared_memory_has_a_fixed_length() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let mut left = vec!["lasthop-counters", "lasthop-marks", "lasthop-state"];
     let open = fs::read_dir(format!("/proc/{}/fd", lasthop.pid("supervisor"))).unwrap();
@@ -154,7 +153,7 @@ fn shared_memory_has_a_fixed_length() {
 
 #[test]
 fn they_end_with_the_supervisor_though_they_have_other_users() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let lasthop = place.start(&one_port());
     let pids = ["control", "switch"].map(|name| lasthop.pid(name));
     // A stopped process cannot see that its link is closed.
@@ -171,7 +170,7 @@ fn without_root_it_runs_all_the_same() {
         eprintln!("skipped: every other test of this file runs without root here");
         return;
     }
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let world =
         |path: &std::path::Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     let mut command = place.command(&one_port());
@@ -193,7 +192,7 @@ fn without_root_it_runs_all_the_same() {
 
 #[test]
 fn the_api_is_for_the_owner_and_ports_are_for_whom_the_umask_says() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut command = place.command(&one_port());
     // SAFETY: umask is async-signal-safe and cannot fail.
     unsafe {
@@ -258,7 +257,7 @@ fn forget_auxiliary_vector() -> std::io::Result<()> {
 
 #[test]
 fn a_kernel_before_6_4_will_do() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let mut command = place.command(&one_port());
     // SAFETY: system calls on values of its own are all that it makes.
     unsafe { command.pre_exec(forget_auxiliary_vector) };
@@ -278,7 +277,7 @@ fn open_files(pid: u32) -> Vec<PathBuf> {
 
 #[test]
 fn inherited_descriptors_are_not_passed_on() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let path = place.path("left-open");
     let file = fs::File::create(&path).unwrap();
     let mut command = place.command(&one_port());
@@ -300,7 +299,7 @@ fn inherited_descriptors_are_not_passed_on() {
 
 #[test]
 fn a_service_manager_is_notified_once() {
-    let place = Place::new(program("lasthop"));
+    let place = Place::new();
     let path = place.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     let mut command = place.command(SWITCH);
@@ -323,7 +322,7 @@ fn a_service_manager_is_notified_once() {
 fn journal_lines_have_a_priority_and_no_time() {
     // The variable is inherited, and standard error is another stream then.
     for is_journal in [true, false] {
-        let place = Place::new(program("lasthop"));
+        let place = Place::new();
         let log = fs::File::create(place.path("log")).unwrap();
         let log = log.metadata().unwrap();
         let inode = log.ino() + u64::from(!is_journal);

@@ -18,7 +18,7 @@ use config::desired;
 use control::command::{
     Changed, Command as Request, Desired, Request as ChangeRequest, engine_channel,
 };
-use control::engine::{Basis, Plan};
+use control::plan::{Basis, Plan};
 use control::events::Events;
 use control::metrics::Facts;
 use control::rule_counts::Counted;

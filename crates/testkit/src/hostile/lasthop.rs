@@ -16,7 +16,7 @@ impl Lasthop {
     /// Starts it with the honest ports and so many for attackers.
     pub(super) fn start(bin: &Path, attackers: usize) -> io::Result<Self> {
         let names: Vec<String> = (0..attackers).map(|n| format!("red{n}")).collect();
-        let place = Place::new(bin.join("lasthop"));
+        let place = Place::of(bin.join("lasthop"));
         let running = place.try_start(&configuration(&names))?;
         let socket = |name: &String| running.socket(&format!("{name}.sock"));
         Ok(Self {
