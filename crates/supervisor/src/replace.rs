@@ -50,8 +50,9 @@ use super::upgrade::Upgrade;
 use super::{Home, Pair, Setup, Supervisor};
 pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
-    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedProcess,
-    PassedSession, PassedSessions, PassedUpgrade, Record,
+    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedPair,
+    PassedProcess, PassedSession, PassedSessions, PassedSetup, PassedSockets, PassedUpgrade,
+    Record,
 };
 
 /// Environment variable for a supervisor that replaces another: the number of the record's
@@ -84,16 +85,22 @@ impl Supervisor {
         let mut record = Record {
             fds: Vec::new(),
             runtime_dir: self.home.dir.display().to_string(),
-            sockets: self.sockets.pass(outgoing),
-            socket_dirs: self.sockets.dirs().to_vec(),
-            dials: self.sockets.dials().clone(),
+            sockets: PassedSockets {
+                listening: self.sockets.pass(outgoing),
+                dirs: self.sockets.dirs().to_vec(),
+                dials: self.sockets.dials().clone(),
+            },
             lock: outgoing.add(self.home.lock.as_fd()),
-            state: outgoing.add(self.setup.state.as_fd()),
-            counters: outgoing.add(self.setup.counters.as_fd()),
-            thread_slots: outgoing.add(self.setup.thread_slots.as_fd()),
-            settings: self.setup.settings.clone(),
-            control: self.pair.control.pass(outgoing),
-            switch: self.pair.switch.pass(outgoing),
+            setup: PassedSetup {
+                state: outgoing.add(self.setup.state.as_fd()),
+                counters: outgoing.add(self.setup.counters.as_fd()),
+                thread_slots: outgoing.add(self.setup.thread_slots.as_fd()),
+                settings: self.setup.settings.clone(),
+            },
+            pair: PassedPair {
+                control: self.pair.control.pass(outgoing),
+                switch: self.pair.switch.pass(outgoing),
+            },
             saved_sessions: self.saved_sessions.pass(outgoing),
             drivers: self.drivers.pass(outgoing),
             uptime_ms: self.started.elapsed().as_millis() as u64,
@@ -281,15 +288,18 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let mut fds = IncomingFds::new(record.fds)?;
     let version = record.version;
     let mut listening = BTreeMap::new();
-    for (path, index) in record.sockets {
+    for (path, index) in record.sockets.listening {
         listening.insert(path, fds.take(index)?);
     }
     let api = copy_of(&listening, API_SOCKET)?;
     let admin = Admin::new(copy_of(&listening, ADMIN_SOCKET)?).map_err(|e| e.to_string())?;
-    let state = StateFile::from_fd(fds.take(record.state)?);
-    let (counters, thread_slots) = (fds.take(record.counters)?, fds.take(record.thread_slots)?);
+    let state = StateFile::from_fd(fds.take(record.setup.state)?);
+    let (counters, thread_slots) = (
+        fds.take(record.setup.counters)?,
+        fds.take(record.setup.thread_slots)?,
+    );
     let lock = fds.take(record.lock)?;
-    let mut control = Child::take(Kind::Control, record.control, &mut fds)?;
+    let mut control = Child::take(Kind::Control, record.pair.control, &mut fds)?;
     let is_back = failed.is_some()
         || record
             .upgrade
@@ -299,7 +309,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         // This version has started it, and it has requested events before.
         control.set_wants_events(true);
     }
-    let switch = Child::take(Kind::Switch, record.switch, &mut fds)?;
+    let switch = Child::take(Kind::Switch, record.pair.switch, &mut fds)?;
     let saved_sessions = SavedSessions::take(record.saved_sessions, &mut fds)?;
     let drivers = Drivers::take(record.drivers, &mut fds)?;
     let CommandLineFiles { own, new } = record.command_line;
@@ -311,13 +321,13 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     // A rollback is not possible any longer, and nothing can fail.
     fds.close_originals();
     let runtime_dir = PathBuf::from(record.runtime_dir);
-    let paths = Paths::in_dirs(&runtime_dir, record.socket_dirs);
+    let paths = Paths::in_dirs(&runtime_dir, record.sockets.dirs);
     let now = Instant::now();
     let uptime = Duration::from_millis(record.uptime_ms);
     Ok(Supervisor {
         binaries,
         reload: Reload::of(start::configuration()),
-        sockets: Sockets::take(paths, listening, record.dials),
+        sockets: Sockets::take(paths, listening, record.sockets.dials),
         drivers,
         saved_sessions,
         guests: Guests::default(),
@@ -326,7 +336,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
             settings: SwitchSettings {
                 // They may have changed since.
                 cores: topology::cores(),
-                ..record.settings
+                ..record.setup.settings
             },
             state,
             counters,

@@ -30,12 +30,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "Program",
         "compiling, deciding, explaining and comparing are files of their own",
     ),
-];
-/// Types that are about to become smaller.
-const NOT_YET: &[(&str, &str)] = &[
-    ("control", "Engine"),
-    ("lasthop", "Supervisor"),
-    ("lasthop", "Record"),
+    (
+        "supervisor",
+        "Supervisor",
+        "reload, upgrade, hand-over and replacement are procedures over all its parts, a file each",
+    ),
 ];
 /// Crates with an order of modules.
 const ORDERED: [&str; 2] = ["datapath", "control"];
@@ -178,8 +177,7 @@ fn implemented(lines: &[String]) -> BTreeSet<String> {
 fn types_are_small_enough_to_be_understood() {
     let excused = |name: &str, of: &str| {
         let known = EXCEPTIONS.iter().map(|(name, of, _)| (name, of));
-        let mut all = known.chain(NOT_YET.iter().map(|(name, of)| (name, of)));
-        all.any(|known| known == (&name, &of))
+        known.into_iter().any(|known| known == (&name, &of))
     };
     assert!(EXCEPTIONS.len() <= 5, "that many exceptions are a rule");
     let mut wrong = Vec::new();

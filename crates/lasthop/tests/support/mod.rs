@@ -18,9 +18,9 @@ use config::desired;
 use control::command::{
     Changed, Command as Request, Desired, Request as ChangeRequest, engine_channel,
 };
-use control::plan::{Basis, Plan};
 use control::events::Events;
 use control::metrics::Facts;
+use control::plan::{Basis, Plan};
 use control::rule_counts::Counted;
 use control::server;
 use tempfile::TempDir;

@@ -24,20 +24,10 @@ pub(crate) struct Record {
     /// Descriptors by index.
     pub(super) fds: Vec<i32>,
     pub(super) runtime_dir: String,
-    /// Listening sockets by the requested path.
-    pub(super) sockets: BTreeMap<String, FdIndex>,
-    /// Directories that may contain sockets.
-    pub(super) socket_dirs: Vec<SocketDir>,
-    /// Paths of front ends that listen.
-    pub(super) dials: BTreeMap<PortId, String>,
+    pub(super) sockets: PassedSockets,
     pub(super) lock: FdIndex,
-    pub(super) state: FdIndex,
-    pub(super) counters: FdIndex,
-    pub(super) thread_slots: FdIndex,
-    /// Settings; the cores are read again.
-    pub(super) settings: SwitchSettings,
-    pub(super) control: PassedChild,
-    pub(super) switch: PassedChild,
+    pub(super) setup: PassedSetup,
+    pub(super) pair: PassedPair,
     pub(super) saved_sessions: PassedSessions,
     pub(super) drivers: Vec<PassedDriver>,
     pub(super) uptime_ms: u64,
@@ -63,6 +53,34 @@ pub(crate) struct CommandLineFiles {
 
 /// First version with [`CommandLineFiles`].
 const WITH_COMMAND_LINE: u32 = 11;
+
+/// Sockets and their paths.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedSockets {
+    /// Listening sockets by the requested path.
+    pub(super) listening: BTreeMap<String, FdIndex>,
+    /// Directories that may contain sockets.
+    pub(super) dirs: Vec<SocketDir>,
+    /// Paths of front ends that listen.
+    pub(super) dials: BTreeMap<PortId, String>,
+}
+
+/// Resources of each pair of control and switch.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedSetup {
+    pub(super) state: FdIndex,
+    pub(super) counters: FdIndex,
+    pub(super) thread_slots: FdIndex,
+    /// Settings; the cores are read again.
+    pub(super) settings: SwitchSettings,
+}
+
+/// Control and the switch.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PassedPair {
+    pub(super) control: PassedChild,
+    pub(super) switch: PassedChild,
+}
 
 /// Control, the switch or a driver.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]

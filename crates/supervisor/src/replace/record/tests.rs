@@ -112,19 +112,25 @@ fn record() -> Record {
     Record {
         fds: vec![3, 4, 200],
         runtime_dir: text("/run/lasthop"),
-        sockets: BTreeMap::from([(text("api.sock"), index(0))]),
-        socket_dirs: vec![SocketDir {
-            path: text("/run/vm"),
-            below: true,
-        }],
-        dials: BTreeMap::from([(PortId(3), text("/run/vm/a"))]),
+        sockets: PassedSockets {
+            listening: BTreeMap::from([(text("api.sock"), index(0))]),
+            dirs: vec![SocketDir {
+                path: text("/run/vm"),
+                below: true,
+            }],
+            dials: BTreeMap::from([(PortId(3), text("/run/vm/a"))]),
+        },
         lock: index(1),
-        state: index(2),
-        counters: index(3),
-        thread_slots: index(4),
-        settings: settings(),
-        control: child(42, 5),
-        switch: child(43, 6),
+        setup: PassedSetup {
+            state: index(2),
+            counters: index(3),
+            thread_slots: index(4),
+            settings: settings(),
+        },
+        pair: PassedPair {
+            control: child(42, 5),
+            switch: child(43, 6),
+        },
         saved_sessions: PassedSessions {
             ports: vec![session],
             queued: VecDeque::from([
