@@ -8,12 +8,10 @@ mod connections;
 mod counts;
 mod flows;
 mod hand_over;
-mod liveness;
 mod mirrors;
 mod saved_connections;
 pub mod session_store;
 mod sweeps;
-mod token;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +29,7 @@ use channel::switching::{PortConfig, Request, SwitchCommand, SwitchEvent};
 use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
 use port::counters::Counters;
-use rustix::event::epoll::{self, CreateFlags, EventFlags};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::forward::limits::PortLimits;
 use crate::forward::revalidator::{Finished, FlowSweep, Known};
@@ -45,11 +43,9 @@ use crate::worker::workers::Workers;
 use crate::worker::{Notice, Notices};
 use captures::Captures;
 use connections::unwatch;
-use liveness::Liveness;
 use mirrors::Mirrors;
 use saved_connections::SavedConnections;
 use sweeps::{PendingSweeps, Progress};
-use token::Token;
 
 // The memory quota of the process is divided by the number of ports.
 const _: () = assert!(memory::PORTS == port::counters::MAX_PORTS as u64);
@@ -626,5 +622,61 @@ impl Process {
         for port in self.ports.values_mut() {
             port.close(None, &self.workers);
         }
+    }
+}
+
+/// The meaning of a descriptor in the epoll set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Token {
+    Supervisor,
+    Control,
+    Notices,
+    Listener(PortId),
+    Connection(PortId),
+}
+
+impl Token {
+    fn encode(self) -> EventData {
+        EventData::new_u64(match self {
+            Token::Supervisor => 0,
+            Token::Control => 1,
+            Token::Notices => 2,
+            Token::Listener(id) => 3 | u64::from(id.0) << 8,
+            Token::Connection(id) => 4 | u64::from(id.0) << 8,
+        })
+    }
+
+    fn decode(data: EventData) -> Self {
+        let id = PortId((data.u64() >> 8) as u32);
+        match data.u64() & 0xff {
+            0 => Token::Supervisor,
+            1 => Token::Control,
+            2 => Token::Notices,
+            3 => Token::Listener(id),
+            _ => Token::Connection(id),
+        }
+    }
+}
+
+/// The probe of one ping. The supervisor ends a process that does not reply. The session thread
+/// replies when every worker has acknowledged a probe, that is, has done its earlier jobs; it does
+/// not block on a worker. While the switch is quiesced, it replies at once.
+#[derive(Debug, Default)]
+struct Liveness {
+    /// Workers that have not acknowledged the probe.
+    pending_acks: usize,
+}
+
+impl Liveness {
+    /// Probes all workers for a ping of the supervisor.
+    fn probe(&mut self, workers: &Workers) {
+        self.pending_acks = workers.threads();
+        workers.probe();
+    }
+
+    /// Counts the acknowledgement of a worker. Returns whether it was the last one.
+    fn worker_acked(&mut self) -> bool {
+        self.pending_acks = self.pending_acks.saturating_sub(1);
+        self.pending_acks == 0
     }
 }

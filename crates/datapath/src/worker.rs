@@ -16,7 +16,6 @@
 //! Other threads send jobs: [`WorkerHandle::call`] runs a closure between two passes and returns
 //! its result. So a queue is stopped when the call that stops it returns.
 
-mod active;
 mod affinity;
 mod fair;
 pub mod guests;
@@ -52,9 +51,8 @@ use crate::ports::guest::GuestPort;
 use crate::worker::guests::{Guests, States};
 use crate::worker::idle::assignments::Assignments;
 use crate::worker::poll::{AdaptivePoll, Next};
-use active::ActivePairs;
 use affinity::CpuAffinity;
-use fair::{FairQueue, Turn};
+use fair::{ActivePairs, FairQueue, Turn};
 use handle::Job;
 pub use handle::{Notice, Notices, WorkerHandle};
 use paused::PausedPairs;

@@ -23,14 +23,13 @@
 
 use channel::supervision::Coalescing;
 
-mod trials;
-
-pub(crate) use trials::TrialRecord;
-
 /// Nanoseconds of the machine's monotonic clock.
 pub type Nanos = u64;
 
 const NANOS_PER_MICRO: u64 = 1000;
+/// Opportunities that are skipped after the first failure; twice as many after each further one.
+const SKIPS: u32 = 8;
+const MAX_SKIPS: u32 = 1024;
 
 /// The joint state of the vCPUs that serve a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +124,35 @@ impl Rules {
     #[must_use]
     pub fn quiet_until(&self, now: Nanos) -> Nanos {
         now + self.period
+    }
+}
+
+/// The record of earlier trials: whether a measure pays.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct TrialRecord {
+    /// Failures less successes.
+    failures: u32,
+    /// The number of opportunities to skip.
+    skips: u32,
+}
+
+impl TrialRecord {
+    /// Returns whether to try. To be called once for each opportunity.
+    pub(crate) fn should_try(&mut self) -> bool {
+        let skips = self.skips > 0;
+        self.skips = self.skips.saturating_sub(1);
+        !skips
+    }
+
+    /// Records the result of a trial.
+    pub(crate) fn learn(&mut self, paid: bool) {
+        if paid {
+            self.failures = self.failures.saturating_sub(1);
+            return;
+        }
+        let doublings = self.failures.min(MAX_SKIPS.ilog2());
+        self.skips = (SKIPS << doublings).min(MAX_SKIPS);
+        self.failures = self.failures.saturating_add(1);
     }
 }
 

@@ -9,8 +9,7 @@ use port::PortId;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 
-use super::Process;
-use super::token::Token;
+use super::{Process, Token};
 use crate::ports::crash_record;
 use crate::process::attach::Attachment;
 

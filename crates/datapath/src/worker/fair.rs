@@ -1,3 +1,5 @@
+//! The active queue pairs, which are polled without a kick, and whose turn it is.
+//!
 //! Fair queueing of ports: each port gets worker time by its weight, and a port alone gets all.
 //!
 //! Every port has an account of the cost of its batches so far, divided by its weight. In a round
@@ -15,10 +17,13 @@
 //! the batch before it, at most about [`QUANTUM`].
 
 #[cfg(test)]
+mod active_tests;
+#[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+use channel::keeping::ThreadSlot;
 use port::{BATCH, BatchLimit, Port, PortId};
 
 use crate::forward::switch::{Switch, UpcallSink};
@@ -35,6 +40,10 @@ const BYTES_AMONG_OTHERS: u64 = 48 << 10;
 const PARTS: u64 = 1 << 16;
 /// Divisor of the bound's decrease by a batch, down to the cost of batches.
 const SHRINK: u64 = 64;
+
+/// Rounds with frames of other pairs and none of this one, after which its kicks are enabled: that
+/// many polls cost about as much as a kick.
+const QUIET_ROUNDS: u64 = 256;
 
 /// The account of a port.
 #[derive(Clone, Copy, Debug)]
@@ -194,5 +203,135 @@ impl FairQueue {
             self.least = u64::MAX;
         }
         std::mem::take(&mut self.waits)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    port: PortId,
+    pair: u16,
+    /// The last round in which it had frames.
+    last: u64,
+    /// Until then its guest need not kick, if it runs: nanoseconds.
+    quiet_until: u64,
+}
+
+/// The active pairs, each once, in no order.
+#[derive(Debug, Default)]
+pub(super) struct ActivePairs {
+    list: Vec<Entry>,
+    /// By port id: a bit for each of its pairs in the list.
+    by_port: Vec<u64>,
+    /// Rounds in which any pair had frames.
+    rounds: u64,
+    /// The number of pairs at the front of the list that wait in this round.
+    waiting: usize,
+    /// The slot that records the port of the current pair.
+    slot: Option<ThreadSlot>,
+}
+
+impl ActivePairs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Sets the slot that records the port of the current pair.
+    pub(super) fn set_thread_slot(&mut self, slot: ThreadSlot) {
+        self.slot = Some(slot);
+    }
+
+    /// Returns the pair at an index, which is about to be served; `None` behind the end.
+    #[inline]
+    pub(super) fn get(&mut self, at: usize) -> Option<(PortId, u16)> {
+        if at == 0 {
+            self.waiting = 0;
+        }
+        let entry = self.list.get(at);
+        if let Some(slot) = &self.slot {
+            match entry {
+                Some(entry) => slot.serve(entry.port),
+                None => slot.rest(),
+            }
+        }
+        entry.map(|entry| (entry.port, entry.pair))
+    }
+
+    /// Adds a pair. Returns `false` if it is listed already, or beyond the 64 pairs of a port.
+    pub(super) fn add(&mut self, port: PortId, pair: u16) -> bool {
+        let index = port.0 as usize;
+        if self.by_port.len() <= index {
+            self.by_port.resize(index + 1, 0);
+        }
+        let new = pair < 64 && self.by_port[index] & (1 << pair) == 0;
+        if new {
+            self.by_port[index] |= 1 << pair;
+            let last = self.rounds;
+            self.list.push(Entry {
+                port,
+                pair,
+                last,
+                quiet_until: 0,
+            });
+        }
+        new
+    }
+
+    /// Returns whether a pair is active.
+    pub(super) fn has(&self, port: PortId, pair: u16) -> bool {
+        let pairs = self.by_port.get(port.0 as usize);
+        pair < 64 && pairs.is_some_and(|pairs| pairs & (1 << pair) != 0)
+    }
+
+    /// Notes a kick for an active pair: its guest need not kick again until then.
+    pub(super) fn keep_quiet(&mut self, port: PortId, pair: u16, until: u64) {
+        let of_pair = |entry: &&mut Entry| (entry.port, entry.pair) == (port, pair);
+        if let Some(entry) = self.list.iter_mut().find(of_pair) {
+            entry.quiet_until = until;
+        }
+    }
+
+    /// Returns the time until which the guest of the pair at this index need not kick.
+    pub(super) fn quiet_until(&self, at: usize) -> u64 {
+        self.list[at].quiet_until
+    }
+
+    /// Removes a pair, if it is listed.
+    pub(super) fn remove(&mut self, port: PortId, pair: u16) {
+        let here = |entry: &Entry| (entry.port, entry.pair) == (port, pair);
+        if let Some(at) = self.list.iter().position(here) {
+            self.remove_at(at);
+        }
+    }
+
+    /// Removes the pair at this index; another one moves there.
+    pub(super) fn remove_at(&mut self, at: usize) {
+        let Entry { port, pair, .. } = self.list.swap_remove(at);
+        self.by_port[port.0 as usize] &= !(1 << pair);
+    }
+
+    /// Makes the current pair at this index wait. It is among the first in the next round, so that
+    /// the pairs of a port take turns before the port's turn is over.
+    pub(super) fn waits(&mut self, at: usize) {
+        self.list.swap(self.waiting, at);
+        self.waiting += 1;
+    }
+
+    /// Notes that the pair at this index had frames in this round.
+    pub(super) fn had_frames(&mut self, at: usize) {
+        self.list[at].last = self.rounds;
+    }
+
+    /// Returns whether the pair at this index had no frames for so long that a kick is cheaper.
+    pub(super) fn is_quiet(&self, at: usize) -> bool {
+        self.rounds - self.list[at].last >= QUIET_ROUNDS
+    }
+
+    /// Ends a round in which any pair had frames.
+    pub(super) fn end_round(&mut self) {
+        self.rounds += 1;
     }
 }

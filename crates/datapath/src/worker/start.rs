@@ -12,9 +12,8 @@ use channel::supervision::Poll;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
-use super::active::ActivePairs;
 use super::affinity::{CpuAffinity, ThisThread};
-use super::fair::FairQueue;
+use super::fair::{ActivePairs, FairQueue};
 use super::handle::{Notice, Notices, WorkerHandle};
 use super::helping;
 use super::paused::PausedPairs;

@@ -12,7 +12,6 @@ use testkit::packets::{Flow, udp};
 use wire::flow::FlowKey;
 use wire::packet::Parsed;
 
-use super::super::active::ActivePairs;
 use super::*;
 
 /// The traffic of a port, for the accounts alone.
