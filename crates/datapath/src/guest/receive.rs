@@ -1,7 +1,7 @@
 //! To-guest direction: filling receive buffers.
 
 use memory::Segment;
-use memory::copy::{Cursor, copy_bytes, prefetch_buffer, store_words};
+use memory::copy::{Cursor, Private, Shared, copy_bytes, prefetch_buffer, store_words};
 use port::counters::Traffic;
 use port::{BATCH, DropReason, Outgoing, Piece};
 use virtio::net;
@@ -255,9 +255,9 @@ unsafe fn write_frame(to: *mut u8, (low, high): Words, skip: u32, frame: &Piece<
     unsafe {
         store_words(to, low, high);
         let to = to.add(skip as usize);
-        copy_bytes(frame.head.as_ptr(), to, head);
+        copy_bytes::<Private>(frame.head.as_ptr(), to, head);
         if rest > 0 {
-            copy_bytes(frame.rest, to.add(head), rest);
+            copy_bytes::<Shared>(frame.rest, to.add(head), rest);
         }
     }
 }
