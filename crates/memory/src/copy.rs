@@ -1,103 +1,231 @@
-//! Traversal and copying of scattered guest memory. Only this module accesses frame bytes.
+//! Traversal and copying of scattered guest memory. Only this module accesses frame bytes, as the
+//! section [Concurrency](crate#concurrency) says.
 
+#[cfg(not(miri))]
 use std::ptr;
+#[cfg(miri)]
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::Segment;
 
 /// Bytes of a cache line.
 const LINE: u32 = 64;
 
+/// Longest piece that is copied in registers.
+const SHORT: usize = 256;
+
+/// The widest word of a copy.
+#[cfg(target_arch = "x86_64")]
+type Wide = std::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Wide = u128;
+
+/// A word at any address.
+#[cfg(not(miri))]
+#[repr(C, packed)]
+struct Unaligned<W>(W);
+
+/// The kind of memory that a copy reads.
+pub trait Source {
+    /// Loads a word, at any alignment.
+    ///
+    /// # Safety
+    /// It is mapped; every bit pattern is a `W`.
+    unsafe fn load<W: Copy>(at: *const u8) -> W;
+}
+
+/// Memory that a guest, or another process, may write meanwhile: a word is loaded once (see
+/// [Concurrency](crate#concurrency)).
+#[derive(Debug)]
+pub enum Shared {}
+
+/// Memory of this thread's own.
+#[derive(Debug)]
+pub enum Private {}
+
+impl Source for Shared {
+    #[cfg(not(miri))]
+    #[inline(always)]
+    unsafe fn load<W: Copy>(at: *const u8) -> W {
+        // SAFETY: the caller keeps the word mapped; the type has no alignment. Others may write
+        // meanwhile, see the crate's section on concurrency: the load is volatile.
+        unsafe { at.cast::<Unaligned<W>>().read_volatile() }.0
+    }
+
+    #[cfg(miri)]
+    unsafe fn load<W: Copy>(at: *const u8) -> W {
+        let mut word = std::mem::MaybeUninit::<W>::uninit();
+        for i in 0..size_of::<W>() {
+            // SAFETY: as above, for each byte; `word` has as many.
+            unsafe {
+                let byte = AtomicU8::from_ptr(at.add(i).cast_mut()).load(Ordering::Relaxed);
+                word.as_mut_ptr().cast::<u8>().add(i).write(byte);
+            }
+        }
+        // SAFETY: all bytes were written, and every bit pattern is a `W`.
+        unsafe { word.assume_init() }
+    }
+}
+
+impl Source for Private {
+    #[inline(always)]
+    unsafe fn load<W: Copy>(at: *const u8) -> W {
+        // SAFETY: the caller's word is readable, and unaligned reads need no more.
+        unsafe { at.cast::<W>().read_unaligned() }
+    }
+}
+
+/// Stores a word, at any alignment. A guest may write it meanwhile: it is not read back.
+///
+/// # Safety
+/// It is mapped.
+#[inline(always)]
+unsafe fn store<W: Copy>(at: *mut u8, word: W) {
+    // SAFETY: the caller keeps the word mapped; unaligned writes need no more.
+    #[cfg(not(miri))]
+    unsafe {
+        at.cast::<W>().write_unaligned(word);
+    }
+    #[cfg(miri)]
+    for i in 0..size_of::<W>() {
+        // SAFETY: as above, for each byte of a word without padding.
+        unsafe {
+            let byte = (&raw const word).cast::<u8>().add(i).read();
+            AtomicU8::from_ptr(at.add(i)).store(byte, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Copies `len` bytes; short pieces in registers, without a call. The two ranges may overlap,
 /// because a hostile VMM may give the same memory to two guests: short pieces are then any mix of
 /// old bytes.
 ///
 /// # Safety
-/// `len` bytes are mapped at both places. A guest may write to either meanwhile.
+/// `len` bytes are mapped at both places. A guest may write to the target meanwhile, and to a
+/// [`Shared`] source.
 #[inline(always)]
-pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: every block lies within the first `len` bytes, which the caller keeps mapped.
+pub unsafe fn copy_bytes<S: Source>(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: every word lies within the first `len` bytes, which the caller keeps mapped.
     unsafe {
         match len {
             // The head of almost every frame.
-            64 => copy_block::<64>(from, to, 0),
+            64 => copy_words::<S, Wide, 4>(from, to, 0),
             0..4 => {
                 for at in 0..len {
-                    copy_block::<1>(from, to, at);
+                    copy_words::<S, u8, 1>(from, to, at);
                 }
             }
-            4..8 => copy_ends::<4>(from, to, len),
-            8..16 => copy_ends::<8>(from, to, len),
-            16..32 => copy_ends::<16>(from, to, len),
-            32..64 => copy_ends::<32>(from, to, len),
-            65..=256 => {
+            4..8 => copy_ends::<S, u32, 1>(from, to, len),
+            8..16 => copy_ends::<S, u64, 1>(from, to, len),
+            16..32 => copy_ends::<S, Wide, 1>(from, to, len),
+            32..64 => copy_ends::<S, Wide, 2>(from, to, len),
+            65..=SHORT => {
                 let mut at = 0;
                 while at + 64 < len {
-                    copy_block::<64>(from, to, at);
+                    copy_words::<S, Wide, 4>(from, to, at);
                     at += 64;
                 }
-                copy_block::<64>(from, to, len - 64);
+                copy_words::<S, Wide, 4>(from, to, len - 64);
             }
-            _ => ptr::copy(from, to, len),
+            _ => copy_long::<S>(from, to, len),
         }
     }
 }
 
-/// Copies the first and the last `N` bytes of `len`, which are all when `len <= 2 * N`.
+/// Copies as `memmove` does: bytes that are on their way and not looked at.
 ///
 /// # Safety
-/// As [`copy_bytes`]; `N <= len`.
+/// As [`copy_bytes`].
+#[cfg(not(miri))]
 #[inline(always)]
-unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: the caller keeps `len` bytes mapped; both blocks lie within them.
-    unsafe {
-        copy_block::<N>(from, to, 0);
-        copy_block::<N>(from, to, len - N);
+#[expect(
+    clippy::extra_unused_type_parameters,
+    reason = "the variant for Miri uses it"
+)]
+unsafe fn copy_long<S: Source>(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller keeps `len` bytes mapped at both places, which may overlap.
+    unsafe { ptr::copy(from, to, len) }
+}
+
+/// The same in steps that Miri can tell from races.
+#[cfg(miri)]
+unsafe fn copy_long<S: Source>(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller keeps `len` bytes mapped at both places.
+    let bytes: Vec<u8> = (0..len)
+        .map(|at| unsafe { S::load(from.add(at)) })
+        .collect();
+    for (at, byte) in bytes.into_iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { store(to.add(at), byte) };
     }
 }
 
-/// Copies `N` bytes at `at`, through registers.
+/// Copies the first and the last `N` words of `len` bytes, which are all when `len` is at most
+/// twice as long as they are.
 ///
 /// # Safety
-/// They are mapped at both places.
+/// As [`copy_bytes`]; `N` words are not longer than `len`.
 #[inline(always)]
-unsafe fn copy_block<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
-    // SAFETY: the caller keeps the bytes mapped; an array of bytes has no alignment.
+unsafe fn copy_ends<S: Source, W: Copy, const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller keeps `len` bytes mapped; both blocks lie within them.
     unsafe {
-        let block: [u8; N] = from.add(at).cast::<[u8; N]>().read();
-        to.add(at).cast::<[u8; N]>().write(block);
+        copy_words::<S, W, N>(from, to, 0);
+        copy_words::<S, W, N>(from, to, len - N * size_of::<W>());
+    }
+}
+
+/// Copies `N` words at `at`, through registers.
+///
+/// # Safety
+/// They are mapped at both places, and every bit pattern is a `W`.
+#[inline(always)]
+unsafe fn copy_words<S: Source, W: Copy, const N: usize>(from: *const u8, to: *mut u8, at: usize) {
+    let offset = |i| at + i * size_of::<W>();
+    // SAFETY: the caller keeps the words mapped.
+    let words: [W; N] = std::array::from_fn(|i| unsafe { S::load(from.add(offset(i))) });
+    for (i, word) in words.into_iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { store(to.add(offset(i)), word) };
     }
 }
 
 /// Loads twelve bytes as two little-endian numbers.
 ///
 /// # Safety
-/// They are mapped.
+/// They are mapped. A guest may write to them meanwhile.
 #[inline(always)]
 pub unsafe fn load_words(at: *const u8) -> (u64, u32) {
-    // SAFETY: the caller keeps the bytes mapped; unaligned reads need no more.
+    // SAFETY: the caller keeps the bytes mapped; every bit pattern is a number.
     unsafe {
         (
-            u64::from_le(at.cast::<u64>().read_unaligned()),
-            u32::from_le(at.add(8).cast::<u32>().read_unaligned()),
+            u64::from_le(Shared::load(at)),
+            u32::from_le(Shared::load(at.add(8))),
         )
     }
 }
 
 /// Stores twelve bytes, and writes only those that differ: a line that does not change stays in the
-/// cache of the guest that reads it.
+/// cache of the guest that reads it. The old bytes decide nothing else.
 ///
 /// # Safety
-/// They are mapped.
+/// They are mapped. A guest may write to them meanwhile.
 #[inline(always)]
 pub unsafe fn store_words(at: *mut u8, low: u64, high: u32) {
-    // SAFETY: the caller keeps the bytes mapped; unaligned accesses need no more.
+    // A plain load becomes a part of the comparison: an instruction less for each frame. Repeated
+    // or torn, it is still nothing but a reason to store.
+    #[cfg(not(miri))]
+    type Old = Private;
+    #[cfg(miri)]
+    type Old = Shared;
+    // SAFETY: the caller keeps the bytes mapped; every bit pattern is a number.
     unsafe {
-        let (old_low, old_high) = load_words(at);
-        if old_low != low {
-            at.cast::<u64>().write_unaligned(low.to_le());
+        let (old_low, old_high): (u64, u32) = (Old::load(at), Old::load(at.add(8)));
+        if old_low != low.to_le() {
+            store(at, low.to_le());
         }
-        if old_high != high {
-            at.add(8).cast::<u32>().write_unaligned(high.to_le());
+        if old_high != high.to_le() {
+            store(at.add(8), high.to_le());
         }
     }
 }
@@ -204,11 +332,16 @@ impl<'a> Cursor<'a> {
             let Some(piece) = self.next_piece(want) else {
                 break;
             };
-            // SAFETY: `new`'s caller keeps the piece mapped; `out` is private and has `piece.len`
-            // bytes left from `done`. The guest may write meanwhile: what is read is then any mix
-            // of bytes.
-            unsafe { copy_bytes(piece.ptr, out.as_mut_ptr().add(done), piece.len as usize) };
-            done += piece.len as usize;
+            let len = piece.len as usize;
+            // SAFETY: `new`'s caller keeps the piece mapped; `out` is private and has `len` bytes
+            // left from `done`.
+            unsafe { copy_bytes::<Shared>(piece.ptr, out.as_mut_ptr().add(done), len) };
+            if len > SHORT {
+                // The compiler takes the source for changed: it reads the copy, and not the source
+                // in place of it.
+                compiler_fence(Ordering::AcqRel);
+            }
+            done += len;
         }
         done
     }
@@ -223,7 +356,9 @@ impl<'a> Cursor<'a> {
                 break;
             };
             // SAFETY: `new`'s caller keeps the piece mapped; `from` has `piece.len` bytes left.
-            unsafe { copy_bytes(from.as_ptr().add(done), piece.ptr, piece.len as usize) };
+            unsafe {
+                copy_bytes::<Private>(from.as_ptr().add(done), piece.ptr, piece.len as usize);
+            }
             done += piece.len as usize;
         }
         done
@@ -246,7 +381,7 @@ impl<'a> Cursor<'a> {
         let mut bytes = [0; 12];
         let enough = self.read(&mut bytes) >= least;
         // SAFETY: twelve bytes of our own.
-        enough.then(|| unsafe { load_words(bytes.as_ptr()) })
+        enough.then(|| unsafe { load_words(bytes.as_mut_ptr()) })
     }
 
     /// Stores the next twelve bytes, given as two little-endian numbers, or the first `len` of
@@ -287,7 +422,7 @@ impl<'a> Cursor<'a> {
             };
             // SAFETY: the creators of both cursors keep the pieces mapped; target is as long as
             // source.
-            unsafe { copy_bytes(source.ptr, target.ptr, source.len as usize) };
+            unsafe { copy_bytes::<Shared>(source.ptr, target.ptr, source.len as usize) };
             left -= source.len;
         }
         len - left

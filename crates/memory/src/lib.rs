@@ -6,8 +6,44 @@
 //! old one unmaps unshared regions when its last user drops it. This crate has no knowledge of
 //! packets or queues.
 //!
-//! The bytes behind a [`Segment`] belong to the guest and may change under every read. Callers copy
-//! them once, check the copy, and use the copy.
+//! # Concurrency
+//!
+//! Shared memory has other writers: a guest, its VMM, another of our processes. They write at any
+//! time and take no lock. Rust calls two accesses from two threads a data race if one of them
+//! writes and they are not both atomic, and the compiler may assume that there is none. The
+//! following rules leave it nothing to conclude from that, for every crate that reaches shared
+//! memory:
+//!
+//! * **No references.** The memory comes from `mmap` and is no allocation of Rust. Only raw
+//!   pointers lead to it, and references to atomics, which permit other writers. So the compiler
+//!   knows no value there, and may not keep one.
+//! * **Fields are atomics**: ring indices, descriptors, event fields, the words of our own rings,
+//!   counters, bits of the dirty log. Each is naturally aligned, and loaded or stored with one
+//!   instruction: with acquire and release where it publishes other bytes, else relaxed. An
+//!   indirect descriptor without alignment is loaded byte by byte.
+//! * **Short pieces are volatile loads.** Frame headers and virtio-net headers have any alignment,
+//!   which atomics do not permit. [`copy`] loads pieces of up to 256 bytes as volatile words: each
+//!   load happens once, where it is written, and its value stays in a register. A volatile load is
+//!   Rust's means for memory that changes by itself, and to this program another process is nothing
+//!   else.
+//! * **Long pieces are copied with `memmove`** between raw pointers. No code looks at the bytes on
+//!   their way. Where they are looked at afterwards, in a private copy, a compiler fence separates
+//!   both: the compiler must not read the source in place of its copy.
+//! * **Stores are plain**, unless they publish. They are not read back; a compiler that divides or
+//!   merges them changes what the guest sees between two publications, which means nothing to it.
+//! * **Read once.** The value or the copy is checked, and then used. The same bytes are never read
+//!   again for the same purpose.
+//!
+//! What remains are torn values: a copy may be any mix of old and new bytes. A hostile guest can
+//! write each mix itself, so readers expect it.
+//!
+//! Two threads of this process access the same bytes only where a hostile VMM gives one memory to
+//! two guests. If these are copies, Rust's definition has a data race in them: it has no copy of
+//! atomic bytes of any alignment yet (RFC 3301). The rules hold for it all the same: no thread
+//! concludes anything from a byte that it has not loaded into a private copy.
+//!
+//! Miri has no second process and takes a volatile load for a plain one. Under it, [`copy`] loads
+//! and stores single atomic bytes, and a thread of the tests is the guest.
 
 pub mod copy;
 mod dirty;

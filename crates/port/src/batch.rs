@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use memory::Segment;
-use memory::copy::{Cursor, copy_bytes};
+use memory::copy::{Cursor, Shared, copy_bytes};
 use wire::flow::{FlowKey, PLAIN_HEAD};
 use wire::vlan::{CAP, HeaderBuf};
 
@@ -174,11 +174,11 @@ unsafe fn snapshot(headers: &mut HeaderBuf, whole: &Whole) -> u32 {
     unsafe {
         if whole.len >= SHALLOW as u32 {
             let block = headers.fill_block::<SHALLOW>();
-            copy_bytes(whole.from, block.as_mut_ptr(), SHALLOW);
+            copy_bytes::<Shared>(whole.from, block.as_mut_ptr(), SHALLOW);
             return SHALLOW as u32;
         }
         let bytes = headers.fill(whole.len as usize);
-        copy_bytes(whole.from, bytes.as_mut_ptr(), bytes.len());
+        copy_bytes::<Shared>(whole.from, bytes.as_mut_ptr(), bytes.len());
         bytes.len() as u32
     }
 }

@@ -9,7 +9,8 @@
 //! ring guarantees its own side only this, and against any peer:
 //!
 //! * no access outside the mapping and no undefined behaviour: all of the mapping is treated as
-//!   64-bit atomic words, so a peer that writes while we read produces odd bytes, not a data race;
+//!   64-bit atomic words, so a peer that writes while we read produces odd bytes, not a data race
+//!   (the crate `memory` has the rules for all shared memory, in its section on concurrency);
 //! * every word of the peer is read once, checked, and then only the checked copy is used;
 //! * a record is copied out before the caller sees it, and is never longer than the ring;
 //! * each side trusts its private copy of its own index and only publishes it; it reads the

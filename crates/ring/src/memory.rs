@@ -85,8 +85,8 @@ mod real {
         pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
             assert!(index < self.count, "ring word {index} of {}", self.count);
             // SAFETY: index < count, and `_owner` keeps `count` aligned words mapped while
-            // `self` lives: `heap` by holding the Vec, `from_raw` by its contract. Atomics
-            // tolerate concurrent writes by the other process.
+            // `self` lives: `heap` by holding the Vec, `from_raw` by its contract. The
+            // other process may write to an atomic, see the crate's section on trust.
             unsafe { self.words.add(index).as_ref() }
         }
 

@@ -1,6 +1,6 @@
 //! Raw access to ring memory: one area is one contiguous piece of guest memory whose address was
-//! resolved once. All fields are little endian and are accessed atomically, because the driver
-//! writes them while we read.
+//! resolved once. All fields are little endian, and atomics: the driver writes them while we read.
+//! `memory` argues for this, in its section on concurrency.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use channel::figures::QueueCounts;
-use memory::copy::{Cursor, copy_bytes, load_words, prefetch, prefetch_buffer, store_words};
+use memory::copy::{
+    Cursor, Private, Shared, copy_bytes, load_words, prefetch, prefetch_buffer, store_words,
+};
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
 use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload, Outgoing, Piece, Whole};
@@ -665,9 +667,9 @@ unsafe fn write_frame(to: *mut u8, (low, high): Words, skip: u32, frame: &Piece<
     unsafe {
         store_words(to, low, high);
         let to = to.add(skip as usize);
-        copy_bytes(frame.head.as_ptr(), to, head);
+        copy_bytes::<Private>(frame.head.as_ptr(), to, head);
         if rest > 0 {
-            copy_bytes(frame.rest, to.add(head), rest);
+            copy_bytes::<Shared>(frame.rest, to.add(head), rest);
         }
     }
 }
