@@ -60,7 +60,7 @@ fn a_signal_reloads_the_file() {
     let log = lasthop.log();
     let wrong = ":10: port.queues: expected an integer from 1 to 64, found 0";
     assert!(
-        log.contains(&format!("ERROR lasthop::cli::failure: {file}:")) && log.contains(wrong),
+        log.contains(&format!("ERROR lasthop::cli: {file}:")) && log.contains(wrong),
         "{log}"
     );
     std::fs::write(socket("vm9.sock"), "precious").unwrap();
