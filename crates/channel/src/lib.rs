@@ -32,6 +32,7 @@ pub mod shared;
 pub mod state;
 pub mod supervision;
 pub mod switching;
+pub mod timeouts;
 
 /// Target of the log lines, of any process, that are events: state changes with the requester.
 pub const AUDIT: &str = "lasthop::audit";

@@ -51,10 +51,11 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use channel::state::StateFile;
 use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest, SwitchSettings};
+use channel::timeouts;
 
 use admin::Admin;
 use binaries::Binaries;
@@ -71,8 +72,6 @@ use signals::Signal;
 use sockets::Sockets;
 use upgrade::Upgrade;
 
-/// Time in which control and the switch may end by themselves: 3 seconds.
-const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of messages of one child in a row, before the other children are served.
 const MAX_MESSAGES: usize = 64;
 /// Maximum number of messages read from a dead child. A link holds fewer, but other processes may
@@ -541,7 +540,7 @@ impl Supervisor {
             // A process that is gone needs no message.
             let _ = child.send(&SupervisorEvent::Stop, &[]);
         }
-        let deadline = Instant::now() + STOP_TIMEOUT;
+        let deadline = Instant::now() + timeouts::STOP;
         for child in [&mut self.control, &mut self.switch] {
             child.wait(deadline);
         }

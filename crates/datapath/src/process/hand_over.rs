@@ -25,12 +25,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use channel::supervision::SupervisorRequest;
+use channel::timeouts::QUIESCE_UPCALLS;
 use rustix::event::PollFlags;
 
 use super::Process;
 
-/// Time to wait for the decisions of open upcalls, milliseconds. Control runs, so they arrive soon.
-const UPCALL_TIMEOUT: Duration = Duration::from_millis(20);
 /// Interval between two checks for open upcalls, microseconds.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Time after which open upcalls are sent again, milliseconds: the ring may have been full.
@@ -57,7 +56,7 @@ impl Process {
             .each(|w| w.switch.has_pending())
             .contains(&true)
         {
-            if began.elapsed() > UPCALL_TIMEOUT {
+            if began.elapsed() > QUIESCE_UPCALLS {
                 self.workers.each(|w| w.switch.drop_pending());
                 return;
             }

@@ -4,14 +4,14 @@
 //! machine that was paused, the process gets the same number of chances. Nothing here waits: a ping
 //! that does not fit into the link counts as missed, too.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use channel::driving;
+use channel::timeouts::{
+    CONTROL_HEARTBEATS, DRIVER_SETUP, HEARTBEAT as INTERVAL, SWITCH_HEARTBEATS,
+};
 
 use super::child::Kind;
 
-/// Interval of checks: 500 milliseconds.
-const INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of missed checks that are excused because the process makes progress, until its
 /// next reply.
 const MAX_EXCUSED: u32 = 35;
@@ -47,16 +47,14 @@ struct MissedLimits {
 impl MissedLimits {
     /// Returns the limits of a kind. Control and switch may have much to take over at first, and
     /// control may have to wait for the switch, 5 seconds at most. A driver does not reply during
-    /// its set-up, which waits for the switch ([`driving::SETUP_TIMEOUT`]).
+    /// its set-up, which waits for the switch ([`DRIVER_SETUP`]).
     fn of(kind: Kind) -> Self {
         let (before_first_reply, after_first_reply) = match kind {
-            Kind::Control => (40, 12),
-            Kind::Switch => (40, 5),
+            Kind::Control => (40, CONTROL_HEARTBEATS),
+            Kind::Switch => (40, SWITCH_HEARTBEATS),
             Kind::Driver => {
                 let after_first_reply = 4;
-                let set_up = driving::SETUP_TIMEOUT
-                    .as_millis()
-                    .div_ceil(INTERVAL.as_millis());
+                let set_up = DRIVER_SETUP.as_millis().div_ceil(INTERVAL.as_millis());
                 (after_first_reply + set_up as u32, after_first_reply)
             }
         };
@@ -189,6 +187,8 @@ impl Heartbeat {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const MISSED: u32 = 5;
@@ -307,7 +307,7 @@ mod tests {
         } = MissedLimits::of(Kind::Driver);
         assert_eq!(
             before_first_reply * INTERVAL,
-            driving::SETUP_TIMEOUT + Duration::from_secs(2)
+            DRIVER_SETUP + Duration::from_secs(2)
         );
         assert_eq!(after_first_reply * INTERVAL, Duration::from_secs(2));
     }
