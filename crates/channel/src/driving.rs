@@ -9,14 +9,9 @@
 //! ```
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use port::PortId;
 use serde::{Deserialize, Serialize};
-
-/// Most time that a new driver may take to set up its queues with the switch, in which it sends no
-/// message.
-pub const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Method by which a driver moves frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -36,6 +36,7 @@ pub mod start;
 pub mod state;
 pub mod supervision;
 pub mod switching;
+pub mod timeouts;
 
 #[cfg(test)]
 mod samples;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -12,6 +12,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sys::descriptors;
+
+use crate::timeouts;
 
 /// Most bytes of one message; a longer one cannot be sent.
 pub const MAX_MESSAGE: usize = 64 << 20;
@@ -22,8 +24,6 @@ const MAX_INLINE: usize = 128 * 1024;
 const INLINE: u8 = 0;
 /// First byte of a datagram: the message is in a memory file, the last of its descriptors.
 const IN_FILE: u8 = 1;
-/// Limit of a wait for room for a message.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One end: sends `Out`, receives `In`.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     }
 
     fn wait_for_room(&self) -> io::Result<()> {
-        let until = Instant::now() + ROOM_TIMEOUT;
+        let until = Instant::now() + timeouts::LINK_ROOM;
         if sys::wait::ready(&self.fd, PollFlags::OUT, Some(until))?.is_empty() {
             return Err(io::ErrorKind::TimedOut.into());
         }

@@ -9,9 +9,9 @@ pub mod units;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use api::v1::Problem;
+use channel::timeouts::API_CLIENT;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -27,9 +27,6 @@ use tokio::time::timeout;
 
 pub use failure::Failure;
 
-/// Time limit of one exchange. The server's own limit for its engine is shorter, and gives a better
-/// error.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// The header with the last event received (WHATWG HTML, 9.2.4).
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -178,8 +175,8 @@ impl Client {
         &self,
         reply: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        timeout(REQUEST_TIMEOUT, reply).await.map_err(|_| {
-            let seconds = REQUEST_TIMEOUT.as_secs();
+        timeout(API_CLIENT, reply).await.map_err(|_| {
+            let seconds = API_CLIENT.as_secs();
             let socket = self.socket.display();
             Failure::Failed(format!("no response from {socket} within {seconds} s"))
         })?

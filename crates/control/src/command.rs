@@ -5,7 +5,6 @@
 //! waits for a client.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::v1::{
     CaptureQuery, DesiredState, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument,
@@ -17,6 +16,7 @@ use tokio::time::timeout;
 
 use channel::capture::Reader;
 use channel::peer::Peer;
+use channel::timeouts;
 
 use crate::capture::CaptureSlots;
 use crate::events::{self, Events};
@@ -24,9 +24,6 @@ use crate::metrics::Facts;
 pub use crate::plan::{Basis, Condition, Plan, Request};
 use crate::rule_counts::Counted;
 use config::desired::{Difference, version};
-
-/// Time, 10 s, within which the engine has to reply.
-const ENGINE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Most attempts to plan a change when other changes are made meanwhile.
 const MAX_PLANS: usize = 16;
@@ -349,7 +346,7 @@ impl EngineHandle {
         self.call(Command::RuleCounts).await
     }
 
-    /// Sends one command and waits for its reply, both within [`ENGINE_TIMEOUT`].
+    /// Sends one command and waits for its reply, both within [`timeouts::COMMAND`].
     async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
         let exchange = async {
@@ -359,9 +356,11 @@ impl EngineHandle {
             answer.await.map_err(|_| gone())?
         };
         let timed_out = |_| {
-            let seconds = ENGINE_TIMEOUT.as_secs();
+            let seconds = timeouts::COMMAND.as_secs();
             Problem::unavailable(format!("no reply from control within {seconds} s"))
         };
-        timeout(ENGINE_TIMEOUT, exchange).await.map_err(timed_out)?
+        timeout(timeouts::COMMAND, exchange)
+            .await
+            .map_err(timed_out)?
     }
 }

@@ -86,11 +86,11 @@ mod tests;
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{delete, get, post, put};
+use channel::timeouts;
 use rustix::net::AddressFamily;
 use tokio::net::{TcpListener, UnixListener};
 
@@ -105,9 +105,6 @@ const BODY_MAX: usize = 64 * 1024;
 /// Most bytes of the body of a request about the desired state or all access lists: 1024 ports with
 /// every field, as many segments, and 100 000 rules of 300 bytes each.
 const STATE_MAX: usize = 32 * 1024 * 1024;
-
-/// Time, 1 s, for which the shutdown waits for requests under way.
-pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Prepares a bound and listening unix socket for [`serve`]. Call it inside the runtime.
 ///
@@ -133,9 +130,9 @@ pub fn any_listener(socket: OwnedFd) -> io::Result<Listener> {
 }
 
 /// Serves the API until `shutdown` completes. Requests under way are completed first, but a stalled
-/// client does not delay the end by more than [`SHUTDOWN_TIMEOUT`].
+/// client does not delay the end by more than [`timeouts::API_SHUTDOWN`].
 pub async fn serve(listener: Listener, engine: EngineHandle, shutdown: impl Future<Output = ()>) {
-    connections::serve(listener, router(engine), shutdown, SHUTDOWN_TIMEOUT).await;
+    connections::serve(listener, router(engine), shutdown, timeouts::API_SHUTDOWN).await;
 }
 
 /// Serves metrics only, otherwise like [`serve`].
@@ -149,7 +146,7 @@ pub async fn serve_metrics(
         .fallback(h::unknown_path)
         .method_not_allowed_fallback(h::unknown_method)
         .with_state(engine);
-    connections::serve(listener, router, shutdown, SHUTDOWN_TIMEOUT).await;
+    connections::serve(listener, router, shutdown, timeouts::API_SHUTDOWN).await;
 }
 
 /// Returns the routes whose documents may be long.

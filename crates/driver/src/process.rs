@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::driving::{self, DriverStart, Refused};
+use channel::driving::{DriverStart, Refused};
 use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::timeouts::DRIVER_SETUP;
 use rustix::event::{PollFd, PollFlags};
 use sys::{event, wait};
 use virtio::features::Features;
@@ -240,7 +241,7 @@ fn drive(
 ) -> Result<(), DriverError> {
     let start = &setup.start;
     link.set_nonblocking()?;
-    let mut front = Front::new(setup.switch, Instant::now() + driving::SETUP_TIMEOUT)?;
+    let mut front = Front::new(setup.switch, Instant::now() + DRIVER_SETUP)?;
     let (region, interfaces) = set_up(start, setup.queues, setup.memory)?;
     let workers = (0..).zip(interfaces);
     let workers = workers.map(|(pair, interface)| Worker::new(&region, pair, interface));

@@ -128,27 +128,19 @@ pub unsafe fn copy_bytes<S: Source>(from: *const u8, to: *mut u8, len: usize) {
                 }
                 copy_words::<S, Wide, 4>(from, to, len - 64);
             }
+            // Bytes that are on their way and not looked at.
+            #[cfg(not(miri))]
+            _ => ptr::copy(from, to, len),
+            #[cfg(miri)]
             _ => copy_long::<S>(from, to, len),
         }
     }
 }
 
-/// Copies as `memmove` does: bytes that are on their way and not looked at.
+/// Copies as `memmove` does, in steps that Miri can tell from races.
 ///
 /// # Safety
 /// As [`copy_bytes`].
-#[cfg(not(miri))]
-#[inline(always)]
-#[expect(
-    clippy::extra_unused_type_parameters,
-    reason = "the variant for Miri uses it"
-)]
-unsafe fn copy_long<S: Source>(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: the caller keeps `len` bytes mapped at both places, which may overlap.
-    unsafe { ptr::copy(from, to, len) }
-}
-
-/// The same in steps that Miri can tell from races.
 #[cfg(miri)]
 unsafe fn copy_long<S: Source>(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller keeps `len` bytes mapped at both places.

@@ -6,9 +6,10 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use channel::peer::Peer;
+use channel::timeouts::ADMIN_REQUEST;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
@@ -16,8 +17,6 @@ use channel::admin::{Answer, REQUEST_MAX, Request};
 
 /// Maximum number of clients without a complete request.
 const MAX_PENDING: usize = 8;
-/// Time in which a client must send its request: 5 seconds.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Client that waits for an answer.
 #[derive(Debug)]
@@ -109,7 +108,7 @@ impl Admin {
     pub(super) fn due(&self) -> Option<Instant> {
         self.pending
             .iter()
-            .map(|pending| pending.since + REQUEST_TIMEOUT)
+            .map(|pending| pending.since + ADMIN_REQUEST)
             .min()
     }
 
@@ -120,7 +119,7 @@ impl Admin {
         for mut pending in std::mem::take(&mut self.pending) {
             match pending.read() {
                 Ok(Some(request)) => requests.push((pending.client, request)),
-                Ok(None) if pending.since.elapsed() < REQUEST_TIMEOUT => self.pending.push(pending),
+                Ok(None) if pending.since.elapsed() < ADMIN_REQUEST => self.pending.push(pending),
                 Ok(None) => {}
                 Err(reason) => pending.client.send(&Answer::Refused(reason)),
             }

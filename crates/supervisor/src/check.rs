@@ -9,15 +9,13 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use channel::formats;
+use channel::{formats, timeouts};
 use rustix::fs::MemfdFlags;
 
 use super::binaries::Binaries;
 use super::running::Running;
 use process::self_check::{ARGUMENT, RECORD_ARGUMENT, SelfCheck};
 
-/// Time for all self-checks together: 5 seconds.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time in which a killed process must end: 1 second.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of an answer in bytes.
@@ -65,7 +63,7 @@ impl Check {
         let mut check = Self {
             all: Vec::new(),
             config: config.transpose()?,
-            deadline: Instant::now() + CHECK_TIMEOUT,
+            deadline: Instant::now() + timeouts::SELF_CHECK,
         };
         for (name, mut command) in binaries.commands() {
             command.arg(ARGUMENT);

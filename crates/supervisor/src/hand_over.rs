@@ -25,19 +25,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings};
+use channel::timeouts;
 
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
 use super::{MAX_LAST_MESSAGES, ProcessRef, Supervisor};
 
-/// Time in which the new pair must be ready except for its connections: 10 seconds.
-const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time in which the old switch must quiesce: 500 milliseconds.
-const QUIESCE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time in which the new switch must read the saved sessions: 2 seconds.
-const RESTORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time in which the new switch must take over: 2 seconds.
-const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time in which a killed process must end: 1 second.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -163,7 +156,7 @@ impl Supervisor {
             control,
             switch,
             stage: Stage::Freezing,
-            deadline: Instant::now() + PREPARE_TIMEOUT,
+            deadline: Instant::now() + timeouts::PREPARE,
             quiesced_at_ns: 0,
         };
         // If a process cannot receive it, it has ended; the next poll reports that with its exit
@@ -242,7 +235,7 @@ impl Supervisor {
                 Ok(())
             }
             (true, Stage::Preparing, SupervisorRequest::Ready) => {
-                next.enter(Stage::Quiescing, QUIESCE_TIMEOUT);
+                next.enter(Stage::Quiescing, timeouts::QUIESCE);
                 self.pair.switch.send(&SupervisorEvent::Quiesce, &[])
             }
             (false, Stage::Quiescing, SupervisorRequest::Quiesced { at_ns }) => {
@@ -278,7 +271,7 @@ impl Supervisor {
     /// Starts to send the saved sessions. The old switch is quiesced.
     fn start_restore(&mut self) -> io::Result<()> {
         if let Some(next) = &mut self.hand_over.next {
-            next.enter(Stage::Restoring, RESTORE_TIMEOUT);
+            next.enter(Stage::Restoring, timeouts::RESTORE);
             self.saved_sessions.queue_all();
         }
         self.send_sessions()
@@ -296,7 +289,7 @@ impl Supervisor {
             return Ok(());
         }
         // The old switch cannot resume after this message.
-        next.enter(Stage::TakingOver, TAKE_OVER_TIMEOUT);
+        next.enter(Stage::TakingOver, timeouts::TAKE_OVER);
         next.switch.send(&SupervisorEvent::TakeOver, &[])
     }
 

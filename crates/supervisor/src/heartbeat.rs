@@ -4,19 +4,17 @@
 //! machine that was paused, the process gets the same number of chances. Nothing here waits: a ping
 //! that does not fit into the link counts as missed, too.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use channel::driving;
+use channel::timeouts::{DRIVER_SETUP, HEARTBEAT as INTERVAL, HEARTBEATS};
 
 use super::child::Kind;
 
-/// Interval of checks: 500 milliseconds.
-const INTERVAL: Duration = Duration::from_millis(500);
-/// Missed checks of control or the switch: 2.5 seconds, as neither waits for another process.
+/// Missed checks of control or the switch; neither waits for another process.
 const LIMITS: MissedLimits = MissedLimits {
     // They may have much to take over at first.
     before_first_reply: 40,
-    after_first_reply: 5,
+    after_first_reply: HEARTBEATS,
 };
 /// Maximum number of missed checks that are excused because the process makes progress, until its
 /// next reply.
@@ -52,15 +50,13 @@ struct MissedLimits {
 
 impl MissedLimits {
     /// Returns the limits of a kind. A driver does not reply during its set-up, which waits for the
-    /// switch ([`driving::SETUP_TIMEOUT`]).
+    /// switch ([`DRIVER_SETUP`]).
     fn of(kind: Kind) -> Self {
         match kind {
             Kind::Control | Kind::Switch => LIMITS,
             Kind::Driver => {
                 let after_first_reply = 4;
-                let set_up = driving::SETUP_TIMEOUT
-                    .as_millis()
-                    .div_ceil(INTERVAL.as_millis());
+                let set_up = DRIVER_SETUP.as_millis().div_ceil(INTERVAL.as_millis());
                 Self {
                     before_first_reply: after_first_reply + set_up as u32,
                     after_first_reply,
@@ -192,6 +188,8 @@ impl Heartbeat {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const MISSED: u32 = LIMITS.after_first_reply;
@@ -315,7 +313,7 @@ mod tests {
         } = MissedLimits::of(Kind::Driver);
         assert_eq!(
             before_first_reply * INTERVAL,
-            driving::SETUP_TIMEOUT + Duration::from_secs(2)
+            DRIVER_SETUP + Duration::from_secs(2)
         );
         assert_eq!(after_first_reply * INTERVAL, Duration::from_secs(2));
     }

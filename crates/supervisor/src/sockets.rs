@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use channel::owners::SocketOwner;
 use channel::supervision::{SocketDir, tcp_address};
+use channel::timeouts;
 use port::PortId;
 use port::counters::MAX_PORTS;
 use rustix::fs::Mode;
@@ -24,9 +25,7 @@ use self::owned::DefaultOwner;
 use super::paths::{Paths, by_descriptor};
 use super::replace::{FdIndex, OutgoingFds};
 
-/// Time in which the start retries paths of a run that was killed: 1 second.
-const START_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval of these retries: 100 milliseconds.
+/// Interval in which the start retries paths of a run that was killed: 100 milliseconds.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Backlog of a listening socket; the system may allow less.
@@ -83,7 +82,7 @@ impl Sockets {
             listening: BTreeMap::new(),
             dials: BTreeMap::new(),
             default_owner: DefaultOwner::now(),
-            retry_until: Some(Instant::now() + START_TIMEOUT),
+            retry_until: Some(Instant::now() + timeouts::LISTEN),
         }
     }
 

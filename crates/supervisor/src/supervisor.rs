@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use channel::link;
 use channel::state::StateFile;
 use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest, SwitchSettings};
+use channel::timeouts;
 use port::PortId;
 use rustix::event::{PollFd, PollFlags};
 
@@ -27,8 +28,6 @@ use super::sockets::Sockets;
 use super::upgrade::Upgrade;
 use super::{notify, usage};
 
-/// Time in which control and the switch may end by themselves: 3 seconds.
-const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of messages of one child in a row, before the other children are served.
 const MAX_MESSAGES: usize = 64;
 /// Maximum number of messages read from a dead child. A link holds fewer, but other processes may
@@ -428,7 +427,7 @@ impl Supervisor {
             // A process that is gone needs no message.
             let _ = child.send(&SupervisorEvent::Stop, &[]);
         }
-        let deadline = Instant::now() + STOP_TIMEOUT;
+        let deadline = Instant::now() + timeouts::STOP;
         for child in [&mut self.pair.control, &mut self.pair.switch] {
             child.wait(deadline);
         }

@@ -25,7 +25,7 @@ use supervisor::SupervisorLink;
 use switch::SwitchLink;
 
 /// Time, 5 s, within which a peer has to reply.
-pub(super) const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const PEER_TIMEOUT: Duration = channel::timeouts::PEER;
 
 fn closed(peer: &str) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, format!("the {peer} is gone"))

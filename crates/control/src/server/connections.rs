@@ -4,10 +4,10 @@
 //! ```text
 //! connections   at most MAX_CLIENTS; a new one replaces the one that has been idle for longest;
 //!               if all are busy, it is rejected with 503, at most MAX_REJECTIONS at a time
-//! head          at most BUFFER bytes and HEADERS lines, within HEAD_TIMEOUT; else 431, 400, 408
-//! body          bounded by the router, within EXCHANGE_TIMEOUT; else 413, 408
+//! head          at most BUFFER bytes and HEADERS lines, within API_HEAD; else 431, 400, 408
+//! body          bounded by the router, within API_EXCHANGE; else 413, 408
 //! response      at most MAX_RESPONSES are made at a time, or are longer than LONG_RESPONSE and
-//!               being written; a client that does not read its own within EXCHANGE_TIMEOUT is
+//!               being written; a client that does not read its own within API_EXCHANGE is
 //!               disconnected
 //! ```
 
@@ -25,6 +25,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
 use channel::peer::Peer;
+use channel::timeouts::{API_EXCHANGE, API_HEAD};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -45,10 +46,6 @@ pub(super) const MAX_CLIENTS: usize = 64;
 const MAX_REJECTIONS: usize = 16;
 /// Most responses that are made at a time.
 const MAX_RESPONSES: usize = 8;
-/// Time, 10 s, for the head of a request.
-pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time, 20 s, for the rest of a request and its response; longer than the engine's.
-pub(super) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Most bytes of a head, and of a response that waits to be written.
 const BUFFER: usize = 32 * 1024;
 /// Most lines of a head.
@@ -248,7 +245,7 @@ async fn serve_client(
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(API_HEAD)
         .max_buf_size(BUFFER)
         .max_headers(HEADERS)
         .serve_connection(TokioIo::new(stream), service);
@@ -256,7 +253,7 @@ async fn serve_client(
     let mut is_closing = false;
     loop {
         // A stalled client shows no activity; a client that waits for a response gets one in time.
-        let deadline = activity.last() + 2 * EXCHANGE_TIMEOUT;
+        let deadline = activity.last() + 2 * API_EXCHANGE;
         let done = tokio::select! {
             done = &mut connection => done,
             _ = &mut closed, if !is_closing => {
@@ -268,14 +265,14 @@ async fn serve_client(
                 if activity.is_streaming.load(Relaxed) {
                     // A stream may be silent for long; the number of streams is bounded.
                     activity.note(false);
-                } else if activity.last() + 2 * EXCHANGE_TIMEOUT <= Instant::now() {
+                } else if activity.last() + 2 * API_EXCHANGE <= Instant::now() {
                     return;
                 }
                 continue;
             }
         };
         if done.is_err_and(|error| error.is_timeout()) {
-            let seconds = HEAD_TIMEOUT.as_secs();
+            let seconds = API_HEAD.as_secs();
             let detail = format!("no complete request head within {seconds} s");
             let problem = Problem::new(ProblemKind::Timeout, detail);
             send_problem(connection.into_parts().io.into_inner(), problem).await;
@@ -290,7 +287,7 @@ async fn response(
     request: hyper::Request<Incoming>,
     responses: Arc<Semaphore>,
 ) -> Response {
-    let made = timeout(EXCHANGE_TIMEOUT, async {
+    let made = timeout(API_EXCHANGE, async {
         let permit = responses.acquire_owned().await;
         let response = service.call(request).await;
         let response = response.unwrap_or_else(|never| match never {});
@@ -310,7 +307,7 @@ async fn response(
         })
     });
     let late = |_| {
-        let seconds = EXCHANGE_TIMEOUT.as_secs();
+        let seconds = API_EXCHANGE.as_secs();
         let detail = format!("the request was not completed within {seconds} s");
         Failure::from(Problem::new(ProblemKind::Timeout, detail)).into_response()
     };

@@ -889,7 +889,7 @@ async fn a_stalled_client_does_not_hold_up_the_end() {
     // A response to another client: the server has seen the stalled one by then.
     site.ask("GET", "/v1/status", "").await;
     site.stop.send(()).unwrap();
-    let end = tokio::time::timeout(SHUTDOWN_TIMEOUT * 10, site.server).await;
+    let end = tokio::time::timeout(channel::timeouts::API_SHUTDOWN * 10, site.server).await;
     end.unwrap().unwrap();
 }
 

@@ -25,14 +25,13 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use channel::supervision::SupervisorRequest;
+use channel::timeouts::QUIESCE_UPCALLS;
 use port::PortId;
 use rustix::event::PollFlags;
 
 use super::Process;
 use crate::ports::crash_record;
 
-/// Time to wait for the decisions of open upcalls, milliseconds. Control runs, so they arrive soon.
-const UPCALL_TIMEOUT: Duration = Duration::from_millis(20);
 /// Interval between two checks for open upcalls, microseconds.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Time after which open upcalls are sent again, milliseconds: the ring may have been full.
@@ -65,7 +64,7 @@ impl Process {
             .each(|w| w.switch.has_pending())
             .contains(&true)
         {
-            if began.elapsed() > UPCALL_TIMEOUT {
+            if began.elapsed() > QUIESCE_UPCALLS {
                 self.workers.each(|w| w.switch.drop_pending());
                 return;
             }

@@ -5,9 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io::{self, IsTerminal, Seek, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use api::v1::CaptureQuery;
+use channel::timeouts::CAPTURE_END;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use pcap_parser::parse_interfacestatisticsblock_le;
@@ -18,8 +18,6 @@ use super::stop::Stop;
 use super::{ExitStatus, Failure, units};
 use client::{Client, Download, with_query};
 
-/// Time limit for the rest of the stream after the end was requested.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Upper bound of a block's length in a capture by Lasthop.
 const LONGEST_BLOCK: usize = 1 << 20;
 /// Bytes of a block's type and length.
@@ -131,7 +129,7 @@ async fn copy(
 /// Waits for the next frame; with a time limit once the end was requested.
 async fn next_frame<T>(limited: bool, frame: impl Future<Output = Option<T>>) -> Option<T> {
     if limited {
-        timeout(STOP_TIMEOUT, frame).await.ok().flatten()
+        timeout(CAPTURE_END, frame).await.ok().flatten()
     } else {
         frame.await
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::v1::Event;
 use api::v1::event_text::{message, requester_text};
+use channel::timeouts::EVENTS_RECONNECT;
 use http_body_util::BodyExt;
 use rustix::event::PollFlags;
 use tokio::time::{Instant, sleep};
@@ -16,8 +17,6 @@ use super::{ExitStatus, Failure, emit};
 use client::units::{printable, printable_json};
 use client::{Client, Download, with_query};
 
-/// Time limit for a new connection after the stream has ended; longer than an upgrade takes.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two attempts to reconnect, and between two checks for a closed output.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Upper bound of a line from Lasthop, in bytes.
@@ -53,7 +52,7 @@ async fn print(client: &Client, args: &Events) -> ExitStatus {
 /// Connects again, after the last event received.
 async fn reconnect(client: &Client, path: &str, stream: &mut Stream) -> Result<Download, Failure> {
     stream.discard_partial();
-    let deadline = Instant::now() + RECONNECT_TIMEOUT;
+    let deadline = Instant::now() + EVENTS_RECONNECT;
     loop {
         sleep(RETRY_INTERVAL).await;
         match client.open(path, stream.id.as_deref()).await {

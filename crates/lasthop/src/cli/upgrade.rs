@@ -4,14 +4,12 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+
+use channel::timeouts::UPGRADE_REPLY;
 
 use super::{ExitStatus, Failure, emit, emit_json, units};
 use channel::admin::{Answer, Report, Request, SOCKET};
 use client::unreachable;
-
-/// Time limit of one line of the reply; longer than any step of an upgrade.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The lines of the supervisor's reply.
 struct Replies {
@@ -30,7 +28,7 @@ impl Replies {
         let request = request.map_err(|e| Failure::Failed(e.to_string()))?;
         // A supervisor that refuses may close early; its reply is the better error.
         let _ = writeln!(stream, "{request}");
-        let waits = stream.set_read_timeout(Some(REPLY_TIMEOUT));
+        let waits = stream.set_read_timeout(Some(UPGRADE_REPLY));
         waits.map_err(|e| failed("cannot wait for", &e))?;
         let lines = BufReader::new(stream).lines();
         Ok(Self { socket, lines })

@@ -1,6 +1,7 @@
 //! Supervisor with idle control and switch; the tests send the requests of compromised ones.
 
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 use channel::keeping::CRASH_RECORD_LEN;
 use channel::link::{Link, Received};
