@@ -8,8 +8,8 @@
 //!  a clock tick --+
 //! ```
 //!
-//! The engine never waits for a peer. Commands that need one are futures ([`work::Work`]), which
-//! have the engine only between two waits ([`Shared`]); upcalls, events and ticks are handled
+//! The engine never waits for a peer. Commands that need one are futures (`work::Work`), which
+//! have the engine only between two waits (`Shared`); upcalls, events and ticks are handled
 //! meanwhile. Changes of the desired state are made one after the other.
 //!
 //! A first start and a restart are the same: load the state file, adopt the ports of the switch,

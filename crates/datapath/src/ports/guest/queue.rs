@@ -164,7 +164,7 @@ impl GuestQueue {
         self.used || self.fault.is_some() || self.queue.has_available()
     }
 
-    /// Returns whether the queue is masked, see [`Port::is_masked`].
+    /// Returns whether the queue is masked, see [`port::Port::is_masked`].
     pub(super) fn is_masked(&mut self) -> bool {
         let queue = &self.queue;
         self.congestion.masks(|| queue.has_available())
