@@ -65,8 +65,8 @@ impl Machine {
     pub fn print_heading(&self, cores: [usize; 2]) {
         println!(
             "# {} ({}, {} UTC)\n\n{}, {} cores, {} GiB, Linux {}; DPDK {}, OVS {}.\n\
-             Switch on core {}, client on core {}; medians of kept samples; Mpps of both directions \
-             added.",
+             Switch on core {}, client on core {}; medians of kept samples; \
+             Mpps of both directions added.",
             self.command,
             self.commit,
             self.date,

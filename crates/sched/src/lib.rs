@@ -1,6 +1,6 @@
 //! Scheduling states of guests: for each of their vCPU threads whether it runs, waits for a core or
-//! sleeps, where, and since when; and for each core of the host whether it idles, and what it shares
-//! with others ([`topology`]).
+//! sleeps, where, and since when; and for each core of the host whether it idles, and what it
+//! shares with others ([`topology`]).
 //!
 //! ```text
 //! kernel, at each context switch      `program`  --stores-->  +--------+

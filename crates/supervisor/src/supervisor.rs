@@ -528,7 +528,8 @@ impl Supervisor {
         due.into_iter().chain(restarts).flatten().min()
     }
 
-    /// Connects for a port with a front end that listens; `None` for a driver, whose reply is sent when it runs.
+    /// Connects for a port with a front end that listens; `None` for a driver, whose reply is sent
+    /// when it runs.
     pub(super) fn dial(&mut self, port: PortId) -> Option<Reply> {
         if self.drivers.dial(port) {
             return None;
