@@ -144,10 +144,8 @@ impl Frame {
     #[inline(always)]
     #[must_use]
     pub fn plain_head(&self) -> Option<&[u8; PLAIN_HEAD]> {
-        if !self.offload.is_nothing() {
-            return None;
-        }
-        self.headers.first()
+        let head = self.headers.first()?;
+        self.offload.is_nothing().then_some(head)
     }
 }
 

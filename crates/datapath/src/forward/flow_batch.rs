@@ -12,6 +12,7 @@
 //! Almost every frame of a port with port security is ordinary by its first bytes, too. Only the
 //! others are parsed for their frame class, which is part of their flow keys.
 
+use std::hint::black_box;
 use std::ops::Range;
 
 use flow_table::{FlowTable, Probe};
@@ -43,11 +44,15 @@ impl FlowBatch {
 }
 
 /// Compares word by word: as one block, the key that has just been stored in words would have to
-/// reach the cache first.
+/// reach the cache first. The compiler joins comparisons of neighbours: it may not see every other
+/// word.
 #[inline]
 fn same(a: &FlowKey, b: &FlowKey) -> bool {
     let (a, b) = (a.words(), b.words());
-    (0..a.len()).all(|at| std::hint::black_box(a[at]) == b[at])
+    let word = |at| {
+        if at % 2 == 0 { a[at] } else { black_box(a[at]) }
+    };
+    (0..a.len()).all(|at| word(at) == b[at])
 }
 
 /// Consecutive frames with one action.
@@ -128,79 +133,91 @@ impl Look for PlainMask {
 /// Returns the number of frames that continue the flow batch; with port security, up to the first
 /// one that needs a frame class.
 #[inline(always)]
-fn followers<L: Look>(head: &L::Head, behind: &[Frame], secured: bool) -> usize {
-    let continues = |frame: &&Frame| L::continues(head, frame);
-    if !secured {
-        return behind.iter().take_while(continues).count();
-    }
-    let ordinary = |frame: &&Frame| continues(frame) && is_ordinary(frame.headers.as_slice());
-    behind.iter().take_while(ordinary).count()
+fn followers<L: Look, const SECURED: bool>(head: &L::Head, behind: &[Frame]) -> usize {
+    let follows = |frame: &&Frame| L::continues(head, frame) && needs_no_class::<SECURED>(frame);
+    behind.iter().take_while(follows).count()
 }
 
-/// The batch in progress: its frames, flow batches and action batches.
+/// Returns whether the frame needs no frame class.
+#[inline(always)]
+fn needs_no_class<const SECURED: bool>(frame: &Frame) -> bool {
+    !SECURED || is_ordinary(frame.headers.as_slice())
+}
+
+/// The flow cache, and the batch that is looked up in it: its frames, flow batches and action
+/// batches. One object, so that the loops below have one pointer to hold.
 #[derive(Debug)]
-pub(crate) struct GroupedBatch {
+pub(crate) struct Lookup {
+    pub(crate) flows: FlowTable,
     pub(crate) batch: Batch,
     pub(crate) flow_batches: Vec<FlowBatch>,
     pub(crate) action_batches: Vec<ActionBatch>,
     /// Frames that are dropped before the flow lookup, by index.
     pub(crate) malformed: Vec<(usize, DropReason)>,
+    /// Frames with a flow so far.
+    pub(crate) hits: u64,
 }
 
-impl GroupedBatch {
+impl Lookup {
     /// Returns an empty batch.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(flows: FlowTable) -> Self {
         Self {
+            flows,
             batch: Batch::new(),
             flow_batches: Vec::with_capacity(BATCH),
             action_batches: Vec::with_capacity(BATCH),
             malformed: Vec::with_capacity(BATCH),
+            hits: 0,
         }
     }
 
     /// Groups the frames of the batch into flow batches, sets malformed ones aside, and prefetches
     /// the flows. `secured`: frames of this port need a frame class.
     #[inline(never)]
-    pub(crate) fn build_flow_batches(&mut self, from: PortId, flows: &FlowTable, secured: bool) {
+    pub(crate) fn build_flow_batches(&mut self, from: PortId, secured: bool) {
         self.flow_batches.clear();
         self.action_batches.clear();
         self.malformed.clear();
-        if flows.looks_above_ethernet() {
-            let mask = *flows.plain_mask();
-            self.group_frames(from, flows, secured, &mask);
+        if self.flows.looks_above_ethernet() {
+            let mask = *self.flows.plain_mask();
+            self.group_frames(from, secured, &mask);
         } else {
-            self.group_frames(from, flows, secured, &Ethernet);
+            self.group_frames(from, secured, &Ethernet);
         }
         for flow_batch in &mut self.flow_batches {
-            flow_batch.probe = flows.approach(&flow_batch.key, flow_batch.probe);
+            flow_batch.probe = self.flows.approach(&flow_batch.key, flow_batch.probe);
         }
     }
 
     #[inline(always)]
-    fn group_frames<L: Look>(&mut self, from: PortId, flows: &FlowTable, secured: bool, look: &L) {
+    fn group_frames<L: Look>(&mut self, from: PortId, secured: bool, look: &L) {
+        if secured {
+            self.group::<L, true>(from, look);
+        } else {
+            self.group::<L, false>(from, look);
+        }
+    }
+
+    #[inline(always)]
+    fn group<L: Look, const SECURED: bool>(&mut self, from: PortId, look: &L) {
         let mut index = 0;
         while let [frame, behind @ ..] = &self.batch.frames()[index..] {
-            let ordinary = !secured || is_ordinary(frame.headers.as_slice());
-            let begun = look.begin(from, frame).map(|(key, head)| {
-                let head = head.filter(|_| ordinary);
-                let more = head.map(|head| followers::<L>(&head, behind, secured));
-                (key, more)
-            });
-            let key = match begun {
-                Some((key, Some(more))) => {
-                    let end = index + 1 + more;
-                    self.begin_flow_batch(flows, key, index..end);
+            let ordinary = needs_no_class::<SECURED>(frame);
+            let key = match look.begin(from, frame) {
+                Some((key, Some(head))) if ordinary => {
+                    let end = index + 1 + followers::<L, SECURED>(&head, behind);
+                    self.begin_flow_batch(key, index..end);
                     index = end;
                     continue;
                 }
-                Some((key, None)) => Ok(key),
+                Some((key, _)) => Ok(key),
                 None => self.parse(index, from, L::DEEP),
             };
             match key {
-                Ok(key) if ordinary => self.append_frame(flows, key, index),
+                Ok(key) if ordinary => self.append_frame(key, index),
                 Ok(key) => {
                     let key = key.with_frame_class(self.classify(index));
-                    self.append_frame(flows, key, index);
+                    self.append_frame(key, index);
                 }
                 Err(reason) => self.malformed.push((index, reason)),
             }
@@ -209,17 +226,17 @@ impl GroupedBatch {
     }
 
     #[inline(always)]
-    fn begin_flow_batch(&mut self, flows: &FlowTable, key: FlowKey, frames: Range<usize>) {
-        let probe = flows.prepare(&key);
+    fn begin_flow_batch(&mut self, key: FlowKey, frames: Range<usize>) {
+        let probe = self.flows.prepare(&key);
         self.flow_batches.push(FlowBatch { key, probe, frames });
     }
 
     /// Appends a frame with a key of its own.
     #[inline]
-    fn append_frame(&mut self, flows: &FlowTable, key: FlowKey, index: usize) {
+    fn append_frame(&mut self, key: FlowKey, index: usize) {
         match self.flow_batches.last_mut() {
             Some(last) if last.continues(index, &key) => last.frames.end = index + 1,
-            _ => self.begin_flow_batch(flows, key, index..index + 1),
+            _ => self.begin_flow_batch(key, index..index + 1),
         }
     }
 
@@ -245,45 +262,35 @@ impl GroupedBatch {
     }
 
     /// Appends the actions of the flow batches from `at` on, up to the first one without a flow.
-    /// Returns its index. `hits` counts the frames with a flow.
+    /// Returns its index.
     #[inline]
-    pub(crate) fn find_all(
-        &mut self,
-        at: usize,
-        flows: &mut FlowTable,
-        now: u64,
-        hits: &mut u64,
-    ) -> Option<usize> {
-        if flows.counts_rules() {
-            self.find_flows::<true>(at, flows, now, hits)
+    pub(crate) fn find_all(&mut self, at: usize, now: u64) -> Option<usize> {
+        if self.flows.counts_rules() {
+            self.find_flows::<true>(at, now)
         } else {
-            self.find_flows::<false>(at, flows, now, hits)
+            self.find_flows::<false>(at, now)
         }
     }
 
-    /// Does the lookups of [`GroupedBatch::find_all`]. `BYTES`: the bytes of each flow are counted.
+    /// Does the lookups of [`Lookup::find_all`]. `BYTES`: the bytes of each flow are counted.
     /// Not inlined: with one lookup site, the lookup is inlined here.
     #[inline(never)]
-    fn find_flows<const BYTES: bool>(
-        &mut self,
-        at: usize,
-        flows: &mut FlowTable,
-        now: u64,
-        hits: &mut u64,
-    ) -> Option<usize> {
+    fn find_flows<const BYTES: bool>(&mut self, at: usize, now: u64) -> Option<usize> {
         for (index, flow_batch) in self.flow_batches.iter().enumerate().skip(at) {
             let frames = flow_batch.frames.clone();
             let count = frames.len() as u64;
             let found = if BYTES {
                 let used = (count, self.batch.bytes(frames.clone()));
-                flows.lookup_counting_bytes(&flow_batch.key, flow_batch.probe, used, now)
+                self.flows
+                    .lookup_counting_bytes(&flow_batch.key, flow_batch.probe, used, now)
             } else {
-                flows.lookup_prepared(&flow_batch.key, flow_batch.probe, count, now)
+                self.flows
+                    .lookup_prepared(&flow_batch.key, flow_batch.probe, count, now)
             };
             let Some(action) = found else {
                 return Some(index);
             };
-            *hits += count;
+            self.hits += count;
             let tagged = flow_batch.key.vlan().is_some();
             match self.action_batches.last_mut() {
                 Some(last) if last.continues(action, tagged, &frames) => {

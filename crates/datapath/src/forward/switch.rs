@@ -27,7 +27,7 @@ use port::{BatchLimit, DropReason, Offload, Port, PortId};
 
 use crate::forward::cycles::{self, BYTES_PER_LOAD, LastBatch, Meter};
 use crate::forward::fabric::{Fabric, NO_PAIR};
-use crate::forward::flow_batch::GroupedBatch;
+use crate::forward::flow_batch::Lookup;
 use crate::forward::mirror::Mirror;
 use crate::forward::pending_upcalls::PendingUpcalls;
 use crate::forward::tap::{Tap, TapPayload, TappedFrame};
@@ -73,10 +73,9 @@ pub trait UpcallSink {
 #[derive(Debug)]
 pub struct Switch<P> {
     pub(crate) fabric: Fabric<P>,
-    pub(crate) flows: FlowTable,
     pub(crate) pending: PendingUpcalls,
     pub(crate) work_queue: WorkQueue,
-    grouped: GroupedBatch,
+    pub(crate) lookup: Lookup,
     figures: SwitchFigures,
     last: LastBatch,
     meter: Meter,
@@ -92,10 +91,9 @@ impl<P: Port> Switch<P> {
     pub fn new(counters: Counters, seed: u64) -> Self {
         Self {
             fabric: Fabric::new(counters),
-            flows: FlowTable::new(FLOWS, seed),
             pending: PendingUpcalls::default(),
             work_queue: WorkQueue::default(),
-            grouped: GroupedBatch::new(),
+            lookup: Lookup::new(FlowTable::new(FLOWS, seed)),
             figures: SwitchFigures::default(),
             last: LastBatch::default(),
             meter: Meter::reading(cycles::ticks),
@@ -160,8 +158,9 @@ impl<P: Port> Switch<P> {
     #[must_use]
     pub fn figures(&self) -> SwitchFigures {
         SwitchFigures {
-            flows: self.flows.len() as u64,
+            flows: self.lookup.flows.len() as u64,
             pending: self.pending.len() as u64,
+            hits: self.lookup.hits,
             upcalls: self.figures.upcalls + self.pending.upcalls_sent,
             ..self.figures
         }
@@ -185,12 +184,12 @@ impl<P: Port> Switch<P> {
         if self.throttle.active && self.must_wait(id, now) {
             return false;
         }
-        self.grouped.batch.clear();
+        self.lookup.batch.clear();
         let Some(slot) = self.fabric.slot(id) else {
             return false;
         };
-        slot.port.take(pair, &mut self.grouped.batch);
-        let untouched = self.grouped.batch.is_untouched();
+        slot.port.take(pair, &mut self.lookup.batch);
+        let untouched = self.lookup.batch.is_untouched();
         if untouched {
             slot.port.release(pair);
         }
@@ -210,11 +209,11 @@ impl<P: Port> Switch<P> {
     /// Counts the frames taken from a port.
     #[inline]
     fn count_taken(&mut self, id: PortId) {
-        let taken = self.grouped.batch.taken();
+        let taken = self.lookup.batch.taken();
         self.last.load = taken.packets + taken.bytes / BYTES_PER_LOAD;
         self.last.frames = taken.packets as usize;
         self.fabric.counters.add_from(id, taken);
-        for (reason, frames) in self.grouped.batch.drops() {
+        for (reason, frames) in self.lookup.batch.drops() {
             self.fabric.count_drop(id, reason, frames);
         }
     }
@@ -223,16 +222,16 @@ impl<P: Port> Switch<P> {
     #[inline(never)]
     fn execute_batch(&mut self, id: PortId, pair: u16) {
         let switching = self.meter.lap();
-        self.fabric.expect(&self.grouped.action_batches);
-        let excluded = &self.flows.excluded;
+        self.fabric.expect(&self.lookup.action_batches);
+        let excluded = &self.lookup.flows.excluded;
         self.fabric.forward(
-            &self.grouped.action_batches,
-            &mut self.grouped.batch,
+            &self.lookup.action_batches,
+            &mut self.lookup.batch,
             id,
             excluded,
         );
         self.fabric.flush();
-        self.grouped.batch.clear();
+        self.lookup.batch.clear();
         if let Some(slot) = self.fabric.slot(id) {
             slot.port.release(pair);
         }
@@ -242,31 +241,31 @@ impl<P: Port> Switch<P> {
 
     /// Forwards a frame of the switch's own as if `from` had sent it.
     pub fn inject(&mut self, from: PortId, frame: &[u8], now: u64, upcalls: &mut dyn UpcallSink) {
-        self.grouped.batch.clear();
+        self.lookup.batch.clear();
         self.fabric.serving = NO_PAIR;
         let mut bytes = frame.to_vec();
-        self.grouped.batch.segments_mut().push(memory::Segment {
+        self.lookup.batch.segments_mut().push(memory::Segment {
             ptr: bytes.as_mut_ptr(),
             len: bytes.len() as u32,
             gpa: 0,
         });
         // SAFETY: the segment is `bytes`, which outlives the batch's use below and is not touched.
         unsafe {
-            self.grouped
+            self.lookup
                 .batch
                 .push(0..1, 0, frame.len() as u32, Offload::default())
         };
         self.decide(from, now, upcalls);
-        let excluded = &self.flows.excluded;
+        let excluded = &self.lookup.flows.excluded;
         self.fabric.forward(
-            &self.grouped.action_batches,
-            &mut self.grouped.batch,
+            &self.lookup.action_batches,
+            &mut self.lookup.batch,
             from,
             excluded,
         );
         self.fabric.flush();
         self.fabric.charge_receivers(0);
-        self.grouped.batch.clear();
+        self.lookup.batch.clear();
     }
 
     /// Decides the action of each frame of the batch. All flow batches are looked up side by side,
@@ -276,7 +275,7 @@ impl<P: Port> Switch<P> {
         self.drop_malformed(from);
         let mut at = 0;
         while let Some(unknown) = self.find_all(at, now) {
-            let frames = self.grouped.flow_batches[unknown].frames.clone();
+            let frames = self.lookup.flow_batches[unknown].frames.clone();
             self.figures.misses += frames.len() as u64;
             frames.for_each(|index| self.send_upcall(index, from, now, upcalls));
             at = unknown + 1;
@@ -287,34 +286,33 @@ impl<P: Port> Switch<P> {
     #[inline]
     fn group(&mut self, from: PortId) {
         let secured = !self.fabric.program.port_security(from).is_open();
-        self.grouped.build_flow_batches(from, &self.flows, secured);
+        self.lookup.build_flow_batches(from, secured);
     }
 
     /// Appends the actions of the flow batches from `at` on, up to the first one without a flow.
     /// Returns its index.
     #[inline]
     fn find_all(&mut self, at: usize, now: u64) -> Option<usize> {
-        let hits = &mut self.figures.hits;
-        self.grouped.find_all(at, &mut self.flows, now, hits)
+        self.lookup.find_all(at, now)
     }
 
     /// Counts and emits the malformed frames. Called once the batch is certain not to be taken
     /// again.
     #[inline]
     fn drop_malformed(&mut self, from: PortId) {
-        if !self.grouped.malformed.is_empty() {
+        if !self.lookup.malformed.is_empty() {
             self.drop_some_malformed(from);
         }
     }
 
     #[cold]
     fn drop_some_malformed(&mut self, from: PortId) {
-        for at in 0..self.grouped.malformed.len() {
-            let (index, reason) = self.grouped.malformed[at];
+        for at in 0..self.lookup.malformed.len() {
+            let (index, reason) = self.lookup.malformed[at];
             self.fabric.count_drop(from, reason, 1);
             self.emit_drop(index, from, reason);
         }
-        self.grouped.malformed.clear();
+        self.lookup.malformed.clear();
     }
 
     /// Returns the load of the last batch: its frames, plus a part for bytes.
@@ -349,7 +347,7 @@ impl<P: Port> Switch<P> {
 
     /// Sets the maximum length of batches.
     pub fn set_limit(&mut self, limit: BatchLimit) {
-        self.grouped.batch.set_limit(limit);
+        self.lookup.batch.set_limit(limit);
     }
 
     /// Measures with another counter.
@@ -418,7 +416,7 @@ impl<P: Port> Switch<P> {
         if self.fabric.taps.is_none() {
             return;
         }
-        let (headers, payload, offload) = self.grouped.batch.split(index);
+        let (headers, payload, offload) = self.lookup.batch.split(index);
         let shown = TappedFrame {
             headers: headers.as_slice(),
             rest: TapPayload::Leased(&payload),
@@ -469,28 +467,28 @@ impl Switch<GuestPort> {
         upcalls: &mut dyn UpcallSink,
     ) -> Chunk {
         self.meter.begin();
-        self.grouped.batch.set_limit(CHUNK);
-        self.grouped.batch.clear();
+        self.lookup.batch.set_limit(CHUNK);
+        self.lookup.batch.clear();
         let Some(slot) = self.fabric.slot(id) else {
             return Chunk::Empty;
         };
-        slot.port.take(pair, &mut self.grouped.batch);
-        if self.grouped.batch.is_untouched() {
+        slot.port.take(pair, &mut self.lookup.batch);
+        if self.lookup.batch.is_untouched() {
             slot.port.untake_leased(pair);
             return Chunk::Empty;
         }
         self.group(id);
         if let Some(unknown) = self.find_all(0, now) {
-            let index = self.grouped.flow_batches[unknown].frames.start;
+            let index = self.lookup.flow_batches[unknown].frames.start;
             let found: usize = self
-                .grouped
+                .lookup
                 .action_batches
                 .iter()
                 .map(|run| run.frames.len())
                 .sum();
-            self.figures.hits -= found as u64;
+            self.lookup.hits -= found as u64;
             self.send_upcall_only(index, id, now, recent, upcalls);
-            self.grouped.batch.clear();
+            self.lookup.batch.clear();
             if let Some(slot) = self.fabric.slot(id) {
                 slot.port.untake_leased(pair);
             }
@@ -500,14 +498,14 @@ impl Switch<GuestPort> {
         self.fabric.serving = pair;
         self.count_taken(id);
         self.drop_malformed(id);
-        let frames = self.grouped.batch.taken().packets;
+        let frames = self.lookup.batch.taken().packets;
         self.execute_batch(id, pair);
         Chunk::Done(frames)
     }
 
     /// Returns the receiver of the last frames that were served, if it is one port.
     pub(crate) fn last_receiver(&self) -> Option<PortId> {
-        match self.grouped.action_batches.last()?.action {
+        match self.lookup.action_batches.last()?.action {
             Action::Unicast { port, .. } => Some(port),
             Action::Flood { .. } | Action::Drop(_) => None,
         }

@@ -56,7 +56,7 @@ pub(super) fn find_flows(workers: &Workers, keys: &[[u64; 8]]) -> Result<SwitchE
     let keys: Vec<_> = keys.iter().map(key_from_words).collect();
     let by_worker = workers.each(move |w| {
         let now = w.now();
-        let flows = keys.iter().map(|key| w.switch.flows.peek(key, now));
+        let flows = keys.iter().map(|key| w.switch.lookup.flows.peek(key, now));
         flows.collect::<Vec<_>>()
     });
     let mut found = Vec::new();

@@ -66,7 +66,7 @@ fn cve_2019_25076_sprayed_keys_make_few_masks_and_cost_others_no_flow() {
         // The flows of the old rules are removed, those of ports without rules stay.
         bench.set_access(&lists(round));
         spray(&mut bench, round);
-        let flows = bench.switch.flows.records(bench.now);
+        let flows = bench.switch.lookup.flows.records(bench.now);
         let masks: HashSet<_> = flows.iter().map(|flow| flow.mask).collect();
         let (all, many) = (masks.len(), flows.len());
         assert!(all <= MAX_MASKS, "{all} masks");

@@ -139,7 +139,7 @@ fn a_spoofed_source_makes_one_flow_of_nothing_above_ethernet() {
         b.send(1, &spoofed(2))
     });
     assert_eq!(bench.switch.figures().flows, 1);
-    assert!(!bench.switch.flows.looks_above_ethernet());
+    assert!(!bench.switch.lookup.flows.looks_above_ethernet());
 }
 
 /// Returns a bench with a port in a segment with neighbour suppression.

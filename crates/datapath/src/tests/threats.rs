@@ -39,7 +39,7 @@ fn matches_only_its_own(odd: &[u8], plain: &[(&[u8], u32)]) {
         bench.send_and_decide(1, frame);
         assert_eq!(bench.port(*to).frames(), [frame.to_vec()], "to port {to}");
     }
-    for flow in bench.switch.flows.records(bench.now) {
+    for flow in bench.switch.lookup.flows.records(bench.now) {
         assert_eq!(flow.mask, *DECISION_MASK.words());
     }
     bench.port(2).delivered();

@@ -108,7 +108,7 @@ impl<P: Port> Switch<P> {
         self.work_queue.effort = Effort::default();
         self.run_queue(now);
         let (sweeps, program) = (&mut self.work_queue.sweeps, &self.fabric.program);
-        sweeps.run(&mut self.flows, program, now);
+        sweeps.run(&mut self.lookup.flows, program, now);
         !self.work_queue.is_behind()
     }
 
@@ -140,7 +140,7 @@ impl<P: Port> Switch<P> {
     /// Removes a part of a station's flows; the rest becomes the first element of the queue.
     fn forget_station(&mut self, segment: SegmentId, mac: MacAddr, at: usize) {
         let effort = &mut self.work_queue.effort;
-        if let Progress::ResumeAt(at) = self.flows.forget_station(segment, mac, at, effort) {
+        if let Progress::ResumeAt(at) = self.lookup.flows.forget_station(segment, mac, at, effort) {
             self.work_queue
                 .queue
                 .push_front(Work::Station(segment, mac, at));
@@ -150,7 +150,7 @@ impl<P: Port> Switch<P> {
     /// Removes a part of the outdated flows.
     fn forget_outdated(&mut self, flows: Outdated, at: usize) {
         let effort = &mut self.work_queue.effort;
-        if let Progress::ResumeAt(at) = self.flows.forget_outdated(&flows, at, effort) {
+        if let Progress::ResumeAt(at) = self.lookup.flows.forget_outdated(&flows, at, effort) {
             self.work_queue.queue.push_front(Work::Outdated(flows, at));
         }
     }
@@ -171,7 +171,7 @@ impl<P: Port> Switch<P> {
                 let (key, mask) = (key_from_words(&key), mask_from_words(&mask));
                 self.note_reply(upcall);
                 self.work_queue.effort.charge(CHANGE);
-                let rules = self.flows.intern_rules(rules);
+                let rules = self.lookup.flows.intern_rules(rules);
                 let origin = Origin {
                     segment,
                     learned,
@@ -185,7 +185,7 @@ impl<P: Port> Switch<P> {
                 } else {
                     self.answer_once(upcall, decided, (rules, epoch), now)
                 }
-                self.flows.release_rules(rules);
+                self.lookup.flows.release_rules(rules);
             }
             Answer::Once {
                 upcall,
@@ -196,9 +196,9 @@ impl<P: Port> Switch<P> {
             } => {
                 self.work_queue.effort.charge(SEEK);
                 self.note_reply(Some(upcall));
-                let rules = self.flows.intern_rules(rules);
+                let rules = self.lookup.flows.intern_rules(rules);
                 self.answer_once(Some(upcall), (action, except), (rules, epoch), now);
-                self.flows.release_rules(rules);
+                self.lookup.flows.release_rules(rules);
             }
             Answer::Reply { upcall, frame } => {
                 self.work_queue.effort.charge(SEEK);
@@ -226,16 +226,16 @@ impl<P: Port> Switch<P> {
         origin: Origin,
         now: u64,
     ) {
-        let Some(excluded) = self.flows.excluded.intern(except) else {
+        let Some(excluded) = self.lookup.flows.excluded.intern(except) else {
             // No exclude set is free: the frames are dropped, so that no excluded port gets them.
             let dropped = (Action::Drop(DropReason::UpcallFull), Vec::new());
             return self.answer_once(upcall, dropped, (0, self.program().epoch()), now);
         };
         let action = action.excluding(Excluded(excluded));
-        self.flows.install(key, mask, action, origin, now);
+        self.lookup.flows.install(key, mask, action, origin, now);
         let frames = self.pending.release_covered(upcall, key, mask);
         self.execute_decided(action, frames, origin.rules, now);
-        self.flows.excluded.decref(excluded);
+        self.lookup.flows.excluded.decref(excluded);
     }
 
     /// Applies an answer to one upcall without a flow. If the exclude set is of former members of
@@ -257,11 +257,11 @@ impl<P: Port> Switch<P> {
             return;
         };
         let frames = waiting.into_frames().collect();
-        match self.flows.excluded.intern(except) {
+        match self.lookup.flows.excluded.intern(except) {
             Some(excluded) => {
                 let action = action.excluding(Excluded(excluded));
                 self.execute_decided(action, frames, rules, now);
-                self.flows.excluded.decref(excluded);
+                self.lookup.flows.excluded.decref(excluded);
             }
             None => self.execute_decided(Action::Drop(DropReason::UpcallFull), frames, 0, now),
         }
@@ -289,7 +289,9 @@ impl<P: Port> Switch<P> {
         let bytes = frames.iter().map(|(_, frame)| frame.bytes()).sum();
         self.work_queue.effort.charge_frames(frames.len(), bytes);
         let packets = frames.len() as u64;
-        self.flows.count_unflowed(rules, packets, bytes as u64, now);
+        self.lookup
+            .flows
+            .count_unflowed(rules, packets, bytes as u64, now);
         self.execute_pending(action, frames);
     }
 
@@ -321,7 +323,7 @@ impl<P: Port> Switch<P> {
                     offload: frame.offload,
                     from,
                 },
-                &self.flows.excluded,
+                &self.lookup.flows.excluded,
             );
         }
         self.fabric.flush();

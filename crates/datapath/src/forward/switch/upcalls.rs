@@ -78,8 +78,8 @@ impl<P: Port> Switch<P> {
         now: u64,
         upcalls: &mut dyn UpcallSink,
     ) {
-        self.grouped.batch.deepen(index);
-        let (headers, payload, offload) = self.grouped.batch.split(index);
+        self.lookup.batch.deepen(index);
+        let (headers, payload, offload) = self.lookup.batch.split(index);
         let len = headers.as_slice().len() + payload.len() as usize;
         let number = self.pending.number();
         let key = self.fabric.exact_key(from, headers.as_slice(), len, number);
@@ -125,8 +125,8 @@ impl<P: Port> Switch<P> {
         recent: &mut RecentUpcalls,
         upcalls: &mut dyn UpcallSink,
     ) {
-        self.grouped.batch.deepen(index);
-        let (headers, payload, _) = self.grouped.batch.split(index);
+        self.lookup.batch.deepen(index);
+        let (headers, payload, _) = self.lookup.batch.split(index);
         let frame_len = headers.as_slice().len() as u32 + payload.len();
         let headers = headers.as_slice();
         let key = self.fabric.exact_key(from, headers, frame_len as usize, 0);
@@ -235,7 +235,9 @@ impl<P: Port> Switch<P> {
     pub fn expire(&mut self, now: u64) {
         if now >= self.swept + SWEEP_MS {
             self.swept = now;
-            self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
+            self.lookup
+                .flows
+                .expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
         }
         let expired = self.pending.expire(now);
         self.drop_frames_of(expired);
@@ -320,7 +322,7 @@ impl<P: Port> Switch<P> {
         self.throttle.active =
             self.throttle.backpressure_until != 0 || !self.throttle.ports.is_empty();
         if !self.throttle.active {
-            self.grouped.batch.set_budget(None);
+            self.lookup.batch.set_budget(None);
         }
     }
 
@@ -339,7 +341,7 @@ impl<P: Port> Switch<P> {
             Ok(budget) => (budget, None),
             Err(until) => (None, Some(until)),
         };
-        self.grouped.batch.set_budget(budget);
+        self.lookup.batch.set_budget(budget);
         self.throttle.until = until;
         until.is_some()
     }
@@ -348,10 +350,10 @@ impl<P: Port> Switch<P> {
     #[inline(never)]
     pub(super) fn settle_limits(&mut self, id: PortId) {
         let now = self.fabric.now;
-        let Some(budget) = self.grouped.batch.budget().copied() else {
+        let Some(budget) = self.lookup.batch.budget().copied() else {
             return;
         };
-        self.grouped.batch.set_budget(None);
+        self.lookup.batch.set_budget(None);
         if let Some(limits) = self.fabric.slot(id).and_then(|slot| slot.limits.as_deref()) {
             self.throttle.until = limits.settle(&budget, now);
         }
