@@ -428,7 +428,7 @@ impl Worker {
     }
 
     fn check_lost_memory(&mut self) {
-        let lost = memory::lost_mappings();
+        let lost = mapping::lost_mappings();
         if self.upkeep.lost_mappings == lost {
             return;
         }
