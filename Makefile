@@ -96,7 +96,8 @@ deb: build ## Debian packages in target/debian/: lasthop, and its debug symbols 
 miri: ## Queue, queue lock, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
 	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
-	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --package lasthop-memory --lib
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --lib \
+		--package lasthop-mapping --package lasthop-memory
 	cargo +nightly miri test --package lasthop-virtio --lib queue::
 	cargo +nightly miri test --package lasthop-ring --lib
 	cargo +nightly miri test --package lasthop-datapath --lib queue_lock::

@@ -4,10 +4,12 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use datapath::ports::guest::header;
+use datapath::ports::loopback::LoopbackPort;
 use datapath::ports::offload::{self, Delivered, Fitter};
+use datapath::ports::payload::{Outgoing, Payload};
+use datapath::ports::port::Accepts;
 use memory::Segment;
-use port::loopback::LoopbackPort;
-use port::{Accepts, Offload, Outgoing, Payload};
+use port::Offload;
 use virtio::features::Features;
 use virtio::net::NetHeader;
 use wire::flow::FlowKey;

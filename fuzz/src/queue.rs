@@ -7,8 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use mapping::Mapping;
+use memory::Segment;
 use memory::copy::Cursor;
-use memory::{Mapping, Segment};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use virtio::features::Features;
 use virtio::queue::{

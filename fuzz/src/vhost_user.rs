@@ -64,7 +64,7 @@ pub(crate) fn set_signals() {
     // SAFETY: no handler is installed, and no other code changes this signal's action.
     ONCE.call_once(|| unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        memory::survive_truncation().expect("a handler");
+        mapping::survive_truncation().expect("a handler");
     });
 }
 

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memory::Mapping;
+use mapping::Mapping;
 use port::{DropReason, Gso, MAX_OUTGOING, Offload, PartialChecksum, PortId, REASONS};
 use ring::{Consumer, Producer, RingMemory};
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memory::Mapping;
+use mapping::Mapping;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use memory::Mapping;
+use mapping::Mapping;
 use ring::{Consumer, Producer, RingMemory};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -4,6 +4,12 @@
 //! `crates/e2e/tests/structure.rs` compares.
 //!
 //! ```text
+//! ports::budget            what a port with a rate limit may send now
+//! ports::payload           a frame on its way to a receiver, its bytes in the sender's memory
+//! ports::batch             frames that are leased from one queue pair
+//! ports::alike             consecutive frames of a batch that need one lookup
+//! ports::port              the trait of all ports: frames are taken from it and delivered to it
+//! ports::loopback          a port for tests
 //! ports::crash_record       the port that each thread serves, for crash attribution
 //! ports::queue_lock         the lock of a queue that several workers use
 //! ports::watchdog           ringing a front end's eventfd without being blocked by it

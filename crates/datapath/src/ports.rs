@@ -1,8 +1,19 @@
-//! Ports of guests: their queues, the locks of these, and the notifications of guests.
+//! Ports: batches of frames that are taken from them, and those of guests with their queues, the
+//! locks of these, and the notifications of guests.
 
+pub mod alike;
+pub mod batch;
+pub mod budget;
 pub mod coalescing;
 pub mod crash_record;
 pub mod guest;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod loopback;
 pub mod offload;
+pub mod payload;
+pub mod port;
 pub mod queue_lock;
 pub mod watchdog;
+
+#[cfg(test)]
+mod tests;

@@ -48,7 +48,7 @@ use saved_connections::SavedConnections;
 use sweeps::{PendingSweeps, Progress};
 
 // The memory quota of the process is divided by the number of ports.
-const _: () = assert!(memory::PORTS == port::counters::MAX_PORTS as u64);
+const _: () = assert!(mapping::PORTS == port::counters::MAX_PORTS as u64);
 
 /// Interval between two checks of the workers' loads, seconds.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     let slots = ThreadSlots::map(&slots).map_err(io::Error::other)?;
     supervisor.set_nonblocking()?;
     crash_record::install_handlers()?;
-    memory::survive_truncation()?;
+    mapping::survive_truncation()?;
     let help = Help::new(settings.helpers, settings.cores);
     let seed = random_seed()?;
     let (workers, notices) =

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 
 use channel::records::Answer;
 use channel::shared;
-use port::{Port, PortId};
+use port::PortId;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
@@ -48,6 +48,7 @@ use crate::forward::cycles::TickRate;
 use crate::forward::limits::PortLimits;
 use crate::forward::switch::Switch;
 use crate::ports::guest::GuestPort;
+use crate::ports::port::Port;
 use crate::worker::guests::{Guests, States};
 use crate::worker::idle::assignments::Assignments;
 use crate::worker::poll::{AdaptivePoll, Next};
@@ -428,7 +429,7 @@ impl Worker {
     }
 
     fn check_lost_memory(&mut self) {
-        let lost = memory::lost_mappings();
+        let lost = mapping::lost_mappings();
         if self.upkeep.lost_mappings == lost {
             return;
         }

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use memory::Mapping;
+use mapping::Mapping;
 
 /// Entries of each queue, one for each frame, where frames are read and written by system calls.
 pub(crate) const QUEUE_SIZE: u16 = 256;

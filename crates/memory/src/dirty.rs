@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::{Amount, Mapping};
+use mapping::{Amount, Mapping};
 
 /// Bytes of guest memory that one bit stands for (`VHOST_LOG_PAGE`).
 pub const LOG_PAGE: u64 = 4096;

@@ -47,10 +47,7 @@
 
 pub mod copy;
 mod dirty;
-mod mapping;
-mod quota;
 mod region;
-mod sigbus;
 
 #[cfg(test)]
 mod tests;
@@ -59,11 +56,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use dirty::{DirtyLog, LOG_PAGE};
-pub use mapping::{Extent, Mapping};
-pub use quota::{Amount, MAX_BYTES, PORTS, Quota};
+use mapping::MappingError;
 use region::Span;
 pub use region::{Planned, Region};
-pub use sigbus::{lost_mappings, survive_truncation};
 
 /// At most this many regions in one snapshot (vhost-user, `GET_MAX_MEM_SLOTS`).
 pub const MAX_REGIONS: usize = 509;
@@ -72,28 +67,12 @@ pub const MAX_REGIONS: usize = 509;
 /// borders.
 pub const REGION_PAGE: u64 = 4096;
 
-/// Reason why a region, a table of regions or a dirty log was refused.
+/// Reason why a region, or a table of regions, was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// A length of zero.
-    #[error("a memory region of size 0")]
-    Empty,
-    /// Address plus size leaves the 64-bit space.
-    #[error("memory region at {start:#x} of size {size:#x} wraps around")]
-    Wraps {
-        /// First address.
-        start: u64,
-        /// Size in bytes.
-        size: u64,
-    },
-    /// The file behind the region is shorter than the region.
-    #[error("memory region needs {needed:#x} bytes of its file, which has {len:#x}")]
-    FileTooShort {
-        /// Offset plus size.
-        needed: u64,
-        /// The file's length.
-        len: u64,
-    },
+    /// The region's file cannot be mapped, or its addresses wrap around.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
     /// Two regions of one table share guest-physical addresses.
     #[error("memory regions at {first:#x} and {second:#x} overlap")]
     Overlap {
@@ -102,9 +81,6 @@ pub enum MemoryError {
         /// Start of the upper region.
         second: u64,
     },
-    /// The file is not in memory, so an access could block indefinitely.
-    #[error("guest memory must be a memfd or a file on tmpfs or hugetlbfs")]
-    NotMemory,
     /// Addresses, size or offset of a region are not those of whole pages.
     #[error("memory region with {what} {value:#x}, which is no multiple of {REGION_PAGE}")]
     Misaligned {
@@ -113,21 +89,9 @@ pub enum MemoryError {
         /// The value.
         value: u64,
     },
-    /// More than [`MAX_BYTES`], or hundreds of mappings, for one port.
-    #[error("more than {} TiB of memory, or too many mappings, on one port", MAX_BYTES >> 40)]
-    TooMuch,
-    /// The mapping exceeds this port's share of the common part.
-    #[error("other ports have mapped so much memory that this is more than one port's share")]
-    NoShare,
-    /// All guests together have too many regions mapped.
-    #[error("too many memory regions are mapped already")]
-    TooManyMappings,
     /// More regions than [`MAX_REGIONS`].
     #[error("{0} memory regions, at most {MAX_REGIONS} are served")]
     TooMany(usize),
-    /// The operating system refused.
-    #[error("cannot map guest memory: {0} (is it shared? QEMU: memory-backend-memfd,share=on)")]
-    Map(std::io::Error),
 }
 
 /// A contiguous piece of guest memory, mapped by this process, valid while its [`GuestMemory`]
@@ -244,7 +208,8 @@ impl GuestMemory {
         self.regions.iter().map(|r| r.size()).sum()
     }
 
-    /// Returns whether the VMM truncated a part of this memory; see [`survive_truncation`].
+    /// Returns whether the VMM truncated a part of this memory; see
+    /// [`mapping::survive_truncation`].
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let log = self.log.as_ref().is_some_and(|log| log.is_lost());

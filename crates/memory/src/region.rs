@@ -3,7 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::{Amount, Extent, Mapping, MemoryError, Quota, REGION_PAGE, Segment};
+use mapping::{Amount, Extent, Mapping, MappingError, Quota};
+
+use crate::{MemoryError, REGION_PAGE, Segment};
 
 /// A mapped region. Dropping it unmaps it.
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl Planned {
     ///
     /// # Errors
     /// The error of the system call.
-    pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Region, MemoryError> {
+    pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Region, MappingError> {
         Ok(Region {
             mapping: self.extent.map(fd, quota)?,
             gpa: self.gpa,
@@ -85,7 +87,7 @@ impl Region {
         uva: u64,
         mmap_offset: u64,
     ) -> Result<Self, MemoryError> {
-        Planned::check(&fd, gpa, size, uva, mmap_offset)?.map(&fd, None)
+        Ok(Planned::check(&fd, gpa, size, uva, mmap_offset)?.map(&fd, None)?)
     }
 
     /// Returns the amount that the region takes of a quota.
@@ -197,14 +199,14 @@ impl Span {
 
 /// Refuses empty ranges and those that reach past the last 64-bit address (which itself stays
 /// unused, so that an end address is always representable).
-fn check_range(start: u64, size: u64) -> Result<(), MemoryError> {
+fn check_range(start: u64, size: u64) -> Result<(), MappingError> {
     if size == 0 {
-        return Err(MemoryError::Empty);
+        return Err(MappingError::Empty);
     }
     start
         .checked_add(size)
         .map(|_| ())
-        .ok_or(MemoryError::Wraps { start, size })
+        .ok_or(MappingError::Wraps { start, size })
 }
 
 fn check_pages(what: &'static str, value: u64) -> Result<(), MemoryError> {

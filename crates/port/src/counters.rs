@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use memory::{Mapping, MemoryError};
+use mapping::{Mapping, MappingError};
 
 use crate::{DropReason, PortId, REASONS};
 
@@ -146,7 +146,7 @@ impl Counters {
     ///
     /// # Errors
     /// A shorter file, or the error of the system call.
-    pub fn map(fd: &std::os::fd::OwnedFd) -> Result<Self, MemoryError> {
+    pub fn map(fd: &std::os::fd::OwnedFd) -> Result<Self, MappingError> {
         Ok(Self::over(Mapping::shared(fd, SIZE, 0)?))
     }
 

@@ -1,37 +1,24 @@
-//! The switch's view of an attachment point: a [`Port`] that frames are taken from and delivered
-//! to, [`Batch`]es of leased frames, the names of all drops, and counters.
+//! What several processes know of a port: its number, its [`counters`], the names of all drops, and
+//! the work that a sender of frames leaves to the receiver.
 //!
-//! The modules `decorate`, `loopback` and `null` have ports for tests, behind the feature
-//! `test-utils`. This crate has no knowledge of policy and sessions.
+//! This crate has no knowledge of guest memory, policy and sessions.
 
-mod alike;
-mod batch;
-mod budget;
 pub mod counters;
-#[cfg(any(test, feature = "test-utils"))]
-pub mod decorate;
 mod drops;
 mod limiter;
-#[cfg(any(test, feature = "test-utils"))]
-pub mod loopback;
-#[cfg(any(test, feature = "test-utils"))]
-pub mod null;
-mod payload;
 
 #[cfg(test)]
 mod tests;
 
-pub use alike::Alike;
-pub use batch::{
-    BATCH, Batch, BatchLimit, Frame, MAX_FRAME, MAX_OUTGOING, Piece, Pieces, SHALLOW, Whole,
-};
-pub use budget::{Budget, Cost, Share};
 pub use drops::{DropReason, REASONS, losses};
 pub use limiter::EventLimiter;
-pub use payload::{Outgoing, Payload};
 
-use counters::Traffic;
 use wire::segment::GsoKind;
+
+/// The longest frame: an IP packet of 65535 bytes with Ethernet header and one tag.
+pub const MAX_FRAME: u32 = 65_535 + 14 + 4;
+/// The longest outgoing frame: the longest frame without a tag, with the tag of its receiver.
+pub const MAX_OUTGOING: u32 = MAX_FRAME + 4;
 
 /// Number of one port for as long as it exists: an index that control assigns, below
 /// [`counters::MAX_PORTS`].
@@ -83,126 +70,4 @@ impl Offload {
         debug_assert!(self.checksum.is_some() || self.gso.is_none());
         self.checksum.is_none()
     }
-}
-
-/// Sender's [`Offload`]s that a receiver accepts as they are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Accepts {
-    /// Frames with a [`PartialChecksum`].
-    pub checksum: bool,
-    /// TCP over IPv4 larger than the link's MTU.
-    pub tso4: bool,
-    /// TCP over IPv6 larger than the link's MTU.
-    pub tso6: bool,
-    /// Such TCP frames with CWR set.
-    pub ecn: bool,
-    /// UDP over IPv4 to be cut into datagrams.
-    pub uso4: bool,
-    /// UDP over IPv6 to be cut into datagrams.
-    pub uso6: bool,
-}
-
-impl Accepts {
-    /// Every offload.
-    pub const ALL: Accepts = Accepts {
-        checksum: true,
-        tso4: true,
-        tso6: true,
-        ecn: true,
-        uso4: true,
-        uso6: true,
-    };
-
-    /// Returns whether a frame with this offload can be delivered as it is.
-    #[inline]
-    #[must_use]
-    pub fn takes(self, offload: &Offload) -> bool {
-        let Some(gso) = offload.gso else {
-            return self.checksum || offload.checksum.is_none();
-        };
-        let kind = match gso.kind {
-            GsoKind::Tcp4 => self.tso4,
-            GsoKind::Tcp6 => self.tso6,
-            GsoKind::Udp4 => self.uso4,
-            GsoKind::Udp6 => self.uso6,
-        };
-        self.checksum && kind && (self.ecn || !gso.ecn)
-    }
-}
-
-/// An attachment point with one or more queue pairs, as one worker sees it. Every method is
-/// bounded, and none blocks except for other workers ([`Port::hold`]).
-pub trait Port {
-    /// Returns the number of queue pairs that frames may come from or go to now; 0 without a guest.
-    fn pairs(&self) -> u16;
-
-    /// Returns the offloads that the port accepts.
-    fn accepts(&self) -> Accepts;
-
-    /// Returns the longest IP packet that goes to this port, in bytes: its MTU.
-    fn mtu(&self) -> u32 {
-        u32::from(u16::MAX)
-    }
-
-    /// Leases waiting frames of `pair` into the empty `batch`, up to its [`Batch::limit`].
-    /// Malformed frames are dropped here, by name, through [`Batch::drop_taken`].
-    fn take(&mut self, pair: u16, batch: &mut Batch);
-
-    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers. It
-    /// follows every `take`, also one that found nothing.
-    fn release(&mut self, pair: u16);
-
-    /// Locks the queue that takes frames to `pair`, which other workers may use too, until the next
-    /// [`Port::flush`]; no frame is delivered to a pair that is not locked. Returns `false` when
-    /// another worker has it, and `wait` is not set: then the caller may hold no other pair of any
-    /// port.
-    fn hold(&mut self, _pair: u16, _wait: bool) -> bool {
-        true
-    }
-
-    /// Announces that about so many frames will be delivered to `pair`, so that memory can be
-    /// prefetched in time. A hint: more or fewer may come.
-    fn expect(&mut self, _pair: u16, _frames: usize) {}
-
-    /// Returns whether `pair`, which is locked, is *masked* until the next [`Port::flush`]: it has
-    /// shown no buffer for a while and shows none now. Its frames are then to be skipped and
-    /// dropped as [`DropReason::ReceiverFull`].
-    fn is_masked(&mut self, _pair: u16) -> bool {
-        false
-    }
-
-    /// Counts dropped frames for `pair`, which is locked.
-    fn note_dropped(&mut self, _pair: u16, _reason: DropReason, _frames: u64) {}
-
-    /// Counts frames from `pair` that the forwarding decision dropped. Also for a pair that is not
-    /// locked, or does not exist.
-    fn note_refused(&mut self, _pair: u16, _reason: DropReason, _frames: u64) {}
-
-    /// Copies frames into the receiver's memory that need no more than that, and returns the
-    /// amount: the fast path for many frames. The first frame that it does not take, and those
-    /// behind it, are for [`Port::deliver`], so an empty implementation is correct.
-    fn deliver_pieces(&mut self, _pair: u16, _frames: Pieces<'_>) -> Traffic {
-        Traffic::default()
-    }
-
-    /// Copies one frame into the receiver's memory.
-    ///
-    /// # Errors
-    /// The drop reason: no room, too large, not attached.
-    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason>;
-
-    /// Makes the frames delivered to `pair` visible and notifies the receiver when it wants that.
-    /// `now` is in nanoseconds of the machine's monotonic clock. A notification may be deferred:
-    /// then the time is returned at which [`Port::notify`] is to be called, once until it is.
-    fn flush(&mut self, pair: u16, now: u64) -> Option<u64>;
-
-    /// Sends the notification that a [`Port::flush`] has deferred, if it is due; else returns the
-    /// time at which it is due.
-    fn notify(&mut self, _pair: u16, _now: u64) -> Option<u64> {
-        None
-    }
-
-    /// Enables (`true`) or disables notifications of new frames on `pair`. Returns whether frames
-    /// are waiting already, in which case there may be no notification for them.
-    fn arm(&mut self, pair: u16, on: bool) -> bool;
 }

@@ -84,7 +84,7 @@ pub fn run(options: &Options, stop: &AtomicBool, say: &mut dyn FnMut(&str)) -> i
     if tricks.is_empty() {
         return Err(io::Error::other("no trick has such a name"));
     }
-    memory::survive_truncation()?;
+    mapping::survive_truncation()?;
     let slot = options.total / tricks.len() as u32;
     let mut stages = Stages::new(options, stop);
     stages.sound()?;

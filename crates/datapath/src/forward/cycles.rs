@@ -11,8 +11,9 @@
 
 use std::time::Instant;
 
-use port::BATCH;
 use port::counters::Ticks;
+
+use crate::ports::batch::BATCH;
 
 /// Largest bill, in multiples of the recent cost of batches of its size.
 const OUTLIER: u64 = 16;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Ticks, Traffic};
-use port::{Batch, Cost, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
+use port::{DropReason, Offload, PortId};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
@@ -18,7 +18,11 @@ use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
 use crate::forward::reject::RejectBudget;
 use crate::forward::tap::Taps;
+use crate::ports::batch::{Batch, SHALLOW};
+use crate::ports::budget::Cost;
 use crate::ports::offload::{self, Fitter};
+use crate::ports::payload::{Outgoing, Payload};
+use crate::ports::port::Port;
 use flow_table::ExcludeSets;
 
 /// Ethernet header without tags, bytes.

@@ -18,11 +18,13 @@ use std::ops::Range;
 use flow_table::{FlowTable, Probe};
 use policy::Action;
 use policy::frame_class::is_ordinary;
-use port::{Alike, BATCH, Batch, DropReason, Frame, PortId};
+use port::{DropReason, PortId};
 use wire::FrameClass;
 use wire::flow::{FlowKey, PlainMask};
 use wire::packet::Parsed;
 
+use crate::ports::alike::Alike;
+use crate::ports::batch::{BATCH, Batch, Frame};
 use crate::ports::offload;
 
 /// Consecutive frames with one key.

@@ -20,10 +20,11 @@ mod tests;
 use std::sync::Arc;
 
 use channel::limits::{Limit, Limits, Rate};
-use port::{Budget, Cost, Share};
 use wire::MacAddr;
 
 use bucket::{Bucket, Grant, Nanos};
+
+use crate::ports::budget::{Budget, Cost, Share};
 
 /// Minimum wait of a sender, nanoseconds, so that there is a batch to send then; or half of the
 /// time in which the bucket fills, so that no tokens are lost.

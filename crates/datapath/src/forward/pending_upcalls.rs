@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use port::{BATCH, Offload, PortId};
+use port::{Offload, PortId};
 use wire::flow::{FlowKey, FlowMask};
 use wire::vlan::HeaderBuf;
+
+use crate::ports::batch::BATCH;
 
 /// Pending frames of one port at most.
 pub const FRAMES_PER_PORT: usize = 256;

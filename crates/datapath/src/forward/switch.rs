@@ -23,7 +23,7 @@ use channel::switching::SwitchFigures;
 use flow_table::{FlowTable, MAX_FLOWS};
 use policy::{Action, Program};
 use port::counters::{Counters, Ticks};
-use port::{BatchLimit, DropReason, Offload, Port, PortId};
+use port::{DropReason, Offload, PortId};
 
 use crate::forward::cycles::{self, BYTES_PER_LOAD, LastBatch, Meter};
 use crate::forward::fabric::{Fabric, NO_PAIR};
@@ -31,7 +31,9 @@ use crate::forward::flow_batch::Lookup;
 use crate::forward::mirror::Mirror;
 use crate::forward::pending_upcalls::PendingUpcalls;
 use crate::forward::tap::{Tap, TapPayload, TappedFrame};
+use crate::ports::batch::BatchLimit;
 use crate::ports::guest::{GuestFault, GuestPort};
+use crate::ports::port::Port;
 use apply::WorkQueue;
 pub(crate) use upcalls::RecentUpcalls;
 use upcalls::Throttle;

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use channel::capture::{Seen, Way, Writer};
 use filter::Filter;
 use policy::Program;
-use port::{DropReason, Offload, Payload, PortId};
+use port::{DropReason, Offload, PortId};
 use wire::{Parsed, SNAPSHOT};
 
 use self::clock::Clock;
 use crate::forward::mirror::{Mirror, MirrorCopy, MirroredFrame};
 use crate::ports::offload;
+use crate::ports::payload::Payload;
 
 /// Length of the longest copy of a frame.
 const MAX_COPY: usize = port::MAX_OUTGOING as usize;

@@ -14,14 +14,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use memory::GuestMemory;
+use port::DropReason;
 use port::counters::Traffic;
-use port::{Accepts, Batch, DropReason, Outgoing, Pieces, Port};
 use virtio::features::Features;
 
 use self::counts::Drops;
 use self::queue::PLAIN;
 pub use self::queue::{GuestFault, GuestQueue};
+use crate::ports::batch::{Batch, Pieces};
 use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
+use crate::ports::payload::Outgoing;
+use crate::ports::port::{Accepts, Port};
 use crate::ports::queue_lock::QueueLock;
 
 /// Port of a guest; see the module.

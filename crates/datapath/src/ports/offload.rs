@@ -8,11 +8,14 @@
 use memory::Segment;
 use policy::frame_class::parsed_extent;
 use port::counters::Traffic;
-use port::{DropReason, Gso, Offload, Outgoing, PartialChecksum, Payload, Port};
+use port::{DropReason, Gso, Offload, PartialChecksum};
 use wire::checksum::{Sum, complete_partial};
 use wire::packet::{L3, Parsed};
 use wire::segment::{GsoError, GsoKind, MAX_SEGMENTS, Segmenter};
 use wire::vlan::{CAP, HEADROOM};
+
+use crate::ports::payload::{Outgoing, Payload};
+use crate::ports::port::Port;
 
 /// Bytes summed at a time: guest memory is copied out before it is read.
 const SUM_CHUNK: usize = 2048;

@@ -1,10 +1,11 @@
 //! Frames served in batches are forwarded as if served one by one.
 
-use port::{Accepts, Offload};
+use port::Offload;
 use proptest::prelude::*;
 use testkit::packets::{Flow, ethernet, mac, tcp_super, udp, udp_partial, vlan_tagged};
 
 use super::bench::{BLUE, Bench, offload};
+use crate::ports::port::Accepts;
 
 /// Frame that a guest sends.
 #[derive(Clone, Debug)]

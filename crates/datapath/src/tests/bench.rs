@@ -14,15 +14,18 @@ use policy::acl::{Names, RuleId, Rules};
 use policy::port_security::{PortSecurity, PortSecurityTable};
 use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::counters::{Counters, Traffic};
-use port::loopback::LoopbackPort;
-use port::{Accepts, Batch, DropReason, Offload, Outgoing, Payload, Pieces, Port, PortId, REASONS};
+use port::{DropReason, Offload, PortId, REASONS};
 use testkit::net::NetHeader;
 use virtio::features::Features;
 use wire::MacAddr;
 
 use crate::forward::revalidator::{FlowSweep, Known};
 use crate::forward::switch::{Switch, UpcallSink};
+use crate::ports::batch::{Batch, Pieces};
 use crate::ports::guest::header;
+use crate::ports::loopback::LoopbackPort;
+use crate::ports::payload::{Outgoing, Payload};
+use crate::ports::port::{Accepts, Port};
 
 pub(super) const BLUE: SegmentId = SegmentId(1);
 pub(super) const RED: SegmentId = SegmentId(2);

@@ -1,12 +1,13 @@
 //! Legal virtio headers, specified a second time, and compared for every type, flag and feature.
 
-use port::{Accepts, DropReason, Gso, Offload, PartialChecksum};
+use port::{DropReason, Gso, Offload, PartialChecksum};
 use testkit::features as bits;
 use testkit::net::NetHeader;
 use virtio::features::Features;
 use wire::segment::GsoKind;
 
 use crate::ports::guest::header::{accepts, decode, encode};
+use crate::ports::port::Accepts;
 
 const HOST: [u64; 5] = [
     bits::CSUM,

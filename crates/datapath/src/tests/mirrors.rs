@@ -7,13 +7,14 @@ use channel::mirrors::Mirror as SwitchCommand;
 use filter::Filter;
 use policy::SegmentId;
 use port::counters::Traffic;
-use port::{Accepts, Offload, PortId};
+use port::{Offload, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp, vlan_tagged};
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED};
 use crate::forward::mirror::Mirror;
 use crate::forward::pending_upcalls::UPCALL_TIMEOUT_MS;
 use crate::forward::tap::Tap;
+use crate::ports::port::Accepts;
 
 /// Destination of all copies, in a segment of its own.
 const PROBE: u32 = 7;

@@ -1,9 +1,7 @@
 //! Offloads that a sender requests, at receivers with and without them.
 
 use memory::Segment;
-use port::decorate::Faulty;
-use port::loopback::LoopbackPort;
-use port::{Accepts, DropReason, Gso, Offload, Outgoing, PartialChecksum, Payload};
+use port::{DropReason, Gso, Offload, PartialChecksum};
 use proptest::prelude::*;
 use testkit::net::{NEEDS_CSUM, NetHeader};
 use testkit::packets::{
@@ -18,7 +16,11 @@ use wire::vlan::CAP;
 use wire::{EtherType, MacAddr, VlanTci};
 
 use super::bench::{BLUE, Bench, Move::*, offload};
+use crate::ports::loopback::LoopbackPort;
 use crate::ports::offload::{Delivered, Fitter, check};
+use crate::ports::payload::{Outgoing, Payload};
+use crate::ports::port::{Accepts, Port};
+use crate::tests::faulty::Faulty;
 
 fn checked(frame: &[u8], mut offload: Offload) -> Result<Offload, DropReason> {
     let headers = &frame[..frame.len().min(CAP)];
@@ -359,12 +361,7 @@ fn fragments_are_not_segmented() {
 }
 
 /// Delivers a frame whose payload has these segments.
-fn deliver(
-    port: &mut impl port::Port,
-    frame: &[u8],
-    offload: Offload,
-    lens: &[usize],
-) -> Delivered {
+fn deliver(port: &mut impl Port, frame: &[u8], offload: Offload, lens: &[usize]) -> Delivered {
     let offload = checked(frame, offload).expect("a legal offload");
     let (headers, mut rest) = frame.split_at(frame.len().min(CAP));
     let mut segments = Vec::new();

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use channel::records::{Answer, Upcall};
 use policy::{Action, Model, PortMode, Program, Segment, SegmentId};
 use port::counters::Counters;
-use port::loopback::LoopbackPort;
-use port::{Accepts, Batch, DropReason, Outgoing, Port, PortId};
+use port::{DropReason, PortId};
 use testkit::packets::{BROADCAST, Flow, mac, udp_super};
 
 use super::bench::{BLUE, Bench, offload};
 use crate::forward::switch::{Switch, UpcallSink};
+use crate::ports::batch::Batch;
+use crate::ports::loopback::LoopbackPort;
+use crate::ports::payload::Outgoing;
+use crate::ports::port::{Accepts, Port};
 
 /// Port that drops all frames behind the first ones.
 #[derive(Default)]

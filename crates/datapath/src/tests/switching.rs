@@ -2,9 +2,7 @@
 
 use channel::records::{Answer, Stale};
 use policy::Action;
-use port::decorate::Faulty;
-use port::null::NullPort;
-use port::{Accepts, DropReason, MAX_FRAME, PortId};
+use port::{DropReason, MAX_FRAME, PortId};
 use proptest::prelude::*;
 use testkit::net::NetHeader;
 use testkit::packets::{
@@ -14,6 +12,9 @@ use testkit::packets::{
 
 use super::bench::{BLUE, Bench, Move::*, PLAIN, RED, encoded};
 use crate::forward::pending_upcalls::{FRAMES_PER_PORT, UPCALL_TIMEOUT_MS};
+use crate::ports::port::Accepts;
+use crate::tests::faulty::Faulty;
+use crate::tests::null::NullPort;
 
 /// Returns a numbered frame from test guest `a` to test guest `b`.
 fn frame(a: u8, b: u8, n: u8) -> Vec<u8> {

@@ -24,9 +24,11 @@ mod tests;
 use std::time::Duration;
 
 use channel::keeping::ThreadSlot;
-use port::{BATCH, BatchLimit, Port, PortId};
+use port::PortId;
 
 use crate::forward::switch::{Switch, UpcallSink};
+use crate::ports::batch::{BATCH, BatchLimit};
+use crate::ports::port::Port;
 
 /// The weight of a port without a configured one.
 const WEIGHT: u16 = channel::switching::WEIGHT;

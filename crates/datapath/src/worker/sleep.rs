@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use channel::shared;
-use port::{Port, PortId};
+use port::PortId;
 
 use super::suppressed_kicks::{SuppressedPair, Trigger};
 use super::{
@@ -12,6 +12,7 @@ use super::{
     nanos,
 };
 use crate::ports::coalescing::Nanos;
+use crate::ports::port::Port;
 use crate::worker::poll::Next;
 
 /// Passes without a sleep after which a worker is regarded as busy.

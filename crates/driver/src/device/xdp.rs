@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use channel::driving::{BackEnd, DeviceSpec, XdpStart};
-use memory::Mapping;
+use mapping::Mapping;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::xdp::{

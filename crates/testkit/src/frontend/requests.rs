@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use memory::Mapping;
+use mapping::Mapping;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::{FrontEnd, FrontError, Message, request};

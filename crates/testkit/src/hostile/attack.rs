@@ -184,7 +184,7 @@ pub fn attack(args: impl Iterator<Item = String>, stop: &AtomicBool) -> io::Resu
     static TALLY: Tally = Tally::new();
     let job = AttackJob::read(args);
     let job = job.ok_or_else(|| io::Error::other("--attack: not called by this program"))?;
-    memory::survive_truncation()?;
+    mapping::survive_truncation()?;
     // A release build ends at a panic, wherever it is caught: the counts so far must be reported
     // before.
     std::panic::set_hook(Box::new(|_| {

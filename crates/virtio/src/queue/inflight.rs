@@ -18,7 +18,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use memory::{Amount, Mapping};
+use mapping::{Amount, Mapping};
 
 use super::{MAX_SIZE, QueueFault};
 

@@ -28,7 +28,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memory::{Mapping, MemoryError};
+use mapping::{Mapping, MappingError};
 
 use super::area::alive;
 use super::event::Cursor;
@@ -57,7 +57,7 @@ impl JournalRegion {
     ///
     /// # Errors
     /// No queues, or a file that is too short or none of memory.
-    pub fn map(fd: &OwnedFd, queues: u16) -> Result<Self, MemoryError> {
+    pub fn map(fd: &OwnedFd, queues: u16) -> Result<Self, MappingError> {
         let mapping = Mapping::shared(fd, Self::size(queues), 0)?;
         Ok(Self { mapping })
     }

@@ -4,8 +4,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::Extent;
-
 use super::backend::Backend;
 use super::fault::Refusal;
 use super::message::InflightDesc;
@@ -115,11 +113,8 @@ pub(super) fn map(
     // Bytes behind the last queue are unused; the size that the front end gives is not mapped
     // blindly.
     let before = session.inflight.as_ref().map(|area| area.region.amount());
-    let mapping = Extent::check(fd, needed, desc.offset).and_then(|extent| {
-        let quota = &session.quota;
-        quota.admit(extent.amount(), before.unwrap_or_default())?;
-        extent.map(fd, Some(quota))
-    });
+    let quota = &session.quota;
+    let mapping = quota.map(fd, needed, desc.offset, before.unwrap_or_default());
     let region = InflightRegion::over(mapping.map_err(|e| e.to_string())?);
     session.inflight = Some(InflightArea {
         region: Arc::new(region),

@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::{Amount, DirtyLog, Extent, GuestMemory, LOG_PAGE, MAX_REGIONS, Planned, Region};
+use mapping::Amount;
+use memory::{DirtyLog, GuestMemory, LOG_PAGE, MAX_REGIONS, Planned, Region};
 
 use super::backend::Backend;
 use super::fault::{Fault, Refusal};
@@ -55,7 +56,7 @@ pub(super) struct LogFile {
 
 impl Session {
     /// Returns whether the VMM truncated a part of the memory that it shares; see
-    /// [`memory::survive_truncation`].
+    /// [`mapping::survive_truncation`].
     #[must_use]
     pub fn memory_is_lost(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.is_lost())
@@ -158,11 +159,8 @@ impl Session {
             return Err(format!("{size} bytes, at most {MAX_LOG} are needed"));
         }
         let before = self.log.as_ref().map(|log| log.amount());
-        let mapped = Extent::check(fd, desc.size, desc.offset).and_then(|extent| {
-            self.quota
-                .admit(extent.amount(), before.unwrap_or_default())?;
-            extent.map(fd, Some(&self.quota))
-        });
+        let before = before.unwrap_or_default();
+        let mapped = self.quota.map(fd, desc.size, desc.offset, before);
         mapped.map(DirtyLog::over).map_err(|e| e.to_string())
     }
 

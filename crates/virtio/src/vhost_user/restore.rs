@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use memory::{Amount, MAX_REGIONS};
+use mapping::Amount;
+use memory::MAX_REGIONS;
 
 use super::backend::{Backend, Offer};
 use super::channel::BackendChannel;

@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::{DirtyLog, GuestMemory, Quota};
+use mapping::Quota;
+use memory::{DirtyLog, GuestMemory};
 
 use super::backend::{Backend, Offer};
 use super::channel::BackendChannel;

@@ -2,12 +2,15 @@
 
 use channel::capture::Way;
 use policy::Action;
-use port::{Batch, DropReason, Outgoing, Port, PortId};
+use port::{DropReason, PortId};
 use wire::vlan::HeaderBuf;
 
 use super::{Fabric, FrameInTransit, strip_tag};
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::tap::{TapPayload, TappedFrame, Taps};
+use crate::ports::batch::Batch;
+use crate::ports::payload::Outgoing;
+use crate::ports::port::Port;
 use flow_table::ExcludeSets;
 
 impl<P: Port> Fabric<P> {

@@ -1,11 +1,11 @@
 //! Buckets compared with an exact oracle, in simulated time.
 
 use channel::limits::{Limit, Limits, Rate};
-use port::{Cost, Share};
 use proptest::prelude::*;
 
 use super::bucket::Bucket;
 use super::{Limiter, PortLimits};
+use crate::ports::budget::{Cost, Share};
 
 const SECOND: u128 = 1_000_000_000;
 

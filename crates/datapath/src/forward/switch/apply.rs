@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use channel::records::{Answer, Stale, key_from_words, mask_from_words};
 use flow_table::{CHANGE, Effort, Origin, Progress, SEEK};
 use policy::{Action, Excluded, Outdated, PortId, Program, SegmentId};
-use port::{DropReason, Payload, Port};
+use port::DropReason;
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 use wire::vlan::CAP;
@@ -18,6 +18,8 @@ use crate::forward::fabric::FrameInTransit;
 use crate::forward::pending_upcalls::PendingFrame;
 use crate::forward::revalidator::{Finished, FlowSweep, Revalidator};
 use crate::ports::crash_record;
+use crate::ports::payload::Payload;
+use crate::ports::port::Port;
 
 /// Backpressure after flows were removed because of a new program, milliseconds; see
 /// [`Switch::enable_backpressure`].

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use channel::capture::Way;
 use channel::limits::Limits;
 use channel::records::Upcall;
-use port::{DropReason, Port, PortId};
+use port::{DropReason, PortId};
 use wire::flow::FlowKey;
 use wire::vlan::HeaderBuf;
 
@@ -16,6 +16,7 @@ use crate::forward::pending_upcalls::{Admission, PendingFrame, PendingUpcall};
 use crate::forward::revalidator::FLOW_IDLE_MS;
 use crate::forward::tap::{TapPayload, TappedFrame};
 use crate::ports::coalescing::Nanos;
+use crate::ports::port::Port;
 
 /// Flows that one sweep visits, so that frames do not wait for it.
 const FLOWS_PER_SWEEP: usize = 1024;

@@ -22,14 +22,16 @@ use memory::copy::{
 };
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
-use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload, Outgoing, Piece, Whole};
+use port::{DropReason, MAX_FRAME, Offload};
 use virtio::features::Features;
 use virtio::net;
 use virtio::queue::{Chain, Fill, Limit, Queue, QueueFault, Taken};
 
 use super::header::{self, Words};
 use super::kicks::Kicks;
+use crate::ports::batch::{BATCH, Batch, Piece, Whole};
 use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
+use crate::ports::payload::Outgoing;
 use crate::ports::watchdog::Doorbells;
 
 /// Length of an Ethernet header, the minimum of a frame.
@@ -164,7 +166,7 @@ impl GuestQueue {
         self.used || self.fault.is_some() || self.queue.has_available()
     }
 
-    /// Returns whether the queue is masked, see [`port::Port::is_masked`].
+    /// Returns whether the queue is masked, see `Port::is_masked`.
     pub(super) fn is_masked(&mut self) -> bool {
         let queue = &self.queue;
         self.congestion.masks(|| queue.has_available())

@@ -6,13 +6,16 @@ use channel::records::{Answer, Upcall};
 use memory::Segment;
 use policy::{Action, DECISION_MASK};
 use port::counters::Counters;
-use port::{Accepts, Batch, DropReason, Offload, Outgoing};
+use port::{DropReason, Offload};
 use proptest::prelude::*;
 use testkit::packets::{Flow, udp};
 use wire::flow::FlowKey;
 use wire::packet::Parsed;
 
 use super::*;
+use crate::ports::batch::Batch;
+use crate::ports::payload::Outgoing;
+use crate::ports::port::Accepts;
 
 /// The traffic of a port, for the accounts alone.
 #[derive(Clone, Debug)]

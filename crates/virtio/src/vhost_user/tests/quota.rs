@@ -62,7 +62,7 @@ fn memory_is_replaced_by_as_much_as_may_be() {
         assert_eq!(rig.session.quota.in_use().bytes, 4 * TIB);
     }
     rig.session.close(&mut rig.backend);
-    assert_eq!(rig.session.quota.in_use(), memory::Amount::default());
+    assert_eq!(rig.session.quota.in_use(), mapping::Amount::default());
 }
 
 #[test]

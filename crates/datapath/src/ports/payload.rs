@@ -2,8 +2,7 @@
 
 use memory::Segment;
 use memory::copy::Cursor;
-
-use crate::Offload;
+use port::Offload;
 
 #[cfg(test)]
 mod tests;

@@ -55,6 +55,7 @@ impl Entry {
         table::enter(&SLOTS, place).map(Self)
     }
 
+    #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         SLOTS[self.0].lost.load(Ordering::Acquire)
     }

@@ -1,12 +1,16 @@
 //! A port that discards everything and sends nothing: the switch's cost without a receiver.
 
-use crate::{Accepts, Batch, DropReason, Outgoing, Port};
+use port::DropReason;
+
+use crate::ports::batch::Batch;
+use crate::ports::payload::Outgoing;
+use crate::ports::port::{Accepts, Port};
 
 /// Port that discards everything.
 #[derive(Debug, Default)]
-pub struct NullPort {
+pub(super) struct NullPort {
     /// Number of discarded frames.
-    pub swallowed: u64,
+    pub(super) swallowed: u64,
 }
 
 impl Port for NullPort {

@@ -1,8 +1,7 @@
 //! Budget of a sender: a part of its ready frames is taken, and the rest stays in its ring.
 
+use port::Offload;
 use wire::packet::Parsed;
-
-use crate::Offload;
 
 /// Cost of a frame on the wire: a segmentation-offload frame costs as much as the frames that it
 /// becomes, each with headers of its own.
@@ -125,7 +124,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Gso, PartialChecksum};
+    use port::{Gso, PartialChecksum};
     use wire::segment::GsoKind;
 
     fn tso(size: u16) -> Offload {

@@ -2,7 +2,7 @@
 
 use wire::flow::{PLAIN_HEAD, PlainHead, PlainMask};
 
-use crate::Frame;
+use super::batch::Frame;
 
 /// Bits that all of them share; see [`PlainHead`].
 #[derive(Clone, Copy, Debug)]

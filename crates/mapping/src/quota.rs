@@ -9,10 +9,11 @@
 //! large one fits on a usual host, and however many ports take all they can, something is left for
 //! the next.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::MemoryError;
+use crate::{Extent, Mapping, MappingError};
 
 /// Number of ports that have a part of their own.
 pub const PORTS: u64 = 1024;
@@ -148,16 +149,32 @@ impl Quota {
         })
     }
 
+    /// Maps `size` bytes of `fd` from `offset` in place of `less`, which is held until then.
+    ///
+    /// # Errors
+    /// Those of [`Extent::check`], [`Quota::admit`] and [`Extent::map`].
+    pub fn map(
+        self: &Arc<Self>,
+        fd: &OwnedFd,
+        size: u64,
+        offset: u64,
+        less: Amount,
+    ) -> Result<Mapping, MappingError> {
+        let extent = Extent::check(fd, size, offset)?;
+        self.admit(extent.amount(), less)?;
+        extent.map(fd, Some(self))
+    }
+
     /// Returns whether `more` may be mapped in place of `less`, which is held until then. To be
     /// called before anything is mapped.
     ///
     /// # Errors
-    /// [`MemoryError::TooMuch`], [`MemoryError::NoShare`].
-    pub fn admit(&self, more: Amount, less: Amount) -> Result<(), MemoryError> {
+    /// [`MappingError::TooMuch`], [`MappingError::NoShare`].
+    pub fn admit(&self, more: Amount, less: Amount) -> Result<(), MappingError> {
         let held = *self.held();
         let desired = held.plus(more).minus(less);
         if desired.bytes > BYTES_RULE.most || desired.mappings > MAPPINGS_RULE.most {
-            return Err(MemoryError::TooMuch);
+            return Err(MappingError::TooMuch);
         }
         let fits = |rule: Rule, desired, held, all: &AtomicU64| {
             let others = all.load(Ordering::Relaxed).wrapping_sub(rule.beyond(held));
@@ -169,7 +186,7 @@ impl Quota {
         if both {
             Ok(())
         } else {
-            Err(MemoryError::NoShare)
+            Err(MappingError::NoShare)
         }
     }
 
@@ -241,7 +258,7 @@ mod tests {
         let quota = &ports()[0];
         assert!(quota.admit(bytes(MAX_BYTES), NOTHING).is_ok());
         let refused = quota.admit(bytes(MAX_BYTES + 1), NOTHING);
-        assert!(matches!(refused, Err(MemoryError::TooMuch)));
+        assert!(matches!(refused, Err(MappingError::TooMuch)));
         quota.take(bytes(3 << 40));
         assert!(quota.admit(bytes(3 << 40), NOTHING).is_err());
         // In place of the present one, which goes when the new one is mapped.

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use memory::Segment;
 use memory::copy::{Cursor, Shared, copy_bytes};
+use port::counters::Traffic;
+use port::{DropReason, Offload, REASONS};
 use wire::flow::{FlowKey, PLAIN_HEAD};
 use wire::vlan::{CAP, HeaderBuf};
 
-use crate::budget::{Budget, Cost};
-use crate::counters::Traffic;
-use crate::payload::Payload;
-use crate::{DropReason, Offload, REASONS};
+use super::budget::{Budget, Cost};
+use super::payload::Payload;
 
 /// Most frames in a batch.
 pub const BATCH: usize = 64;
@@ -35,11 +35,6 @@ impl BatchLimit {
 /// Bytes of a frame's private head at first: one line, copied in registers, with all fields that
 /// almost every frame needs. [`Batch::deepen`] copies more. Frames with offloads have all at once.
 pub const SHALLOW: usize = 64;
-
-/// The longest frame: an IP packet of 65535 bytes with Ethernet header and one tag.
-pub const MAX_FRAME: u32 = 65_535 + 14 + 4;
-/// The longest outgoing frame: the longest frame without a tag, with the tag of its receiver.
-pub const MAX_OUTGOING: u32 = MAX_FRAME + 4;
 
 /// A frame that leaves as it came in, in two pieces: no change, no offload.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 
 use memory::Segment;
+use port::{DropReason, MAX_FRAME, Offload};
 
-use crate::{Accepts, BATCH, Batch, DropReason, MAX_FRAME, Offload, Outgoing, Port};
+use super::batch::{BATCH, Batch};
+use super::payload::Outgoing;
+use super::port::{Accepts, Port};
 
 /// Most frames that are held.
 const DEPTH: usize = 1024;

@@ -1,10 +1,15 @@
-//! Ports around ports: [`Faulty`] loses frames on purpose.
+//! A port around another that loses frames on purpose.
 
-use crate::{Accepts, Batch, DropReason, Outgoing, Port};
+use port::{DropReason, Offload};
+
+use crate::ports::batch::Batch;
+use crate::ports::loopback::LoopbackPort;
+use crate::ports::payload::{Outgoing, Payload};
+use crate::ports::port::{Accepts, Port};
 
 /// Drops every `nth` frame that the inner port should get.
 #[derive(Debug)]
-pub struct Faulty<P> {
+pub(super) struct Faulty<P> {
     inner: P,
     nth: u64,
     seen: u64,
@@ -12,7 +17,7 @@ pub struct Faulty<P> {
 
 impl<P: Port> Faulty<P> {
     /// Wraps `inner`; an `nth` of 0 drops nothing, 1 everything.
-    pub fn new(inner: P, nth: u64) -> Self {
+    pub(super) fn new(inner: P, nth: u64) -> Self {
         Self {
             inner,
             nth,
@@ -21,7 +26,7 @@ impl<P: Port> Faulty<P> {
     }
 
     /// Returns the inner port.
-    pub fn into_inner(self) -> P {
+    pub(super) fn into_inner(self) -> P {
         self.inner
     }
 }
@@ -78,4 +83,20 @@ impl<P: Port> Port for Faulty<P> {
     fn arm(&mut self, pair: u16, on: bool) -> bool {
         self.inner.arm(pair, on)
     }
+}
+
+#[test]
+fn a_faulty_port_loses_every_nth_frame() {
+    let mut port = Faulty::new(LoopbackPort::new(false), 3);
+    let bytes: Vec<u8> = (0..60).collect();
+    let out = Outgoing {
+        headers: &bytes,
+        payload: &Payload::empty(),
+        offload: Offload::default(),
+    };
+    let lost = (0..9)
+        .filter(|_| port.deliver(0, &out) == Err(DropReason::FaultInjected))
+        .count();
+    assert_eq!(lost, 3);
+    assert_eq!(port.into_inner().delivered.len(), 6);
 }

@@ -1,5 +1,6 @@
 //! Files that are cut off, that have no page, and mappings that the system does not undo.
 
+use std::os::fd::OwnedFd;
 use std::process::Command;
 
 use rustix::fs::MemfdFlags;
@@ -9,6 +10,12 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
+
+fn memfd(len: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, len).unwrap();
+    fd
+}
 
 /// A file of huge pages, none of which need exist.
 fn huge(name: &str, size: MemfdFlags, len: u64) -> Option<OwnedFd> {
@@ -25,12 +32,12 @@ fn mapped(name: &str) -> usize {
     maps.lines().filter(|line| line.contains(name)).count()
 }
 
-/// Writes to a region, and reads that back.
-fn touch(region: &Region, offset: usize) {
-    // SAFETY: callers name an offset in the region; the handler puts memory there where there is
+/// Writes to a mapping, and reads that back.
+fn touch(mapping: &Mapping, offset: usize) {
+    // SAFETY: callers name an offset in the mapping; the handler puts memory there where there is
     // none.
     let byte = unsafe {
-        let at = region.as_ptr().add(offset);
+        let at = mapping.as_ptr().add(offset);
         at.write_volatile(7);
         at.read_volatile()
     };
@@ -40,11 +47,11 @@ fn touch(region: &Region, offset: usize) {
 /// Runs a test of this file again, in a process of its own, whose whole address space and limits it
 /// may spoil.
 fn alone(name: &str, test: fn()) {
-    const CHILD: &str = "LASTHOP_MEMORY_TEST";
+    const CHILD: &str = "LASTHOP_MAPPING_TEST";
     if std::env::var_os(CHILD).is_some() {
         return test();
     }
-    let name = format!("tests::lost::{name}");
+    let name = format!("tests::{name}");
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &name, "--nocapture"])
         .env(CHILD, "1")
@@ -59,31 +66,10 @@ fn limit(resource: Resource, to: u64) {
     setrlimit(resource, Rlimit { current, maximum }).unwrap();
 }
 
+/// The system maps, unmaps and replaces whole huge pages only: 4096 bytes of one are mapped as one
+/// (firecracker#6043).
 #[test]
-fn memory_that_is_cut_off_becomes_dummy_pages_and_says_so() {
-    survive_truncation().unwrap();
-    let fd = memfd(0x3000);
-    let dup = fd.try_clone().unwrap();
-    let region = Arc::new(Region::map(fd, 0, 0x3000, 0, 0).unwrap());
-    let other = Arc::new(Region::map(memfd(0x1000), 0x3000, 0x1000, 0x3000, 0).unwrap());
-    let m = GuestMemory::new(vec![region.clone(), other.clone()], None).unwrap();
-    let before = lost_mappings();
-    assert!(!m.is_lost());
-    rustix::fs::ftruncate(&dup, 0).unwrap();
-    // SAFETY: the address is inside the region; the handler puts memory there again.
-    let byte = unsafe {
-        region.as_ptr().add(0x2fff).write_volatile(7);
-        region.as_ptr().add(0x2fff).read_volatile()
-    };
-    assert_eq!(byte, 7, "a dummy page is there");
-    assert!(m.is_lost() && region.is_lost() && !other.is_lost());
-    assert!(lost_mappings() > before);
-}
-
-/// The system maps, unmaps and replaces whole huge pages only: a region of 4096 bytes of one is
-/// mapped as one (firecracker#6043).
-#[test]
-fn a_region_of_huge_pages_is_unmapped_whatever_its_length() {
+fn a_piece_of_huge_pages_is_unmapped_whatever_its_length() {
     let name = "lasthop-unmapped";
     let Some(fd) = huge(name, MemfdFlags::HUGE_2MB, 4 * MIB) else {
         return;
@@ -96,9 +82,8 @@ fn a_region_of_huge_pages_is_unmapped_whatever_its_length() {
             (4096, 4096),
             (8192, 2 * MIB - 4096),
         ] {
-            let fd = fd.try_clone().unwrap();
-            let region = Region::map(fd, 0, size, 0, offset).unwrap();
-            assert_eq!((region.size(), mapped(name)), (size, before + 1));
+            let piece = Mapping::shared(&fd, size, offset).unwrap();
+            assert_eq!((piece.len() as u64, mapped(name)), (size, before + 1));
         }
         assert_eq!(mapped(name), before);
     }
@@ -112,16 +97,15 @@ fn huge_pages_that_do_not_exist_become_dummy_pages() {
         let Some(fd) = huge(&name, size, 2 * page) else {
             continue;
         };
-        let cut = fd.try_clone().unwrap();
-        let region = Region::map(fd, 0, page + 4096, 0, 0).unwrap();
+        let piece = Mapping::shared(&fd, page + 4096, 0).unwrap();
         // Where the host has pages, these are gone as well then.
-        rustix::fs::ftruncate(&cut, 0).unwrap();
+        rustix::fs::ftruncate(&fd, 0).unwrap();
         let before = lost_mappings();
         for offset in [4095, page + 4095, page - 1] {
-            touch(&region, offset as usize);
+            touch(&piece, offset as usize);
         }
-        assert!(region.is_lost() && lost_mappings() > before);
-        drop(region);
+        assert!(piece.is_lost() && lost_mappings() > before);
+        drop(piece);
         assert_eq!(mapped(&name), 0);
     }
 }
@@ -129,52 +113,50 @@ fn huge_pages_that_do_not_exist_become_dummy_pages() {
 /// Private memory is limited here as where the host does not overcommit (`vm.overcommit_memory=2`):
 /// a large piece of it is refused as a whole.
 #[test]
-fn a_large_region_that_is_lost_needs_no_private_memory() {
+fn a_large_mapping_that_is_lost_needs_no_private_memory() {
     alone(
-        "a_large_region_that_is_lost_needs_no_private_memory",
+        "a_large_mapping_that_is_lost_needs_no_private_memory",
         || {
             survive_truncation().unwrap();
-            let regions = lost_regions();
+            let all = lost();
             // Not 0, which the kernel takes for no limit (for Valgrind).
             limit(Resource::Data, 1);
-            for region in &regions {
-                touch(region, region.size() as usize - 1);
-                touch(region, 0);
+            for mapping in &all {
+                touch(mapping, mapping.len() - 1);
+                touch(mapping, 0);
             }
-            assert!(regions.iter().all(Region::is_lost));
+            assert!(all.iter().all(Mapping::is_lost));
         },
     );
 }
 
 /// No file for dummy pages can be made where no descriptor is left.
 #[test]
-fn a_region_that_is_lost_needs_no_descriptor() {
-    alone("a_region_that_is_lost_needs_no_descriptor", || {
+fn a_mapping_that_is_lost_needs_no_descriptor() {
+    alone("a_mapping_that_is_lost_needs_no_descriptor", || {
         survive_truncation().unwrap();
-        let regions = lost_regions();
+        let all = lost();
         limit(Resource::Nofile, 0);
-        for region in &regions {
-            for offset in (0..region.size()).step_by(region.size() as usize / 4) {
-                touch(region, offset as usize);
+        for mapping in &all {
+            for offset in (0..mapping.len()).step_by(mapping.len() / 4) {
+                touch(mapping, offset);
             }
         }
-        assert!(regions.iter().all(Region::is_lost));
+        assert!(all.iter().all(Mapping::is_lost));
     });
 }
 
-/// Regions with nothing behind them: a terabyte of small pages, and huge ones.
-fn lost_regions() -> Vec<Region> {
+/// Mappings with nothing behind them: a terabyte of small pages, and huge ones.
+fn lost() -> Vec<Mapping> {
     let large = memfd(1 << 40);
-    let copy = large.try_clone().unwrap();
-    let mut all = vec![Region::map(large, 0, 1 << 40, 0, 0).unwrap()];
-    rustix::fs::ftruncate(&copy, 0).unwrap();
+    let mut all = vec![Mapping::shared(&large, 1 << 40, 0).unwrap()];
+    rustix::fs::ftruncate(&large, 0).unwrap();
     for (size, page) in [(MemfdFlags::HUGE_2MB, 2 * MIB), (MemfdFlags::HUGE_1GB, GIB)] {
         let Some(fd) = huge("lasthop-lost", size, 4 * page) else {
             continue;
         };
-        let copy = fd.try_clone().unwrap();
-        all.push(Region::map(fd, 0, 4 * page, 0, 0).unwrap());
-        rustix::fs::ftruncate(&copy, 0).unwrap();
+        all.push(Mapping::shared(&fd, 4 * page, 0).unwrap());
+        rustix::fs::ftruncate(&fd, 0).unwrap();
     }
     all
 }
@@ -188,8 +170,7 @@ fn memory_that_cannot_be_unmapped_counts_permanently() {
         let fd = memfd(3 * GIB);
         // From above to below, as the system places them: neighbours in the file are neighbours
         // here.
-        let plan = |at| Planned::check(&fd, at, GIB, at, at).unwrap();
-        let map = |at| plan(at).map(&fd, Some(&quota)).unwrap();
+        let map = |at| quota.map(&fd, GIB, at, Amount::default()).unwrap();
         let (above, middle, below) = (map(2 * GIB), map(GIB), map(0));
         assert_eq!(
             below.as_ptr().wrapping_add(2 * GIB as usize),
@@ -222,16 +203,21 @@ fn memory_that_cannot_be_unmapped_counts_permanently() {
 }
 
 #[test]
-fn regions_are_made_of_pages() {
-    let odd = [
-        (0, 4095, 0, 0, "size 0xfff"),
-        (1, 4096, 0, 0, "guest address 0x1"),
-        (0, 4096, 8, 0, "user address 0x8"),
-        (0, 4096, 0, 2048, "mmap offset 0x800"),
-    ];
-    for (gpa, size, uva, offset, what) in odd {
-        let refused = Region::map(memfd(0x4000), gpa, size, uva, offset).unwrap_err();
-        let reason = format!("memory region with {what}, which is no multiple of 4096");
-        assert_eq!(refused.to_string(), reason);
+fn cve_2020_10722_size_and_offset_cannot_overflow() {
+    let refused = |size, offset| Mapping::shared(&memfd(0x3000), size, offset).unwrap_err();
+    assert!(matches!(refused(0, 0), MappingError::Empty));
+    for (size, offset) in [(0x1000, u64::MAX - 0x800), (u64::MAX, 1)] {
+        assert!(matches!(refused(size, offset), MappingError::Wraps { .. }));
     }
+    for (size, offset) in [(0x4000, 0), (0x2000, 0x2000)] {
+        let refused = refused(size, offset);
+        assert!(matches!(refused, MappingError::FileTooShort { .. }));
+    }
+}
+
+#[test]
+fn a_file_that_is_not_in_memory_is_refused() {
+    let fd = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let refused = Mapping::shared(&fd, 0x1000, 0);
+    assert!(matches!(refused, Err(MappingError::NotMemory)));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::sigbus::{Entry, Place};
-use crate::{Amount, MemoryError, Quota};
+use crate::{Amount, MappingError, Quota};
 
 /// A piece of a file that was checked, and not mapped yet.
 ///
@@ -33,11 +33,11 @@ impl Extent {
     ///
     /// # Errors
     /// An empty or wrapping range, or a file that is not in memory or ends before the range.
-    pub fn check(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
+    pub fn check(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MappingError> {
         if size == 0 {
-            return Err(MemoryError::Empty);
+            return Err(MappingError::Empty);
         }
-        let wraps = MemoryError::Wraps {
+        let wraps = MappingError::Wraps {
             start: offset,
             size,
         };
@@ -46,10 +46,10 @@ impl Extent {
         };
         // Only memfd, tmpfs and hugetlbfs support seals. Any other file may wait for a disk, a
         // network or a hostile FUSE daemon at every access, even when its length is requested.
-        rustix::fs::fcntl_get_seals(fd).map_err(|_| MemoryError::NotMemory)?;
+        rustix::fs::fcntl_get_seals(fd).map_err(|_| MappingError::NotMemory)?;
         let (len, block) = length_and_block(fd)?;
         if len < needed {
-            return Err(MemoryError::FileTooShort { needed, len });
+            return Err(MappingError::FileTooShort { needed, len });
         }
         let start = offset / block * block;
         let end = needed.checked_next_multiple_of(block);
@@ -79,7 +79,7 @@ impl Extent {
     ///
     /// # Errors
     /// The error of the system call.
-    pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Mapping, MemoryError> {
+    pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Mapping, MappingError> {
         // SAFETY: a new mapping at an address of the kernel's choice aliases no other memory of the
         // process.
         let base = unsafe {
@@ -92,9 +92,9 @@ impl Extent {
                 self.start,
             )
         }
-        .map_err(|e| MemoryError::Map(e.into()))?;
+        .map_err(|e| MappingError::Map(e.into()))?;
         let mut mapping = Mapping {
-            base: NonNull::new(base.cast()).ok_or(MemoryError::Empty)?,
+            base: NonNull::new(base.cast()).ok_or(MappingError::Empty)?,
             mapped: self.mapped,
             skip: self.skip,
             len: self.len,
@@ -109,7 +109,7 @@ impl Extent {
             len: self.mapped,
             block: self.block,
         };
-        let entry = Entry::new(place).ok_or(MemoryError::TooManyMappings)?;
+        let entry = Entry::new(place).ok_or(MappingError::TooManyMappings)?;
         mapping.kind = Kind::File(Some(entry));
         Ok(mapping)
     }
@@ -150,7 +150,7 @@ impl Mapping {
     ///
     /// # Errors
     /// Those of [`Extent::check`] and [`Extent::map`].
-    pub fn shared(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
+    pub fn shared(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MappingError> {
         Extent::check(fd, size, offset)?.map(fd, None)
     }
 
@@ -177,13 +177,16 @@ impl Mapping {
     }
 
     /// Returns the first byte.
+    #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr().wrapping_add(self.skip)
     }
 
     /// Length in bytes.
+    #[inline]
     #[must_use]
+    #[allow(clippy::len_without_is_empty)] // an empty mapping cannot be created
     pub fn len(&self) -> usize {
         self.len
     }
@@ -199,15 +202,10 @@ impl Mapping {
 
     /// Returns whether the file was truncated under the mapping, which now shows dummy pages; see
     /// [`survive_truncation`](crate::survive_truncation).
+    #[inline]
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(&self.kind, Kind::File(Some(entry)) if entry.is_lost())
-    }
-
-    /// Returns `false`: an empty mapping cannot be created.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -235,8 +233,8 @@ impl Drop for Mapping {
 
 /// Returns the length of the file, and of the blocks that it consists of: huge pages on hugetlbfs,
 /// which alone insists on them. Both are reported alike by hugetlbfs, tmpfs and memfd.
-fn length_and_block(fd: &OwnedFd) -> Result<(u64, u64), MemoryError> {
-    let stat = rustix::fs::fstat(fd).map_err(|e| MemoryError::Map(e.into()))?;
+fn length_and_block(fd: &OwnedFd) -> Result<(u64, u64), MappingError> {
+    let stat = rustix::fs::fstat(fd).map_err(|e| MappingError::Map(e.into()))?;
     let len = u64::try_from(stat.st_size).unwrap_or(0);
     let page = rustix::param::page_size() as u64;
     let block = u64::try_from(stat.st_blksize).unwrap_or(0);
