@@ -98,25 +98,15 @@ impl Difference {
     }
 }
 
-/// Returns whether the change closes the connection of a port's guest or driver.
+/// Returns whether the change closes the connection of a port's guest or driver: everything else is
+/// changed while it is connected.
 fn disconnects(old: &PortSpec, new: &PortSpec) -> bool {
-    let fixed = |port: &PortSpec| PortSpec {
-        admin_state: api::v1::AdminState::Up,
-        segment: None,
-        trunk: None,
-        mac: None,
-        mtu: None,
-        weight: 0,
-        vcpu_threads: None,
-        user: None,
-        group: None,
-        mode: None,
-        peer_user: None,
-        port_security: api::v1::PortSecuritySpec::default(),
-        limits: api::v1::LimitsSpec::default(),
-        ..port.clone()
+    let socket = |port: &PortSpec| (port.kind, port.socket.clone(), port.role, port.queues);
+    let interface = |port: &PortSpec| {
+        let (name, namespace) = (port.interface.clone(), port.netns.clone());
+        (port.driver, name, namespace, port.address.clone())
     };
-    fixed(old) != fixed(new)
+    socket(old) != socket(new) || interface(old) != interface(new)
 }
 
 /// Appends the steps for named objects: removed, changed, added.
@@ -280,6 +270,8 @@ mod tests {
     fn another_socket_costs_the_guest_its_connection() {
         let socket = steps(|s| s.ports[0].socket = "other.sock".to_owned());
         assert!(socket[0].disconnects);
+        let described = steps(|s| s.ports[0].description = "web server".to_owned());
+        assert!(!described[0].disconnects);
         let segment = steps(|s| s.ports[0].weight = 7);
         assert!(!segment[0].disconnects);
     }
