@@ -10,11 +10,11 @@ use datapath::ports::payload::{Outgoing, Payload};
 use datapath::ports::port::Accepts;
 use memory::Segment;
 use port::Offload;
-use virtio::features::Features;
-use virtio::net::NetHeader;
 use wire::flow::FlowKey;
 use wire::packet::{L3, Parsed};
 use wire::segment::Segmenter;
+use wire::virtio::features::Features;
+use wire::virtio::net::NetHeader;
 use wire::{FrameClass, SNAPSHOT};
 
 use crate::wire_segment::{check_frame, fit};

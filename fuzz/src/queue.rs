@@ -11,10 +11,10 @@ use mapping::Mapping;
 use memory::Segment;
 use memory::copy::Cursor;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use virtio::features::Features;
 use virtio::queue::{
     Chain, Inflight, InflightRegion, MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, Queue, QueueFault,
 };
+use wire::virtio::features::Features;
 
 use crate::guest::{DATA, DATA_LEN, Guest, RINGS, TABLES, TABLES_LEN};
 

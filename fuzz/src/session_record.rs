@@ -12,9 +12,10 @@ use channel::keeping::ConnectionRecord;
 use memory::GuestMemory;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::MemfdFlags;
-use virtio::features::Features;
 use virtio::queue::{Journal, JournalRegion, Layout, Queue};
-use virtio::vhost_user::{Backend, Message, Offer, ProtocolFeatures, QueueSetup, Session, code};
+use virtio::vhost_user::{Backend, Message, Offer, QueueSetup, Session};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::{ProtocolFeatures, code};
 
 use crate::vhost_user::data_path::DataPath;
 

@@ -16,13 +16,12 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
 };
-use virtio::features::Features;
-use virtio::vhost_user::{
-    Connection, HEADER_LEN, Header, MAX_FDS, Message, Offer, ProtocolFeatures, Session,
-};
+use virtio::vhost_user::{Connection, MAX_FDS, Message, Offer, Session};
+use wire::virtio::features::Features;
 
 use data_path::DataPath;
 use steps::{Kind, MEM, Step, pair};
+use wire::virtio::vhost_user::{HEADER_LEN, Header, ProtocolFeatures};
 
 struct Rig {
     session: Session,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use channel::driving::{BackEnd, Refused};
 use rustix::io::Errno;
-use virtio::net;
+use wire::virtio::net;
 
 pub(crate) use packet::Packets;
 pub(crate) use tap::Tap;

@@ -14,20 +14,15 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::net::SendFlags;
-use virtio::features::Features;
-use virtio::vhost_user::{HEADER_LEN, Header, ProtocolFeatures, code};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::{
+    FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, ProtocolFeatures, VERSION, VERSION_MASK, code,
+};
 
 use crate::region::{QueuePlace, Region};
 
 /// Acknowledgements that may wait; a socket's buffer has room for many more.
 const IN_FLIGHT: usize = 64;
-/// "Version" and "reply" of a header's flags.
-const FLAGS_MASK: u32 = 3 | 4;
-const VERSION: u32 = 1;
-const REPLY: u32 = VERSION | 4;
-const NEED_REPLY: u32 = 8;
-/// `VHOST_USER_F_PROTOCOL_FEATURES`.
-const PROTOCOL_FEATURES: u64 = 1 << 30;
 
 /// One queue as the switch is to have it.
 #[derive(Debug)]
@@ -74,7 +69,7 @@ impl Front {
     /// The switch lacks something, or the conversation fails.
     pub(crate) fn negotiate(&mut self, desired: Features, pairs: u16) -> io::Result<()> {
         let offered = self.ask(code::GET_FEATURES)?;
-        let desired = desired.bits() | PROTOCOL_FEATURES;
+        let desired = (desired | Features::VHOST_PROTOCOL_FEATURES).bits();
         if desired & !offered != 0 {
             let missing = desired & !offered;
             return Err(bad(format!(
@@ -167,7 +162,7 @@ impl Front {
         if self.unanswered.len() == IN_FLIGHT {
             self.settle()?;
         }
-        self.send(code, VERSION | NEED_REPLY, body, fd)?;
+        self.send(code, VERSION | FLAG_NEED_REPLY, body, fd)?;
         self.unanswered.push(code);
         Ok(())
     }
@@ -181,7 +176,10 @@ impl Front {
         let (Some(head), Some(body)) = (head.map(Header::parse), body) else {
             return Err(bad("a short answer"));
         };
-        if head.code != code || head.flags & FLAGS_MASK != REPLY || head.size != 8 {
+        if head.code != code
+            || head.flags & (VERSION_MASK | FLAG_REPLY) != VERSION | FLAG_REPLY
+            || head.size != 8
+        {
             return Err(bad(format!("no answer to message {code}: {head:?}")));
         }
         Ok(u64::from_ne_bytes(body))

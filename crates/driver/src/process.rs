@@ -13,7 +13,7 @@ use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::timeouts::DRIVER_SETUP;
 use rustix::event::{PollFd, PollFlags};
 use sys::{event, wait};
-use virtio::features::Features;
+use wire::virtio::features::Features;
 
 use crate::frames::{Interface, Xdp};
 use crate::front::Front;

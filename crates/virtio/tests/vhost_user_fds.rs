@@ -9,8 +9,9 @@ use std::sync::Arc;
 use memory::GuestMemory;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use virtio::features::Features;
-use virtio::vhost_user::{Backend, Message, Offer, ProtocolFeatures, QueueSetup, Session, code};
+use virtio::vhost_user::{Backend, Message, Offer, QueueSetup, Session};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::{ProtocolFeatures, code};
 
 /// Holds what it is given, as a data path would.
 #[derive(Default)]

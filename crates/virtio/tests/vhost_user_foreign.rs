@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
-use virtio::features::Features;
 use virtio::vhost_user::{Backend, Connection, Fault, Offer, QueueSetup, Session};
+use wire::virtio::features::Features;
 
 const GPA: u64 = 0x4000_0000;
 const UVA: u64 = 0x7f12_3400_0000;

@@ -1,5 +1,5 @@
-//! Views and builders for frame headers, the flow key, checksums and segmentation. No I/O, no
-//! unsafe.
+//! Views and builders for frame headers, the flow key, checksums and segmentation, and the formats
+//! of virtio network devices. No I/O, no unsafe.
 //!
 //! Everything here works on a private copy of a frame's headers, at most [`SNAPSHOT`] bytes, and on
 //! sums of a payload that lives elsewhere. What crosses the crate's edge is checked once
@@ -24,6 +24,7 @@ pub mod packet;
 pub mod segment;
 pub mod tcp;
 pub mod udp;
+pub mod virtio;
 pub mod vlan;
 mod wrapped;
 

@@ -6,7 +6,8 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use virtio::vhost_user::{MAX_FDS, ProtocolFeatures, code};
+use virtio::vhost_user::MAX_FDS;
+use wire::virtio::vhost_user::{ProtocolFeatures, code};
 
 /// Bytes of the larger memory file.
 pub(super) const MEM: u64 = 0x2_0000;

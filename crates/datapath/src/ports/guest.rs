@@ -1,8 +1,8 @@
 //! Guest port: virtio queues behind the [`Port`] trait.
 //!
 //! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Their frames start
-//! with a header of 12 bytes, or 10 (5.1.6; [`virtio::net::len`]); see [`header`] for its valid
-//! contents.
+//! with a header of 12 bytes, or 10 (5.1.6; [`wire::virtio::net::len`]); see [`header`] for its
+//! valid contents.
 
 mod counts;
 pub mod header;
@@ -16,7 +16,7 @@ use std::time::Instant;
 use memory::GuestMemory;
 use port::DropReason;
 use port::counters::Traffic;
-use virtio::features::Features;
+use wire::virtio::features::Features;
 
 use self::counts::Drops;
 use self::queue::PLAIN;

@@ -16,8 +16,8 @@ use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decid
 use port::counters::{Counters, Traffic};
 use port::{DropReason, Offload, PortId, REASONS};
 use testkit::net::NetHeader;
-use virtio::features::Features;
 use wire::MacAddr;
+use wire::virtio::features::Features;
 
 use crate::forward::revalidator::{FlowSweep, Known};
 use crate::forward::switch::{Switch, UpcallSink};
@@ -568,7 +568,7 @@ fn named(m: Move) -> Vec<(String, u64)> {
 
 /// Returns the offload of a sender's header when everything was negotiated.
 pub(super) fn offload(header: &NetHeader) -> Offload {
-    let header = virtio::net::NetHeader::decode(&header.to_bytes());
+    let header = wire::virtio::net::NetHeader::decode(&header.to_bytes());
     header::decode(&header, Features::all()).expect("a legal header")
 }
 

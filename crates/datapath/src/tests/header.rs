@@ -3,8 +3,8 @@
 use port::{DropReason, Gso, Offload, PartialChecksum};
 use testkit::features as bits;
 use testkit::net::NetHeader;
-use virtio::features::Features;
 use wire::segment::GsoKind;
+use wire::virtio::features::Features;
 
 use crate::ports::guest::header::{accepts, decode, encode};
 use crate::ports::port::Accepts;
@@ -26,7 +26,7 @@ fn subsets(bits: &[u64]) -> impl Iterator<Item = u64> + '_ {
 }
 
 fn decoded(header: NetHeader, features: u64) -> Result<Offload, DropReason> {
-    let header = virtio::net::NetHeader::decode(&header.to_bytes());
+    let header = wire::virtio::net::NetHeader::decode(&header.to_bytes());
     decode(&header, Features::from_bits_truncate(features))
 }
 

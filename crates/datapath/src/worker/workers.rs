@@ -16,7 +16,7 @@ use channel::supervision::Poll;
 use port::PortId;
 use port::counters::Counters;
 use sched::{BlockEvents, Slot, View};
-use virtio::features::Features;
+use wire::virtio::features::Features;
 
 use crate::forward::switch::Switch;
 use crate::ports::guest::{GuestPort, GuestQueue};

@@ -11,8 +11,8 @@ use testkit::driver::DriverQueue;
 use testkit::features::RING_PACKED;
 use testkit::guest_ram::{GuestRam, RegionSpec};
 use testkit::net::{NetOptions, NetPair};
-use virtio::features::Features;
 use virtio::queue::{Journal, JournalRegion, Layout, Queue};
+use wire::virtio::features::Features;
 
 /// Sink for tests in which all flows are installed beforehand.
 pub(crate) struct NoUpcalls;

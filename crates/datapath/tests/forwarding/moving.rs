@@ -14,8 +14,8 @@ use port::counters::Counters;
 use testkit::features::{RING_PACKED, VERSION_1};
 use testkit::guest_ram::{GuestRam, RegionSpec};
 use testkit::net::{NetHeader, NetOptions, NetPair};
-use virtio::features::Features;
 use wire::flow::{FlowKey, FlowMask};
+use wire::virtio::features::Features;
 
 pub(crate) const TO: PortId = PortId(1);
 pub(crate) const SENDERS: [PortId; 2] = [PortId(0), PortId(2)];

@@ -89,7 +89,7 @@ fn attach(name: &str, flags: u16) -> io::Result<OwnedFd> {
 
 /// Header and offloads of a queue; whether UDP segmentation is among them.
 fn set_up(queue: &OwnedFd) -> io::Result<bool> {
-    set_int(queue, TUNSETVNETHDRSZ, virtio::net::LEN as i32)?;
+    set_int(queue, TUNSETVNETHDRSZ, wire::virtio::net::LEN as i32)?;
     set_int(queue, TUNSETVNETLE, 1)?;
     if set_number(queue, TUNSETOFFLOAD, OFFLOADS | USO).is_ok() {
         return Ok(true);

@@ -14,7 +14,7 @@ use std::ptr;
 
 use channel::driving::Refused;
 use rustix::io::Errno;
-use virtio::net::{self, NetHeader};
+use wire::virtio::net::{self, NetHeader};
 
 use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
 

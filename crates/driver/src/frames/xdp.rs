@@ -20,7 +20,7 @@ use rustix::net::xdp::{
     XdpDesc as Frame, XdpDescOptions, XdpMmapOffsets,
 };
 use rustix::net::{RecvFlags, SendFlags, sockopt};
-use virtio::net::{self, NetHeader};
+use wire::virtio::net::{self, NetHeader};
 
 use super::{Arrived, BATCH, HEADER, Outgoing, Stop, is_gone};
 use crate::queue::Queue;

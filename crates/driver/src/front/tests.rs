@@ -105,7 +105,7 @@ fn many_messages_do_not_wait_for_one_another() {
 fn a_switch_that_lacks_something_or_makes_no_sense_is_an_error() {
     let table: [(Script, &str); 7] = [
         (
-            |code, _| reply(code, PROTOCOL_FEATURES),
+            |code, _| reply(code, Features::VHOST_PROTOCOL_FEATURES.bits()),
             "does not offer features 0x100000000",
         ),
         (

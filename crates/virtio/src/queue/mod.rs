@@ -49,8 +49,7 @@ pub use inflight::{Inflight, InflightRegion};
 pub use journal::{Journal, JournalRegion};
 use packed::PackedQueue;
 use split::SplitQueue;
-
-use crate::features::Features;
+use wire::virtio::features::Features;
 
 /// Largest queue size that is served.
 pub const MAX_SIZE: u16 = 4096;

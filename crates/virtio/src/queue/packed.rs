@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use memory::GuestMemory;
+use wire::virtio::features::Features;
 
 use super::descriptor::{Desc, WRITE};
 use super::event::{Cursor, packed_need_event};
 use super::inflight::packed::Tracker;
 use super::{Chain, Inflight, Journal, Layout, QueueFault};
-use crate::features::Features;
 
 mod recover;
 mod ring;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use memory::GuestMemory;
+use wire::virtio::features::Features;
 
 use super::packed::PackedQueue;
 use super::split::SplitQueue;
 use super::{Journal, Layout, Queue, QueueFault};
-use crate::features::Features;
 
 /// Marks everything that the device may have written in the rings as dirty. A process that died
 /// between a write to the ring and its mark in the dirty log would otherwise leave the old bytes to

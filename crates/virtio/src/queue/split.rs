@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use memory::{GuestMemory, Segment};
+use wire::virtio::features::Features;
 
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::inflight::split::Tracker;
 use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, Taken};
-use crate::features::Features;
 
 mod rings;
 use rings::Rings;

@@ -4,9 +4,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use memory::GuestMemory;
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::ProtocolFeatures;
 
-use super::message::ProtocolFeatures;
-use crate::features::Features;
 use crate::queue::{Inflight, Layout};
 
 /// Offer of a port to its front end. Fixed for the life of a session, except for link and MTU.

@@ -7,10 +7,10 @@ use rustix::net::AddressFamily;
 use rustix::net::SendFlags;
 use rustix::net::sockopt::socket_domain;
 use sys::descriptors;
+use wire::virtio::vhost_user::{HEADER_LEN, Header, VERSION};
 
 use super::backend::Backend;
 use super::fault::Refusal;
-use super::message::{HEADER_LEN, Header};
 use super::session::{Answer, Request, Session};
 
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
@@ -49,7 +49,8 @@ impl BackendChannel {
         if self.broken {
             return false;
         }
-        let bytes = Header::request(code, 0).to_bytes();
+        let (flags, size) = (VERSION, 0);
+        let bytes = Header { code, flags, size }.to_bytes();
         match descriptors::send(&self.socket, &bytes, &[], SendFlags::DONTWAIT) {
             Ok(HEADER_LEN) => true,
             Err(Errno::AGAIN) => false,

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use sys::descriptors;
+use wire::virtio::vhost_user::{FLAG_NEED_REPLY, HEADER_LEN, Header};
 
 use super::answer_pipe::AnswerPipe;
 use super::fault::Fault;
-use super::message::{HEADER_LEN, Header, MAX_FDS, Message, Reply};
+use super::message::{MAX_FDS, Message, Reply, request_header};
 
 /// One connected front end.
 ///
@@ -170,7 +171,7 @@ impl Incoming {
         let done = std::mem::take(self);
         let message = Message {
             code: header.code,
-            need_reply: header.need_reply(),
+            need_reply: header.flags & FLAG_NEED_REPLY != 0,
             payload: done.payload,
         };
         Ok(Some((message, done.fds)))
@@ -189,8 +190,7 @@ impl Incoming {
                 Some(n) => self.head_len += n,
             }
         }
-        let header = Header::parse(self.head);
-        header.check()?;
+        let header = request_header(self.head)?;
         self.payload = vec![0; header.size as usize];
         self.header = Some(header);
         Ok(Some(header))

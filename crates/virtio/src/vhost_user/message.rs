@@ -1,190 +1,43 @@
-//! The wire format: header, codes, feature bits and payloads, all in native byte order (vhost-user
-//! specification, "Message Specification"). Everything is copied out of the received bytes once.
+//! Messages and their payloads, all in native byte order (vhost-user specification, "Message
+//! Specification"). Everything is copied out of the received bytes once.
 
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::{FLAG_REPLY, HEADER_LEN, Header, VERSION, VERSION_MASK};
 
 use super::fault::Fault;
 
-/// Bytes of a message's header.
-pub const HEADER_LEN: usize = 12;
 /// Longest payload that is read. The longest that is served is 268 bytes (`GET_CONFIG`).
 pub const MAX_PAYLOAD: usize = 4096;
 /// Most file descriptors that any message carries (`SET_MEM_TABLE`).
 pub const MAX_FDS: usize = 8;
 
-const VERSION: u32 = 1;
-const VERSION_MASK: u32 = 3;
-const FLAG_REPLY: u32 = 1 << 2;
-const FLAG_NEED_REPLY: u32 = 1 << 3;
-
 /// Virtio feature bit 26 within vhost: log every write to guest memory.
-pub(super) const F_LOG_ALL: u64 = 1 << 26;
+pub(super) const F_LOG_ALL: u64 = Features::VHOST_LOG_ALL.bits();
 /// Virtio feature bit 30 within vhost-user: the protocol features exist.
-pub(super) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
+pub(super) const F_PROTOCOL_FEATURES: u64 = Features::VHOST_PROTOCOL_FEATURES.bits();
 
-bitflags::bitflags! {
-    /// Protocol features (`VHOST_USER_PROTOCOL_F_*`) that this back end can offer.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct ProtocolFeatures: u64 {
-        /// Several queue pairs, `GET_QUEUE_NUM`.
-        const MQ = 1;
-        /// The dirty log is passed as a file.
-        const LOG_SHMFD = 1 << 1;
-        /// `SEND_RARP`.
-        const RARP = 1 << 2;
-        /// Acknowledgements on demand.
-        const REPLY_ACK = 1 << 3;
-        /// `NET_SET_MTU`.
-        const NET_MTU = 1 << 4;
-        /// `SET_BACKEND_REQ_FD`: requests from us to the front end.
-        const BACKEND_REQ = 1 << 5;
-        /// `GET_CONFIG`, `SET_CONFIG`.
-        const CONFIG = 1 << 9;
-        /// `GET_INFLIGHT_FD`, `SET_INFLIGHT_FD`.
-        const INFLIGHT_SHMFD = 1 << 12;
-        /// `RESET_DEVICE`.
-        const RESET_DEVICE = 1 << 13;
-        /// `GET_MAX_MEM_SLOTS`, `ADD_MEM_REG`, `REM_MEM_REG`.
-        const CONFIGURE_MEM_SLOTS = 1 << 15;
-        /// `SET_STATUS`, `GET_STATUS`.
-        const STATUS = 1 << 16;
-    }
-}
-
-/// Message codes of the front end, as in the specification.
-#[expect(missing_docs, reason = "the names are the specification's")]
-pub mod code {
-    pub const GET_FEATURES: u32 = 1;
-    pub const SET_FEATURES: u32 = 2;
-    pub const SET_OWNER: u32 = 3;
-    pub const RESET_OWNER: u32 = 4;
-    pub const SET_MEM_TABLE: u32 = 5;
-    pub const SET_LOG_BASE: u32 = 6;
-    pub const SET_LOG_FD: u32 = 7;
-    pub const SET_VRING_NUM: u32 = 8;
-    pub const SET_VRING_ADDR: u32 = 9;
-    pub const SET_VRING_BASE: u32 = 10;
-    pub const GET_VRING_BASE: u32 = 11;
-    pub const SET_VRING_KICK: u32 = 12;
-    pub const SET_VRING_CALL: u32 = 13;
-    pub const SET_VRING_ERR: u32 = 14;
-    pub const GET_PROTOCOL_FEATURES: u32 = 15;
-    pub const SET_PROTOCOL_FEATURES: u32 = 16;
-    pub const GET_QUEUE_NUM: u32 = 17;
-    pub const SET_VRING_ENABLE: u32 = 18;
-    pub const SEND_RARP: u32 = 19;
-    pub const NET_SET_MTU: u32 = 20;
-    pub const SET_BACKEND_REQ_FD: u32 = 21;
-    pub const IOTLB_MSG: u32 = 22;
-    pub const SET_VRING_ENDIAN: u32 = 23;
-    pub const GET_CONFIG: u32 = 24;
-    pub const SET_CONFIG: u32 = 25;
-    pub const CREATE_CRYPTO_SESSION: u32 = 26;
-    pub const CLOSE_CRYPTO_SESSION: u32 = 27;
-    pub const POSTCOPY_ADVISE: u32 = 28;
-    pub const POSTCOPY_LISTEN: u32 = 29;
-    pub const POSTCOPY_END: u32 = 30;
-    pub const GET_INFLIGHT_FD: u32 = 31;
-    pub const SET_INFLIGHT_FD: u32 = 32;
-    pub const GPU_SET_SOCKET: u32 = 33;
-    pub const RESET_DEVICE: u32 = 34;
-    pub const VRING_KICK: u32 = 35;
-    pub const GET_MAX_MEM_SLOTS: u32 = 36;
-    pub const ADD_MEM_REG: u32 = 37;
-    pub const REM_MEM_REG: u32 = 38;
-    pub const SET_STATUS: u32 = 39;
-    pub const GET_STATUS: u32 = 40;
-    pub const GET_SHARED_OBJECT: u32 = 41;
-    pub const SET_DEVICE_STATE_FD: u32 = 42;
-    pub const CHECK_DEVICE_STATE: u32 = 43;
-    pub const GET_SHMEM_CONFIG: u32 = 44;
-}
-
-/// The header in front of every message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
-    /// Message code, see [`code`].
-    pub code: u32,
-    /// Version and flags.
-    pub flags: u32,
-    /// Bytes of payload that follow.
-    pub size: u32,
-}
-
-impl Header {
-    /// Reads a header; nothing is checked yet.
-    #[must_use]
-    pub fn parse(bytes: [u8; HEADER_LEN]) -> Self {
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
-        Header {
-            code: u32::from_ne_bytes([a, b, c, d]),
-            flags: u32::from_ne_bytes([e, f, g, h]),
-            size: u32::from_ne_bytes([i, j, k, l]),
-        }
-    }
-
-    /// Returns the header's bytes on the wire.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[..4].copy_from_slice(&self.code.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.flags.to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.size.to_ne_bytes());
-        bytes
-    }
-
-    /// Builds the header of a request of the back end with `size` bytes of payload and no reply.
-    #[must_use]
-    pub(super) fn request(code: u32, size: u32) -> Self {
-        Header {
-            code,
-            flags: VERSION,
-            size,
-        }
-    }
-
-    fn reply(code: u32, size: usize) -> Self {
-        Header {
-            code,
-            flags: VERSION | FLAG_REPLY,
-            size: size as u32,
-        }
-    }
-
-    /// Returns whether the front end requested an acknowledgement.
-    #[must_use]
-    pub fn need_reply(self) -> bool {
-        self.flags & FLAG_NEED_REPLY != 0
-    }
-
-    /// Checks what has to hold for every request, before its payload is read.
-    ///
-    /// # Errors
-    /// Another version, a reply, or a payload longer than [`MAX_PAYLOAD`].
-    pub fn check(self) -> Result<(), Fault> {
-        let version = self.flags & VERSION_MASK;
-        if version != VERSION {
-            return Err(Fault::Version(version));
-        }
-        if self.flags & FLAG_REPLY != 0 {
-            return Err(Fault::UnexpectedReply(self.code));
-        }
-        if self.size as usize > MAX_PAYLOAD {
-            return Err(Fault::Oversized {
-                code: self.code,
-                size: self.size,
-            });
-        }
-        Ok(())
+/// Reads the header of a request and checks what has to hold for each, before its payload is read.
+///
+/// # Errors
+/// Another version, a reply, or a payload longer than [`MAX_PAYLOAD`].
+pub(super) fn request_header(bytes: [u8; HEADER_LEN]) -> Result<Header, Fault> {
+    let header = Header::parse(bytes);
+    let Header { code, flags, size } = header;
+    match flags & VERSION_MASK {
+        VERSION if flags & FLAG_REPLY != 0 => Err(Fault::UnexpectedReply(code)),
+        VERSION if size as usize > MAX_PAYLOAD => Err(Fault::Oversized { code, size }),
+        VERSION => Ok(header),
+        version => Err(Fault::Version(version)),
     }
 }
 
 /// A request of the front end, complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Message code, see [`code`].
+    /// Message code, see [`code`](wire::virtio::vhost_user::code).
     pub code: u32,
     /// Whether the front end requested an acknowledgement.
     pub need_reply: bool,
@@ -218,7 +71,12 @@ impl Reply {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_LEN + self.payload.len());
-        bytes.extend_from_slice(&Header::reply(self.code, self.payload.len()).to_bytes());
+        let header = Header {
+            code: self.code,
+            flags: VERSION | FLAG_REPLY,
+            size: self.payload.len() as u32,
+        };
+        bytes.extend_from_slice(&header.to_bytes());
         bytes.extend_from_slice(&self.payload);
         bytes
     }

@@ -74,9 +74,7 @@ pub use channel::BackendChannel;
 pub use connection::Connection;
 pub use detach::QueueSnapshot;
 pub use fault::Fault;
-pub use message::{
-    HEADER_LEN, Header, MAX_FDS, MAX_PAYLOAD, Message, ProtocolFeatures, Reply, code,
-};
+pub use message::{MAX_FDS, MAX_PAYLOAD, Message, Reply};
 pub use peek::{Peeked, hang_up};
 pub use queues::{MAX_QUEUE_SIZE, QueueInfo};
 pub use record::RECORD_VERSION;

@@ -11,10 +11,11 @@
 use std::os::fd::OwnedFd;
 
 use rustix::net::{RecvFlags, Shutdown, shutdown};
+use wire::virtio::vhost_user::{FLAG_NEED_REPLY, HEADER_LEN, Header, code};
 
 use super::connection::{Connection, receive_with};
 use super::fault::Fault;
-use super::message::{HEADER_LEN, Header, Message, code};
+use super::message::{Message, request_header};
 use super::table;
 
 /// Most reads at the end of a connection, each of a message or 4 KiB: more than a socket holds.
@@ -51,8 +52,7 @@ impl Connection {
             Some(HEADER_LEN) => {}
             Some(_) => return Ok(Peeked::Pieces),
         }
-        let header = Header::parse(head);
-        header.check()?;
+        let header = request_header(head)?;
         let mut bytes = vec![0; HEADER_LEN + header.size as usize];
         let mut fds = Vec::new();
         let got = receive_with(self.socket(), &mut bytes, &mut fds, RecvFlags::PEEK)?;
@@ -61,7 +61,7 @@ impl Connection {
         }
         let message = Message {
             code: header.code,
-            need_reply: header.need_reply(),
+            need_reply: header.flags & FLAG_NEED_REPLY != 0,
             payload: bytes.split_off(HEADER_LEN),
         };
         let waiting = rustix::io::ioctl_fionread(self.socket());

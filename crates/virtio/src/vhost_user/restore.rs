@@ -8,13 +8,13 @@ use std::os::fd::OwnedFd;
 
 use mapping::Amount;
 use memory::MAX_REGIONS;
+use wire::virtio::vhost_user::ProtocolFeatures;
 
 use super::backend::{Backend, Offer};
 use super::channel::BackendChannel;
 use super::config::NetConfig;
 use super::fault::Refusal;
 use super::inflight;
-use super::message::ProtocolFeatures;
 use super::queues::messages::check_event;
 use super::queues::{MAX_QUEUE_SIZE, Vring};
 use super::record::{Kept, Record, VringRecord};

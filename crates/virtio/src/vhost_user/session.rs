@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use mapping::Quota;
 use memory::{DirtyLog, GuestMemory};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::ProtocolFeatures;
 
 use super::backend::{Backend, Offer};
 use super::channel::BackendChannel;
@@ -12,13 +14,10 @@ use super::config::NetConfig;
 use super::detach::QueueSnapshot;
 use super::fault::{Fault, Refusal};
 use super::inflight::InflightArea;
-use super::message::{
-    F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, ProtocolFeatures, Reader, Reply,
-};
+use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, Reader, Reply};
 use super::queues::{QueueInfo, Vring};
 use super::regions::{LogFile, Mapped};
 use super::table::{self, Answered, Legal, Row};
-use crate::features::Features;
 
 /// Device status bits (virtio 1.3, 2.1).
 const FEATURES_OK: u8 = 8;

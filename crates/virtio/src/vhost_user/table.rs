@@ -1,11 +1,13 @@
 //! Table of messages: payload and descriptors, legal states, reply and handler of each.
 
+use wire::virtio::vhost_user::{ProtocolFeatures as P, code};
+
 use super::backend::Backend;
 use super::channel;
 use super::config::{self, CONFIG_HEAD, MAX_CONFIG};
 use super::fault::{Fault, Refusal};
 use super::inflight;
-use super::message::{MAX_FDS, Message, ProtocolFeatures as P, code};
+use super::message::{MAX_FDS, Message};
 use super::queues::messages as queues;
 use super::regions;
 use super::session::{self, Answer, Request, Session};

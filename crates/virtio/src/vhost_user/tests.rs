@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use memory::GuestMemory;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::{ProtocolFeatures, code};
 
 use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES};
-use super::{Backend, Fault, Message, Offer, ProtocolFeatures, QueueSetup, Reply, Session, code};
-use crate::features::Features;
+use super::{Backend, Fault, Message, Offer, QueueSetup, Reply, Session};
 
 pub(super) const UVA: u64 = 0x7f00_0000_0000;
 pub(super) const GPA: u64 = 0x10_0000;

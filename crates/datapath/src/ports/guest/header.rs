@@ -1,11 +1,11 @@
 //! Conversion between the virtio network header and [`Offload`] (virtio 1.3, 5.1.6.2 and 5.1.6.4).
 
 use port::{DropReason, Gso, Offload, PartialChecksum};
-use virtio::features::Features;
-use virtio::net::{
+use wire::segment::GsoKind;
+use wire::virtio::features::Features;
+use wire::virtio::net::{
     FLAG_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NetHeader,
 };
-use wire::segment::GsoKind;
 
 use crate::ports::port::Accepts;
 

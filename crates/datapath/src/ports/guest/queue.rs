@@ -23,9 +23,9 @@ use memory::copy::{
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
 use port::{DropReason, MAX_FRAME, Offload};
-use virtio::features::Features;
-use virtio::net;
 use virtio::queue::{Chain, Fill, Limit, Queue, QueueFault, Taken};
+use wire::virtio::features::Features;
+use wire::virtio::net;
 
 use super::header::{self, Words};
 use super::kicks::Kicks;

@@ -7,9 +7,9 @@ use channel::keeping::JOURNAL;
 use channel::switching::PortConfig;
 use memory::GuestMemory;
 use port::PortId;
-use virtio::features::Features;
 use virtio::queue::{Journal, JournalRegion, Queue};
 use virtio::vhost_user::{Backend, QueueSetup, Resume};
+use wire::virtio::features::Features;
 
 use super::event_limits::EventLimits;
 use crate::ports::guest::{GuestPort, GuestQueue};

@@ -1,8 +1,8 @@
 //! The features that a port offers to its front end.
 
 use channel::switching::PortConfig;
-use virtio::features::Features;
 use virtio::vhost_user::Offer;
+use wire::virtio::features::Features;
 
 /// Returns the offered features; MTU and multi-queue are added where they are configured.
 fn offered(config: &PortConfig) -> Features {

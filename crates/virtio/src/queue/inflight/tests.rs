@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use wire::virtio::features::Features;
 
 use super::{Inflight, InflightRegion};
-use crate::features::Features;
 use crate::queue::tests::driver::*;
 use crate::queue::{Chain, Queue, QueueFault};
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use memory::Segment;
 use proptest::prelude::*;
+use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::features::Features;
 use crate::queue::{Chain, Inflight, InflightRegion, Limit, Queue, QueueFault, Taken};
 
 /// One turn: what the driver offers, how much is taken, and how much of it goes back.

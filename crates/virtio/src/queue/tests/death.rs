@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use memory::Segment;
 use proptest::prelude::*;
+use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::features::Features;
 use crate::queue::{Chain, Inflight, InflightRegion, Journal, JournalRegion, Queue, QueueFault};
 
 thread_local! {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use memory::{DirtyLog, GuestMemory, Region};
+use wire::virtio::features::Features;
 
-use crate::features::Features;
 use crate::queue::{Layout, Queue, QueueFault};
 
 /// Start of the rings.

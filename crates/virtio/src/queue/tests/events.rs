@@ -1,9 +1,9 @@
 //! Notifications in both directions, against the standard's words rather than its formula.
 
 use proptest::prelude::*;
+use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::features::Features;
 use crate::queue::Queue;
 use crate::queue::event::{Cursor, need_event, packed_need_event};
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use memory::{GuestMemory, Region};
+use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::features::Features;
 use crate::queue::{
     Chain, Layout, MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, Queue, QueueFault, SegRange,
 };

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::features::Features;
 use crate::queue::{Chain, Queue};
 
 #[derive(Clone, Debug)]

@@ -7,9 +7,9 @@ use std::thread;
 
 use memory::Segment;
 use proptest::prelude::*;
+use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::features::Features;
 use crate::queue::{
     Chain, Inflight, InflightRegion, MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, Queue, QueueFault,
 };

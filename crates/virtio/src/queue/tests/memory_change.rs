@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use memory::{DirtyLog, GuestMemory, LOG_PAGE};
+use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::features::Features;
 use crate::queue::QueueFault;
 
 const ONE: Buffer = Buffer {

@@ -2,8 +2,9 @@
 
 use std::thread;
 
+use wire::virtio::features::Features;
+
 use super::driver::*;
-use crate::features::Features;
 
 #[test]
 fn driver_and_device_run_side_by_side() {

@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use wire::virtio::vhost_user::{HEADER_LEN, Header};
 
-use super::super::message::{HEADER_LEN, Header, MAX_PAYLOAD};
+use super::super::message::MAX_PAYLOAD;
 use super::super::{Connection, Message, Peeked};
 use super::*;
 

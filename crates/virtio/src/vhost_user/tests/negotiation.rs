@@ -2,7 +2,9 @@
 
 use std::os::unix::net::UnixStream;
 
-use super::super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES, HEADER_LEN, Header};
+use wire::virtio::vhost_user::{HEADER_LEN, Header};
+
+use super::super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES};
 use super::*;
 
 fn ask_u64(rig: &mut Rig, code: u32) -> u64 {

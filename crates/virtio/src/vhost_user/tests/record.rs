@@ -415,7 +415,7 @@ fn an_answer_in_the_pipe_is_sent_by_the_successor() {
 fn a_message_whose_answer_waits_is_not_served_again() {
     use std::io::Write as _;
     let asked = |payload: &[u8]| {
-        let head = super::super::Header {
+        let head = wire::virtio::vhost_user::Header {
             code: code::GET_VRING_BASE,
             flags: 1,
             size: payload.len() as u32,

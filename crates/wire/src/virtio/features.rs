@@ -119,6 +119,7 @@ bitflags! {
 
 impl Features {
     /// Returns whether a legacy driver chose these features: `VERSION_1` is missing.
+    #[inline]
     #[must_use]
     pub const fn are_legacy(self) -> bool {
         !self.contains(Self::VERSION_1)
@@ -126,6 +127,7 @@ impl Features {
 
     /// Returns the features that no legacy driver can choose: its registers hold 32 bits (4.1.4.8),
     /// so packed rings and `IN_ORDER` are out of its reach.
+    #[inline]
     #[must_use]
     pub const fn beyond_legacy(self) -> Self {
         if self.are_legacy() {

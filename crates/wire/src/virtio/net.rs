@@ -2,7 +2,7 @@
 //! little endian. A legacy driver's ends before `num_buffers` where buffers are not merged
 //! (5.1.6.1), and is in the guest's own byte order, which on x86-64 is the same.
 
-use crate::features::Features;
+use super::features::Features;
 
 /// Length of the header in bytes; of a legacy one, the longest.
 pub const LEN: usize = 12;
@@ -10,6 +10,7 @@ pub const LEN: usize = 12;
 pub const SHORT_LEN: usize = 10;
 
 /// Length in bytes of the header in front of the frames of a driver that took `features`.
+#[inline]
 #[must_use]
 pub const fn len(features: Features) -> usize {
     if !features.are_legacy() || features.contains(Features::NET_MRG_RXBUF) {
