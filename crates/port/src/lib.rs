@@ -62,8 +62,8 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Returns whether the frame is complete as it is. A segmentation comes with a checksum, so that
-    /// one is asked for.
+    /// Returns whether the frame is complete as it is. A segmentation comes with a checksum: only
+    /// that is examined.
     #[inline]
     #[must_use]
     pub fn is_nothing(&self) -> bool {
