@@ -17,6 +17,7 @@ use port::counters::{Counters, Traffic};
 use port::loopback::LoopbackPort;
 use port::{Accepts, Batch, DropReason, Offload, Outgoing, Payload, Pieces, Port, PortId, REASONS};
 use testkit::net::NetHeader;
+use testkit::packets::mac;
 use virtio::features::Features;
 use wire::MacAddr;
 
@@ -330,6 +331,15 @@ impl Bench {
             let port = TestPort::new();
             bench.ports.insert(id, port.clone());
             bench.plug(id, port);
+        }
+        bench
+    }
+
+    /// Returns a bench whose control knows stations 1 to 3 at the ports of these numbers.
+    pub(super) fn with_stations() -> Self {
+        let mut bench = Self::new();
+        for port in [1, 2, 3] {
+            bench.learn(BLUE, mac(port as u8), port);
         }
         bench
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use memory::GuestMemory;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use testkit::procfs;
 
 use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES};
 use super::{Backend, Fault, Message, Offer, ProtocolFeatures, QueueSetup, Reply, Session, code};
@@ -381,9 +382,15 @@ pub(super) fn alone(name: &str, test: fn()) {
     );
 }
 
+/// Requests that give a queue a descriptor.
+pub(super) const DESCRIPTORS: [u32; 3] = [
+    code::SET_VRING_KICK,
+    code::SET_VRING_CALL,
+    code::SET_VRING_ERR,
+];
+
 /// Descriptors and mappings of this process.
-pub(super) fn held() -> (usize, usize) {
-    let fds = std::fs::read_dir("/proc/self/fd").expect("/proc").count();
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
-    (fds, maps.lines().count())
+pub(super) fn held() -> (Option<u64>, usize) {
+    let own = std::process::id();
+    (procfs::descriptors(own), procfs::mappings(own))
 }
