@@ -13,7 +13,6 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use channel::records::Answer;
 use datapath::forward::switch::Switch;
 use datapath::ports::guest::GuestPort;
-use policy::Action;
 use port::PortId;
 use port::counters::Counters;
 use testkit::driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, Shape};
@@ -319,22 +318,7 @@ impl World {
     fn decide(&mut self, from: PortId, to: PortId) {
         let key = FlowKey::default().with_in_port(from.0);
         let mask = FlowMask::NONE.with_in_port();
-        let action = Action::Unicast {
-            port: to,
-            tag: None,
-        };
-        let answer = Answer::Install {
-            upcall: None,
-            key: *key.words(),
-            mask: *mask.words(),
-            action,
-            segment: None,
-            learned: false,
-            except: Vec::new(),
-            rules: Vec::new(),
-            epoch: 0,
-        };
-        self.switch.answer(answer, 0);
+        self.switch.answer(Answer::unicast(&key, &mask, to), 0);
         assert!(self.switch.continue_work(0));
     }
 }

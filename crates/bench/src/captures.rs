@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use crate::experiments::Plan;
 use crate::peers::{Kind, Peer, lasthop, ovs};
+use crate::plan::Plan;
 use crate::process::{self, Process, run, words};
 use crate::{folders, procfs, stop};
 

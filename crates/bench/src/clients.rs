@@ -24,41 +24,8 @@ use anyhow::Result;
 use serde::Serialize;
 use testkit::lean::{BurstReport, Histogram, PacedReport};
 
-use crate::experiments::Plan;
 use crate::peers::Peer;
-
-/// The layout of the client's queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
-    Split,
-    Packed,
-}
-
-impl Layout {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Split => "split",
-            Self::Packed => "packed",
-        }
-    }
-}
-
-/// Traffic of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Traffic {
-    /// Frames bounce between the two ports.
-    Bounce,
-    /// Both ports send frames of this many flows as fast as they can.
-    Flows(u32),
-    /// Frames of this size from the lean client.
-    Lean(u32),
-    /// Frames of this size, each read and written by the lean client, as a guest does.
-    Guest(u32),
-    /// The lean client sends this many frames a second from one port to the other.
-    Paced(u32),
-    /// The lean client exchanges TCP super-frames of 64 KiB.
-    Bulk,
-}
+use crate::plan::{Layout, Plan, Traffic};
 
 /// Traffic between guests, all of them together.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -110,7 +77,9 @@ pub(crate) trait Client {
 
     /// Returns the share of rounds of the last measurement in which the client had nothing to do, 0
     /// to 1: near 0 the client was the limit. `None` if unknown.
-    fn idle(&self) -> Option<f64>;
+    fn idle(&self) -> Option<f64> {
+        None
+    }
 
     /// Measures the machine without a switch, if the client can: its core and the switch's are free
     /// meanwhile.
@@ -150,11 +119,15 @@ pub(crate) trait Client {
         false
     }
 
-    /// Stops where it stands, using no CPU.
-    fn freeze(&self) -> Result<()>;
+    /// Stops where it stands, using no CPU. A client of ours uses none between measurements.
+    fn freeze(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Resumes.
-    fn thaw(&self) -> Result<()>;
+    fn thaw(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Starts the client and attaches it to both ports of a peer.

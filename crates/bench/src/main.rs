@@ -7,6 +7,7 @@
 //!   clients       send frames through them
 //!   captures      show frames of a port to the operator of a peer
 //!   rules         access rules, as Lasthop and as Open vSwitch take them
+//!   plan          choices and durations of a run, queues and traffic of clients
 //!   placement, hugepages, folders, process     the machine
 //!   report, plot                  results of the samples
 //! ```
@@ -23,6 +24,7 @@ mod folders;
 mod hugepages;
 mod peers;
 mod placement;
+mod plan;
 mod plot;
 mod process;
 mod relay;
@@ -32,12 +34,14 @@ mod sample;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::{Context as _, bail};
 use clap::{Parser, ValueEnum};
 use e2e::{machine, namespace, statistics, stop};
 use testkit::procfs;
 
-use crate::experiments::Plan;
+use crate::plan::Plan;
 
 /// Run Lasthop and its peers in turn, and print what is faster.
 #[derive(Debug, Parser)]
@@ -124,11 +128,43 @@ fn main() -> ExitCode {
     }
 }
 
+/// Returns the plan that the arguments ask for.
+fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
+    let [switch, client] = [arguments.switch_core, arguments.client_core];
+    let machine = machine::Machine::here();
+    if switch == client {
+        bail!("switch and client need a core each");
+    }
+    let bin = match &arguments.bin {
+        Some(folder) => folder.clone(),
+        None => std::env::current_exe()?
+            .parent()
+            .context("a program lies in a folder")?
+            .to_owned(),
+    };
+    let pick =
+        |quick: u64, full: u64| Duration::from_millis(if arguments.quick { quick } else { full });
+    Ok(Plan {
+        cores: [switch, client],
+        bin,
+        out: arguments.out.clone(),
+        near_below: arguments.near_below,
+        machine,
+        quick: arguments.quick,
+        super_frames: false,
+        rounds: if arguments.quick { 3 } else { 9 },
+        settle: pick(100, 500),
+        window: pick(300, 2000),
+        patience: pick(20_000, 600_000),
+        idle: pick(2000, 20_000),
+    })
+}
+
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     stop::on_signals()?;
     machine::raise_open_files();
     folders::clean();
-    let plan = Plan::new(&arguments)?;
+    let plan = plan(&arguments)?;
     std::fs::create_dir_all(&plan.out)?;
     let mut desired = arguments.experiments.clone();
     if desired.is_empty() {

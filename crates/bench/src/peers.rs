@@ -15,8 +15,7 @@ use anyhow::{Result, bail};
 use tempfile::TempDir;
 use testkit::FakeGuest;
 
-use crate::clients::{Layout, Traffic};
-use crate::experiments::Plan;
+use crate::plan::{Layout, Plan, Traffic};
 use crate::process::{self, Process, installed};
 use crate::procfs;
 use crate::rules::RuleSet;

@@ -10,12 +10,13 @@ use serde::Serialize;
 use e2e::table::table;
 
 use crate::experiments::{
-    Plan, capture as capture_experiment, external as external_experiment,
-    migration as migration_experiment, policy as policy_experiment, progress,
+    capture as capture_experiment, external as external_experiment,
+    migration as migration_experiment, policy as policy_experiment,
 };
 use crate::machine::Machine;
 use crate::peers::Kind;
 use crate::placement::Placement;
+use crate::plan::{Plan, progress};
 use crate::plot;
 use crate::sample::{Cell, Sample, Verdict};
 use crate::statistics::{median, ratio};

@@ -7,9 +7,9 @@ use serde::Serialize;
 use testkit::lean::{BurstReport, Histogram, PacedReport, SUPER_FRAME_LEN};
 
 use crate::clients::{Captured, Client, Exchange};
-use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::placement::{Placement, round_trip};
+use crate::plan::Plan;
 use crate::procfs::CpuTimes;
 use crate::stop;
 

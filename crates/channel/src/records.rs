@@ -80,6 +80,25 @@ pub enum Answer {
     Forget(Stale),
 }
 
+#[cfg(any(test, feature = "test-utils"))]
+impl Answer {
+    /// Caches a flow to a port, without a tag, an upcall and rules, by the first program.
+    #[must_use]
+    pub fn unicast(key: &FlowKey, mask: &FlowMask, port: PortId) -> Self {
+        Self::Install {
+            upcall: None,
+            key: *key.masked(mask).words(),
+            mask: *mask.words(),
+            action: Action::Unicast { port, tag: None },
+            segment: None,
+            learned: false,
+            except: Vec::new(),
+            rules: Vec::new(),
+            epoch: 0,
+        }
+    }
+}
+
 /// Selects flows to remove. Control keeps no list of flows: the switch finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Stale {

@@ -7,7 +7,6 @@ use channel::records::Answer;
 use common::{NoUpcalls, guest};
 use datapath::forward::switch::Switch;
 use datapath::ports::guest::GuestPort;
-use policy::Action;
 use port::counters::Counters;
 use port::{DropReason, PortId};
 use testkit::features::{INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1};
@@ -52,23 +51,7 @@ impl Scene {
             let mask = FlowMask::NONE.with_in_port().with_dmac();
             let key = frame(to.0 as u8, 0);
             let key = wire::packet::Parsed::parse(&key, key.len());
-            switch.answer(
-                Answer::Install {
-                    upcall: None,
-                    key: *FlowKey::new(SENDER.0, &key).masked(&mask).words(),
-                    mask: *mask.words(),
-                    action: Action::Unicast {
-                        port: to,
-                        tag: None,
-                    },
-                    segment: None,
-                    learned: false,
-                    except: Vec::new(),
-                    rules: Vec::new(),
-                    epoch: 0,
-                },
-                0,
-            );
+            switch.answer(Answer::unicast(&FlowKey::new(SENDER.0, &key), &mask, to), 0);
             switch.continue_work(0);
         }
         Self {

@@ -14,7 +14,6 @@ mod suppressed_kicks;
 use channel::records::Answer;
 use common::{NoUpcalls, guest};
 use datapath::forward::switch::Switch;
-use policy::Action;
 use port::PortId;
 use port::counters::Counters;
 use proptest::prelude::*;
@@ -32,20 +31,7 @@ fn one_way(counters: Counters) -> Switch<datapath::ports::guest::GuestPort> {
     let mut switch = Switch::new(counters, 5);
     let mask = FlowMask::NONE.with_in_port();
     switch.answer(
-        Answer::Install {
-            upcall: None,
-            key: *FlowKey::default().with_in_port(FROM.0).words(),
-            mask: *mask.words(),
-            action: Action::Unicast {
-                port: TO,
-                tag: None,
-            },
-            segment: None,
-            learned: false,
-            except: Vec::new(),
-            rules: Vec::new(),
-            epoch: 0,
-        },
+        Answer::unicast(&FlowKey::default().with_in_port(FROM.0), &mask, TO),
         0,
     );
     switch
@@ -94,11 +80,7 @@ fn options(bits: u8, size: u16) -> NetOptions {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 48,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn frames_arrive_once_whole_and_in_order(

@@ -117,24 +117,7 @@ fn legacy(features: u64) -> NetOptions {
 fn send_to(switch: &mut Switch<GuestPort>, from: PortId, to: PortId) {
     let key = FlowKey::default().with_in_port(from.0);
     let mask = FlowMask::NONE.with_in_port();
-    let action = Action::Unicast {
-        port: to,
-        tag: None,
-    };
-    switch.answer(
-        Answer::Install {
-            upcall: None,
-            key: *key.words(),
-            mask: *mask.words(),
-            action,
-            segment: None,
-            learned: false,
-            except: Vec::new(),
-            rules: Vec::new(),
-            epoch: 0,
-        },
-        0,
-    );
+    switch.answer(Answer::unicast(&key, &mask, to), 0);
 }
 
 fn run(mut evil: NetOptions, pokes: &[Poke]) {
@@ -191,11 +174,7 @@ fn run(mut evil: NetOptions, pokes: &[Poke]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 400,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn garbage_harms_only_its_own_queue(

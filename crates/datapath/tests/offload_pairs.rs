@@ -9,7 +9,6 @@ use channel::records::Answer;
 use common::{NoUpcalls, guest};
 use datapath::forward::switch::Switch;
 use datapath::ports::guest::GuestPort;
-use policy::Action;
 use port::counters::{Counters, PortCounts};
 use port::{DropReason, PortId};
 use proptest::prelude::*;
@@ -230,24 +229,8 @@ impl World {
     fn install(&mut self, from: u32, to: u32) {
         let key = FlowKey::default().with_in_port(from);
         let mask = FlowMask::NONE.with_in_port();
-        let action = Action::Unicast {
-            port: PortId(to),
-            tag: None,
-        };
-        self.switch.answer(
-            Answer::Install {
-                upcall: None,
-                key: *key.words(),
-                mask: *mask.words(),
-                action,
-                segment: None,
-                learned: false,
-                except: Vec::new(),
-                rules: Vec::new(),
-                epoch: 0,
-            },
-            0,
-        );
+        self.switch
+            .answer(Answer::unicast(&key, &mask, PortId(to)), 0);
         assert!(self.switch.continue_work(0), "it is cached");
     }
 

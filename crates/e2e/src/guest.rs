@@ -27,13 +27,14 @@ const COMMAND: Duration = Duration::from_secs(60);
 
 /// Guests at the ports "vm1" and "vm2", with the addresses 10.0.0.1 and 10.0.0.2, that are up.
 pub fn two_guests(lasthop: &Lasthop) -> (Guest, Guest) {
-    let guest = |name: &str, ip| {
-        let socket = lasthop.socket(&format!("{name}.sock"));
-        GuestSpec::dialing(name, socket).ip(ip).start()
-    };
-    // Both boot at once.
-    let (one, two) = (guest("vm1", "10.0.0.1/24"), guest("vm2", "10.0.0.2/24"));
-    (one.ready(), two.ready())
+    let specs = [("vm1", 1), ("vm2", 2)].map(|(port, n)| GuestSpec::at(lasthop, port, n));
+    let [one, two] = boot(specs);
+    (one, two)
+}
+
+/// Boots guests at once; returns them when they are up.
+pub fn boot<const N: usize>(specs: [GuestSpec; N]) -> [Guest; N] {
+    specs.map(|spec| spec.start()).map(Guest::ready)
 }
 
 /// Back end of the guest's network card.
@@ -91,6 +92,11 @@ impl GuestSpec {
             memory: Memory::Shared,
             arrival: None,
         }
+    }
+
+    /// A guest for a port of Lasthop's, with the address 10.0.0.`number`.
+    pub fn at(lasthop: &Lasthop, port: &str, number: u8) -> GuestSpec {
+        GuestSpec::dialing(port, lasthop.socket_of(port)).ip(&format!("10.0.0.{number}/24"))
     }
 
     /// A guest whose QEMU dials the switch's listening `socket`, and dials again after a
@@ -420,6 +426,11 @@ impl Guest {
     /// Starts a shell command in the guest.
     pub fn start(&mut self, command: &str) -> Job {
         self.agent.start(command)
+    }
+
+    /// How often the driver has seen its link go or come.
+    pub fn link_changes(&mut self) -> String {
+        self.run("cat /sys/class/net/eth0/carrier_changes")
     }
 
     /// Runs a shell command in the guest, which must succeed, and gives its output.

@@ -15,6 +15,7 @@ use testkit::metrics::Metrics;
 use testkit::process::send;
 use testkit::procfs;
 use testkit::wait::{LIMIT, wait_for, wait_until, within};
+use testkit::{FakeGuest, GuestConfig};
 
 use crate::paths;
 use crate::stats::Stats;
@@ -22,21 +23,11 @@ use crate::stats::Stats;
 /// Tolerance for an allocator, in KiB.
 const SLACK_KIB: u64 = 1024;
 
-/// A configuration with two ports for guests, and nothing else.
-pub const TWO_PORTS: &str = r#"
-[switch]
-name = "host1"
-
-[[port]]
-name = "vm1"
-kind = "vhost-user"
-socket = "vm1.sock"
-
-[[port]]
-name = "vm2"
-kind = "vhost-user"
-socket = "vm2.sock"
-"#;
+/// A configuration with more keys of the switch, and with a port for a guest for each name.
+pub fn guest_ports(switch: &str, names: &[&str]) -> String {
+    let ports: String = names.iter().map(|name| port(name, "")).collect();
+    format!("[switch]\nname = \"host1\"\n{switch}\n{ports}")
+}
 
 /// A running Lasthop; killed with all its processes when dropped.
 pub struct Lasthop {
@@ -137,6 +128,16 @@ impl Lasthop {
         let place = Place::of(paths::binary("lasthop"));
         let (status, complaint) = place.refuses(config);
         (status.unwrap_or(-1), complaint)
+    }
+
+    /// Attaches a guest of our own to a port.
+    pub fn connect(&self, port: &str, number: u8) -> FakeGuest {
+        self.connect_as(port, GuestConfig::default().guest(number))
+    }
+
+    /// Attaches a guest of our own to a port, configured like this.
+    pub fn connect_as(&self, port: &str, config: GuestConfig) -> FakeGuest {
+        FakeGuest::connect(&self.socket_of(port), config).expect("the port takes a guest")
     }
 
     /// The runtime directory.

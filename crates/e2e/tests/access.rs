@@ -5,13 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use e2e::guest::{Guest, GuestSpec};
+use e2e::guest::{Guest, GuestSpec, boot, two_guests};
 use e2e::lasthop::Lasthop;
 use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::traffic::{Silence, ping, unreachable};
 use e2e::turn;
 use testkit::packets::{Flow, SequenceChecker, udp};
-use testkit::{FakeGuest, GuestConfig};
 
 const PORTS: &str = r#"
 [switch]
@@ -96,16 +95,8 @@ fn guests_reach_whom_the_lists_say() {
     let file = folder.path().join("new.toml");
     let lasthop = Lasthop::start(PORTS);
     turn.step("boot three guests");
-    let boot = |name: &str, ip: &str| {
-        let spec = GuestSpec::dialing(name, lasthop.socket(&format!("{name}.sock")));
-        spec.ip(ip).start()
-    };
-    let guests = [
-        boot("vm1", "10.0.0.1/24"),
-        boot("vm2", "10.0.0.2/24"),
-        boot("vm3", "10.0.0.3/24"),
-    ];
-    let [mut one, mut two, mut three] = guests.map(Guest::ready);
+    let specs = [("vm1", 1), ("vm2", 2), ("vm3", 3)];
+    let [mut one, mut two, mut three] = boot(specs.map(|(vm, n)| GuestSpec::at(&lasthop, vm, n)));
     assert_eq!(ping(&mut one, "10.0.0.2", 5).lost(), 0);
     assert_eq!(ping(&mut three, "10.0.0.2", 5).lost(), 0);
     assert_eq!(denied(&lasthop), 0);
@@ -183,7 +174,6 @@ fn guests_reach_whom_the_lists_say() {
     assert_eq!(ping(&mut one, "10.0.0.2", 5).lost(), 0);
     drop((one, two, three));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Bytes of a ping's frame: Ethernet, IPv4, ICMP, and 56 bytes of data.
@@ -237,7 +227,7 @@ fn many_rules(count: usize) -> String {
 
 #[test]
 fn a_rejected_sender_gets_an_answer_and_the_log_names_it() {
-    let turn = turn();
+    let _turn = turn();
     let lists = r#"
 [[acl]]
 name = "in"
@@ -255,12 +245,7 @@ action = "reject"
 protocol = "icmp"
 "#;
     let lasthop = Lasthop::start(&format!("{PORTS}{lists}"));
-    let boot = |name: &str, ip: &str| {
-        let spec = GuestSpec::dialing(name, lasthop.socket(&format!("{name}.sock")));
-        spec.ip(ip).start()
-    };
-    let (one, two) = (boot("vm1", "10.0.0.1/24"), boot("vm2", "10.0.0.2/24"));
-    let (mut one, two) = (one.ready(), two.ready());
+    let (mut one, two) = two_guests(&lasthop);
     for again in 0..2 {
         let output = one.run("ping -c 1 -W 5 10.0.0.2 2>&1; iperf3 -c 10.0.0.2 2>&1; true");
         assert!(output.contains("Connection refused"), "{again}: {output}");
@@ -276,7 +261,6 @@ protocol = "icmp"
     );
     drop((one, two));
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -285,12 +269,8 @@ fn lists_change_under_traffic_and_nothing_allowed_is_lost() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("new.toml");
     let lasthop = Lasthop::start(PORTS);
-    let connect = |name: &str, number| {
-        let config = GuestConfig::default().guest(number);
-        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-    };
-    let (mut a, mut b) = (connect("vm1.sock", 1), connect("vm2.sock", 2));
-    let _c = connect("vm3.sock", 3);
+    let (mut a, mut b) = (lasthop.connect("vm1", 1), lasthop.connect("vm2", 2));
+    let _c = lasthop.connect("vm3", 3);
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
     let only_udp = "[[acl_default]]\nsegment = \"default\"\nto_guest = \"deny\"\n[[acl]]\n\
@@ -326,12 +306,11 @@ fn lists_change_under_traffic_and_nothing_allowed_is_lost() {
     assert_eq!(lasthop.stats().drops(), [].into());
     drop((a, b));
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
 fn a_denied_scan_of_all_ports_costs_a_handful_of_flows() {
-    let turn = turn();
+    let _turn = turn();
     let list = "[[acl]]\nname = \"in\"\ndirection = \"to-guest\"\nports = [\"vm2\"]\n\
         [[acl.rule]]\nname = \"open\"\naction = \"allow\"\nprotocol = \"udp\"\n\
         destination_ports = [53, 123]\n\
@@ -343,11 +322,7 @@ fn a_denied_scan_of_all_ports_costs_a_handful_of_flows() {
         &format!("{socket}\nport_security = {{ dhcp_server = true }}"),
     );
     let lasthop = Lasthop::start(&format!("{ports}{list}"));
-    let connect = |name: &str, number| {
-        let config = GuestConfig::default().guest(number);
-        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-    };
-    let (mut a, mut b) = (connect("vm1.sock", 1), connect("vm2.sock", 2));
+    let (mut a, mut b) = (lasthop.connect("vm1", 1), lasthop.connect("vm2", 2));
     let open = Flow {
         dst_port: 53,
         ..Flow::v4(1, 2)
@@ -387,7 +362,6 @@ fn a_denied_scan_of_all_ports_costs_a_handful_of_flows() {
     assert!(asked < 20_000, "{asked} questions for {sent} ports");
     drop((a, b));
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -455,7 +429,6 @@ protocol = \"tcp\"\ndestination_ports = [80]\nsource = [\"10.0.0.1\"]",
         Some("1 change applied")
     );
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Asks without a pause: a thousand pauses would be most of the test.

@@ -7,24 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use e2e::lasthop::Lasthop;
+use e2e::lasthop::{Lasthop, guest_ports};
 use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::turn;
 use testkit::packets::{Flow, SequenceChecker};
-use testkit::{FakeGuest, GuestConfig};
-
-const CONFIG: &str = r#"
-[switch]
-name = "host1"
-[[port]]
-name = "vm1"
-kind = "vhost-user"
-socket = "vm1.sock"
-[[port]]
-name = "vm2"
-kind = "vhost-user"
-socket = "vm2.sock"
-"#;
 
 /// Memory limit of control for all clients together, in KiB.
 const MEMORY_KIB: u64 = 16 << 10;
@@ -87,12 +73,8 @@ impl Drop for Ending<'_> {
 #[test]
 fn guests_do_not_notice_them() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
-    let guest = |name: &str, number| {
-        let config = GuestConfig::default().guest(number);
-        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-    };
-    let (mut a, mut b) = (guest("vm1.sock", 1), guest("vm2.sock", 2));
+    let lasthop = Lasthop::start(&guest_ports("", &["vm1", "vm2"]));
+    let (mut a, mut b) = (lasthop.connect("vm1", 1), lasthop.connect("vm2", 2));
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     let control = lasthop.pid("lasthop-control");
     let held = |lasthop: &Lasthop| {
@@ -144,5 +126,4 @@ fn guests_do_not_notice_them() {
     );
     drop((idle, a, b));
     lasthop.stop();
-    turn.step("done");
 }

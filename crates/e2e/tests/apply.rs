@@ -8,7 +8,6 @@ use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::turn;
 use e2e::uplinks::{tap, uplink, wire};
 use testkit::packets::{Flow, SequenceChecker};
-use testkit::{FakeGuest, GuestConfig};
 
 use std::time::Duration;
 
@@ -37,11 +36,7 @@ fn who_is_not_concerned_loses_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let first = config("host1", "", &[]);
     let lasthop = Lasthop::start(&first);
-    let connect = |name: &str, number| {
-        let config = GuestConfig::default().guest(number);
-        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-    };
-    let (mut a, mut b) = (connect("vm1.sock", 1), connect("vm2.sock", 2));
+    let (mut a, mut b) = (lasthop.connect("vm1", 1), lasthop.connect("vm2", 2));
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     let switch = lasthop.pid("lasthop-switch");
 
@@ -127,7 +122,6 @@ fn who_is_not_concerned_loses_nothing() {
     assert_eq!(lasthop.stats().drops(), [].into());
     drop((a, b));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Whatever is wrong with a file: what is there stays there.

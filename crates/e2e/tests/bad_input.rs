@@ -10,6 +10,7 @@ use e2e::turn;
 use serde_json::Value;
 use testkit::features::{PROTOCOL_FEATURES, VERSION_1};
 use testkit::frontend::FrontEnd;
+use testkit::table::rows;
 use testkit::wait::wait_for;
 
 /// Request number of SET_MEM_TABLE in the vhost-user specification.
@@ -32,54 +33,25 @@ segment = "blue"
 
 /// Each wrong configuration: what is put in place of what, the line that the complaint must name,
 /// and words of it.
-const WRONG: [(&str, &str, u32, &[&str]); 10] = [
-    ("[switch]", "[swich]", 2, &["swich"]),
-    ("name = \"blue\"", "name = 7", 6, &["name", "characters"]),
-    ("vlan = 10", "vlan = 4095", 7, &["vlan", "4094"]),
-    ("vlan = 10", "vlan = \"ten\"", 7, &["vlan"]),
-    (
-        "kind = \"vhost-user\"",
-        "kind = \"veth\"",
-        11,
-        &["kind", "vhost-user"],
-    ),
-    (
-        "socket = \"vm1.sock\"",
-        "sockett = \"vm1.sock\"",
-        12,
-        &["sockett", "socket"],
-    ),
-    (
-        "segment = \"blue\"",
-        "segment = \"green\"",
-        13,
-        &["green", "segment"],
-    ),
-    (
-        "segment = \"blue\"",
-        "segment = \"blue\"\nqueues = 65",
-        14,
-        &["queues", "64"],
-    ),
-    (
-        "segment = \"blue\"",
-        "segment = \"blue\"\nmac = \"52:54\"",
-        14,
-        &["mac"],
-    ),
-    (
-        "segment = \"blue\"",
-        "segment = \"blue\"\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\n\
-         socket = \"vm2.sock\"",
-        15,
-        &["vm1", "name"],
-    ),
-];
+const WRONG: &str = r#"
+    [switch]            | [swich]                          | 2  | swich
+    name = "blue"       | name = 7                         | 6  | name characters
+    vlan = 10           | vlan = 4095                      | 7  | vlan 4094
+    vlan = 10           | vlan = "ten"                     | 7  | vlan
+    kind = "vhost-user" | kind = "veth"                    | 11 | kind vhost-user
+    socket = "vm1.sock" | sockett = "vm1.sock"             | 12 | sockett socket
+    segment = "blue"    | segment = "green"                | 13 | green segment
+    segment = "blue"    | segment = "blue"\nqueues = 65    | 14 | queues 64
+    segment = "blue"    | segment = "blue"\nmac = "52:54"  | 14 | mac
+    segment = "blue"
+        | segment = "blue"\n[[port]]\nname = "vm1"\nkind = "vhost-user"\nsocket = "vm2.sock"
+        | 15 | vm1 name
+"#;
 
 #[test]
 fn wrong_configurations_are_refused_by_line() {
     let turn = turn();
-    for (right, wrong, line, words) in WRONG {
+    for [right, wrong, line, words] in &rows(WRONG) {
         turn.step(wrong.lines().last().unwrap_or_default());
         let (status, complaint) = Lasthop::refused(&GOOD.replacen(right, wrong, 1));
         assert_eq!(status, 2, "{complaint}");
@@ -91,7 +63,7 @@ fn wrong_configurations_are_refused_by_line() {
             complaint.contains(&format!(":{line}")) || complaint.contains(&format!("line {line}")),
             "line {line}: {complaint}"
         );
-        for word in words {
+        for word in words.split(' ') {
             assert!(complaint.contains(word), "no {word:?} in: {complaint}");
         }
     }
@@ -139,51 +111,19 @@ fn commands_that_cannot_be_are_refused_and_change_nothing() {
     let turn = turn();
     let lasthop = Lasthop::start(GOOD);
     let before = lasthop.json(&["port", "list"]);
-    let add = |rest: &[&str]| {
-        let args = [&["port", "add"], rest].concat();
-        let output = lasthop.cli(&args);
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
-    };
-    for (rest, word) in [
-        (
-            &["vm1", "--kind", "vhost-user", "--socket", "other.sock"][..],
-            "vm1",
-        ),
-        (
-            &["vm2", "--kind", "vhost-user", "--socket", "vm1.sock"],
-            "vm1.sock",
-        ),
-        (
-            &[
-                "vm2",
-                "--kind",
-                "vhost-user",
-                "--socket",
-                "vm2.sock",
-                "--segment",
-                "green",
-            ],
-            "green",
-        ),
-        (
-            &[
-                "vm2",
-                "--kind",
-                "vhost-user",
-                "--socket",
-                "vm2.sock",
-                "--queues",
-                "65",
-            ],
-            "64",
-        ),
-    ] {
-        turn.step(&rest.join(" "));
-        let (status, complaint) = add(rest);
-        assert_eq!(status, Some(2), "{complaint}");
+    for [rest, word] in &rows(
+        r"
+        vm1 --kind vhost-user --socket other.sock               | vm1
+        vm2 --kind vhost-user --socket vm1.sock                 | vm1.sock
+        vm2 --kind vhost-user --socket vm2.sock --segment green | green
+        vm2 --kind vhost-user --socket vm2.sock --queues 65     | 64
+    ",
+    ) {
+        turn.step(rest);
+        let words: Vec<&str> = ["port", "add"].into_iter().chain(rest.split(' ')).collect();
+        let output = lasthop.cli(&words);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
         assert!(complaint.contains(word), "no {word:?} in: {complaint}");
     }
     assert!(!lasthop.cli(&["port", "remove", "missing"]).status.success());
@@ -288,7 +228,7 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     lasthop.wait_reason("vm1", "share=on");
     drop(front);
     turn.step("a guest of a QEMU without shared memory");
-    let mut bare = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+    let mut bare = GuestSpec::dialing("vm1", lasthop.socket_of("vm1"))
         .memory_without_file()
         .start()
         .ready();
@@ -310,7 +250,7 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     assert_eq!(lasthop.wait_port("vm1", "waiting")["reason"], Value::Null);
     turn.step("a guest whose QEMU keeps its memory to itself");
     // It speaks of its own accord when its interface comes up with IPv6.
-    let private = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+    let private = GuestSpec::dialing("vm1", lasthop.socket_of("vm1"))
         .private_memory()
         .ipv6()
         .start()
@@ -319,7 +259,7 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     lasthop.wait_reason("vm1", "share=on");
     drop(private);
     turn.step("the port still works for one that shares, and nothing is said of how that ends");
-    let mut guest = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+    let mut guest = GuestSpec::dialing("vm1", lasthop.socket_of("vm1"))
         .start()
         .ready();
     assert_eq!(lasthop.wait_port("vm1", "up")["reason"], Value::Null);

@@ -7,43 +7,23 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::guest::two_guests;
-use e2e::lasthop::{Lasthop, same_footprint};
+use e2e::lasthop::{Lasthop, guest_ports, same_footprint};
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::pcapng::{self, Way};
 use e2e::traffic::ping;
 use e2e::{paths, turn};
 use rustix::process::Signal;
 use tempfile::TempDir;
+use testkit::FakeGuest;
 use testkit::packets::{Flow, SequenceChecker, udp};
 use testkit::process::Process;
 use testkit::wait::wait_for;
-use testkit::{FakeGuest, GuestConfig};
-
-const CONFIG: &str = r#"
-[switch]
-name = "host1"
-workers = 2
-
-[[port]]
-name = "vm1"
-kind = "vhost-user"
-socket = "vm1.sock"
-
-[[port]]
-name = "vm2"
-kind = "vhost-user"
-socket = "vm2.sock"
-"#;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Two guests who know each other.
 fn guests(lasthop: &Lasthop) -> (FakeGuest, FakeGuest) {
-    let connect = |name: &str, number| {
-        let config = GuestConfig::default().guest(number);
-        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-    };
-    let (mut a, mut b) = (connect("vm1.sock", 1), connect("vm2.sock", 2));
+    let (mut a, mut b) = (lasthop.connect("vm1", 1), lasthop.connect("vm2", 2));
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     (a, b)
 }
@@ -131,7 +111,7 @@ fn talk(a: &mut FakeGuest, b: &mut FakeGuest, count: u16) {
 #[test]
 fn a_capture_has_everything_both_ways_until_it_is_interrupted() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(&guest_ports("workers = 2", &["vm1", "vm2"]));
     let (mut a, mut b) = guests(&lasthop);
     turn.step("three captures at once");
     let all = Capture::start(&lasthop, &["vm1"]);
@@ -184,13 +164,12 @@ fn a_capture_has_everything_both_ways_until_it_is_interrupted() {
     assert_eq!((status, file.packets.len()), (0, 4), "{said}");
     assert_eq!(file.filter, "src port 1003 or 1005");
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
 fn pings_of_real_guests_are_complete_and_a_pipe_gets_them_too() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(&guest_ports("workers = 2", &["vm1", "vm2"]));
     turn.step("boot two guests");
     let (mut vm1, _vm2) = two_guests(&lasthop);
     let capture = Capture::start(&lasthop, &["vm1", "--filter", "icmp and net 10.0.0.0/24"]);
@@ -228,13 +207,12 @@ fn pings_of_real_guests_are_complete_and_a_pipe_gets_them_too() {
     assert!(piped.wait().expect("it ends").success());
     assert_eq!(pcapng::read(&out).packets.len(), 40);
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
 fn what_is_dropped_is_seen_and_a_tiny_ring_costs_the_guests_nothing() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(&guest_ports("workers = 2", &["vm1", "vm2"]));
     let (mut a, mut b) = guests(&lasthop);
     turn.step("a frame that the policy drops");
     let drops = Capture::start(&lasthop, &["vm1", "--drops"]);
@@ -266,13 +244,12 @@ fn what_is_dropped_is_seen_and_a_tiny_ring_costs_the_guests_nothing() {
     let moved = lasthop.stats().since(&before);
     assert!(moved.drops().is_empty(), "dropped: {:?}", moved.drops());
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
 fn a_file_without_room_ends_behind_a_whole_block() {
-    let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let _turn = turn();
+    let lasthop = Lasthop::start(&guest_ports("workers = 2", &["vm1", "vm2"]));
     let (mut a, mut b) = guests(&lasthop);
     // A file that may have eight blocks of 512 bytes, which is said as a full disk says it.
     let small = Capture::start_after("trap '' XFSZ; ulimit -f 8;", &lasthop, &["vm1"]);
@@ -283,13 +260,12 @@ fn a_file_without_room_ends_behind_a_whole_block() {
     assert!((1..40).contains(&file.packets.len()), "{said}");
     assert!(file.statistics.is_none(), "{said}");
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
 fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(&guest_ports("workers = 2", &["vm1", "vm2"]));
     let (mut a, mut b) = guests(&lasthop);
     // What is mapped and started at the first time stays.
     Capture::start(&lasthop, &["vm1"]).interrupt();
@@ -349,13 +325,12 @@ fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
         assert_eq!((status, file.packets.len()), (0, 4), "{said}");
     }
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
 fn what_cannot_be_is_said_and_nothing_is_left() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(&guest_ports("workers = 2", &["vm1", "vm2"]));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("file");
     let refused = |args: &[&str]| {
@@ -407,5 +382,4 @@ fn what_cannot_be_is_said_and_nothing_is_left() {
         assert_eq!(status, 0, "{said}");
     }
     lasthop.stop();
-    turn.step("done");
 }

@@ -8,8 +8,8 @@ use e2e::lasthop::Lasthop;
 use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::traffic::{IperfRun, PingRun, ping, serve_iperf};
 use e2e::turn;
+use testkit::FakeGuest;
 use testkit::packets::{Flow, SequenceChecker};
-use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
 [switch]
@@ -82,7 +82,6 @@ fn control_may_die() {
     vm2.run("ip address add 10.0.0.22/24 dev eth0");
     assert_eq!(ping(&mut vm1, "10.0.0.22", 20).lost(), 0);
     lasthop.stop();
-    turn.step("done");
 }
 
 /// One frame every half a millisecond on a flow that exists, and a new flow every ten, while
@@ -91,11 +90,7 @@ fn control_may_die() {
 fn flows_that_exist_lose_nothing_and_new_ones_work_again_soon() {
     let turn = turn();
     let lasthop = Lasthop::start(CONFIG);
-    let connect = |name: &str, number| {
-        let config = GuestConfig::default().guest(number);
-        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-    };
-    let (mut a, mut b) = (connect("vm1.sock", 1), connect("vm2.sock", 2));
+    let (mut a, mut b) = (lasthop.connect("vm1", 1), lasthop.connect("vm2", 2));
     introduce(&mut a, &mut b, Flow::v4(1, 2));
 
     let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
@@ -115,7 +110,6 @@ fn flows_that_exist_lose_nothing_and_new_ones_work_again_soon() {
         steady.sent()
     );
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Sends for a second; gives the time until the first frame of a new flow arrived.

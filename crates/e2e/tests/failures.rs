@@ -1,30 +1,9 @@
 //! One guest misbehaves, dies or is unplugged under traffic: two others that talk notice nothing.
 
-use e2e::guest::{Guest, GuestSpec};
-use e2e::lasthop::{Lasthop, same_footprint};
+use e2e::guest::{Guest, GuestSpec, boot};
+use e2e::lasthop::{Lasthop, guest_ports, same_footprint};
 use e2e::traffic::{IperfRun, PingRun, ping, reachable, serve_iperf};
 use e2e::{Turn, turn};
-
-const CONFIG: &str = r#"
-[switch]
-name = "host1"
-workers = 2
-
-[[port]]
-name = "vm1"
-kind = "vhost-user"
-socket = "vm1.sock"
-
-[[port]]
-name = "vm2"
-kind = "vhost-user"
-socket = "vm2.sock"
-
-[[port]]
-name = "vm3"
-kind = "vhost-user"
-socket = "vm3.sock"
-"#;
 
 struct World {
     lasthop: Lasthop,
@@ -35,22 +14,13 @@ struct World {
 
 impl World {
     fn third(lasthop: &Lasthop) -> Guest {
-        GuestSpec::dialing("vm3", lasthop.socket("vm3.sock"))
-            .ip("10.0.0.3/24")
-            .start()
+        GuestSpec::at(lasthop, "vm3", 3).start()
     }
 
     fn new() -> World {
-        let lasthop = Lasthop::start(CONFIG);
-        let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-            .ip("10.0.0.1/24")
-            .start();
-        let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-            .ip("10.0.0.2/24")
-            .packed()
-            .start();
-        let vm3 = World::third(&lasthop);
-        let (vm1, mut vm2, vm3) = (vm1.ready(), vm2.ready(), vm3.ready());
+        let lasthop = Lasthop::start(&guest_ports("workers = 2", &["vm1", "vm2", "vm3"]));
+        let [vm1, vm2, vm3] = [1, 2, 3].map(|n| GuestSpec::at(&lasthop, &format!("vm{n}"), n));
+        let [vm1, mut vm2, vm3] = boot([vm1, vm2.packed(), vm3]);
         serve_iperf(&mut vm2);
         World {
             lasthop,
@@ -130,5 +100,4 @@ fn others_notice_nothing() {
     world.lasthop.wait_port("vm3", "waiting");
     assert_eq!(ping(&mut world.vm1, "10.0.0.2", 50).lost(), 0);
     world.lasthop.stop();
-    turn.step("done");
 }

@@ -115,12 +115,12 @@ fn linux_talks(turn: &Turn, options: &[&str]) {
     turn.step(&format!(
         "boot a legacy guest, {options:?}, and a modern one"
     ));
-    let old = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock")).ip("10.0.0.1/24");
+    let old = GuestSpec::at(&lasthop, "vm1", 1);
     let old = old.device_option("disable-modern=on");
     let old = options
         .iter()
         .fold(old, |spec, option| spec.device_option(option));
-    let new = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock")).ip("10.0.0.2/24");
+    let new = GuestSpec::at(&lasthop, "vm2", 2);
     let (old, new) = (old.start(), new.start());
     let (mut old, mut new) = (old.ready(), new.ready());
     let status = lasthop.wait_port("vm1", "up");
@@ -157,7 +157,6 @@ fn linux_talks(turn: &Turn, options: &[&str]) {
     assert_eq!(ping(&mut new, "10.0.0.1", 20).lost(), 0);
     assert_eq!(lasthop.port("vm1")["features"].to_string(), features);
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]

@@ -37,15 +37,8 @@ fn jumbo_frames_and_two_queue_pairs() {
     turn.step(
         "boot two guests with two CPUs and two queue pairs, one of them packed without offloads",
     );
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .mtu(9000)
-        .pairs(2)
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .mtu(9000)
-        .pairs(2);
+    let vm1 = GuestSpec::at(&lasthop, "vm1", 1).mtu(9000).pairs(2).start();
+    let vm2 = GuestSpec::at(&lasthop, "vm2", 2).mtu(9000).pairs(2);
     let vm2 = vm2.packed().no_offloads().start();
     let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
     for port in ["vm1", "vm2"] {
@@ -84,5 +77,4 @@ fn jumbo_frames_and_two_queue_pairs() {
     assert_eq!(ping(&mut vm2, "10.0.0.1", 50).lost(), 0);
     lasthop.wait_port("vm1", "up");
     lasthop.stop();
-    turn.step("done");
 }

@@ -44,7 +44,7 @@ struct Steady {
 
 impl Steady {
     fn new(lasthop: &Lasthop) -> Steady {
-        let (mut a, mut b) = (connect(lasthop, "a.sock", 1), connect(lasthop, "b.sock", 2));
+        let (mut a, mut b) = (lasthop.connect("a", 1), lasthop.connect("b", 2));
         introduce(&mut a, &mut b, Flow::v4(1, 2));
         Steady {
             a,
@@ -73,11 +73,6 @@ impl Steady {
     }
 }
 
-fn connect(lasthop: &Lasthop, socket: &str, number: u8) -> FakeGuest {
-    let config = GuestConfig::default().guest(number);
-    FakeGuest::connect(&lasthop.socket(socket), config).expect("the port takes a guest")
-}
-
 /// A guest with two queue pairs, every other time packed, that has exchanged frames with `a`.
 fn visitor(lasthop: &Lasthop, steady: &mut Steady, round: u32) -> FakeGuest {
     let config = GuestConfig::default().guest(3).pairs(2);
@@ -86,8 +81,7 @@ fn visitor(lasthop: &Lasthop, steady: &mut Steady, round: u32) -> FakeGuest {
     } else {
         config.packed()
     };
-    let mut guest =
-        FakeGuest::connect(&lasthop.socket("churn.sock"), config).expect("the port takes a guest");
+    let mut guest = lasthop.connect_as("churn", config);
     introduce(&mut guest, &mut steady.a, Flow::v4(3, 1));
     guest
 }
@@ -149,5 +143,4 @@ fn nothing_is_left_behind() {
         unplug_and_plug(&lasthop, &mut steady, round)
     });
     lasthop.stop();
-    turn.step("done");
 }

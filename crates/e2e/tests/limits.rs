@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use e2e::guest::GuestSpec;
+use e2e::guest::two_guests;
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::numbered::{Stream, collect, introduce, settle};
@@ -14,6 +14,7 @@ use e2e::uplinks::{tap, uplink, wire};
 use e2e::{Turn, turn};
 use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, tcp_super, udp};
+use testkit::table::rows;
 use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
@@ -52,15 +53,10 @@ impl World {
     fn start_with(config: &str, pairs: u16) -> World {
         let turn = turn();
         let lasthop = Lasthop::start(config);
-        let connect = |name: &str, number| {
-            let config = GuestConfig::default().guest(number).pairs(pairs);
-            FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-        };
-        let (a, b, c) = (
-            connect("vm1.sock", 1),
-            connect("vm2.sock", 2),
-            connect("vm3.sock", 3),
-        );
+        let [a, b, c] = [1, 2, 3].map(|n| {
+            let config = GuestConfig::default().guest(n).pairs(pairs);
+            lasthop.connect_as(&format!("vm{n}"), config)
+        });
         let mut world = World {
             turn,
             lasthop,
@@ -318,22 +314,15 @@ fn a_limit_that_cannot_be_is_refused_and_nothing_changes() {
     let world = World::start("[port.limits.from_guest]\npackets_per_second = 5000");
     let before = world.lasthop.json(&["port", "show", "vm1"]);
     assert_eq!(before["limits"]["from_guest"]["packets_per_second"], 5000);
-    for (limit, field) in [
-        (
-            "from-guest:packets=0",
-            "limits.from_guest.packets_per_second",
-        ),
-        ("to-guest:bits=0", "limits.to_guest.bits_per_second"),
-        (
-            "to-guest:bits=1G,bits-burst=100k",
-            "limits.to_guest.bits_burst",
-        ),
-        ("broadcast:packets=0", "limits.broadcast.packets_per_second"),
-        (
-            "from-guest:packets-burst=100",
-            "limits.from_guest.packets_per_second",
-        ),
-    ] {
+    for [limit, field] in &rows(
+        r"
+        from-guest:packets=0             | limits.from_guest.packets_per_second
+        to-guest:bits=0                  | limits.to_guest.bits_per_second
+        to-guest:bits=1G,bits-burst=100k | limits.to_guest.bits_burst
+        broadcast:packets=0              | limits.broadcast.packets_per_second
+        from-guest:packets-burst=100     | limits.from_guest.packets_per_second
+    ",
+    ) {
         let refused = world.lasthop.cli(&["port", "set", "vm1", "--limit", limit]);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{limit}: {said}");
@@ -433,13 +422,8 @@ fn tcp_continues_under_a_limit_that_changes() {
     let lasthop = Lasthop::start(&config(
         "[port.limits]\nfrom_guest = { bits_per_second = \"20M\" }",
     ));
-    let boot = |name: &str, ip: &str| {
-        let socket = lasthop.socket(&format!("{name}.sock"));
-        GuestSpec::dialing(name, socket).ip(ip).start()
-    };
     turn.step("boot two guests");
-    let (one, two) = (boot("vm1", "10.0.0.1/24"), boot("vm2", "10.0.0.2/24"));
-    let (mut one, mut two) = (one.ready(), two.ready());
+    let (mut one, mut two) = two_guests(&lasthop);
     assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
     serve_iperf(&mut two);
     for megabits in [20u32, 60] {
@@ -526,8 +510,7 @@ fn new_flows_do_not_wait_for_those_of_a_guest_that_sprays() {
         }
         (attacker, n)
     });
-    world.a = FakeGuest::connect(&world.lasthop.socket("vm4.sock"), GuestConfig::default())
-        .expect("the port takes a guest");
+    world.a = world.lasthop.connect_as("vm4", GuestConfig::default());
     let before = world.lasthop.stats();
     let beside = first_frames(&mut world, 1000..1200);
     let moved = world.lasthop.stats().since(&before);

@@ -74,16 +74,11 @@ impl World {
                 busy: true,
                 ..GuestConfig::default()
             };
-            let guest = FakeGuest::connect(&lasthop.socket(name), config);
-            let mut guest = guest.expect("the port takes a guest");
+            let mut guest = lasthop.connect_as(name, config);
             guest.wait_link().expect("a link");
             guest
         };
-        let (a, b, c) = (
-            connect("vm1.sock"),
-            connect("vm2.sock"),
-            connect("vm3.sock"),
-        );
+        let [a, b, c] = ["vm1", "vm2", "vm3"].map(connect);
         World {
             turn,
             lasthop,

@@ -86,13 +86,13 @@ impl World {
             }
         };
         let guest = spec.clone().start().ready();
-        let station = FakeGuest::connect(&lasthop.socket("peer.sock"), config);
+        let station = lasthop.connect_as("peer", config);
         World {
             turn,
             lasthop,
             spec,
             guest,
-            station: Some(station.expect("the port takes a guest")),
+            station: Some(station),
         }
     }
 
@@ -226,7 +226,6 @@ fn guests_move(turn: Turn, kind: Kind) {
     let report = world.quiet(echo);
     assert_eq!(report.gaps(), []);
     world.lasthop.stop();
-    world.turn.step("done");
 }
 
 #[test]
@@ -260,9 +259,9 @@ fn the_dirty_log_continues_in_the_next_switch() {
         let connect = |name: &str, number| {
             let config = GuestConfig::default().guest(number);
             let config = if packed { config.packed() } else { config };
-            FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
+            lasthop.connect_as(name, config)
         };
-        let (mut station, mut mover) = (connect("peer.sock", 1), connect("here.sock", 2));
+        let (mut station, mut mover) = (connect("peer", 1), connect("here", 2));
         introduce(&mut station, &mut mover, Flow::v4(1, 2));
         let mut vmm = Precopy::begin(&mut mover).expect("a log");
         let (mut checker, mut stream) =
@@ -295,5 +294,4 @@ fn the_dirty_log_continues_in_the_next_switch() {
         }
     }
     lasthop.stop();
-    turn.step("done");
 }

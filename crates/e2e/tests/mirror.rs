@@ -12,6 +12,7 @@ use e2e::turn;
 use e2e::uplinks::{tap, uplink, wire};
 use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, udp};
+use testkit::table::rows;
 use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
@@ -95,9 +96,7 @@ impl World {
     fn start_with(config: &str, pairs: u16) -> World {
         let lasthop = Lasthop::start(config);
         let connect = |name: &str, number| {
-            let config = GuestConfig::default().guest(number).pairs(pairs);
-            let socket = lasthop.socket(&format!("{name}.sock"));
-            FakeGuest::connect(&socket, config).expect("the port takes a guest")
+            lasthop.connect_as(name, GuestConfig::default().guest(number).pairs(pairs))
         };
         let [mut a, mut b] = [connect("vm1", 1), connect("vm2", 2)];
         let [mut c, mut d] = [connect("vm3", 3), connect("vm4", 4)];
@@ -419,43 +418,22 @@ fn commands_add_and_remove_mirrors_while_traffic_flows() {
     assert_eq!(m1["lost"], serde_json::json!({}));
 
     turn.step("bad ones change nothing");
-    for (line, status, said) in [
-        (
-            "add m1 --to probe --filter arp",
-            2,
-            "name: expected a name that no other mirror has",
-        ),
-        (
-            "add m2 --to vm9 --filter arp",
-            2,
-            "to: expected the name of a port",
-        ),
-        (
-            "add m2 --to probe --ports probe",
-            2,
-            "ports[0]: expected another port",
-        ),
-        (
-            "add m2 --to vm1 --ports vm2",
-            2,
-            "to: expected a port that no mirror copies by name",
-        ),
-        (
-            "add m1 --replace --to probe --segments green",
-            2,
-            "segments[0]: expected the name of a segment",
-        ),
-        (
-            "add m1 --replace --to probe --filter tcp(",
-            2,
-            "filter: column 4",
-        ),
-        ("remove m2", 2, "there is no mirror `m2`"),
-    ] {
+    for [line, said] in &rows(
+        r"
+        add m1 --to probe --filter arp | name: expected a name that no other mirror has
+        add m2 --to vm9 --filter arp | to: expected the name of a port
+        add m2 --to probe --ports probe | ports[0]: expected another port
+        add m2 --to vm1 --ports vm2 | to: expected a port that no mirror copies by name
+        add m1 --replace --to probe --segments green
+          | segments[0]: expected the name of a segment
+        add m1 --replace --to probe --filter tcp( | filter: column 4
+        remove m2 | there is no mirror `m2`
+    ",
+    ) {
         let words: Vec<&str> = ["mirror"].into_iter().chain(line.split(' ')).collect();
         let output = world.lasthop.cli(&words);
         let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{line}: {error}");
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
         assert!(error.contains(said), "{line}: {error}");
     }
     world.talk(0, 5);

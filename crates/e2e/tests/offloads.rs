@@ -37,13 +37,10 @@ fn offloads_come_out_right_between_guests_that_differ() {
     turn.step(
         "boot three guests: all offloads split; all offloads packed, QEMU listening; no offloads",
     );
-    let full = GuestSpec::dialing("full", lasthop.socket("full.sock"))
-        .ip("10.0.0.1/24")
-        .ipv6()
-        .start();
+    let full = GuestSpec::at(&lasthop, "full", 1).ipv6().start();
     let packed = GuestSpec::listening("packed", lasthop.socket("packed.sock"));
     let packed = packed.ip("10.0.0.2/24").packed().ipv6().start();
-    let plain = GuestSpec::dialing("plain", lasthop.socket("plain.sock"));
+    let plain = GuestSpec::dialing("plain", lasthop.socket_of("plain"));
     let plain = plain.ip("10.0.0.3/24").no_offloads().ipv6().start();
     let (mut full, mut packed, mut plain) = (full.ready(), packed.ready(), plain.ready());
 
@@ -128,7 +125,6 @@ fn offloads_come_out_right_between_guests_that_differ() {
         assert_eq!(errors, 0, "checksum errors at {name}");
     }
     lasthop.stop();
-    turn.step("done");
 }
 
 /// The sum of the counters of wrong checksums in `/proc/net/snmp`.

@@ -63,11 +63,8 @@ impl Scene {
 
     fn start(config: &str) -> Self {
         let lasthop = Lasthop::start(config);
-        let connect = |name: &str| {
-            let config = GuestConfig::default();
-            FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
-        };
-        let (guest, observer) = (connect("vm1.sock"), connect("observer.sock"));
+        let connect = |name| lasthop.connect_as(name, GuestConfig::default());
+        let [guest, observer] = ["vm1", "observer"].map(connect);
         Self {
             lasthop,
             guest,
@@ -288,7 +285,6 @@ fn a_guest_is_one_host_by_default() {
     scene.passed(&[spoofed(), poison()]);
     scene.refused("router-advert", &[router_advertisement()]);
     scene.lasthop.stop();
-    turn.step("done");
 }
 
 impl Scene {
@@ -403,7 +399,6 @@ fn a_list_drops_what_hides_ip_whatever_port_security_lets_pass() {
     let hidden: Vec<_> = wrapped_tcp().into_iter().filter(untagged).collect();
     scene.passed(&hidden);
     scene.lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -427,7 +422,6 @@ fn another_guest_at_the_same_port_is_another_host() {
     scene.passed(&[spoofed()]);
     scene.drops(&before, "spoofed-mac", 1);
     scene.lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -494,7 +488,6 @@ fn a_listed_address_is_taken_by_no_other_port() {
         .expect("the port takes a guest");
     claims(&mut scene);
     scene.lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -570,7 +563,6 @@ addresses = ["10.0.0.1", "2001:db8::/64"]
     scene.passed(&[v4([10, 0, 0, 2]), arp(OWN, [10, 0, 0, 3])]);
     scene.refused("spoofed-ip", &[v6("2001:db8::7")]);
     scene.lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -613,7 +605,6 @@ socket = "vm2.sock"
     let moved = lasthop.stats().since(&before);
     assert!(moved.get("vm2.drops.spoofed-mac") > 0, "{moved:?}");
     lasthop.stop();
-    turn.step("done");
 }
 
 /// A segment that answers, its uplink-like observer, a guest who asks and one who has an address.
@@ -660,9 +651,7 @@ fn solicits() -> PacketBuilder {
 fn requests_for_known_addresses_are_answered_and_not_flooded() {
     let turn = turn();
     let mut scene = Scene::start(&answering("10.0.0.2"));
-    let socket = scene.lasthop.socket("owner.sock");
-    let mut owner =
-        FakeGuest::connect(&socket, GuestConfig::default()).expect("the port takes a guest");
+    let mut owner = scene.lasthop.connect_as("owner", GuestConfig::default());
     scene.lasthop.wait_port("owner", "up");
     let known = [
         asks([10, 0, 0, 1], [10, 0, 0, 2]),
@@ -744,7 +733,6 @@ fn requests_for_known_addresses_are_answered_and_not_flooded() {
     scene.lasthop.ok(&off);
     scene.passed(&[asks([10, 0, 0, 1], [10, 0, 0, 7]), solicits()]);
     scene.lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -790,5 +778,4 @@ port_security = { addresses = ["10.0.0.2"] }
     finds(&mut vm2, "10.0.0.1", 1);
     finds(&mut vm1, "10.0.0.2", 1);
     lasthop.stop();
-    turn.step("done");
 }

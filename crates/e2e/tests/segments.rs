@@ -41,14 +41,10 @@ fn segments_are_apart_and_a_trunk_joins_them() {
     let turn = turn();
     let lasthop = Lasthop::start(CONFIG);
     turn.step("boot a blue guest, a red guest and one on a trunk port");
-    let blue = GuestSpec::dialing("blue1", lasthop.socket("blue1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
+    let blue = GuestSpec::at(&lasthop, "blue1", 1).start();
     // The red guest claims the blue one's subnet too, so that only the segment is between them.
-    let red = GuestSpec::dialing("red1", lasthop.socket("red1.sock"))
-        .ip("10.0.0.2/24")
-        .start();
-    let trunk = GuestSpec::dialing("trunk", lasthop.socket("trunk.sock"));
+    let red = GuestSpec::at(&lasthop, "red1", 2).start();
+    let trunk = GuestSpec::dialing("trunk", lasthop.socket_of("trunk"));
     let trunk = trunk.vlans("10:10.0.0.9/24,20:10.0.20.9/24").start();
     let (mut blue, mut red, mut trunk) = (blue.ready(), red.ready(), trunk.ready());
     red.run("ip address add 10.0.20.2/24 dev eth0");
@@ -108,5 +104,4 @@ fn segments_are_apart_and_a_trunk_joins_them() {
         "{fdb}"
     );
     lasthop.stop();
-    turn.step("done");
 }

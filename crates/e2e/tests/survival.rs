@@ -3,34 +3,23 @@
 
 use std::time::Duration;
 
-use e2e::guest::{Guest, GuestSpec};
-use e2e::lasthop::{Lasthop, TWO_PORTS};
+use e2e::guest::{GuestSpec, boot};
+use e2e::lasthop::{Lasthop, guest_ports};
 use e2e::traffic::{IperfRun, PingRun, ping, reachable, serve_iperf};
 use e2e::turn;
 
 const KILLS: usize = 5;
 
-/// How often the driver has seen its link go or come.
-fn link_changes(guest: &mut Guest) -> String {
-    guest.run("cat /sys/class/net/eth0/carrier_changes")
-}
-
 #[test]
 fn the_switch_may_die() {
     let turn = turn();
-    let lasthop = Lasthop::start(TWO_PORTS);
+    let lasthop = Lasthop::start(&guest_ports("", &["vm1", "vm2"]));
     turn.step("boot two guests, one with packed queues");
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .packed()
-        .start();
-    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    let [vm1, vm2] = [1, 2].map(|n| GuestSpec::at(&lasthop, &format!("vm{n}"), n));
+    let [mut vm1, mut vm2] = boot([vm1, vm2.packed()]);
     assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
     serve_iperf(&mut vm2);
-    let links = [link_changes(&mut vm1), link_changes(&mut vm2)];
+    let links = [vm1.link_changes(), vm2.link_changes()];
     let before = lasthop.stats();
 
     turn.step("kill -9 of the switch under a ping and a TCP flow");
@@ -49,7 +38,7 @@ fn the_switch_may_die() {
     assert!(stream.bytes > 5_000_000, "{stream:?}");
 
     turn.step("no guest has noticed");
-    assert_eq!([link_changes(&mut vm1), link_changes(&mut vm2)], links);
+    assert_eq!([vm1.link_changes(), vm2.link_changes()], links);
     let log = lasthop.log();
     assert!(!log.contains("disconnected"), "{log}");
     assert_eq!(log.matches("front end connected").count(), 2, "{log}");
@@ -61,21 +50,16 @@ fn the_switch_may_die() {
     vm2.reboot();
     assert!(reachable(&mut vm1, "10.0.0.2"));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// QEMU offers the start of a packed queue after its connection broke, wherever the queue stands.
 #[test]
 fn packed_queues_survive_a_connection_that_breaks() {
     let turn = turn();
-    let lasthop = Lasthop::start(TWO_PORTS);
+    let lasthop = Lasthop::start(&guest_ports("", &["vm1", "vm2"]));
     turn.step("boot two guests with packed queues");
-    let guest = |name: &str, ip: &str| {
-        let socket = lasthop.socket(&format!("{name}.sock"));
-        GuestSpec::dialing(name, socket).ip(ip).packed().start()
-    };
-    let (vm1, vm2) = (guest("vm1", "10.0.0.1/24"), guest("vm2", "10.0.0.2/24"));
-    let (mut vm1, vm2) = (vm1.ready(), vm2.ready());
+    let specs = [1, 2].map(|n| GuestSpec::at(&lasthop, &format!("vm{n}"), n));
+    let [mut vm1, vm2] = boot(specs.map(GuestSpec::packed));
     assert_eq!(ping(&mut vm1, "10.0.0.2", 100).lost(), 0);
     for round in 1..4 {
         turn.step(&format!("its port goes and comes, time {round}"));
@@ -88,5 +72,4 @@ fn packed_queues_survive_a_connection_that_breaks() {
     }
     drop(vm2);
     lasthop.stop();
-    turn.step("done");
 }

@@ -11,10 +11,11 @@ use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::turn;
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::FakeGuest;
 use testkit::packets::{Flow, SequenceChecker, ethernet, mac, udp};
 use testkit::process::Process;
+use testkit::procfs;
 use testkit::wait::wait_for;
-use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
 [switch]
@@ -47,12 +48,6 @@ socket = "trunk.sock"
 trunk = ["lan", "dmz"]
 "#;
 
-fn guest(lasthop: &Lasthop, name: &str, number: u8) -> FakeGuest {
-    let config = GuestConfig::default().guest(number);
-    let socket = lasthop.socket(&format!("{name}.sock"));
-    FakeGuest::connect(&socket, config).expect("the port takes a guest")
-}
-
 fn trace(lasthop: &Lasthop, port: &str, frame: &str) -> Value {
     let document = lasthop.json(&["trace", "--port", port, frame]);
     document["traces"][0].clone()
@@ -80,7 +75,7 @@ fn refused(lasthop: &Lasthop, args: &[&str]) -> (Option<i32>, String) {
 
 /// Two guests that know each other, with flows both ways.
 fn two_guests(lasthop: &Lasthop) -> (FakeGuest, FakeGuest) {
-    let (mut a, mut b) = (guest(lasthop, "vm1", 1), guest(lasthop, "vm2", 2));
+    let (mut a, mut b) = (lasthop.connect("vm1", 1), lasthop.connect("vm2", 2));
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     // What was decided before both were known is forgotten.
     introduce(&mut a, &mut b, Flow::v4(1, 2));
@@ -226,7 +221,6 @@ fn predictions_are_right() {
     assert_eq!(refused(&lasthop, &["--port", "vm1", &deep]).0, Some(2));
     drop((a, b));
     lasthop.stop();
-    turn.step("done");
 }
 
 #[test]
@@ -265,7 +259,6 @@ fn the_busiest_flows_come_first() {
     assert_eq!(lasthop.ok(&["flows", "--port", "vm3"]), "no cached flows\n");
     drop((a, b));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Requests traces without a break until the end; returns the number of replies.
@@ -330,7 +323,6 @@ fn guests_do_not_notice_those_who_ask() {
     );
     drop((a, b));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// vm2 takes nothing but UDP to one port, and no broadcasts.
@@ -392,7 +384,6 @@ fn a_trace_names_the_deciding_rule_and_its_list() {
     assert_eq!(receivers(&trace(&lasthop, "vm1", flood)), ["trunk"]);
     drop((a, _b));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// vm3 gets copies, and vm2 is limited.
@@ -414,7 +405,7 @@ fn a_trace_names_limits_and_mirrors() {
     let limits = "socket = \"vm2.sock\"\nlimits = { to_guest = { packets_per_second = 100000 } }";
     let config = CONFIG.replace("socket = \"vm2.sock\"", limits);
     let lasthop = Lasthop::start(&format!("{config}{BESIDE}"));
-    let mut probe = guest(&lasthop, "vm3", 3);
+    let mut probe = lasthop.connect("vm3", 3);
     let (mut a, mut b) = two_guests(&lasthop);
     for (port, copies) in [(2002, 3), (99, 2)] {
         let output = trace(
@@ -459,7 +450,6 @@ fn a_trace_names_limits_and_mirrors() {
     }
     drop((a, b, probe));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Starts a process beside the test, whose output goes to a file, so that it never blocks.
@@ -564,16 +554,13 @@ fn a_trace_shows_the_next_frames_of_a_port() {
     }
     drop((a, b));
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Waits until a process has frames, and would not die of Ctrl-C.
 fn listens_to_interrupts(process: &Process) {
-    let file = format!("/proc/{}/status", process.pid());
     wait_for("it to listen", || {
-        let status = std::fs::read_to_string(&file).expect("it runs");
-        let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
-        let caught = u64::from_str_radix(caught.trim(), 16).expect("a mask");
+        let caught = procfs::status(process.pid(), "SigCgt").expect("it runs");
+        let caught = u64::from_str_radix(&caught, 16).expect("a mask");
         (caught & 1 << (Signal::INT.as_raw() - 1) != 0).then_some(())
     });
 }

@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use e2e::guest::{Guest, GuestSpec};
-use e2e::lasthop::{Lasthop, TWO_PORTS, same_footprint};
+use e2e::guest::{GuestSpec, boot};
+use e2e::lasthop::{Lasthop, guest_ports, same_footprint};
 use e2e::netns::Netns;
 use e2e::traffic::{IperfRun, PingRun, ping, serve_iperf};
 use e2e::turn;
@@ -14,27 +14,16 @@ use e2e::uplinks::{LOAD, both_ways, driver_pid, tap, uplink, wire};
 
 const UPGRADES: usize = 3;
 
-/// How often the driver has seen its link go or come.
-fn link_changes(guest: &mut Guest) -> String {
-    guest.run("cat /sys/class/net/eth0/carrier_changes")
-}
-
 #[test]
 fn virtual_machines_do_not_notice() {
     let turn = turn();
-    let lasthop = Lasthop::start(TWO_PORTS);
+    let lasthop = Lasthop::start(&guest_ports("", &["vm1", "vm2"]));
     turn.step("boot two guests, one with packed queues");
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .packed()
-        .start();
-    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    let [vm1, vm2] = [1, 2].map(|n| GuestSpec::at(&lasthop, &format!("vm{n}"), n));
+    let [mut vm1, mut vm2] = boot([vm1, vm2.packed()]);
     assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
     serve_iperf(&mut vm2);
-    let links = [link_changes(&mut vm1), link_changes(&mut vm2)];
+    let links = [vm1.link_changes(), vm2.link_changes()];
     let before = lasthop.stats();
 
     turn.step("upgrades under a ping and a TCP flow");
@@ -53,7 +42,7 @@ fn virtual_machines_do_not_notice() {
     assert!(stream.bytes > 5_000_000, "{stream:?}");
 
     turn.step("no guest has noticed");
-    assert_eq!([link_changes(&mut vm1), link_changes(&mut vm2)], links);
+    assert_eq!([vm1.link_changes(), vm2.link_changes()], links);
     let log = lasthop.log();
     assert!(!log.contains("disconnected"), "{log}");
     assert_eq!(log.matches("front end connected").count(), 2, "{log}");
@@ -61,7 +50,6 @@ fn virtual_machines_do_not_notice() {
     assert!(moved.sent("vm1") >= 350, "counters were reset: {moved:?}");
     assert_eq!(ping(&mut vm1, "10.0.0.2", 50).lost(), 0);
     lasthop.stop();
-    turn.step("done");
 }
 
 /// Upgrades while connections cross a TAP port and an uplink with this kind of driver: every driver

@@ -20,6 +20,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::process::{Process, send as signal};
+use testkit::procfs;
 use testkit::wait::wait_for;
 use testkit::{FakeGuest, GuestConfig};
 
@@ -120,16 +121,6 @@ fn tap_ports_join_two_namespaces() {
     );
 }
 
-/// A process's line in its status file.
-fn proc_status(pid: u32, key: &str) -> String {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    line.unwrap_or_default()
-        .trim_start_matches(':')
-        .trim()
-        .to_owned()
-}
-
 #[test]
 fn a_driver_has_no_rights() {
     let Some((_world, [a])) = world() else {
@@ -138,13 +129,14 @@ fn a_driver_has_no_rights() {
     let lasthop = Lasthop::start(&tap("t0", &a.path(), "10.1.0.1/24", "queues = 2"));
     lasthop.wait_port("t0", "up");
     let pid = driver_pid(&lasthop, "t0").expect("a driver");
+    let status = |key: &str| procfs::status(pid, key).unwrap_or_default();
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
-        assert_eq!(proc_status(pid, set), "0000000000000000", "{set}");
+        assert_eq!(status(set), "0000000000000000", "{set}");
     }
-    assert_eq!(proc_status(pid, "Seccomp"), "2", "a filter");
-    assert_eq!(proc_status(pid, "NoNewPrivs"), "1");
-    assert_eq!(proc_status(pid, "Groups"), "");
-    let ids: Vec<String> = proc_status(pid, "Uid")
+    assert_eq!(status("Seccomp"), "2", "a filter");
+    assert_eq!(status("NoNewPrivs"), "1");
+    assert_eq!(status("Groups"), "");
+    let ids: Vec<String> = status("Uid")
         .split_whitespace()
         .map(str::to_owned)
         .collect();
@@ -259,12 +251,6 @@ fn a_trunk_uplink_carries_tags() {
 const GUESTS: &str = "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a.sock\"\n\
                       [[port]]\nname = \"b\"\nkind = \"vhost-user\"\nsocket = \"b.sock\"\n";
 
-fn guest(lasthop: &Lasthop, name: &str, number: u8) -> FakeGuest {
-    let config = GuestConfig::default().guest(number);
-    let socket = lasthop.socket(&format!("{name}.sock"));
-    FakeGuest::connect(&socket, config).expect("the port takes a guest")
-}
-
 #[test]
 fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
     let Some((world, [host, far, near])) = world() else {
@@ -279,7 +265,7 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
         &tap("t0", &near.path(), "10.1.0.1/24", "segment = \"net\""),
         &uplink(&host.path(), "driver = \"packet\"\nsegment = \"net\""),
     ]);
-    let (mut a, mut b) = (guest(&lasthop, "a", 1), guest(&lasthop, "b", 2));
+    let (mut a, mut b) = (lasthop.connect("a", 1), lasthop.connect("b", 2));
     let flow = Flow::v4(1, 2);
     introduce(&mut a, &mut b, flow);
     lasthop.wait_port("uplink", "up");
@@ -306,14 +292,16 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
             // The first one ends in the runtime's handler, which lets the instruction try again: a
             // real fault comes again, one from outside does not.
             spin_until(|| {
-                let caught = u64::from_str_radix(&proc_status(old, "SigCgt"), 16).unwrap_or(0);
+                let caught =
+                    u64::from_str_radix(&procfs::status(old, "SigCgt").unwrap_or_default(), 16)
+                        .unwrap_or(0);
                 caught & 1 << 10 == 0
             });
             signal(old, how);
         }
         spin_until(|| {
             matches!(
-                proc_status(old, "State").chars().next(),
+                procfs::status(old, "State").and_then(|state| state.chars().next()),
                 None | Some('T' | 'Z' | 'X')
             )
         });
@@ -554,8 +542,7 @@ fn a_guest_without_offloads_talks_with_the_host() {
             .guest(number)
             .without(all)
             .with(offloads);
-        let socket = lasthop.socket(&format!("{name}.sock"));
-        let mut guest = FakeGuest::connect(&socket, config).expect("the port takes a guest");
+        let mut guest = lasthop.connect_as(name, config);
         let mut flow = Flow::v4(number, 9);
         flow.dst_mac = host;
         let its_mac = testkit::packets::mac(number)
@@ -607,7 +594,7 @@ fn what_the_interface_refuses_is_counted() {
     host.ip("link set up0 mtu 1000");
     let lasthop = start(&[GUESTS, &uplink(&host.path(), "")]);
     lasthop.wait_port("uplink", "up");
-    let mut a = guest(&lasthop, "a", 1);
+    let mut a = lasthop.connect("a", 1);
     for _ in 0..3 {
         a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
             .expect("room");
@@ -836,10 +823,8 @@ fn virtual_machines_talk_with_the_host_and_the_wire() {
         &uplink(&host.path(), ""),
     ]);
     world.step("boot a guest with all offloads and one without");
-    let full = GuestSpec::dialing("a", lasthop.socket("a.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let plain = GuestSpec::dialing("b", lasthop.socket("b.sock"));
+    let full = GuestSpec::at(&lasthop, "a", 1).start();
+    let plain = GuestSpec::dialing("b", lasthop.socket_of("b"));
     let plain = plain.ip("10.0.0.2/24").no_offloads().start();
     let _servers = [
         serve_iperf(&near, world.folder.path(), "near_iperf"),

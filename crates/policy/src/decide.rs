@@ -49,6 +49,14 @@ impl Excluded {
 }
 
 impl Action {
+    /// For tests: the action to a port, without a tag.
+    #[cfg(any(test, feature = "test-utils"))]
+    #[must_use]
+    pub const fn to(port: u32) -> Self {
+        let port = PortId(port);
+        Self::Unicast { port, tag: None }
+    }
+
     /// A flood to all others in a segment.
     #[must_use]
     pub const fn flood(segment: SegmentId) -> Self {
@@ -146,6 +154,18 @@ pub trait Lookup {
     /// Returns the addresses bound to a port with sticky port security; none by default.
     fn bound(&self, _port: PortId) -> Bindings {
         Bindings::default()
+    }
+}
+
+/// For tests: a function of segment and address is a forwarding database that bars no address.
+#[cfg(any(test, feature = "test-utils"))]
+impl<F: Fn(SegmentId, MacAddr) -> Option<PortId>> Lookup for F {
+    fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
+        self(segment, mac)
+    }
+
+    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
+        false
     }
 }
 

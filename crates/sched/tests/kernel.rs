@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use sched::load::{LoadError, Programs};
 use sched::{Activity, BlockEvents, Method, Slot, Vcpu, View};
-use testkit::wait::wait_until;
+use testkit::wait::{wait_for, wait_until};
 
 /// Time limit of every event, longer than any takes on a busy machine.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -112,18 +112,8 @@ impl Drop for Subject {
 
 /// Waits until a thread is in such a state.
 fn reaches(view: &View, slot: Slot, activity: Activity) -> Vcpu {
-    let begun = Instant::now();
-    loop {
-        let state = view.state(slot);
-        if let Some(state) = state.filter(|state| state.activity == activity) {
-            return state;
-        }
-        assert!(
-            begun.elapsed() < EVENT_TIMEOUT,
-            "it is {state:?}, not {activity:?}"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let reached = || view.state(slot).filter(|state| state.activity == activity);
+    wait_for(&format!("the thread is {activity:?}"), reached)
 }
 
 /// Returns the time that a core was idle, as the system counts it.

@@ -357,6 +357,14 @@ impl Running {
         self.run(&line.split(' ').collect::<Vec<_>>())
     }
 
+    /// Waits until a command of the command line succeeds.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn wait_cli(&self, line: &str) {
+        wait_until(line, || self.cli(line).status.success());
+    }
+
     /// Returns the output of a command, which must succeed.
     ///
     /// # Panics

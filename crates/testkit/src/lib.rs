@@ -19,6 +19,7 @@
 //! * [`lasthop`]: a running Lasthop in a folder of its own, and its command line
 //! * [`process`]: processes that cannot outlive their test
 //! * [`procfs`]: children, descriptors, memory and CPU time of processes
+//! * [`table`]: tables of test cases as text
 //! * [`wait`]: waiting for events
 //!
 //! A test tool may panic on a mistake of the test itself (an address outside guest memory, a poke
@@ -42,6 +43,7 @@ pub mod process;
 pub mod procfs;
 pub mod programs;
 pub mod samples;
+pub mod table;
 pub mod vcpu;
 pub mod wait;
 

@@ -247,7 +247,14 @@ pub fn threads(pid: u32) -> usize {
 /// How many pieces of memory a process has mapped; 0 when it is gone.
 #[must_use]
 pub fn mappings(pid: u32) -> usize {
-    fs::read_to_string(format!("/proc/{pid}/maps")).map_or(0, |maps| maps.lines().count())
+    mapped(pid, "")
+}
+
+/// How many pieces of memory a process has mapped whose line in its map has such a text.
+#[must_use]
+pub fn mapped(pid: u32, text: &str) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().filter(|line| line.contains(text)).count()
 }
 
 /// A process's own resident memory in KiB, without what it shares; 0 when it is gone.

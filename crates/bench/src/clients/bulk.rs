@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use testkit::lean::{BurstReport, Lean, LeanConfig, LeanReport, Until, memcpy};
 
-use super::{Client, Layout, lean};
-use crate::experiments::Plan;
+use super::{Client, lean};
 use crate::peers::Peer;
+use crate::plan::{Layout, Plan};
 use crate::stop;
 
 /// Entries of a receive queue, as QEMU has them, with buffers of a page, as Linux fills them for
@@ -100,13 +100,5 @@ impl Client for BulkClient {
 
     fn bursts(&self) -> Option<&BurstReport> {
         self.bursts.as_ref()
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
     }
 }

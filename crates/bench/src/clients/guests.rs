@@ -17,6 +17,7 @@ use testkit::{FakeGuest, GuestConfig};
 
 use super::{Client, Exchange};
 use crate::peers::Peer;
+use crate::peers::lasthop::thread_name;
 use crate::stop;
 
 /// A back end that dials does so again after some seconds.
@@ -25,12 +26,6 @@ const DIALLED: Duration = Duration::from_secs(30);
 const QUEUE: u16 = 1024;
 /// Longer than any frame through a TAP device.
 const FRAME: usize = 10_000;
-
-/// The name of the thread of guest `number`, counted from 1, in group `group`. Guests of all groups
-/// are threads of one process.
-pub(crate) fn thread_name(group: usize, number: usize) -> String {
-    format!("vcpu-{group}-{number}")
-}
 
 /// All guests of a peer.
 pub(crate) struct Guests {
@@ -228,19 +223,7 @@ impl Client for Guests {
         Ok(mpps)
     }
 
-    fn idle(&self) -> Option<f64> {
-        None
-    }
-
     fn exchange(&self) -> Option<&Exchange> {
         self.last.as_ref()
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
 
-use super::{Client, Layout, bulk};
-use crate::experiments::Plan;
+use super::{Client, bulk};
 use crate::peers::Peer;
+use crate::plan::{Layout, Plan};
 use crate::stop;
 
 /// Returns the configuration of every client of this kind.
@@ -92,13 +92,5 @@ impl Client for LeanClient {
 
     fn idle(&self) -> Option<f64> {
         self.idle
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
     }
 }

@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result};
 use testkit::lean::{Lean, LeanConfig, Pace, PacedReport, Until};
 use testkit::packets::mac;
 
-use super::{Client, Layout, lean};
-use crate::experiments::Plan;
+use super::{Client, lean};
 use crate::peers::Peer;
+use crate::plan::{Layout, Plan};
 use crate::stop;
 
 /// Traffic of a neighbour.
@@ -140,19 +140,7 @@ impl Client for NeighbourClient {
         Ok(mpps)
     }
 
-    fn idle(&self) -> Option<f64> {
-        None
-    }
-
     fn paced(&self) -> Option<&PacedReport> {
         self.last.as_ref()
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
     }
 }

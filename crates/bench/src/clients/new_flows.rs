@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use testkit::lean::{Head, Histogram, Lean, LeanConfig, Pace, PacedReport, Until};
 
-use super::{Client, Layout, lean};
-use crate::experiments::Plan;
+use super::{Client, lean};
 use crate::peers::Peer;
+use crate::plan::{Layout, Plan};
 use crate::relay::{Cores, relay};
 use crate::stop;
 
@@ -109,10 +109,6 @@ impl Client for NewFlowsClient {
         self.run(count, window)
     }
 
-    fn idle(&self) -> Option<f64> {
-        None
-    }
-
     fn meets_new_flows(&self) -> bool {
         true
     }
@@ -126,13 +122,5 @@ impl Client for NewFlowsClient {
 
     fn paced(&self) -> Option<&PacedReport> {
         self.last.as_ref()
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
     }
 }

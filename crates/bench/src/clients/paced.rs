@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use testkit::lean::{Lean, LeanConfig, Pace, PacedReport, Until};
 
-use super::{Client, Layout, lean};
-use crate::experiments::Plan;
+use super::{Client, lean};
 use crate::peers::Peer;
+use crate::plan::{Layout, Plan};
 use crate::stop;
 
 /// See the module; connected once it knows the size of its frames.
@@ -72,19 +72,7 @@ impl Client for PacedClient {
         Ok(mpps)
     }
 
-    fn idle(&self) -> Option<f64> {
-        None
-    }
-
     fn paced(&self) -> Option<&PacedReport> {
         self.last.as_ref()
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
     }
 }

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result};
 use testkit::lean::{Lean, LeanConfig, Until};
 
 use super::Client;
-use crate::experiments::Plan;
 use crate::peers::Peer;
+use crate::plan::Plan;
 use crate::stop;
 use e2e::machine::pin;
 
@@ -126,17 +126,5 @@ impl Client for Sharing {
 
     fn mpps(&mut self, window: Duration) -> Result<f64> {
         self.run(window)
-    }
-
-    fn idle(&self) -> Option<f64> {
-        None
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
     }
 }

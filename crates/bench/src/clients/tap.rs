@@ -107,18 +107,6 @@ impl Client for TapClient {
     fn mpps(&mut self, window: Duration) -> Result<f64> {
         Ok(self.run(window)? / 1e6)
     }
-
-    fn idle(&self) -> Option<f64> {
-        None
-    }
-
-    fn freeze(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn thaw(&self) -> Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

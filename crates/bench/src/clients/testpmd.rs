@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use super::{Client, Layout, Traffic, replay};
-use crate::experiments::Plan;
+use super::{Client, replay};
 use crate::folders;
 use crate::peers::{PROGRAM_DPDK, Peer};
+use crate::plan::{Layout, Plan, Traffic};
 use crate::process::{self, Process, words};
 use crate::stop;
 
@@ -124,10 +124,6 @@ impl Client for Testpmd {
         let output = self.show()?;
         let rate = last_rate(&output).context("testpmd's statistics are not what they were")?;
         Ok(rate / 1e6)
-    }
-
-    fn idle(&self) -> Option<f64> {
-        None
     }
 
     fn freeze(&self) -> Result<()> {

@@ -3,10 +3,9 @@
 use anyhow::Result;
 use testkit::lean::SUPER_FRAME_LEN;
 
-use super::Plan;
 use super::throughput::Run;
-use crate::clients::{Layout, Traffic};
 use crate::peers::Kind;
+use crate::plan::{Layout, Plan, Traffic};
 use crate::report::{Body, Report};
 
 /// Bulk in both directions, split and packed.

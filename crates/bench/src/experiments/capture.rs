@@ -13,12 +13,12 @@ mod whole;
 use anyhow::Result;
 
 use super::throughput::{Run, prepare};
-use super::{Plan, progress};
 use crate::captures::{self, CaptureSpec, Captures};
 use crate::clients::captured::CapturedClient;
 use crate::clients::lean::LeanClient;
-use crate::clients::{self, Client, Layout, Traffic};
+use crate::clients::{self, Client};
 use crate::peers::{Kind, Peer};
+use crate::plan::{Layout, Plan, Traffic, progress};
 use crate::report::{Body, Report};
 use crate::sample::Cell;
 use crate::stop;

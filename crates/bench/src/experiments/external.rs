@@ -15,10 +15,10 @@ use self::guests::Guests;
 use self::load::Load;
 pub(crate) use self::world::Way;
 use self::world::{Used, World};
-use super::{Plan, progress};
 use crate::hugepages::HugePages;
 use crate::peers::Kind;
 use crate::placement::{Placement, round_trip};
+use crate::plan::{Plan, progress};
 use crate::report::{Body, Report};
 use crate::sample::wait_quiet;
 

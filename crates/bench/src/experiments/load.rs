@@ -3,10 +3,9 @@
 
 use anyhow::Result;
 
-use super::Plan;
 use super::throughput::Run;
-use crate::clients::{Layout, Traffic};
 use crate::peers::Kind;
+use crate::plan::{Layout, Plan, Traffic};
 use crate::report::{Body, Report};
 
 /// Frames a second. At the first ones a switch that sleeps without traffic sleeps between two

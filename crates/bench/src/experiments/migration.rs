@@ -15,10 +15,9 @@ use e2e::paths::accelerator;
 use serde::Serialize;
 
 pub(crate) use self::moving::Moved;
-use super::{Plan, progress};
-use crate::clients::Layout;
 use crate::hugepages::HugePages;
 use crate::peers::{Kind, Peer};
+use crate::plan::{Layout, Plan, progress};
 use crate::report::{Body, Report};
 use crate::sample::wait_quiet;
 

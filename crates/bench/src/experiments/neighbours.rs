@@ -5,10 +5,10 @@
 use anyhow::Result;
 
 use super::throughput::Run;
-use super::{Plan, progress};
 use crate::clients::Client as _;
 use crate::clients::neighbours::{FLOODS, NeighbourClient};
 use crate::peers::{Kind, Peer};
+use crate::plan::{Plan, progress};
 use crate::report::{Body, Report};
 use crate::sample::Cell;
 use crate::stop;

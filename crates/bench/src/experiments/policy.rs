@@ -13,10 +13,10 @@ use anyhow::Result;
 use testkit::lean::Head;
 
 use super::throughput::{Pair, Run};
-use super::{Plan, progress};
 use crate::clients::new_flows::{NewFlowsClient, Way};
-use crate::clients::{self, Client, Layout, Traffic};
+use crate::clients::{self, Client};
 use crate::peers::{Kind, Peer};
+use crate::plan::{Layout, Plan, Traffic, progress};
 use crate::report::{Body, Report};
 use crate::rules::RuleSet;
 use crate::sample::Cell;

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Plan, progress};
 use crate::peers::lasthop as peer;
 use crate::placement::{Placement, round_trip};
+use crate::plan::{Plan, progress};
 use crate::procfs::{CpuTimes, family_kib, family_seconds};
 use crate::report::{Body, Report, Row};
 use crate::sample::wait_quiet;

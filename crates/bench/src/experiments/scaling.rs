@@ -3,10 +3,10 @@
 use anyhow::Result;
 
 use super::throughput::{Pair, Run};
-use super::{Plan, progress};
 use crate::clients::sharing::Sharing;
-use crate::clients::{self, Layout, Traffic};
+use crate::clients::{self};
 use crate::peers::{Kind, lasthop};
+use crate::plan::{Layout, Plan, Traffic, progress};
 use crate::report::{Body, Report};
 use crate::sample::Cell;
 use crate::stop;

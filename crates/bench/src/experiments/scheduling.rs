@@ -12,10 +12,10 @@ use anyhow::Result;
 use testkit::vcpu::{MIN_PAYLOAD, Task};
 
 use super::throughput::Run;
-use super::{Plan, progress};
 use crate::clients::Client as _;
 use crate::clients::guests::Guests;
 use crate::peers::{Kind, Peer, lasthop};
+use crate::plan::{Plan, progress};
 use crate::report::{Body, Report};
 use crate::sample::Cell;
 use crate::stop;

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Plan, progress};
-use crate::clients::{self, Client, Layout, Traffic};
+use crate::clients::{self, Client};
 use crate::hugepages::HugePages;
 use crate::peers::{Kind, Peer};
+use crate::plan::{Layout, Plan, Traffic, progress};
 use crate::report::{Body, Report};
 use crate::sample::{Cell, Sample, Verdict, take, wait_quiet};
 use crate::stop;

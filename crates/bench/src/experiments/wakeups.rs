@@ -16,11 +16,11 @@ use rustix::thread::{
 };
 use testkit::lean::SUPER_FRAME_LEN;
 
-use super::{Plan, progress};
 use crate::clients::Client as _;
 use crate::clients::sharing::Sharing;
 use crate::peers::{Peer, lasthop};
 use crate::placement::{Placement, round_trip};
+use crate::plan::{Plan, progress};
 use crate::procfs::descendants;
 use crate::report::{Body, Report, Row};
 use crate::sample::wait_quiet;

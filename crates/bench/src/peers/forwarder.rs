@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{Kind, PROGRAM_DPDK, Peer, Ports, START};
-use crate::experiments::Plan;
 use crate::folders;
+use crate::plan::Plan;
 use crate::process::{self, words};
 use crate::stop;
 

@@ -11,9 +11,8 @@ use testkit::lasthop::Place;
 use testkit::{FakeGuest, GuestConfig};
 
 use super::{Kind, Peer, Ports};
-use crate::clients::guests;
-use crate::experiments::Plan;
 use crate::folders;
+use crate::plan::Plan;
 use crate::rules::RuleSet;
 use crate::stop;
 
@@ -90,10 +89,7 @@ pub(crate) fn with_guests(
     let mut text = format!("[switch]\nname = \"bench\"\n{keys}");
     for number in 1..=ports {
         text += &port_table(&format!("p{}", number - 1), "default");
-        text += &format!(
-            "vcpu_threads = \"{}\"\n",
-            guests::thread_name(group, number)
-        );
+        text += &format!("vcpu_threads = \"{}\"\n", thread_name(group, number));
     }
     let running = start_with(plan, cores, &text)?;
     Ok(into_peer(running, u32::try_from(ports)?, Vec::new()))
@@ -138,6 +134,12 @@ pub(crate) fn start_with(plan: &Plan, cores: &[usize], configuration: &str) -> R
 /// The socket of a port, counted from 0.
 pub(crate) fn socket(lasthop: &Lasthop, port: u32) -> PathBuf {
     lasthop.socket_of(&format!("p{port}"))
+}
+
+/// The name of the thread of guest `number`, counted from 1, in group `group`. Guests of all groups
+/// are threads of one process.
+pub(crate) fn thread_name(group: usize, number: usize) -> String {
+    format!("vcpu-{group}-{number}")
 }
 
 /// One silent guest on each of these ports, with its link up.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::{Kind, Peer, Ports, START};
-use crate::experiments::Plan;
 use crate::folders;
+use crate::plan::Plan;
 use crate::process::{self, Process, run, words};
 use crate::rules::RuleSet;
 use crate::stop;

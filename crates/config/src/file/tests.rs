@@ -6,6 +6,7 @@ use api::v1::{
     AdminState, CoalescingSpec, DesiredState, Enabled, GuestStates, HelpersSpec, Poll, PortSpec,
     Role, SegmentSpec, SwitchSpec, Workers,
 };
+use testkit::table::rows;
 
 use super::*;
 
@@ -58,25 +59,17 @@ fn metrics_are_for_this_host() {
         wrong("[metrics]\nlisten = 9464\n"),
         format!("{address} 9464")
     );
-    check_all(&[
-        (
-            "[metrics]\nlisten = \"unix:\"\n",
-            "2: metrics.listen: expected the path of a socket, found \"\"",
-        ),
-        (
-            "[metrics]\nlisten = \"unix:api.sock\"\n",
-            "2: metrics.listen: expected a path of its own, found \"api.sock\", which Lasthop has \
-             for itself",
-        ),
-        (
-            "[metrics]\nport = 5\n",
-            "2: metrics.port: expected one of the keys listen, found the unknown key \"port\"",
-        ),
-        (
-            "metrics = 5\n",
-            "1: metrics: expected the table [metrics], found 5",
-        ),
-    ]);
+    check_all(
+        r#"
+        [metrics]\nlisten = "unix:"\n | 2: metrics.listen: expected the path of a socket, found ""
+        [metrics]\nlisten = "unix:api.sock"\n
+          | 2: metrics.listen: expected a path of its own, found "api.sock", which Lasthop has for
+          .. itself
+        [metrics]\nport = 5\n
+          | 2: metrics.port: expected one of the keys listen, found the unknown key "port"
+        metrics = 5\n                 | 1: metrics: expected the table [metrics], found 5
+    "#,
+    );
     let message = wrong(&format!("[metrics]\nlisten = \"unix:vm1.sock\"\n{PORT}"));
     let taken = "6: port.socket: expected a socket that no other port has, found \"vm1.sock\", \
                  the socket of the metrics";
@@ -99,23 +92,21 @@ fn a_port_may_be_down() {
     assert_eq!(state(""), AdminState::Up);
     assert_eq!(state("admin_state = \"up\""), AdminState::Up);
     assert_eq!(state("admin_state = \"down\""), AdminState::Down);
-    check_port_lines(&[(
-        "admin_state = \"off\"",
-        "5: port.admin_state: expected \"up\" or \"down\", found \"off\"",
-    )]);
+    let message = "5: port.admin_state: expected \"up\" or \"down\", found \"off\"";
+    check_port_lines(&format!("admin_state = \"off\" | {message}"));
 }
 
-/// Checks that each text gets its message.
-fn check_all(table: &[(&str, &str)]) {
-    for (text, message) in table {
-        assert_eq!(wrong(text), *message, "{text}");
+/// Checks that each text of a table gets its message.
+fn check_all(table: &str) {
+    for [text, message] in rows(table) {
+        assert_eq!(wrong(&text), message, "{text}");
     }
 }
 
-/// Checks that a port with each line, which is line 5, gets its message.
-fn check_port_lines(table: &[(&str, &str)]) {
-    for (line, message) in table {
-        assert_eq!(wrong(&format!("{PORT}{line}\n")), *message, "{line}");
+/// Checks that a port with each line of a table, which is line 5, gets its message.
+fn check_port_lines(table: &str) {
+    for [line, message] in rows(table) {
+        assert_eq!(wrong(&format!("{PORT}{line}\n")), message, "{line}");
     }
 }
 
@@ -244,58 +235,44 @@ fn the_default_segment_may_have_a_tag() {
 
 #[test]
 fn syntax() {
-    check_all(&[
-        (
-            "[switch]\nname\n",
-            "2: expected `=`, found key with no value",
-        ),
-        (
-            "[switch]\nname = \"a\"\nname = \"b\"\n",
-            "3: expected TOML, found duplicate key",
-        ),
-    ]);
+    check_all(
+        r#"
+        [switch]\nname\n                   | 2: expected `=`, found key with no value
+        [switch]\nname = "a"\nname = "b"\n | 3: expected TOML, found duplicate key
+    "#,
+    );
 }
 
 #[test]
 fn keys() {
-    check_all(&[
-        (
-            "[switch]\n[swich]\n",
-            "2: swich: expected one of the keys switch, metrics, segment, port, \
-             address_set, group, acl_default, acl, mirror, fdb, found the unknown key \"swich\"",
-        ),
-        (
-            "[switch]\nname = \"a\"\ncolour = 1\n",
-            "3: switch.colour: expected one of the keys name, poll, workers, coalescing, \
-             guest_state, \
-             helpers, socket_dirs, found the unknown key \"colour\"",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\ntag = 1\n",
-            "3: segment.tag: expected one of the keys name, vlan, neighbour_suppression, found \
-             the unknown key \"tag\"",
-        ),
-        (
-            "[[segment]]\n\n[[segment]]\nname = \"a\"\n",
-            "1: segment.name: expected a name of 1 to 32 characters out of \
-             A-Z a-z 0-9 _ . -, found no such key",
-        ),
-        (
-            "\n[[port]]\nname = \"a\"\nsocket = \"a\"\n",
-            "2: port.kind: expected \"vhost-user\", \"uplink\" or \"tap\", found no such key",
-        ),
-        (
-            "\n\n[[port]]\nname = \"a\"\nkind = \"vhost-user\"\n",
-            "3: port.socket: expected the path of a socket, found no such key",
-        ),
-    ]);
-    check_port_lines(&[(
-        "queue = 2",
-        "5: port.queue: expected one of the keys name, kind, description, admin_state, socket, role, user, \
-         group, \
-         mode, peer_user, queues, segment, trunk, mac, mtu, weight, vcpu_threads, port_security, \
-         limits, found the unknown key \"queue\"",
-    )]);
+    check_all(
+        r#"
+        [switch]\n[swich]\n
+          | 2: swich: expected one of the keys switch, metrics, segment, port, address_set, group,
+          .. acl_default, acl, mirror, fdb, found the unknown key "swich"
+        [switch]\nname = "a"\ncolour = 1\n
+          | 3: switch.colour: expected one of the keys name, poll, workers, coalescing,
+          .. guest_state, helpers, socket_dirs, found the unknown key "colour"
+        [[segment]]\nname = "a"\ntag = 1\n
+          | 3: segment.tag: expected one of the keys name, vlan, neighbour_suppression, found the
+          .. unknown key "tag"
+        [[segment]]\n\n[[segment]]\nname = "a"\n
+          | 1: segment.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
+          .. no such key
+        \n[[port]]\nname = "a"\nsocket = "a"\n
+          | 2: port.kind: expected "vhost-user", "uplink" or "tap", found no such key
+        \n\n[[port]]\nname = "a"\nkind = "vhost-user"\n
+          | 3: port.socket: expected the path of a socket, found no such key
+    "#,
+    );
+    check_port_lines(
+        r#"
+        queue = 2
+          | 5: port.queue: expected one of the keys name, kind, description, admin_state, socket,
+          .. role, user, group, mode, peer_user, queues, segment, trunk, mac, mtu, weight,
+          .. vcpu_threads, port_security, limits, found the unknown key "queue"
+    "#,
+    );
 }
 
 #[test]
@@ -313,7 +290,7 @@ fn a_description_is_a_line_of_at_most_255_bytes() {
         ("\\u001b[2J".to_owned(), "\"\\u{1b}[2J\"".to_owned()),
     ] {
         let line = format!("description = \"{text}\"");
-        check_port_lines(&[(&line, &format!("{expected} {found}"))]);
+        check_port_lines(&format!("{line} | {expected} {found}"));
     }
 }
 
@@ -374,45 +351,23 @@ fn the_table_about_helpers() {
     assert_eq!(helpers(""), HelpersSpec::default());
     assert_eq!(helpers("enabled = \"auto\"").enabled, Enabled::Auto);
     assert_eq!(helpers("enabled = false").enabled, Enabled::No);
-    for (line, message) in [
-        (
-            "enabled = 1",
-            "enabled: expected true, false or \"auto\", found 1",
-        ),
-        (
-            "enabled = \"yes\"",
-            "enabled: expected true, false or \"auto\", found \"yes\"",
-        ),
-        (
-            "backlog = 0",
-            "backlog: expected an integer from 1 to 1024, found 0",
-        ),
-        (
-            "backlog = 1025",
-            "backlog: expected an integer from 1 to 1024, found 1025",
-        ),
-        (
-            "hysteresis_us = 0",
-            "hysteresis_us: expected an integer from 1 to 1000, found 0",
-        ),
-        (
-            "cores = 1",
-            "cores: expected an array of numbers of cores, each from 0 to 4095, found 1",
-        ),
-        (
-            "cores = [0, -1]",
-            "cores: expected an array of numbers of cores, each from 0 to 4095, found -1",
-        ),
-        (
-            "cores = [4096]",
-            "cores: expected an array of numbers of cores, each from 0 to 4095, found 4096",
-        ),
-        (
-            "core = 1",
-            "core: expected one of the keys enabled, backlog, hysteresis_us, cores, \
-             found the unknown key \"core\"",
-        ),
-    ] {
+    for [line, message] in &rows(
+        r#"
+        enabled = 1 | enabled: expected true, false or "auto", found 1
+        enabled = "yes" | enabled: expected true, false or "auto", found "yes"
+        backlog = 0 | backlog: expected an integer from 1 to 1024, found 0
+        backlog = 1025 | backlog: expected an integer from 1 to 1024, found 1025
+        hysteresis_us = 0 | hysteresis_us: expected an integer from 1 to 1000, found 0
+        cores = 1 | cores: expected an array of numbers of cores, each from 0 to 4095, found 1
+        cores = [0, -1]
+          | cores: expected an array of numbers of cores, each from 0 to 4095, found -1
+        cores = [4096]
+          | cores: expected an array of numbers of cores, each from 0 to 4095, found 4096
+        core = 1
+          | core: expected one of the keys enabled, backlog, hysteresis_us, cores, found the
+          .. unknown key "core"
+    "#,
+    ) {
         let text = format!("[switch.helpers]\n{line}\n");
         assert_eq!(wrong(&text), format!("2: switch.helpers.{message}"));
     }
@@ -420,194 +375,110 @@ fn the_table_about_helpers() {
 
 #[test]
 fn shapes() {
-    check_all(&[
-        (
-            "switch = 1\n",
-            "1: switch: expected the table [switch], found 1",
-        ),
-        (
-            "[[switch]]\nname = \"a\"\n",
-            "1: switch: expected the table [switch], found an array",
-        ),
-        (
-            "\n[port]\nname = \"a\"\n",
-            "2: port: expected tables [[port]], found a table",
-        ),
-        (
-            "segment = [\"a\"]\n",
-            "1: segment: expected tables [[segment]], found \"a\"",
-        ),
-        (
-            "[switch]\nname = 5\n",
-            "2: switch.name: expected a name of 1 to 32 characters out of \
-             A-Z a-z 0-9 _ . -, found 5",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\nvlan = \"10\"\n",
-            "3: segment.vlan: expected an integer from 1 to 4094, found \"10\"",
-        ),
-    ]);
-    check_port_lines(&[
-        (
-            "queues = 2.5",
-            "5: port.queues: expected an integer from 1 to 64, found 2.5",
-        ),
-        (
-            "queues = true",
-            "5: port.queues: expected an integer from 1 to 64, found true",
-        ),
-        (
-            "trunk = \"a\"",
-            "5: port.trunk: expected an array of names of segments, found \"a\"",
-        ),
-        (
-            "trunk = [\n\"a\",\n1]",
-            "7: port.trunk: expected the name of a segment, found 1",
-        ),
-        (
-            "role = \"both\"",
-            "5: port.role: expected \"server\" or \"client\", found \"both\"",
-        ),
-        (
-            "mac = 2026-01-01",
-            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
-             found the time 2026-01-01",
-        ),
-    ]);
+    check_all(
+        r#"
+        switch = 1\n             | 1: switch: expected the table [switch], found 1
+        [[switch]]\nname = "a"\n | 1: switch: expected the table [switch], found an array
+        \n[port]\nname = "a"\n   | 2: port: expected tables [[port]], found a table
+        segment = ["a"]\n        | 1: segment: expected tables [[segment]], found "a"
+        [switch]\nname = 5\n
+          | 2: switch.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
+          .. 5
+        [[segment]]\nname = "a"\nvlan = "10"\n
+          | 3: segment.vlan: expected an integer from 1 to 4094, found "10"
+    "#,
+    );
+    check_port_lines(
+        r#"
+        queues = 2.5        | 5: port.queues: expected an integer from 1 to 64, found 2.5
+        queues = true       | 5: port.queues: expected an integer from 1 to 64, found true
+        trunk = "a"         | 5: port.trunk: expected an array of names of segments, found "a"
+        trunk = [\n"a",\n1] | 7: port.trunk: expected the name of a segment, found 1
+        role = "both"       | 5: port.role: expected "server" or "client", found "both"
+        mac = 2026-01-01
+          | 5: port.mac: expected a unicast MAC address like "52:54:00:00:00:01", found the time
+          .. 2026-01-01
+    "#,
+    );
 }
 
 #[test]
 fn segments() {
-    check_all(&[
-        (
-            "[switch]\nname = \"host 1\"\n",
-            "2: switch.name: expected a name of 1 to 32 characters out of \
-             A-Z a-z 0-9 _ . -, found \"host 1\"",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\n[[segment]]\nname = \"a\"\n",
-            "4: segment.name: expected a name that no other segment has, found \"a\" a second time",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\nvlan = 0\n",
-            "3: segment.vlan: expected an integer from 1 to 4094, found 0",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\nvlan = 4095\n",
-            "3: segment.vlan: expected an integer from 1 to 4094, found 4095",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\nvlan = -1\n",
-            "3: segment.vlan: expected an integer from 1 to 4094, found -1",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\nvlan = 0x1_0000\n",
-            "3: segment.vlan: expected an integer from 1 to 4094, found 0x10000",
-        ),
-        (
-            "[[segment]]\nname = \"a\"\nvlan = 7\n[[segment]]\nname = \"b\"\nvlan = 7\n",
-            "6: segment.vlan: expected a tag that no other segment has, \
-             found 7, the tag of segment \"a\"",
-        ),
-    ]);
+    check_all(
+        r#"
+        [switch]\nname = "host 1"\n
+          | 2: switch.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
+          .. "host 1"
+        [[segment]]\nname = "a"\n[[segment]]\nname = "a"\n
+          | 4: segment.name: expected a name that no other segment has, found "a" a second time
+        [[segment]]\nname = "a"\nvlan = 0\n
+          | 3: segment.vlan: expected an integer from 1 to 4094, found 0
+        [[segment]]\nname = "a"\nvlan = 4095\n
+          | 3: segment.vlan: expected an integer from 1 to 4094, found 4095
+        [[segment]]\nname = "a"\nvlan = -1\n
+          | 3: segment.vlan: expected an integer from 1 to 4094, found -1
+        [[segment]]\nname = "a"\nvlan = 0x1_0000\n
+          | 3: segment.vlan: expected an integer from 1 to 4094, found 0x10000
+        [[segment]]\nname = "a"\nvlan = 7\n[[segment]]\nname = "b"\nvlan = 7\n
+          | 6: segment.vlan: expected a tag that no other segment has, found 7, the tag of segment
+          .. "a"
+    "#,
+    );
 }
 
 #[test]
 fn ports() {
-    check_port_lines(&[
-        (
-            "queues = 0",
-            "5: port.queues: expected an integer from 1 to 64, found 0",
-        ),
-        (
-            "queues = 65",
-            "5: port.queues: expected an integer from 1 to 64, found 65",
-        ),
-        (
-            "weight = 0",
-            "5: port.weight: expected an integer from 1 to 1000, found 0",
-        ),
-        (
-            "mtu = 67",
-            "5: port.mtu: expected an integer from 68 to 9216, found 67",
-        ),
-        (
-            "mtu = 9217",
-            "5: port.mtu: expected an integer from 68 to 9216, found 9217",
-        ),
-        (
-            "segment = \"green\"",
-            "5: port.segment: expected the name of a segment (default), found \"green\"",
-        ),
-        (
-            "mac = \"52-54-00-00-00-01\"",
-            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
-             found \"52-54-00-00-00-01\"",
-        ),
-        (
-            "mac = \"01:00:5e:00:00:01\"",
-            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
-             found the group address \"01:00:5e:00:00:01\"",
-        ),
-        (
-            "mac = \"00:00:00:00:00:00\"",
-            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
-             found the zero address",
-        ),
-        (
-            "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"b\"",
-            "6: port.name: expected a name that no other port has, found \"vm1\" a second time",
-        ),
-        (
-            "[[port]]\nname = \"vm2\"\nkind = \"vhost-user\"\nsocket = \"./vm1.sock\"",
-            "8: port.socket: expected a socket that no other port has, \
-             found \"./vm1.sock\", the socket of port \"vm1\"",
-        ),
-        (
-            "[[port]]\nname = \"..\"\nkind = \"vhost-user\"\nsocket = \"b\"",
-            "6: port.name: expected a name of 1 to 32 characters out of \
-             A-Z a-z 0-9 _ . -, found \"..\"",
-        ),
-        (
-            "[[port]]\nname = \"vm2\"\nkind = \"veth\"\nsocket = \"b\"",
-            "7: port.kind: expected \"vhost-user\", \"uplink\" or \"tap\", found \"veth\"",
-        ),
-    ]);
+    check_port_lines(
+        r#"
+        queues = 0        | 5: port.queues: expected an integer from 1 to 64, found 0
+        queues = 65       | 5: port.queues: expected an integer from 1 to 64, found 65
+        weight = 0        | 5: port.weight: expected an integer from 1 to 1000, found 0
+        mtu = 67          | 5: port.mtu: expected an integer from 68 to 9216, found 67
+        mtu = 9217        | 5: port.mtu: expected an integer from 68 to 9216, found 9217
+        segment = "green" | 5: port.segment: expected the name of a segment (default), found "green"
+        mac = "52-54-00-00-00-01"
+          | 5: port.mac: expected a unicast MAC address like "52:54:00:00:00:01", found
+          .. "52-54-00-00-00-01"
+        mac = "01:00:5e:00:00:01"
+          | 5: port.mac: expected a unicast MAC address like "52:54:00:00:00:01", found the group
+          .. address "01:00:5e:00:00:01"
+        mac = "00:00:00:00:00:00"
+          | 5: port.mac: expected a unicast MAC address like "52:54:00:00:00:01", found the zero
+          .. address
+        [[port]]\nname = "vm1"\nkind = "vhost-user"\nsocket = "b"
+          | 6: port.name: expected a name that no other port has, found "vm1" a second time
+        [[port]]\nname = "vm2"\nkind = "vhost-user"\nsocket = "./vm1.sock"
+          | 8: port.socket: expected a socket that no other port has, found "./vm1.sock", the
+          .. socket of port "vm1"
+        [[port]]\nname = ".."\nkind = "vhost-user"\nsocket = "b"
+          | 6: port.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
+          .. ".."
+        [[port]]\nname = "vm2"\nkind = "veth"\nsocket = "b"
+          | 7: port.kind: expected "vhost-user", "uplink" or "tap", found "veth"
+    "#,
+    );
 }
 
 #[test]
 fn trunks() {
     let segments = "segment = [{name = \"a\", vlan = 1}, {name = \"b\"}, {name = \"c\"}]\n";
-    let table = [
-        (
-            "segment = \"a\"\ntrunk = [\"b\"]",
-            "7: port.trunk: expected either a segment or a trunk, found both",
-        ),
-        (
-            "trunk = []",
-            "6: port.trunk: expected at least one segment, found an empty array",
-        ),
-        (
-            "trunk = [\"a\",\n \"a\"]",
-            "7: port.trunk: expected each segment once, found \"a\" a second time",
-        ),
-        (
-            "trunk = [\"a\", \"b\",\n\"d\"]",
-            "7: port.trunk: expected the name of a segment (default, a, b, c), found \"d\"",
-        ),
-        (
-            "trunk = [\"b\", \"a\",\n\n\"c\"]",
-            "8: port.trunk: expected at most one segment without a vlan, \
-             found two: \"b\" and \"c\"",
-        ),
-        (
-            "trunk = [\"default\", \"b\"]",
-            "6: port.trunk: expected at most one segment without a vlan, \
-             found two: \"default\" and \"b\"",
-        ),
-    ];
-    for (line, message) in table {
-        assert_eq!(wrong(&format!("{segments}{PORT}{line}\n")), message);
+    let table = rows(
+        r#"
+        segment = "a"\ntrunk = ["b"]
+          | 7: port.trunk: expected either a segment or a trunk, found both
+        trunk = []           | 6: port.trunk: expected at least one segment, found an empty array
+        trunk = ["a",\n "a"] | 7: port.trunk: expected each segment once, found "a" a second time
+        trunk = ["a", "b",\n"d"]
+          | 7: port.trunk: expected the name of a segment (default, a, b, c), found "d"
+        trunk = ["b", "a",\n\n"c"]
+          | 8: port.trunk: expected at most one segment without a vlan, found two: "b" and "c"
+        trunk = ["default", "b"]
+          | 6: port.trunk: expected at most one segment without a vlan, found two: "default" and
+          .. "b"
+    "#,
+    );
+    for [line, message] in &table {
+        assert_eq!(&wrong(&format!("{segments}{PORT}{line}\n")), message);
     }
     let good = format!("{segments}{PORT}trunk = [\"default\", \"a\"]\n");
     assert!(read(&good).is_ok());

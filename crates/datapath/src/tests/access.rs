@@ -65,10 +65,7 @@ fn broadcast(a: u8) -> Vec<u8> {
 }
 
 fn known() -> Bench {
-    let mut bench = Bench::new();
-    for port in [1, 2, 3] {
-        bench.learn(BLUE, mac(port as u8), port);
-    }
+    let mut bench = Bench::with_stations();
     bench.learn(RED, mac(4), 4);
     bench.learn(RED, mac(5), 5);
     bench
@@ -304,6 +301,8 @@ fn a_check_keeps_allowed_flows_and_removes_denied_ones() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
     /// Lists that change at any time: the result for a frame equals that of a switch without a
     /// cache.
     #[test]

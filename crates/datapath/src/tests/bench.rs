@@ -16,6 +16,7 @@ use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decid
 use port::counters::{Counters, Traffic};
 use port::{DropReason, Offload, PortId, REASONS};
 use testkit::net::NetHeader;
+use testkit::packets::mac;
 use wire::MacAddr;
 use wire::virtio::features::Features;
 
@@ -333,6 +334,15 @@ impl Bench {
             let port = TestPort::new();
             bench.ports.insert(id, port.clone());
             bench.plug(id, port);
+        }
+        bench
+    }
+
+    /// Returns a bench whose control knows stations 1 to 3 at the ports of these numbers.
+    pub(super) fn with_stations() -> Self {
+        let mut bench = Self::new();
+        for port in [1, 2, 3] {
+            bench.learn(BLUE, mac(port as u8), port);
         }
         bench
     }

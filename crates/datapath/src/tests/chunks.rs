@@ -9,7 +9,6 @@ use channel::capture::{MIN_RING, Region, Way};
 use channel::records::{Answer, Upcall};
 use common::{NoUpcalls, guest};
 use filter::Filter;
-use policy::Action;
 use port::counters::Counters;
 use port::{DropReason, PortId};
 use testkit::features::{CSUM, VERSION_1};
@@ -41,20 +40,7 @@ fn flow() -> Answer {
     let key = FlowKey::default()
         .with_in_port(SENDER.0)
         .with_dmac(MacAddr(mac(2)));
-    Answer::Install {
-        upcall: None,
-        key: *key.words(),
-        mask: *mask.words(),
-        action: Action::Unicast {
-            port: RECEIVER,
-            tag: None,
-        },
-        segment: None,
-        learned: false,
-        except: Vec::new(),
-        rules: Vec::new(),
-        epoch: 0,
-    }
+    Answer::unicast(&key, &mask, RECEIVER)
 }
 
 /// A malformed frame next to one without a flow: both stay in the queue and are taken again.

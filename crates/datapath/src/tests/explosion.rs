@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use policy::acl::MAX_MASKS;
-use testkit::packets::{Flow, mac, udp};
+use testkit::packets::{Flow, udp};
 
-use super::bench::{BLUE, Bench, Move::*};
+use super::bench::{Bench, Move::*};
 
 const SPRAYED: u32 = 2000;
 
@@ -53,10 +53,7 @@ fn spray(bench: &mut Bench, round: u32) {
 
 #[test]
 fn cve_2019_25076_sprayed_keys_make_few_masks_and_cost_others_no_flow() {
-    let mut bench = Bench::new();
-    for port in [1, 2, 3] {
-        bench.learn(BLUE, mac(port as u8), port);
-    }
+    let mut bench = Bench::with_stations();
     let others = [(2, 3), (3, 2)];
     let frame = |(from, to): (u32, u32)| udp(&Flow::v4(from as u8, to as u8), &[7; 58]);
     for (from, to) in others {

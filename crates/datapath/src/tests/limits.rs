@@ -4,7 +4,7 @@ use channel::limits::{Limit, Limits, Rate};
 use port::{DropReason, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
 
-use super::bench::{BLUE, Bench};
+use super::bench::Bench;
 use crate::forward::limits::PortLimits;
 
 /// Frames of each kind in a batch.
@@ -21,10 +21,7 @@ fn broadcast() -> Vec<u8> {
 /// Returns a bench with flows from port 1 to 2, to 3 and to all. Port 2 may get one frame per
 /// second, and has got it.
 fn bench() -> Bench {
-    let mut bench = Bench::new();
-    for port in [1, 2, 3] {
-        bench.learn(BLUE, mac(port as u8), port);
-    }
+    let mut bench = Bench::with_stations();
     for frame in [to(2), to(3), broadcast()] {
         bench.send_and_decide(1, &frame);
     }

@@ -38,10 +38,7 @@ fn host() -> PortSecurity {
 }
 
 fn bench(access: &str) -> Bench {
-    let mut bench = Bench::new();
-    for port in [1, 2, 3] {
-        bench.learn(BLUE, mac(port as u8), port);
-    }
+    let mut bench = Bench::with_stations();
     if !access.is_empty() {
         bench.set_access(access);
     }

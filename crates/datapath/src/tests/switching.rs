@@ -463,10 +463,7 @@ fn cached_flows_need_no_control() {
 #[test]
 fn an_answer_for_once_is_not_cached_and_a_removed_flow_causes_an_upcall() {
     let mut bench = known();
-    let to = |port| Action::Unicast {
-        port: PortId(port),
-        tag: None,
-    };
+    let to = Action::to;
     bench.send(1, &frame(1, 2, 0));
     bench.step(&[To(3, 1, 100)], |b| b.answer_once(to(3)));
     assert_eq!(bench.switch.figures().flows, 0);

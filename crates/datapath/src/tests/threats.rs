@@ -10,25 +10,16 @@ use testkit::packets::{Flow, ethernet, mac, rarp, tcp, udp};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
-use super::bench::{BLUE, Bench, Move::*};
+use super::bench::{Bench, Move::*};
 
 const IPV6: u16 = 0x86dd;
 const LLDP: u16 = 0x88cc;
-
-/// Returns a bench with guests 1 to 3 in the FDB.
-fn known() -> Bench {
-    let mut bench = Bench::new();
-    for port in [1, 2, 3] {
-        bench.learn(BLUE, mac(port as u8), port);
-    }
-    bench
-}
 
 /// Sends `odd` first, so that it makes a flow, and then `plain`, which has another destination or
 /// none. Both arrive unchanged, and flows depend on the fields of decisions only.
 #[track_caller]
 fn matches_only_its_own(odd: &[u8], plain: &[(&[u8], u32)]) {
-    let mut bench = known();
+    let mut bench = Bench::with_stations();
     bench.send_and_decide(1, odd);
     let arrived: Vec<_> = (1..=7).flat_map(|id| bench.port(id).delivered()).collect();
     for (frame, _) in &arrived {
@@ -121,7 +112,7 @@ fn both_drop(frame: Vec<u8>) -> Case {
 fn each_is_decided_by_itself(cases: &[Case]) {
     for (lists, secured) in [("", true), (LISTS, false), (LISTS, true)] {
         for (first, second) in pairs(cases) {
-            let mut bench = known();
+            let mut bench = Bench::with_stations();
             bench.set_access(lists);
             if secured {
                 bench.set_port_security(1, host());
@@ -240,7 +231,7 @@ fn cve_2022_4337_and_cve_2022_4338_lldp_is_not_parsed() {
         let to_3 = honest();
         matches_only_its_own(&odd, &[(&to_3, 3)]);
         // Frames to the group address of LLDP are dropped and counted.
-        let mut bench = known();
+        let mut bench = Bench::with_stations();
         let group = ethernet([1, 0x80, 0xc2, 0, 0, 0x0e], mac(1), LLDP, &payload);
         let bytes = group.len() as u64;
         let dropped = Drop(1, DropReason::LinkLocal, 1);
@@ -314,7 +305,7 @@ action = 'drop'
         )
     };
     let announced = |lists: &str, secured: bool, station: u8| {
-        let mut bench = known();
+        let mut bench = Bench::with_stations();
         bench.set_access(lists);
         if secured {
             bench.set_port_security(1, host());
@@ -345,7 +336,7 @@ action = 'drop'
 #[test]
 fn a_forbidden_sender_gets_no_reply_to_rejected_frames() {
     let rejects = LISTS.replace("'drop'", "'reject'");
-    let mut bench = known();
+    let mut bench = Bench::with_stations();
     bench.set_access(&rejects);
     bench.set_port_security(1, host());
     let spoofed = [&mac(2)[..], &mac(9), &dns()[12..]].concat();
@@ -378,7 +369,7 @@ fn cve_2026_5367_dhcpv6_is_not_answered() {
     let option_too_long = [1, 0, 0, 7, 0, 1, 0xff, 0xff, 0, 1];
     let request = udp(&Flow::v6(1, 2).ports(546, 547), &option_too_long);
     let bytes = request.len() as u64;
-    let mut bench = known();
+    let mut bench = Bench::with_stations();
     let moves = [From(1, 1, bytes), Misses(1), Upcalls(1), To(2, 1, bytes)];
     bench.step(&moves, |b| b.send_and_decide(1, &request));
     assert_eq!(bench.port(2).frames(), [request]);

@@ -19,19 +19,9 @@ fn key(port: u32, smac: u64, dmac: u64) -> FlowKey {
         .with_dmac(MacAddr::from_u64(dmac))
 }
 
-fn to(port: u32) -> Action {
-    Action::Unicast {
-        port: PortId(port),
-        tag: None,
-    }
-}
-
 /// Returns a bench with flows of this many sources from port 1 to port 2.
 fn many(stations: u32) -> Bench {
-    let mut bench = Bench::new();
-    for port in [1, 2, 3] {
-        bench.learn(BLUE, mac(port as u8), port);
-    }
+    let mut bench = Bench::with_stations();
     for n in 0..stations {
         let [_, b, c, d] = n.to_be_bytes();
         let frame = ethernet(mac(2), [0x0a, 0, 0, b, c, d], 0x0800, &[0; 86]);
@@ -81,7 +71,7 @@ fn answers_are_applied_in_parts_without_retries_meanwhile() {
             upcall: None,
             key: *key.masked(&MASK).words(),
             mask: *MASK.words(),
-            action: to(2),
+            action: Action::to(2),
             segment: Some(BLUE),
             learned: true,
             except: Vec::new(),
@@ -120,7 +110,7 @@ fn a_check_runs_after_earlier_answers() {
         upcall: None,
         key: *wrong.words(),
         mask: *MASK.words(),
-        action: to(2),
+        action: Action::to(2),
         segment: Some(BLUE),
         learned: false,
         except: Vec::new(),

@@ -8,7 +8,6 @@ use channel::records::Answer;
 use channel::supervision::Poll;
 use datapath::ports::guest::GuestPort;
 use datapath::worker::workers::Workers;
-use policy::Action;
 use port::PortId;
 use port::counters::Counters;
 use testkit::features::{RING_PACKED, VERSION_1};
@@ -53,20 +52,11 @@ pub(crate) fn everything_to_one_port(workers: &Workers) {
 /// Installs the same flow on some threads only.
 pub(crate) fn everything_to_one_port_on(workers: &Workers, threads: std::ops::Range<usize>) {
     for from in SENDERS {
-        let answer = Answer::Install {
-            upcall: None,
-            key: *FlowKey::default().with_in_port(from.0).words(),
-            mask: *FlowMask::NONE.with_in_port().words(),
-            action: Action::Unicast {
-                port: TO,
-                tag: None,
-            },
-            segment: None,
-            learned: false,
-            except: Vec::new(),
-            rules: Vec::new(),
-            epoch: 0,
-        };
+        let answer = Answer::unicast(
+            &FlowKey::default().with_in_port(from.0),
+            &FlowMask::NONE.with_in_port(),
+            TO,
+        );
         for thread in threads.clone() {
             let answer = answer.clone();
             workers.on(thread, move |w| w.switch.answer(answer, 0));

@@ -10,7 +10,7 @@ use testkit::packets::{Flow, tcp_super};
 use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, wait_for};
-use crate::traffic::{numbered, talk};
+use crate::traffic::{disconnect, numbered, talk};
 
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
@@ -134,8 +134,7 @@ fn every_page_that_is_written_is_marked() {
             .expect("correct")
             .is_some()
         {}
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
         host.wait_phase(1, PortPhase::Waiting);
         host.wait_phase(2, PortPhase::Waiting);
     }
@@ -169,8 +168,7 @@ fn a_senders_used_ring_is_marked_and_its_buffers_are_not() {
         let addrs = a.pairs[0].nic.tx.addrs();
         assert!(log.is_dirty(if packed { addrs.desc } else { addrs.device }));
         assert!(!log.is_dirty(buffer));
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
     }
 }
 

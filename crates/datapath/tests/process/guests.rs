@@ -16,7 +16,7 @@ use testkit::packets::{Flow, mac, on_the_wire, tcp_super, udp};
 use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, TIMEOUT, wait_for};
-use crate::traffic::{lengths, numbered, one_way, stray, talk};
+use crate::traffic::{disconnect, drain, lengths, numbered, one_way, stray, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
 
@@ -114,8 +114,7 @@ fn queues_of_every_size_work() {
         let count = (u64::from(size) * 5 / 2).clamp(20, 1500);
         one_way(&mut a, &mut b, count);
         one_way(&mut b, &mut a, 5);
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
     }
 }
 
@@ -149,8 +148,7 @@ fn two_queue_pairs_carry_flows() {
         for _ in 0..40 {
             b.pairs[0].recv(SECOND).expect("correct").expect("a frame");
         }
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
     }
 }
 
@@ -281,11 +279,7 @@ fn a_port_that_is_removed_under_traffic_leaves_the_others_alone() {
         (0..50).for_each(|_| b.send(&stray(2, 3, 60)).expect("room"));
         host.remove_port(2);
         assert!(b.wait_link().is_err(), "disconnected");
-        while c
-            .recv(Duration::from_millis(20))
-            .expect("correct")
-            .is_some()
-        {}
+        drain(&mut c);
         talk(&mut a, &mut c, 50);
         host.add_port(2, 1);
         assert_eq!(

@@ -22,7 +22,7 @@ use channel::switching::{
     PortConfig, PortPhase, PortState, Request, Role, StationUse, SwitchCommand, SwitchEvent,
     SwitchFigures,
 };
-use policy::{Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
+use policy::{Model, PortMode, Program, Segment, SegmentId, decide};
 use port::PortId;
 use port::counters::{Counters, PortCounts, SIZE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,17 +39,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 const LAN: SegmentId = SegmentId(1);
 
 /// The neighbour lookup of control: test guest `n` is behind port `n`.
-struct Neighbours;
-
-impl Lookup for Neighbours {
-    fn port_of(&self, _: SegmentId, mac: MacAddr) -> Option<PortId> {
-        let n = (1..=200u8).find(|n| testkit::packets::mac(*n) == mac.0)?;
-        Some(PortId(u32::from(n)))
-    }
-
-    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
-        false
-    }
+fn neighbour(_: SegmentId, mac: MacAddr) -> Option<PortId> {
+    let n = (1..=200u8).find(|n| testkit::packets::mac(*n) == mac.0)?;
+    Some(PortId(u32::from(n)))
 }
 
 /// The thread that answers upcalls.
@@ -99,7 +91,7 @@ impl Drop for Answering {
 
 fn answer(program: &Program, upcall: &Upcall) -> Answer {
     let key = upcall.flow_key();
-    let decision = decide(program, &Neighbours, &key);
+    let decision = decide(program, &neighbour, &key);
     Answer::Install {
         upcall: Some(upcall.id),
         key: *key.masked(&decision.mask).words(),
@@ -406,6 +398,12 @@ impl Host {
         self.order(SwitchCommand::PortStates, &[]).expect("states");
         let state = self.states.iter().find(|s| s.config.id.0 == id);
         state.expect("a port").clone()
+    }
+
+    /// Lets guests go, and waits until the ports 1 to `ports` are free.
+    pub(crate) fn gone<T>(&mut self, guests: T, ports: u32) {
+        drop(guests);
+        (1..=ports).for_each(|id| drop(self.wait_phase(id, PortPhase::Waiting)));
     }
 
     /// Waits for the port's phase; returns its state then.

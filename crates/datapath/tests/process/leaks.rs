@@ -3,8 +3,7 @@
 
 use std::process::Command;
 
-use channel::switching::PortPhase;
-use testkit::GuestConfig;
+use testkit::{GuestConfig, procfs};
 
 use crate::host::{Host, wait_for};
 use crate::traffic::{stray, talk};
@@ -12,11 +11,9 @@ use crate::traffic::{stray, talk};
 const CHILD: &str = "LASTHOP_LEAK_TEST";
 
 /// Open descriptors and mapped files.
-fn held() -> (usize, usize) {
-    let fds = std::fs::read_dir("/proc/self/fd").expect("/proc").count();
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
-    let files = maps.lines().filter(|l| l.contains("memfd:")).count();
-    (fds, files)
+fn held() -> (Option<u64>, usize) {
+    let own = std::process::id();
+    (procfs::descriptors(own), procfs::mapped(own, "memfd:"))
 }
 
 #[test]
@@ -93,7 +90,5 @@ fn cycle(host: &mut Host, n: usize) {
         (0..10).for_each(|_| drop(a.send(&stray(1, 2, 1000))));
     }
     a.crash();
-    drop((a, b));
-    host.wait_phase(1, PortPhase::Waiting);
-    host.wait_phase(2, PortPhase::Waiting);
+    host.gone((a, b), 2);
 }

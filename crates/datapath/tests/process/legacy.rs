@@ -12,7 +12,7 @@ use testkit::net::{Cuts, NetHeader, RxBuffers, SHORT_HEADER_LEN};
 
 use crate::host::{Host, wait_for};
 use crate::threats::send_pieces;
-use crate::traffic::{numbered, talk};
+use crate::traffic::{disconnect, numbered, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
 
@@ -114,8 +114,7 @@ fn cve_2026_86566_runt_receive_buffers() {
         victim.ram().read(at, &mut memory);
         assert_eq!(memory, [0; 64], "written, {len}");
         talk(&mut b, &mut c, 10);
-        drop((victim, b, c));
-        (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+        host.gone((victim, b, c), 3);
     }
 }
 
@@ -137,8 +136,7 @@ fn buffers_that_are_exactly_long_enough() {
             b.send(&frame).expect("room");
             let got = a.recv(SECOND).expect("correct").expect("a frame");
             assert_eq!(got.frame, frame);
-            a.disconnect().expect("a good end");
-            b.disconnect().expect("a good end");
+            disconnect([a, b]);
         }
     }
 }

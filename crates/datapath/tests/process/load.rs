@@ -14,7 +14,7 @@ use testkit::packets::{Flow, SequenceChecker, mac, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, wait_for};
-use crate::traffic::{numbered, stray, talk};
+use crate::traffic::{disconnect, numbered, stray, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
 
@@ -109,8 +109,7 @@ fn no_wakeup_is_lost_in_a_long_game_of_ping_pong() {
                 .expect("correct")
                 .unwrap_or_else(|| panic!("pong {n}"));
         }
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
     }
 }
 
@@ -173,8 +172,7 @@ fn memory_is_plugged_under_traffic() {
         pair.tx_kick.signal();
         let got = b.recv(SECOND).expect("correct").expect("a frame");
         assert_eq!((got.frame, a.mac()), (frame, mac(1)));
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
     }
 }
 
@@ -199,8 +197,7 @@ fn a_worker_that_never_sleeps_hears_of_everything() {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(kicks(&a), before, "no kicks are enabled, round {round}");
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
     }
 }
 

@@ -23,7 +23,7 @@ use testkit::packets::{Flow, numbered_payload, tcp_super, udp, udp_partial};
 use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, wait_for};
-use crate::traffic::{numbered, one_way, stray, talk};
+use crate::traffic::{disconnect, drain, numbered, one_way, stray, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
@@ -93,9 +93,7 @@ fn cve_2018_1059_a_buffer_is_mapped_and_contiguous() {
         a.pairs[0].tx_kick.signal();
         assert!(host.wait_fault(1, 1).contains("not mapped"));
         assert!(b.recv_all().expect("correct").is_empty());
-        drop((a, b));
-        host.wait_phase(1, PortPhase::Waiting);
-        host.wait_phase(2, PortPhase::Waiting);
+        host.gone((a, b), 2);
     }
 }
 
@@ -117,8 +115,7 @@ fn cve_2020_10722_a_dirty_log_that_ends_before_guest_memory_is_refused() {
         talk(&mut a, &mut b, 20);
         assert!(log.take().is_empty());
         talk(&mut c, &mut b, 20);
-        drop((a, b, c));
-        (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+        host.gone((a, b, c), 3);
     }
 }
 
@@ -160,8 +157,7 @@ fn cve_2019_14835_nothing_is_written_behind_the_dirty_log() {
         let reason = state.reason.expect("a reason");
         assert!(reason.contains("memory was taken away"), "{reason}");
         talk(&mut c, &mut b, 20);
-        drop((a, b, c));
-        (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+        host.gone((a, b, c), 3);
     }
 }
 
@@ -192,8 +188,7 @@ fn cve_2022_2132_a_header_in_twelve_pieces_is_a_header() {
         });
         a.pairs[0].drain().expect("buffers come back");
         one_way(&mut a, &mut b, 20);
-        a.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([a, b]);
     }
 }
 
@@ -359,8 +354,7 @@ fn cve_2026_86566_runt_receive_buffers_split_and_packed() {
                 victim.ram().read(at + u64::from(len), &mut memory);
                 assert_eq!(memory, [0; 64], "written behind the buffer");
                 talk(&mut b, &mut c, 10);
-                drop((victim, b, c));
-                (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+                host.gone((victim, b, c), 3);
             }
         }
     }
@@ -389,11 +383,7 @@ fn cve_2026_86567_memory_that_is_taken_away_under_traffic() {
             state.queues.is_empty() || state.phase == PortPhase::Faulted,
             "{state:?}"
         );
-        while b
-            .recv(Duration::from_millis(20))
-            .expect("correct")
-            .is_some()
-        {}
+        drain(&mut b);
         talk(&mut c, &mut b, 20);
         // And back again.
         let ram = a.ram().clone();
@@ -404,8 +394,7 @@ fn cve_2026_86567_memory_that_is_taken_away_under_traffic() {
         a.reset().expect("a reset");
         a.wait_link().expect("a link");
         talk(&mut a, &mut b, 20);
-        drop((a, b, c));
-        (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+        host.gone((a, b, c), 3);
     }
 }
 
@@ -859,8 +848,7 @@ fn a_memory_file_that_is_cut_off_ends_its_own_port() {
         drop(evil);
         let mut good = host.guest(1, config(packed));
         talk(&mut good, &mut b, 10);
-        drop((good, b, c));
-        (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+        host.gone((good, b, c), 3);
     }
 }
 
@@ -903,11 +891,7 @@ fn a_memory_file_that_is_cut_off_under_traffic_ends_its_own_port() {
         let state = host.wait_phase(1, PortPhase::Waiting);
         let reason = state.reason.expect("a reason");
         assert!(reason.contains("memory was taken away"), "{reason}");
-        while b
-            .recv(Duration::from_millis(20))
-            .expect("correct")
-            .is_some()
-        {}
+        drain(&mut b);
         talk(&mut b, &mut c, 20);
     }
     let mut good = host.guest(1, config(false));
@@ -1026,8 +1010,7 @@ fn buffers_of_a_few_bytes_are_not_merged_without_end() {
         b.send(&frame).expect("room");
         let got = tiny.recv(SECOND).expect("correct").expect("a frame");
         assert_eq!((got.frame, got.buffers), (frame, 1054_u16.div_ceil(13)));
-        tiny.disconnect().expect("a good end");
-        b.disconnect().expect("a good end");
+        disconnect([tiny, b]);
     }
 }
 

@@ -29,6 +29,19 @@ pub(crate) fn numbered(a: u8, b: u8, seq: u64, len: usize) -> Vec<u8> {
     udp(&Flow::v4(a, b), &numbered_payload(key, len))
 }
 
+/// Takes a guest's frames until none comes for a while.
+pub(crate) fn drain(guest: &mut FakeGuest) {
+    let pause = Duration::from_millis(20);
+    while guest.recv(pause).expect("correct").is_some() {}
+}
+
+/// Ends the guests' sessions in order.
+pub(crate) fn disconnect<const N: usize>(guests: [FakeGuest; N]) {
+    for mut guest in guests {
+        guest.disconnect().expect("a good end");
+    }
+}
+
 fn number(guest: &FakeGuest) -> u8 {
     guest.mac()[5]
 }

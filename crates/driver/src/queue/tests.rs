@@ -208,11 +208,7 @@ fn kicks_go_by_the_event_index() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 64,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Buffers go round and round, far beyond the wrap of the index, in any order of return; each
     /// comes back once, with the length that the device wrote.

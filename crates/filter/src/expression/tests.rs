@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
+use testkit::table::rows;
 use wire::VlanTci;
 use wire::build::{PacketBuilder, TcpFields};
 
@@ -131,68 +132,34 @@ fn primitives_mean_what_tcpdump_means() {
 
 #[test]
 fn what_is_wrong_is_said_with_its_column() {
-    for (text, column, problem) in [
-        (
-            "tcp prot 80",
-            5,
-            "expected `and`, `or` or the end, found `prot`",
-        ),
-        (
-            "icmp and",
-            9,
-            "such as `tcp`, `host ADDRESS` or `port NUMBER`, found the end",
-        ),
-        (
-            "host 10.0.0",
-            6,
-            "expected an IPv4 or IPv6 address, found `10.0.0`",
-        ),
-        ("ip host ::1", 9, "expected an IPv4 address, found `::1`"),
-        (
-            "net 10.0.0.1/8",
-            5,
-            "expected a prefix such as 10.0.0.0/8, without bits behind it",
-        ),
-        ("ip6 net 10.0.0.0/8", 9, "expected an IPv6 prefix"),
-        ("port http", 6, "expected a port (0 to 65535), found `http`"),
-        (
-            "port 80 or http",
-            12,
-            "expected a port (0 to 65535), found `http`",
-        ),
-        (
-            "portrange 9-3",
-            11,
-            "expected two ports such as 1000-2000, the lower first",
-        ),
-        ("tcp host 10.0.0.1", 5, "expected `port` or `portrange`"),
-        (
-            "(tcp or udp",
-            12,
-            "expected `and`, `or` or `)`, found the end",
-        ),
-        ("tcp)", 4, "expected `and`, `or` or the end, found `)`"),
-        ("vlan 5000", 6, "expected a VLAN (0 to 4095), found `5000`"),
-        (
-            "ether tcp",
-            7,
-            "expected `host`, `src`, `dst`, `proto`, `broadcast` or `multicast`",
-        ),
-        ("ether host 1:2", 12, "expected an Ethernet address"),
-        ("tcp[13]", 4, "bytes of frames, as in `tcp[13]`, cannot be"),
-        (
-            "port 80 and tcp[tcpflags] & tcp-syn != 0",
-            16,
-            "bytes of frames",
-        ),
-        ("tcp = 3", 5, "unexpected character '='"),
-        ("é", 1, "unexpected character 'é'"),
-        ("not", 4, "found the end"),
-        ("proto 300", 7, "or a number up to 255, found `300`"),
-        ("less -1", 6, "expected a length in bytes"),
-    ] {
+    for [text, column, problem] in &rows(
+        r"
+        tcp prot 80 | 5 | expected `and`, `or` or the end, found `prot`
+        icmp and | 9 | such as `tcp`, `host ADDRESS` or `port NUMBER`, found the end
+        host 10.0.0 | 6 | expected an IPv4 or IPv6 address, found `10.0.0`
+        ip host ::1 | 9 | expected an IPv4 address, found `::1`
+        net 10.0.0.1/8 | 5 | expected a prefix such as 10.0.0.0/8, without bits behind it
+        ip6 net 10.0.0.0/8 | 9 | expected an IPv6 prefix
+        port http | 6 | expected a port (0 to 65535), found `http`
+        port 80 or http | 12 | expected a port (0 to 65535), found `http`
+        portrange 9-3 | 11 | expected two ports such as 1000-2000, the lower first
+        tcp host 10.0.0.1 | 5 | expected `port` or `portrange`
+        (tcp or udp | 12 | expected `and`, `or` or `)`, found the end
+        tcp) | 4 | expected `and`, `or` or the end, found `)`
+        vlan 5000 | 6 | expected a VLAN (0 to 4095), found `5000`
+        ether tcp | 7 | expected `host`, `src`, `dst`, `proto`, `broadcast` or `multicast`
+        ether host 1:2 | 12 | expected an Ethernet address
+        tcp[13] | 4 | bytes of frames, as in `tcp[13]`, cannot be
+        port 80 and tcp[tcpflags] & tcp-syn != 0 | 16 | bytes of frames
+        tcp = 3 | 5 | unexpected character '='
+        é | 1 | unexpected character 'é'
+        not | 4 | found the end
+        proto 300 | 7 | or a number up to 255, found `300`
+        less -1 | 6 | expected a length in bytes
+    ",
+    ) {
         let error = Filter::parse(text).expect_err(text);
-        assert_eq!(error.column, column, "{text}: {error}");
+        assert_eq!(error.column.to_string(), *column, "{text}: {error}");
         assert!(error.problem.contains(problem), "{text}: {error}");
     }
 }

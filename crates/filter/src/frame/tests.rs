@@ -1,6 +1,7 @@
 //! Frame descriptions: parsing, building, and error messages.
 
 use proptest::prelude::*;
+use testkit::table::rows;
 use wire::packet::{L3, Parsed};
 
 use super::*;
@@ -92,65 +93,27 @@ fn groups_have_addresses_of_their_own() {
 
 #[test]
 fn what_is_wrong_is_said_with_its_column() {
-    for (text, column, problem) in [
-        ("", 1, "expected `ether`, `vlan`, `icmp`"),
-        ("icmp 10.0.0.1", 14, "expected `>`, found the end"),
-        (
-            "icmp 10.0.0.1 > ::1",
-            17,
-            "expected an IPv4 address, found `::1`",
-        ),
-        ("icmp ::1 > ::2", 6, "expected an IPv4 address, found `::1`"),
-        (
-            "tcp 10.0.0.1 > 10.0.0.2:80",
-            5,
-            "an address with its port such as 10.0.0.1:80",
-        ),
-        (
-            "tcp 10.0.0.1:1 > [::1]:80",
-            18,
-            "an IPv4 address with its port",
-        ),
-        (
-            "tcp 10.0.0.1:1 > 10.0.0.2:80 sync",
-            30,
-            "expected the end, found `sync`",
-        ),
-        (
-            "arp 10.0.0.1",
-            5,
-            "expected `who-has` or `reply`, found `10.0.0.1`",
-        ),
-        (
-            "arp who-has 10.0.0.1 10.0.0.2",
-            22,
-            "expected `tell`, found `10.0.0.2`",
-        ),
-        (
-            "vlan 4095 icmp 1.1.1.1 > 2.2.2.2",
-            6,
-            "expected a VLAN (0 to 4094)",
-        ),
-        (
-            "ether 02:00:00:00:00:01 icmp",
-            25,
-            "expected `>`, found `icmp`",
-        ),
-        ("type 0x8100", 6, "other than 0x8100 of a tag"),
-        (
-            "type 64",
-            6,
-            "expected a type of Ethernet frames (0x600 to 0xffff)",
-        ),
-        ("udp 1.1.1.1:1 > 2.2.2.2:2 length 9001", 34, "(0 to 9000)"),
-        (
-            "arp who-has 1.1.1.1 tell 2.2.2.2 length 9",
-            34,
-            "expected the end",
-        ),
-    ] {
+    for [text, column, problem] in &rows(
+        r#"
+        "" | 1 | expected `ether`, `vlan`, `icmp`
+        icmp 10.0.0.1 | 14 | expected `>`, found the end
+        icmp 10.0.0.1 > ::1 | 17 | expected an IPv4 address, found `::1`
+        icmp ::1 > ::2 | 6 | expected an IPv4 address, found `::1`
+        tcp 10.0.0.1 > 10.0.0.2:80 | 5 | an address with its port such as 10.0.0.1:80
+        tcp 10.0.0.1:1 > [::1]:80 | 18 | an IPv4 address with its port
+        tcp 10.0.0.1:1 > 10.0.0.2:80 sync | 30 | expected the end, found `sync`
+        arp 10.0.0.1 | 5 | expected `who-has` or `reply`, found `10.0.0.1`
+        arp who-has 10.0.0.1 10.0.0.2 | 22 | expected `tell`, found `10.0.0.2`
+        vlan 4095 icmp 1.1.1.1 > 2.2.2.2 | 6 | expected a VLAN (0 to 4094)
+        ether 02:00:00:00:00:01 icmp | 25 | expected `>`, found `icmp`
+        type 0x8100 | 6 | other than 0x8100 of a tag
+        type 64 | 6 | expected a type of Ethernet frames (0x600 to 0xffff)
+        udp 1.1.1.1:1 > 2.2.2.2:2 length 9001 | 34 | (0 to 9000)
+        arp who-has 1.1.1.1 tell 2.2.2.2 length 9 | 34 | expected the end
+    "#,
+    ) {
         let error = FrameText::parse(text).expect_err(text);
-        assert_eq!(error.column, column, "{text}: {error}");
+        assert_eq!(error.column.to_string(), *column, "{text}: {error}");
         assert!(error.problem.contains(problem), "{text}: {error}");
     }
 }

@@ -30,13 +30,6 @@ fn key(port: u32, smac: u64, dmac: u64) -> FlowKey {
         .with_dmac(MacAddr::from_u64(dmac))
 }
 
-fn to(port: u32) -> Action {
-    Action::Unicast {
-        port: PortId(port),
-        tag: None,
-    }
-}
-
 #[derive(Clone, Debug)]
 struct Row {
     key: FlowKey,
@@ -183,7 +176,7 @@ impl Oracle {
     }
 
     fn remove_port(&mut self, port: u32) {
-        self.retain(|r| r.key.in_port() != port && r.action != to(port));
+        self.retain(|r| r.key.in_port() != port && r.action != Action::to(port));
     }
 
     fn sorted(&self) -> Vec<([u64; 8], [u64; 8], u64, u64)> {
@@ -289,14 +282,14 @@ fn install(
     let mask = masks()[mask];
     // Pseudo-random: a segment or none, known or not.
     let segment = (action + key.in_port()) as u16 % 3;
-    let rules = table.intern_rules(rules(to(action), key.masked(&mask).in_port()));
+    let rules = table.intern_rules(rules(Action::to(action), key.masked(&mask).in_port()));
     let origin = Origin {
         segment: (segment < 2).then_some(SegmentId(segment)),
         learned: !now.is_multiple_of(4),
         rules,
     };
-    let decision = (to(action), origin);
-    let installed = table.install(key, &mask, to(action), origin, now);
+    let decision = (Action::to(action), origin);
+    let installed = table.install(key, &mask, Action::to(action), origin, now);
     table.release_rules(rules);
     assert_eq!(installed, oracle.install(key, &mask, decision, now));
 }
@@ -394,10 +387,10 @@ proptest! {
         let theirs = (1..=victims).flat_map(|port| (0..each).map(move |n| key(port, n, 1)));
         let theirs: Vec<_> = theirs.collect();
         for key in &theirs {
-            prop_assert!(table.install(key, &mask, to(2), Origin::default(), 0));
+            prop_assert!(table.install(key, &mask, Action::to(2), Origin::default(), 0));
         }
         for n in 0..20_000 {
-            table.install(&key(9, n, 2), &mask, to(1), Origin::default(), 100 + n);
+            table.install(&key(9, n, 2), &mask, Action::to(1), Origin::default(), 100 + n);
         }
         prop_assert!(table.len() <= 1024);
         let lost = theirs.iter().filter(|key| table.lookup(key, 9_000).is_none()).count();
@@ -412,16 +405,16 @@ proptest! {
         let mut table = FlowTable::new(1024, seed);
         let mask = masks()[0];
         for n in 0..5_000 {
-            table.install(&key(9, n, 2), &mask, to(1), Origin::default(), n);
+            table.install(&key(9, n, 2), &mask, Action::to(1), Origin::default(), n);
         }
         let late: Vec<_> = (0..450).map(|n| key(1, n, 1)).collect();
         for key in &late {
-            prop_assert!(table.install(key, &mask, to(2), Origin::default(), 6_000));
+            prop_assert!(table.install(key, &mask, Action::to(2), Origin::default(), 6_000));
         }
         let lost = late.iter().filter(|key| table.lookup(key, 6_000).is_none()).count();
         prop_assert_eq!(lost, 0, "at first");
         for n in 0..5_000 {
-            table.install(&key(9, n, 3), &mask, to(1), Origin::default(), 7_000 + n);
+            table.install(&key(9, n, 3), &mask, Action::to(1), Origin::default(), 7_000 + n);
         }
         let lost = late.iter().filter(|key| table.lookup(key, 20_000).is_none()).count();
         prop_assert_eq!(lost, 0);
@@ -437,13 +430,13 @@ fn a_table_grows_with_its_flows() {
         assert!(table.install(
             &key(1, n, 1),
             &masks()[0],
-            to(n as u32),
+            Action::to(n as u32),
             Origin::default(),
             0
         ));
     }
     for n in (0..flows).step_by(7) {
-        assert_eq!(table.lookup(&key(1, n, 1), 0), Some(to(n as u32)));
+        assert_eq!(table.lookup(&key(1, n, 1), 0), Some(Action::to(n as u32)));
     }
     assert_eq!(table.len() as u64, flows);
 }
@@ -452,7 +445,13 @@ fn a_table_grows_with_its_flows() {
 fn a_sweep_resumes_where_it_stopped() {
     let mut table = FlowTable::new(64, 1);
     for n in 0..40 {
-        table.install(&key(1, n, 1), &masks()[0], to(2), Origin::default(), n);
+        table.install(
+            &key(1, n, 1),
+            &masks()[0],
+            Action::to(2),
+            Origin::default(),
+            n,
+        );
     }
     assert_eq!(table.expire_some(50, 30, 8), 8);
     assert_eq!(table.expire_some(50, 30, 8), 8);
@@ -480,7 +479,7 @@ fn an_empty_table_has_nothing_to_sweep_and_nothing_to_find() {
 fn a_flow_keeps_its_count_when_its_action_changes() {
     let mut table = FlowTable::new(64, 1);
     let (mask, k) = (masks()[0], key(1, 2, 3));
-    table.install(&k, &mask, to(2), Origin::default(), 1);
+    table.install(&k, &mask, Action::to(2), Origin::default(), 1);
     table.lookup(&k, 2);
     table.lookup(&k, 3);
     let origin = Origin {
@@ -488,12 +487,12 @@ fn a_flow_keeps_its_count_when_its_action_changes() {
         learned: true,
         rules: 0,
     };
-    table.install(&k, &mask, to(3), origin, 5);
+    table.install(&k, &mask, Action::to(3), origin, 5);
     let records = table.records(8);
     assert_eq!((records.len(), table.len()), (1, 1));
     assert_eq!((records[0].packets, records[0].idle_ms), (2, 3));
     assert_eq!(records[0].origin, origin);
-    assert_eq!(table.lookup(&k, 9), Some(to(3)));
+    assert_eq!(table.lookup(&k, 9), Some(Action::to(3)));
 }
 
 #[test]
@@ -506,8 +505,15 @@ fn masks_are_bounded() {
             bytes
         })
     };
-    let installed = (0..140)
-        .filter(|n| table.install(&key(1, 1, 0xff), &mask(*n), to(1), Origin::default(), 0));
+    let installed = (0..140).filter(|n| {
+        table.install(
+            &key(1, 1, 0xff),
+            &mask(*n),
+            Action::to(1),
+            Origin::default(),
+            0,
+        )
+    });
     assert_eq!(installed.count(), 128);
     assert_eq!(table.len(), 128);
 }
@@ -516,8 +522,8 @@ fn masks_are_bounded() {
 fn records_show_the_masked_key() {
     let mut table = FlowTable::new(FEW, 1);
     let (mask, k) = (masks()[1], key(3, 2, 1));
-    assert!(table.install(&k, &mask, to(9), Origin::default(), 0));
-    assert_eq!(table.lookup(&k, 0), Some(to(9)));
+    assert!(table.install(&k, &mask, Action::to(9), Origin::default(), 0));
+    assert_eq!(table.lookup(&k, 0), Some(Action::to(9)));
     let record = &table.records(0)[0];
     assert_eq!(record.key, *k.masked(&mask).words());
     assert_eq!(record.mask, *mask.words());

@@ -16,13 +16,6 @@ fn key(port: u32, station: u64) -> FlowKey {
         .with_dmac(MacAddr::from_u64(0x99))
 }
 
-fn to(port: u32) -> Action {
-    Action::Unicast {
-        port: PortId(port),
-        tag: None,
-    }
-}
-
 /// Returns a table with one flow for each station, from port 1 to port 2.
 fn table(stations: u64, now: u64) -> FlowTable {
     let mut table = FlowTable::new(1 << 16, 7);
@@ -32,7 +25,7 @@ fn table(stations: u64, now: u64) -> FlowTable {
             learned: true,
             rules: 0,
         };
-        assert!(table.install(&key(1, station), &MASK, to(2), origin, now));
+        assert!(table.install(&key(1, station), &MASK, Action::to(2), origin, now));
     }
     table
 }
@@ -73,7 +66,10 @@ fn a_dump_is_no_use_of_a_flow() {
     let flow = table.peek(&full_key, 1000).expect("a flow");
     assert_eq!(flow.flow_key(), key(1, 0));
     assert_eq!(flow.flow_mask(), MASK);
-    assert_eq!((flow.action, flow.segment), (to(2), Some(SegmentId(3))));
+    assert_eq!(
+        (flow.action, flow.segment),
+        (Action::to(2), Some(SegmentId(3)))
+    );
     assert_eq!((flow.packets, flow.idle_ms, flow.age_ms), (3, 600, 900));
     assert_eq!(table.peek(&full_key, 1000), Some(flow), "the same again");
     assert_eq!(table.peek(&key(2, 0), 1000), None);
@@ -88,9 +84,12 @@ fn a_dump_is_no_use_of_a_flow() {
 fn a_changed_decision_is_young_and_keeps_its_count() {
     let mut table = table(1, 100);
     use_flow(&mut table, 0, 2, 200);
-    assert!(table.install(&key(1, 0), &MASK, to(3), Origin::default(), 700));
+    assert!(table.install(&key(1, 0), &MASK, Action::to(3), Origin::default(), 700));
     let flow = table.peek(&key(1, 0), 1000).expect("a flow");
-    assert_eq!((flow.packets, flow.age_ms, flow.action), (2, 300, to(3)));
+    assert_eq!(
+        (flow.packets, flow.age_ms, flow.action),
+        (2, 300, Action::to(3))
+    );
 }
 
 #[test]
@@ -109,7 +108,7 @@ fn the_busiest_since_the_last_count_come_first() {
     assert_eq!(stations(&flows), [(6, 9), (5, 7), (4, 0)]);
     assert_eq!((flows[1].packets, flows[1].recent_ms), (67, 2000));
     // A new flow has its own time window.
-    table.install(&key(9, 1), &MASK, to(2), Origin::default(), 3900);
+    table.install(&key(9, 1), &MASK, Action::to(2), Origin::default(), 3900);
     table.lookup(&key(9, 1), 3950);
     let (flows, _) = busiest(&mut table, desired(1), 4000);
     assert_eq!((flows[0].recent, flows[0].recent_ms), (1, 100));
@@ -119,8 +118,8 @@ fn the_busiest_since_the_last_count_come_first() {
 #[test]
 fn only_flows_of_the_port_are_dumped() {
     let mut table = table(3, 0);
-    table.install(&key(4, 7), &MASK, to(1), Origin::default(), 0);
-    table.install(&key(4, 8), &MASK, to(5), Origin::default(), 0);
+    table.install(&key(4, 7), &MASK, Action::to(1), Origin::default(), 0);
+    table.install(&key(4, 8), &MASK, Action::to(5), Origin::default(), 0);
     let mut of = |port| {
         let port = Some(PortId(port));
         let (flows, _) = busiest(&mut table, FlowDumpRequest { port, limit: 100 }, 9);
@@ -140,7 +139,13 @@ fn a_large_table_is_counted_in_parts() {
     assert!((2..50).contains(&calls), "{calls}");
     // The slot of a removed flow has no history for the next one.
     assert_eq!(table.expire_some(1000, 0, 60_000), 60_000);
-    table.install(&key(1, 70_000), &MASK, to(2), Origin::default(), 1020);
+    table.install(
+        &key(1, 70_000),
+        &MASK,
+        Action::to(2),
+        Origin::default(),
+        1020,
+    );
     use_flow(&mut table, 70_000, 2, 1025);
     let (flows, _) = busiest(&mut table, desired(1), 1030);
     assert_eq!(stations(&flows), [(70_000, 2)]);

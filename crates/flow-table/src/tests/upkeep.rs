@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use policy::{Action, Lookup, Outdated, PortId, Program, SegmentId};
+use policy::{Action, Outdated, PortId, Program, SegmentId};
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
@@ -21,13 +21,6 @@ fn key(port: u32, smac: u64, dmac: u64) -> FlowKey {
         .with_in_port(port)
         .with_smac(MacAddr::from_u64(smac))
         .with_dmac(MacAddr::from_u64(dmac))
-}
-
-fn to(port: u32) -> Action {
-    Action::Unicast {
-        port: PortId(port),
-        tag: None,
-    }
 }
 
 /// Runs a walk with a new effort for each call. Returns the number of calls.
@@ -50,25 +43,13 @@ fn in_use(table: &mut FlowTable) -> (usize, usize) {
     (found.len(), calls)
 }
 
-struct EmptyFdb;
-
-impl Lookup for EmptyFdb {
-    fn port_of(&self, _: SegmentId, _: MacAddr) -> Option<PortId> {
-        None
-    }
-
-    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
-        false
-    }
-}
-
 #[test]
 fn a_rule_for_many_flows_is_applied_in_parts_and_touches_no_others() {
     let mut table = FlowTable::new(16_384, 3);
     for n in 0..3000 {
-        table.install(&key(1, 10 + n, 5), &MASK, to(2), LEARNED, 0);
-        table.install(&key(2, 5, 10 + n), &MASK, to(1), LEARNED, 0);
-        table.install(&key(3, 10 + n, 6), &MASK, to(2), LEARNED, 0);
+        table.install(&key(1, 10 + n, 5), &MASK, Action::to(2), LEARNED, 0);
+        table.install(&key(2, 5, 10 + n), &MASK, Action::to(1), LEARNED, 0);
+        table.install(&key(3, 10 + n, 6), &MASK, Action::to(2), LEARNED, 0);
     }
     let mut before = table.len();
     let mut calls = walk(|at, effort| {
@@ -78,7 +59,7 @@ fn a_rule_for_many_flows_is_applied_in_parts_and_touches_no_others() {
         progress
     });
     assert_eq!((calls, table.len()), (6, 3000));
-    assert_eq!(table.lookup(&key(3, 12, 6), 0), Some(to(2)));
+    assert_eq!(table.lookup(&key(3, 12, 6), 0), Some(Action::to(2)));
     calls = walk(|at, effort| {
         let progress = table.forget_outdated(&Outdated::ports(vec![PortId(2)]), at, effort);
         assert!(before - table.len() <= FLOWS_PER_PART);
@@ -93,14 +74,15 @@ fn a_walk_touches_flows_and_not_the_places_of_those_that_are_gone() {
     let mut table = FlowTable::new(1 << 20, 3);
     for n in 0..60_000 {
         let port = if n == 59_999 { 2 } else { 1 };
-        table.install(&key(port, n, 1 << 20), &MASK, to(3), LEARNED, 0);
+        table.install(&key(port, n, 1 << 20), &MASK, Action::to(3), LEARNED, 0);
     }
     assert_eq!(in_use(&mut table), (60_000, 30), "a call for 2048");
     let calls =
         walk(|at, effort| table.forget_outdated(&Outdated::ports(vec![PortId(1)]), at, effort));
     assert_eq!((table.len(), calls), (1, 59));
     assert_eq!(in_use(&mut table), (1, 1));
-    let check = |at, effort: &mut Effort| table.check(at, &Program::default(), &EmptyFdb, effort);
+    let check =
+        |at, effort: &mut Effort| table.check(at, &Program::default(), &|_, _| None, effort);
     assert_eq!(walk(check), 1);
     assert!(table.is_empty());
 }
@@ -110,7 +92,7 @@ fn a_port_with_few_flows_among_many_is_soon_forgotten() {
     let mut table = FlowTable::new(1 << 20, 3);
     for n in 0..60_000 {
         let port = if n % 1000 == 7 { 2 } else { 1 };
-        table.install(&key(port, n, 1 << 20), &MASK, to(3), LEARNED, 0);
+        table.install(&key(port, n, 1 << 20), &MASK, Action::to(3), LEARNED, 0);
     }
     let calls =
         walk(|at, effort| table.forget_outdated(&Outdated::ports(vec![PortId(2)]), at, effort));
@@ -129,7 +111,7 @@ fn flows_of_others_in_a_stations_list_count_as_work() {
     table = FlowTable::new(16_384, 3);
     let busy = MacAddr::from_u64(1 << 30);
     for n in 0..16_000 {
-        table.install(&key(1, n, busy.to_u64()), &MASK, to(2), LEARNED, 0);
+        table.install(&key(1, n, busy.to_u64()), &MASK, Action::to(2), LEARNED, 0);
     }
     // Finds a station with the same list by search: there are 4096 lists.
     let neighbour = (1..60_000).map(|n| MacAddr::from_u64(n << 32)).find(|one| {
@@ -146,7 +128,13 @@ fn flows_of_others_in_a_stations_list_count_as_work() {
     };
     let all = walk(|at, effort| table.forget_station(LAN, busy, at, effort));
     assert_eq!((table.len(), all), (0, 16));
-    table.install(&key(4, 1, neighbour.to_u64()), &MASK, to(2), LEARNED, 0);
+    table.install(
+        &key(4, 1, neighbour.to_u64()),
+        &MASK,
+        Action::to(2),
+        LEARNED,
+        0,
+    );
     let last = table.forget_station(LAN, neighbour, at, &mut Effort::default());
     assert_eq!((last, table.len()), (Progress::Done, 0));
 }

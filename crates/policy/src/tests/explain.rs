@@ -115,11 +115,7 @@ fn with_lists(model: &Model, program: &Program, lists: &str) -> Program {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 512,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn what_is_explained_is_what_is_decided(

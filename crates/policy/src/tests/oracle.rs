@@ -156,11 +156,7 @@ fn two_untagged(model: &Model) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 512,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn program_agrees_with_the_oracle(

@@ -6,19 +6,11 @@ use port::PortId;
 use wire::{FlowKey, MacAddr};
 
 use crate::acl::{AccessModel, Names, Rules};
-use crate::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
+use crate::{Action, Model, PortMode, Program, Segment, SegmentId, decide};
 
 /// Station `n` is behind port `n`, in every segment.
-struct Numbered;
-
-impl Lookup for Numbered {
-    fn port_of(&self, _: SegmentId, mac: MacAddr) -> Option<PortId> {
-        Some(PortId(mac.0[5].into()))
-    }
-
-    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
-        false
-    }
+fn numbered(_: SegmentId, mac: MacAddr) -> Option<PortId> {
+    Some(PortId(mac.0[5].into()))
 }
 
 fn model(ports: u32) -> Model {
@@ -95,7 +87,7 @@ fn whatever_is_not_outdated_is_decided_as_before() {
                     key.in_port() <= ports && (to == 0xff || u32::from(to) <= ports)
                 };
                 for key in keys().filter(there) {
-                    let was = decide(&before, &Numbered, &key);
+                    let was = decide(&before, &numbered, &key);
                     let to = match was.action {
                         Action::Unicast { port, .. } => Some(port),
                         Action::Flood { .. } | Action::Drop(_) => None,
@@ -111,7 +103,7 @@ fn whatever_is_not_outdated_is_decided_as_before() {
                     let covered =
                         |other: &FlowKey| other.masked(&was.mask) == key.masked(&was.mask);
                     for other in keys().filter(|key| there(key) && covered(key)) {
-                        let is = decide(&after, &Numbered, &other);
+                        let is = decide(&after, &numbered, &other);
                         let same = was.action == is.action && was.excluded().eq(is.excluded());
                         assert!(forgotten || same, "{from} {to:?} {other:?}");
                     }

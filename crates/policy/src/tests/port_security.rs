@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 use wire::flow::KeyState;
+use wire::hash::SplitMix64;
 use wire::{EtherType, FlowMask, FrameClass};
 
 use super::*;
@@ -283,12 +284,9 @@ fn a_flood_of_false_addresses_costs_few_flows() {
     let security = only(&["10.0.0.5", "192.168.0.0/16"]);
     let mut flows = HashSet::new();
     let mut masks = HashSet::new();
-    let mut random = 1u64;
+    let mut random = SplitMix64(1);
     for _ in 0..100_000 {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        let source = u128::from((random >> 32) as u32);
+        let source = u128::from((random.number() >> 32) as u32);
         let key = v4("10.0.0.5").with_src_ip(source);
         let decision = decided(&security, Bindings::default(), &key);
         flows.insert(key.masked(&decision.mask));
@@ -439,11 +437,7 @@ fn any_bound() -> impl Strategy<Value = Bindings> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 4096,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
     fn a_decision_is_true_for_all_frames_that_share_it(

@@ -7,11 +7,10 @@ use channel::driving::{Choice, DeviceSpec, Refused};
 use channel::link::Link;
 use channel::supervision::SupervisorRequest;
 use rustix::process::Signal;
+use testkit::wait::{LIMIT, wait_until};
 
 use super::*;
 use crate::child::Kind;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Driver of a port with a process; the interface does not exist.
 struct World {
@@ -60,18 +59,16 @@ impl World {
 
     /// Polls until the process is gone; returns the reason.
     fn end_reason(&mut self) -> String {
-        let deadline = Instant::now() + SOON;
-        while self.drivers.all[0].state().pid.is_some() {
-            assert!(Instant::now() < deadline, "it lives");
+        wait_until("its process ends", || {
             self.drivers.poll(&Binaries::of_nothing());
-            std::thread::yield_now();
-        }
+            self.drivers.all[0].state().pid.is_none()
+        });
         self.drivers.states()[0].reason.clone().unwrap()
     }
 
     fn has_ended(&mut self) -> bool {
         let mut child = self.drivers.all.remove(0).child.unwrap();
-        child.wait(Instant::now() + SOON);
+        child.wait(Instant::now() + LIMIT);
         !child.is_alive()
     }
 }
@@ -129,12 +126,9 @@ fn a_live_process_goes_before_the_interface_is_opened_for_another() {
     assert!(world.drivers.dial(PortId(3)));
     // The interface cannot be opened, which would be the answer.
     assert!(world.drivers.poll(&Binaries::of_nothing()).is_empty());
-    let mut answers = Vec::new();
-    let deadline = Instant::now() + SOON;
-    while answers.is_empty() {
-        assert!(Instant::now() < deadline, "no answer");
-        answers = world.drivers.poll(&Binaries::of_nothing());
-    }
+    wait_until("an answer", || {
+        !world.drivers.poll(&Binaries::of_nothing()).is_empty()
+    });
     assert!(world.drivers.states()[0].pid.is_none());
     assert!(world.has_ended());
 }
@@ -173,11 +167,10 @@ fn the_link_of_a_killed_driver_is_not_polled() {
     // These are not received.
     world.reports_end("it is over");
     world.reports_end("it is over");
-    let deadline = Instant::now() + SOON;
-    while world.drivers.sources().count() > 1 {
-        assert!(Instant::now() < deadline, "its link is polled");
+    wait_until("its link is not polled", || {
         world.drivers.poll(&Binaries::of_nothing());
-    }
+        world.drivers.sources().count() == 1
+    });
     tracer.kill().unwrap();
     tracer.wait().unwrap();
 }
@@ -194,9 +187,8 @@ fn a_driver_that_does_not_die_blocks_nothing() {
     assert_eq!(world.drivers.sources().count(), 1, "its end will be seen");
     tracer.kill().unwrap();
     tracer.wait().unwrap();
-    let deadline = Instant::now() + SOON;
-    while !world.drivers.dying.is_empty() {
-        assert!(Instant::now() < deadline, "it lives");
+    wait_until("it is dead", || {
         world.drivers.poll(&Binaries::of_nothing());
-    }
+        world.drivers.dying.is_empty()
+    });
 }

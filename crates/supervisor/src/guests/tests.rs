@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use sched::{Activity, View};
+use testkit::wait::wait_until;
 
 use super::*;
 
@@ -189,11 +190,11 @@ fn samples_need_threads() {
         .unwrap()
         .follow(sleeper.id)
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while view.state(slot).map(|state| state.activity) != Some(Activity::Blocked) {
-        assert!(guests.due().is_some() && Instant::now() < deadline);
+    wait_until("the thread is seen to sleep", || {
+        assert!(guests.due().is_some());
         guests.poll(&saved_sessions);
-    }
+        view.state(slot).map(|state| state.activity) == Some(Activity::Blocked)
+    });
     sleeper.end();
 }
 

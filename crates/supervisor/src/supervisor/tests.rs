@@ -1,18 +1,16 @@
 //! Supervisor with idle control and switch; the tests send the requests of compromised ones.
 
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
 
 use channel::keeping::CRASH_RECORD_LEN;
 use channel::link::{Link, Received};
 use channel::sockets::{ADMIN_SOCKET, API_SOCKET};
 use channel::supervision::SocketDir;
 use port::PortId;
+use testkit::wait::LIMIT;
 
 use super::*;
 use crate::paths::Paths;
-
-const SOON: Duration = Duration::from_secs(20);
 
 struct World {
     supervisor: Supervisor,
@@ -106,7 +104,7 @@ impl World {
     /// Waits for the death of a child.
     fn dies(&mut self, process: ProcessRef) {
         let child = self.supervisor.child(process).unwrap();
-        assert!(child.dies_by(Instant::now() + SOON), "it lives");
+        assert!(child.dies_by(Instant::now() + LIMIT), "it lives");
     }
 }
 
@@ -207,7 +205,7 @@ fn control_gets_none_of_our_own_sockets() {
 fn a_process_with_a_full_link_is_killed_without_waiting() {
     let mut world = world();
     let request = SupervisorRequest::Dial { port: PortId(1) };
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + LIMIT;
     // The replies are not read.
     while world.supervisor.pair.switch.has_died().is_none() {
         assert!(Instant::now() < deadline, "it lives");

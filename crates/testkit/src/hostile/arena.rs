@@ -232,6 +232,21 @@ impl<'a> Arena<'a> {
         std::thread::sleep(Duration::from_millis(2));
         None
     }
+
+    /// Such guests, one after the other, as long as the attack goes on.
+    pub(super) fn guests(&self, config: GuestConfig) -> impl Iterator<Item = FakeGuest> {
+        self.while_on(move || self.guest(config.clone()))
+    }
+
+    /// Connections, one after the other, as long as the attack goes on.
+    pub(super) fn fronts(&self) -> impl Iterator<Item = FrontEnd> {
+        self.while_on(|| self.front())
+    }
+
+    fn while_on<T>(&self, make: impl Fn() -> Option<T>) -> impl Iterator<Item = T> {
+        let tries = std::iter::repeat_with(make);
+        tries.take_while(|_| self.on()).flatten()
+    }
 }
 
 /// Connects without waiting for room in the listener's queue.

@@ -18,6 +18,7 @@ use memory::GuestMemory;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::{ProtocolFeatures, code};
+use testkit::procfs;
 
 use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES};
 use super::{Backend, Fault, Message, Offer, QueueSetup, Reply, Session};
@@ -382,9 +383,15 @@ pub(super) fn alone(name: &str, test: fn()) {
     );
 }
 
+/// Requests that give a queue a descriptor.
+pub(super) const DESCRIPTORS: [u32; 3] = [
+    code::SET_VRING_KICK,
+    code::SET_VRING_CALL,
+    code::SET_VRING_ERR,
+];
+
 /// Descriptors and mappings of this process.
-pub(super) fn held() -> (usize, usize) {
-    let fds = std::fs::read_dir("/proc/self/fd").expect("/proc").count();
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
-    (fds, maps.lines().count())
+pub(super) fn held() -> (Option<u64>, usize) {
+    let own = std::process::id();
+    (procfs::descriptors(own), procfs::mappings(own))
 }

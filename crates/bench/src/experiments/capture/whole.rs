@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::{Run, WHOLE, add, all, traffic};
 use crate::captures::Captures;
+use crate::clients::Client;
 use crate::clients::paced::PacedClient;
-use crate::clients::{Client, Layout};
-use crate::experiments::{Plan, progress};
 use crate::peers::{Kind, Peer};
 use crate::placement::{Placement, round_trip};
+use crate::plan::{Layout, Plan, progress};
 use crate::stop;
 
 const SIZES: [u32; 2] = [64, 1500];

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 use testkit::lean::{Lean, LeanConfig, Until};
 
 use super::world::{Namespace, Switch, Used, Way, pids_when_up};
-use crate::experiments::Plan;
 use crate::peers::lasthop::{socket, start_with};
 use crate::peers::ovs;
+use crate::plan::Plan;
 use crate::process::{run, words};
 use crate::{folders, stop};
 use e2e::lasthop::port_table;

@@ -16,9 +16,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::experiments::Plan;
 use crate::peers::lasthop::{Lasthop, start_with};
 use crate::peers::ovs;
+use crate::plan::Plan;
 use crate::process::{self, Process, run, words};
 use crate::{folders, procfs, stop};
 

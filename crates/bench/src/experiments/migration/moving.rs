@@ -14,9 +14,8 @@ use testkit::frontend::FrontListener;
 use testkit::packets::Flow;
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::clients::Layout;
-use crate::experiments::Plan;
 use crate::peers::Peer;
+use crate::plan::{Layout, Plan};
 use crate::{folders, stop};
 use e2e::machine::pin;
 

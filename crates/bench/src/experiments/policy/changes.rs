@@ -21,8 +21,8 @@ use testkit::lean::{Lean, LeanConfig, Until};
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::experiments::{Plan, progress};
 use crate::peers::lasthop::{self, Lasthop};
+use crate::plan::{Plan, progress};
 use crate::report::{Body, Report};
 use crate::rules::{LIST, RuleSet};
 use crate::{procfs, stop};

@@ -1,6 +1,7 @@
 //! Tests of access lists in the file.
 
 use api::v1::{AccessListSpec, Direction, RuleAction};
+use testkit::table::rows;
 
 use super::{PORT, check_all, read, wrong};
 
@@ -56,26 +57,18 @@ fn mirrors_are_read() {
 
 #[test]
 fn what_is_wrong_has_its_line() {
-    check_all(&[
-        ("acl = 5\n", "1: acl: expected tables [[acl]], found 5"),
-        (
-            "[[acl]]\nname = \"in\"\ndirection = \"inward\"\n",
-            "3: acl.direction: expected \"from-guest\" or \"to-guest\", found \"inward\"",
-        ),
-        (
-            "[[group]]\nname = \"g\"\nports = [\"vm9\"]\n",
-            "3: group.ports: there is no port \"vm9\"",
-        ),
-        (
-            "[[address_set]]\nname = \"s\"\naddresses = [\"10.0.0.1/8\"]\n",
-            "3: address_set.addresses: \"10.0.0.1/8\" has bits behind the prefix; the network is \
-             \"10.0.0.0/8\"",
-        ),
-        (
-            "[[acl_default]]\nsegment = \"red\"\n",
-            "2: acl_default.segment: there is no segment \"red\"",
-        ),
-    ]);
+    check_all(
+        r#"
+        acl = 5\n                                | 1: acl: expected tables [[acl]], found 5
+        [[acl]]\nname = "in"\ndirection = "inward"\n
+          | 3: acl.direction: expected "from-guest" or "to-guest", found "inward"
+        [[group]]\nname = "g"\nports = ["vm9"]\n | 3: group.ports: there is no port "vm9"
+        [[address_set]]\nname = "s"\naddresses = ["10.0.0.1/8"]\n
+          | 3: address_set.addresses: "10.0.0.1/8" has bits behind the prefix; the network is
+          .. "10.0.0.0/8"
+        [[acl_default]]\nsegment = "red"\n       | 2: acl_default.segment: there is no segment "red"
+    "#,
+    );
     let rule = |line: &str| {
         wrong(&format!(
             "{PORT}{LIST}[[acl.rule]]\nname = \"r\"\naction = \"drop\"\n{line}\n"
@@ -97,39 +90,23 @@ fn what_is_wrong_has_its_line() {
              source_mac, destination_mac, ether_type, vlan, source, destination"
         )
     );
-    let typed = [
-        ("protocol = 6", "protocol: expected a string, found 6"),
-        (
-            "icmp_type = \"echo-request\"",
-            "icmp_type: expected an integer from 0 to 255, found \"echo-request\"",
-        ),
-        (
-            "icmp_type = 300",
-            "icmp_type: expected an integer from 0 to 255, found 300",
-        ),
-        (
-            "priority = -1",
-            "priority: expected an integer from 0 to 4294967295, found -1",
-        ),
-        (
-            "destination_ports = 80",
-            "destination_ports: expected a list, like [...], found 80",
-        ),
-        (
-            "log = true",
-            "log: expected a table, like { ... }, found true",
-        ),
-        (
-            "source_ports = [1.5]",
-            "source_ports: expected a port from 0 to 65535 or a range like \"8000-8010\", found 1.5",
-        ),
-        (
-            "log = { per_second = \"5\" }",
-            "log.per_second: expected an integer from 0 to 4294967295, found \"5\"",
-        ),
-        ("source = [5]", "source: expected a string, found 5"),
-    ];
-    for (line, expected) in typed {
+    let typed = rows(
+        r#"
+        protocol = 6           | protocol: expected a string, found 6
+        icmp_type = "echo-request"
+          | icmp_type: expected an integer from 0 to 255, found "echo-request"
+        icmp_type = 300        | icmp_type: expected an integer from 0 to 255, found 300
+        priority = -1          | priority: expected an integer from 0 to 4294967295, found -1
+        destination_ports = 80 | destination_ports: expected a list, like [...], found 80
+        log = true             | log: expected a table, like { ... }, found true
+        source_ports = [1.5]
+          | source_ports: expected a port from 0 to 65535 or a range like "8000-8010", found 1.5
+        log = { per_second = "5" }
+          | log.per_second: expected an integer from 0 to 4294967295, found "5"
+        source = [5]           | source: expected a string, found 5
+    "#,
+    );
+    for [line, expected] in &typed {
         assert_eq!(rule(line), format!("12: acl.rule.{expected}"), "{line}");
     }
 }

@@ -32,15 +32,13 @@ fn invalid_owners_and_modes_are_refused() {
             "{line}: {found}"
         );
     }
-    check_port_lines(&[
-        ("user = \"\"", &format!("5: port.user: {user} \"\"")),
-        ("user = \"a:b\"", &format!("5: port.user: {user} \"a:b\"")),
-        ("peer_user = 7", &format!("5: port.peer_user: {user} 7")),
-        (
-            "group = \"a b\"",
-            "5: port.group: expected the name or the number of a group, as a text, found \"a b\"",
-        ),
-    ]);
+    let group = "expected the name or the number of a group, as a text, found";
+    check_port_lines(&format!(
+        "user = \"\"    | 5: port.user: {user} \"\"
+         user = \"a:b\" | 5: port.user: {user} \"a:b\"
+         peer_user = 7   | 5: port.peer_user: {user} 7
+         group = \"a b\" | 5: port.group: {group} \"a b\""
+    ));
 }
 
 #[test]

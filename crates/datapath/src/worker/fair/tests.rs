@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use channel::records::{Answer, Upcall};
 use memory::Segment;
-use policy::{Action, DECISION_MASK};
+use policy::DECISION_MASK;
 use port::counters::Counters;
 use port::{DropReason, Offload};
 use proptest::prelude::*;
@@ -298,17 +298,7 @@ fn flooder_and_victim(weights: [u16; 2], rounds: usize) -> [[u64; 3]; 2] {
         switch.add_port(PortId(at), Greedy { frame });
         switch.add_port(PortId(at + 1), Greedy::default());
         let port = PortId(at + 1);
-        let answer = Answer::Install {
-            upcall: None,
-            key: *key.masked(&DECISION_MASK).words(),
-            mask: *DECISION_MASK.words(),
-            action: Action::Unicast { port, tag: None },
-            segment: None,
-            learned: false,
-            except: Vec::new(),
-            rules: Vec::new(),
-            epoch: 0,
-        };
+        let answer = Answer::unicast(&key, &DECISION_MASK, port);
         switch.answer(answer, 0);
         switch.continue_work(0);
         fair.set_weight(PortId(at), weights[at as usize / 2]);

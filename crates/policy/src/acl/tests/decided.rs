@@ -1,25 +1,22 @@
 //! Decisions with access lists: order of lists, defaults, fragments, floods, masks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use wire::flow::KeyState;
 use wire::{EtherType, FlowKey, FlowMask, MacAddr};
 
 use super::*;
-use crate::{Action, DECISION_MASK, Decision, DropReason, Lookup, PortMode, Program, decide};
+use crate::{Action, DECISION_MASK, Decision, DropReason, PortMode, Program, decide};
 
-/// Locations of stations, by the last byte of their addresses.
-#[derive(Default)]
-pub(super) struct Stations(HashMap<u8, u32>);
+/// Stations 1 to 4 are behind the ports of these numbers.
+pub(super) fn stations(_: SegmentId, mac: MacAddr) -> Option<PortId> {
+    let number = u32::from(mac.0[5]);
+    (1..=4).contains(&number).then_some(PortId(number))
+}
 
-impl Lookup for Stations {
-    fn port_of(&self, _: SegmentId, mac: MacAddr) -> Option<PortId> {
-        self.0.get(&mac.0[5]).copied().map(PortId)
-    }
-
-    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
-        false
-    }
+/// No station is known.
+fn nobody(_: SegmentId, _: MacAddr) -> Option<PortId> {
+    None
 }
 
 /// Ports 1 to 4 in `lan`.
@@ -32,10 +29,6 @@ pub(super) fn program(text: &str) -> Program {
     };
     let rules = try_compile(text).expect("a model").rules;
     Program::compile(&model, 1).unwrap().with_rules(rules, 2)
-}
-
-pub(super) fn stations() -> Stations {
-    Stations((1..=4).map(|n| (n, u32::from(n))).collect())
 }
 
 /// From port 1, from station 1 to another, TCP.
@@ -74,13 +67,12 @@ pub(super) fn denied() -> Action {
 #[test]
 fn without_rules_a_decision_is_what_it_was() {
     let program = program("");
-    let decision = decide(&program, &stations(), &key(2, 80));
-    let unicast = Action::Unicast {
-        port: PortId(2),
-        tag: None,
-    };
-    assert_eq!((decision.action, decision.mask), (unicast, DECISION_MASK));
-    let flood = decide(&program, &Stations::default(), &key(2, 80));
+    let decision = decide(&program, &stations, &key(2, 80));
+    assert_eq!(
+        (decision.action, decision.mask),
+        (Action::to(2), DECISION_MASK)
+    );
+    let flood = decide(&program, &nobody, &key(2, 80));
     assert_eq!(flood.action, Action::flood(LAN));
     assert_eq!((flood.mask, flood.to_guest.len()), (DECISION_MASK, 0));
 }
@@ -112,7 +104,7 @@ fn the_highest_priority_decides_then_the_port_before_its_group_before_the_segmen
     let who = |port, group, segment| {
         let decision = decide(
             &program(&text(port, group, segment)),
-            &stations(),
+            &stations,
             &key(2, 80),
         );
         deciders(&decision)
@@ -146,7 +138,7 @@ fn both_directions_must_allow_and_the_sender_comes_first() {
         ),
     );
     let program = program(&(out + &to));
-    let of = |to, port| decide(&program, &stations(), &key(to, port));
+    let of = |to, port| decide(&program, &stations, &key(to, port));
     let ssh = of(2, 22);
     assert_eq!(
         (ssh.action, ssh.learn),
@@ -166,14 +158,14 @@ fn both_directions_must_allow_and_the_sender_comes_first() {
 fn defaults_are_of_the_segment_and_each_side() {
     let deny = |side: &str| format!("[[acl_default]]\nsegment = \"lan\"\n{side} = \"deny\"\n");
     for side in ["from_guest", "to_guest"] {
-        let decision = decide(&program(&deny(side)), &stations(), &key(2, 80));
+        let decision = decide(&program(&deny(side)), &stations, &key(2, 80));
         assert_eq!(
             (decision.action, decision.mask),
             (denied(), DECISION_MASK),
             "{side}"
         );
         assert_eq!(
-            decide(&program(&deny(side)), &Stations::default(), &key(2, 80)).action,
+            decide(&program(&deny(side)), &nobody, &key(2, 80)).action,
             denied()
         );
     }
@@ -184,9 +176,9 @@ fn defaults_are_of_the_segment_and_each_side() {
         &rule("tcp", "allow", "protocol = \"tcp\""),
     );
     let program = program(&(deny("to_guest") + &allow));
-    assert_ne!(decide(&program, &stations(), &key(2, 80)).action, denied());
+    assert_ne!(decide(&program, &stations, &key(2, 80)).action, denied());
     let udp = key(2, 80).with_ip_proto(17);
-    assert_eq!(decide(&program, &stations(), &udp).action, denied());
+    assert_eq!(decide(&program, &stations, &udp).action, denied());
 }
 
 #[test]
@@ -203,7 +195,7 @@ fn a_flood_leaves_out_those_who_do_not_want_it() {
         &rule("yes", "allow", "log = { per_second = 5 }"),
     );
     let program = program(&text);
-    let decision = decide(&program, &Stations::default(), &key(9, 80));
+    let decision = decide(&program, &nobody, &key(9, 80));
     assert_eq!(decision.action, Action::flood(LAN));
     assert_eq!(
         decision.excluded().collect::<Vec<_>>(),
@@ -216,7 +208,7 @@ fn a_flood_leaves_out_those_who_do_not_want_it() {
         .with_dst_ip_bits(0xff00_0000);
     assert!(decision.mask.covers(&expected));
     let arp = key(9, 80).with_ethertype(EtherType::ARP);
-    let decision = decide(&program, &Stations::default(), &arp);
+    let decision = decide(&program, &nobody, &arp);
     assert_eq!(decision.excluded().count(), 0);
     // If no receiver's lists allow it, it is dropped.
     let all = list(
@@ -225,7 +217,7 @@ fn a_flood_leaves_out_those_who_do_not_want_it() {
         "segments = [\"lan\"]",
         &rule("no", "drop", ""),
     );
-    let decision = decide(&self::program(&all), &Stations::default(), &key(9, 80));
+    let decision = decide(&self::program(&all), &nobody, &key(9, 80));
     assert_eq!(
         (decision.action, decision.excluded().count()),
         (denied(), 3)
@@ -243,9 +235,9 @@ fn peers_are_senders() {
             &rule("no", "drop", peers),
         );
     let program = program(&text);
-    assert_eq!(decide(&program, &stations(), &key(2, 80)).action, denied());
+    assert_eq!(decide(&program, &stations, &key(2, 80)).action, denied());
     let other = key(2, 80).with_in_port(3);
-    assert_ne!(decide(&program, &stations(), &other).action, denied());
+    assert_ne!(decide(&program, &stations, &other).action, denied());
 }
 
 #[test]
@@ -257,7 +249,7 @@ fn later_fragments_are_dropped_where_they_might_be_and_allowed_where_they_must_b
     };
     let with = |rules: &str| program(&list("l", "from-guest", "segments = [\"lan\"]", rules));
     let drops = with(&rule("web", "drop", ports));
-    let of = |program: &Program, key| decide(program, &stations(), &key).action;
+    let of = |program: &Program, key| decide(program, &stations, &key).action;
     assert_eq!(of(&drops, key(2, 80)), denied());
     assert_ne!(of(&drops, key(2, 81)), denied());
     assert_eq!(of(&drops, later(key(2, 0))), denied());
@@ -271,7 +263,6 @@ fn later_fragments_are_dropped_where_they_might_be_and_allowed_where_they_must_b
 }
 
 fn flows(program: &Program, keys: impl Iterator<Item = FlowKey>) -> (usize, usize) {
-    let stations = stations();
     let flow = |key: FlowKey| {
         let mask = decide(program, &stations, &key).mask;
         (mask, key.masked(&mask))
@@ -332,8 +323,8 @@ fn rules_go_on_when_a_program_is_changed_and_are_shared() {
     let new = old.with_rules(old.rules().change(&change).unwrap().rules, 3);
     assert_eq!((old.epoch(), new.epoch()), (2, 3));
     assert_ne!(old, new);
-    assert_eq!(decide(&old, &stations(), &key(2, 80)).action, denied());
-    assert_ne!(decide(&new, &stations(), &key(2, 80)).action, denied());
+    assert_eq!(decide(&old, &stations, &key(2, 80)).action, denied());
+    assert_ne!(decide(&new, &stations, &key(2, 80)).action, denied());
     let rule = old.rules().rule("l", "r").unwrap();
     assert_eq!(
         (rule.id, rule.log),

@@ -1,5 +1,7 @@
 //! Models that are refused, with place and reason; and warnings.
 
+use testkit::table::rows;
+
 use super::*;
 
 /// Returns the error message of a model.
@@ -17,133 +19,52 @@ fn refused_rule(rule: &str) -> String {
 
 #[test]
 fn rules_are_refused_with_field_and_reason() {
-    let cases = [
-        (
-            "source = [\"10.0.0.1/8\"]",
-            "source: \"10.0.0.1/8\" has bits behind the prefix; the network is \"10.0.0.0/8\"",
-        ),
-        (
-            "source = [\"10.0.0.0/33\"]",
-            "source: \"10.0.0.0/33\": the prefix has at most 32 bits",
-        ),
-        (
-            "source = [\"2001:db8::/129\"]",
-            "source: \"2001:db8::/129\": the prefix has at most 128 bits",
-        ),
-        (
-            "source = [\"2001:db8::1/64\"]",
-            "the network is \"2001:db8::/64\"",
-        ),
-        (
-            "destination = [\"10.0.0\"]",
-            "destination: expected an address or a prefix",
-        ),
-        (
-            "destination = [\"10.0.0.0/+8\"]",
-            "destination: expected an address or a prefix",
-        ),
-        (
-            "source = [\"@missing\"]",
-            "source: there is no address_set \"missing\"",
-        ),
-        (
-            "source_mac = \"52:54\"",
-            "source_mac: expected an address like",
-        ),
-        (
-            "source_mac = \"52:54:00:00:00:01/ff:ff:00:00:00:00\"",
-            "source_mac: \"52:54:00:00:00:01/ff:ff:00:00:00:00\" has bits that its mask leaves out",
-        ),
-        ("ether_type = \"0x05ff\"", "ether_type: expected \"ipv4\""),
-        ("ether_type = \"0x+800\"", "ether_type: expected \"ipv4\""),
-        (
-            "vlan = 4095",
-            "vlan: expected a VLAN from 1 to 4094, or 0 for none, found 4095",
-        ),
-        ("vlan = -1", "vlan: expected a VLAN"),
-        ("protocol = \"sctp\"", "protocol: expected \"tcp\""),
-        (
-            "destination_ports = [80]",
-            "destination_ports: ports need the protocol \"tcp\" or \"udp\"",
-        ),
-        (
-            "protocol = \"icmp\"\nsource_ports = [80]",
-            "source_ports: ports need the protocol",
-        ),
-        (
-            "protocol = \"tcp\"\nsource_ports = [65536]",
-            "source_ports: expected a port from 0 to 65535",
-        ),
-        (
-            "protocol = \"tcp\"\nsource_ports = [-1]",
-            "source_ports: expected a port from 0 to 65535",
-        ),
-        (
-            "protocol = \"tcp\"\nsource_ports = [\"90-80\"]",
-            "source_ports: the range \"90-80\" is empty",
-        ),
-        (
-            "protocol = \"tcp\"\nsource_ports = [\"80-\"]",
-            "source_ports: expected a port",
-        ),
-        (
-            "protocol = \"udp\"\ntcp_flags = \"syn/syn\"",
-            "tcp_flags: flags need the protocol \"tcp\"",
-        ),
-        (
-            "protocol = \"tcp\"\ntcp_flags = \"syn\"",
-            "tcp_flags: expected flags like",
-        ),
-        (
-            "protocol = \"tcp\"\ntcp_flags = \"syn/\"",
-            "tcp_flags: expected flags like",
-        ),
-        (
-            "protocol = \"tcp\"\ntcp_flags = \"syn/ack\"",
-            "tcp_flags: \"syn/ack\" sets a flag that it does not look at",
-        ),
-        (
-            "protocol = \"tcp\"\nicmp_type = 8",
-            "icmp_type: a type or code needs the protocol \"icmp\" or \"icmpv6\"",
-        ),
-        (
-            "protocol = \"icmp\"\nicmp_code = 0",
-            "icmp_code: a code needs a type",
-        ),
-        (
-            "protocol = \"tcp\"\nfragment = \"later\"\nsource_ports = [1]",
-            "source_ports: later fragments have no transport header",
-        ),
-        (
-            "protocol = \"tcp\"\nfragment = \"later\"\ntcp_flags = \"/syn\"",
-            "tcp_flags: later fragments have no transport header",
-        ),
-        (
-            "ether_type = \"arp\"\nprotocol = \"tcp\"",
-            "ether_type: the rule can match nothing",
-        ),
-        (
-            "source = [\"10.0.0.0/8\"]\ndestination = [\"2001:db8::/32\"]",
-            "ether_type: the rule can match nothing",
-        ),
-        (
-            "source = [\"10.0.0.0/8\"]\nprotocol = \"icmpv6\"",
-            "ether_type: the rule can match nothing",
-        ),
-        (
-            "peer_ports = [\"vm1\"]",
-            "peer_ports: the receiver is not known yet",
-        ),
-        (
-            "peer_groups = [\"web\"]",
-            "peer_groups: the receiver is not known yet",
-        ),
-        (
-            "log = { per_second = 0 }",
-            "log.per_second: expected a limit of at least one line a second",
-        ),
-    ];
-    for (rule, why) in cases {
+    let cases = rows(
+        r#"
+        source = ["10.0.0.1/8"]
+          | source: "10.0.0.1/8" has bits behind the prefix; the network is "10.0.0.0/8"
+        source = ["10.0.0.0/33"] | source: "10.0.0.0/33": the prefix has at most 32 bits
+        source = ["2001:db8::/129"] | source: "2001:db8::/129": the prefix has at most 128 bits
+        source = ["2001:db8::1/64"] | the network is "2001:db8::/64"
+        destination = ["10.0.0"] | destination: expected an address or a prefix
+        destination = ["10.0.0.0/+8"] | destination: expected an address or a prefix
+        source = ["@missing"] | source: there is no address_set "missing"
+        source_mac = "52:54" | source_mac: expected an address like
+        source_mac = "52:54:00:00:00:01/ff:ff:00:00:00:00"
+          | source_mac: "52:54:00:00:00:01/ff:ff:00:00:00:00" has bits that its mask leaves out
+        ether_type = "0x05ff" | ether_type: expected "ipv4"
+        ether_type = "0x+800" | ether_type: expected "ipv4"
+        vlan = 4095 | vlan: expected a VLAN from 1 to 4094, or 0 for none, found 4095
+        vlan = -1 | vlan: expected a VLAN
+        protocol = "sctp" | protocol: expected "tcp"
+        destination_ports = [80] | destination_ports: ports need the protocol "tcp" or "udp"
+        protocol = "icmp"\nsource_ports = [80] | source_ports: ports need the protocol
+        protocol = "tcp"\nsource_ports = [65536] | source_ports: expected a port from 0 to 65535
+        protocol = "tcp"\nsource_ports = [-1] | source_ports: expected a port from 0 to 65535
+        protocol = "tcp"\nsource_ports = ["90-80"] | source_ports: the range "90-80" is empty
+        protocol = "tcp"\nsource_ports = ["80-"] | source_ports: expected a port
+        protocol = "udp"\ntcp_flags = "syn/syn" | tcp_flags: flags need the protocol "tcp"
+        protocol = "tcp"\ntcp_flags = "syn" | tcp_flags: expected flags like
+        protocol = "tcp"\ntcp_flags = "syn/" | tcp_flags: expected flags like
+        protocol = "tcp"\ntcp_flags = "syn/ack"
+          | tcp_flags: "syn/ack" sets a flag that it does not look at
+        protocol = "tcp"\nicmp_type = 8
+          | icmp_type: a type or code needs the protocol "icmp" or "icmpv6"
+        protocol = "icmp"\nicmp_code = 0 | icmp_code: a code needs a type
+        protocol = "tcp"\nfragment = "later"\nsource_ports = [1]
+          | source_ports: later fragments have no transport header
+        protocol = "tcp"\nfragment = "later"\ntcp_flags = "/syn"
+          | tcp_flags: later fragments have no transport header
+        ether_type = "arp"\nprotocol = "tcp" | ether_type: the rule can match nothing
+        source = ["10.0.0.0/8"]\ndestination = ["2001:db8::/32"]
+          | ether_type: the rule can match nothing
+        source = ["10.0.0.0/8"]\nprotocol = "icmpv6" | ether_type: the rule can match nothing
+        peer_ports = ["vm1"] | peer_ports: the receiver is not known yet
+        peer_groups = ["web"] | peer_groups: the receiver is not known yet
+        log = { per_second = 0 } | log.per_second: expected a limit of at least one line a second
+    "#,
+    );
+    for [rule, why] in &cases {
         let error = refused_rule(rule);
         let place = "acl \"l\", rule \"r\": ";
         assert!(
@@ -165,58 +86,32 @@ fn what_does_not_exist_yet_is_said_to() {
 
 #[test]
 fn names_are_checked() {
-    let cases = [
-        (
-            "[[acl]]\nname = \"a b\"\ndirection = \"to-guest\"",
-            "acl \"a b\": name: expected a name",
-        ),
-        (
-            "[[acl]]\nname = \"a\"\ndirection = \"to-guest\"\nsegments = [\"x\"]",
-            "acl \"a\": segments: there is no segment \"x\"",
-        ),
-        (
-            "[[acl]]\nname = \"a\"\ndirection = \"to-guest\"\ngroups = [\"x\"]",
-            "acl \"a\": groups: there is no group \"x\"",
-        ),
-        (
-            "[[acl]]\nname = \"a\"\ndirection = \"to-guest\"\nports = [\"x\"]",
-            "acl \"a\": ports: there is no port \"x\"",
-        ),
-        (
-            "[[acl]]\nname = \"a\"\ndirection = \"to-guest\"\nports = [\"vm1\", \"vm1\"]",
-            "acl \"a\": ports: \"vm1\" is there twice",
-        ),
-        (
-            "[[group]]\nname = \"g\"\nports = [\"x\"]",
-            "group \"g\": ports: there is no port \"x\"",
-        ),
-        (
-            "[[group]]\nname = \"g\"\nports = [\"vm1\", \"vm2\", \"vm1\"]",
-            "group \"g\": ports: \"vm1\" is there twice",
-        ),
-        (
-            "[[group]]\nname = \"g\"\nports = []\n[[group]]\nname = \"g\"\nports = []",
-            "group \"g\": name: \"g\" is there twice",
-        ),
-        (
-            "[[address_set]]\nname = \"s\"\naddresses = [\"10.0.0.1/24\"]",
-            "address_set \"s\": addresses: \"10.0.0.1/24\" has bits",
-        ),
-        (
-            "[[address_set]]\nname = \"s\"\naddresses = []\n[[address_set]]\nname = \"s\"\n\
-             addresses = []",
-            "address_set \"s\": name: \"s\" is there twice",
-        ),
-        (
-            "[[acl_default]]\nsegment = \"x\"",
-            "acl_default \"x\": segment: there is no segment \"x\"",
-        ),
-        (
-            "[[acl_default]]\nsegment = \"lan\"\n[[acl_default]]\nsegment = \"lan\"",
-            "acl_default \"lan\": segment: \"lan\" is there twice",
-        ),
-    ];
-    for (text, why) in cases {
+    let cases = rows(
+        r#"
+        [[acl]]\nname = "a b"\ndirection = "to-guest" | acl "a b": name: expected a name
+        [[acl]]\nname = "a"\ndirection = "to-guest"\nsegments = ["x"]
+          | acl "a": segments: there is no segment "x"
+        [[acl]]\nname = "a"\ndirection = "to-guest"\ngroups = ["x"]
+          | acl "a": groups: there is no group "x"
+        [[acl]]\nname = "a"\ndirection = "to-guest"\nports = ["x"]
+          | acl "a": ports: there is no port "x"
+        [[acl]]\nname = "a"\ndirection = "to-guest"\nports = ["vm1", "vm1"]
+          | acl "a": ports: "vm1" is there twice
+        [[group]]\nname = "g"\nports = ["x"] | group "g": ports: there is no port "x"
+        [[group]]\nname = "g"\nports = ["vm1", "vm2", "vm1"]
+          | group "g": ports: "vm1" is there twice
+        [[group]]\nname = "g"\nports = []\n[[group]]\nname = "g"\nports = []
+          | group "g": name: "g" is there twice
+        [[address_set]]\nname = "s"\naddresses = ["10.0.0.1/24"]
+          | address_set "s": addresses: "10.0.0.1/24" has bits
+        [[address_set]]\nname = "s"\naddresses = []\n[[address_set]]\nname = "s"\naddresses = []
+          | address_set "s": name: "s" is there twice
+        [[acl_default]]\nsegment = "x" | acl_default "x": segment: there is no segment "x"
+        [[acl_default]]\nsegment = "lan"\n[[acl_default]]\nsegment = "lan"
+          | acl_default "lan": segment: "lan" is there twice
+    "#,
+    );
+    for [text, why] in &cases {
         let error = refused(text);
         assert!(error.starts_with(why), "{text}: {error}");
     }

@@ -77,10 +77,7 @@ pub(super) fn regions_loop(arena: &Arena<'_>) {
 }
 
 fn add_and_remove(arena: &Arena<'_>, file: &OwnedFd, sizes: &[u64]) {
-    while arena.on() {
-        let Some(mut front) = arena.front() else {
-            continue;
-        };
+    for mut front in arena.fronts() {
         for (step, size) in (0..).zip(sizes.iter().cycle()) {
             let spec = at_base(step % 7 * 16 * MIB, *size);
             let added = raw::add(&mut front, &spec, file.as_fd());
@@ -116,10 +113,7 @@ pub(super) fn log_sparse(arena: &Arena<'_>) {
 
 pub(super) fn table_refused(arena: &Arena<'_>) {
     let Ok(file) = memfd(15 * TIB) else { return };
-    while arena.on() {
-        let Some(mut front) = arena.front() else {
-            continue;
-        };
+    for mut front in arena.fronts() {
         for size in [15 * TIB, 5 * TIB, TIB, TIB / 2].into_iter().cycle() {
             let specs: Vec<_> = (0..8).map(|n| at_base(n * 16 * TIB, size)).collect();
             let sent = raw::table(&mut front, &specs, &[file.as_fd(); 8]);
@@ -152,10 +146,7 @@ pub(super) fn regions_many(arena: &Arena<'_>) {
 }
 
 pub(super) fn one_byte(arena: &Arena<'_>) {
-    while arena.on() {
-        let Some(mut guest) = arena.guest(GuestConfig::default()) else {
-            continue;
-        };
+    for mut guest in arena.guests(GuestConfig::default()) {
         let _ = one_byte_chains(arena, &mut guest);
     }
 }
@@ -221,10 +212,7 @@ fn one_byte_chains(arena: &Arena<'_>, guest: &mut FakeGuest) -> Result<(), Front
 
 pub(super) fn any_file(arena: &Arena<'_>) {
     let mut random = arena.random();
-    while arena.on() {
-        let Some(mut front) = arena.front() else {
-            continue;
-        };
+    for mut front in arena.fronts() {
         let count = 1 + random.below(8);
         let files: Vec<_> = (0..count).filter_map(|_| any(&mut random)).collect();
         let specs: Vec<_> = files.iter().map(|_| any_region(&mut random)).collect();
@@ -265,14 +253,11 @@ fn broadcast(from: u8) -> Vec<u8> {
 pub(super) fn sparse(arena: &Arena<'_>) {
     let mut random = arena.random();
     let size = 64 << 30;
-    while arena.on() {
-        let config = GuestConfig {
-            regions: Some(vec![RegionSpec::at(0x10_0000, size)]),
-            ..GuestConfig::default()
-        };
-        let Some(guest) = arena.guest(config) else {
-            continue;
-        };
+    let config = GuestConfig {
+        regions: Some(vec![RegionSpec::at(0x10_0000, size)]),
+        ..GuestConfig::default()
+    };
+    for guest in arena.guests(config) {
         let tx = &guest.pairs[0].nic.tx;
         // Bounded: each frame makes a page of the file.
         for frame in 0..2000_u16 {
@@ -301,10 +286,7 @@ pub(super) fn sparse(arena: &Arena<'_>) {
 /// Traffic of a guest while `harm` is done to its memory again and again.
 fn under_traffic(arena: &Arena<'_>, log: bool, harm: fn(&FakeGuest, &mut Random)) {
     let mut random = arena.random();
-    while arena.on() {
-        let Some(mut guest) = arena.guest(GuestConfig::default()) else {
-            continue;
-        };
+    for mut guest in arena.guests(GuestConfig::default()) {
         let taken = if log { guest.start_log().ok() } else { None };
         let frame = broadcast(210);
         for round in 0..200 {

@@ -161,10 +161,7 @@ pub(super) fn any_file(arena: &Arena<'_>) {
 
 pub(super) fn rarp_flood(arena: &Arena<'_>) {
     arena.crew(2, |_| {
-        while arena.on() {
-            let Some(mut guest) = arena.guest(GuestConfig::default()) else {
-                continue;
-            };
+        for mut guest in arena.guests(GuestConfig::default()) {
             let Ok(front) = guest.front() else { continue };
             front.acknowledge = false;
             while arena.on() && front.send_rarp(mac(212)).is_ok() {
@@ -176,10 +173,7 @@ pub(super) fn rarp_flood(arena: &Arena<'_>) {
 
 pub(super) fn inflight(arena: &Arena<'_>) {
     let mut random = arena.random();
-    while arena.on() {
-        let Some(mut front) = arena.front() else {
-            continue;
-        };
+    for mut front in arena.fronts() {
         for _ in 0..100 {
             let result = one_inflight(&mut front, &mut random);
             arena.step();
@@ -207,10 +201,7 @@ fn one_inflight(front: &mut FrontEnd, random: &mut Random) -> Result<(), FrontEr
 
 pub(super) fn backend_channel(arena: &Arena<'_>) {
     let mut random = arena.random();
-    while arena.on() {
-        let Some(mut front) = arena.front() else {
-            continue;
-        };
+    for mut front in arena.fronts() {
         let Ok((_held, theirs)) = UnixStream::pair() else {
             continue;
         };

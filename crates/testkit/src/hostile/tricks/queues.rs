@@ -14,8 +14,8 @@ use crate::frontend::{Event, FrontEnd, FrontError};
 use crate::packets::{BROADCAST, Flow, mac, udp};
 use crate::{FakeGuest, GuestConfig};
 
-fn guest(arena: &Arena<'_>) -> Option<FakeGuest> {
-    arena.guest(GuestConfig::default())
+fn guests(arena: &Arena<'_>) -> impl Iterator<Item = FakeGuest> {
+    arena.guests(GuestConfig::default())
 }
 
 /// Gives running queues a call descriptor that blocks once it was checked, and repeats a message.
@@ -24,10 +24,7 @@ fn restart_loop(
     message: fn(&mut FrontEnd, u32, &Event) -> Result<(), FrontError>,
 ) {
     arena.crew(3, |_| {
-        while arena.on() {
-            let Some(mut guest) = guest(arena) else {
-                continue;
-            };
+        for mut guest in guests(arena) {
             let (Ok(call), Ok(kick)) = (full_event(), Event::new()) else {
                 continue;
             };
@@ -70,10 +67,7 @@ pub(super) fn call_blocks(arena: &Arena<'_>) {
         ..Flow::v4(211, 255)
     };
     let frame = udp(&flow, &[1; 100]);
-    while arena.on() {
-        let Some(mut guest) = guest(arena) else {
-            continue;
-        };
+    for mut guest in guests(arena) {
         let Ok(call) = full_event() else { continue };
         let Ok(front) = guest.front() else { continue };
         let told = front.set_vring_call(0, Some(call.as_fd())).is_ok()
@@ -93,10 +87,7 @@ pub(super) fn call_blocks(arena: &Arena<'_>) {
 }
 
 pub(super) fn err_blocks(arena: &Arena<'_>) {
-    while arena.on() {
-        let Some(mut guest) = guest(arena) else {
-            continue;
-        };
+    for mut guest in guests(arena) {
         let Ok(err) = full_event() else { continue };
         let Ok(front) = guest.front() else { continue };
         let _ = front.set_vring_err(1, Some(err.as_fd()));
@@ -127,10 +118,7 @@ pub(super) fn err_blocks(arena: &Arena<'_>) {
 
 pub(super) fn restarts(arena: &Arena<'_>) {
     arena.crew(2, |_| {
-        while arena.on() {
-            let Some(mut guest) = guest(arena) else {
-                continue;
-            };
+        for mut guest in guests(arena) {
             while arena.on() && guest.reset().is_ok() {
                 arena.step();
             }
@@ -140,10 +128,7 @@ pub(super) fn restarts(arena: &Arena<'_>) {
 
 pub(super) fn toggles(arena: &Arena<'_>) {
     arena.crew(2, |_| {
-        while arena.on() {
-            let Some(mut guest) = guest(arena) else {
-                continue;
-            };
+        for mut guest in guests(arena) {
             let features = guest.features();
             let Ok(front) = guest.front() else { continue };
             for step in 0_u32.. {
@@ -183,7 +168,7 @@ pub(super) fn ready_kicks(arena: &Arena<'_>) {
         if !arena.on() {
             return;
         }
-        let Some(mut guest) = guest(arena) else {
+        let Some(mut guest) = arena.guest(GuestConfig::default()) else {
             continue;
         };
         let Some(kick) = kind().or_else(|| any(&mut random)) else {
@@ -200,8 +185,7 @@ pub(super) fn ready_kicks(arena: &Arena<'_>) {
 
 pub(super) fn kick_spin(arena: &Arena<'_>) {
     arena.crew(2, |_| {
-        while arena.on() {
-            let Some(guest) = guest(arena) else { continue };
+        for guest in guests(arena) {
             let pair = &guest.pairs[0];
             for step in 0_u32.. {
                 pair.tx_kick.signal();

@@ -23,11 +23,7 @@ fn flow(from: u8) -> Flow {
 fn rewritten(arena: &Arena<'_>, features: u64, poke: fn(&FakeGuest, &mut Random)) {
     let mut random = arena.random();
     let frame = udp(&flow(213), &[7; 500]);
-    while arena.on() {
-        let config = GuestConfig::default().with(features);
-        let Some(mut guest) = arena.guest(config) else {
-            continue;
-        };
+    for mut guest in arena.guests(GuestConfig::default().with(features)) {
         if guest.features() & features != features {
             return;
         }
@@ -104,10 +100,7 @@ pub(super) fn rewritten_packed(arena: &Arena<'_>) {
 /// Descriptors that name themselves, tables that hold tables, chains that never end.
 pub(super) fn chains(arena: &Arena<'_>) {
     let mut random = arena.random();
-    while arena.on() {
-        let Some(guest) = arena.guest(GuestConfig::default()) else {
-            continue;
-        };
+    for guest in arena.guests(GuestConfig::default()) {
         let ram = guest.ram().clone();
         let table = ram.alloc(16 * 1024, 16);
         for n in 0..1024_u16 {
@@ -165,10 +158,7 @@ fn random_header(random: &mut Random) -> NetHeader {
 
 pub(super) fn random_frames(arena: &Arena<'_>) {
     let mut random = arena.random();
-    while arena.on() {
-        let Some(mut guest) = arena.guest(GuestConfig::default()) else {
-            continue;
-        };
+    for mut guest in arena.guests(GuestConfig::default()) {
         let Some(mut peer) = arena.guest(GuestConfig::default()) else {
             continue;
         };
@@ -197,10 +187,7 @@ pub(super) fn random_frames(arena: &Arena<'_>) {
 
 /// The other attackers are receivers that take no offloads.
 pub(super) fn segments(arena: &Arena<'_>) {
-    while arena.on() {
-        let Some(mut sender) = arena.guest(GuestConfig::default()) else {
-            continue;
-        };
+    for mut sender in arena.guests(GuestConfig::default()) {
         let receivers = || arena.guest(GuestConfig::default().without(GUEST_OFFLOADS));
         let mut others: Vec<FakeGuest> = (0..6).filter_map(|_| receivers()).collect();
         let (frame, partial) = udp_partial(&flow(215), &[9; 65_000]);
@@ -226,11 +213,7 @@ pub(super) fn segments(arena: &Arena<'_>) {
 pub(super) fn flood(arena: &Arena<'_>) {
     let frame = udp(&flow(216), &[4; 64]);
     arena.crew(2, |_| {
-        while arena.on() {
-            let config = GuestConfig::default().without(ALL_OFFLOADS);
-            let Some(mut guest) = arena.guest(config) else {
-                continue;
-            };
+        for mut guest in arena.guests(GuestConfig::default().without(ALL_OFFLOADS)) {
             while arena.on() && guest.send(&frame).is_ok() {
                 let _ = guest.recv_all();
                 arena.step();

@@ -24,10 +24,7 @@ pub(super) fn connect_flood(arena: &Arena<'_>) {
 
 /// Many connections to the ports that a guest has already.
 pub(super) fn second(arena: &Arena<'_>) {
-    while arena.on() {
-        let Some(guest) = arena.guest(GuestConfig::default()) else {
-            continue;
-        };
+    for guest in arena.guests(GuestConfig::default()) {
         for _ in 0..20 {
             let all = arena.ports().iter().filter_map(|path| dial(path).ok());
             let held: Vec<_> = all.collect();

@@ -507,11 +507,7 @@ impl Lives {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 5 } else { 512 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(5, 512))]
 
     #[test]
     fn no_chain_is_lost_or_used_twice(

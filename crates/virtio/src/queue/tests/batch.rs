@@ -200,11 +200,7 @@ fn run(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 6 } else { 256 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(6, 256))]
 
     #[test]
     fn split_chains_go_together_as_one_by_one(

@@ -184,7 +184,7 @@ fn features() -> impl Strategy<Value = Features> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
+    #![proptest_config(cases(2, 64))]
 
     #[test]
     fn nothing_is_lost_or_used_twice(
@@ -332,7 +332,7 @@ fn told_by_ring(world: &World, features: Features) -> Option<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+    #![proptest_config(cases(4, 256))]
 
     /// A successor that was left nothing but the ring.
     #[test]

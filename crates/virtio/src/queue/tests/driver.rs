@@ -7,8 +7,18 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use memory::{DirtyLog, GuestMemory, Region};
 use wire::virtio::features::Features;
+use proptest::prelude::ProptestConfig;
 
 use crate::queue::{Layout, Queue, QueueFault};
+
+/// So many cases, fewer under Miri, which has no files.
+pub(crate) fn cases(under_miri: u32, otherwise: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases: if cfg!(miri) { under_miri } else { otherwise },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
 
 /// Start of the rings.
 pub(crate) const RINGS: u64 = 0x10_0000;

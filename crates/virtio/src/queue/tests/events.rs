@@ -13,16 +13,8 @@ const ONE: Buffer = Buffer {
     writable: false,
 };
 
-fn cases(n: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases: if cfg!(miri) { 8 } else { n },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(cases(2000))]
+    #![proptest_config(cases(8, 2000))]
 
     #[test]
     fn need_event_is_true_when_the_event_was_passed(

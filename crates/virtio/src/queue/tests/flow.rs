@@ -170,11 +170,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 6 } else { 512 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(6, 512))]
 
     #[test]
     fn split_chains_go_through_in_order(

@@ -214,11 +214,7 @@ fn run_guest(mut driver: Driver, steps: &[Step], part: Option<&Inflight>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 6 } else { 2000 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(6, 2000))]
 
     #[test]
     fn a_hostile_driver_reaches_nothing_but_its_own_memory(

@@ -253,11 +253,7 @@ fn another_call_descriptor_does_not_stop_the_queue() {
 #[test]
 fn descriptors_and_their_flag_have_to_agree() {
     let mut rig = Rig::ready();
-    for which in [
-        code::SET_VRING_KICK,
-        code::SET_VRING_CALL,
-        code::SET_VRING_ERR,
-    ] {
+    for which in DESCRIPTORS {
         assert!(
             rig.fault(which, u64s(&[0]), vec![])
                 .contains("says otherwise")

@@ -6,16 +6,12 @@ const TIB: u64 = 1 << 40;
 
 /// The most address space that this process has ever had, in bytes.
 fn peak() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
-    let mut fields = status
-        .lines()
-        .filter_map(|line| line.strip_prefix("VmPeak:"));
-    let field = fields
-        .next()
-        .expect("a peak")
-        .trim()
-        .trim_end_matches(" kB");
-    field.parse::<u64>().expect("a number") << 10
+    let field = procfs::status(std::process::id(), "VmPeak").expect("a peak");
+    field
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .expect("a number")
+        << 10
 }
 
 /// Five regions that each would do, and together are more than a port may have.

@@ -31,11 +31,7 @@ fn cve_2018_1059_a_ring_that_is_not_mapped_in_one_piece() {
 #[test]
 fn cve_2019_14818_repeated_set_vring_messages_close_the_old_descriptor() {
     let mut rig = Rig::running();
-    for which in [
-        code::SET_VRING_KICK,
-        code::SET_VRING_CALL,
-        code::SET_VRING_ERR,
-    ] {
+    for which in DESCRIPTORS {
         let mut before: Option<OwnedFd> = None;
         for _ in 0..3 {
             let (fd, set) = watched_event();
@@ -111,11 +107,7 @@ fn cve_2019_14818_refused_messages_leave_neither_descriptors_nor_mappings() {
 #[test]
 fn descriptors_that_are_no_eventfds_are_refused() {
     let mut rig = Rig::ready();
-    for which in [
-        code::SET_VRING_KICK,
-        code::SET_VRING_CALL,
-        code::SET_VRING_ERR,
-    ] {
+    for which in DESCRIPTORS {
         let (pipe, watch) = watched();
         assert_eq!(rig.ack(which, u64s(&[0]), vec![pipe]), 1);
         assert!(is_closed(&watch));
@@ -163,11 +155,7 @@ fn cve_2020_10723_ring_index_is_not_truncated() {
         );
     }
     for value in [4, 255, 0x1_0000, 1 << 32] {
-        for which in [
-            code::SET_VRING_KICK,
-            code::SET_VRING_CALL,
-            code::SET_VRING_ERR,
-        ] {
+        for which in DESCRIPTORS {
             rig.fault(which, u64s(&[value]), vec![event()]);
         }
     }
