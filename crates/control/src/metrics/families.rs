@@ -9,17 +9,6 @@ use port::counters::COPY_LOSSES;
 use super::text::{Kind, Page};
 use super::{Facts, PortFacts, limits};
 
-/// All states of a port.
-const STATES: [PortState; 7] = [
-    PortState::Starting,
-    PortState::Waiting,
-    PortState::Dialing,
-    PortState::Connected,
-    PortState::Up,
-    PortState::Faulted,
-    PortState::Unknown,
-];
-
 /// Writes all families.
 pub(super) fn write(facts: &Facts, page: &mut Page) {
     host(facts, page);
@@ -388,9 +377,9 @@ fn ports(facts: &Facts, page: &mut Page) {
     let help = "1 for the state that a port is in, 0 for the others.";
     let mut family = page.family(Kind::Gauge, "lasthop_port_state", help);
     for port in &facts.status.ports {
-        for state in STATES {
+        for state in PortState::ALL {
             let labels = [("port", &*port.name), ("state", state.as_str())];
-            family.sample(&labels, u8::from(port.state == state));
+            family.sample(&labels, u8::from(port.state == *state));
         }
     }
     type Value = fn(&PortStatus) -> u64;
