@@ -216,19 +216,15 @@ pub struct PortPatch {
     pub role: Option<Role>,
     /// The new owner of the socket; the port's connection stays open.
     #[serde(default, with = "present")]
-    #[schema(value_type = Option<String>)]
     pub user: Option<Option<String>>,
     /// The new group of the socket.
     #[serde(default, with = "present")]
-    #[schema(value_type = Option<String>)]
     pub group: Option<Option<String>>,
     /// The new mode of the socket.
     #[serde(default, with = "present")]
-    #[schema(value_type = Option<String>)]
     pub mode: Option<Option<String>>,
     /// The only user whose processes may connect; `null` for any.
     #[serde(default, with = "present")]
-    #[schema(value_type = Option<String>)]
     pub peer_user: Option<Option<String>>,
     /// The new number of queue pairs; the port's connection is closed.
     pub queues: Option<u16>,
@@ -238,17 +234,14 @@ pub struct PortPatch {
     pub trunk: Option<Vec<String>>,
     /// The new MAC address, or none.
     #[serde(default, with = "present")]
-    #[schema(value_type = Option<String>)]
     pub mac: Option<Option<String>>,
     /// The new MTU, or none.
     #[serde(default, with = "present")]
-    #[schema(value_type = Option<u16>)]
     pub mtu: Option<Option<u16>>,
     /// The new weight.
     pub weight: Option<u16>,
     /// Changes of port security, itself a merge patch; `null` resets all of it.
     #[serde(default, with = "present")]
-    #[schema(value_type = Option<PortSecurityPatch>)]
     pub port_security: Option<Option<PortSecurityPatch>>,
     /// Changes of the limits, itself a merge patch; `null` removes all.
     #[serde(default, with = "present")]

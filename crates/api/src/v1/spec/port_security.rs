@@ -137,18 +137,14 @@ impl Default for PortSecurityStatus {
 pub struct PortSecurityPatch {
     /// Source MAC addresses.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Allowed>)]
     pub macs: Option<Option<Allowed>>,
     /// IP addresses and networks.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Allowed>)]
     pub addresses: Option<Option<Allowed>>,
     /// Whether the guest may serve DHCP.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<bool>)]
     pub dhcp_server: Option<Option<bool>>,
     /// Whether the guest may be a router.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<bool>)]
     pub router: Option<Option<bool>>,
 }
