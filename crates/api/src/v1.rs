@@ -13,6 +13,7 @@ mod spec;
 mod stats;
 mod status;
 mod trace;
+mod words;
 
 #[cfg(test)]
 mod tests;

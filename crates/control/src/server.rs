@@ -73,6 +73,7 @@ mod access;
 pub(crate) mod api_thread;
 mod captures;
 mod connections;
+mod endpoints;
 mod events;
 mod extractors;
 mod fdb;
@@ -88,8 +89,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::routing::{delete, get, post, put};
+use axum::routing::get;
 use channel::timeouts;
 use rustix::net::AddressFamily;
 use tokio::net::{TcpListener, UnixListener};
@@ -142,76 +142,21 @@ pub async fn serve_metrics(
     shutdown: impl Future<Output = ()>,
 ) {
     let router = Router::new()
-        .route("/metrics", get(h::metrics))
+        .route("/metrics", get(h::get_metrics))
         .fallback(h::unknown_path)
         .method_not_allowed_fallback(h::unknown_method)
         .with_state(engine);
     connections::serve(listener, router, shutdown, timeouts::API_SHUTDOWN).await;
 }
 
-/// Returns the routes whose documents may be long.
-fn large() -> Router<EngineHandle> {
-    let state = get(h::desired).put(h::put_state).patch(h::patch_state);
-    let access = get(access::show).put(access::put).patch(access::patch);
-    let list = get(access::show_list).put(access::put_list);
-    Router::new()
-        .route("/v1/state", state)
-        .route("/v1/access", access)
-        .route("/v1/access/lists/{name}", list.delete(access::remove_list))
-        .layer(DefaultBodyLimit::max(STATE_MAX))
-}
-
 /// Returns the routes of the table in this module's documentation.
 pub fn router(engine: EngineHandle) -> Router {
-    let switch = get(h::switch).patch(h::patch_switch);
-    let segment = get(h::show_segment).patch(h::set_segment);
-    let port = get(h::show_port).patch(h::set_port);
-    let mirror = get(mirrors::show).put(mirrors::put);
-    Router::new()
-        .route("/v1/ports/{name}", port.delete(h::remove_port))
-        .route("/v1/segments/{name}", segment.delete(h::remove_segment))
-        .route("/v1/ports", get(h::ports).post(h::add_port))
-        .route("/v1/segments", get(h::segments).post(h::add_segment))
-        .route("/v1/switch", switch)
-        .route("/v1/mirrors", get(mirrors::list).post(mirrors::add))
-        .route("/v1/mirrors/{name}", mirror.delete(mirrors::remove))
-        .route("/v1/access/warnings", get(access::warnings))
-        .route(
-            "/v1/access/address_sets/{name}",
-            get(access::show_set)
-                .put(access::put_set)
-                .delete(access::remove_set),
-        )
-        .route(
-            "/v1/access/groups/{name}",
-            get(access::show_group)
-                .put(access::put_group)
-                .delete(access::remove_group),
-        )
-        .route(
-            "/v1/access/lists/{list}/rules/{rule}",
-            put(access::put_rule).delete(access::remove_rule),
-        )
-        .route("/v1/fdb/static", get(fdb::list_static))
-        .route(
-            "/v1/fdb/static/{segment}/{mac}",
-            put(fdb::put_static).delete(fdb::remove_static),
-        )
-        .route("/v1/trace", post(h::trace::trace))
-        .layer(DefaultBodyLimit::max(BODY_MAX))
-        .merge(large())
-        .route("/v1/ports/{name}/capture", get(captures::capture))
-        .route("/v1/captures/{number}", delete(captures::end))
-        .route("/v1/events", get(events::watch))
-        .route("/v1/status", get(h::status))
-        .route("/v1/warnings", get(h::warnings))
-        .route("/v1/stats", get(h::stats))
-        .route("/v1/ports/{name}/stats", get(h::port_stats))
-        .route("/v1/fdb", get(fdb::list).delete(fdb::flush))
-        .route("/v1/flows", get(h::trace::flows).delete(h::trace::purge))
-        .route("/v1/access/counts", get(access::counts))
-        .route("/v1/openapi.json", get(h::openapi))
-        .route("/metrics", get(h::metrics))
+    h::routes()
+        .merge(access::routes())
+        .merge(mirrors::routes())
+        .merge(fdb::routes())
+        .merge(captures::routes())
+        .merge(events::routes())
         .fallback(h::unknown_path)
         .method_not_allowed_fallback(h::unknown_method)
         .with_state(engine)

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use policy::SegmentId;
 use port::PortId;
 
-pub(crate) use words::time;
+pub(crate) use words::{done, time};
 
 /// Names of ports and segments by number.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,6 @@ use datapath::forward::switch::Switch;
 use datapath::ports::batch::Batch;
 use datapath::ports::guest::{GuestFault, GuestPort, GuestQueue};
 use datapath::ports::port::Port;
-use policy::Action;
 use port::PortId;
 use port::counters::Counters;
 use proptest::prelude::*;

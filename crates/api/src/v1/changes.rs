@@ -5,6 +5,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::DesiredState;
+use crate::v1::words::words;
 
 /// Query parameters of all changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
@@ -41,54 +42,32 @@ pub enum Action {
     Change,
 }
 
-/// Kinds of objects that a step changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = ChangeSubject)]
-pub enum Subject {
-    /// The switch.
-    Switch,
-    /// The socket for metrics.
-    Metrics,
-    /// A segment.
-    Segment,
-    /// A port.
-    Port,
-    /// A set of addresses.
-    #[serde(rename = "address_set")]
-    AddressSet,
-    /// A group of ports.
-    Group,
-    /// A segment's defaults for frames that no rule matches.
-    #[serde(rename = "acl_default")]
-    AclDefault,
-    /// An access list, or the order of all lists.
-    Acl,
-    /// A rule of an access list.
-    Rule,
-    /// A mirror.
-    Mirror,
-    /// A static entry of the forwarding database.
-    Fdb,
-}
-
-impl Subject {
-    /// Returns the word in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Switch => "switch",
-            Self::Metrics => "metrics",
-            Self::Segment => "segment",
-            Self::Port => "port",
-            Self::AddressSet => "address_set",
-            Self::Group => "group",
-            Self::AclDefault => "acl_default",
-            Self::Acl => "acl",
-            Self::Rule => "rule",
-            Self::Mirror => "mirror",
-            Self::Fdb => "fdb",
-        }
+words! {
+    /// Kinds of objects that a step changes.
+    #[schema(as = ChangeSubject)]
+    pub enum Subject {
+        /// The switch.
+        Switch = "switch",
+        /// The socket for metrics.
+        Metrics = "metrics",
+        /// A segment.
+        Segment = "segment",
+        /// A port.
+        Port = "port",
+        /// A set of addresses.
+        AddressSet = "address_set",
+        /// A group of ports.
+        Group = "group",
+        /// A segment's defaults for frames that no rule matches.
+        AclDefault = "acl_default",
+        /// An access list, or the order of all lists.
+        Acl = "acl",
+        /// A rule of an access list.
+        Rule = "rule",
+        /// A mirror.
+        Mirror = "mirror",
+        /// A static entry of the forwarding database.
+        Fdb = "fdb",
     }
 }
 

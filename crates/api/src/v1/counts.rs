@@ -1,21 +1,21 @@
 //! Counters of the rules of access lists.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Direction;
 
 /// Query of `GET /v1/access/counts`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct CountsFilter {
     /// Only the rules of this list.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
     /// Maximum number of rules. Those with the most packets come first; rules without packets are
     /// left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
 

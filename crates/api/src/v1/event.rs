@@ -1,31 +1,30 @@
 //! Events, as they happen.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Action, FieldChange, PortState, Problem, ProblemKind, Subject, old_names};
+use crate::v1::words::words;
 
 /// Maximum number of kept events, and of past events in an answer.
 pub const EVENTS_KEPT: u16 = 4096;
 
 /// Query of `GET /v1/events`: selects events.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct EventsFilter {
     /// Only events that concern this port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
     /// Only events of these kinds, separated by commas: `port,change`. Events of kind `missed` are
     /// always sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Number of past events to start with, at most 4096. A client that resumes with
     /// `Last-Event-ID` gets the events after that one instead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<u16>,
     /// Whether the stream continues with new events; if not, it ends after the past ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(default = true)]
     pub follow: Option<bool>,
 }
@@ -105,27 +104,17 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Severities of events, as in the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum EventLevel {
-    /// Normal operation.
-    #[default]
-    Info,
-    /// An abnormal condition that Lasthop handles.
-    Warn,
-    /// A request that was not carried out.
-    Error,
-}
-
-impl EventLevel {
-    /// Returns the word in documents.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
+words! {
+    /// Severities of events, as in the log.
+    #[derive(Default)]
+    pub enum EventLevel {
+        /// Normal operation.
+        #[default]
+        Info = "info",
+        /// An abnormal condition that Lasthop handles.
+        Warn = "warn",
+        /// A request that was not carried out.
+        Error = "error",
     }
 }
 
@@ -166,6 +155,7 @@ pub enum ProcessChange {
 }
 
 /// Kinds of events, with their fields.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
@@ -177,7 +167,6 @@ pub enum EventKind {
         /// Its state.
         state: PortState,
         /// The reason.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// A MAC address has moved to another port.
@@ -206,7 +195,6 @@ pub enum EventKind {
         /// The port.
         port: String,
         /// The bound MAC address.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         mac: Option<String>,
         /// The bound IP addresses.
         addresses: Vec<String>,
@@ -214,14 +202,12 @@ pub enum EventKind {
     /// The desired state was changed. Each added, removed or changed object is an event.
     Change {
         /// The requester.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
         /// The action.
         action: Action,
         /// The kind of object.
         subject: Subject,
         /// The object's name, unless there is only one of its kind.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
         /// The fields that differ, unless they are too long for an event.
         fields: Vec<FieldChange>,
@@ -238,13 +224,10 @@ pub enum EventKind {
     /// Learned addresses were removed on request.
     FdbFlushed {
         /// The requester.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
         /// The segment, if the request was limited to one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         segment: Option<String>,
         /// The port, if the request was limited to one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
         /// Number of removed addresses.
         count: u64,
@@ -252,16 +235,13 @@ pub enum EventKind {
     /// Cached flows were removed on request.
     FlowsPurged {
         /// The requester.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
         /// The port, if the request was limited to flows from and to one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
     /// A capture of a port's frames has started or ended.
     Capture {
         /// The requester.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
         /// The port.
         port: String,
@@ -279,56 +259,47 @@ pub enum EventKind {
         /// Its new state.
         state: ProcessChange,
         /// The process id of the new process.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<u32>,
         /// Number of restarts so far.
         #[serde(default)]
         restarts: u64,
         /// The reason of its end.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// The configuration file is reloaded after SIGHUP. The changes are events of their own,
     /// requested by the process that reads the file.
     Reload {
         /// The sender of the signal.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
         /// The file.
         file: String,
         /// `started`, `done` or `refused`.
         progress: Progress,
         /// The reason of a refusal.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// An upgrade: all processes are replaced by another version.
     Upgrade {
         /// The requester.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Requester>,
         /// Its state.
         progress: Progress,
         /// The new version, after the upgrade.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
         /// The directory of the new binaries, at the start.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         dir: Option<String>,
         /// Microseconds during which no switch served guests, after the upgrade.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         gap_us: Option<u64>,
         /// Number of connections that were kept.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u32>,
         /// The reason of a refusal or a failure.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// The client was too slow or was disconnected: events before the next one are lost, including
     /// those that its filter does not select.
     Missed {
         /// Number of lost events; `null` if it is not known, because control was restarted.
+        #[serialize_always]
         count: Option<u64>,
     },
     /// A kind that this client does not know.

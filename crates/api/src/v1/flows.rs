@@ -1,6 +1,7 @@
 //! Cached flows.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};
 
 /// Maximum number of flows in an answer.
@@ -9,15 +10,14 @@ pub const FLOWS_MAX: u16 = 1024;
 pub const FLOWS_DEFAULT: u16 = 100;
 
 /// Query of `GET /v1/flows`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct FlowsFilter {
     /// Only flows from or to this port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
     /// Maximum number of flows, 1 to 1024. Default: 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u16>,
 }
 
@@ -39,6 +39,7 @@ pub struct FlowsDocument {
 }
 
 /// A cached flow: its match, its action and its counters.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlowEntry {
     /// The match in words: `from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02`. Fields that
@@ -48,10 +49,8 @@ pub struct FlowEntry {
     /// The action in words.
     pub action: String,
     /// Name of the port that the frames come from, if the flow matches one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Name of the port that the frames go to, if it is exactly one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Frames that have matched.
     pub packets: u64,

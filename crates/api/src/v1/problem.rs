@@ -3,9 +3,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// Body of every answer that is not a success, `application/problem+json` (RFC 9457).
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The type of the problem: `urn:lasthop:problem:` and a word like `invalid` or `conflict`.
@@ -18,10 +20,8 @@ pub struct Problem {
     /// The explanation of this occurrence.
     pub detail: String,
     /// The field of the request that is wrong.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// The position in that field, for a text that cannot be parsed: a character, counted from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
 }
 

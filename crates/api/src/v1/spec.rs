@@ -159,11 +159,9 @@ pub(in crate::v1) fn is_false(value: &bool) -> bool {
 pub struct SegmentPatch {
     /// The new VLAN tag; `null` for none.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u16>)]
     pub vlan: Option<Option<u16>>,
     /// Neighbour suppression; `null` for the default.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<bool>)]
     pub neighbour_suppression: Option<Option<bool>>,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{DesiredState, PortState, Problem};
@@ -107,15 +108,14 @@ pub struct FdbEntry {
 }
 
 /// Query of `GET /v1/fdb`: selects entries. An absent field matches all.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct FdbFilter {
     /// Only entries of this segment.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
     /// Only entries of this port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
 }
 

@@ -9,6 +9,7 @@ use super::{
     AdminState, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats, Poll, PortKind,
     PortSecurityStatus, PortSpec, PortStats, Role, Traffic, UplinkDriver, Work,
 };
+use crate::v1::words::words;
 
 /// Answer of `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -58,31 +59,21 @@ pub struct ProcessUsage {
     pub anonymous_bytes: u64,
 }
 
-/// States of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ProcessState {
-    /// It runs.
-    Running,
-    /// It has ended and is about to be restarted.
-    Restarting,
-    /// It does not run.
-    Stopped,
-    /// The state is not known, or it is a state of a newer server that this client does not know.
-    #[default]
-    #[serde(other)]
-    Unknown,
-}
-
-impl ProcessState {
-    /// Returns the word in documents.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Restarting => "restarting",
-            Self::Stopped => "stopped",
-            Self::Unknown => "unknown",
-        }
+words! {
+    /// States of a process.
+    #[derive(Default)]
+    pub enum ProcessState {
+        /// It runs.
+        Running = "running",
+        /// It has ended and is about to be restarted.
+        Restarting = "restarting",
+        /// It does not run.
+        Stopped = "stopped",
+        /// The state is not known, or it is a state of a newer server that this client does not
+        /// know.
+        #[default]
+        #[serde(other)]
+        Unknown = "unknown",
     }
 }
 
@@ -221,70 +212,46 @@ pub struct PortsDocument {
     pub ports: Vec<PortStatus>,
 }
 
-/// States of a port.
-///
-/// ```text
-///            listens            VMM dials            first queue pair
-///  starting ---------> waiting ----------> connected ---------------> up
-///      \     dials                          ^   |                      | malformed chain
-///       `------------> dialing -------------'   | VMM goes             v
-///                         ^  (server: waiting)  |                   faulted
-///                         `---------------------'<---------------------'
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PortState {
-    /// The switch has not added the port yet.
-    Starting,
-    /// Lasthop listens and no VMM is connected.
-    Waiting,
-    /// Lasthop tries to connect and no VMM is connected.
-    Dialing,
-    /// A VMM is connected; the guest's driver does not run yet.
-    Connected,
-    /// At least one queue pair carries frames.
-    Up,
-    /// At least one queue was stopped because of an error of the guest; see `reason`.
-    Faulted,
-    /// The switch does not answer, or it is a state of a newer server that this client does not
-    /// know.
-    #[default]
-    #[serde(other)]
-    Unknown,
-}
-
-impl PortState {
-    /// Returns the word in documents.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Waiting => "waiting",
-            Self::Dialing => "dialing",
-            Self::Connected => "connected",
-            Self::Up => "up",
-            Self::Faulted => "faulted",
-            Self::Unknown => "unknown",
-        }
+words! {
+    /// States of a port.
+    ///
+    /// ```text
+    ///            listens            VMM dials            first queue pair
+    ///  starting ---------> waiting ----------> connected ---------------> up
+    ///      \     dials                          ^   |                      | malformed chain
+    ///       `------------> dialing -------------'   | VMM goes             v
+    ///                         ^  (server: waiting)  |                   faulted
+    ///                         `---------------------'<---------------------'
+    /// ```
+    #[derive(Default)]
+    pub enum PortState {
+        /// The switch has not added the port yet.
+        Starting = "starting",
+        /// Lasthop listens and no VMM is connected.
+        Waiting = "waiting",
+        /// Lasthop tries to connect and no VMM is connected.
+        Dialing = "dialing",
+        /// A VMM is connected; the guest's driver does not run yet.
+        Connected = "connected",
+        /// At least one queue pair carries frames.
+        Up = "up",
+        /// At least one queue was stopped because of an error of the guest; see `reason`.
+        Faulted = "faulted",
+        /// The switch does not answer, or it is a state of a newer server that this client does not
+        /// know.
+        #[default]
+        #[serde(other)]
+        Unknown = "unknown",
     }
 }
 
-/// Layout of a virtqueue (virtio 1.3, 2.7 and 2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum RingFormat {
-    /// Descriptor table, available ring, used ring.
-    Split,
-    /// One descriptor ring for both directions.
-    Packed,
-}
-
-impl RingFormat {
-    /// Returns the word in documents.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Split => "split",
-            Self::Packed => "packed",
-        }
+words! {
+    /// Layout of a virtqueue (virtio 1.3, 2.7 and 2.8).
+    pub enum RingFormat {
+        /// Descriptor table, available ring, used ring.
+        Split = "split",
+        /// One descriptor ring for both directions.
+        Packed = "packed",
     }
 }
 
@@ -304,7 +271,6 @@ pub struct DriverStatus {
     /// interface is not open.
     pub back_end: Option<String>,
     /// The MAC address of the interface, while the interface exists.
-    #[serde(default)]
     pub mac: Option<String>,
     /// Its process id while it runs.
     pub pid: Option<u32>,
@@ -358,16 +324,12 @@ pub struct PortStatus {
     /// Whether Lasthop listens or connects.
     pub role: Role,
     /// The configured owner of a listening socket.
-    #[serde(default)]
     pub user: Option<String>,
     /// The configured group of the socket.
-    #[serde(default)]
     pub group: Option<String>,
     /// The configured mode of the socket.
-    #[serde(default)]
     pub mode: Option<String>,
     /// The only user whose processes may connect.
-    #[serde(default)]
     pub peer_user: Option<String>,
     /// Maximum number of queue pairs offered.
     pub queues: u16,
@@ -389,19 +351,14 @@ pub struct PortStatus {
     #[serde(default)]
     pub work: Work,
     /// The configured driver of an uplink.
-    #[serde(default)]
     pub driver: Option<UplinkDriver>,
     /// The host's interface of an uplink or a TAP port.
-    #[serde(default)]
     pub interface: Option<String>,
     /// The address of the interface.
-    #[serde(default)]
     pub address: Option<String>,
     /// The network namespace of the interface.
-    #[serde(default)]
     pub netns: Option<String>,
     /// The driver process of an uplink or a TAP port.
-    #[serde(default)]
     pub driver_process: Option<DriverStatus>,
     /// Queue pairs that carry frames now.
     pub queue_pairs: u16,
@@ -432,10 +389,8 @@ pub struct FrontEndStatus {
     /// Connections that were closed at once: another one was open, or the user was not `peer_user`.
     pub rejected_connections: u64,
     /// Milliseconds since the last rejected connection.
-    #[serde(default)]
     pub last_rejected_ms_ago: Option<u64>,
     /// User id of the last rejected connection of another user.
-    #[serde(default)]
     pub last_rejected_uid: Option<u32>,
     /// vhost-user messages that were refused.
     pub refused_messages: u64,

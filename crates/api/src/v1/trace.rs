@@ -1,9 +1,11 @@
 //! Traces: the path of a frame through the switch, with reasons.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
+use crate::v1::words::words;
 
 use super::{FlowEntry, MirrorDirection, PortState};
 
@@ -73,37 +75,24 @@ pub struct Trace {
     pub flows: Vec<TracedFlow>,
 }
 
-/// Stages of a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum TraceStage {
-    /// The frame itself: its addresses, its length.
-    Frame,
-    /// The segment of the frame.
-    Segment,
-    /// Its source address: port security and learning.
-    Source,
-    /// Access lists.
-    Policy,
-    /// The port of its destination address.
-    Station,
-}
-
-impl TraceStage {
-    /// Returns the name in documents.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Frame => "frame",
-            Self::Segment => "segment",
-            Self::Source => "source",
-            Self::Policy => "policy",
-            Self::Station => "station",
-        }
+words! {
+    /// Stages of a decision.
+    pub enum TraceStage {
+        /// The frame itself: its addresses, its length.
+        Frame = "frame",
+        /// The segment of the frame.
+        Segment = "segment",
+        /// Its source address: port security and learning.
+        Source = "source",
+        /// Access lists.
+        Policy = "policy",
+        /// The port of its destination address.
+        Station = "station",
     }
 }
 
 /// A step of a decision.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceStep {
     /// The stage.
@@ -111,20 +100,17 @@ pub struct TraceStep {
     /// The explanation.
     pub text: String,
     /// The drop reason, if the frame is dropped here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop: Option<String>,
     /// The segment, if this step determines it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
     /// The verdict of access lists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ruling: Option<TraceRuling>,
     /// The port of the destination address, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
 }
 
 /// The verdict of the access lists in one direction.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceRuling {
     /// `from-guest` or `to-guest`.
@@ -137,10 +123,8 @@ pub struct TraceRuling {
     pub verdict: String,
     /// The list of the rule that decides. Without one, the segment's default decides, or the
     /// headers could not be parsed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
     /// The rule that decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
 }
 

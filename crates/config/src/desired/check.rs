@@ -76,24 +76,15 @@ pub fn check(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
 fn coalescing(spec: &CoalescingSpec) -> Result<(), Invalid> {
     let at = |key| At(Place::Coalescing, key);
     number(at("period_us"), spec.period_us, &PERIODS, expect::PERIOD)?;
-    number(
-        at("frames"),
-        spec.frames,
-        &COALESCED_FRAMES,
-        expect::COALESCED_FRAMES,
-    )
+    let words = expect::COALESCED_FRAMES;
+    number(at("frames"), spec.frames, &COALESCED_FRAMES, words)
 }
 
 fn helpers(helpers: &HelpersSpec) -> Result<(), Invalid> {
     let at = |key| At(Place::Helpers, key);
     number(at("backlog"), helpers.backlog, &BACKLOGS, expect::BACKLOG)?;
-    let hysteresis = at("hysteresis_us");
-    number(
-        hysteresis,
-        helpers.hysteresis_us,
-        &HYSTERESES,
-        expect::HYSTERESIS,
-    )?;
+    let (at_hysteresis, words) = (at("hysteresis_us"), expect::HYSTERESIS);
+    number(at_hysteresis, helpers.hysteresis_us, &HYSTERESES, words)?;
     let mut cores = helpers.cores.iter();
     match cores.find(|core| !CORES.contains(core)) {
         Some(core) => Err(at("cores").wrong(expect::CORES, core.to_string())),
@@ -145,7 +136,12 @@ pub(super) fn name(at: At, name: &str) -> Result<(), Invalid> {
 }
 
 /// Checks that a number is in its range.
-fn number(at: At, value: u16, range: &RangeInclusive<u16>, words: &str) -> Result<(), Invalid> {
+pub(super) fn number<T: PartialOrd + ToString>(
+    at: At,
+    value: T,
+    range: &RangeInclusive<T>,
+    words: &str,
+) -> Result<(), Invalid> {
     if range.contains(&value) {
         Ok(())
     } else {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use api::v1::{Action, FieldChange, Step, Subject};
-use api::v1::{DesiredState, PortSpec};
+use api::v1::{DesiredState, MirrorSpec, PortSpec, SegmentSpec, StaticEntry};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -43,37 +43,13 @@ impl Difference {
                 });
             }
         }
-        let name = |segment: &api::v1::SegmentSpec| segment.name.clone();
-        let (before, after) = (&old.segments, &new.segments);
-        each(
-            Subject::Segment,
-            before,
-            after,
-            name,
-            |_, _| false,
-            &mut changes,
-        );
-        let name = |port: &PortSpec| port.name.clone();
-        let (before, after) = (&old.ports, &new.ports);
-        each(
-            Subject::Port,
-            before,
-            after,
-            name,
-            disconnects,
-            &mut changes,
-        );
+        each(&old.segments, &new.segments, &mut changes);
+        each(&old.ports, &new.ports, &mut changes);
         if !Arc::ptr_eq(&old.access, &new.access) {
             access::between(&old.access, &new.access, &mut changes);
         }
-        let name = |mirror: &api::v1::MirrorSpec| mirror.name.clone();
-        let (before, after) = (&old.mirrors, &new.mirrors);
-        let never = |_: &_, _: &_| false;
-        each(Subject::Mirror, before, after, name, never, &mut changes);
-        let name = |entry: &api::v1::StaticEntry| format!("{} {}", entry.segment, entry.mac);
-        let (before, after) = (&old.fdb, &new.fdb);
-        let never = |_: &_, _: &_| false;
-        each(Subject::Fdb, before, after, name, never, &mut changes);
+        each(&old.mirrors, &new.mirrors, &mut changes);
+        each(&old.fdb, &new.fdb, &mut changes);
         Self { changes }
     }
 
@@ -98,44 +74,79 @@ impl Difference {
     }
 }
 
-/// Returns whether the change closes the connection of a port's guest or driver: everything else is
-/// changed while it is connected.
-fn disconnects(old: &PortSpec, new: &PortSpec) -> bool {
-    let socket = |port: &PortSpec| (port.kind, port.socket.clone(), port.role, port.queues);
-    let interface = |port: &PortSpec| {
-        let (name, namespace) = (port.interface.clone(), port.netns.clone());
-        (port.driver, name, namespace, port.address.clone())
-    };
-    socket(old) != socket(new) || interface(old) != interface(new)
+/// Objects that are compared one by one.
+trait Object: Serialize + PartialEq {
+    /// Their kind.
+    const SUBJECT: Subject;
+
+    /// Returns the name, which is unique.
+    fn name(&self) -> String;
+
+    /// Returns whether the change closes the connection of a port's guest or driver: everything else
+    /// is changed while it is connected.
+    fn disconnects(&self, _new: &Self) -> bool {
+        false
+    }
+}
+
+impl Object for PortSpec {
+    const SUBJECT: Subject = Subject::Port;
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn disconnects(&self, new: &Self) -> bool {
+        let socket = |port: &PortSpec| (port.kind, port.socket.clone(), port.role, port.queues);
+        let interface = |port: &PortSpec| {
+            let (name, namespace) = (port.interface.clone(), port.netns.clone());
+            (port.driver, name, namespace, port.address.clone())
+        };
+        socket(self) != socket(new) || interface(self) != interface(new)
+    }
+}
+
+/// Makes other types objects: the type, its kind, and the name of one.
+macro_rules! objects {
+    ($($type:ty, $subject:ident, $of:ident => $name:expr;)*) => {$(
+        impl Object for $type {
+            const SUBJECT: Subject = Subject::$subject;
+
+            fn name(&self) -> String {
+                let $of = self;
+                $name
+            }
+        }
+    )*};
+}
+use objects;
+
+objects! {
+    SegmentSpec, Segment, segment => segment.name.clone();
+    MirrorSpec, Mirror, mirror => mirror.name.clone();
+    StaticEntry, Fdb, entry => format!("{} {}", entry.segment, entry.mac);
 }
 
 /// Appends the steps for named objects: removed, changed, added.
-fn each<T: Serialize + PartialEq>(
-    subject: Subject,
-    old: &[T],
-    new: &[T],
-    name: impl Fn(&T) -> String,
-    disconnects: impl Fn(&T, &T) -> bool,
-    changes: &mut Vec<Step>,
-) {
+fn each<T: Object>(old: &[T], new: &[T], changes: &mut Vec<Step>) {
     let by_name = |all| -> BTreeMap<String, _> {
         let all: std::slice::Iter<'_, T> = all;
-        all.map(|one| (name(one), one)).collect()
+        all.map(|one| (one.name(), one)).collect()
     };
     let (before, after) = (by_name(old.iter()), by_name(new.iter()));
     let step = |action, of: &T, fields, disconnects| Step {
         action,
-        subject,
-        name: Some(name(of)),
+        subject: T::SUBJECT,
+        name: Some(of.name()),
         fields,
         disconnects,
     };
-    for old in old.iter().filter(|old| !after.contains_key(&name(old))) {
+    for old in old.iter().filter(|old| !after.contains_key(&old.name())) {
         let gone = compare(&fields(old), &Fields::new());
-        changes.push(step(Action::Remove, old, gone, subject == Subject::Port));
+        changes.push(step(Action::Remove, old, gone, T::SUBJECT == Subject::Port));
     }
     for new in new {
-        match before.get(&name(new)) {
+        match before.get(&new.name()) {
             None => {
                 let come = compare(&Fields::new(), &fields(new));
                 changes.push(step(Action::Add, new, come, false));
@@ -144,7 +155,7 @@ fn each<T: Serialize + PartialEq>(
             Some(old) => {
                 let changed = compare(&fields(*old), &fields(new));
                 if !changed.is_empty() {
-                    changes.push(step(Action::Change, new, changed, disconnects(old, new)));
+                    changes.push(step(Action::Change, new, changed, old.disconnects(new)));
                 }
             }
         }

@@ -6,7 +6,7 @@ use api::v1::{FloodLimit, LimitsSpec, RateLimit};
 use channel::limits::{Limit, Limits, Rate};
 use port::MAX_FRAME;
 
-use super::check::At;
+use super::check::{At, number};
 use super::invalid::{Bound, Invalid, Place, expect};
 
 /// Nanoseconds in a second.
@@ -46,12 +46,8 @@ pub(super) fn check(port: usize, limits: &LimitsSpec) -> Result<(), Invalid> {
         let rate = at("packets_per_second");
         number(rate, limit.packets_per_second, &PACKETS, expect::PACKETS)?;
         if let Some(burst) = limit.packets_burst {
-            number(
-                at("packets_burst"),
-                burst,
-                &FLOOD_BURST,
-                expect::FLOOD_BURST,
-            )?;
+            let (at, words) = (at("packets_burst"), expect::FLOOD_BURST);
+            number(at, burst, &FLOOD_BURST, words)?;
         }
     }
     Ok(())
@@ -63,55 +59,37 @@ fn check_rate(port: usize, bound: Bound, limit: &RateLimit) -> Result<(), Invali
         let expected = "packets_per_second, bits_per_second or both";
         return Err(at("packets_per_second").wrong(expected, "neither"));
     }
-    let packets = (
+    let (packets, bits) = (limit.packets_per_second, limit.bits_per_second);
+    let packets = [
+        ("packets_per_second", packets, &PACKETS, expect::PACKETS),
         (
-            at("packets_per_second"),
-            limit.packets_per_second,
-            &PACKETS,
-            expect::PACKETS,
-        ),
-        (
-            at("packets_burst"),
+            "packets_burst",
             limit.packets_burst,
             &PACKETS_BURST,
             expect::PACKETS_BURST,
         ),
-    );
-    let bits = (
+    ];
+    let bits = [
+        ("bits_per_second", bits, &BITS, expect::BITS),
         (
-            at("bits_per_second"),
-            limit.bits_per_second,
-            &BITS,
-            expect::BITS,
-        ),
-        (
-            at("bits_burst"),
+            "bits_burst",
             limit.bits_burst,
             &BITS_BURST,
             expect::BITS_BURST,
         ),
-    );
-    for (rate, burst) in [packets, bits] {
-        if let (None, (at, Some(found), ..)) = (rate.1, burst) {
-            let expected = format!("no burst without {}", rate.0.1);
-            return Err(at.wrong(expected, found.to_string()));
+    ];
+    for [rate, burst] in [packets, bits] {
+        if let (None, (key, Some(found), ..)) = (rate.1, burst) {
+            let expected = format!("no burst without {}", rate.0);
+            return Err(at(key).wrong(expected, found.to_string()));
         }
-        for (at, value, range, words) in [rate, burst] {
+        for (key, value, range, words) in [rate, burst] {
             if let Some(value) = value {
-                number(at, value, range, words)?;
+                number(at(key), value, range, words)?;
             }
         }
     }
     Ok(())
-}
-
-/// Checks that a number is in its range.
-fn number(at: At, value: u64, range: &RangeInclusive<u64>, words: &str) -> Result<(), Invalid> {
-    if range.contains(&value) {
-        Ok(())
-    } else {
-        Err(at.wrong(words, value.to_string()))
-    }
 }
 
 /// Returns the limits for the switch, with default bursts filled in.

@@ -1,7 +1,9 @@
 //! References to objects that are to be removed. The removal is refused, and the error has the
 //! referring objects.
 
-use api::v1::{AccessModel, DesiredState, MirrorSpec, Problem, ProblemKind, RuleSpec};
+use api::v1::{
+    AccessListSpec, AccessModel, DesiredState, MirrorSpec, Problem, ProblemKind, RuleSpec,
+};
 
 /// Maximum number of named references; of more only the number is reported.
 const REPORTED_MAX: usize = 5;
@@ -11,49 +13,60 @@ const REPORTED_MAX: usize = 5;
 /// # Errors
 /// 409 with the referring objects; here and below.
 pub(super) fn port(state: &DesiredState, name: &str) -> Result<(), Problem> {
-    let gets = state.mirrors.iter().filter(|mirror| mirror.to == *name);
-    let gets = gets.map(|mirror| format!("mirror `{}` sends its copies there", mirror.name));
-    let copied = mirrors_with(state, name, |mirror| &mirror.ports);
-    let access = &state.access;
-    let groups = access.groups.iter();
-    let groups = groups.filter(|group| has(&group.ports, name));
-    let groups = groups.map(|group| format!("group `{}` has it", group.name));
-    let lists = access.lists.iter().filter(|list| has(&list.ports, name));
-    let lists = lists.map(|list| attached(&list.name));
-    let rules = rules_with(access, |rule| has(&rule.peer_ports, name));
-    let stations = state.fdb.iter().filter(|entry| entry.port == *name);
-    let stations = stations.map(|entry| format!("the static entry `{}` is behind it", entry.mac));
-    let users = gets.chain(copied).chain(groups).chain(lists).chain(rules);
-    let users = users.chain(stations);
+    let mut users = Vec::new();
+    for mirror in state.mirrors.iter().filter(|mirror| mirror.to == *name) {
+        users.push(format!("mirror `{}` sends its copies there", mirror.name));
+    }
+    users.extend(mirrors_with(state, |mirror| has(&mirror.ports, name)));
+    for group in state
+        .access
+        .groups
+        .iter()
+        .filter(|group| has(&group.ports, name))
+    {
+        users.push(format!("group `{}` has it", group.name));
+    }
+    users.extend(lists_with(&state.access, |list| has(&list.ports, name)));
+    users.extend(rules_with(&state.access, |rule| {
+        has(&rule.peer_ports, name)
+    }));
+    for entry in state.fdb.iter().filter(|entry| entry.port == *name) {
+        users.push(format!("the static entry `{}` is behind it", entry.mac));
+    }
     refuse("port", name, users)
 }
 
 /// Checks that nothing refers to the segment.
 pub(super) fn segment(state: &DesiredState, name: &str) -> Result<(), Problem> {
-    let ports = state.ports.iter();
-    let ports = ports.filter(|port| port.segments().any(|segment| segment == name));
-    let ports = ports.map(|port| format!("port `{}` is in it", port.name));
-    let copied = mirrors_with(state, name, |mirror| &mirror.segments);
-    let access = &state.access;
-    let lists = access.lists.iter();
-    let lists = lists.filter(|list| has(&list.segments, name));
-    let lists = lists.map(|list| attached(&list.name));
-    let defaults = access.defaults.iter();
-    let defaults = defaults.filter(|default| default.segment == *name);
-    let defaults = defaults.map(|_| "it has defaults for its access lists".to_owned());
-    let stations = state.fdb.iter().filter(|entry| entry.segment == *name);
-    let stations = stations.map(|entry| format!("the static entry `{}` is in it", entry.mac));
-    let users = ports.chain(copied).chain(lists).chain(defaults);
-    let users = users.chain(stations);
+    let mut users = Vec::new();
+    for port in state
+        .ports
+        .iter()
+        .filter(|port| port.segments().any(|segment| segment == name))
+    {
+        users.push(format!("port `{}` is in it", port.name));
+    }
+    users.extend(mirrors_with(state, |mirror| has(&mirror.segments, name)));
+    users.extend(lists_with(&state.access, |list| has(&list.segments, name)));
+    if state
+        .access
+        .defaults
+        .iter()
+        .any(|default| default.segment == *name)
+    {
+        users.push("it has defaults for its access lists".to_owned());
+    }
+    for entry in state.fdb.iter().filter(|entry| entry.segment == *name) {
+        users.push(format!("the static entry `{}` is in it", entry.mac));
+    }
     refuse("segment", name, users)
 }
 
 /// Checks that nothing refers to the group of ports.
 pub(super) fn group(access: &AccessModel, name: &str) -> Result<(), Problem> {
-    let lists = access.lists.iter().filter(|list| has(&list.groups, name));
-    let lists = lists.map(|list| attached(&list.name));
+    let lists = lists_with(access, |list| has(&list.groups, name));
     let rules = rules_with(access, |rule| has(&rule.peer_groups, name));
-    refuse("group", name, lists.chain(rules))
+    refuse("group", name, lists.chain(rules).collect())
 }
 
 /// Checks that nothing refers to the address set.
@@ -62,25 +75,27 @@ pub(super) fn address_set(access: &AccessModel, name: &str) -> Result<(), Proble
     let rules = rules_with(access, |rule| {
         rule.source.iter().chain(&rule.destination).any(is_it)
     });
-    refuse("address set", name, rules)
+    refuse("address set", name, rules.collect())
 }
 
 fn has(names: &[String], name: &str) -> bool {
     names.iter().any(|one| one == name)
 }
 
-fn attached(list: &str) -> String {
-    format!("access list `{list}` is attached to it")
+fn mirrors_with(
+    state: &DesiredState,
+    names_it: impl Fn(&MirrorSpec) -> bool,
+) -> impl Iterator<Item = String> {
+    let users = state.mirrors.iter().filter(move |mirror| names_it(mirror));
+    users.map(|mirror| format!("mirror `{}` copies its frames", mirror.name))
 }
 
-fn mirrors_with<'a>(
-    state: &'a DesiredState,
-    name: &'a str,
-    names: fn(&MirrorSpec) -> &[String],
-) -> impl Iterator<Item = String> + 'a {
-    let mirrors = state.mirrors.iter();
-    let mirrors = mirrors.filter(move |mirror| has(names(mirror), name));
-    mirrors.map(|mirror| format!("mirror `{}` copies its frames", mirror.name))
+fn lists_with(
+    access: &AccessModel,
+    names_it: impl Fn(&AccessListSpec) -> bool,
+) -> impl Iterator<Item = String> {
+    let users = access.lists.iter().filter(move |list| names_it(list));
+    users.map(|list| format!("access list `{}` is attached to it", list.name))
 }
 
 fn rules_with(
@@ -88,19 +103,13 @@ fn rules_with(
     names_it: impl Fn(&RuleSpec) -> bool,
 ) -> impl Iterator<Item = String> {
     let lists = access.lists.iter();
-    let all = lists.flat_map(|list| list.rules.iter().map(move |rule| (list, rule)));
+    let all = lists.flat_map(|list| list.rules.iter().map(move |rule| (&list.name, rule)));
     let users = all.filter(move |(_, rule)| names_it(rule));
-    users.map(|(list, rule)| {
-        format!(
-            "rule `{}` of access list `{}` names it",
-            rule.name, list.name
-        )
-    })
+    users.map(|(list, rule)| format!("rule `{}` of access list `{list}` names it", rule.name))
 }
 
 /// Returns the error with the referring objects, if there are any.
-fn refuse(what: &str, name: &str, users: impl Iterator<Item = String>) -> Result<(), Problem> {
-    let mut users: Vec<String> = users.collect();
+fn refuse(what: &str, name: &str, mut users: Vec<String>) -> Result<(), Problem> {
     let first = match users.len() {
         0 => return Ok(()),
         1 => "that",

@@ -299,9 +299,8 @@ fn tables<'d, 'i>(top: &'d DeValue<'i>, key: &str) -> impl Iterator<Item = &'d D
 /// Returns the kind of a port's table; one without a valid kind is read as a vhost-user port.
 fn kind_of(port: &DeTable<'_>) -> PortKind {
     let kind = port.get("kind").and_then(|kind| kind.get_ref().as_str());
-    let mut kinds = [PortKind::Uplink, PortKind::Tap].into_iter();
-    let found = kinds.find(|known| Some(known.as_str()) == kind);
-    found.unwrap_or(PortKind::VhostUser)
+    kind.and_then(PortKind::from_word)
+        .unwrap_or(PortKind::VhostUser)
 }
 
 /// Returns the values of a table.

@@ -3,6 +3,7 @@
 use api::v1::{LimitsSpec, RateLimit};
 
 use super::Facts;
+use super::families::{families, labels};
 use super::text::{Kind, Page};
 
 /// Returns the configured limits of a port: name, frames and bytes a second.
@@ -36,25 +37,21 @@ fn rates(limits: &LimitsSpec) -> impl Iterator<Item = (&'static str, Option<u64>
 
 /// Writes the families of limits.
 pub(super) fn write(facts: &Facts, page: &mut Page) {
-    let help = "Configured limit in frames a second, by direction (from-guest, to-guest) or kind \
-                of flooded frames.";
-    let mut family = page.family(Kind::Gauge, "lasthop_port_limit_frames_per_second", help);
-    for port in &facts.status.ports {
-        for (which, frames, _) in rates(&port.limits) {
-            let labels = [("port", &*port.name), ("limit", which)];
-            frames
-                .into_iter()
-                .for_each(|rate| family.sample(&labels, rate));
-        }
+    let all = || {
+        let ports = facts.status.ports.iter();
+        ports.flat_map(|port| rates(&port.limits).map(move |rates| (&port.name, rates)))
+    };
+    let frames = all().filter_map(|(port, (limit, frames, _))| Some((port, limit, frames?)));
+    families! { page, Gauge, (port, limit, rate) in frames, ["port" = port, "limit" = limit],
+        "lasthop_port_limit_frames_per_second"
+            "Configured limit in frames a second, by direction (from-guest, to-guest) or kind of \
+             flooded frames."
+            rate;
     }
-    let help = "Configured limit in bytes a second of Ethernet frames, by direction.";
-    let mut family = page.family(Kind::Gauge, "lasthop_port_limit_bytes_per_second", help);
-    for port in &facts.status.ports {
-        for (which, _, bytes) in rates(&port.limits) {
-            let labels = [("port", &*port.name), ("limit", which)];
-            bytes
-                .into_iter()
-                .for_each(|rate| family.sample(&labels, rate));
-        }
+    let bytes = all().filter_map(|(port, (limit, _, bytes))| Some((port, limit, bytes?)));
+    families! { page, Gauge, (port, limit, rate) in bytes, ["port" = port, "limit" = limit],
+        "lasthop_port_limit_bytes_per_second"
+            "Configured limit in bytes a second of Ethernet frames, by direction."
+            rate;
     }
 }

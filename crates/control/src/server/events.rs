@@ -5,48 +5,42 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 
 use super::connections::Streaming;
+use super::endpoints::{endpoint, endpoints};
 use super::extractors::Filter;
-use super::requests::{HandlerResult, malformed};
+use super::requests::malformed;
 use crate::command::EngineHandle;
 use crate::events::{EventStream, Start};
 
 /// Header with the last event that a client has received (WHATWG HTML, 9.2.4).
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Watch events
-///
-/// Server-sent events: the `event` of each is its kind, its `data` a document `Event`, its `id` the
-/// one of that document. Without `last` and `Last-Event-ID` the stream starts with the next event.
-/// The last 4096 are kept; an event of kind `missed` stands for those that a client has not
-/// received and that are gone. A comment is sent after 15 seconds without an event. At most 16
-/// clients at once. An upgrade ends all streams: clients resume with `Last-Event-ID`.
-#[utoipa::path(
-    get,
-    operation_id = "watch_events",
-    path = "/v1/events",
-    params(EventsFilter, LastEventId),
-    responses((status = 200, body = String, content_type = "text/event-stream")),
-)]
-pub(super) async fn watch(
-    State(engine): State<EngineHandle>,
-    Filter(filter): Filter<EventsFilter>,
-    headers: HeaderMap,
-) -> HandlerResult<Response> {
-    filter.check()?;
-    let start = start(&headers)?;
-    let events = engine.events().clone();
-    let slot = events.slot()?;
-    let headers = [
-        (CONTENT_TYPE, "text/event-stream"),
-        (CACHE_CONTROL, "no-store"),
-    ];
-    let body = Body::new(EventStream::new(events, filter, start, slot));
-    let mut answer = (headers, body).into_response();
-    answer.extensions_mut().insert(Streaming);
-    Ok(answer)
+endpoints! {
+    /// Watch events
+    ///
+    /// Server-sent events: the `event` of each is its kind, its `data` a document `Event`, its `id`
+    /// the one of that document. Without `last` and `Last-Event-ID` the stream starts with the next
+    /// event. The last 4096 are kept; an event of kind `missed` stands for those that a client has
+    /// not received and that are gone. A comment is sent after 15 seconds without an event. At most
+    /// 16 clients at once. An upgrade ends all streams: clients resume with `Last-Event-ID`.
+    get "/v1/events" =>
+        watch_events(engine: Engine, filter: Query<EventsFilter>, headers: Headers<LastEventId>)
+            -> ((status = 200, body = String, content_type = "text/event-stream")) {
+        filter.check()?;
+        let start = start(&headers)?;
+        let events = engine.events().clone();
+        let slot = events.slot()?;
+        let headers = [
+            (CONTENT_TYPE, "text/event-stream"),
+            (CACHE_CONTROL, "no-store"),
+        ];
+        let body = Body::new(EventStream::new(events, filter, start, slot));
+        let mut answer = (headers, body).into_response();
+        answer.extensions_mut().insert(Streaming);
+        Ok(answer)
+    }
 }
 
 /// Returns the start of a client's stream.

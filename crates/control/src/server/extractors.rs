@@ -3,13 +3,19 @@
 use std::convert::Infallible;
 
 use api::v1::ChangeOptions;
+use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::Response;
 use channel::peer::Peer;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::requests::{Failure, condition, document, malformed, malformed_query};
+use super::BODY_MAX;
+use super::handlers::with_tag;
+use super::requests::{Failure, HandlerResult, condition, document, malformed, malformed_query};
 use crate::command::{self, Condition, Desired, EngineHandle};
 use config::desired::{Change, Difference};
 
@@ -55,12 +61,17 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Filter<T> {
 }
 
 /// The document in the body.
-pub(super) struct Document<T>(pub(super) T);
+pub(super) struct Document<T, const MAX: usize = BODY_MAX>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Document<T> {
+impl<T, S, const MAX: usize> FromRequest<S> for Document<T, MAX>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+{
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+    async fn from_request(mut request: Request, state: &S) -> Result<Self, Failure> {
+        DefaultBodyLimit::max(MAX).apply(&mut request);
         let headers = request.headers().clone();
         let body = Bytes::from_request(request, state).await;
         Ok(Self(document(&headers, body)?))
@@ -111,5 +122,23 @@ impl ChangeRequest {
     pub(super) async fn apply_one(mut self, change: Change) -> Result<Desired, Failure> {
         self.options.changes |= self.options.dry_run;
         self.apply(change).await
+    }
+
+    /// Removes an object of the desired state; the response has no document.
+    ///
+    /// # Errors
+    /// As `apply`.
+    pub(super) async fn remove(self, change: Change) -> HandlerResult<Response> {
+        let desired = self.apply_one(change).await?;
+        Ok(with_tag(&desired, StatusCode::NO_CONTENT))
+    }
+
+    /// Creates or replaces an object of the desired state; the response is the object.
+    ///
+    /// # Errors
+    /// As `apply`.
+    pub(super) async fn put(self, change: Change, of: impl Serialize) -> HandlerResult<Response> {
+        let desired = self.apply_one(change).await?;
+        Ok(with_tag(&desired, Json(of)))
     }
 }

@@ -15,7 +15,7 @@ use super::{access, captures, events, fdb, handlers, mirrors};
 /// The committed document.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
 
-/// All paths; their schemas follow.
+/// What is said of the whole; the paths and their schemas come from the handlers.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -24,61 +24,6 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         description = "The API of a running Lasthop: HTTP and JSON on the unix socket \
                        `DIR/api.sock`. It is extended within a major version and stays \
                        compatible: responses may have fields that are not listed here."
-    ),
-    paths(
-        handlers::status,
-        handlers::desired,
-        handlers::put_state,
-        handlers::patch_state,
-        handlers::warnings,
-        handlers::switch,
-        handlers::patch_switch,
-        handlers::segments,
-        handlers::add_segment,
-        handlers::show_segment,
-        handlers::set_segment,
-        handlers::remove_segment,
-        access::show,
-        access::put,
-        access::patch,
-        access::warnings,
-        access::counts,
-        access::show_list,
-        access::put_list,
-        access::remove_list,
-        access::put_rule,
-        access::remove_rule,
-        access::show_set,
-        access::put_set,
-        access::remove_set,
-        access::show_group,
-        access::put_group,
-        access::remove_group,
-        handlers::ports,
-        handlers::add_port,
-        handlers::show_port,
-        handlers::set_port,
-        handlers::remove_port,
-        mirrors::list,
-        mirrors::add,
-        mirrors::show,
-        mirrors::put,
-        mirrors::remove,
-        captures::capture,
-        captures::end,
-        events::watch,
-        handlers::stats,
-        handlers::port_stats,
-        fdb::list,
-        fdb::flush,
-        fdb::list_static,
-        fdb::put_static,
-        fdb::remove_static,
-        handlers::trace::trace,
-        handlers::trace::flows,
-        handlers::trace::purge,
-        handlers::metrics,
-        handlers::openapi,
     ),
     components(schemas(
         api::v1::Event,
@@ -95,7 +40,17 @@ struct Api;
 /// Never: all values can be encoded as JSON.
 #[must_use]
 pub fn document() -> String {
-    let mut api = Api::openapi();
+    let parts = [
+        handlers::Operations::openapi(),
+        access::Operations::openapi(),
+        mirrors::Operations::openapi(),
+        fdb::Operations::openapi(),
+        captures::Operations::openapi(),
+        events::Operations::openapi(),
+    ];
+    let mut api = parts
+        .into_iter()
+        .fold(Api::openapi(), |all, part| all.merge_from(part));
     for (path, item) in &mut api.paths.paths {
         let tag = path.trim_start_matches("/v1").split('/').nth(1);
         let all = [

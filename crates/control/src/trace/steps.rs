@@ -13,7 +13,7 @@ use policy::{
 use wire::{FlowKey, MacAddr};
 
 use super::Names;
-use super::words::{list, reason, tag, time};
+use super::words::{done, list, reason, tag, time};
 use crate::learning::{Fdb, LearnPreview, Refusal};
 
 /// The input of an explanation.
@@ -155,7 +155,7 @@ impl Scene<'_> {
     fn lists(&self, asked: &ListEvaluation) -> TraceStep {
         let rule = asked.ruling.rule();
         let ruling = TraceRuling {
-            direction: direction(asked.direction).to_owned(),
+            direction: asked.direction.as_str().to_owned(),
             ports: vec![self.names.port(asked.port)],
             lists: asked.lists.iter().map(|list| list.to_string()).collect(),
             verdict: verdict(asked.ruling.verdict).to_owned(),
@@ -300,13 +300,6 @@ fn step_unfiltered() -> TraceStep {
     )
 }
 
-fn direction(direction: Direction) -> &'static str {
-    match direction {
-        Direction::FromGuest => "from-guest",
-        Direction::ToGuest => "to-guest",
-    }
-}
-
 fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "allow",
@@ -321,11 +314,7 @@ fn ruling_text(described: &TraceRuling, ruling: &Ruling) -> String {
         "from-guest" => "from",
         _ => "to",
     };
-    let done = match ruling.verdict {
-        Verdict::Allow => "allowed",
-        Verdict::Drop => "dropped",
-        Verdict::Reject => "rejected",
-    };
+    let done = done(ruling.verdict);
     let by = match &ruling.by {
         By::Default => "by default, no rule matches".to_owned(),
         By::Unparseable => "as its headers cannot be parsed".to_owned(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use policy::acl::Verdict;
 use policy::{Action, DropReason, PortId};
 
 use super::Names;
@@ -14,6 +15,15 @@ pub(crate) fn time(time: Duration) -> String {
         1..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
         _ => format!("{} h", seconds / 3600),
+    }
+}
+
+/// Returns the words for what a verdict did to a frame.
+pub(crate) fn done(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allowed",
+        Verdict::Drop => "dropped",
+        Verdict::Reject => "rejected",
     }
 }
 

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use memory::GuestMemory;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use testkit::procfs;
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::{ProtocolFeatures, code};
-use testkit::procfs;
 
 use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES};
 use super::{Backend, Fault, Message, Offer, QueueSetup, Reply, Session};

@@ -5,9 +5,11 @@
 //! (`[[acl]]`, `[[acl.rule]]`).
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
+use crate::v1::words::words;
 
 use super::chunked_list::{ChunkedList, Named};
 
@@ -107,24 +109,14 @@ pub struct SegmentDefault {
     pub to_guest: Otherwise,
 }
 
-/// Directions of frames, as seen from the port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schema(as = AccessDirection)]
-pub enum Direction {
-    /// From the port's guest.
-    FromGuest,
-    /// To the port's guest.
-    ToGuest,
-}
-
-impl Direction {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::FromGuest => "from-guest",
-            Self::ToGuest => "to-guest",
-        }
+words! {
+    /// Directions of frames, as seen from the port.
+    #[schema(as = AccessDirection)]
+    pub enum Direction {
+        /// From the port's guest.
+        FromGuest = "from-guest",
+        /// To the port's guest.
+        ToGuest = "to-guest",
     }
 }
 
@@ -166,31 +158,20 @@ impl AccessListSpec {
     }
 }
 
-/// Actions of a rule.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum RuleAction {
-    /// The frame passes this list.
-    Allow,
-    /// The frame is dropped.
-    #[default]
-    Drop,
-    /// The frame is dropped, and its sender gets a TCP reset or an ICMP error.
-    Reject,
-    /// The frame passes, and so do frames of the same connection in the other direction. Not
-    /// available yet.
-    AllowStateful,
-}
-
-impl RuleAction {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Drop => "drop",
-            Self::Reject => "reject",
-            Self::AllowStateful => "allow-stateful",
-        }
+words! {
+    /// Actions of a rule.
+    #[derive(Default)]
+    pub enum RuleAction {
+        /// The frame passes this list.
+        Allow = "allow",
+        /// The frame is dropped.
+        #[default]
+        Drop = "drop",
+        /// The frame is dropped, and its sender gets a TCP reset or an ICMP error.
+        Reject = "reject",
+        /// The frame passes, and so do frames of the same connection in the other direction. Not
+        /// available yet.
+        AllowStateful = "allow-stateful",
     }
 }
 
@@ -230,6 +211,7 @@ pub enum PortText {
 }
 
 /// A rule: its match and its action. A field that is absent matches everything.
+#[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct RuleSpec {
@@ -242,20 +224,15 @@ pub struct RuleSpec {
     /// The action.
     pub action: RuleAction,
     /// Logging of the flows that the rule decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSpec>,
     /// The source MAC address: `52:54:00:00:00:01`, or with a mask:
     /// `52:54:00:00:00:00/ff:ff:ff:00:00:00`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_mac: Option<String>,
     /// The destination MAC address, likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination_mac: Option<String>,
     /// The EtherType: `ipv4`, `ipv6`, `arp`, or a number like `0x88cc`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ether_type: Option<String>,
     /// The VLAN tag of the received frame, 1 to 4094; 0 for none or a priority tag.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<i64>,
     /// Source addresses: addresses, prefixes, and `@name` of an address set. With `arp`, the
     /// sender's protocol address.
@@ -271,7 +248,6 @@ pub struct RuleSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_groups: Vec<String>,
     /// The IP protocol: `tcp`, `udp`, `icmp` (with IPv4), `icmpv6` (with IPv6), or a number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Of TCP or UDP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -280,16 +256,12 @@ pub struct RuleSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destination_ports: Vec<PortText>,
     /// TCP flags and their mask: `syn/syn,ack` matches `syn` without `ack`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_flags: Option<String>,
     /// The type of ICMP or ICMPv6.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub icmp_type: Option<u8>,
     /// The code of ICMP or ICMPv6; only with a type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub icmp_code: Option<u8>,
     /// Parts of IP datagrams. Default: all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragment: Option<Pieces>,
 }
 

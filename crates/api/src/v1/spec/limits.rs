@@ -1,6 +1,7 @@
 //! Rate limits of a port.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
@@ -42,21 +43,18 @@ pub fn parse_si(text: &str) -> Option<u64> {
 
 /// Rate limits in one direction. A segmentation-offload frame counts as the frames that it becomes
 /// on the wire.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct RateLimit {
     /// Frames a second, 1 to 10^9.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<u64>,
     /// Burst in frames, 64 to 10^9. Default: the frames of 10 ms, at least 64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets_burst: Option<u64>,
     /// Bits a second, 1 to 10^12, of Ethernet frames without preamble and checksum.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<u64>,
     /// Burst in bits, 524424 to 10^12; the minimum is the longest frame (64 KiB with its headers).
     /// Default: the bits of 10 ms, at least two such frames.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_burst: Option<u64>,
 }
 
@@ -72,24 +70,20 @@ pub struct FloodLimit {
 }
 
 /// All limits of a port. Without a field there is no limit.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct LimitsSpec {
     /// Limit of frames from the guest. Frames above it wait in the guest's own queue; none is
     /// dropped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_guest: Option<RateLimit>,
     /// Limit of frames to the guest. Frames above it are dropped as `rate-limited`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_guest: Option<RateLimit>,
     /// Limit of broadcast frames from the guest. Frames above it are dropped as `storm-control`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<FloodLimit>,
     /// Limit of multicast frames from the guest, likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast: Option<FloodLimit>,
     /// Limit of frames from the guest for unknown unicast addresses, which are flooded; likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_unicast: Option<FloodLimit>,
 }
 

@@ -1,108 +1,72 @@
 //! The desired state of a port.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
+use crate::v1::words::words;
 
 use super::{DEFAULT_SEGMENT, LimitsSpec, PortSecurityPatch, PortSecuritySpec, present};
 
 objects!(PortSpec, PortPatch);
 
-/// Kinds of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum PortKind {
-    /// A guest's virtio-net device, over the vhost-user protocol.
-    VhostUser,
-    /// An interface of the host that leads to other networks; see [`UplinkDriver`].
-    Uplink,
-    /// An interface of the host that is created for the port, so that the host or a container is
-    /// part of a segment.
-    Tap,
-}
-
-impl PortKind {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::VhostUser => "vhost-user",
-            Self::Uplink => "uplink",
-            Self::Tap => "tap",
-        }
+words! {
+    /// Kinds of ports.
+    pub enum PortKind {
+        /// A guest's virtio-net device, over the vhost-user protocol.
+        VhostUser = "vhost-user",
+        /// An interface of the host that leads to other networks; see [`UplinkDriver`].
+        Uplink = "uplink",
+        /// An interface of the host that is created for the port, so that the host or a container
+        /// is part of a segment.
+        Tap = "tap",
     }
 }
 
-/// Drivers of uplinks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum UplinkDriver {
-    /// Chosen by the interface: `tap` for a TAP device, `xdp` if it is zero-copy and the host has
-    /// no address on the interface, else `packet`.
-    #[default]
-    Auto,
-    /// A TAP device, which is created if it does not exist.
-    Tap,
-    /// `AF_PACKET` sockets on any interface.
-    Packet,
-    /// `AF_XDP` sockets, which take the interface from the host. If they are not available,
-    /// `packet` is used, with a warning.
-    Xdp,
-}
-
-impl UplinkDriver {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Tap => "tap",
-            Self::Packet => "packet",
-            Self::Xdp => "xdp",
-        }
+words! {
+    /// Drivers of uplinks.
+    #[derive(Default)]
+    pub enum UplinkDriver {
+        /// Chosen by the interface: `tap` for a TAP device, `xdp` if it is zero-copy and the host
+        /// has no address on the interface, else `packet`.
+        #[default]
+        Auto = "auto",
+        /// A TAP device, which is created if it does not exist.
+        Tap = "tap",
+        /// `AF_PACKET` sockets on any interface.
+        Packet = "packet",
+        /// `AF_XDP` sockets, which take the interface from the host. If they are not available,
+        /// `packet` is used, with a warning.
+        Xdp = "xdp",
     }
 }
 
-/// Roles on a vhost-user socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Lasthop listens, the VMM connects.
-    #[default]
-    Server,
-    /// The VMM listens, Lasthop connects and retries without limit.
-    Client,
-}
-
-impl Role {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Server => "server",
-            Self::Client => "client",
-        }
+words! {
+    /// Roles on a vhost-user socket.
+    #[derive(Default)]
+    pub enum Role {
+        /// Lasthop listens, the VMM connects.
+        #[default]
+        Server = "server",
+        /// The VMM listens, Lasthop connects and retries without limit.
+        Client = "client",
     }
 }
 
-/// Administrative states of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum AdminState {
-    /// The port forwards frames.
-    #[default]
-    Up,
-    /// The port forwards no frames in either direction. Its connection stays open.
-    Down,
+words! {
+    /// Administrative states of a port.
+    #[derive(Default)]
+    pub enum AdminState {
+        /// The port forwards frames.
+        #[default]
+        Up = "up",
+        /// The port forwards no frames in either direction. Its connection stays open.
+        Down = "down",
+    }
 }
 
 impl AdminState {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Down => "down",
-        }
-    }
-
     /// Returns whether it is the default.
     fn is_up(&self) -> bool {
         *self == Self::Up
@@ -110,6 +74,7 @@ impl AdminState {
 }
 
 /// The desired state of a port: body of `POST /v1/ports`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSpec {
@@ -134,49 +99,37 @@ pub struct PortSpec {
     pub role: Role,
     /// The owner of a socket on which Lasthop listens, by name or number. Default: the user of
     /// Lasthop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The group of the socket, by name or number. Default: the group of Lasthop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// The socket's mode, an octal number like `0660`. Users with the right to write may connect.
     /// Default: given by the umask.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-7]{3}$|^0[0-7]{3}$")]
     pub mode: Option<String>,
     /// The only user whose processes may connect, by name or number. Connections of others are
     /// closed, whatever the mode permits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_user: Option<String>,
     /// The driver of an uplink. Default: `auto`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<UplinkDriver>,
     /// The host's interface of an uplink or a TAP port. Default for a TAP port: the port's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// Address and prefix length of a TAP port's interface, like `10.0.0.1/24`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The network namespace of the interface, by name or path. Default: the namespace of Lasthop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
     /// Maximum number of queue pairs offered to the guest, 1 to 64. Default: 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 64)]
     pub queues: u16,
     /// The segment of an access port. Default: `default`, without `trunk`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
     /// The segments of a trunk port, instead of `segment`; VLAN tags distinguish them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<Vec<String>>,
     /// The guest's MAC address. The guest may use no other, unless `port_security` allows it. A TAP
     /// port's interface gets it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// The MTU in bytes (68 to 9216) that the guest is offered through `VIRTIO_NET_F_MTU`
     /// (virtio 1.3, 5.1.3); not offered without it. A TAP port's interface gets it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 68, maximum = 9216)]
     pub mtu: Option<u16>,
     /// The port's share of the switch's time under contention, 1 to 1000, relative to other ports.
@@ -186,7 +139,6 @@ pub struct PortSpec {
     pub weight: u16,
     /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
     /// Known VMMs need none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu_threads: Option<String>,
     /// Port security: addresses and services that the guest may use.
     #[serde(default, skip_serializing_if = "PortSecuritySpec::is_default")]
@@ -250,63 +202,49 @@ impl PortSpec {
 ///
 /// An absent field is unchanged; `null` resets an optional one, like `mac`, `mtu` or `user`, to its
 /// default. Name and kind do not change.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortPatch {
     /// The new description.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The new administrative state; the port's connection stays open.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin_state: Option<AdminState>,
     /// The new socket path; the port's connection is closed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
     /// The new role; the port's connection is closed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// The new owner of the socket; the port's connection stays open.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, with = "present")]
     pub user: Option<Option<String>>,
     /// The new group of the socket.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, with = "present")]
     pub group: Option<Option<String>>,
     /// The new mode of the socket.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, with = "present")]
     pub mode: Option<Option<String>>,
     /// The only user whose processes may connect; `null` for any.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, with = "present")]
     pub peer_user: Option<Option<String>>,
     /// The new number of queue pairs; the port's connection is closed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
     /// Makes the port an access port of this segment.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
     /// Makes the port a trunk port of these segments.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<Vec<String>>,
     /// The new MAC address, or none.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, with = "present")]
     pub mac: Option<Option<String>>,
     /// The new MTU, or none.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u16>)]
+    #[serde(default, with = "present")]
     pub mtu: Option<Option<u16>>,
     /// The new weight.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
     /// Changes of port security, itself a merge patch; `null` resets all of it.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<PortSecurityPatch>)]
+    #[serde(default, with = "present")]
     pub port_security: Option<Option<PortSecurityPatch>>,
     /// Changes of the limits, itself a merge patch; `null` removes all.
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "present")]
     #[schema(value_type = Option<LimitsSpec>)]
     pub limits: Option<serde_json::Value>,
 }

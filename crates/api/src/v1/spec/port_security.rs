@@ -5,33 +5,25 @@ use std::fmt;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
+use crate::v1::words::words;
 
 use super::present;
 use crate::v1::old_names;
 
 objects!(PortSecuritySpec, PortSecurityPatch);
 
-/// Address rules without a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum AllowedWord {
-    /// All addresses.
-    Any,
-    /// Sticky learning: the first address that the guest uses is bound to the port until the port's
-    /// connection ends.
-    Sticky,
-}
-
-impl AllowedWord {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Any => "any",
-            Self::Sticky => "sticky",
-        }
+words! {
+    /// Address rules without a list.
+    pub enum AllowedWord {
+        /// All addresses.
+        Any = "any",
+        /// Sticky learning: the first address that the guest uses is bound to the port until the
+        /// port's connection ends.
+        Sticky = "sticky",
     }
 }
 
@@ -62,13 +54,11 @@ impl<'de> Visitor<'de> for AllowedVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Allowed, E> {
-        let mut words = [AllowedWord::Any, AllowedWord::Sticky].into_iter();
-        let word = words.find(|word| word.as_str() == text);
-        word.map(Allowed::Word)
-            .ok_or_else(|| match old_names::old_value(text) {
-                Some(row) => E::custom(row),
-                None => E::invalid_value(Unexpected::Str(text), &self),
-            })
+        let word = AllowedWord::from_word(text).map(Allowed::Word);
+        word.ok_or_else(|| match old_names::old_value(text) {
+            Some(row) => E::custom(row),
+            None => E::invalid_value(Unexpected::Str(text), &self),
+        })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<Allowed, A::Error> {
@@ -78,24 +68,21 @@ impl<'de> Visitor<'de> for AllowedVisitor {
 
 /// Port security: what a port's guest may send. The defaults of a vhost-user port are those for a
 /// single host; other ports are not restricted by default.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]
 pub struct PortSecuritySpec {
     /// Source MAC addresses. Default for a vhost-user port: its `mac`, or `sticky` without one; for
     /// others `any`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub macs: Option<Allowed>,
     /// IP addresses and networks, of sources and of senders in ARP and neighbour discovery.
     /// Default: `any`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Allowed>,
     /// Whether the guest may serve DHCP, for IPv4 and IPv6. Default: false for a vhost-user port,
     /// true for others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp_server: Option<bool>,
     /// Whether the guest may send router advertisements and redirects. Default: false for a
     /// vhost-user port, true for others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<bool>,
 }
 
@@ -150,18 +137,14 @@ impl Default for PortSecurityStatus {
 pub struct PortSecurityPatch {
     /// Source MAC addresses.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Allowed>)]
     pub macs: Option<Option<Allowed>>,
     /// IP addresses and networks.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Allowed>)]
     pub addresses: Option<Option<Allowed>>,
     /// Whether the guest may serve DHCP.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<bool>)]
     pub dhcp_server: Option<Option<bool>>,
     /// Whether the guest may be a router.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<bool>)]
     pub router: Option<Option<bool>>,
 }

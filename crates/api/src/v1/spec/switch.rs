@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::v1::objects::objects;
+use crate::v1::words::words;
 
 use super::HelpersSpec;
 
@@ -80,56 +81,38 @@ impl Default for CoalescingSpec {
     }
 }
 
-/// Sources of the states of guests' vCPUs: running, waiting for a core, or sleeping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum GuestStates {
-    /// `bpf`, or `proc` if the kernel refuses that.
-    #[default]
-    Auto,
-    /// A BPF program in the kernel records every change. It needs `CAP_BPF` and `CAP_PERFMON`.
-    Bpf,
-    /// The supervisor reads `/proc` several times a second.
-    Proc,
-    /// No source beside the flags in the guests' queues.
-    Off,
+words! {
+    /// Sources of the states of guests' vCPUs: running, waiting for a core, or sleeping.
+    #[derive(Default)]
+    pub enum GuestStates {
+        /// `bpf`, or `proc` if the kernel refuses that.
+        #[default]
+        Auto = "auto",
+        /// A BPF program in the kernel records every change. It needs `CAP_BPF` and `CAP_PERFMON`.
+        Bpf = "bpf",
+        /// The supervisor reads `/proc` several times a second.
+        Proc = "proc",
+        /// No source beside the flags in the guests' queues.
+        Off = "off",
+    }
 }
 
 impl GuestStates {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Bpf => "bpf",
-            Self::Proc => "proc",
-            Self::Off => "off",
-        }
-    }
-
     /// Returns whether it is the default.
     fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 }
 
-/// Behaviour of a worker without frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Poll {
-    /// It sleeps, unless the next frame is likely to arrive before a sleep pays off.
-    #[default]
-    Adaptive,
-    /// It polls without pause while a queue runs, and occupies a core.
-    Always,
-}
-
-impl Poll {
-    /// Returns the word in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Adaptive => "adaptive",
-            Self::Always => "always",
-        }
+words! {
+    /// Behaviour of a worker without frames.
+    #[derive(Default)]
+    pub enum Poll {
+        /// It sleeps, unless the next frame is likely to arrive before a sleep pays off.
+        #[default]
+        Adaptive = "adaptive",
+        /// It polls without pause while a queue runs, and occupies a core.
+        Always = "always",
     }
 }
 

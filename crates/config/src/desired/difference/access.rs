@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::v1::{AccessListSpec, AccessModel, ChunkedList, ListDifference, Named, RuleSpec};
+use api::v1::{
+    AccessListSpec, AccessModel, AddressSet, ChunkedList, Group, ListDifference, Named, RuleSpec,
+    SegmentDefault,
+};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Action, FieldChange, Step, Subject, each};
+use super::{Action, FieldChange, Object, Step, Subject, each, objects};
 
 /// A list without its rules.
 #[derive(Serialize, PartialEq)]
@@ -32,45 +35,21 @@ struct Rule<'a> {
     rule: &'a RuleSpec,
 }
 
+objects! {
+    &AddressSet, AddressSet, set => set.name.clone();
+    Group, Group, group => group.name.clone();
+    SegmentDefault, AclDefault, default => default.segment.clone();
+    Header<'_>, Acl, list => list.name.to_owned();
+    Rule<'_>, Rule, of => format!("{}/{}", of.list, of.rule.name);
+}
+
 pub(super) fn between(old: &AccessModel, new: &AccessModel, changes: &mut Vec<Step>) {
     let (before, after) = differing(&old.address_sets, &new.address_sets);
-    each(
-        Subject::AddressSet,
-        &before,
-        &after,
-        |s| s.name.clone(),
-        never,
-        changes,
-    );
-    each(
-        Subject::Group,
-        &old.groups,
-        &new.groups,
-        |g| g.name.clone(),
-        never,
-        changes,
-    );
-    let (before, after) = (&old.defaults, &new.defaults);
-    each(
-        Subject::AclDefault,
-        before,
-        after,
-        |d| d.segment.clone(),
-        never,
-        changes,
-    );
-    let (before, after) = (headers(old), headers(new));
-    each(
-        Subject::Acl,
-        &before,
-        &after,
-        |h| h.name.to_owned(),
-        never,
-        changes,
-    );
-    let name = |rule: &Rule<'_>| format!("{}/{}", rule.list, rule.rule.name);
-    let (before, after) = (rules(old, new), rules(new, old));
-    each(Subject::Rule, &before, &after, name, never, changes);
+    each(&before, &after, changes);
+    each(&old.groups, &new.groups, changes);
+    each(&old.defaults, &new.defaults, changes);
+    each(&headers(old), &headers(new), changes);
+    each(&rules(old, new), &rules(new, old), changes);
     note_orders(old, new, changes);
 }
 
@@ -136,10 +115,6 @@ fn rules<'a>(model: &'a AccessModel, other: &'a AccessModel) -> Vec<Rule<'a>> {
 }
 
 /// Changes of access lists close no connection.
-fn never<T>(_: &T, _: &T) -> bool {
-    false
-}
-
 /// Appends steps for changed orders.
 fn note_orders(old: &AccessModel, new: &AccessModel, changes: &mut Vec<Step>) {
     let names = |model: &AccessModel| model.lists.iter().map(|l| l.name.clone()).collect();

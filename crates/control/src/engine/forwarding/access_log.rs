@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use policy::Decision;
-use policy::acl::{RuleId, RuleInfo, Verdict};
+use policy::acl::{RuleId, RuleInfo};
 use port::EventLimiter;
 use wire::flow::FlowKey;
 
@@ -43,11 +43,7 @@ impl AccessLog {
             let Some(suppressed) = self.may_write(now, rule) else {
                 continue;
             };
-            let did = match rule.verdict {
-                Verdict::Allow => "allowed",
-                Verdict::Drop => "dropped",
-                Verdict::Reject => "rejected",
-            };
+            let did = crate::trace::done(rule.verdict);
             tracing::info!(
                 target: "acl",
                 acl = %rule.list,
@@ -65,7 +61,7 @@ impl AccessLog {
 mod tests {
     use std::sync::Arc;
 
-    use policy::acl::LogLimit;
+    use policy::acl::{LogLimit, Verdict};
 
     use super::*;
 

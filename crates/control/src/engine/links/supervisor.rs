@@ -62,6 +62,16 @@ pub(in crate::engine) struct SupervisorLink {
     events: Vec<String>,
 }
 
+/// Makes a function that accepts one kind of event, and returns its value.
+macro_rules! accept {
+    ($event:pat => $value:expr) => {
+        |(event, fds): Message| match event {
+            $event => Ok($value),
+            other => Err((other, fds)),
+        }
+    };
+}
+
 impl SupervisorLink {
     /// Creates the link from the supervision link.
     ///
@@ -80,6 +90,10 @@ impl SupervisorLink {
             frozen: false,
             events: Vec::new(),
         })
+    }
+
+    fn send(&mut self, request: SupervisorRequest) -> io::Result<()> {
+        self.line.send(request, Vec::new())
     }
 
     /// Sends a request; the future completes with the event that `accept` takes. Replies to earlier
@@ -103,7 +117,7 @@ impl SupervisorLink {
         };
         let deadline = Instant::now() + self.timeout;
         let offer = Box::new(offer);
-        let sent = self.line.send(request, Vec::new()).map(|()| {
+        let sent = self.send(request).map(|()| {
             self.pending.push(Pending { deadline, offer });
         });
         async move {
@@ -117,7 +131,7 @@ impl SupervisorLink {
     /// # Errors
     /// The supervisor is gone.
     pub(in crate::engine) fn ready(&mut self) -> io::Result<()> {
-        self.line.send(SupervisorRequest::Ready, Vec::new())
+        self.send(SupervisorRequest::Ready)
     }
 
     /// Requests the events that only the supervisor knows, once. `had`: those of the last reply
@@ -126,8 +140,7 @@ impl SupervisorLink {
     /// # Errors
     /// The supervisor is gone.
     pub(in crate::engine) fn request_events(&mut self, had: bool) -> io::Result<()> {
-        self.line
-            .send(SupervisorRequest::Events { had }, Vec::new())
+        self.send(SupervisorRequest::Events { had })
     }
 
     /// Returns the events received since the last call.
@@ -138,7 +151,7 @@ impl SupervisorLink {
     /// Reports that control ends because the switch is gone.
     pub(in crate::engine) fn report_switch_gone(&mut self) {
         // If the supervisor is gone, the report has no receiver.
-        let _ = self.line.send(SupervisorRequest::SwitchGone, Vec::new());
+        let _ = self.send(SupervisorRequest::SwitchGone);
     }
 
     /// Requests a listening socket at `path`.
@@ -197,8 +210,7 @@ impl SupervisorLink {
     /// The supervisor is gone.
     pub(in crate::engine) fn unlisten(&mut self, path: &str) -> io::Result<()> {
         let path = path.to_owned();
-        self.line
-            .send(SupervisorRequest::Unlisten { path }, Vec::new())
+        self.send(SupervisorRequest::Unlisten { path })
     }
 
     /// Starts these drivers and ends all others.
@@ -210,11 +222,8 @@ impl SupervisorLink {
         &mut self,
         desired: Vec<DriverSpec>,
     ) -> impl Future<Output = io::Result<Result<(), (String, String)>>> + use<> {
-        let request = SupervisorRequest::Drivers(desired);
-        self.request(request, |(event, fds)| match event {
-            SupervisorEvent::Drivers { error } => Ok(error.map_or(Ok(()), Err)),
-            other => Err((other, fds)),
-        })
+        let done = accept!(SupervisorEvent::Drivers { error } => error.map_or(Ok(()), Err));
+        self.request(SupervisorRequest::Drivers(desired), done)
     }
 
     /// Sends the sockets of the front ends to which the switch may connect, by port.
@@ -226,10 +235,8 @@ impl SupervisorLink {
         &mut self,
         all: Dials,
     ) -> impl Future<Output = io::Result<Result<(), String>>> + use<> {
-        self.request(SupervisorRequest::Dials(all), |(event, fds)| match event {
-            SupervisorEvent::Dials { error } => Ok(error.map_or(Ok(()), Err)),
-            other => Err((other, fds)),
-        })
+        let done = accept!(SupervisorEvent::Dials { error } => error.map_or(Ok(()), Err));
+        self.request(SupervisorRequest::Dials(all), done)
     }
 
     /// Requests the directories in which sockets may be.
@@ -239,10 +246,8 @@ impl SupervisorLink {
     pub(in crate::engine) fn socket_dirs(
         &mut self,
     ) -> impl Future<Output = io::Result<Vec<SocketDir>>> + use<> {
-        self.request(SupervisorRequest::SocketDirs, |(event, fds)| match event {
-            SupervisorEvent::SocketDirs(dirs) => Ok(dirs),
-            other => Err((other, fds)),
-        })
+        let dirs = accept!(SupervisorEvent::SocketDirs(dirs) => dirs);
+        self.request(SupervisorRequest::SocketDirs, dirs)
     }
 
     /// Requests the states of the drivers.
@@ -252,18 +257,10 @@ impl SupervisorLink {
     pub(in crate::engine) fn driver_states(
         &mut self,
     ) -> impl Future<Output = io::Result<Vec<DriverState>>> + use<> {
-        let states = self.request(
-            SupervisorRequest::DriverStates,
-            |(event, fds)| match event {
-                SupervisorEvent::DriverStates(states) => Ok(states),
-                other => Err((other, fds)),
-            },
-        );
-        let request = SupervisorRequest::InterfaceAddresses;
-        let addresses = self.request(request, |(event, fds)| match event {
-            SupervisorEvent::InterfaceAddresses(addresses) => Ok(addresses),
-            other => Err((other, fds)),
-        });
+        let states = accept!(SupervisorEvent::DriverStates(states) => states);
+        let states = self.request(SupervisorRequest::DriverStates, states);
+        let addresses = accept!(SupervisorEvent::InterfaceAddresses(addresses) => addresses);
+        let addresses = self.request(SupervisorRequest::InterfaceAddresses, addresses);
         async move {
             let mut states = states.await?;
             let addresses: BTreeMap<String, [u8; 6]> = addresses.await?.into_iter().collect();
@@ -281,10 +278,8 @@ impl SupervisorLink {
     pub(in crate::engine) fn processes(
         &mut self,
     ) -> impl Future<Output = io::Result<Vec<ProcessInfo>>> + use<> {
-        self.request(SupervisorRequest::Processes, |(event, fds)| match event {
-            SupervisorEvent::Processes(list) => Ok(list),
-            other => Err((other, fds)),
-        })
+        let list = accept!(SupervisorEvent::Processes(list) => list);
+        self.request(SupervisorRequest::Processes, list)
     }
 
     /// Requests the CPU time and memory of the processes.
@@ -294,13 +289,8 @@ impl SupervisorLink {
     pub(in crate::engine) fn process_usage(
         &mut self,
     ) -> impl Future<Output = io::Result<Vec<ProcessUsage>>> + use<> {
-        self.request(
-            SupervisorRequest::ProcessUsage,
-            |(event, fds)| match event {
-                SupervisorEvent::ProcessUsage(list) => Ok(list),
-                other => Err((other, fds)),
-            },
-        )
+        let list = accept!(SupervisorEvent::ProcessUsage(list) => list);
+        self.request(SupervisorRequest::ProcessUsage, list)
     }
 
     /// Sends the configuration of vCPU states.
@@ -308,8 +298,7 @@ impl SupervisorLink {
     /// # Errors
     /// The supervisor is gone.
     pub(in crate::engine) fn watch_guests(&mut self, watch: GuestWatch) -> io::Result<()> {
-        self.line
-            .send(SupervisorRequest::WatchGuests(watch), Vec::new())
+        self.send(SupervisorRequest::WatchGuests(watch))
     }
 
     /// Requests the report on vCPU states.
@@ -319,13 +308,8 @@ impl SupervisorLink {
     pub(in crate::engine) fn watched_guests(
         &mut self,
     ) -> impl Future<Output = io::Result<WatchedGuests>> + use<> {
-        self.request(
-            SupervisorRequest::WatchedGuests,
-            |(event, fds)| match event {
-                SupervisorEvent::WatchedGuests(watched) => Ok(watched),
-                other => Err((other, fds)),
-            },
-        )
+        let watched = accept!(SupervisorEvent::WatchedGuests(watched) => watched);
+        self.request(SupervisorRequest::WatchedGuests, watched)
     }
 
     /// Reads what the supervisor has sent.
@@ -391,7 +375,7 @@ impl SupervisorLink {
     /// # Errors
     /// The supervisor is gone.
     pub(in crate::engine) fn report_frozen(&mut self) -> io::Result<()> {
-        self.line.send(SupervisorRequest::Frozen, Vec::new())
+        self.send(SupervisorRequest::Frozen)
     }
 
     /// Returns whether the supervisor has requested a stop, or is gone.

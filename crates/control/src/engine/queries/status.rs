@@ -224,10 +224,8 @@ pub(super) fn state_of(state: Option<&PortState>) -> ApiState {
 
 /// Returns the status of vCPU states for the switch as a whole.
 fn guest_state_status(watched: &WatchedGuests) -> GuestStateStatus {
-    let words = [GuestStates::Bpf, GuestStates::Proc, GuestStates::Off];
-    let by = words.into_iter().find(|word| word.as_str() == watched.by);
     GuestStateStatus {
-        by: by.unwrap_or_default(),
+        by: GuestStates::from_word(&watched.by).unwrap_or_default(),
         reason: watched.reason.clone(),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use memory::{DirtyLog, GuestMemory, Region};
-use wire::virtio::features::Features;
 use proptest::prelude::ProptestConfig;
+use wire::virtio::features::Features;
 
 use crate::queue::{Layout, Queue, QueueFault};
 
