@@ -18,7 +18,7 @@ export CARGO_INCREMENTAL ?= 0
 export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
-.PHONY: help setup build demo test check unit timing instructions e2e test-long bench soak faults chaos hostile deb miri fuzz clean
+.PHONY: help setup build demo test test-programs release-programs check unit timing instructions e2e test-long bench soak faults chaos hostile deb miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,14 +36,20 @@ demo: ## Two virtual machines talk through Lasthop, with everything set up on th
 test instructions: export WITH := --example instructions
 
 # Units and end-to-end tests at once, so that what they share is built once.
-# Lints and release binaries have build folders of their own, so both cores are busy.
+# Lints and test programs have one build folder, release binaries another: the two are built side by side, so that a core
+# does not wait while the other compiles a large crate.
 # The benchmarks are linted and not built; the program that kills processes is built with the tests.
 test: setup ## All that CI runs: set-up, lints, instruction counts, unit and end-to-end tests, a few kills
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check instructions
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-programs release-programs
 	LASTHOP_BIN="$(BUILT)/release" cargo test --workspace --exclude lasthop-bench
 	@if [ "$$(nproc)" -ge 2 ]; then LASTHOP_BIN="$(BUILT)/release" "$(BUILT)/debug/lasthop-stress" faults --quick; \
 	else echo "note: one core, so no process is killed"; fi
+
+test-programs: check
+	cargo test --quiet --no-run --workspace --exclude lasthop-bench
+
+release-programs: instructions
+	$(RELEASE) $(PROGRAMS)
 
 check: ## Format, lints, the code's documentation and the API's document
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi

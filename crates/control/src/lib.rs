@@ -12,6 +12,7 @@
 //! saved        the state that survives a restart of control
 //! plan         changes of the desired state, planned before the engine makes them
 //! command      commands of the API server to the engine
+//! fake_engine  an engine without a switch, for tests
 //! gate         opening and closing the API
 //! engine       owns all state, decides upcalls, makes the switch match the desired state
 //! server       the API server
@@ -25,6 +26,8 @@ pub mod capture;
 pub mod command;
 pub mod engine;
 pub mod events;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod fake_engine;
 mod gate;
 pub mod learning;
 pub mod metrics;

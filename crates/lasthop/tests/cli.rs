@@ -9,6 +9,7 @@ use std::sync::mpsc;
 
 use serde_json::json;
 use support::{Fake, lasthop};
+use testkit::table::rows;
 
 #[test]
 fn status() {
@@ -355,25 +356,18 @@ fn a_static_entry_is_added_moved_and_removed() {
         message.contains("the static entry `52:54:00:00:00:0a` is behind it"),
         "{message}"
     );
-    for (line, error) in [
-        (
-            "fdb add 52:54 --port vm1",
-            "mac: expected a MAC address like 52:54:00:00:00:01, found \"52:54\"",
-        ),
-        (
-            "fdb add ff:ff:ff:ff:ff:ff --port vm1 --segment blue",
-            "mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
-             found the group address \"ff:ff:ff:ff:ff:ff\"",
-        ),
-        (
-            "fdb add 52:54:00:00:00:0a --port vm1 --segment red",
-            "port: expected a port in segment \"red\", found \"vm1\", which is in another",
-        ),
-        (
-            "fdb remove 52:54:00:00:00:0b --segment blue",
-            "there is no static entry `52:54:00:00:00:0b` in segment `blue`",
-        ),
-    ] {
+    for [line, error] in &rows(
+        r#"
+        fdb add 52:54 --port vm1 | mac: expected a MAC address like 52:54:00:00:00:01, found "52:54"
+        fdb add ff:ff:ff:ff:ff:ff --port vm1 --segment blue
+          | mac: expected a unicast MAC address like "52:54:00:00:00:01", found the group address
+          .. "ff:ff:ff:ff:ff:ff"
+        fdb add 52:54:00:00:00:0a --port vm1 --segment red
+          | port: expected a port in segment "red", found "vm1", which is in another
+        fdb remove 52:54:00:00:00:0b --segment blue
+          | there is no static entry `52:54:00:00:00:0b` in segment `blue`
+    "#,
+    ) {
         let (status, message) = fake.fails(line);
         assert_eq!((status, message), (2, format!("lasthop: {error}\n")));
     }
@@ -394,29 +388,18 @@ fn an_invalid_mirror_is_refused_with_its_field() {
     let fake = Fake::start();
     fake.prints("mirror add m1 --to vm1 --ports vm2");
     let before = fake.json("mirror list");
-    for (line, error) in [
-        (
-            "--to vm9 --ports vm2",
-            "to: expected the name of a port, found \"vm9\"",
-        ),
-        (
-            "--to vm1 --ports vm2,vm9",
-            "ports[1]: expected the name of a port, found \"vm9\"",
-        ),
-        (
-            "--to vm1 --ports vm1",
-            "ports[0]: expected another port, found \"vm1\", which gets the copies",
-        ),
-        (
-            "--to vm2 --segments blue",
-            "to: expected a port that no mirror copies by name, \
-             found \"vm2\", which mirror \"m1\" copies",
-        ),
-        (
-            "--to vm1 --segments green",
-            "segments[0]: expected the name of a segment (default, blue, red), found \"green\"",
-        ),
-    ] {
+    for [line, error] in &rows(
+        r#"
+        --to vm9 --ports vm2 | to: expected the name of a port, found "vm9"
+        --to vm1 --ports vm2,vm9 | ports[1]: expected the name of a port, found "vm9"
+        --to vm1 --ports vm1 | ports[0]: expected another port, found "vm1", which gets the copies
+        --to vm2 --segments blue
+          | to: expected a port that no mirror copies by name, found "vm2", which mirror "m1"
+          .. copies
+        --to vm1 --segments green
+          | segments[0]: expected the name of a segment (default, blue, red), found "green"
+    "#,
+    ) {
         for replace in ["", " --replace"] {
             let (status, message) = fake.fails(&format!("mirror add m2 {line}{replace}"));
             assert_eq!((status, message), (2, format!("lasthop: {error}\n")));
@@ -607,22 +590,17 @@ fn a_terminal_is_no_file() {
 fn an_invalid_file_is_refused_with_file_line_and_column() {
     let fake = Fake::start();
     let before = fake.json("port list");
-    for (text, error) in [
-        (
-            "[switch]\nname = 5\n",
-            "{}:2:8: switch.name: expected a name",
-        ),
-        (
-            "[switch]\nname = \"host1\"\nworkers = 3\n",
-            "{}:3:11: switch.workers: expected 1, with which Lasthop was started: \
-             another takes a restart, found 3",
-        ),
-        (
-            "[[port]]\nname = \"a\"\nkind = \"tap\"\nsegment = \"x\"\n",
-            "{}:4:11: port.segment: expected the name of a segment (default), found \"x\"",
-        ),
-        ("[[port]\n", "{}:1:8: expected `]"),
-    ] {
+    for [text, error] in &rows(
+        r#"
+        [switch]\nname = 5\n | {}:2:8: switch.name: expected a name
+        [switch]\nname = "host1"\nworkers = 3\n
+          | {}:3:11: switch.workers: expected 1, with which Lasthop was started: another takes a
+          .. restart, found 3
+        [[port]]\nname = "a"\nkind = "tap"\nsegment = "x"\n
+          | {}:4:11: port.segment: expected the name of a segment (default), found "x"
+        [[port]\n            | {}:1:8: expected `]
+    "#,
+    ) {
         let file = write(&fake, text);
         let (status, message) = fake.fails(&format!("apply {file}"));
         let error = error.replace("{}", &file);
@@ -760,43 +738,28 @@ fn watching_shows_rates_and_ends_quietly_when_unread() {
 #[test]
 fn refusals_of_the_server_are_2() {
     let fake = Fake::start();
-    let table = [
-        ("port show vm9", 2, "there is no port `vm9`"),
-        ("port remove vm9", 2, "there is no port `vm9`"),
-        ("port set vm9 --queues 2", 2, "there is no port `vm9`"),
-        ("fdb list --port vm9", 2, "port: there is no port `vm9`"),
-        (
-            "fdb list --segment green",
-            2,
-            "segment: there is no segment `green`",
-        ),
-        ("segment remove green", 2, "there is no segment `green`"),
-        (
-            "segment set green --vlan 2",
-            2,
-            "there is no segment `green`",
-        ),
-        ("mirror remove m9", 2, "there is no mirror `m9`"),
-        (
-            "port add vm1 --kind vhost-user --socket x",
-            2,
-            "name: expected a name that no other port has, found \"vm1\" a second time",
-        ),
-        (
-            "port add vm3 --kind vhost-user --socket vm1.sock",
-            2,
-            "socket: expected a socket that no other port has, \
-             found \"vm1.sock\", the socket of port \"vm1\"",
-        ),
-        (
-            "port set vm1 --segment green",
-            2,
-            "segment: expected the name of a segment (default, blue, red), found \"green\"",
-        ),
-    ];
-    for (line, status, error) in table {
+    let table = rows(
+        r#"
+        port show vm9              | there is no port `vm9`
+        port remove vm9            | there is no port `vm9`
+        port set vm9 --queues 2    | there is no port `vm9`
+        fdb list --port vm9        | port: there is no port `vm9`
+        fdb list --segment green   | segment: there is no segment `green`
+        segment remove green       | there is no segment `green`
+        segment set green --vlan 2 | there is no segment `green`
+        mirror remove m9           | there is no mirror `m9`
+        port add vm1 --kind vhost-user --socket x
+          | name: expected a name that no other port has, found "vm1" a second time
+        port add vm3 --kind vhost-user --socket vm1.sock
+          | socket: expected a socket that no other port has, found "vm1.sock", the socket of port
+          .. "vm1"
+        port set vm1 --segment green
+          | segment: expected the name of a segment (default, blue, red), found "green"
+    "#,
+    );
+    for [line, error] in &table {
         let error = format!("lasthop: {error}\n");
-        assert_eq!(fake.fails(line), (status, error), "{line}");
+        assert_eq!(fake.fails(line), (2, error), "{line}");
     }
 }
 

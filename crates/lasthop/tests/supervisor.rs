@@ -411,9 +411,7 @@ fn its_output_may_be_closed() {
     let place = Place::new();
     let mut lasthop = place.spawn(place.command(&one_port()));
     lasthop.close_stdout();
-    wait_until("it answers", || {
-        lasthop.cli("port show vm1").status.success()
-    });
+    lasthop.wait_cli("port show vm1");
     lasthop.end(Signal::TERM);
 }
 
@@ -456,8 +454,6 @@ fn a_process_that_cannot_live_is_not_started_without_pause() {
     }
     assert!(deaths < 60, "{deaths}");
     assert!(lasthop.is_running());
-    wait_until("it recovers", || {
-        lasthop.cli("port show vm1").status.success()
-    });
+    lasthop.wait_cli("port show vm1");
     lasthop.end(Signal::TERM);
 }

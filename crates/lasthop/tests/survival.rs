@@ -425,9 +425,7 @@ fn a_connection_that_crashes_the_switch_is_quarantined_and_the_others_continue()
             // While it serves the only guest that sends.
             std::thread::sleep(Duration::from_millis(100));
             lasthop.kill_switch(Signal::ILL);
-            wait_until("there is another one", || {
-                lasthop.cli("port show vm1").status.success()
-            });
+            lasthop.wait_cli("port show vm1");
         }
         stop.store(true, SeqCst);
         let mut a = sender.join().unwrap();

@@ -15,6 +15,7 @@ use serde_json::Value;
 use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 use testkit::process::send;
+use testkit::table::rows;
 use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
@@ -298,31 +299,17 @@ fn an_incompatible_version_is_refused_without_changes() {
     let place = Place::new();
     let mut lasthop = place.start(&config(1));
     let before = (pids(&lasthop), files(&lasthop));
-    let cases = [
-        (
-            "lasthop-control",
-            "check",
-            "lasthop-control failed its self-check",
-        ),
-        (
-            "lasthop-supervisor",
-            "check",
-            "lasthop-supervisor failed its self-check",
-        ),
-        ("lasthop", "check", "lasthop failed its self-check"),
-        (
-            "lasthop-driver",
-            "version",
-            "lasthop-driver is not of the same version as the others",
-        ),
-        (
-            "lasthop-switch",
-            "hang",
-            "lasthop-switch did not finish its self-check in time",
-        ),
-    ];
+    let cases = rows(
+        r"
+        lasthop-control    | check   | lasthop-control failed its self-check
+        lasthop-supervisor | check   | lasthop-supervisor failed its self-check
+        lasthop            | check   | lasthop failed its self-check
+        lasthop-driver     | version | lasthop-driver is not of the same version as the others
+        lasthop-switch     | hang    | lasthop-switch did not finish its self-check in time
+    ",
+    );
     under_traffic(&place, GuestConfig::default(), |more| {
-        for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
+        for (at, [name, fault, expected]) in cases.iter().enumerate() {
             let dir = version(&place, &at.to_string(), &[(name, fault)]);
             let (status, complaint) = fails(&lasthop, &dir);
             assert_eq!(status, Some(2), "{complaint}");
@@ -573,9 +560,7 @@ fn crash_again(lasthop: &Running) -> u32 {
     let before = crash_counts().len();
     wait_until("a crash is counted", || {
         lasthop.kill_switch(Signal::ILL);
-        wait_until("there is another switch", || {
-            lasthop.cli("port show vm1").status.success()
-        });
+        lasthop.wait_cli("port show vm1");
         crash_counts().len() > before
     });
     crash_counts().pop().unwrap()

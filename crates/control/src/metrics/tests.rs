@@ -21,6 +21,7 @@ use port::counters::{PortCounts, Ticks, Traffic};
 use port::{DropReason, PortId, REASONS};
 use serde_json::Value;
 use testkit::metrics::Metrics;
+use testkit::table::rows;
 
 use super::*;
 
@@ -180,94 +181,51 @@ fn both_formats_keep_their_rules_and_say_the_same() {
     let plain = Metrics::read(&page(&facts(), Format::Plain)).unwrap();
     let open = Metrics::read(&page(&facts(), Format::OpenMetrics)).unwrap();
     assert_eq!(plain.samples, open.samples);
-    for (key, value) in [
-        ("lasthop_build_info{version=\"1.0\",name=\"a\"}", 1.0),
-        ("lasthop_process_up{process=\"switch\"}", 0.0),
-        ("lasthop_process_restarts_total{process=\"switch\"}", 2.0),
-        ("lasthop_process_cpu_seconds_total{process=\"switch\"}", 1.5),
-        (
-            "lasthop_process_resident_memory_bytes{process=\"switch\"}",
-            4096.0,
-        ),
-        (
-            "lasthop_process_anonymous_memory_bytes{process=\"switch\"}",
-            1024.0,
-        ),
-        (
-            "lasthop_port_limit_bytes_per_second{port=\"vm1\",limit=\"from-guest\"}",
-            1500.0,
-        ),
-        (
-            "lasthop_port_limit_frames_per_second{port=\"vm1\",limit=\"multicast\"}",
-            200.0,
-        ),
-        ("lasthop_flow_cache_hits_total", 7.0),
-        ("lasthop_fdb_entries", 5.0),
-        ("lasthop_port_received_frames_total{port=\"vm1\"}", 10.0),
-        ("lasthop_port_received_bytes_total{port=\"t0\"}", 600.0),
-        (
-            "lasthop_port_dropped_frames_total{port=\"vm1\",reason=\"oversize\"}",
-            2.0,
-        ),
-        ("lasthop_cpu_cycles_per_second", 10_000.0),
-        (
-            "lasthop_port_cpu_cycles_total{port=\"vm1\",stage=\"copying\"}",
-            10_000.0,
-        ),
-        ("lasthop_port_connections_total{port=\"vm1\"}", 2.0),
-        ("lasthop_port_state{port=\"vm1\",state=\"faulted\"}", 1.0),
-        ("lasthop_port_state{port=\"vm1\",state=\"up\"}", 0.0),
-        ("lasthop_queue_running{port=\"vm1\",queue=\"1\"}", 1.0),
-        ("lasthop_queue_frames_total{port=\"vm1\",queue=\"1\"}", 10.0),
-        (
-            "lasthop_queue_full_seconds_total{port=\"t0\",queue=\"1\"}",
-            2.5,
-        ),
-        (
-            "lasthop_queue_notifications_total{port=\"vm1\",queue=\"1\"}",
-            4.0,
-        ),
-        (
-            "lasthop_queue_dropped_frames_total{port=\"vm1\",queue=\"1\",reason=\"acl-denied\"}",
-            3.0,
-        ),
-        (
-            "lasthop_worker_busy_cycles_total{worker=\"0\",kind=\"worker\"}",
-            5_000.0,
-        ),
-        (
-            "lasthop_worker_cpu_seconds_total{worker=\"1\",kind=\"helper\"}",
-            1.5,
-        ),
-        (
-            "lasthop_acl_rule_packets_total{list=\"in\",rule=\"web\"}",
-            4.0,
-        ),
-        (
-            "lasthop_acl_rule_bytes_total{list=\"in\",rule=\"web\"}",
-            240.0,
-        ),
-        ("lasthop_upcall_seconds_bucket{le=\"0.00001\"}", 1.0),
-        ("lasthop_upcall_seconds_bucket{le=\"0.00005\"}", 1.0),
-        ("lasthop_upcall_seconds_bucket{le=\"0.0001\"}", 3.0),
-        ("lasthop_upcall_seconds_bucket{le=\"1\"}", 3.0),
-        ("lasthop_upcall_seconds_bucket{le=\"+Inf\"}", 4.0),
-        ("lasthop_upcall_seconds_count", 4.0),
-        ("lasthop_driver_restarts_total{port=\"t0\"}", 3.0),
-        ("lasthop_driver_refused_frames_total{port=\"t0\"}", 4.0),
-        ("lasthop_segment_ports{segment=\"blue\"}", 1.0),
-        ("lasthop_mirror_copied_frames_total{mirror=\"m1\"}", 8.0),
-        ("lasthop_mirror_copied_bytes_total{mirror=\"m1\"}", 800.0),
-        (
-            "lasthop_mirror_lost_frames_total{mirror=\"m1\",reason=\"receiver-full\"}",
-            2.0,
-        ),
-        (
-            "lasthop_mirror_lost_frames_total{mirror=\"m1\",reason=\"rate-limited\"}",
-            0.0,
-        ),
-    ] {
-        assert_eq!(plain.samples.get(key), Some(&value), "{key}");
+    for [key, value] in &rows(
+        r#"
+        lasthop_build_info{version="1.0",name="a"}                                   | 1.0
+        lasthop_process_up{process="switch"}                                         | 0.0
+        lasthop_process_restarts_total{process="switch"}                             | 2.0
+        lasthop_process_cpu_seconds_total{process="switch"}                          | 1.5
+        lasthop_process_resident_memory_bytes{process="switch"}                      | 4096.0
+        lasthop_process_anonymous_memory_bytes{process="switch"}                     | 1024.0
+        lasthop_port_limit_bytes_per_second{port="vm1",limit="from-guest"}           | 1500.0
+        lasthop_port_limit_frames_per_second{port="vm1",limit="multicast"}           | 200.0
+        lasthop_flow_cache_hits_total                                                | 7.0
+        lasthop_fdb_entries                                                          | 5.0
+        lasthop_port_received_frames_total{port="vm1"}                               | 10.0
+        lasthop_port_received_bytes_total{port="t0"}                                 | 600.0
+        lasthop_port_dropped_frames_total{port="vm1",reason="oversize"}              | 2.0
+        lasthop_cpu_cycles_per_second                                                | 10000.0
+        lasthop_port_cpu_cycles_total{port="vm1",stage="copying"}                    | 10000.0
+        lasthop_port_connections_total{port="vm1"}                                   | 2.0
+        lasthop_port_state{port="vm1",state="faulted"}                               | 1.0
+        lasthop_port_state{port="vm1",state="up"}                                    | 0.0
+        lasthop_queue_running{port="vm1",queue="1"}                                  | 1.0
+        lasthop_queue_frames_total{port="vm1",queue="1"}                             | 10.0
+        lasthop_queue_full_seconds_total{port="t0",queue="1"}                        | 2.5
+        lasthop_queue_notifications_total{port="vm1",queue="1"}                      | 4.0
+        lasthop_queue_dropped_frames_total{port="vm1",queue="1",reason="acl-denied"} | 3.0
+        lasthop_worker_busy_cycles_total{worker="0",kind="worker"}                   | 5000.0
+        lasthop_worker_cpu_seconds_total{worker="1",kind="helper"}                   | 1.5
+        lasthop_acl_rule_packets_total{list="in",rule="web"}                         | 4.0
+        lasthop_acl_rule_bytes_total{list="in",rule="web"}                           | 240.0
+        lasthop_upcall_seconds_bucket{le="0.00001"}                                  | 1.0
+        lasthop_upcall_seconds_bucket{le="0.00005"}                                  | 1.0
+        lasthop_upcall_seconds_bucket{le="0.0001"}                                   | 3.0
+        lasthop_upcall_seconds_bucket{le="1"}                                        | 3.0
+        lasthop_upcall_seconds_bucket{le="+Inf"}                                     | 4.0
+        lasthop_upcall_seconds_count                                                 | 4.0
+        lasthop_driver_restarts_total{port="t0"}                                     | 3.0
+        lasthop_driver_refused_frames_total{port="t0"}                               | 4.0
+        lasthop_segment_ports{segment="blue"}                                        | 1.0
+        lasthop_mirror_copied_frames_total{mirror="m1"}                              | 8.0
+        lasthop_mirror_copied_bytes_total{mirror="m1"}                               | 800.0
+        lasthop_mirror_lost_frames_total{mirror="m1",reason="receiver-full"}         | 2.0
+        lasthop_mirror_lost_frames_total{mirror="m1",reason="rate-limited"}          | 0.0
+    "#,
+    ) {
+        assert_eq!(plain.samples.get(key), value.parse().ok().as_ref(), "{key}");
     }
 }
 

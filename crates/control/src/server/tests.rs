@@ -6,181 +6,19 @@ mod events;
 mod fdb;
 mod mirrors;
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use api::v1::{
-    CaptureQuery, DesiredState, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument,
-    PortState, PortStats, PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus,
-    StatsDocument, StatusDocument, SwitchStatus, TraceDocument,
-};
-use channel::capture::{Region, Seen, Way};
-use port::Offload;
+use api::v1::{DesiredState, Problem};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::table::rows;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::command::{Answer, Changed, Command, Desired, Request, StartedCapture, engine_channel};
+use crate::command::engine_channel;
 use crate::events::Events;
-use crate::metrics::Facts;
-use crate::plan::{Basis, Plan};
-use crate::rule_counts::Counted;
-use config::desired;
-
-/// Starts a capture of one frame, which has ended.
-fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<StartedCapture> {
-    if port != "vm1" {
-        return Err(Problem::no_such("port", port));
-    }
-    let (region, file) = Region::create(1, query.buffer).unwrap();
-    let seen = Seen {
-        at_ns: 1,
-        len: 60,
-        way: Way::In,
-        dropped: None,
-        offload: Offload::default(),
-    };
-    region.writer(0).unwrap().write(&seen, &[7; 60]);
-    region.end();
-    let reader = Region::map(&file, 1, query.buffer).unwrap().reader();
-    Ok(StartedCapture {
-        number: 5,
-        reader: reader.unwrap(),
-        held: Arc::default(),
-    })
-}
-
-/// An engine without a switch.
-struct FakeEngine {
-    desired: DesiredState,
-    dir: PathBuf,
-}
-
-impl FakeEngine {
-    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        while let Some(command) = commands.recv().await {
-            self.execute(command);
-        }
-    }
-
-    fn execute(&mut self, command: Command) {
-        match command {
-            Command::Status(reply) => drop(reply.send(Ok(self.status()))),
-            Command::Ports(reply) => drop(reply.send(Ok(PortsDocument {
-                ports: self.ports(),
-            }))),
-            Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
-            Command::Desired(reply) => drop(reply.send(Ok(self.desired(None)))),
-            Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
-            Command::Change(planned, reply) => {
-                let basis = self.basis();
-                let desired = self.change(&planned.0, &planned.1);
-                drop(reply.send(desired.map(|desired| Changed {
-                    desired: Some(desired),
-                    basis,
-                    planned,
-                })));
-            }
-            Command::Stats(reply) => drop(reply.send(Ok(StatsDocument {
-                ports: vec![PortStats::default()],
-                ..StatsDocument::default()
-            }))),
-            Command::Fdb(filter, reply) => drop(reply.send(Ok(fdb_of(&filter)))),
-            Command::FlushFdb(filter, reply) => {
-                let flushed = fdb_of(&filter).entries.len() as u64;
-                drop(reply.send(Ok(FdbFlushed { flushed })));
-            }
-            Command::PurgeFlows(port, reply) => {
-                let missing = port.filter(|name| self.desired.port(name).is_none());
-                let done = missing.map_or(Ok(()), |name| Err(Problem::no_such("port", &name)));
-                drop(reply.send(done));
-            }
-            Command::Trace(request, reply) => drop(reply.send(Ok(TraceDocument {
-                port: request.port,
-                ..TraceDocument::default()
-            }))),
-            Command::RuleCounts(reply) => {
-                let access = Arc::clone(&self.desired.access);
-                drop(reply.send(Ok(Counted {
-                    access,
-                    ..Counted::default()
-                })));
-            }
-            Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
-            Command::Capture(port, query, reply) => drop(reply.send(begin_capture(&port, &query))),
-            Command::EndCapture(_, reply) => drop(reply.send(Ok(()))),
-        }
-    }
-
-    fn status(&self) -> StatusDocument {
-        StatusDocument {
-            name: self.desired.switch.name.clone(),
-            processes: vec![ProcessStatus {
-                name: "control".to_owned(),
-                state: ProcessState::Running,
-                pid: Some(1),
-                uptime_seconds: 2,
-                restarts: 0,
-                usage: None,
-            }],
-            switch: SwitchStatus {
-                connected: true,
-                ..SwitchStatus::default()
-            },
-            ports: self.ports(),
-            ..StatusDocument::default()
-        }
-    }
-
-    fn ports(&self) -> Vec<PortStatus> {
-        let ports = self.desired.ports.iter();
-        ports
-            .map(|p| PortStatus::new(p, PortState::Waiting))
-            .collect()
-    }
-
-    fn show(&self, name: &str) -> Result<PortStatus, Problem> {
-        let port = self.desired.port(name);
-        let port = port.ok_or_else(|| Problem::no_such("port", name))?;
-        Ok(PortStatus::new(port, PortState::Waiting))
-    }
-
-    fn desired(&self, port: Option<PortStatus>) -> Desired {
-        Desired {
-            state: self.desired.clone(),
-            version: desired::version(&self.desired),
-            port,
-            changes: None,
-        }
-    }
-
-    fn basis(&self) -> Basis {
-        Basis::new(self.desired.clone(), &self.dir)
-    }
-
-    fn change(&mut self, request: &Request, plan: &Plan) -> Result<Desired, Problem> {
-        self.desired = plan.after().clone();
-        let port = request.change.port().map(|name| self.show(name));
-        Ok(self.desired(port.transpose()?))
-    }
-}
-
-fn fdb_of(filter: &FdbFilter) -> FdbDocument {
-    let entry = |segment: &str, port: &str| FdbEntry {
-        segment: segment.to_owned(),
-        mac: "52:54:00:00:00:01".to_owned(),
-        port: port.to_owned(),
-        age_seconds: 3,
-        is_static: false,
-    };
-    let mut entries = vec![entry("blue", "vm1"), entry("red", "vm2")];
-    entries.retain(|entry| filter.accepts(entry));
-    FdbDocument { entries }
-}
+use crate::fake_engine::FakeEngine;
 
 /// A running server and how to end it.
 struct Site {
@@ -192,13 +30,12 @@ struct Site {
 
 impl Site {
     fn start() -> Self {
-        let (engine, commands) = engine_channel(4, Events::default());
+        Self::start_with(DesiredState::default())
+    }
+
+    fn start_with(desired: DesiredState) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let fake = FakeEngine {
-            desired: DesiredState::default(),
-            dir: dir.path().to_owned(),
-        };
-        tokio::spawn(fake.run(commands));
+        let engine = FakeEngine::start(desired, dir.path());
         Self::with_engine(dir, engine)
     }
 
@@ -370,125 +207,30 @@ async fn a_wrong_document_names_the_field_and_changes_nothing() {
     let tag = tag_of(&head);
     let vm2 = r#"{"name":"vm2","kind":"vhost-user","socket":"vm2.sock""#;
     // Method, path, body, status, field, part of the detail.
-    for (method, path, body, status, field, detail) in [
-        (
-            "PUT",
-            "/v1/state",
-            format!(r#"{{"ports":[{VM1},{vm2},"queues":65}}]}}"#),
-            422,
-            "ports[1].queues",
-            "65",
-        ),
-        (
-            "PUT",
-            "/v1/state",
-            format!(r#"{{"ports":[{VM1},{vm2},"queue":5}}]}}"#),
-            422,
-            "ports[1].queue",
-            "unknown key",
-        ),
-        (
-            "PUT",
-            "/v1/state",
-            format!(r#"{{"ports":[{VM1},{VM1}]}}"#),
-            409,
-            "ports[1].name",
-            "a second time",
-        ),
-        (
-            "PUT",
-            "/v1/state",
-            format!(r#"{{"ports":[{vm2},"trunk":["default","red"]}}]}}"#),
-            422,
-            "ports[0].trunk[1]",
-            "red",
-        ),
-        (
-            "PUT",
-            "/v1/state",
-            r#"{"port":[]}"#.to_owned(),
-            422,
-            "port",
-            "unknown key",
-        ),
-        (
-            "PUT",
-            "/v1/state",
-            r#"{"switch":{"name":"a","workers":3}}"#.to_owned(),
-            409,
-            "switch.workers",
-            "takes a restart",
-        ),
-        (
-            "PUT",
-            "/v1/state",
-            r#"{"switch":{"name":"a","coalescing":{"period_us":0}}}"#.to_owned(),
-            422,
-            "switch.coalescing.period_us",
-            "found 0",
-        ),
-        (
-            "PATCH",
-            "/v1/state",
-            r#"{"segments":[{"name":"a","vlan":0}]}"#.to_owned(),
-            422,
-            "segments[0].vlan",
-            "found 0",
-        ),
-        (
-            "PATCH",
-            "/v1/state",
-            r#"{"ports":5}"#.to_owned(),
-            422,
-            "ports",
-            "expected an array",
-        ),
-        (
-            "PATCH",
-            "/v1/switch",
-            r#"{"workers":3}"#.to_owned(),
-            409,
-            "workers",
-            "takes a restart",
-        ),
-        (
-            "PATCH",
-            "/v1/switch",
-            r#"{"helpers":{"backlog":1025}}"#.to_owned(),
-            422,
-            "helpers.backlog",
-            "1025",
-        ),
-        (
-            "PATCH",
-            "/v1/segments/default",
-            r#"{"vlan":4095}"#.to_owned(),
-            422,
-            "vlan",
-            "4095",
-        ),
-        (
-            "POST",
-            "/v1/segments",
-            r#"{"name":"default"}"#.to_owned(),
-            409,
-            "name",
-            "a second time",
-        ),
-        (
-            "DELETE",
-            "/v1/segments/default",
-            String::new(),
-            409,
-            "name",
-            "always",
-        ),
-    ] {
+    for [method, path, body, status, field, detail] in &rows(
+        r#"
+        PUT | /v1/state | {"ports":[VM1,VM2,"queues":65}]} | 422 | ports[1].queues | 65
+        PUT | /v1/state | {"ports":[VM1,VM2,"queue":5}]} | 422 | ports[1].queue | unknown key
+        PUT | /v1/state | {"ports":[VM1,VM1]} | 409 | ports[1].name | a second time
+        PUT | /v1/state | {"ports":[VM2,"trunk":["default","red"]}]} | 422 | ports[0].trunk[1] | red
+        PUT | /v1/state | {"port":[]} | 422 | port | unknown key
+        PUT | /v1/state | {"switch":{"name":"a","workers":3}} | 409 | switch.workers
+          | takes a restart
+        PUT | /v1/state | {"switch":{"name":"a","coalescing":{"period_us":0}}} | 422
+          | switch.coalescing.period_us | found 0
+        PATCH | /v1/state | {"segments":[{"name":"a","vlan":0}]} | 422 | segments[0].vlan | found 0
+        PATCH | /v1/state | {"ports":5} | 422 | ports | expected an array
+        PATCH | /v1/switch | {"workers":3} | 409 | workers | takes a restart
+        PATCH | /v1/switch | {"helpers":{"backlog":1025}} | 422 | helpers.backlog | 1025
+        PATCH | /v1/segments/default | {"vlan":4095} | 422 | vlan | 4095
+        POST | /v1/segments | {"name":"default"} | 409 | name | a second time
+        DELETE | /v1/segments/default |  | 409 | name | always
+    "#,
+    ) {
+        let body = body.replace("VM1", VM1).replace("VM2", vm2);
         let problem = site.refused(method, path, &body).await;
         let text = format!("{method} {path} {body}: {problem:?}");
-        assert_eq!(problem.status, status, "{text}");
-        assert_eq!(problem.field.as_deref(), Some(field), "{text}");
-        assert!(problem.detail.contains(detail), "{text}");
+        assert_problem(&problem, status, field, detail, &text);
         let (_, head, _) = site.ask("GET", "/v1/state", "").await;
         assert_eq!(tag_of(&head), tag, "{text}");
     }
@@ -555,6 +297,13 @@ async fn segments_and_the_switch_have_paths_of_their_own() {
     assert_eq!((status, &body["openapi"]), (200, &json!("3.1.0")));
 }
 
+/// Asserts what a problem says: its status, its field (`-` for none) and a part of its detail.
+fn assert_problem(problem: &Problem, status: &str, field: &str, detail: &str, text: &str) {
+    assert_eq!(problem.status.to_string(), status, "{text}");
+    assert_eq!(problem.field.as_deref().unwrap_or("-"), field, "{text}");
+    assert!(problem.detail.contains(detail), "{text}");
+}
+
 /// Returns the `ETag` of a response.
 fn tag_of(head: &str) -> String {
     let line = head.lines().find_map(|line| line.strip_prefix("etag: "));
@@ -577,6 +326,8 @@ async fn documents_are_served() {
     );
     let (status, _, _) = site.ask("GET", "/v1/ports/vm9/stats", "").await;
     assert_eq!(status, 404);
+    let red = r#"{"name":"red"}"#;
+    assert_eq!(site.ask("POST", "/v1/segments", red).await.0, 201);
     let (status, _, body) = site.ask("DELETE", "/v1/fdb?segment=red", "").await;
     assert_eq!((status, body), (200, json!({"flushed": 1})));
     let (status, _, _) = site.ask("DELETE", "/v1/flows", "").await;
@@ -584,8 +335,9 @@ async fn documents_are_served() {
     let (status, _, _) = site.ask("DELETE", "/v1/flows?port=vm9", "").await;
     assert_eq!(status, 404);
     let (_, _, body) = site.ask("GET", "/v1/fdb?segment=red", "").await;
-    assert_eq!(body["entries"].as_array().unwrap().len(), 1);
+    assert_eq!(body["entries"].as_array().unwrap().len(), 2);
     assert_eq!(body["entries"][0]["port"], "vm2");
+    assert_eq!(body["entries"][1]["static"], true);
 }
 
 #[tokio::test]
@@ -593,247 +345,63 @@ async fn wrong_requests_get_problems() {
     let site = Site::start();
     site.ask("POST", "/v1/ports", VM1).await;
     // Method, path, body, status, field, part of the detail.
-    let table = [
-        ("GET", "/", "", 404, None, "no such path"),
-        ("GET", "/v1/ports/", "", 404, None, "no such path"),
-        (
-            "GET",
-            "/v1/ports/vm9",
-            "",
-            404,
-            None,
-            "there is no port `vm9`",
-        ),
-        (
-            "PATCH",
-            "/v1/ports/vm9",
-            "{}",
-            404,
-            None,
-            "there is no port `vm9`",
-        ),
-        ("GET", "/v1/ports/%ff", "", 400, None, "UTF-8"),
-        ("PUT", "/v1/ports", "", 405, None, "method"),
-        (
-            "GET",
-            "/v1/fdb?colour=red",
-            "",
-            400,
-            Some("colour"),
-            "unknown key \"colour\"",
-        ),
-        (
-            "GET",
-            "/v1/flows?limit=x",
-            "",
-            400,
-            Some("limit"),
-            "invalid digit",
-        ),
-        (
-            "GET",
-            "/v1/flows?limit=65536",
-            "",
-            400,
-            Some("limit"),
-            "too large",
-        ),
-        (
-            "PUT",
-            "/v1/state?dry_run=maybe",
-            "{}",
-            400,
-            Some("dry_run"),
-            "not `true` or `false`",
-        ),
-        ("GET", "/v1/trace", "", 405, None, "method"),
-        ("POST", "/v1/trace", "{}", 422, Some("port"), "no such key"),
-        (
-            "POST",
-            "/v1/trace",
-            r#"{"port":1}"#,
-            422,
-            Some("port"),
-            "expected a string",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            "{",
-            400,
-            None,
-            "found its end at line 1 column",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            "",
-            400,
-            None,
-            "found its end at line 1 column",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            &format!("{VM1} 1"),
-            400,
-            None,
-            "trailing",
-        ),
-        ("POST", "/v1/ports", "[]", 422, None, "expected an object"),
-        ("PUT", "/v1/state", "[]", 422, None, "expected an object"),
-        ("PATCH", "/v1/state", "[]", 422, None, "expected an object"),
-        (
-            "PATCH",
-            "/v1/state",
-            r#"{"switch":["x"]}"#,
-            422,
-            Some("switch"),
-            "expected an object",
-        ),
-        (
-            "PATCH",
-            "/v1/ports/vm1",
-            "[null]",
-            422,
-            None,
-            "expected an object",
-        ),
-        (
-            "PATCH",
-            "/v1/state",
-            r#"{"switch":{"workers":1.5}}"#,
-            422,
-            Some("switch.workers"),
-            "expected an integer from 1 to 64, or \"auto\"",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            "{}",
-            422,
-            Some("name"),
-            "-, found no such key",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            VM1,
-            409,
-            Some("name"),
-            "\"vm1\" a second time",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            r#"{"name":"a","kind":"veth","socket":"a"}"#,
-            422,
-            Some("kind"),
-            "expected \"vhost-user\", \"uplink\" or \"tap\", found \"veth\"",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            r#"{"name":"a","kind":"vhost-user","socket":"a","queues":65}"#,
-            422,
-            Some("queues"),
-            "expected an integer from 1 to 64, found 65",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            r#"{"name":"a","kind":"vhost-user"}"#,
-            422,
-            Some("socket"),
-            "expected the path of a socket, found no such key",
-        ),
-        (
-            "PATCH",
-            "/v1/ports/vm1",
-            r#"{"socket":""}"#,
-            422,
-            Some("socket"),
-            "expected the path of a socket, found \"\"",
-        ),
-        (
-            "PATCH",
-            "/v1/ports/vm1",
-            r#"{"weight":"7"}"#,
-            422,
-            Some("weight"),
-            "expected an integer from 1 to 1000, found \"7\"",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            r#"{"name":"a","kind":"vhost-user","socket":"vm1.sock"}"#,
-            409,
-            Some("socket"),
-            "the socket of port \"vm1\"",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            r#"{"name":"a","kind":"vhost-user","socket":"api.sock"}"#,
-            409,
-            Some("socket"),
-            "which Lasthop has for itself",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            r#"{"name":"a","kind":"vhost-user","socket":"./supervisor.sock"}"#,
-            409,
-            Some("socket"),
-            "which Lasthop has for itself",
-        ),
-        (
-            "POST",
-            "/v1/ports",
-            r#"{"name":"a","kind":"vhost-user","socket":"/elsewhere/a.sock"}"#,
-            422,
-            Some("socket"),
-            "socket_dirs",
-        ),
-        (
-            "PATCH",
-            "/v1/ports/vm1",
-            r#"{"socket":"../a.sock"}"#,
-            422,
-            Some("socket"),
-            "without \"..\"",
-        ),
-        (
-            "PATCH",
-            "/v1/state",
-            r#"{"metrics":{"listen":"unix:/elsewhere/m.sock"}}"#,
-            422,
-            Some("metrics.listen"),
-            "socket_dirs",
-        ),
-        (
-            "PATCH",
-            "/v1/ports/vm1",
-            r#"{"segment":"a","trunk":["b"]}"#,
-            422,
-            Some("trunk"),
-            "found both",
-        ),
-        (
-            "PATCH",
-            "/v1/ports/vm1",
-            r#"{"name":"vm2"}"#,
-            422,
-            Some("name"),
-            "unknown key \"name\"",
-        ),
-    ];
-    for (method, path, body, status, field, detail) in table {
-        let problem = site.refused(method, path, body).await;
+    let table = rows(
+        r#"
+        GET | / |  | 404 | - | no such path
+        GET | /v1/ports/ |  | 404 | - | no such path
+        GET | /v1/ports/vm9 |  | 404 | - | there is no port `vm9`
+        PATCH | /v1/ports/vm9 | {} | 404 | - | there is no port `vm9`
+        GET | /v1/ports/%ff |  | 400 | - | UTF-8
+        PUT | /v1/ports |  | 405 | - | method
+        GET | /v1/fdb?colour=red |  | 400 | colour | unknown key "colour"
+        GET | /v1/flows?limit=x |  | 400 | limit | invalid digit
+        GET | /v1/flows?limit=65536 |  | 400 | limit | too large
+        PUT | /v1/state?dry_run=maybe | {} | 400 | dry_run | not `true` or `false`
+        GET | /v1/trace |  | 405 | - | method
+        POST | /v1/trace | {} | 422 | port | no such key
+        POST | /v1/trace | {"port":1} | 422 | port | expected a string
+        POST | /v1/ports | { | 400 | - | found its end at line 1 column
+        POST | /v1/ports |  | 400 | - | found its end at line 1 column
+        POST | /v1/ports | VM1 1 | 400 | - | trailing
+        POST | /v1/ports | [] | 422 | - | expected an object
+        PUT | /v1/state | [] | 422 | - | expected an object
+        PATCH | /v1/state | [] | 422 | - | expected an object
+        PATCH | /v1/state | {"switch":["x"]} | 422 | switch | expected an object
+        PATCH | /v1/ports/vm1 | [null] | 422 | - | expected an object
+        PATCH | /v1/state | {"switch":{"workers":1.5}} | 422 | switch.workers
+          | expected an integer from 1 to 64, or "auto"
+        POST | /v1/ports | {} | 422 | name | -, found no such key
+        POST | /v1/ports | VM1 | 409 | name | "vm1" a second time
+        POST | /v1/ports | {"name":"a","kind":"veth","socket":"a"} | 422 | kind
+          | expected "vhost-user", "uplink" or "tap", found "veth"
+        POST | /v1/ports | {"name":"a","kind":"vhost-user","socket":"a","queues":65} | 422 | queues
+          | expected an integer from 1 to 64, found 65
+        POST | /v1/ports | {"name":"a","kind":"vhost-user"} | 422 | socket
+          | expected the path of a socket, found no such key
+        PATCH | /v1/ports/vm1 | {"socket":""} | 422 | socket
+          | expected the path of a socket, found ""
+        PATCH | /v1/ports/vm1 | {"weight":"7"} | 422 | weight
+          | expected an integer from 1 to 1000, found "7"
+        POST | /v1/ports | {"name":"a","kind":"vhost-user","socket":"vm1.sock"} | 409 | socket
+          | the socket of port "vm1"
+        POST | /v1/ports | {"name":"a","kind":"vhost-user","socket":"api.sock"} | 409 | socket
+          | which Lasthop has for itself
+        POST | /v1/ports | {"name":"a","kind":"vhost-user","socket":"./supervisor.sock"} | 409
+          | socket | which Lasthop has for itself
+        POST | /v1/ports | {"name":"a","kind":"vhost-user","socket":"/elsewhere/a.sock"} | 422
+          | socket | socket_dirs
+        PATCH | /v1/ports/vm1 | {"socket":"../a.sock"} | 422 | socket | without ".."
+        PATCH | /v1/state | {"metrics":{"listen":"unix:/elsewhere/m.sock"}} | 422 | metrics.listen
+          | socket_dirs
+        PATCH | /v1/ports/vm1 | {"segment":"a","trunk":["b"]} | 422 | trunk | found both
+        PATCH | /v1/ports/vm1 | {"name":"vm2"} | 422 | name | unknown key "name"
+    "#,
+    );
+    for [method, path, body, status, field, detail] in &table {
+        let body = body.replace("VM1", VM1);
+        let problem = site.refused(method, path, &body).await;
         let text = format!("{method} {path} {body}: {problem:?}");
-        assert_eq!(problem.status, status, "{text}");
-        assert_eq!(problem.field.as_deref(), field, "{text}");
-        assert!(problem.detail.contains(detail), "{text}");
+        assert_problem(&problem, status, field, detail, &text);
     }
     let (_, _, all) = site.ask("GET", "/v1/ports", "").await;
     assert_eq!(all["ports"].as_array().unwrap().len(), 1);

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::{SWITCH, one_port};
 use testkit::lasthop::{Place, Running, listens};
 use testkit::process::send;
-use testkit::procfs::is_gone;
+use testkit::procfs::{self, is_gone};
 use testkit::wait::wait_until;
 
 /// User `nobody`.
@@ -25,10 +25,7 @@ fn is_root() -> bool {
 
 /// Returns the value of a line of `/proc/PID/status` (proc_pid_status(5)).
 fn status_line(pid: u32, name: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-    let (_, value) = lines.find(|(key, _)| *key == name).unwrap();
-    value.trim().to_owned()
+    procfs::status(pid, name).unwrap()
 }
 
 /// Returns the one value of four ids (real, effective, saved, of the file system).
@@ -95,9 +92,7 @@ fn control_and_switch_have_no_rights() {
     // Their successors have the same; the supervisor opens paths for them.
     lasthop.kill_and_wait("control");
     lasthop.kill_and_wait("switch");
-    wait_until("it is as before", || {
-        lasthop.cli("port show vm1").status.success()
-    });
+    lasthop.wait_cli("port show vm1");
     assert_eq!(ids(&lasthop), [control, switch]);
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock --segment blue");
     assert!(listens(&place.run_dir().join("vm2.sock")));
@@ -182,9 +177,7 @@ fn without_root_it_runs_all_the_same() {
     lasthop.wait_ready();
     assert_eq!(ids(&lasthop), [NOBODY; 2]);
     lasthop.kill_and_wait("switch");
-    wait_until("it is as before", || {
-        lasthop.cli("port show vm1").status.success()
-    });
+    lasthop.wait_cli("port show vm1");
     assert_eq!(lasthop.state("vm1"), "waiting");
     lasthop.end(Signal::TERM);
     assert_eq!(place.left(), [""; 0]);

@@ -233,12 +233,12 @@ impl<'a> Arena<'a> {
         None
     }
 
-    /// Such guests, one after the other, as long as the attack goes on.
+    /// Such guests, one after the other, until the attack ends.
     pub(super) fn guests(&self, config: GuestConfig) -> impl Iterator<Item = FakeGuest> {
         self.while_on(move || self.guest(config.clone()))
     }
 
-    /// Connections, one after the other, as long as the attack goes on.
+    /// Connections, one after the other, until the attack ends.
     pub(super) fn fronts(&self) -> impl Iterator<Item = FrontEnd> {
         self.while_on(|| self.front())
     }

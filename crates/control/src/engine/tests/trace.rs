@@ -558,11 +558,7 @@ fn any_key() -> impl Strategy<Value = FlowKey> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 24,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// A trace predicts the decision of the next such frame, whatever was before, and nothing is
     /// learned by it.

@@ -168,11 +168,7 @@ impl Naive {
 }
 
 fn config() -> ProptestConfig {
-    ProptestConfig {
-        cases: 400,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
+    ProptestConfig::with_cases(400)
 }
 
 proptest! {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::v1::PortSpec;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
@@ -36,7 +37,12 @@ impl Watcher {
     /// Reads until the input contains a text; returns all of it.
     async fn until(&mut self, what: &str) -> &str {
         let read = async {
-            while !self.text.contains(what) {
+            let mut searched = 0;
+            while !self.text[searched..].contains(what) {
+                // What is searched for may have begun to arrive.
+                searched = self
+                    .text
+                    .floor_char_boundary(self.text.len().saturating_sub(what.len()));
                 let mut bytes = [0; 4096];
                 let count = self.reader.read(&mut bytes).await.unwrap();
                 assert!(count > 0, "it ended: {}", self.text);
@@ -92,7 +98,14 @@ async fn change_events_name_the_requester() {
 
 #[tokio::test]
 async fn dry_runs_and_refused_changes_are_no_events() {
-    let site = Site::start();
+    let vm1 = PortSpec {
+        segment: Some("default".to_owned()),
+        ..PortSpec::vhost_user("vm1", "vm1.sock")
+    };
+    let site = Site::start_with(DesiredState {
+        ports: vec![vm1],
+        ..DesiredState::default()
+    });
     site.ask(
         "PUT",
         "/v1/state?dry_run=true",

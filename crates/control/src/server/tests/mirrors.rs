@@ -119,101 +119,34 @@ async fn a_wrong_mirror_names_the_field_and_changes_nothing() {
     let tag = site.tag().await;
     // Body, status, field, part of the detail; of a mirror that is added, and put if its name
     // differs.
-    for (body, status, field, detail) in [
-        (
-            M1,
-            409,
-            "name",
-            "expected a name that no other mirror has, found \"m1\" a second time",
-        ),
-        (
-            r#"{"name":"m 2","to":"probe","filter":"arp"}"#,
-            422,
-            "name",
-            "expected a name of 1 to 32",
-        ),
-        (
-            r#"{"name":"m2","to":"vm9","filter":"arp"}"#,
-            422,
-            "to",
-            "expected the name of a port, found \"vm9\"",
-        ),
-        (
-            r#"{"name":"m2","to":"probe"}"#,
-            422,
-            "ports",
-            "expected ports, segments or a filter",
-        ),
-        (
-            r#"{"name":"m2","to":"probe","ports":["vm1","vm9"]}"#,
-            422,
-            "ports[1]",
-            "found \"vm9\"",
-        ),
-        (
-            r#"{"name":"m2","to":"probe","ports":["vm1","vm1"]}"#,
-            422,
-            "ports[1]",
-            "a second time",
-        ),
-        (
-            r#"{"name":"m2","to":"vm2","ports":["vm2"]}"#,
-            422,
-            "ports[0]",
-            "another port, found \"vm2\"",
-        ),
-        (
-            r#"{"name":"m2","to":"vm2","ports":["probe"]}"#,
-            422,
-            "ports[0]",
-            "gets the copies of mirror \"m1\"",
-        ),
-        (
-            r#"{"name":"m2","to":"vm1","ports":["vm2"]}"#,
-            422,
-            "to",
-            "found \"vm1\", which mirror \"m1\" copies",
-        ),
-        (
-            r#"{"name":"m2","to":"probe","segments":["red"]}"#,
-            422,
-            "segments[0]",
-            "found \"red\"",
-        ),
-        (
-            r#"{"name":"m2","to":"probe","filter":"tcp prot 80"}"#,
-            422,
-            "filter",
-            "column 5",
-        ),
-        (
-            r#"{"name":"m2","to":"probe","filter":"arp","direction":"in"}"#,
-            422,
-            "direction",
-            "expected ports",
-        ),
-        (
-            r#"{"name":"m2","to":"probe","direction":"up"}"#,
-            422,
-            "direction",
-            "or \"out\", found \"up\"",
-        ),
-        (
-            r#"{"name":"m2","to":"probe","port":["vm1"]}"#,
-            422,
-            "port",
-            "unknown key",
-        ),
-    ] {
+    for [body, status, field, detail] in &rows(
+        r#"
+        M1 | 409 | name | expected a name that no other mirror has, found "m1" a second time
+        {"name":"m 2","to":"probe","filter":"arp"} | 422 | name | expected a name of 1 to 32
+        {"name":"m2","to":"vm9","filter":"arp"} | 422 | to
+          | expected the name of a port, found "vm9"
+        {"name":"m2","to":"probe"} | 422 | ports | expected ports, segments or a filter
+        {"name":"m2","to":"probe","ports":["vm1","vm9"]} | 422 | ports[1] | found "vm9"
+        {"name":"m2","to":"probe","ports":["vm1","vm1"]} | 422 | ports[1] | a second time
+        {"name":"m2","to":"vm2","ports":["vm2"]} | 422 | ports[0] | another port, found "vm2"
+        {"name":"m2","to":"vm2","ports":["probe"]} | 422 | ports[0] | gets the copies of mirror "m1"
+        {"name":"m2","to":"vm1","ports":["vm2"]} | 422 | to | found "vm1", which mirror "m1" copies
+        {"name":"m2","to":"probe","segments":["red"]} | 422 | segments[0] | found "red"
+        {"name":"m2","to":"probe","filter":"tcp prot 80"} | 422 | filter | column 5
+        {"name":"m2","to":"probe","filter":"arp","direction":"in"} | 422 | direction
+          | expected ports
+        {"name":"m2","to":"probe","direction":"up"} | 422 | direction | or "out", found "up"
+        {"name":"m2","to":"probe","port":["vm1"]} | 422 | port | unknown key
+    "#,
+    ) {
+        let body = &body.replace("M1", M1);
         let name = serde_json::from_str::<Value>(body).unwrap()["name"].take();
         let path = format!("/v1/mirrors/{}", name.as_str().unwrap().replace(' ', "%20"));
         let both = [("POST", "/v1/mirrors"), ("PUT", &path)];
         for (method, path) in &both[..if body == M1 { 1 } else { 2 }] {
             let problem = site.refused(method, path, body).await;
             let text = format!("{method} {path} {body}: {problem:?}");
-            assert_eq!(problem.status, status, "{text}");
-            assert_eq!(problem.field.as_deref(), Some(field), "{text}");
-            assert!(problem.detail.contains(detail), "{text}");
+            assert_problem(&problem, status, field, detail, &text);
             assert_eq!(site.tag().await, tag, "{text}");
         }
     }

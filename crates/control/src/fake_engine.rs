@@ -1,0 +1,344 @@
+//! An engine without a switch, for tests of the API server and of its clients.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::v1::{
+    CaptureQuery, DesiredState, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument,
+    GuestStateStatus, GuestStates, MirrorStats, PortState, PortStats, PortStatus, PortsDocument,
+    Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault, RingFormat, Role, SegmentStatus,
+    StatsDocument, StatusDocument, SwitchStatus, Trace, TraceAction, TraceDocument, TraceOutcome,
+    TraceRequest, Traffic, Work,
+};
+use channel::capture::{Region, Seen, Way};
+use channel::rules::{RuleId, RuleUse};
+use port::Offload;
+
+use crate::command::{
+    Answer, Changed, Command, Desired, EngineHandle, StartedCapture, engine_channel,
+};
+use crate::events::Events;
+use crate::metrics::Facts;
+use crate::plan::{Basis, Plan, Request};
+use crate::rule_counts::Counted;
+
+/// An engine with a desired state, and with documents that a test knows beforehand. If it starts
+/// with ports, they have traffic.
+pub struct FakeEngine {
+    desired: DesiredState,
+    dir: PathBuf,
+    /// The first port of the initial state, if any, whose guest has made a mistake.
+    faulted: Option<String>,
+    samples: u64,
+}
+
+impl FakeEngine {
+    /// Starts it in a task of the current runtime; it ends with the last handle.
+    pub fn start(desired: DesiredState, dir: &Path) -> EngineHandle {
+        let (handle, mut commands) = engine_channel(4, Events::default());
+        let mut engine = Self {
+            faulted: desired.ports.first().map(|port| port.name.clone()),
+            desired,
+            dir: dir.to_owned(),
+            samples: 0,
+        };
+        tokio::spawn(async move {
+            while let Some(command) = commands.recv().await {
+                engine.execute(command);
+            }
+        });
+        handle
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Status(reply) => drop(reply.send(Ok(self.status()))),
+            Command::Ports(reply) => drop(reply.send(Ok(PortsDocument {
+                ports: self.ports(),
+            }))),
+            Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
+            Command::Desired(reply) => drop(reply.send(Ok(self.desired(None)))),
+            Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
+            Command::Change(planned, reply) => {
+                let basis = self.basis();
+                let desired = Some(self.change(&planned.0, &planned.1));
+                drop(reply.send(Ok(Changed {
+                    desired,
+                    basis,
+                    planned,
+                })));
+            }
+            Command::Stats(reply) => drop(reply.send(Ok(self.stats()))),
+            Command::Fdb(filter, reply) => {
+                let entries = self.entries(&filter);
+                drop(reply.send(entries.map(|entries| FdbDocument { entries })));
+            }
+            Command::FlushFdb(filter, reply) => {
+                let learned = |all: Vec<FdbEntry>| all.iter().filter(|e| !e.is_static).count();
+                let flushed = self.entries(&filter).map(|all| learned(all) as u64);
+                drop(reply.send(flushed.map(|flushed| FdbFlushed { flushed })));
+            }
+            Command::PurgeFlows(port, reply) => {
+                let missing = port.filter(|name| self.desired.port(name).is_none());
+                let done = missing.map_or(Ok(()), |name| Err(Problem::no_such("port", &name)));
+                drop(reply.send(done));
+            }
+            Command::Trace(request, reply) => drop(reply.send(traced(request))),
+            Command::RuleCounts(reply) => drop(reply.send(Ok(self.counted()))),
+            Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
+            Command::Capture(port, query, reply) => drop(reply.send(begin_capture(&port, &query))),
+            Command::EndCapture(_, reply) => drop(reply.send(Ok(()))),
+        }
+    }
+
+    fn desired(&self, port: Option<PortStatus>) -> Desired {
+        Desired {
+            state: self.desired.clone(),
+            version: config::desired::version(&self.desired),
+            port,
+            changes: None,
+        }
+    }
+
+    fn basis(&self) -> Basis {
+        Basis::new(self.desired.clone(), &self.dir)
+    }
+
+    fn change(&mut self, request: &Request, plan: &Plan) -> Desired {
+        self.desired = plan.after().clone();
+        let name = request.change.port();
+        let port = name.and_then(|name| self.ports().into_iter().find(|port| port.name == name));
+        self.desired(port)
+    }
+
+    fn has_traffic(&self) -> bool {
+        self.faulted.is_some()
+    }
+
+    /// Three frames for the first rule of each list.
+    fn counted(&self) -> Counted {
+        let mut counted = Counted {
+            access: Arc::clone(&self.desired.access),
+            now: Duration::from_secs(100),
+            ..Counted::default()
+        };
+        for list in &self.desired.access.lists {
+            let uses = list
+                .rules
+                .iter()
+                .take(self.has_traffic().into())
+                .map(|rule| RuleUse {
+                    rule: RuleId::of(&list.name, &rule.name),
+                    packets: 3,
+                    bytes: 3072,
+                    idle_ms: 65_000,
+                });
+            let uses: Vec<_> = uses.collect();
+            Arc::make_mut(&mut counted.counts).add(&uses, counted.now);
+        }
+        counted
+    }
+
+    fn status(&self) -> StatusDocument {
+        let process = |name: &str, pid, restarts| ProcessStatus {
+            name: name.to_owned(),
+            state: ProcessState::Running,
+            pid: Some(pid),
+            uptime_seconds: 3700,
+            restarts,
+            usage: None,
+        };
+        let segments = self.desired.segments.iter().map(|segment| SegmentStatus {
+            name: segment.name.clone(),
+            vlan: segment.vlan,
+            neighbour_suppression: segment.neighbour_suppression,
+            ports: self.members(&segment.name),
+        });
+        StatusDocument {
+            version: "0.1.0".to_owned(),
+            name: self.desired.switch.name.clone(),
+            uptime_seconds: 3700,
+            processes: vec![
+                process("supervisor", 100, 0),
+                process("control", 101, 1),
+                process("switch", 102, 0),
+            ],
+            switch: SwitchStatus {
+                connected: true,
+                epoch: 3,
+                flows: 12,
+                upcalls: 40,
+                workers: 1,
+                poll: self.desired.switch.poll,
+                guest_state: GuestStateStatus {
+                    by: GuestStates::Proc,
+                    reason: Some("no rights".to_owned()),
+                },
+                ..SwitchStatus::default()
+            },
+            segments: segments.collect(),
+            ports: self.ports(),
+        }
+    }
+
+    fn members(&self, segment: &str) -> Vec<String> {
+        let ports = self.desired.ports.iter();
+        let members = ports.filter(|port| port.segments().any(|name| name == segment));
+        members.map(|port| port.name.clone()).collect()
+    }
+
+    /// The ports: one may be faulted, the others wait or connect.
+    fn ports(&self) -> Vec<PortStatus> {
+        let ports = self.desired.ports.iter().map(|port| {
+            let state = match port.role {
+                Role::Server => PortState::Waiting,
+                Role::Client => PortState::Dialing,
+            };
+            let waits = PortStatus::new(port, state);
+            if self.faulted.as_ref() != Some(&port.name) {
+                return waits;
+            }
+            let reason = "descriptor loop".to_owned();
+            PortStatus {
+                state: PortState::Faulted,
+                reason: Some(format!("queue 1: {reason}")),
+                queue_pairs: 2,
+                ring: Some(RingFormat::Split),
+                features: vec!["NET_F_CSUM".to_owned(), "F_VERSION_1".to_owned()],
+                memory_bytes: 512 << 20,
+                vcpu_threads: 4,
+                queue_faults: vec![QueueFault { queue: 1, reason }],
+                ..waits
+            }
+        });
+        ports.collect()
+    }
+
+    /// Statistics, with 1000 frames more each time.
+    fn stats(&mut self) -> StatsDocument {
+        if !self.has_traffic() {
+            return StatsDocument {
+                ports: vec![PortStats::default()],
+                ..StatsDocument::default()
+            };
+        }
+        self.samples += 1;
+        let traffic = |packets| Traffic {
+            packets,
+            bytes: packets * 1024,
+        };
+        let drops = [("runt".to_owned(), 7), ("unused".to_owned(), 0)];
+        let up = PortStats {
+            name: "vm1".to_owned(),
+            state: PortState::Up,
+            from_guest: traffic(1000 * self.samples),
+            drops: drops.clone().into(),
+            work: Work {
+                cpu_us: 500_000 * self.samples,
+                ..Work::default()
+            },
+            ..PortStats::default()
+        };
+        let dialing = PortStats {
+            name: "vm2".to_owned(),
+            state: PortState::Dialing,
+            ..PortStats::default()
+        };
+        let mirrors = self.desired.mirrors.iter().map(|mirror| {
+            let full = mirror.filter.is_none();
+            MirrorStats {
+                name: mirror.name.clone(),
+                copied: traffic(3),
+                lost: full
+                    .then(|| ("receiver-full".to_owned(), 5))
+                    .into_iter()
+                    .collect(),
+            }
+        });
+        StatsDocument {
+            ports: vec![up, dialing],
+            drops: drops.into(),
+            mirrors: mirrors.collect(),
+        }
+    }
+
+    /// The FDB entries that a filter selects.
+    fn entries(&self, filter: &FdbFilter) -> Answer<Vec<FdbEntry>> {
+        filter.check(&self.desired)?;
+        let entry = |segment: &str, mac: &str, port: &str| FdbEntry {
+            segment: segment.to_owned(),
+            mac: mac.to_owned(),
+            port: port.to_owned(),
+            age_seconds: 3,
+            is_static: false,
+        };
+        let own = FdbEntry {
+            age_seconds: 0,
+            is_static: true,
+            ..entry("red", "52:54:00:00:00:03", "vm2")
+        };
+        let mut entries = vec![
+            entry("blue", "52:54:00:00:00:01", "vm1"),
+            entry("red", "52:54:00:00:00:02", "vm2"),
+            own,
+        ];
+        entries.retain(|entry| filter.accepts(entry));
+        Ok(entries)
+    }
+}
+
+/// A trace of a dropped or delivered frame, as the expression says; any other expression is wrong.
+fn traced(request: TraceRequest) -> Answer<TraceDocument> {
+    let action = match request.expression.as_deref() {
+        Some("drop") => TraceAction::Drop,
+        Some("deliver") => TraceAction::Deliver,
+        _ => {
+            let problem = Problem::new(ProblemKind::Invalid, "column 17: nonsense");
+            return Err(problem.with_column("expression", 17));
+        }
+    };
+    let outcome = TraceOutcome {
+        action,
+        text: "made up".to_owned(),
+        reason: None,
+        receivers: Vec::new(),
+    };
+    let trace = Trace {
+        frame: "a frame".to_owned(),
+        filled: Vec::new(),
+        steps: Vec::new(),
+        outcome,
+        limits: Vec::new(),
+        mirrors: Vec::new(),
+        flows: Vec::new(),
+    };
+    Ok(TraceDocument {
+        port: request.port,
+        traces: vec![trace],
+        ..TraceDocument::default()
+    })
+}
+
+/// A capture of one frame, which has ended.
+fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<StartedCapture> {
+    if port != "vm1" {
+        return Err(Problem::no_such("port", port));
+    }
+    let (region, file) = Region::create(1, query.buffer).expect("a ring");
+    let seen = Seen {
+        at_ns: 1,
+        len: 60,
+        way: Way::In,
+        dropped: None,
+        offload: Offload::default(),
+    };
+    region.writer(0).expect("a writer").write(&seen, &[7; 60]);
+    region.end();
+    let mapped = Region::map(&file, 1, query.buffer).expect("the same ring");
+    Ok(StartedCapture {
+        number: 5,
+        reader: mapped.reader().expect("a reader"),
+        held: Arc::default(),
+    })
+}
