@@ -30,6 +30,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+pub use api::v1::{GuestStates, Poll};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -220,33 +221,6 @@ impl SocketDir {
     }
 }
 
-/// Requested source of vCPU states.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum GuestStates {
-    /// A BPF program, else samples of `/proc`.
-    #[default]
-    Auto,
-    /// Only the BPF program.
-    Bpf,
-    /// Only samples.
-    Proc,
-    /// None.
-    Off,
-}
-
-impl GuestStates {
-    /// Returns its name in the configuration.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Bpf => "bpf",
-            Self::Proc => "proc",
-            Self::Off => "off",
-        }
-    }
-}
-
 /// Desired observation of guests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GuestWatch {
@@ -265,16 +239,6 @@ pub struct WatchedGuests {
     pub reason: Option<String>,
     /// Followed threads, by port.
     pub threads: Vec<(PortId, u32)>,
-}
-
-/// Sleep policy of the switch's workers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum Poll {
-    /// Sleep when that costs less than polling.
-    #[default]
-    Adaptive,
-    /// Poll always, while a queue runs.
-    Always,
 }
 
 /// Interrupt coalescing for running guests: rules of the Hyper-Switch (4.3.3).

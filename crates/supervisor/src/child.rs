@@ -48,6 +48,23 @@ struct Alive {
     wants_events: bool,
 }
 
+impl Alive {
+    /// Returns the state of a process that has just been started.
+    fn new(kind: Kind, process: Running, link: Link<SupervisorEvent, SupervisorRequest>) -> Self {
+        let now = Instant::now();
+        Self {
+            process,
+            link,
+            since: now,
+            proved: false,
+            beat: Heartbeat::new(now, kind),
+            hung: false,
+            flood: 0,
+            wants_events: false,
+        }
+    }
+}
+
 /// Process with its restart state.
 pub(super) struct Child {
     kind: Kind,
@@ -352,16 +369,12 @@ impl Child {
             let process = Running::with_pid(passed.pid).map_err(|e| e.to_string())?;
             let now = Instant::now();
             let uptime = Duration::from_millis(passed.uptime_ms);
+            // The version of the process may have other events: it has to request them.
             Ok(Alive {
-                process,
-                link: Link::new(fds.take(passed.link)?),
                 since: now.checked_sub(uptime).unwrap_or(now),
                 proved: passed.proved,
                 beat: Heartbeat::take(passed.beat, now, kind),
-                hung: false,
-                flood: 0,
-                // The version of the process may have other events.
-                wants_events: false,
+                ..Alive::new(kind, process, Link::new(fds.take(passed.link)?))
             })
         };
         let alive = from.alive.map(take).transpose()?;
@@ -401,19 +414,9 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
 
 /// Returns the state of a new process with the supervisor's end of its link.
 fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
-    let process = Running::of(process)?;
     let link = Link::new(ours);
     link.set_nonblocking()?;
-    Ok(Alive {
-        process,
-        link,
-        since: Instant::now(),
-        proved: false,
-        beat: Heartbeat::new(Instant::now(), kind),
-        hung: false,
-        flood: 0,
-        wants_events: false,
-    })
+    Ok(Alive::new(kind, Running::of(process)?, link))
 }
 
 /// Returns whether a send failed because the link was full.

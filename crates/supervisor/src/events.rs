@@ -11,7 +11,7 @@ use channel::supervision::SupervisorEvent;
 
 use super::Supervisor;
 use super::admin::Client;
-use super::child::{Child, Kind};
+use super::child::Kind;
 
 /// Maximum number of queued events.
 const MAX_QUEUED: usize = 256;
@@ -104,12 +104,12 @@ pub(super) fn requester(client: &Client) -> Option<Requester> {
 
 impl Supervisor {
     pub(super) fn emit_ended(&mut self, kind: Kind, death: &Death) {
-        let restarts = self.of_kind(kind).info().restarts;
+        let restarts = self.pair.child(kind).info().restarts;
         self.emit(ended(kind.to_string(), death, restarts));
     }
 
     pub(super) fn emit_restarted(&mut self, kind: Kind) {
-        let now = self.of_kind(kind).info();
+        let now = self.pair.child(kind).info();
         self.emit(EventKind::Process {
             process: now.name,
             state: ProcessChange::Restarted,
@@ -117,13 +117,6 @@ impl Supervisor {
             restarts: now.restarts.into(),
             reason: None,
         });
-    }
-
-    fn of_kind(&self, kind: Kind) -> &Child {
-        match kind {
-            Kind::Control => &self.pair.control,
-            _ => &self.pair.switch,
-        }
     }
 
     /// Logs an event and queues it for control.

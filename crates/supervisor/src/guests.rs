@@ -24,7 +24,6 @@ use sched::{Slot, Table, Vcpu, threads};
 
 use super::Supervisor;
 use super::child::Child;
-use super::hand_over::HandOver;
 use super::saved_sessions::SavedSessions;
 
 /// Delays of searches for threads after a connection came or went: VMMs start vCPU threads late.
@@ -104,7 +103,7 @@ impl Guests {
             StateSource::Samples(..) => GuestStates::Proc,
             StateSource::Off | StateSource::Unknown => GuestStates::Off,
         }
-        .word()
+        .as_str()
     }
 
     /// Returns the state for `lasthop status`.
@@ -303,11 +302,8 @@ impl Supervisor {
     /// Updates the state of guests, and sends the changes to the switches.
     pub(super) fn poll_guests(&mut self) {
         self.guests.poll(&self.saved_sessions);
-        let next = self.hand_over.next.as_ref().map(HandOver::switch);
-        let switches: Vec<&Child> = [Some(&self.pair.switch), next]
-            .into_iter()
-            .flatten()
-            .collect();
+        let next = self.hand_over.next.iter().map(|next| &next.pair.switch);
+        let switches: Vec<&Child> = std::iter::once(&self.pair.switch).chain(next).collect();
         let alive = switches.iter().filter(|switch| switch.is_alive());
         let pids: Vec<u32> = alive.clone().map(|switch| switch.info().pid).collect();
         self.guests.sent.retain(|pid, _| pids.contains(pid));

@@ -29,7 +29,7 @@ use channel::timeouts;
 
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
-use super::{MAX_LAST_MESSAGES, ProcessRef, Supervisor};
+use super::{MAX_LAST_MESSAGES, Pair, ProcessRef, SWITCH, Supervisor};
 
 /// Time in which a killed process must end: 1 second.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -66,8 +66,7 @@ pub(super) struct HandOvers {
 
 /// Hand-over in progress, with the new pair.
 pub(super) struct HandOver {
-    control: Child,
-    switch: Child,
+    pub(super) pair: Pair,
     stage: Stage,
     deadline: Instant,
     /// Time on the monotonic clock when the old switch left its first queue.
@@ -88,40 +87,9 @@ pub(super) enum HandOverResult {
 }
 
 impl HandOver {
-    /// Returns control or the switch of the new pair.
-    pub(super) fn child(&mut self, kind: Kind) -> &mut Child {
-        match kind {
-            Kind::Control => &mut self.control,
-            _ => &mut self.switch,
-        }
-    }
-
-    /// Returns both processes of the new pair.
-    pub(super) fn children(&self) -> [(ProcessRef, &Child); 2] {
-        [&self.control, &self.switch].map(|child| {
-            let kind = child.kind();
-            (ProcessRef { kind, next: true }, child)
-        })
-    }
-
-    /// Returns the switch of the new pair.
-    pub(super) fn switch(&self) -> &Child {
-        &self.switch
-    }
-
-    /// Returns whether the new switch is to receive the saved sessions.
-    pub(super) fn receives_sessions(&self) -> bool {
-        self.stage == Stage::Restoring
-    }
-
     /// Returns the deadline of the stage.
     pub(super) fn due(&self) -> Instant {
         self.deadline
-    }
-
-    /// Returns whether the new switch owns the sessions.
-    pub(super) fn is_serving(&self) -> bool {
-        self.stage == Stage::TakingOver
     }
 
     fn enter(&mut self, stage: Stage, timeout: Duration) {
@@ -131,17 +99,19 @@ impl HandOver {
 
     /// Ends both. Control is first: it would log the loss of its switch.
     fn end(&mut self) {
-        end(&mut self.control);
-        end(&mut self.switch);
+        end(&mut self.pair.control);
+        end(&mut self.pair.switch);
     }
 }
 
 /// Returns the reason if one of the old or new processes has ended.
-fn lost(which: &str, pair: [&mut Child; 2]) -> Option<String> {
-    pair.into_iter().find_map(|child| {
-        let status = child.has_died()?;
-        Some(format!("the {which} {} ended ({status})", child.kind()))
-    })
+fn lost(which: &str, pair: &mut Pair) -> Option<String> {
+    [&mut pair.control, &mut pair.switch]
+        .into_iter()
+        .find_map(|child| {
+            let status = child.has_died()?;
+            Some(format!("the {which} {} ended ({status})", child.kind()))
+        })
 }
 
 impl Supervisor {
@@ -153,15 +123,14 @@ impl Supervisor {
         let mut switch = Child::start(Kind::Switch, binaries)?;
         let control = Child::start(Kind::Control, binaries).inspect_err(|_| end(&mut switch))?;
         let next = HandOver {
-            control,
-            switch,
+            pair: Pair { control, switch },
             stage: Stage::Freezing,
             deadline: Instant::now() + timeouts::PREPARE,
             quiesced_at_ns: 0,
         };
         // If a process cannot receive it, it has ended; the next poll reports that with its exit
         // status.
-        log_send_error(self.start_next_switch(&next.switch));
+        log_send_error(self.start_next_switch(&next.pair.switch));
         log_send_error(self.pair.control.send(&SupervisorEvent::Freeze, &[]));
         self.hand_over.next = Some(next);
         Ok(())
@@ -182,7 +151,7 @@ impl Supervisor {
         let Some(next) = &mut self.hand_over.next else {
             return Ok(());
         };
-        if let Some(reason) = lost("new", [&mut next.control, &mut next.switch]) {
+        if let Some(reason) = lost("new", &mut next.pair) {
             return self.abort_hand_over(reason);
         }
         if Instant::now() >= next.deadline {
@@ -205,7 +174,7 @@ impl Supervisor {
                 let result = self.start_restore();
                 self.abort_on_error(result)
             }
-            _ => match lost("old", [&mut self.pair.control, &mut self.pair.switch]) {
+            _ => match lost("old", &mut self.pair) {
                 Some(reason) => self.abort_hand_over(reason),
                 None => Ok(()),
             },
@@ -263,7 +232,7 @@ impl Supervisor {
             next.stage = Stage::Preparing;
         }
         match &self.hand_over.next {
-            Some(next) => self.set_up(&next.control, &next.switch, true),
+            Some(next) => self.set_up(&next.pair, true),
             None => Ok(()),
         }
     }
@@ -282,7 +251,7 @@ impl Supervisor {
         let Some(next) = &mut self.hand_over.next else {
             return Ok(());
         };
-        let switch = &next.switch;
+        let switch = &next.pair.switch;
         self.saved_sessions
             .send_queued(|event, fds| switch.try_send(event, fds))?;
         if self.saved_sessions.has_queued() {
@@ -290,17 +259,17 @@ impl Supervisor {
         }
         // The old switch cannot resume after this message.
         next.enter(Stage::TakingOver, timeouts::TAKE_OVER);
-        next.switch.send(&SupervisorEvent::TakeOver, &[])
+        next.pair.switch.send(&SupervisorEvent::TakeOver, &[])
     }
 
     /// Returns whether a switch owns the sessions.
     pub(super) fn is_serving(&self, process: ProcessRef) -> bool {
-        let next_serves = self
-            .hand_over
-            .next
-            .as_ref()
-            .is_some_and(HandOver::is_serving);
-        process.next == next_serves
+        process.next == self.next_is(Stage::TakingOver)
+    }
+
+    fn next_is(&self, stage: Stage) -> bool {
+        let next = self.hand_over.next.as_ref();
+        next.is_some_and(|next| next.stage == stage)
     }
 
     /// Returns whether control and switch run, and the switch has all saved sessions.
@@ -310,10 +279,7 @@ impl Supervisor {
 
     /// Returns whether the new switch, and not the serving one, is to receive the saved sessions.
     pub(super) fn next_receives_sessions(&self) -> bool {
-        self.hand_over
-            .next
-            .as_ref()
-            .is_some_and(HandOver::receives_sessions)
+        self.next_is(Stage::Restoring)
     }
 
     /// Makes the new pair the serving one.
@@ -321,10 +287,9 @@ impl Supervisor {
         let Some(mut next) = self.hand_over.next.take() else {
             return;
         };
-        next.switch.take_place_of(&self.pair.switch);
-        next.control.take_place_of(&self.pair.control);
-        std::mem::swap(&mut self.pair.switch, &mut next.switch);
-        std::mem::swap(&mut self.pair.control, &mut next.control);
+        next.pair.switch.take_place_of(&self.pair.switch);
+        next.pair.control.take_place_of(&self.pair.control);
+        std::mem::swap(&mut self.pair, &mut next.pair);
         self.setup.settings.successor = true;
         let thawed = self.pair.control.send(&SupervisorEvent::Thaw, &[]);
         self.pair.control.kill_on_error(thawed);
@@ -334,15 +299,10 @@ impl Supervisor {
 
     /// Aborts the hand-over: the old version resumes.
     fn abort_hand_over(&mut self, reason: String) -> io::Result<()> {
-        let serving = self
-            .hand_over
-            .next
-            .as_ref()
-            .is_some_and(HandOver::is_serving);
-        if serving {
+        if self.next_is(Stage::TakingOver) {
             self.end_both_pairs()?;
         } else if let Some(mut next) = self.hand_over.next.take() {
-            if next.receives_sessions() {
+            if next.stage == Stage::Restoring {
                 self.saved_sessions.clear_queue();
             }
             // Dead processes are restarted as usual.
@@ -366,15 +326,15 @@ impl Supervisor {
         let Some(next) = &mut self.hand_over.next else {
             return Ok(());
         };
-        next.control.kill();
-        next.switch.kill();
-        next.switch.dies_by(Instant::now() + KILL_TIMEOUT);
+        next.pair.control.kill();
+        next.pair.switch.kill();
+        next.pair.switch.dies_by(Instant::now() + KILL_TIMEOUT);
         // The successor depends on the last messages.
-        let process = ProcessRef {
-            kind: Kind::Switch,
+        let switch = ProcessRef {
             next: true,
+            ..SWITCH
         };
-        self.receive(process, MAX_LAST_MESSAGES)?;
+        self.receive(switch, MAX_LAST_MESSAGES)?;
         self.hand_over.next = None;
         self.setup.settings.successor = true;
         // The old switch is quiesced; its successor is started when its death is seen.

@@ -49,7 +49,9 @@ use std::process::ExitCode;
 use channel::start::Start;
 use process::self_check::{self, SelfCheck};
 
-use supervisor::{Home, MAX_LAST_MESSAGES, Pair, ProcessRef, Reply, Setup, Supervisor, opened};
+use supervisor::{
+    Home, MAX_LAST_MESSAGES, Pair, ProcessRef, Reply, SWITCH, Setup, Supervisor, opened,
+};
 
 /// Reason why Lasthop did not start, with its exit status.
 struct StartError {

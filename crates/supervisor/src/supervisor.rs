@@ -18,7 +18,7 @@ use super::child::{Child, Kind};
 use super::drivers::Drivers;
 use super::events::{Death, PendingEvents};
 use super::guests::Guests;
-use super::hand_over::{HandOver, HandOvers};
+use super::hand_over::HandOvers;
 use super::heartbeat::HeartbeatStatus;
 use super::lock::Lock;
 use super::reload::Reload;
@@ -70,6 +70,24 @@ pub(super) fn opened(socket: Result<OwnedFd, impl ToString>) -> (Option<OwnedFd>
 pub(super) struct Pair {
     pub(super) control: Child,
     pub(super) switch: Child,
+}
+
+impl Pair {
+    /// Returns control or the switch.
+    pub(super) fn child(&mut self, kind: Kind) -> &mut Child {
+        match kind {
+            Kind::Control => &mut self.control,
+            _ => &mut self.switch,
+        }
+    }
+
+    /// Returns both processes.
+    fn processes(&self, next: bool) -> [(ProcessRef, &Child); 2] {
+        [&self.control, &self.switch].map(|child| {
+            let kind = child.kind();
+            (ProcessRef { kind, next }, child)
+        })
+    }
 }
 
 /// Resources of each pair, which outlive it.
@@ -180,13 +198,11 @@ impl Supervisor {
 
     /// Returns control or the switch; `None` without a next pair.
     pub(super) fn child(&mut self, process: ProcessRef) -> Option<&mut Child> {
-        match process {
-            ProcessRef { kind, next: true } => {
-                self.hand_over.next.as_mut().map(|next| next.child(kind))
-            }
-            CONTROL => Some(&mut self.pair.control),
-            _ => Some(&mut self.pair.switch),
-        }
+        let pair = match process.next {
+            true => &mut self.hand_over.next.as_mut()?.pair,
+            false => &mut self.pair,
+        };
+        Some(pair.child(process.kind))
     }
 
     pub(super) fn answer(
@@ -450,16 +466,17 @@ impl Supervisor {
     /// # Errors
     /// One of them cannot receive.
     pub(super) fn set_up_control(&mut self) -> io::Result<()> {
-        self.set_up(&self.pair.control, &self.pair.switch, false)
+        self.set_up(&self.pair, false)
     }
 
     /// Sets up a new control process, and links it with the switch.
     ///
     /// # Errors
     /// One of them cannot receive.
-    pub(super) fn set_up(&self, control: &Child, switch: &Child, frozen: bool) -> io::Result<()> {
+    pub(super) fn set_up(&self, pair: &Pair, frozen: bool) -> io::Result<()> {
         let (switch_end, control_end) = link::pair()?;
-        switch.send(&SupervisorEvent::ControlLink, &[switch_end.as_fd()])?;
+        pair.switch
+            .send(&SupervisorEvent::ControlLink, &[switch_end.as_fd()])?;
         let start = SupervisorEvent::StartControl {
             runtime_dir: self.home.dir.display().to_string(),
             frozen,
@@ -470,16 +487,16 @@ impl Supervisor {
             self.setup.state.as_fd(),
             self.setup.counters.as_fd(),
         ];
-        control.send(&start, &fds)
+        pair.control.send(&start, &fds)
     }
 
     /// Waits for signals, messages and timers. Returns whether a signal is pending, and the
     /// processes with messages or an end.
     pub(super) fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<ProcessRef>)> {
         let mut sources: Vec<(Option<ProcessRef>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
-        let serving = [(CONTROL, &self.pair.control), (SWITCH, &self.pair.switch)];
-        let next = self.hand_over.next.iter().flat_map(HandOver::children);
-        for (process, child) in serving.into_iter().chain(next) {
+        let next = self.hand_over.next.iter();
+        let next = next.flat_map(|next| next.pair.processes(true));
+        for (process, child) in self.pair.processes(false).into_iter().chain(next) {
             sources.extend(child.link().map(|fd| (Some(process), fd)));
             sources.extend(child.pidfd().map(|fd| (Some(process), fd)));
         }
@@ -491,7 +508,7 @@ impl Supervisor {
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
             .collect();
         let receiver = match &self.hand_over.next {
-            Some(next) if next.receives_sessions() => next.switch(),
+            Some(next) if self.next_receives_sessions() => &next.pair.switch,
             _ => &self.pair.switch,
         };
         if let (true, Some(link)) = (self.saved_sessions.has_queued(), receiver.link()) {

@@ -1,7 +1,7 @@
 //! Settings of the switch from its table in the configuration.
 
 use api::v1::{Enabled, SwitchSpec, Workers};
-use channel::supervision::{Coalescing, HelpersConfig, Poll, SwitchSettings};
+use channel::supervision::{Coalescing, HelpersConfig, SwitchSettings};
 
 /// Value of `enabled = "auto"`; docs/dev/scheduling.md has the reasons.
 const AUTO: bool = false;
@@ -21,10 +21,7 @@ pub fn switch_settings(spec: &SwitchSpec) -> SwitchSettings {
             hysteresis_us: spec.helpers.hysteresis_us,
             cores: spec.helpers.cores.clone(),
         },
-        poll: match spec.poll {
-            api::v1::Poll::Adaptive => Poll::Adaptive,
-            api::v1::Poll::Always => Poll::Always,
-        },
+        poll: spec.poll,
         coalescing: spec.coalescing.enabled.then_some(Coalescing {
             period_us: spec.coalescing.period_us.into(),
             threshold: spec.coalescing.frames.into(),

@@ -15,7 +15,7 @@ use super::{access, captures, events, fdb, handlers, mirrors};
 /// The committed document.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
 
-/// What is said of the whole; the paths and their schemas come from the handlers.
+/// The head of the document; the paths and their schemas come from the handlers.
 #[derive(OpenApi)]
 #[openapi(
     info(

@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use api::v1::{
-    AccessListSpec, DesiredState, FdbFilter, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats,
-    PortStatus, PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry, StatsDocument,
-    WarningsDocument, parse_mac,
+    AccessListSpec, DesiredState, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats, PortStatus,
+    PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry, StatsDocument, WarningsDocument,
+    parse_mac,
 };
 use hyper::Method;
 use hyper::body::Bytes;
@@ -91,14 +91,6 @@ fn port_path(name: &str) -> String {
     format!("/v1/ports/{name}")
 }
 
-fn segment_path(name: &str) -> String {
-    format!("/v1/segments/{name}")
-}
-
-fn mirror_path(name: &str) -> String {
-    format!("/v1/mirrors/{name}")
-}
-
 async fn port(client: &Client, command: Port) -> ExitStatus {
     match command {
         Port::List(output) => {
@@ -151,14 +143,15 @@ async fn segment(client: &Client, command: Segment) -> ExitStatus {
             })
         }
         Segment::Set(set) => {
-            let path = segment_path(&set.name);
+            let path = format!("/v1/segments/{}", set.name);
             let response = client.send(Method::PATCH, &path, &set.patch()).await?;
             print::<SegmentStatus>(set.output, &response, |s| {
                 format!("segment {} changed\n", s.name)
             })
         }
         Segment::Remove { name, output } => {
-            remove(client, &segment_path(&name), output, "segment", &name).await
+            let path = format!("/v1/segments/{name}");
+            remove(client, &path, output, "segment", &name).await
         }
     }
 }
@@ -172,7 +165,7 @@ async fn mirror(client: &Client, command: Mirror) -> ExitStatus {
         Mirror::Add(add) => {
             let spec = add.spec();
             let (method, path, done) = if add.replace {
-                (Method::PUT, mirror_path(&add.name), "set")
+                (Method::PUT, format!("/v1/mirrors/{}", add.name), "set")
             } else {
                 (Method::POST, "/v1/mirrors".to_owned(), "added")
             };
@@ -182,7 +175,8 @@ async fn mirror(client: &Client, command: Mirror) -> ExitStatus {
             })
         }
         Mirror::Remove { name, output } => {
-            remove(client, &mirror_path(&name), output, "mirror", &name).await
+            let path = format!("/v1/mirrors/{name}");
+            remove(client, &path, output, "mirror", &name).await
         }
     }
 }
@@ -204,13 +198,9 @@ async fn acl(client: &Client, command: Acl) -> ExitStatus {
 
 async fn fdb(client: &Client, command: Fdb) -> ExitStatus {
     match command {
-        Fdb::List {
-            segment,
-            port,
-            output,
-        } => {
-            let path = with_query("/v1/fdb", &FdbFilter { segment, port })?;
-            get_and_print(client, &path, output, show::fdb).await
+        Fdb::List(of) => {
+            let path = with_query("/v1/fdb", &of.filter())?;
+            get_and_print(client, &path, of.output, show::fdb).await
         }
         Fdb::Add {
             mac,
@@ -233,14 +223,10 @@ async fn fdb(client: &Client, command: Fdb) -> ExitStatus {
             let path = static_path(&segment, &mac)?;
             remove(client, &path, output, "static entry", &mac).await
         }
-        Fdb::Flush {
-            segment,
-            port,
-            output,
-        } => {
-            let path = with_query("/v1/fdb", &FdbFilter { segment, port })?;
+        Fdb::Flush(of) => {
+            let path = with_query("/v1/fdb", &of.filter())?;
             let response = client.delete(&path).await?;
-            print::<FdbFlushed>(output, &response, |done| match done.flushed {
+            print::<FdbFlushed>(of.output, &response, |done| match done.flushed {
                 1 => "1 entry flushed\n".to_owned(),
                 some => format!("{some} entries flushed\n"),
             })

@@ -74,10 +74,10 @@ impl Driver {
     /// The reason why the interface cannot be used.
     pub(super) fn open(spec: DriverSpec) -> Result<Self, String> {
         match open(&spec.device) {
-            Ok(device) => Ok(Self::new(spec, Ok(device))),
+            Ok(device) => Ok(Self::new(spec, Some(device), None)),
             Err(error) if error.is_missing() && !spec.device.own => {
                 tracing::warn!("{error}: port waits for the interface");
-                Ok(Self::new(spec, Err(error.to_string())))
+                Ok(Self::new(spec, None, Some(error.to_string())))
             }
             Err(error) => Err(error.to_string()),
         }
@@ -85,15 +85,17 @@ impl Driver {
 
     /// Opens the interface again. The port waits for an interface that cannot be used.
     pub(super) fn reopen(spec: DriverSpec) -> Self {
-        let device = open(&spec.device).map_err(|e| e.to_string());
-        Self::new(spec, device)
+        match open(&spec.device) {
+            Ok(device) => Self::new(spec, Some(device), None),
+            Err(error) => Self::new(spec, None, Some(error.to_string())),
+        }
     }
 
-    fn new(spec: DriverSpec, device: Result<Device, String>) -> Self {
+    fn new(spec: DriverSpec, device: Option<Device>, reason: Option<String>) -> Self {
         Self {
             spec,
-            reason: device.as_ref().err().cloned(),
-            device: device.ok(),
+            reason,
+            device,
             suspect: false,
             child: None,
             killed: false,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use api::v1::{AdminState, DesiredState, GuestStates, MirrorDirection, MirrorSpec, Problem};
+use api::v1::{AdminState, DesiredState, MirrorDirection, MirrorSpec, Problem};
 use channel::capture::Way;
 use channel::mirrors::Mirror;
-use channel::supervision::{self, GuestWatch};
+use channel::supervision::GuestWatch;
 use config::desired;
 use policy::acl::Names;
 use policy::port_security::{PortSecurity, PortSecurityTable};
@@ -80,12 +80,7 @@ impl Target {
             Some((*id, spec.vcpu_threads.clone()?))
         });
         GuestWatch {
-            by: match self.desired.switch.guest_state {
-                GuestStates::Auto => supervision::GuestStates::Auto,
-                GuestStates::Bpf => supervision::GuestStates::Bpf,
-                GuestStates::Proc => supervision::GuestStates::Proc,
-                GuestStates::Off => supervision::GuestStates::Off,
-            },
+            by: self.desired.switch.guest_state,
             threads: threads.collect(),
         }
     }

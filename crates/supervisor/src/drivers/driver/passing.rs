@@ -37,22 +37,19 @@ impl Driver {
         fds: &mut IncomingFds,
     ) -> Result<Self, String> {
         let parts = from.device.map(|parts| parts.try_map(|fd| fds.take(fd)));
+        let device = parts.transpose()?.map(Device::of);
         let child = from
             .child
             .map(|child| Child::take(Kind::Driver, child, fds));
         let port = from.spec.port;
         Ok(Self {
-            events: Vec::new(),
-            spec: from.spec,
-            device: parts.transpose()?.map(Device::of),
             suspect: from.suspect,
             child: child.transpose()?,
             killed: from.killed,
-            renewal: None,
             dial: from.dial.map(|path| Dial { port, path }),
             refused_before: from.refused_before,
             refused: from.refused,
-            reason: from.reason,
+            ..Self::new(from.spec, device, from.reason)
         })
     }
 }
