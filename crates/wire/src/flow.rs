@@ -106,7 +106,7 @@ macro_rules! fields {
                 $get
             }
 
-            #[doc = concat!("Returns the key with another [`", stringify!($name), "`](Self).")]
+            #[doc = concat!("Returns the key with another `", stringify!($name), "`.")]
             #[must_use]
             #[inline]
             pub const fn $with(mut self, $value: $type) -> Self {
