@@ -137,7 +137,7 @@ fn check_key(p: &Parsed) {
         (key.l4_src(), key.l4_dst(), key.l4_flags()),
         (p.src_port, p.dst_port, p.l4_flags)
     );
-    let copy = FlowKey::from_bytes(&key.to_bytes());
+    let copy = FlowKey::from_words(*key.words());
     assert_eq!(copy, key);
     assert_eq!(copy.hash(9), key.hash(9));
     assert_eq!(key.masked(&FlowMask::EXACT), key);

@@ -116,19 +116,11 @@ pub enum Stale {
 /// Builds a key from its words.
 #[must_use]
 pub fn key_from_words(words: &[u64; 8]) -> FlowKey {
-    FlowKey::from_bytes(&words_to_bytes(words))
+    FlowKey::from_words(*words)
 }
 
 /// Builds a mask from its words.
 #[must_use]
 pub fn mask_from_words(words: &[u64; 8]) -> FlowMask {
-    FlowMask::from_bytes(&words_to_bytes(words))
-}
-
-fn words_to_bytes(words: &[u64; 8]) -> [u8; 64] {
-    let mut bytes = [0; 64];
-    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
-        chunk.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
+    FlowMask::from_words(*words)
 }

@@ -12,8 +12,10 @@
 //! the old document or the new one, whenever the writer was killed. Parts are written first, to a
 //! range that the old document does not use.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +28,7 @@ pub const PARTS_MAX: u64 = 64 << 20;
 /// The file; the supervisor creates it and passes it to every control process.
 #[derive(Debug)]
 pub struct StateFile {
-    fd: OwnedFd,
+    file: File,
 }
 
 /// Range of bytes within the parts.
@@ -84,35 +86,24 @@ impl StateFile {
     /// # Errors
     /// The error of the system call.
     pub fn create() -> io::Result<Self> {
-        let fd = sys::file::fixed("lasthop-state", PARTS + 2 * PARTS_MAX)?;
-        Ok(Self { fd })
+        let file = sys::file::fixed("lasthop-state", PARTS + 2 * PARTS_MAX)?;
+        Ok(Self::from_fd(file))
     }
 
     /// Takes over a file of the supervisor.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { file: fd.into() }
     }
 
     /// Returns the valid slot; 0: none.
     fn valid_slot(&self) -> io::Result<u64> {
         let mut number = [0; 8];
-        self.read_at(0, &mut number)?;
+        self.file.read_exact_at(&mut number, 0)?;
         match u64::from_le_bytes(number) {
             slot @ 0..=2 => Ok(slot),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
-    }
-
-    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            match rustix::io::pread(&self.fd, &mut bytes[done..], at + done as u64)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => done += n,
-            }
-        }
-        Ok(())
     }
 
     /// Returns the document written last, or `None` before the first.
@@ -126,13 +117,13 @@ impl StateFile {
         }
         let start = slot_start(slot);
         let mut len = [0; 8];
-        self.read_at(start, &mut len)?;
+        self.file.read_exact_at(&mut len, start)?;
         let len = u64::from_le_bytes(len);
         if len > SLOT - 8 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut bytes = vec![0; len as usize];
-        self.read_at(start + 8, &mut bytes)?;
+        self.file.read_exact_at(&mut bytes, start + 8)?;
         Ok(Some(bytes))
     }
 
@@ -146,9 +137,10 @@ impl StateFile {
         }
         let slot = if self.valid_slot()? == 1 { 2 } else { 1 };
         let start = slot_start(slot);
-        self.write_at(start, &(bytes.len() as u64).to_le_bytes())?;
-        self.write_at(start + 8, bytes)?;
-        self.write_at(0, &slot.to_le_bytes())
+        self.file
+            .write_all_at(&(bytes.len() as u64).to_le_bytes(), start)?;
+        self.file.write_all_at(bytes, start + 8)?;
+        self.file.write_all_at(&slot.to_le_bytes(), 0)
     }
 
     /// Reads a part.
@@ -162,7 +154,7 @@ impl StateFile {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut bytes = vec![0; len as usize];
-        self.read_at(PARTS + at, &mut bytes)?;
+        self.file.read_exact_at(&mut bytes, PARTS + at)?;
         Ok(bytes)
     }
 
@@ -175,17 +167,9 @@ impl StateFile {
         if place.half > 1 || place.used + len > PARTS_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.write_at(PARTS + at, bytes)?;
+        self.file.write_all_at(bytes, PARTS + at)?;
         place.used += len;
         Ok(Part(at, len))
-    }
-
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            done += rustix::io::pwrite(&self.fd, &bytes[done..], at + done as u64)?;
-        }
-        Ok(())
     }
 }
 
@@ -195,6 +179,6 @@ fn slot_start(slot: u64) -> u64 {
 
 impl AsFd for StateFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.file.as_fd()
     }
 }

@@ -32,7 +32,7 @@ use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::forward::limits::PortLimits;
-use crate::forward::revalidator::{Finished, FlowSweep, Known};
+use crate::forward::revalidator::{FlowSweep, Known};
 use crate::ports::coalescing::Rules;
 use crate::ports::crash_record;
 use crate::ports::guest::GuestPort;
@@ -76,8 +76,8 @@ struct Process {
     sessions: Sessions,
     /// Interrupt coalescing of guests.
     rules: Rules,
-    /// The supervisor's liveness probe that is under way.
-    liveness: Liveness,
+    /// Workers that have not acknowledged the supervisor's last liveness probe.
+    pending_acks: usize,
     stop: bool,
     /// The next switch process takes over: no queue is served.
     quiesced: bool,
@@ -120,7 +120,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     let help = Help::new(settings.helpers, settings.cores);
     let seed = random_seed()?;
     let (workers, notices) =
-        Workers::start_with(settings.workers, settings.poll, &counters, seed, help)?;
+        Workers::start(settings.workers, settings.poll, &counters, seed, help)?;
     workers.set_thread_slots(&slots);
     crash_record::set_thread_slot(slots.of(0));
     // Each worker replies when it runs.
@@ -152,7 +152,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
             saved: SavedConnections::new(settings.successor, settings.waits),
         },
         rules: Rules::of(settings.coalescing),
-        liveness: Liveness::default(),
+        pending_acks: 0,
         stop: false,
         quiesced: false,
     };
@@ -206,40 +206,41 @@ impl Process {
 
     fn handle_supervisor(&mut self) -> io::Result<()> {
         loop {
-            match self.supervisor.recv()? {
+            let (event, mut fds) = match self.supervisor.recv()? {
+                Received::Message(event, fds) => (event, fds),
+                Received::Closed => (SupervisorEvent::Stop, Vec::new()),
                 Received::Nothing => return Ok(()),
-                Received::Closed | Received::Message(SupervisorEvent::Stop, _) => {
+            };
+            match event {
+                SupervisorEvent::Stop => {
                     self.stop = true;
                     return Ok(());
                 }
-                Received::Message(SupervisorEvent::ControlLink, mut fds) => {
+                SupervisorEvent::ControlLink => {
                     if let Some(fd) = fds.pop() {
                         self.set_control(fd)?;
                     }
                 }
-                Received::Message(SupervisorEvent::Dialed { port, path, error }, mut fds) => {
+                SupervisorEvent::Dialed { port, path, error } => {
                     self.dialed(port, &path, fds.pop(), error);
                 }
-                Received::Message(SupervisorEvent::SavedDescriptors { port, numbers }, fds) => {
+                SupervisorEvent::SavedDescriptors { port, numbers } => {
                     self.sessions.saved.add_files(port, numbers, fds);
                 }
-                Received::Message(
-                    SupervisorEvent::SavedSession {
-                        port,
-                        record,
-                        quarantined,
-                    },
-                    _,
-                ) => self.sessions.saved.add_record(port, &record, quarantined),
-                Received::Message(SupervisorEvent::Quiesce, _) => self.quiesce()?,
-                Received::Message(SupervisorEvent::Resume, _) => self.resume(),
-                Received::Message(SupervisorEvent::TakeOver, _) => self.take_over()?,
-                Received::Message(SupervisorEvent::Ping, _) => self.probe(),
-                Received::Message(SupervisorEvent::GuestStates, fds) => self.workers.watch(fds),
-                Received::Message(SupervisorEvent::GuestThreads { port, slots }, _) => {
+                SupervisorEvent::SavedSession {
+                    port,
+                    record,
+                    quarantined,
+                } => self.sessions.saved.add_record(port, &record, quarantined),
+                SupervisorEvent::Quiesce => self.quiesce()?,
+                SupervisorEvent::Resume => self.resume(),
+                SupervisorEvent::TakeOver => self.take_over()?,
+                SupervisorEvent::Ping => self.probe(),
+                SupervisorEvent::GuestStates => self.workers.watch(fds),
+                SupervisorEvent::GuestThreads { port, slots } => {
                     self.workers.set_guest_threads(port, &slots);
                 }
-                Received::Message(..) => {}
+                _ => {}
             }
         }
     }
@@ -301,13 +302,16 @@ impl Process {
         }
     }
 
-    /// Replies to a ping of the supervisor when all workers have acknowledged a probe.
+    /// Handles a ping of the supervisor, which ends a process that does not reply. The session
+    /// thread replies when every worker has acknowledged a probe, that is, has done its earlier
+    /// jobs; it does not block on a worker.
     fn probe(&mut self) {
         if self.quiesced {
             // Notices of workers are not read while the switch is quiesced.
             return self.send_heartbeat();
         }
-        self.liveness.probe(&self.workers);
+        self.pending_acks = self.workers.threads();
+        self.workers.probe();
     }
 
     fn send_heartbeat(&self) {
@@ -318,22 +322,6 @@ impl Process {
 
     fn begin(&mut self, number: u64, leaving: Option<PortId>, sweep: FlowSweep) -> Progress {
         self.sweeps.begin(number, leaving, sweep, &self.workers)
-    }
-
-    fn sweep_finished(&mut self, finished: Finished) {
-        if let Some((number, reports)) = self.sweeps.merge(finished) {
-            reports.iter().for_each(|report| self.report(report, &[]));
-            self.done(number, None);
-        }
-    }
-
-    /// Removes a port from all workers, with all flows from and to it.
-    fn remove_from_workers(&mut self, number: u64, id: PortId) -> Progress {
-        self.workers.each(move |w| {
-            let now = w.now();
-            w.switch.remove_port(id, now);
-        });
-        self.begin(number, Some(id), FlowSweep::Settle)
     }
 
     /// Sends a program to all workers, and removes the flows that it may decide differently.
@@ -407,26 +395,23 @@ impl Process {
         order: SwitchCommand,
         mut fds: Vec<OwnedFd>,
     ) -> Result<Progress, String> {
+        let begin = |process: &mut Self, sweep| Ok(process.begin(number, None, sweep));
         match order {
             SwitchCommand::Adopt => {
                 self.adopt().map_err(|e| e.to_string())?;
                 let within_ms = u32::MAX;
-                return Ok(self.begin(number, None, FlowSweep::Stations { within_ms }));
+                return begin(self, FlowSweep::Stations { within_ms });
             }
-            SwitchCommand::RemovePort(id) => {
-                self.remove_port(id)?;
-                return Ok(self.remove_from_workers(number, id));
-            }
-            SwitchCommand::CountRules => {
-                return Ok(self.begin(number, None, FlowSweep::CountRules));
-            }
+            SwitchCommand::CountRules => return begin(self, FlowSweep::CountRules),
             SwitchCommand::Stations { within_ms } => {
-                return Ok(self.begin(number, None, FlowSweep::Stations { within_ms }));
+                return begin(self, FlowSweep::Stations { within_ms });
             }
             SwitchCommand::Check(stations, bound) => {
                 let known = Arc::new(Known::new(&stations, &bound));
-                return Ok(self.begin(number, None, FlowSweep::Check(known)));
+                return begin(self, FlowSweep::Check(known));
             }
+            SwitchCommand::Flows(desired) => return begin(self, FlowSweep::TopFlows(desired)),
+            SwitchCommand::RemovePort(id) => return self.remove_port(number, id),
             SwitchCommand::Program { program, outdated } => {
                 return Ok(self.change_program(number, program, outdated));
             }
@@ -448,9 +433,6 @@ impl Process {
             SwitchCommand::FindFlows(keys) => {
                 let report = flows::find_flows(&self.workers, &keys)?;
                 self.report(&report, &[]);
-            }
-            SwitchCommand::Flows(desired) => {
-                return Ok(self.begin(number, None, FlowSweep::TopFlows(desired)));
             }
             SwitchCommand::Capture(order) => {
                 if !self.ports.contains_key(&order.port) {
@@ -511,7 +493,7 @@ impl Process {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
         }
         let (mtu, weight) = (config.mtu, config.weight);
-        let known = self.sessions.saved.is_taking_over();
+        let known = self.sessions.saved.taking_over;
         let rules = self.rules;
         self.workers.each(move |w| {
             w.set_weight(id, weight);
@@ -528,14 +510,15 @@ impl Process {
         let port_store = self.sessions.store.for_port(id);
         let snapshots = self.sessions.snapshots.clone();
         let port = Attachment::new(config, listener, port_store, snapshots, saved);
-        if !self.sessions.saved.waits() && !port.awaits_restore() {
+        if !self.sessions.saved.waits && !port.awaits_restore() {
             self.watch_listener(id, &port)?;
         }
         self.ports.insert(id, port);
         Ok(())
     }
 
-    fn remove_port(&mut self, id: PortId) -> Result<(), String> {
+    /// Removes a port, from all workers too, with all flows from and to it.
+    fn remove_port(&mut self, number: u64, id: PortId) -> Result<Progress, String> {
         let known = |port: &PortId| self.ports.contains_key(port);
         self.observers.mirrors.forget(id, known, &self.workers)?;
         self.peers.remove(&id);
@@ -545,9 +528,14 @@ impl Process {
             let _ = epoll::delete(&self.epoll, listener);
         }
         self.observers.captures.end_all(Some(id), &self.workers);
-        let _served = crash_record::serve(Some(id));
+        let served = crash_record::serve(Some(id));
         port.close(None, &self.workers);
-        Ok(())
+        drop(served);
+        self.workers.each(move |w| {
+            let now = w.now();
+            w.switch.remove_port(id, now);
+        });
+        Ok(self.begin(number, Some(id), FlowSweep::Settle))
     }
 
     fn handle_notices(&mut self) {
@@ -576,9 +564,15 @@ impl Process {
                     }
                     self.report_phase(id);
                 }
-                Notice::Finished(finished) => self.sweep_finished(finished),
+                Notice::Finished(finished) => {
+                    if let Some((number, reports)) = self.sweeps.merge(finished) {
+                        reports.iter().for_each(|report| self.report(report, &[]));
+                        self.done(number, None);
+                    }
+                }
                 Notice::ProbeAck => {
-                    if self.liveness.worker_acked() {
+                    self.pending_acks = self.pending_acks.saturating_sub(1);
+                    if self.pending_acks == 0 {
                         self.send_heartbeat();
                     }
                 }
@@ -655,28 +649,5 @@ impl Token {
             3 => Token::Listener(id),
             _ => Token::Connection(id),
         }
-    }
-}
-
-/// The probe of one ping. The supervisor ends a process that does not reply. The session thread
-/// replies when every worker has acknowledged a probe, that is, has done its earlier jobs; it does
-/// not block on a worker. While the switch is quiesced, it replies at once.
-#[derive(Debug, Default)]
-struct Liveness {
-    /// Workers that have not acknowledged the probe.
-    pending_acks: usize,
-}
-
-impl Liveness {
-    /// Probes all workers for a ping of the supervisor.
-    fn probe(&mut self, workers: &Workers) {
-        self.pending_acks = workers.threads();
-        workers.probe();
-    }
-
-    /// Counts the acknowledgement of a worker. Returns whether it was the last one.
-    fn worker_acked(&mut self) -> bool {
-        self.pending_acks = self.pending_acks.saturating_sub(1);
-        self.pending_acks == 0
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use channel::keeping::{CRASH_RECORD_LEN, ThreadSlots, suspects};
 use channel::supervision::Poll;
 use datapath::ports::crash_record;
+use datapath::worker::idle::helper::Help;
 use datapath::worker::workers::Workers;
 use port::PortId;
 use port::counters::Counters;
@@ -87,7 +88,8 @@ fn a_job_serves_whom_its_caller_serves() {
     let file = marks_file();
     rustix::fs::ftruncate(&file, port::counters::SIZE).unwrap();
     let counters = Counters::map(&file).unwrap();
-    let (workers, _notices) = Workers::start(Some(2), Poll::Adaptive, &counters, 1).unwrap();
+    let (workers, _notices) =
+        Workers::start(Some(2), Poll::Adaptive, &counters, 1, Help::none()).unwrap();
     let marks = ThreadSlots::map(&marks_file()).unwrap();
     workers.set_thread_slots(&marks);
     crash_record::set_thread_slot(marks.of(0));

@@ -75,28 +75,6 @@ pub struct Parts<Fd> {
     pub xdp: Option<XdpParts<Fd>>,
 }
 
-impl<Fd> Parts<Fd> {
-    /// Returns the parts with other forms of the descriptors.
-    ///
-    /// # Errors
-    /// The first error of `convert`.
-    pub fn try_map<To, E>(
-        self,
-        mut convert: impl FnMut(Fd) -> Result<To, E>,
-    ) -> Result<Parts<To>, E> {
-        let queues = self.queues.into_iter().map(&mut convert);
-        Ok(Parts {
-            interface: self.interface,
-            back_end: self.back_end,
-            uso: self.uso,
-            provisional: self.provisional,
-            queues: queues.collect::<Result<_, _>>()?,
-            control: convert(self.control)?,
-            xdp: self.xdp.map(|xdp| xdp.try_map(convert)).transpose()?,
-        })
-    }
-}
-
 /// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
 pub(crate) const BACKLOG: u64 = 8 << 20;
 /// MTU of Ethernet interfaces by default.
@@ -148,6 +126,26 @@ pub(crate) fn context<T>(
 }
 
 impl Device {
+    /// An interface that was opened now.
+    fn new(
+        spec: &DeviceSpec,
+        control: Control,
+        back_end: BackEnd,
+        uso: bool,
+        queues: Vec<OwnedFd>,
+    ) -> Self {
+        Self {
+            interface: spec.interface.clone(),
+            back_end,
+            uso,
+            queues,
+            control,
+            xdp: None,
+            provisional: false,
+            claim: None,
+        }
+    }
+
     /// Opens the interface; makes it first if it is the port's own.
     ///
     /// # Errors
@@ -258,14 +256,14 @@ impl Device {
     /// when that has changed.
     pub fn check_sharing(&mut self) -> bool {
         let claim = self.claim.as_mut();
-        claim.is_some_and(|claim| claim.was_shared() != claim.is_shared())
+        claim.is_some_and(|claim| claim.shared != claim.is_shared())
     }
 
     /// Returns a warning if the interface belonged to another port, too, at the last check, with
     /// the effect. Of two ports with one interface, the one that has opened it later detects it.
     #[must_use]
     pub fn shared(&self) -> Option<String> {
-        self.claim.as_ref().filter(|claim| claim.was_shared())?;
+        self.claim.as_ref().filter(|claim| claim.shared)?;
         let outcome = match self.back_end {
             BackEnd::Tap => "each gets a part of its frames",
             BackEnd::Packet => {
@@ -312,35 +310,47 @@ impl Device {
     }
 
     /// Returns its parts, but for `AF_XDP` sockets and their memory, which belong to one process.
-    #[must_use]
-    pub fn parts(&self) -> Parts<BorrowedFd<'_>> {
+    /// `pass` makes of a descriptor what the parts have instead.
+    pub fn parts<'a, Fd>(&'a self, mut pass: impl FnMut(BorrowedFd<'a>) -> Fd) -> Parts<Fd> {
         Parts {
             interface: self.interface.clone(),
             back_end: self.back_end,
             uso: self.uso,
             provisional: self.provisional,
-            queues: self.queues.iter().map(AsFd::as_fd).collect(),
-            control: self.control.as_fd(),
-            xdp: self.xdp.as_ref().map(xdp::Xdp::parts),
+            queues: self
+                .queues
+                .iter()
+                .map(|queue| pass(queue.as_fd()))
+                .collect(),
+            control: pass(self.control.as_fd()),
+            xdp: self.xdp.as_ref().map(|xdp| xdp.parts(pass)),
         }
     }
 
-    /// The interface that these are the parts of.
-    #[must_use]
-    pub fn of(parts: Parts<OwnedFd>) -> Self {
-        let xdp = parts.xdp.map(|xdp| xdp::Xdp::of(&parts.interface, xdp));
+    /// The interface that these are the parts of. `take` has the descriptors.
+    ///
+    /// # Errors
+    /// The first error of `take`.
+    pub fn of<Fd, E>(
+        parts: Parts<Fd>,
+        mut take: impl FnMut(Fd) -> Result<OwnedFd, E>,
+    ) -> Result<Self, E> {
+        let queues = parts.queues.into_iter().map(&mut take);
         let device = Self {
+            queues: queues.collect::<Result<_, _>>()?,
+            control: Control(take(parts.control)?),
+            xdp: match parts.xdp {
+                Some(xdp) => Some(xdp::Xdp::of(&parts.interface, xdp, take)?),
+                None => None,
+            },
             interface: parts.interface,
             back_end: parts.back_end,
             uso: parts.uso,
-            queues: parts.queues,
-            control: Control::over(parts.control),
-            xdp,
             provisional: parts.provisional,
             claim: None,
         };
         // That of the supervisor before has gone with its program.
-        device.claimed()
+        Ok(device.claimed())
     }
 }
 

@@ -22,6 +22,8 @@ use crate::restrictions;
 use crate::worker::{Phase, Worker, WorkerError, WorkerStatus};
 use crate::xdp::SHAPE;
 
+type SupervisorLink = Link<SupervisorRequest, SupervisorEvent>;
+
 /// Limit of draining at the end: the port has no driver meanwhile. Frames that are left then are
 /// lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
@@ -94,7 +96,7 @@ struct Setup {
 }
 
 /// Receives the parameters; `None` if the supervisor stops the driver before.
-fn receive_start(link: &mut Link<SupervisorRequest, SupervisorEvent>) -> io::Result<Option<Setup>> {
+fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
     let bad = || io::Error::other("the supervisor sent no start parameters");
     let (start, fds) = match link.recv()? {
         Received::Message(SupervisorEvent::StartDriver(start), fds) => (start, fds),
@@ -235,10 +237,7 @@ fn set_up(
     Ok((region, interfaces))
 }
 
-fn drive(
-    link: &mut Link<SupervisorRequest, SupervisorEvent>,
-    setup: Setup,
-) -> Result<(), DriverError> {
+fn drive(link: &mut SupervisorLink, setup: Setup) -> Result<(), DriverError> {
     let start = &setup.start;
     link.set_nonblocking()?;
     let mut front = Front::new(setup.switch, Instant::now() + DRIVER_SETUP)?;
@@ -285,13 +284,12 @@ fn drain(front: &mut Front, pool: &WorkerPool) -> io::Result<()> {
 
 /// Replies to pings until the connection, the supervisor or a thread ends; `true` if the supervisor
 /// requests the end.
-fn serve(
-    link: &mut Link<SupervisorRequest, SupervisorEvent>,
-    front: &Front,
-    pool: &WorkerPool,
-) -> Result<bool, DriverError> {
+fn serve(link: &mut SupervisorLink, front: &Front, pool: &WorkerPool) -> Result<bool, DriverError> {
     loop {
-        let [spoken, closed, changed] = next_event(link, front, pool)?;
+        let mut fds = [link.as_fd(), front.as_fd(), pool.changed.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        wait::poll(&mut fds, None)?;
+        let [spoken, closed, changed] = fds.map(|fd| !fd.revents().is_empty());
         if changed && let Some(error) = pool.error.lock().ok().and_then(|mut error| error.take()) {
             return Err(DriverError::Worker(error));
         }
@@ -299,47 +297,20 @@ fn serve(
         if closed {
             return Ok(false);
         }
-        if spoken {
-            match handle_messages(link, pool)? {
-                LinkEvent::Nothing => {}
-                LinkEvent::Stop => return Ok(true),
-                LinkEvent::Gone => return Ok(false),
-            }
+        if spoken && let Some(requested) = handle_messages(link, pool)? {
+            return Ok(requested);
         }
     }
 }
 
-/// Waits for supervisor, switch or threads; returns which of them are ready.
-fn next_event(
-    link: &Link<SupervisorRequest, SupervisorEvent>,
-    front: &Front,
-    pool: &WorkerPool,
-) -> io::Result<[bool; 3]> {
-    let mut fds = [link.as_fd(), front.as_fd(), pool.changed.as_fd()]
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    wait::poll(&mut fds, None)?;
-    Ok(fds.map(|fd| !fd.revents().is_empty()))
-}
-
-/// Events of the supervision link.
-enum LinkEvent {
-    Nothing,
-    /// The driver is to end.
-    Stop,
-    Gone,
-}
-
-/// Handles the supervisor's messages.
-fn handle_messages(
-    link: &mut Link<SupervisorRequest, SupervisorEvent>,
-    pool: &WorkerPool,
-) -> io::Result<LinkEvent> {
+/// Handles the supervisor's messages. Returns whether it requested the end, if this is the end.
+fn handle_messages(link: &mut SupervisorLink, pool: &WorkerPool) -> io::Result<Option<bool>> {
     loop {
         match link.recv()? {
             Received::Message(SupervisorEvent::Ping, _) => reply_to_ping(link, pool)?,
-            Received::Nothing => return Ok(LinkEvent::Nothing),
-            Received::Closed => return Ok(LinkEvent::Gone),
-            Received::Message(SupervisorEvent::Stop, _) => return Ok(LinkEvent::Stop),
+            Received::Nothing => return Ok(None),
+            Received::Closed => return Ok(Some(false)),
+            Received::Message(SupervisorEvent::Stop, _) => return Ok(Some(true)),
             Received::Message(..) => {}
         }
     }
@@ -347,10 +318,7 @@ fn handle_messages(
 
 /// Replies if every thread has run since the last ping; a thread that hangs keeps the driver
 /// silent.
-fn reply_to_ping(
-    link: &Link<SupervisorRequest, SupervisorEvent>,
-    pool: &WorkerPool,
-) -> io::Result<()> {
+fn reply_to_ping(link: &SupervisorLink, pool: &WorkerPool) -> io::Result<()> {
     if pool.workers.iter().all(|status| status.is_alive()) {
         link.send(&SupervisorRequest::Pong(pool.refused()), &[])?;
         pool.workers.iter().for_each(|status| status.ping());

@@ -63,14 +63,6 @@ impl Filter {
     }
 }
 
-impl std::str::FromStr for Filter {
-    type Err = ExpressionError;
-
-    fn from_str(text: &str) -> Result<Self, ExpressionError> {
-        Self::parse(text)
-    }
-}
-
 /// A filter, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {

@@ -203,14 +203,6 @@ impl FrameText {
     }
 }
 
-impl std::str::FromStr for FrameText {
-    type Err = ExpressionError;
-
-    fn from_str(text: &str) -> Result<Self, ExpressionError> {
-        Self::parse(text)
-    }
-}
-
 fn network(frame: PacketBuilder, src: IpAddr, dst: IpAddr) -> PacketBuilder {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => frame.ipv4(src, dst),

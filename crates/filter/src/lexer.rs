@@ -1,6 +1,6 @@
 //! Words and signs of both languages.
 
-use std::{net::IpAddr, str::FromStr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::MacAddr;
 
@@ -134,11 +134,17 @@ impl<'a> Tokens<'a> {
         })
     }
 
-    pub(super) fn address<T: FromStr + Into<IpAddr>>(
-        &mut self,
-        what: &str,
-    ) -> Result<T, ExpressionError> {
-        self.value(what, |text| text.parse().ok())
+    /// Takes an IPv4 or IPv6 address.
+    pub(super) fn ip(&mut self) -> Result<IpAddr, ExpressionError> {
+        self.value("an IPv4 or IPv6 address", |text| text.parse().ok())
+    }
+
+    pub(super) fn v4(&mut self) -> Result<Ipv4Addr, ExpressionError> {
+        self.value("an IPv4 address", |text| text.parse().ok())
+    }
+
+    pub(super) fn v6(&mut self) -> Result<Ipv6Addr, ExpressionError> {
+        self.value("an IPv6 address", |text| text.parse().ok())
     }
 }
 

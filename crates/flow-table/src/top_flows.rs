@@ -1,7 +1,6 @@
 //! Dumps of the busiest flows. They count as no use of a flow: its idle timeout continues.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use channel::flows::{CachedFlow, FlowDumpRequest, MAX_DUMPED, rate};
 use policy::{Excluded, PortId};
@@ -11,34 +10,14 @@ use super::effort::{Effort, LOOK, SEEK};
 use super::flows::Past;
 use super::{FlowTable, Progress};
 
-/// Flow ordered by its recent rate, then by its packets.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Ranked(CachedFlow);
-
-impl Ranked {
-    fn rank(&self) -> (u64, u64, &[u64; 8], &[u64; 8]) {
-        (self.0.rate(), self.0.packets, &self.0.key, &self.0.mask)
-    }
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.rank().cmp(&other.rank())
-    }
-}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
+/// Order of flows: by the recent rate, then by the packets, then by key and mask.
+type Rank = (u64, u64, [u64; 8], [u64; 8]);
 
 /// Busiest of the flows that were added.
 #[derive(Clone, Debug)]
 pub struct TopFlows {
     request: FlowDumpRequest,
-    /// Heap with the least busy flow on top.
-    flows: BinaryHeap<Reverse<Ranked>>,
+    flows: BTreeMap<Rank, CachedFlow>,
     /// Milliseconds since the last count; `None`: there was none.
     window_ms: Option<u32>,
 }
@@ -49,7 +28,7 @@ impl TopFlows {
     pub fn new(request: FlowDumpRequest) -> Self {
         Self {
             request,
-            flows: BinaryHeap::new(),
+            flows: BTreeMap::new(),
             window_ms: None,
         }
     }
@@ -61,23 +40,23 @@ impl TopFlows {
 
     /// Returns whether a flow of this rate may be among the busiest.
     fn may_rank(&self, rate: u64) -> bool {
-        let least = self.flows.peek().map_or(0, |Reverse(least)| least.0.rate());
-        self.flows.len() < self.limit() || rate >= least
+        let least = self.flows.first_key_value();
+        self.flows.len() < self.limit() || least.is_some_and(|(least, _)| rate >= least.0)
     }
 
     /// Adds a flow, and removes the least busy one beyond the limit.
     pub fn add(&mut self, flow: CachedFlow) {
-        self.flows.push(Reverse(Ranked(flow)));
+        let rank = (flow.rate(), flow.packets, flow.key, flow.mask);
+        self.flows.insert(rank, flow);
         if self.flows.len() > self.limit() {
-            self.flows.pop();
+            self.flows.pop_first();
         }
     }
 
     /// Returns all flows, the busiest first.
     #[must_use]
     pub fn into_flows(self) -> Vec<CachedFlow> {
-        let sorted = self.flows.into_sorted_vec().into_iter();
-        sorted.map(|Reverse(ranked)| ranked.0).collect()
+        self.flows.into_values().rev().collect()
     }
 }
 

@@ -41,6 +41,6 @@ pub(crate) use class_key::{ClassKey, Wildcards};
 pub use compile::{Change, Compiled, MAX_RULES, Names};
 pub use error::{AccessError, Place, Reason, RuleName, Shadowed};
 pub use mask_set::MAX_MASKS;
-pub(crate) use rules::ProfileId;
 pub use rules::{By, LogLimit, RuleId, RuleInfo, Rules, Ruling, Verdict};
+pub(crate) use rules::{ProfileId, Scope};
 pub use update::few_changes;

@@ -6,7 +6,7 @@ use port::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use wire::{FlowKey, FlowMask, MacAddr};
 
-use crate::acl::{ClassKey, Direction, ProfileId, RuleId, Rules, Ruling, Wildcards};
+use crate::acl::{ClassKey, Direction, ProfileId, RuleId, Rules, Ruling, Scope, Wildcards};
 use crate::explain::{self, DecisionTrace, Destination, NoTrace, Step};
 use crate::model::SegmentId;
 use crate::port_security::Bindings;
@@ -241,7 +241,7 @@ fn decide_within(
         };
     }
     let mut evaluation = Evaluation::new(program.rules(), segment, key);
-    let from_guest = evaluation.sender(ingress, trace);
+    let from_guest = evaluation.port(Direction::FromGuest, ingress, trace);
     if !from_guest.allows() {
         let refused = refuse(denial([&from_guest]), Some(segment));
         return Decision {
@@ -328,30 +328,28 @@ impl<'p> Evaluation<'p> {
         }
     }
 
-    fn evaluate(&mut self, direction: Direction, profile: ProfileId) -> Ruling {
+    fn evaluate(&mut self, at: Scope) -> Ruling {
         let (class_key, wildcards) = (&self.class_key, &mut self.wildcards);
-        self.rules
-            .evaluate_profile(direction, self.segment, profile, class_key, wildcards)
+        self.rules.evaluate_profile(at, class_key, wildcards)
     }
 
-    fn sender(&mut self, port: PortId, trace: &mut impl DecisionTrace) -> Ruling {
-        let ruling = self.evaluate(Direction::FromGuest, self.rules.profile(port));
-        trace.record(|| self.step(port, Direction::FromGuest, &ruling));
+    fn port(
+        &mut self,
+        direction: Direction,
+        port: PortId,
+        trace: &mut impl DecisionTrace,
+    ) -> Ruling {
+        let at = self.rules.scope(direction, self.segment, port);
+        let ruling = self.evaluate(at);
+        trace.record(|| self.step(port, at, &ruling));
         ruling
     }
 
-    fn receiver(&mut self, port: PortId, trace: &mut impl DecisionTrace) -> Ruling {
-        let ruling = self.evaluate(Direction::ToGuest, self.rules.profile(port));
-        trace.record(|| self.step(port, Direction::ToGuest, &ruling));
-        ruling
-    }
-
-    fn step(&self, port: PortId, direction: Direction, ruling: &Ruling) -> Step {
-        let profile = self.rules.profile(port);
+    fn step(&self, port: PortId, at: Scope, ruling: &Ruling) -> Step {
         Step::Lists(explain::ListEvaluation {
             port,
-            direction,
-            lists: self.rules.names(direction, self.segment, profile),
+            direction: at.direction,
+            lists: self.rules.names(at),
             ruling: ruling.clone(),
         })
     }
@@ -366,7 +364,7 @@ impl<'p> Evaluation<'p> {
         match action {
             Action::Drop(_) => (action, ReceiverRulings::default()),
             Action::Unicast { port, .. } => {
-                let ruling = self.receiver(port, trace);
+                let ruling = self.port(Direction::ToGuest, port, trace);
                 let denied = || Action::Drop(denial([&ruling]));
                 let action = if ruling.allows() { action } else { denied() };
                 let receivers = ReceiverRulings {
@@ -398,11 +396,11 @@ impl<'p> Evaluation<'p> {
         let mut members = 0;
         for member in program.flood(segment, ingress) {
             members += 1;
-            let profile = self.rules.profile(member.port);
-            let ruling = known
-                .entry(profile)
-                .or_insert_with(|| self.evaluate(Direction::ToGuest, profile));
-            trace.record(|| self.step(member.port, Direction::ToGuest, ruling));
+            let at = self
+                .rules
+                .scope(Direction::ToGuest, self.segment, member.port);
+            let ruling = known.entry(at.profile).or_insert_with(|| self.evaluate(at));
+            trace.record(|| self.step(member.port, at, ruling));
             let logged = ruling.rule().is_some_and(|rule| rule.log.is_some());
             if logged || !ruling.allows() {
                 let (port, ruling) = (member.port, ruling.clone());

@@ -14,14 +14,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
 use crate::layout::{LINE, SLOTS, SUBSCRIPTION_AT, Slot, VCPUS_AT};
-use crate::region::Region;
+use crate::region::{Mapped, Region};
+
+/// The page of the ring buffer that begins with a position.
+type Page = Mapped<8>;
 
 /// Subscriptions, and the ring buffer.
 #[derive(Debug)]
@@ -40,11 +41,10 @@ impl BlockEvents {
     /// # Errors
     /// The error of the system call; other descriptors.
     pub fn map(states: BorrowedFd<'_>, ring: OwnedFd) -> io::Result<Self> {
-        let writable = ProtFlags::READ | ProtFlags::WRITE;
         Ok(Self {
             region: Region::map(states, true)?,
-            taken: Page::map(ring.as_fd(), 0, writable)?,
-            there: Page::map(ring.as_fd(), page_size() as u64, ProtFlags::READ)?,
+            taken: Page::map_at(ring.as_fd(), 0, true)?,
+            there: Page::map_at(ring.as_fd(), page_size() as u64, false)?,
             ring,
         })
     }
@@ -64,55 +64,13 @@ impl BlockEvents {
 
     /// Consumes all records of the ring buffer, so that it has room.
     pub fn drain(&self) {
-        let there = self.there.first().load(Ordering::Acquire);
-        self.taken.first().store(there, Ordering::Release);
+        let there = self.there.word(0).load(Ordering::Acquire);
+        self.taken.word(0).store(there, Ordering::Release);
     }
 }
 
 impl AsFd for BlockEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
-    }
-}
-
-/// A page of the ring buffer: its first word is a position.
-#[derive(Debug)]
-struct Page(NonNull<u8>);
-
-// SAFETY: the page owns its addresses, and its memory is reached through atomics only.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
-
-impl Page {
-    fn map(ring: BorrowedFd<'_>, at: u64, protection: ProtFlags) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice aliases no other memory of the
-        // process.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                page_size(),
-                protection,
-                MapFlags::SHARED,
-                ring,
-                at,
-            )
-        }?;
-        NonNull::new(base.cast())
-            .map(Self)
-            .ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
-    fn first(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped for as long as `self` lives and its start is aligned; it is
-        // never written through this reference where the mapping is read-only.
-        unsafe { AtomicU64::from_ptr(self.0.as_ptr().cast()) }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: this is the range that was mapped, and there is no reference into it.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), page_size()) };
     }
 }

@@ -9,14 +9,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::layout::SIZE;
 
-/// [`SIZE`] bytes that other processes may write at any time.
+/// `LEN` bytes that other processes may write at any time.
 #[derive(Debug)]
-pub(crate) struct Region(NonNull<u8>);
+pub(crate) struct Mapped<const LEN: usize>(NonNull<u8>);
 
-// SAFETY: the region owns its addresses, and its memory is reached through atomics only.
-unsafe impl Send for Region {}
+/// The memory of all states.
+pub(crate) type Region = Mapped<SIZE>;
+
+// SAFETY: it owns its addresses, and its memory is reached through atomics only.
+unsafe impl<const LEN: usize> Send for Mapped<LEN> {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl<const LEN: usize> Sync for Mapped<LEN> {}
 
 impl Region {
     /// Maps a memory file or a BPF map.
@@ -30,23 +33,22 @@ impl Region {
         if is_file && rustix::fs::fstat(fd)?.st_size < SIZE as i64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let protection = if writable {
-            ProtFlags::READ | ProtFlags::WRITE
-        } else {
-            ProtFlags::READ
-        };
+        Self::map_at(fd, 0, writable)
+    }
+}
+
+impl<const LEN: usize> Mapped<LEN> {
+    /// Maps what is at an offset, without a check of the length.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub(crate) fn map_at(fd: BorrowedFd<'_>, at: u64, writable: bool) -> io::Result<Self> {
+        let mut protection = ProtFlags::READ;
+        protection.set(ProtFlags::WRITE, writable);
+        let (anywhere, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice aliases no other memory of the
         // process.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                SIZE,
-                protection,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }?;
+        let base = unsafe { mmap(anywhere, LEN, protection, flags, fd, at) }?;
         NonNull::new(base.cast())
             .map(Self)
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -55,7 +57,7 @@ impl Region {
     /// Returns the word at a multiple of eight.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at < SIZE);
+        assert!(at.is_multiple_of(8) && at < LEN);
         // SAFETY: the word is inside the mapping, whose pages are aligned and which lives as long
         // as `self`; it is never written through this reference where the mapping is read-only.
         unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(at).cast()) }
@@ -64,15 +66,15 @@ impl Region {
     /// Returns the half of a word at a multiple of four.
     #[inline]
     pub(crate) fn half(&self, at: usize) -> &AtomicU32 {
-        assert!(at.is_multiple_of(4) && at < SIZE);
+        assert!(at.is_multiple_of(4) && at < LEN);
         // SAFETY: as above.
         unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(at).cast()) }
     }
 }
 
-impl Drop for Region {
+impl<const LEN: usize> Drop for Mapped<LEN> {
     fn drop(&mut self) {
         // SAFETY: this is the range that was mapped, and there is no reference into it.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), SIZE) };
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), LEN) };
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     MacAddr, WireError,
-    bytes::{array, be16},
+    bytes::{array, header_fields},
 };
 use std::net::Ipv4Addr;
 
@@ -21,6 +21,18 @@ pub struct ArpView<'a> {
     fixed: &'a [u8; PACKET_LEN],
 }
 
+header_fields! {
+    ArpView:
+    /// Operation, [`REQUEST`], [`REPLY`] or another.
+    operation: u16 = 6;
+    /// Hardware address the sender claims.
+    sender_mac: MacAddr = 8;
+    /// Protocol address the sender claims.
+    sender_ip: Ipv4Addr = 14;
+    /// Requested protocol address, or the receiver of a reply.
+    target_ip: Ipv4Addr = 24;
+}
+
 impl<'a> ArpView<'a> {
     /// A view of the packet at the start of `bytes`.
     ///
@@ -33,29 +45,5 @@ impl<'a> ArpView<'a> {
             [0, 1, 8, 0, 6, 4] => Ok(Self { fixed }),
             _ => Err(WireError::Unsupported),
         }
-    }
-
-    /// Operation, [`REQUEST`], [`REPLY`] or another.
-    #[inline]
-    pub fn operation(&self) -> u16 {
-        be16(self.fixed, 6)
-    }
-
-    /// Hardware address the sender claims.
-    #[inline]
-    pub fn sender_mac(&self) -> MacAddr {
-        MacAddr(array(self.fixed, 8))
-    }
-
-    /// Protocol address the sender claims.
-    #[inline]
-    pub fn sender_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::from(array::<PACKET_LEN, 4>(self.fixed, 14))
-    }
-
-    /// Requested protocol address, or the receiver of a reply.
-    #[inline]
-    pub fn target_ip(&self) -> Ipv4Addr {
-        Ipv4Addr::from(array::<PACKET_LEN, 4>(self.fixed, 24))
     }
 }

@@ -31,25 +31,12 @@ pub struct TcpFields {
     pub options: Vec<u8>,
 }
 
+/// The network header, with source and destination.
 #[derive(Clone, Debug)]
 enum Network {
     Raw(EtherType),
-    Arp {
-        operation: u16,
-        /// The frame's source without.
-        sender_mac: Option<MacAddr>,
-        sender: Ipv4Addr,
-        target_mac: MacAddr,
-        target: Ipv4Addr,
-    },
-    V4 {
-        src: Ipv4Addr,
-        dst: Ipv4Addr,
-    },
-    V6 {
-        src: Ipv6Addr,
-        dst: Ipv6Addr,
-    },
+    V4(Ipv4Addr, Ipv4Addr),
+    V6(Ipv6Addr, Ipv6Addr),
 }
 
 #[derive(Clone, Debug)]
@@ -112,7 +99,7 @@ impl PacketBuilder {
     }
 
     /// An ARP packet, or RARP for operations 3 and 4 (RFC 903); the frame's source is the sender's
-    /// hardware address.
+    /// hardware address. It replaces the payload.
     pub fn arp(
         mut self,
         operation: u16,
@@ -120,20 +107,23 @@ impl PacketBuilder {
         target_mac: MacAddr,
         target: impl Into<Ipv4Addr>,
     ) -> Self {
-        self.network = Network::Arp {
-            operation,
-            sender_mac: None,
-            sender: sender.into(),
-            target_mac,
-            target: target.into(),
-        };
+        self.network = Network::Raw(match operation {
+            3 | 4 => EtherType::RARP,
+            _ => EtherType::ARP,
+        });
+        self.payload = vec![0, 1, 8, 0, 6, 4];
+        self.payload.extend(operation.to_be_bytes());
+        self.payload.extend(self.src.0);
+        self.payload.extend(sender.into().octets());
+        self.payload.extend(target_mac.0);
+        self.payload.extend(target.into().octets());
         self
     }
 
     /// Sets another sender hardware address in the ARP packet than the frame's source.
     pub fn arp_sender_mac(mut self, mac: MacAddr) -> Self {
-        if let Network::Arp { sender_mac, .. } = &mut self.network {
-            *sender_mac = Some(mac);
+        if let Some(sender) = self.payload.get_mut(8..14) {
+            sender.copy_from_slice(&mac.0);
         }
         self
     }
@@ -153,19 +143,13 @@ impl PacketBuilder {
 
     /// An IPv4 header.
     pub fn ipv4(mut self, src: impl Into<Ipv4Addr>, dst: impl Into<Ipv4Addr>) -> Self {
-        self.network = Network::V4 {
-            src: src.into(),
-            dst: dst.into(),
-        };
+        self.network = Network::V4(src.into(), dst.into());
         self
     }
 
     /// An IPv6 header.
     pub fn ipv6(mut self, src: impl Into<Ipv6Addr>, dst: impl Into<Ipv6Addr>) -> Self {
-        self.network = Network::V6 {
-            src: src.into(),
-            dst: dst.into(),
-        };
+        self.network = Network::V6(src.into(), dst.into());
         self
     }
 
@@ -234,7 +218,7 @@ impl PacketBuilder {
     #[cfg(any(test, feature = "test-utils"))]
     pub fn echo_request(self, id: u16, seq: u16) -> Self {
         let ([a, b], [c, d]) = (id.to_be_bytes(), seq.to_be_bytes());
-        let kind = if matches!(self.network, Network::V6 { .. }) {
+        let kind = if matches!(self.network, Network::V6(..)) {
             128
         } else {
             8
@@ -279,34 +263,16 @@ impl PacketBuilder {
     fn ethertype_of_network(&self) -> EtherType {
         match self.network {
             Network::Raw(t) => t,
-            Network::Arp {
-                operation: 3 | 4, ..
-            } => EtherType::RARP,
-            Network::Arp { .. } => EtherType::ARP,
-            Network::V4 { .. } => EtherType::IPV4,
-            Network::V6 { .. } => EtherType::IPV6,
+            Network::V4(..) => EtherType::IPV4,
+            Network::V6(..) => EtherType::IPV6,
         }
     }
 
     fn build_network(&self, out: &mut Vec<u8>) {
         match self.network {
             Network::Raw(_) => out.extend(&self.payload),
-            Network::Arp {
-                operation,
-                sender_mac,
-                sender,
-                target_mac,
-                target,
-            } => {
-                out.extend([0, 1, 8, 0, 6, 4]);
-                out.extend(operation.to_be_bytes());
-                out.extend(sender_mac.unwrap_or(self.src).0);
-                out.extend(sender.octets());
-                out.extend(target_mac.0);
-                out.extend(target.octets());
-            }
-            Network::V4 { src, dst } => self.build_v4(out, src, dst),
-            Network::V6 { src, dst } => self.build_v6(out, src, dst),
+            Network::V4(src, dst) => self.build_v4(out, src, dst),
+            Network::V6(src, dst) => self.build_v6(out, src, dst),
         }
     }
 

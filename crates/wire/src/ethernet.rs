@@ -3,7 +3,7 @@
 
 use crate::{
     VlanTci, WireError,
-    bytes::{array, be16},
+    bytes::{be16, header_fields},
 };
 use std::{fmt, str::FromStr};
 
@@ -156,6 +156,14 @@ pub struct EthernetView<'a> {
     payload: &'a [u8],
 }
 
+header_fields! {
+    EthernetView:
+    /// Destination address.
+    dst: MacAddr = 0;
+    /// Source address.
+    src: MacAddr = 6;
+}
+
 impl<'a> EthernetView<'a> {
     /// A view of the header at the start of `bytes`.
     ///
@@ -177,18 +185,6 @@ impl<'a> EthernetView<'a> {
             tag: Some(tag),
             payload,
         })
-    }
-
-    /// Destination address.
-    #[inline]
-    pub fn dst(&self) -> MacAddr {
-        MacAddr(array(self.fixed, 0))
-    }
-
-    /// Source address.
-    #[inline]
-    pub fn src(&self) -> MacAddr {
-        MacAddr(array(self.fixed, 6))
     }
 
     /// The outer 802.1Q tag.

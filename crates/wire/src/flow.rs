@@ -87,18 +87,83 @@ impl Field {
     }
 }
 
-const IN_PORT: Field = Field::new(0, 0, 32);
-const VLAN: Field = Field::new(0, 32, 13);
-const FRAME_CLASS: Field = Field::new(0, 45, 3);
-const ETHERTYPE: Field = Field::new(0, 48, 16);
-const DMAC: Field = Field::new(1, 0, 48);
-const PROTO: Field = Field::new(1, 48, 8);
-const TOS: Field = Field::new(1, 56, 8);
-const SMAC: Field = Field::new(2, 0, 48);
-const L4_FLAGS: Field = Field::new(2, 48, 16);
-const L4_SRC: Field = Field::new(3, 0, 16);
-const L4_DST: Field = Field::new(3, 16, 16);
-const STATE: Field = Field::new(3, 32, 16);
+/// Writes the accessors of the fields of a key, and of the masks' bits for them: the name of the
+/// field, its word, shift and bits, its name in texts, and how it becomes a value and bits again.
+macro_rules! fields {
+    ($(
+        $(#[$doc:meta])*
+        $field:ident($word:expr, $shift:expr, $bits:expr) $text:literal $name:ident $with:ident:
+            $type:ty = |$number:ident| $get:expr, |$value:ident| $put:expr;
+    )*) => {
+        $(const $field: Field = Field::new($word, $shift, $bits);)*
+        const FIELDS: &[(&str, Field)] = &[$(($text, $field)),*];
+
+        impl FlowKey {$(
+            $(#[$doc])*
+            #[inline]
+            pub const fn $name(&self) -> $type {
+                let $number = $field.get(&self.0);
+                $get
+            }
+
+            #[doc = concat!("Returns the key with another `", stringify!($name), "`.")]
+            #[must_use]
+            #[inline]
+            pub const fn $with(mut self, $value: $type) -> Self {
+                $field.put(&mut self.0, $put);
+                self
+            }
+        )*}
+
+        impl FlowMask {$(
+            #[doc = concat!("All bits of [`FlowKey::", stringify!($name), "`] count.")]
+            #[must_use]
+            pub const fn $with(self) -> Self {
+                self.with($field)
+            }
+        )*}
+    };
+}
+
+fields! {
+    /// Ingress port.
+    IN_PORT(0, 0, 32) "in_port" in_port with_in_port: u32 = |bits| bits as u32, |port| port as u64;
+    /// VLAN of the outer tag; `None` without a tag, `Some(0)` for a priority tag.
+    VLAN(0, 32, 13) "vlan" vlan with_vlan: Option<u16> = |bits| match bits as u16 {
+        bits @ VLAN_PRESENT.. => Some(bits & 0xfff),
+        _ => None,
+    }, |vid| match vid {
+        Some(vid) => (VLAN_PRESENT | (vid & 0xfff)) as u64,
+        None => 0,
+    };
+    /// Returns the frame class, which is set at ports with port security.
+    FRAME_CLASS(0, 45, 3) "class" frame_class with_frame_class: FrameClass =
+        |bits| FrameClass::from_bits(bits as u8), |class| class as u64;
+    /// Type after the outer tag.
+    ETHERTYPE(0, 48, 16) "ethertype" ethertype with_ethertype: EtherType =
+        |bits| EtherType(bits as u16), |ethertype| ethertype.0 as u64;
+    /// Destination address.
+    DMAC(1, 0, 48) "dmac" dmac with_dmac: MacAddr =
+        |bits| MacAddr::from_u64(bits), |mac| mac.to_u64();
+    /// Source address.
+    SMAC(2, 0, 48) "smac" smac with_smac: MacAddr =
+        |bits| MacAddr::from_u64(bits), |mac| mac.to_u64();
+    /// IP protocol, or the ARP operation.
+    PROTO(1, 48, 8) "ip_proto" ip_proto with_ip_proto: u8 = |bits| bits as u8, |proto| proto as u64;
+    /// Type of service or traffic class.
+    TOS(1, 56, 8) "tos" tos with_tos: u8 = |bits| bits as u8, |tos| tos as u64;
+    /// TCP flags, or ICMP `type << 8 | code`.
+    L4_FLAGS(2, 48, 16) "l4_flags" l4_flags with_l4_flags: u16 =
+        |bits| bits as u16, |flags| flags as u64;
+    /// TCP or UDP source port. A mask needs the state, too, to distinguish port zero from no port.
+    L4_SRC(3, 0, 16) "l4_src" l4_src with_l4_src: u16 = |bits| bits as u16, |port| port as u64;
+    /// TCP or UDP destination port; see [`l4_src`](Self::l4_src).
+    L4_DST(3, 16, 16) "l4_dst" l4_dst with_l4_dst: u16 = |bits| bits as u16, |port| port as u64;
+    /// Returns the parse state of the upper layers.
+    STATE(3, 32, 16) "state" state with_state: KeyState =
+        |bits| KeyState::from_bits_truncate(bits as u16), |state| state.bits() as u64;
+}
+
 /// First word of the source address; the next holds its high half.
 const SRC_IP: usize = 4;
 /// First word of the destination address.
@@ -162,83 +227,6 @@ impl FlowKey {
         (!tagged).then_some((both as u64, second & 0xffff_ffff_ffff))
     }
 
-    /// Ingress port.
-    #[inline]
-    pub const fn in_port(&self) -> u32 {
-        IN_PORT.get(&self.0) as u32
-    }
-
-    /// VLAN of the outer tag; `None` without a tag, `Some(0)` for a priority tag.
-    #[inline]
-    pub const fn vlan(&self) -> Option<u16> {
-        let bits = VLAN.get(&self.0) as u16;
-        if bits & VLAN_PRESENT != 0 {
-            Some(bits & 0xfff)
-        } else {
-            None
-        }
-    }
-
-    /// Returns the frame class, which is set at ports with port security.
-    #[inline]
-    pub const fn frame_class(&self) -> FrameClass {
-        FrameClass::from_bits(FRAME_CLASS.get(&self.0) as u8)
-    }
-
-    /// Type after the outer tag.
-    #[inline]
-    pub const fn ethertype(&self) -> EtherType {
-        EtherType(ETHERTYPE.get(&self.0) as u16)
-    }
-
-    /// Destination address.
-    #[inline]
-    pub const fn dmac(&self) -> MacAddr {
-        MacAddr::from_u64(DMAC.get(&self.0))
-    }
-
-    /// Source address.
-    #[inline]
-    pub const fn smac(&self) -> MacAddr {
-        MacAddr::from_u64(SMAC.get(&self.0))
-    }
-
-    /// IP protocol, or the ARP operation.
-    #[inline]
-    pub const fn ip_proto(&self) -> u8 {
-        PROTO.get(&self.0) as u8
-    }
-
-    /// Type of service or traffic class.
-    #[inline]
-    pub const fn tos(&self) -> u8 {
-        TOS.get(&self.0) as u8
-    }
-
-    /// TCP flags, or ICMP `type << 8 | code`.
-    #[inline]
-    pub const fn l4_flags(&self) -> u16 {
-        L4_FLAGS.get(&self.0) as u16
-    }
-
-    /// TCP or UDP source port.
-    #[inline]
-    pub const fn l4_src(&self) -> u16 {
-        L4_SRC.get(&self.0) as u16
-    }
-
-    /// TCP or UDP destination port.
-    #[inline]
-    pub const fn l4_dst(&self) -> u16 {
-        L4_DST.get(&self.0) as u16
-    }
-
-    /// Returns the parse state of the upper layers.
-    #[inline]
-    pub const fn state(&self) -> KeyState {
-        KeyState::from_bits_truncate(STATE.get(&self.0) as u16)
-    }
-
     /// Source IP address as a number; IPv4 in the low 32 bits.
     #[inline]
     pub const fn src_ip(&self) -> u128 {
@@ -249,58 +237,6 @@ impl FlowKey {
     #[inline]
     pub const fn dst_ip(&self) -> u128 {
         self.0[DST_IP] as u128 | (self.0[DST_IP + 1] as u128) << 64
-    }
-
-    /// Returns the key with another ingress port.
-    #[must_use]
-    #[inline]
-    pub const fn with_in_port(mut self, port: u32) -> Self {
-        IN_PORT.put(&mut self.0, port as u64);
-        self
-    }
-
-    /// Returns the key in another VLAN, or untagged.
-    #[must_use]
-    #[inline]
-    pub const fn with_vlan(mut self, vid: Option<u16>) -> Self {
-        let bits = match vid {
-            Some(v) => VLAN_PRESENT | (v & 0xfff),
-            None => 0,
-        };
-        VLAN.put(&mut self.0, bits as u64);
-        self
-    }
-
-    /// Returns the key with another frame class.
-    #[must_use]
-    #[inline]
-    pub const fn with_frame_class(mut self, frame_class: FrameClass) -> Self {
-        FRAME_CLASS.put(&mut self.0, frame_class as u64);
-        self
-    }
-
-    /// Returns the key with another destination address.
-    #[must_use]
-    #[inline]
-    pub const fn with_dmac(mut self, mac: MacAddr) -> Self {
-        DMAC.put(&mut self.0, mac.to_u64());
-        self
-    }
-
-    /// Returns the key with another source address.
-    #[must_use]
-    #[inline]
-    pub const fn with_smac(mut self, mac: MacAddr) -> Self {
-        SMAC.put(&mut self.0, mac.to_u64());
-        self
-    }
-
-    /// Returns the key with another EtherType.
-    #[must_use]
-    #[inline]
-    pub const fn with_ethertype(mut self, ethertype: EtherType) -> Self {
-        ETHERTYPE.put(&mut self.0, ethertype.0 as u64);
-        self
     }
 
     /// Returns the key with another source IP address; see [`src_ip`](Self::src_ip).
@@ -324,37 +260,11 @@ impl FlowKey {
         self
     }
 
-    /// Returns the key with another IP protocol.
-    #[must_use]
-    #[inline]
-    pub const fn with_ip_proto(mut self, protocol: u8) -> Self {
-        PROTO.put(&mut self.0, protocol as u64);
-        self
-    }
-
-    /// Returns the key with other TCP flags, or ICMP type and code.
-    #[must_use]
-    #[inline]
-    pub const fn with_l4_flags(mut self, flags: u16) -> Self {
-        L4_FLAGS.put(&mut self.0, flags as u64);
-        self
-    }
-
     /// Returns the key with other TCP or UDP ports.
     #[must_use]
     #[inline]
-    pub const fn with_l4_ports(mut self, source: u16, destination: u16) -> Self {
-        L4_SRC.put(&mut self.0, source as u64);
-        L4_DST.put(&mut self.0, destination as u64);
-        self
-    }
-
-    /// Returns the key with another parse state.
-    #[must_use]
-    #[inline]
-    pub const fn with_state(mut self, state: KeyState) -> Self {
-        STATE.put(&mut self.0, state.bits() as u64);
-        self
+    pub const fn with_l4_ports(self, source: u16, destination: u16) -> Self {
+        self.with_l4_src(source).with_l4_dst(destination)
     }
 
     /// The key with every bit outside `mask` zero.
@@ -382,31 +292,6 @@ impl FlowKey {
     pub const fn words(&self) -> &[u64; 8] {
         &self.0
     }
-
-    /// The words in order, each little-endian.
-    #[inline]
-    pub fn to_bytes(&self) -> [u8; KEY_LEN] {
-        words_to_bytes(&self.0)
-    }
-
-    /// Returns the key from the bytes of [`to_bytes`](Self::to_bytes).
-    #[inline]
-    pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
-        Self(words_from_bytes(bytes))
-    }
-}
-
-fn words_to_bytes(words: &[u64; 8]) -> [u8; KEY_LEN] {
-    let mut out = [0; KEY_LEN];
-    for (chunk, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *chunk = word.to_le_bytes();
-    }
-    out
-}
-
-fn words_from_bytes(bytes: &[u8; KEY_LEN]) -> [u64; 8] {
-    let chunks = bytes.as_chunks::<8>().0;
-    std::array::from_fn(|i| u64::from_le_bytes(chunks[i]))
 }
 
 /// Source and destination address, protocol and type of service.

@@ -1,6 +1,6 @@
 //! The part that ICMP (RFC 792) and ICMPv6 (RFC 4443) messages share.
 
-use crate::{WireError, bytes::be16};
+use crate::{WireError, bytes::header_fields};
 
 /// Bytes of type, code, checksum and the four that depend on the type.
 pub const HEADER_LEN: usize = 8;
@@ -18,6 +18,16 @@ pub struct IcmpView<'a> {
     rest: &'a [u8],
 }
 
+header_fields! {
+    IcmpView:
+    /// Message type.
+    kind: u8 = 0;
+    /// Code within the type.
+    code: u8 = 1;
+    /// The checksum as found; the view does not verify it.
+    checksum: u16 = CHECKSUM_OFFSET;
+}
+
 impl<'a> IcmpView<'a> {
     /// A view of the message at the start of `bytes`.
     ///
@@ -27,24 +37,6 @@ impl<'a> IcmpView<'a> {
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, rest) = bytes.split_first_chunk().ok_or(WireError::Truncated)?;
         Ok(Self { fixed, rest })
-    }
-
-    /// Message type.
-    #[inline]
-    pub fn kind(&self) -> u8 {
-        self.fixed[0]
-    }
-
-    /// Code within the type.
-    #[inline]
-    pub fn code(&self) -> u8 {
-        self.fixed[1]
-    }
-
-    /// The checksum as found; the view does not verify it.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.fixed, CHECKSUM_OFFSET)
     }
 
     /// Returns the captured payload after the eight bytes.

@@ -2,7 +2,7 @@
 
 use crate::{
     WireError,
-    bytes::{array, be16},
+    bytes::{be16, header_fields},
 };
 use std::net::Ipv4Addr;
 
@@ -14,6 +14,26 @@ pub const HEADER_LEN: usize = 20;
 pub struct Ipv4View<'a> {
     fixed: &'a [u8; HEADER_LEN],
     rest: &'a [u8],
+}
+
+header_fields! {
+    Ipv4View:
+    /// Type of service: DSCP and ECN.
+    tos: u8 = 1;
+    /// Bytes of the datagram, header included; at least the header's.
+    total_len: u16 = 2;
+    /// Identification.
+    id: u16 = 4;
+    /// Time to live.
+    ttl: u8 = 8;
+    /// Protocol number of the payload.
+    protocol: u8 = 9;
+    /// The header checksum as found; the view does not verify it.
+    checksum: u16 = 10;
+    /// Source address.
+    src: Ipv4Addr = 12;
+    /// Destination address.
+    dst: Ipv4Addr = 16;
 }
 
 impl<'a> Ipv4View<'a> {
@@ -45,24 +65,6 @@ impl<'a> Ipv4View<'a> {
         usize::from(self.fixed[0] & 0xf) * 4
     }
 
-    /// Type of service: DSCP and ECN.
-    #[inline]
-    pub fn tos(&self) -> u8 {
-        self.fixed[1]
-    }
-
-    /// Bytes of the datagram, header included; at least the header's.
-    #[inline]
-    pub fn total_len(&self) -> u16 {
-        be16(self.fixed, 2)
-    }
-
-    /// Identification.
-    #[inline]
-    pub fn id(&self) -> u16 {
-        be16(self.fixed, 4)
-    }
-
     /// Returns whether more fragments follow.
     #[inline]
     pub fn more_fragments(&self) -> bool {
@@ -73,36 +75,6 @@ impl<'a> Ipv4View<'a> {
     #[inline]
     pub fn fragment_offset(&self) -> u16 {
         be16(self.fixed, 6) & 0x1fff
-    }
-
-    /// Time to live.
-    #[inline]
-    pub fn ttl(&self) -> u8 {
-        self.fixed[8]
-    }
-
-    /// Protocol number of the payload.
-    #[inline]
-    pub fn protocol(&self) -> u8 {
-        self.fixed[9]
-    }
-
-    /// The header checksum as found; the view does not verify it.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.fixed, 10)
-    }
-
-    /// Source address.
-    #[inline]
-    pub fn src(&self) -> Ipv4Addr {
-        Ipv4Addr::from(array::<20, 4>(self.fixed, 12))
-    }
-
-    /// Destination address.
-    #[inline]
-    pub fn dst(&self) -> Ipv4Addr {
-        Ipv4Addr::from(array::<20, 4>(self.fixed, 16))
     }
 
     /// Returns the captured payload: neither past the total length nor past the bytes given.

@@ -2,7 +2,7 @@
 
 use crate::{
     WireError,
-    bytes::{array, be16},
+    bytes::{be16, header_fields},
 };
 use std::net::Ipv6Addr;
 
@@ -46,6 +46,18 @@ pub struct Extensions {
     pub routing: bool,
 }
 
+header_fields! {
+    Ipv6View:
+    /// Bytes after the fixed header.
+    payload_len: u16 = 4;
+    /// Protocol number of the first header after the fixed one.
+    next_header: u8 = 6;
+    /// Source address.
+    src: Ipv6Addr = 8;
+    /// Destination address.
+    dst: Ipv6Addr = 24;
+}
+
 impl<'a> Ipv6View<'a> {
     /// A view of the header at the start of `bytes`.
     ///
@@ -64,30 +76,6 @@ impl<'a> Ipv6View<'a> {
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         (be16(self.fixed, 0) >> 4) as u8
-    }
-
-    /// Bytes after the fixed header.
-    #[inline]
-    pub fn payload_len(&self) -> u16 {
-        be16(self.fixed, 4)
-    }
-
-    /// Protocol number of the first header after the fixed one.
-    #[inline]
-    pub fn next_header(&self) -> u8 {
-        self.fixed[6]
-    }
-
-    /// Source address.
-    #[inline]
-    pub fn src(&self) -> Ipv6Addr {
-        Ipv6Addr::from(array::<40, 16>(self.fixed, 8))
-    }
-
-    /// Destination address.
-    #[inline]
-    pub fn dst(&self) -> Ipv6Addr {
-        Ipv6Addr::from(array::<40, 16>(self.fixed, 24))
     }
 
     /// Returns the captured payload: neither past the payload length nor past the bytes given.

@@ -2,7 +2,7 @@
 
 use crate::{
     WireError,
-    bytes::{be16, be32},
+    bytes::{be16, header_fields},
 };
 
 /// Bytes of a header without options.
@@ -42,6 +42,20 @@ pub struct TcpView<'a> {
     rest: &'a [u8],
 }
 
+header_fields! {
+    TcpView:
+    /// Source port.
+    src_port: u16 = 0;
+    /// Destination port.
+    dst_port: u16 = 2;
+    /// Sequence number.
+    seq: u32 = 4;
+    /// Acknowledgement number.
+    ack: u32 = 8;
+    /// The checksum as found; the view does not verify it.
+    checksum: u16 = CHECKSUM_OFFSET;
+}
+
 impl<'a> TcpView<'a> {
     /// A view of the header at the start of `bytes`.
     ///
@@ -60,30 +74,6 @@ impl<'a> TcpView<'a> {
         Ok(view)
     }
 
-    /// Source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        be16(self.fixed, 0)
-    }
-
-    /// Destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        be16(self.fixed, 2)
-    }
-
-    /// Sequence number.
-    #[inline]
-    pub fn seq(&self) -> u32 {
-        be32(self.fixed, 4)
-    }
-
-    /// Acknowledgement number.
-    #[inline]
-    pub fn ack(&self) -> u32 {
-        be32(self.fixed, 8)
-    }
-
     /// Bytes of header with options, 20 to 60.
     #[inline]
     pub fn header_len(&self) -> usize {
@@ -94,12 +84,6 @@ impl<'a> TcpView<'a> {
     #[inline]
     pub fn flags(&self) -> u16 {
         be16(self.fixed, 12) & 0x0fff
-    }
-
-    /// The checksum as found; the view does not verify it.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.fixed, CHECKSUM_OFFSET)
     }
 
     /// Returns the captured payload after the header.

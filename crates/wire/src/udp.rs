@@ -1,6 +1,6 @@
 //! UDP header view (RFC 768).
 
-use crate::{WireError, bytes::be16};
+use crate::{WireError, bytes::header_fields};
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 8;
@@ -16,6 +16,18 @@ pub struct UdpView<'a> {
     rest: &'a [u8],
 }
 
+header_fields! {
+    UdpView:
+    /// Source port.
+    src_port: u16 = 0;
+    /// Destination port.
+    dst_port: u16 = 2;
+    /// Bytes of header and payload as the header claims; the view does not verify it.
+    length: u16 = 4;
+    /// The checksum as found; zero means none over IPv4.
+    checksum: u16 = CHECKSUM_OFFSET;
+}
+
 impl<'a> UdpView<'a> {
     /// A view of the header at the start of `bytes`.
     ///
@@ -25,30 +37,6 @@ impl<'a> UdpView<'a> {
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (fixed, rest) = bytes.split_first_chunk().ok_or(WireError::Truncated)?;
         Ok(Self { fixed, rest })
-    }
-
-    /// Source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        be16(self.fixed, 0)
-    }
-
-    /// Destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        be16(self.fixed, 2)
-    }
-
-    /// Bytes of header and payload as the header claims; the view does not verify it.
-    #[inline]
-    pub fn length(&self) -> u16 {
-        be16(self.fixed, 4)
-    }
-
-    /// The checksum as found; zero means none over IPv4.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        be16(self.fixed, CHECKSUM_OFFSET)
     }
 
     /// Returns the captured payload after the header.

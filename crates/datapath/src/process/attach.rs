@@ -50,13 +50,12 @@ const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blockin
 /// The vhost-user side of a port.
 #[derive(Debug)]
 pub struct Attachment {
-    config: PortConfig,
+    context: Context,
     /// The listening socket; only of a server port.
     listener: Option<OwnedFd>,
     open: Option<Open>,
     /// A connection of the previous switch process, until it is restored.
     saved: Option<SavedConnection>,
-    store: PortSessionStore,
     snapshots: QueueSnapshots,
     /// Time of the next dial; only of a client port that is not connected.
     dial_at: Option<Instant>,
@@ -68,11 +67,9 @@ pub struct Attachment {
     /// The reason for which the connection before the open one ended, until the open one serves its
     /// guest, is refused something, or ends.
     previous_reason: Option<String>,
-    connections: u64,
     admission: Admission,
     /// Messages and queues that were refused in earlier connections.
     refused_messages: u64,
-    event_limits: EventLimits,
     /// The phase that was reported last.
     phase: PortPhase,
 }
@@ -94,20 +91,22 @@ impl Attachment {
             } else {
                 PortPhase::Waiting
             },
-            config,
+            context: Context {
+                config,
+                store,
+                connections: 0,
+                event_limits: EventLimits::default(),
+            },
             listener,
             open: None,
             attached: Instant::now(),
             dial_at: (client && saved.is_none()).then(Instant::now),
             saved,
-            store,
             snapshots,
             reason: None,
             previous_reason: None,
-            connections: 0,
             admission: Admission::default(),
             refused_messages: 0,
-            event_limits: EventLimits::default(),
         }
     }
 
@@ -120,7 +119,7 @@ impl Attachment {
     /// Returns the port's configuration.
     #[must_use]
     pub fn config(&self) -> &PortConfig {
-        &self.config
+        &self.context.config
     }
 
     /// Returns the listening socket.
@@ -138,33 +137,26 @@ impl Attachment {
 
     /// Changes the MTU under a running guest, and notifies the guest.
     pub fn set_mtu(&mut self, mtu: Option<u16>, workers: &Workers) {
-        self.config.mtu = mtu;
+        self.context.config.mtu = mtu;
         if let Some(open) = &mut self.open {
             open.session.set_mtu(mtu.unwrap_or(1500));
         }
-        workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));
-        self.store_session(workers);
+        workers.on_port(self.context.config.id, move |guest| guest.set_mtu(mtu));
+        self.store_session();
     }
 
     /// Sets the port's weight: its part of the worker time under load.
     pub fn set_weight(&mut self, weight: u16, workers: &Workers) {
-        self.config.weight = weight;
-        let id = self.config.id;
+        self.context.config.weight = weight;
+        let id = self.context.config.id;
         workers.each(move |w| w.set_weight(id, weight));
-        self.store_session(workers);
+        self.store_session();
     }
 
     /// Saves the present session with the supervisor.
-    fn store_session(&mut self, workers: &Workers) {
-        let mut context = Context {
-            workers,
-            config: &self.config,
-            store: &mut self.store,
-            connections: self.connections,
-            event_limits: &self.event_limits,
-        };
+    fn store_session(&mut self) {
         if let Some(open) = &self.open {
-            open.record(&mut context);
+            open.record(&mut self.context);
         }
     }
 
@@ -174,7 +166,7 @@ impl Attachment {
     ///
     /// # Errors
     /// A system error.
-    pub fn accept(&mut self, peer: Option<u32>, workers: &Workers) -> io::Result<()> {
+    pub fn accept(&mut self, peer: Option<u32>) -> io::Result<()> {
         let Some(listener) = &self.listener else {
             return Ok(());
         };
@@ -187,10 +179,11 @@ impl Attachment {
             if !second {
                 self.reason = self.admission.peer_check.reason();
             }
-            if let Some(suppressed) = self.event_limits.rejection_log_line(rejection.is_some()) {
-                let port = &self.config.name;
+            let limits = &mut self.context.event_limits;
+            if let Some(suppressed) = limits.rejection_log_line(rejection.is_some()) {
+                let port = &self.context.config.name;
                 let why = rejection.unwrap_or("second connection");
-                let user = self.admission.peer_check.last_rejected();
+                let user = self.admission.peer_check.last_rejected;
                 tracing::warn!(port, user, suppressed, "connection rejected: {why}");
             }
             return Ok(());
@@ -199,7 +192,7 @@ impl Attachment {
             self.admission.rejected.record(false);
             return Ok(());
         }
-        self.attach(socket, workers)
+        self.attach(socket)
     }
 
     /// Returns whether the connected front end belongs to a user other than `peer`.
@@ -213,15 +206,15 @@ impl Attachment {
     ///
     /// # Errors
     /// A system error.
-    pub fn attach(&mut self, socket: OwnedFd, workers: &Workers) -> io::Result<()> {
+    pub fn attach(&mut self, socket: OwnedFd) -> io::Result<()> {
         let pipe = AnswerPipe::new()?;
-        store_descriptors(&socket, &pipe, &mut self.store);
-        let mut session = Session::new(offer(&self.config));
+        store_descriptors(&socket, &pipe, &mut self.context.store);
+        let mut session = Session::new(offer(&self.context.config));
         session.restore_snapshots(self.snapshots.all());
         self.open = Some(Open {
             connection: Connection::with_pipe(socket, pipe)?,
             session,
-            positions: Positions::new(self.config.queues),
+            positions: Positions::new(self.context.config.queues),
             doorbells: Doorbells::default(),
             features_chosen: false,
             missing_memory: MissingMemory::default(),
@@ -232,10 +225,10 @@ impl Attachment {
         let reason = self.reason.take();
         self.previous_reason = reason.filter(|reason| reason != NO_FEATURES_CHOSEN);
         self.dial_at = None;
-        self.connections += 1;
-        self.store_session(workers);
-        if let Some(suppressed) = self.event_limits.log_line() {
-            let port = &self.config.name;
+        self.context.connections += 1;
+        self.store_session();
+        if let Some(suppressed) = self.context.event_limits.log_line() {
+            let port = &self.context.config.name;
             tracing::info!(target: AUDIT, port, suppressed, "front end connected");
         }
         Ok(())
@@ -262,7 +255,7 @@ impl Attachment {
     #[must_use]
     pub fn is_dialing(&self) -> bool {
         let idle = self.open.is_none() && self.saved.is_none();
-        self.config.role == Role::Client && idle && self.dial_at.is_none()
+        self.context.config.role == Role::Client && idle && self.dial_at.is_none()
     }
 
     /// Handles messages of the front end.
@@ -273,14 +266,7 @@ impl Attachment {
         let Some(open) = &mut self.open else {
             return Ok(());
         };
-        let mut context = Context {
-            workers,
-            config: &self.config,
-            store: &mut self.store,
-            connections: self.connections,
-            event_limits: &self.event_limits,
-        };
-        open.serve(&mut context)?;
+        open.serve(&mut self.context, workers)?;
         let info = open.session.info();
         if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
             self.reason = info.last_refusal;
@@ -306,23 +292,21 @@ impl Attachment {
 
     /// Stops a queue that broke a rule; the session continues.
     pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
-        if let Some(suppressed) = self.event_limits.log_line() {
-            let (port, queue) = (&self.config.name, index);
+        if let Some(suppressed) = self.context.event_limits.log_line() {
+            let (port, queue) = (&self.context.config.name, index);
             tracing::warn!(target: AUDIT, port, queue, suppressed, "queue stopped: {reason}");
         }
         // A connection that has ended has a reason of its own.
         if let Some(open) = &mut self.open {
             let mut backend = WorkerBackend {
                 workers,
-                config: &self.config,
-                store: &mut self.store,
+                context: &mut self.context,
                 positions: &mut open.positions,
                 doorbells: &open.doorbells,
-                event_limits: &self.event_limits,
             };
             open.session.queue_failed(index, reason, &mut backend);
         }
-        self.store_session(workers);
+        self.store_session();
     }
 
     /// Returns the time at which to warn that the VMM shares no memory.
@@ -344,8 +328,8 @@ impl Attachment {
         };
         if open.missing_memory.warn_at().is_some() {
             open.missing_memory.mark_warned();
-            if let Some(suppressed) = self.event_limits.log_line() {
-                let port = &self.config.name;
+            if let Some(suppressed) = self.context.event_limits.log_line() {
+                let port = &self.context.config.name;
                 tracing::warn!(port, suppressed, "{}", missing_memory::REASON);
             }
         }
@@ -360,8 +344,8 @@ impl Attachment {
 
     /// Ends the connection for a reason of the switch.
     pub fn disconnect(&mut self, reason: &str, workers: &Workers) {
-        if let Some(suppressed) = self.event_limits.log_line() {
-            let port = &self.config.name;
+        if let Some(suppressed) = self.context.event_limits.log_line() {
+            let port = &self.context.config.name;
             tracing::warn!(target: AUDIT, port, suppressed, "disconnected: {reason}");
         }
         self.close(None, workers);
@@ -389,7 +373,7 @@ impl Attachment {
     pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
         if let Some(saved) = self.saved.take() {
             saved.end();
-            self.store.drop_session();
+            self.context.store.drop_session();
         }
         self.reason = self.persistent_fault();
         let Some(mut open) = self.open.take() else {
@@ -399,11 +383,9 @@ impl Attachment {
         self.admission.rejected.connection_ended();
         let mut backend = WorkerBackend {
             workers,
-            config: &self.config,
-            store: &mut self.store,
+            context: &mut self.context,
             positions: &mut open.positions,
             doorbells: &open.doorbells,
-            event_limits: &self.event_limits,
         };
         self.refused_messages += open.session.info().refused_messages;
         let no_features_chosen = !open.features_chosen && open.answered.is_some();
@@ -411,11 +393,11 @@ impl Attachment {
         if !open.features_chosen || broke_rule {
             self.admission.failure_pauses.begin_again(Instant::now());
         }
-        self.snapshots
-            .add(self.config.id, open.session.detach(&mut backend));
+        let detached = open.session.detach(&mut backend);
+        self.snapshots.add(self.context.config.id, detached);
         open.connection.end();
-        self.store.drop_session();
-        let (id, mtu) = (self.config.id, self.config.mtu);
+        self.context.store.drop_session();
+        let (id, mtu) = (self.context.config.id, self.context.config.mtu);
         workers.on_port(id, move |guest| guest.set_mtu(mtu));
         workers.each(move |w| w.switch.guest_disconnected(id));
         if let Some(fault) = fault {
@@ -434,8 +416,8 @@ impl Attachment {
         } else {
             None
         };
-        if let Some(suppressed) = self.event_limits.log_line() {
-            let port = &self.config.name;
+        if let Some(suppressed) = self.context.event_limits.log_line() {
+            let port = &self.context.config.name;
             match &reason {
                 None => {
                     tracing::info!(target: AUDIT, port, suppressed, "front end disconnected")
@@ -449,7 +431,7 @@ impl Attachment {
     }
 
     fn dial_later(&mut self) {
-        if self.config.role == Role::Client {
+        if self.context.config.role == Role::Client {
             let soon = self.attached + RECONNECT_INTERVAL;
             self.dial_at = Some(self.paused_until().map_or(soon, |until| soon.max(until)));
         }

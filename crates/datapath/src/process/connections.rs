@@ -45,6 +45,15 @@ impl Process {
         }
     }
 
+    /// Watches the listening socket of a port again, if it has one.
+    pub(super) fn listen(&self, id: PortId) {
+        if let Some(port) = self.ports.get(&id)
+            && let Err(error) = self.watch_listener(id, port)
+        {
+            tracing::error!("watching a listening socket failed: {error}");
+        }
+    }
+
     pub(super) fn accept(&mut self, id: PortId) {
         // The connected front end may have disconnected: process that first.
         self.serve_connection(id);
@@ -53,7 +62,7 @@ impl Process {
         };
         let attached = port.socket().is_some();
         let peer = self.peers.get(&id).copied();
-        match port.accept(peer, &self.workers) {
+        match port.accept(peer) {
             Ok(()) if !attached => self.watch(id),
             Ok(()) => self.unwatch_while_paused(id),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -82,10 +91,7 @@ impl Process {
             _ if error.is_none() && port.config().socket != path => {
                 Some("the dialled socket is not the port's any more".to_owned())
             }
-            Some(socket) => port
-                .attach(socket, &self.workers)
-                .err()
-                .map(|e| e.to_string()),
+            Some(socket) => port.attach(socket).err().map(|e| e.to_string()),
             None => Some(error.unwrap_or_default()),
         };
         match failed {
@@ -179,11 +185,7 @@ impl Process {
         let paused = self.ports.iter_mut();
         let over = paused.filter_map(|(id, port)| port.end_pause(now).then_some(*id));
         for id in over.collect::<Vec<_>>() {
-            if let Some(port) = self.ports.get(&id)
-                && let Err(error) = self.watch_listener(id, port)
-            {
-                tracing::error!("watching a listening socket failed: {error}");
-            }
+            self.listen(id);
         }
     }
 
@@ -199,14 +201,14 @@ impl Process {
     }
 
     pub(super) fn next_dial(&self) -> Option<Instant> {
-        if self.sessions.saved.waits() || self.room_for_dials() == 0 {
+        if self.sessions.saved.waits || self.room_for_dials() == 0 {
             return None;
         }
         self.ports.values().filter_map(Attachment::dial_at).min()
     }
 
     pub(super) fn dial_due(&mut self) {
-        if self.sessions.saved.waits() {
+        if self.sessions.saved.waits {
             return;
         }
         let (now, room) = (Instant::now(), self.room_for_dials());

@@ -92,7 +92,7 @@ impl Process {
     /// Continues all saved connections: the previous switch process is quiesced, and its saved
     /// sessions are complete.
     pub(super) fn take_over(&mut self) -> io::Result<()> {
-        if !self.sessions.saved.waits() {
+        if !self.sessions.saved.waits {
             return Ok(());
         }
         for port in self.ports.values_mut() {
@@ -100,16 +100,12 @@ impl Process {
                 port.set_saved(saved);
             }
         }
-        self.sessions.saved.stop_waiting();
+        self.sessions.saved.waits = false;
         self.restore_all();
         let open = self.ports.values().filter(|port| port.socket().is_some());
         let connections = open.count() as u32;
         let at_ns = sys::time::monotonic_ns();
-        for (id, port) in &self.ports {
-            if let Err(error) = self.watch_listener(*id, port) {
-                tracing::error!("watching a listening socket failed: {error}");
-            }
-        }
+        self.ports.keys().for_each(|id| self.listen(*id));
         self.supervisor
             .send(&SupervisorRequest::Serving { at_ns, connections }, &[])
     }
@@ -117,7 +113,7 @@ impl Process {
     /// Starts to restore the saved connections: control has added all ports and published the
     /// program.
     pub(super) fn restore_connections(&mut self) {
-        if !self.sessions.saved.is_taking_over() || self.sessions.saved.waits() {
+        if !self.sessions.saved.taking_over || self.sessions.saved.waits {
             return;
         }
         // Frames of a guest that is served before its peer is restored would be lost.
@@ -168,11 +164,7 @@ impl Process {
         port.restore(&self.workers);
         drop(served);
         self.disconnect_other_user(id);
-        if let Some(port) = self.ports.get(&id)
-            && let Err(error) = self.watch_listener(id, port)
-        {
-            tracing::error!("watching a listening socket failed: {error}");
-        }
+        self.listen(id);
         self.watch(id);
         // epoll is level-triggered: it reports a message in the socket, but no reply in the pipe.
         self.serve_connection(id);

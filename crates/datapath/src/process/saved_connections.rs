@@ -21,11 +21,11 @@ use virtio::vhost_user::hang_up;
 use crate::process::attach::SavedConnection;
 
 /// Saved connections from the supervisor that no port has claimed yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SavedConnections {
-    taking_over: bool,
+    pub(super) taking_over: bool,
     /// The previous switch process still runs: connections are continued after `TakeOver`.
-    waits: bool,
+    pub(super) waits: bool,
     files: BTreeMap<PortId, BTreeMap<u64, OwnedFd>>,
     whole: BTreeMap<PortId, SavedConnection>,
     /// Ports whose record is malformed, or whose connection does not fit.
@@ -39,26 +39,8 @@ impl SavedConnections {
         Self {
             taking_over,
             waits,
-            files: BTreeMap::new(),
-            whole: BTreeMap::new(),
-            refused: Vec::new(),
-            waiting: VecDeque::new(),
+            ..Self::default()
         }
-    }
-
-    /// Returns whether control has not published the program yet.
-    pub(super) fn is_taking_over(&self) -> bool {
-        self.taking_over
-    }
-
-    /// Returns whether the previous switch process still runs.
-    pub(super) fn waits(&self) -> bool {
-        self.waits
-    }
-
-    /// Notes that the previous switch process is quiesced.
-    pub(super) fn stop_waiting(&mut self) {
-        self.waits = false;
     }
 
     pub(super) fn add_files(&mut self, port: PortId, numbers: Vec<u64>, fds: Vec<OwnedFd>) {

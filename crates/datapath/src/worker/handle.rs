@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 
-use channel::keeping::ThreadSlot;
 use port::PortId;
 
 use super::Worker;
@@ -54,14 +53,6 @@ impl WorkerHandle {
             let _ = reply.send(job(worker));
         });
         result.recv().expect("the worker runs")
-    }
-
-    /// Sets the slot in which the worker records the port that it serves, for crash attribution.
-    pub fn set_thread_slot(&self, slot: ThreadSlot) {
-        self.call(move |worker| {
-            worker.active.set_thread_slot(slot.clone());
-            crash_record::set_thread_slot(slot);
-        });
     }
 
     /// Queues `job` for the worker and returns at once. The job runs on behalf of the port that the

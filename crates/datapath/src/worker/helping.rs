@@ -43,7 +43,7 @@ pub(super) fn start(
         }
     }
     let any = !list.is_empty();
-    let helpers = Arc::new(Helpers::new(list, help));
+    let helpers = Arc::new(Helpers { list, help });
     for (number, handle) in handles.iter().enumerate().filter(|_| any) {
         let helpers = Arc::clone(&helpers);
         handle.call(move |w| {

@@ -19,6 +19,7 @@ use sched::{BlockEvents, Slot, View};
 use wire::virtio::features::Features;
 
 use crate::forward::switch::Switch;
+use crate::ports::crash_record;
 use crate::ports::guest::{GuestPort, GuestQueue};
 use crate::ports::queue_lock::QueueLock;
 use crate::worker::guests::States;
@@ -46,24 +47,12 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts so many workers; `None`: as many as [`sched::topology::workers`] returns.
+    /// Starts so many workers, and helpers on idle cores; `None`: as many as
+    /// [`sched::topology::workers`] returns.
     ///
     /// # Errors
-    /// A system error of a descriptor or a thread.
+    /// A system error of a descriptor or a thread. A helper that cannot start is logged.
     pub fn start(
-        count: Option<u16>,
-        poll: Poll,
-        counters: &Counters,
-        seed: u64,
-    ) -> io::Result<(Self, Notices)> {
-        Self::start_with(count, poll, counters, seed, Help::none())
-    }
-
-    /// Starts workers with helpers on idle cores.
-    ///
-    /// # Errors
-    /// The errors of [`Workers::start`]. A helper that cannot start is logged.
-    pub fn start_with(
         count: Option<u16>,
         poll: Poll,
         counters: &Counters,
@@ -87,16 +76,18 @@ impl Workers {
     /// Gives each worker its slot for crash attribution. The session thread has the first slot.
     pub fn set_thread_slots(&self, slots: &ThreadSlots) {
         for (number, worker) in self.handles.iter().enumerate() {
-            worker.set_thread_slot(slots.of(number + 1));
+            let slot = slots.of(number + 1);
+            worker.call(move |worker| {
+                worker.active.set_thread_slot(slot.clone());
+                crash_record::set_thread_slot(slot);
+            });
         }
     }
 
     /// Requests a [`Notice::ProbeAck`](crate::worker::Notice::ProbeAck) of each worker, and returns
     /// at once.
     pub fn probe(&self) {
-        for worker in &self.handles {
-            worker.post(Worker::ack_probe);
-        }
+        self.post_each(Worker::ack_probe);
     }
 
     /// Returns the number of workers that are home to pairs.

@@ -29,7 +29,7 @@ fn eager(counters: &Counters) -> Workers {
         ..Help::new(settings, cores)
     };
     let (workers, notices) =
-        Workers::start_with(Some(1), Poll::Always, counters, 7, help).expect("threads");
+        Workers::start(Some(1), Poll::Always, counters, 7, help).expect("threads");
     assert_eq!(usize::from(workers.help().0), allowed.len());
     // Not read in this test.
     std::mem::forget(notices);

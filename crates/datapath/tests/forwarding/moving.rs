@@ -7,6 +7,7 @@ use crate::common::queue;
 use channel::records::Answer;
 use channel::supervision::Poll;
 use datapath::ports::guest::GuestPort;
+use datapath::worker::idle::helper::Help;
 use datapath::worker::workers::Workers;
 use port::PortId;
 use port::counters::Counters;
@@ -74,7 +75,8 @@ pub(crate) fn frame(sender: usize, n: usize) -> Vec<u8> {
 #[test]
 fn nothing_is_lost_or_reordered_by_a_move() {
     let counters = Counters::heap();
-    let (workers, _notices) = Workers::start(Some(3), Poll::Always, &counters, 7).expect("threads");
+    let (workers, _notices) =
+        Workers::start(Some(3), Poll::Always, &counters, 7, Help::none()).expect("threads");
     let (_to_ram, mut to) = attach(&workers, TO, VERSION_1);
     let [(_ram0, mut nic0), (_ram2, mut nic2)] = [VERSION_1, VERSION_1 | RING_PACKED]
         .into_iter()
@@ -127,7 +129,8 @@ fn a_pair_whose_frames_wait_for_control_is_not_moved() {
     const HOME: usize = 0;
     const NEW: usize = 1;
     let counters = Counters::heap();
-    let (workers, _notices) = Workers::start(Some(2), Poll::Always, &counters, 7).expect("threads");
+    let (workers, _notices) =
+        Workers::start(Some(2), Poll::Always, &counters, 7, Help::none()).expect("threads");
     let (_to_ram, mut to) = attach(&workers, TO, VERSION_1);
     let (_ram, mut nic) = attach(&workers, SENDERS[0], VERSION_1);
     let pair = (SENDERS[0], 0);

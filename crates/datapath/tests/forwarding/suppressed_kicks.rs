@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use channel::supervision::{Coalescing, Poll};
 use datapath::ports::coalescing::{Activity, Processor, Rules, Vcpus};
 use datapath::ports::guest::GuestPort;
+use datapath::worker::idle::helper::Help;
 use datapath::worker::workers::Workers;
 use port::PortId;
 use port::counters::Counters;
@@ -100,7 +101,8 @@ fn scene(
     sender_has: u64,
     vcpus: &Arc<FakeVcpus>,
 ) -> (Workers, [NetPair; 2], impl Sized) {
-    let (workers, notices) = Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
+    let (workers, notices) =
+        Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7, Help::none()).unwrap();
     let rules = Rules::of(Some(Coalescing {
         period_us: PERIOD_US,
         threshold: 64,

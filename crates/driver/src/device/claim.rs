@@ -23,7 +23,7 @@ pub(super) struct Claim {
     /// In the interface's network namespace, bound or not.
     socket: OwnedFd,
     name: SocketAddrUnix,
-    shared: bool,
+    pub(super) shared: bool,
 }
 
 impl Claim {
@@ -59,11 +59,6 @@ impl Claim {
         self.shared = self.shared && rustix::net::bind(&self.socket, &self.name).is_err();
         self.shared
     }
-
-    /// Returns the result of the last check.
-    pub(super) fn was_shared(&self) -> bool {
-        self.shared
-    }
 }
 
 fn namespace(control: &Control) -> io::Result<OwnedFd> {
@@ -85,11 +80,11 @@ mod tests {
         let first = Claim::here(index).unwrap();
         let other = Claim::here(index - 1).unwrap();
         let mut second = Claim::here(index).unwrap();
-        assert_eq!((first.was_shared(), other.was_shared()), (false, false));
-        assert!(second.was_shared() && second.is_shared());
+        assert_eq!((first.shared, other.shared), (false, false));
+        assert!(second.shared && second.is_shared());
         drop(first);
         assert!(!second.is_shared());
-        assert!(!second.was_shared() && !second.is_shared(), "it is ours");
-        assert!(Claim::here(index).unwrap().was_shared());
+        assert!(!second.shared && !second.is_shared(), "it is ours");
+        assert!(Claim::here(index).unwrap().shared);
     }
 }

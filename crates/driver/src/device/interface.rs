@@ -84,11 +84,6 @@ impl Control {
         Ok(Self(datagram(AddressFamily::INET)?))
     }
 
-    /// Over a socket that was opened before.
-    pub(super) fn over(socket: OwnedFd) -> Self {
-        Self(socket)
-    }
-
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -30,16 +30,8 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
         let socket = socket(index, &queues, spec.queues);
         queues.push(context(socket, || format!("a packet socket on {name}"))?);
     }
-    Ok(Device {
-        interface: name.clone(),
-        back_end: BackEnd::Packet,
-        uso: kernel_is_at_least(6, 2),
-        queues,
-        control,
-        xdp: None,
-        provisional: false,
-        claim: None,
-    })
+    let uso = kernel_is_at_least(6, 2);
+    Ok(Device::new(spec, control, BackEnd::Packet, uso, queues))
 }
 
 /// One more socket beside `others`, `all` in the end.

@@ -52,16 +52,7 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
     if spec.own || !exists {
         context(control.up(name), || format!("switching {name} on"))?;
     }
-    Ok(Device {
-        interface: name.clone(),
-        back_end: BackEnd::Tap,
-        uso,
-        queues,
-        control,
-        xdp: None,
-        provisional: false,
-        claim: None,
-    })
+    Ok(Device::new(spec, control, BackEnd::Tap, uso, queues))
 }
 
 /// The first queue; it makes the interface where there is none.

@@ -86,27 +86,6 @@ pub struct XdpParts<Fd> {
     pub took_tags_off: bool,
 }
 
-impl<Fd> XdpParts<Fd> {
-    /// Returns the parts with other forms of the descriptors, or the first error of `convert`.
-    pub(super) fn try_map<To, E>(
-        self,
-        mut convert: impl FnMut(Fd) -> Result<To, E>,
-    ) -> Result<XdpParts<To>, E> {
-        Ok(XdpParts {
-            namespace: convert(self.namespace)?,
-            index: self.index,
-            pairs: self.pairs,
-            zero_copy: self.zero_copy,
-            unfinished: self.unfinished,
-            map: convert(self.map)?,
-            link: convert(self.link)?,
-            promiscuous: convert(self.promiscuous)?,
-            tags: convert(self.tags)?,
-            took_tags_off: self.took_tags_off,
-        })
-    }
-}
-
 /// One process's.
 #[derive(Debug)]
 pub(super) struct Sockets {
@@ -148,15 +127,10 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
         next: Some(sockets),
         last_start: None,
     };
+    let device = Device::new(spec, control, BackEnd::Xdp { zero_copy }, false, Vec::new());
     Ok(Device {
-        interface: name.clone(),
-        back_end: BackEnd::Xdp { zero_copy },
-        uso: false,
-        queues: Vec::new(),
-        control,
         xdp: Some(xdp),
-        provisional: false,
-        claim: None,
+        ..device
     })
 }
 
@@ -351,40 +325,47 @@ impl Drop for Tags {
 
 impl Xdp {
     /// Returns its parts except for sockets.
-    pub(super) fn parts(&self) -> XdpParts<BorrowedFd<'_>> {
+    pub(super) fn parts<'a, Fd>(
+        &'a self,
+        mut pass: impl FnMut(BorrowedFd<'a>) -> Fd,
+    ) -> XdpParts<Fd> {
         XdpParts {
-            namespace: self.namespace.as_fd(),
+            namespace: pass(self.namespace.as_fd()),
             index: self.index,
             pairs: self.pairs,
             zero_copy: self.zero_copy,
             unfinished: self.unfinished,
-            map: self.map.as_fd(),
-            link: self.link.as_fd(),
-            promiscuous: self.promiscuous.as_fd(),
-            tags: self.tags.control.as_fd(),
+            map: pass(self.map.as_fd()),
+            link: pass(self.link.as_fd()),
+            promiscuous: pass(self.promiscuous.as_fd()),
+            tags: pass(self.tags.control.as_fd()),
             took_tags_off: self.tags.taken_off,
         }
     }
 
     /// Of the interface of this name that these are the parts of.
-    pub(super) fn of(interface: &str, parts: XdpParts<OwnedFd>) -> Self {
-        Self {
-            namespace: parts.namespace,
+    pub(super) fn of<Fd, E>(
+        interface: &str,
+        parts: XdpParts<Fd>,
+        mut take: impl FnMut(Fd) -> Result<OwnedFd, E>,
+    ) -> Result<Self, E> {
+        Ok(Self {
+            namespace: take(parts.namespace)?,
             index: parts.index,
             pairs: parts.pairs,
             zero_copy: parts.zero_copy,
             unfinished: parts.unfinished,
-            map: Map::over(parts.map),
-            link: parts.link,
-            promiscuous: parts.promiscuous,
+            map: Map(take(parts.map)?),
+            link: take(parts.link)?,
+            promiscuous: take(parts.promiscuous)?,
             tags: Tags {
                 interface: interface.to_owned(),
-                control: Control::over(parts.tags),
+                control: Control(take(parts.tags)?),
                 taken_off: parts.took_tags_off,
             },
             next: None,
             last_start: None,
-        }
+        })
     }
 
     /// Sockets for a new process; those before must have been closed.

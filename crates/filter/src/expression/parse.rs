@@ -1,6 +1,6 @@
 //! Reading a filter.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use wire::{EtherType, tcp, udp};
 
@@ -131,7 +131,7 @@ impl Parser<'_> {
             "ether" => self.ether(),
             "ip" => self.ip(Version::V4, EtherType::IPV4),
             "ip6" => self.ip(Version::V6, EtherType::IPV6),
-            "arp" => self.arp(),
+            "arp" => self.addressed(Holder::Arp, Version::V4, EtherType::ARP),
             "tcp" => self.transport(tcp::PROTOCOL),
             "udp" => self.transport(udp::PROTOCOL),
             "rarp" => Ok(Primitive::EtherType(EtherType::RARP)),
@@ -226,10 +226,6 @@ impl Parser<'_> {
         self.addressed(Holder::Ip, version, ethertype)
     }
 
-    fn arp(&mut self) -> Result<Primitive> {
-        self.addressed(Holder::Arp, Version::V4, EtherType::ARP)
-    }
-
     /// Parses the rest behind `ip`, `ip6` or `arp`: an address, or nothing.
     fn addressed(&mut self, holder: Holder, v: Version, bare: EtherType) -> Result<Primitive> {
         let next = self.tokens.peek();
@@ -315,15 +311,9 @@ impl Parser<'_> {
 
     fn address(&mut self, version: Option<Version>) -> Result<IpAddr> {
         match version {
-            None => self.tokens.address("an IPv4 or IPv6 address"),
-            Some(Version::V4) => self
-                .tokens
-                .address::<Ipv4Addr>("an IPv4 address")
-                .map(IpAddr::V4),
-            Some(Version::V6) => self
-                .tokens
-                .address::<Ipv6Addr>("an IPv6 address")
-                .map(IpAddr::V6),
+            None => self.tokens.ip(),
+            Some(Version::V4) => self.tokens.v4().map(IpAddr::V4),
+            Some(Version::V6) => self.tokens.v6().map(IpAddr::V6),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reading a description.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use wire::EtherType;
 
@@ -103,23 +103,15 @@ fn word(tokens: &mut Tokens<'_>, word: &str) -> Result<()> {
     }
 }
 
-fn v4(tokens: &mut Tokens<'_>) -> Result<Ipv4Addr> {
-    tokens.address("an IPv4 address")
-}
-
-fn v6(tokens: &mut Tokens<'_>) -> Result<Ipv6Addr> {
-    tokens.address("an IPv6 address")
-}
-
 fn icmp(tokens: &mut Tokens<'_>, is_v4: bool) -> Result<Body> {
     let (src, dst): (IpAddr, IpAddr) = if is_v4 {
-        let src = v4(tokens)?;
+        let src = tokens.v4()?;
         arrow(tokens)?;
-        (src.into(), v4(tokens)?.into())
+        (src.into(), tokens.v4()?.into())
     } else {
-        let src = v6(tokens)?;
+        let src = tokens.v6()?;
         arrow(tokens)?;
-        (src.into(), v6(tokens)?.into())
+        (src.into(), tokens.v6()?.into())
     };
     let (request, reply) = echo(is_v4);
     let (mut kind, mut code) = (request, 0);
@@ -176,22 +168,22 @@ fn ip(tokens: &mut Tokens<'_>) -> Result<Body> {
     } else {
         EXPERIMENTAL
     };
-    let src: IpAddr = tokens.address("an IPv4 or IPv6 address")?;
+    let src = tokens.ip()?;
     arrow(tokens)?;
     let dst = match src {
-        IpAddr::V4(_) => v4(tokens)?.into(),
-        IpAddr::V6(_) => v6(tokens)?.into(),
+        IpAddr::V4(_) => tokens.v4()?.into(),
+        IpAddr::V6(_) => tokens.v6()?.into(),
     };
     Ok(Body::Ip { src, dst, protocol })
 }
 
 fn arp(tokens: &mut Tokens<'_>) -> Result<Body> {
     if tokens.take_word("reply") {
-        let sender = v4(tokens)?;
+        let sender = tokens.v4()?;
         word(tokens, "is-at")?;
         let mac = tokens.mac()?;
         word(tokens, "tell")?;
-        let target = v4(tokens)?;
+        let target = tokens.v4()?;
         return Ok(Body::ArpReply {
             sender,
             mac,
@@ -201,16 +193,16 @@ fn arp(tokens: &mut Tokens<'_>) -> Result<Body> {
     if !tokens.take_word("who-has") {
         return Err(tokens.peek().expected("`who-has` or `reply`"));
     }
-    let target = v4(tokens)?;
+    let target = tokens.v4()?;
     word(tokens, "tell")?;
-    let sender = v4(tokens)?;
+    let sender = tokens.v4()?;
     Ok(Body::ArpRequest { target, sender })
 }
 
 fn nd(tokens: &mut Tokens<'_>) -> Result<Body> {
     word(tokens, "who-has")?;
-    let target = v6(tokens)?;
+    let target = tokens.v6()?;
     word(tokens, "tell")?;
-    let sender = v6(tokens)?;
+    let sender = tokens.v6()?;
     Ok(Body::NeighborSolicitation { target, sender })
 }

@@ -498,13 +498,7 @@ fn a_flow_keeps_its_count_when_its_action_changes() {
 #[test]
 fn masks_are_bounded() {
     let mut table = FlowTable::new(256, 1);
-    let mask = |n: u64| {
-        FlowMask::from_bytes(&{
-            let mut bytes = [0; 64];
-            bytes[8] = 1 + n as u8;
-            bytes
-        })
-    };
+    let mask = |n: u64| FlowMask::from_words([0, 1 + n, 0, 0, 0, 0, 0, 0]);
     let installed = (0..140).filter(|n| {
         table.install(
             &key(1, 1, 0xff),

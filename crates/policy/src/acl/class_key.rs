@@ -57,7 +57,7 @@ impl Family {
     }
 
     /// Returns the bits of an address.
-    fn width(self) -> u8 {
+    pub(super) fn width(self) -> u8 {
         match self {
             Self::V4 => 32,
             Self::V6 => 128,

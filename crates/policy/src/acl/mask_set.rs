@@ -77,11 +77,7 @@ impl Rng {
             let key = class_key.key.with_ethertype(others[self.below(2)]);
             class_key = ClassKey::new(&key);
         }
-        let width = match class_key.family {
-            Family::V4 => 32,
-            Family::V6 => 128,
-            Family::None => 0,
-        };
+        let width = class_key.family.width().into();
         let or = |said, other: &ClassKey| if said { class_key.key } else { other.key };
         let source = or(rule.source.is_some(), &second).src_ip();
         let destination = or(rule.destination.is_some(), &third).dst_ip();

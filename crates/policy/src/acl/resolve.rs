@@ -183,20 +183,16 @@ impl Context {
             [] => Ok(None),
             texts => self.addresses(texts).map(Some).map_err(|r| (field, r)),
         };
-        let transport = Transport::new(spec)?;
+        let transport = transport(spec)?;
         let mut matcher = Matcher {
             source_mac: mac("source_mac", &spec.source_mac)?,
             destination_mac: mac("destination_mac", &spec.destination_mac)?,
-            kinds: Kinds::Any,
             vlan: vlan(spec)?,
             source: addresses("source", &spec.source)?,
             destination: addresses("destination", &spec.destination)?,
             peers: self.peers(spec, direction)?,
-            protocol: transport.protocol,
-            source_ports: transport.source_ports,
-            destination_ports: transport.destination_ports,
-            flags: transport.flags,
             state: pieces(spec.fragment),
+            ..transport
         };
         let ethertype = spec.ether_type.as_deref().map(text::ether_type).transpose();
         let ethertype = ethertype.map_err(|r| ("ether_type", r))?;
@@ -252,44 +248,36 @@ fn pieces(pieces: Option<Pieces>) -> (u16, u16) {
     }
 }
 
-/// Conditions on the protocol and fields behind it.
-struct Transport {
-    protocol: Option<u8>,
-    source_ports: Option<Ranges>,
-    destination_ports: Option<Ranges>,
-    flags: (u16, u16),
-}
-
-impl Transport {
-    fn new(spec: &RuleSpec) -> Result<Self, Fault> {
-        let protocol = spec.protocol.as_deref().map(text::protocol).transpose();
-        let protocol = protocol.map_err(|r| ("protocol", r))?;
-        let has_ports = matches!(protocol, Some(TCP | UDP));
-        let later = spec.fragment == Some(Pieces::Later);
-        let ports = |field, texts: &[PortText]| {
-            if texts.is_empty() {
-                return Ok(None);
-            }
-            if !has_ports {
-                return Err((field, Reason::PortsWithoutProtocol));
-            }
-            if later {
-                return Err((field, Reason::LaterFragmentsHaveNone));
-            }
-            let ranges: Result<Vec<_>, _> = texts.iter().map(text::ports).collect();
-            Ok(Some(Ranges::new(ranges.map_err(|r| (field, r))?)))
-        };
-        let (field, flags) = flags(spec, protocol)?;
-        if later && flags.1 != 0 {
+/// Returns the conditions on the protocol and fields behind it, and no others.
+fn transport(spec: &RuleSpec) -> Result<Matcher, Fault> {
+    let protocol = spec.protocol.as_deref().map(text::protocol).transpose();
+    let protocol = protocol.map_err(|r| ("protocol", r))?;
+    let has_ports = matches!(protocol, Some(TCP | UDP));
+    let later = spec.fragment == Some(Pieces::Later);
+    let ports = |field, texts: &[PortText]| {
+        if texts.is_empty() {
+            return Ok(None);
+        }
+        if !has_ports {
+            return Err((field, Reason::PortsWithoutProtocol));
+        }
+        if later {
             return Err((field, Reason::LaterFragmentsHaveNone));
         }
-        Ok(Self {
-            protocol,
-            source_ports: ports("source_ports", &spec.source_ports)?,
-            destination_ports: ports("destination_ports", &spec.destination_ports)?,
-            flags,
-        })
+        let ranges: Result<Vec<_>, _> = texts.iter().map(text::ports).collect();
+        Ok(Some(Ranges::new(ranges.map_err(|r| (field, r))?)))
+    };
+    let (field, flags) = flags(spec, protocol)?;
+    if later && flags.1 != 0 {
+        return Err((field, Reason::LaterFragmentsHaveNone));
     }
+    Ok(Matcher {
+        protocol,
+        source_ports: ports("source_ports", &spec.source_ports)?,
+        destination_ports: ports("destination_ports", &spec.destination_ports)?,
+        flags,
+        ..Matcher::default()
+    })
 }
 
 /// Returns the field with its value and mask of TCP flags, or of type and code.

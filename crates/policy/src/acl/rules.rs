@@ -201,6 +201,14 @@ impl Eq for Rules {}
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ProfileId(u32);
 
+/// Where lists are evaluated: one direction of the ports of a profile, in a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope {
+    pub(crate) direction: Direction,
+    pub(crate) segment: SegmentId,
+    pub(crate) profile: ProfileId,
+}
+
 impl Rules {
     /// Returns the number of rules in all lists.
     #[must_use]
@@ -234,13 +242,14 @@ impl Rules {
         port: PortId,
     ) -> bool {
         let lists = |rules: &Self| -> Vec<Arc<AccessList>> {
-            let numbers = rules.numbers(direction, segment, rules.profile(port));
+            let numbers = rules.numbers(rules.scope(direction, segment, port));
             let lists = numbers.filter_map(|number| rules.lists.get(*number as usize));
             lists.cloned().collect()
         };
         let (own, others) = (lists(self), lists(other));
         let same = |(a, b): (&Arc<AccessList>, &Arc<AccessList>)| Arc::ptr_eq(a, b) || a.is_same(b);
-        self.otherwise(direction, segment) == other.otherwise(direction, segment)
+        let at = self.scope(direction, segment, port);
+        self.otherwise(at) == other.otherwise(at)
             && own.len() == others.len()
             && own.iter().zip(&others).all(same)
     }
@@ -257,13 +266,8 @@ impl Rules {
         key: &FlowKey,
     ) -> (Ruling, FlowMask) {
         let (class_key, mut wildcards) = (ClassKey::new(key), Wildcards::default());
-        let ruling = self.evaluate_profile(
-            direction,
-            segment,
-            self.profile(port),
-            &class_key,
-            &mut wildcards,
-        );
+        let at = self.scope(direction, segment, port);
+        let ruling = self.evaluate_profile(at, &class_key, &mut wildcards);
         (ruling, wildcards.add_to(FlowMask::NONE, key.ethertype()))
     }
 
@@ -289,42 +293,36 @@ impl Rules {
         ProfileId(profile.copied().unwrap_or(0))
     }
 
-    /// Returns the indices of the lists that apply, in their order.
-    fn numbers(
-        &self,
-        direction: Direction,
-        segment: SegmentId,
-        profile: ProfileId,
-    ) -> impl Iterator<Item = &u32> + Clone {
-        let profile = self.attachments.profiles.get(profile.0 as usize);
-        let segment = self.segment(segment).map(|rules| &rules.attached);
-        let attached = profile.into_iter().chain(segment);
-        attached.flat_map(move |attached| attached.of(direction))
+    /// Where the lists of a port are evaluated.
+    pub(crate) fn scope(&self, direction: Direction, segment: SegmentId, port: PortId) -> Scope {
+        let profile = self.profile(port);
+        Scope {
+            direction,
+            segment,
+            profile,
+        }
     }
 
-    fn lists(
-        &self,
-        direction: Direction,
-        segment: SegmentId,
-        profile: ProfileId,
-    ) -> impl Iterator<Item = &AccessList> + Clone {
-        let numbers = self.numbers(direction, segment, profile);
+    /// Returns the indices of the lists that apply, in their order.
+    fn numbers(&self, at: Scope) -> impl Iterator<Item = &u32> + Clone {
+        let profile = self.attachments.profiles.get(at.profile.0 as usize);
+        let segment = self.segment(at.segment).map(|rules| &rules.attached);
+        let attached = profile.into_iter().chain(segment);
+        attached.flat_map(move |attached| attached.of(at.direction))
+    }
+
+    fn lists(&self, at: Scope) -> impl Iterator<Item = &AccessList> + Clone {
+        let numbers = self.numbers(at);
         numbers.filter_map(|number| Some(&**self.lists.get(*number as usize)?))
     }
 
     /// Returns the names of the lists that apply, in their order.
-    pub(crate) fn names(
-        &self,
-        direction: Direction,
-        segment: SegmentId,
-        profile: ProfileId,
-    ) -> Vec<Arc<str>> {
-        let lists = self.lists(direction, segment, profile);
-        lists.map(|list| list.name.clone()).collect()
+    pub(crate) fn names(&self, at: Scope) -> Vec<Arc<str>> {
+        self.lists(at).map(|list| list.name.clone()).collect()
     }
 
-    fn otherwise(&self, direction: Direction, segment: SegmentId) -> Verdict {
-        let otherwise = self.segment(segment).map(|rules| match direction {
+    fn otherwise(&self, at: Scope) -> Verdict {
+        let otherwise = self.segment(at.segment).map(|rules| match at.direction {
             Direction::FromGuest => rules.from_guest,
             Direction::ToGuest => rules.to_guest,
         });
@@ -337,13 +335,11 @@ impl Rules {
     /// Evaluates the lists in one direction, and adds the bits on which the ruling depends.
     pub(crate) fn evaluate_profile(
         &self,
-        direction: Direction,
-        segment: SegmentId,
-        profile: ProfileId,
+        at: Scope,
         class_key: &ClassKey,
         wildcards: &mut Wildcards,
     ) -> Ruling {
-        let lists = self.lists(direction, segment, profile);
+        let lists = self.lists(at);
         lists
             .clone()
             .for_each(|list| list.unwildcard_state(wildcards));
@@ -364,7 +360,7 @@ impl Rules {
                 by: By::Rule(rule.info.clone()),
             },
             None => Ruling {
-                verdict: self.otherwise(direction, segment),
+                verdict: self.otherwise(at),
                 by: By::Default,
             },
         }

@@ -33,7 +33,8 @@ impl FlowMask {
         .with_l4_src()
         .with_l4_dst();
 
-    const fn with(self, field: Field) -> Self {
+    /// All bits of a field count.
+    pub(super) const fn with(self, field: Field) -> Self {
         self.with_some(field, field.ones)
     }
 
@@ -41,74 +42,6 @@ impl FlowMask {
     const fn with_some(mut self, field: Field, bits: u64) -> Self {
         self.0[field.word] |= (bits & field.ones) << field.shift;
         self
-    }
-
-    /// The ingress port counts.
-    #[must_use]
-    pub const fn with_in_port(self) -> Self {
-        self.with(IN_PORT)
-    }
-
-    /// The VLAN, and whether there is a tag, counts.
-    #[must_use]
-    pub const fn with_vlan(self) -> Self {
-        self.with(VLAN)
-    }
-
-    /// Returns the mask with the frame class, see [`FrameClass`].
-    #[must_use]
-    pub const fn with_frame_class(self) -> Self {
-        self.with(FRAME_CLASS)
-    }
-
-    /// The EtherType counts.
-    #[must_use]
-    pub const fn with_ethertype(self) -> Self {
-        self.with(ETHERTYPE)
-    }
-
-    /// The destination address counts.
-    #[must_use]
-    pub const fn with_dmac(self) -> Self {
-        self.with(DMAC)
-    }
-
-    /// The source address counts.
-    #[must_use]
-    pub const fn with_smac(self) -> Self {
-        self.with(SMAC)
-    }
-
-    /// The IP protocol or ARP operation counts.
-    #[must_use]
-    pub const fn with_ip_proto(self) -> Self {
-        self.with(PROTO)
-    }
-
-    /// The type of service counts.
-    #[must_use]
-    pub const fn with_tos(self) -> Self {
-        self.with(TOS)
-    }
-
-    /// TCP flags, or ICMP type and code, count.
-    #[must_use]
-    pub const fn with_l4_flags(self) -> Self {
-        self.with(L4_FLAGS)
-    }
-
-    /// The source port counts. Take [`with_state`](Self::with_state) too, to distinguish port zero
-    /// from no port.
-    #[must_use]
-    pub const fn with_l4_src(self) -> Self {
-        self.with(L4_SRC)
-    }
-
-    /// The destination port counts. Take [`with_state`](Self::with_state) too, to
-    /// distinguish port zero from no port.
-    #[must_use]
-    pub const fn with_l4_dst(self) -> Self {
-        self.with(L4_DST)
     }
 
     /// These bits of the TCP flags, or of ICMP type and code, count too.
@@ -127,12 +60,6 @@ impl FlowMask {
     #[must_use]
     pub const fn with_l4_dst_bits(self, bits: u16) -> Self {
         self.with_some(L4_DST, bits as u64)
-    }
-
-    /// The state bits (fragment, malformed, unknown) count.
-    #[must_use]
-    pub const fn with_state(self) -> Self {
-        self.with(STATE)
     }
 
     /// The whole source IP address counts.
@@ -189,15 +116,9 @@ impl FlowMask {
         &self.0
     }
 
-    /// The words in order, each little-endian.
+    /// A mask from its eight words.
     #[inline]
-    pub fn to_bytes(&self) -> [u8; KEY_LEN] {
-        words_to_bytes(&self.0)
-    }
-
-    /// Returns the mask from the bytes of [`to_bytes`](Self::to_bytes).
-    #[inline]
-    pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
-        Self(words_from_bytes(bytes))
+    pub const fn from_words(words: [u64; 8]) -> Self {
+        Self(words)
     }
 }

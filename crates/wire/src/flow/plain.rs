@@ -211,8 +211,7 @@ mod tests {
 
     fn mask() -> impl Strategy<Value = FlowMask> {
         let word = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
-        prop::array::uniform8(word)
-            .prop_map(|words| FlowMask::from_bytes(&super::super::words_to_bytes(&words)))
+        prop::array::uniform8(word).prop_map(FlowMask::from_words)
     }
 
     proptest! {

@@ -6,22 +6,6 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-/// Every field with its name, for masks.
-const FIELDS: [(&str, Field); 12] = [
-    ("in_port", IN_PORT),
-    ("vlan", VLAN),
-    ("class", FRAME_CLASS),
-    ("ethertype", ETHERTYPE),
-    ("dmac", DMAC),
-    ("smac", SMAC),
-    ("ip_proto", PROTO),
-    ("tos", TOS),
-    ("l4_flags", L4_FLAGS),
-    ("l4_src", L4_SRC),
-    ("l4_dst", L4_DST),
-    ("state", STATE),
-];
-
 impl Debug for FlowKey {
     /// Ethernet fields always, the others only when they are not all zero.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {

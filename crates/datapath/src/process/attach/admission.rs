@@ -31,13 +31,13 @@ impl Default for Admission {
 impl Admission {
     /// Returns the end of the present pause.
     pub(super) fn paused_until(&self) -> Option<Instant> {
-        let all = [&self.pauses, &self.failure_pauses, self.rejected.pauses()];
+        let all = [&self.pauses, &self.failure_pauses, &self.rejected.pauses];
         all.into_iter().filter_map(Pauses::until).max()
     }
 
     /// Ends a pause that is over. Returns whether the port accepts connections again.
     pub(super) fn end_pause(&mut self, now: Instant) -> bool {
-        let others = self.rejected.pauses_mut();
+        let others = &mut self.rejected.pauses;
         let all = [&mut self.pauses, &mut self.failure_pauses, others];
         let over = all.map(|pauses| pauses.is_over(now));
         over.contains(&true) && self.paused_until().is_none()

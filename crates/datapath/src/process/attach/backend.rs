@@ -4,17 +4,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use channel::keeping::JOURNAL;
-use channel::switching::PortConfig;
 use memory::GuestMemory;
 use port::PortId;
 use virtio::queue::{Journal, JournalRegion, Queue};
 use virtio::vhost_user::{Backend, QueueSetup, Resume};
 use wire::virtio::features::Features;
 
-use super::event_limits::EventLimits;
+use super::open::Context;
 use crate::ports::guest::{GuestPort, GuestQueue};
 use crate::ports::watchdog::Doorbells;
-use crate::process::session_store::PortSessionStore;
 use crate::worker::workers::Workers;
 
 /// The data of the port's queues that a successor needs, beside the rings.
@@ -52,31 +50,27 @@ impl Positions {
 /// The back end of one port's session.
 pub(super) struct WorkerBackend<'a> {
     pub(super) workers: &'a Workers,
-    pub(super) config: &'a PortConfig,
-    pub(super) store: &'a mut PortSessionStore,
+    pub(super) context: &'a mut Context,
     pub(super) positions: &'a mut Positions,
     pub(super) doorbells: &'a Doorbells,
-    pub(super) event_limits: &'a EventLimits,
 }
 
 impl WorkerBackend<'_> {
     fn port(&self) -> PortId {
-        self.config.id
+        self.context.config.id
     }
 
     fn on_port(&self, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
         self.workers.on_port(self.port(), job);
     }
 
-    fn make_queue(&mut self, setup: Ring) -> Result<Queue, String> {
-        let Ring {
-            index,
-            layout,
-            features,
-            position,
-            resume,
-            mem,
-        } = setup;
+    fn make_queue(&mut self, index: u16, setup: &mut QueueSetup) -> Result<Queue, String> {
+        let (mem, layout) = (setup.mem.clone(), setup.layout);
+        let (features, position, resume) = (setup.features, setup.position, setup.resume);
+        if let Some(inflight) = setup.inflight.take() {
+            let queue = Queue::with_inflight(mem, layout, features, position, inflight);
+            return queue.map_err(|fault| fault.to_string());
+        }
         let packed = features.contains(Features::RING_PACKED);
         if packed && resume == Resume::Yes && self.positions.journal.is_none() {
             return Err("the position of the queue was not saved".into());
@@ -103,8 +97,8 @@ impl WorkerBackend<'_> {
             match self.make_journal() {
                 Ok(region) => self.positions.journal = Some(Arc::new(region)),
                 Err(error) => {
-                    if let Some(suppressed) = self.event_limits.log_line() {
-                        let port = &self.config.name;
+                    if let Some(suppressed) = self.context.event_limits.log_line() {
+                        let port = &self.context.config.name;
                         tracing::warn!(port, suppressed, "no journal for queue positions: {error}");
                     }
                 }
@@ -114,23 +108,13 @@ impl WorkerBackend<'_> {
     }
 
     fn make_journal(&mut self) -> Result<JournalRegion, String> {
-        let queues = 2 * self.config.queues;
+        let queues = 2 * self.context.config.queues;
         let fd = sys::file::fixed("lasthop-journal", JournalRegion::size(queues));
         let fd = fd.map_err(|e| e.to_string())?;
         let region = JournalRegion::map(&fd, queues).map_err(|e| e.to_string())?;
-        self.store.store_descriptor(JOURNAL, fd.as_fd());
+        self.context.store.store_descriptor(JOURNAL, fd.as_fd());
         Ok(region)
     }
-}
-
-/// The part of a [`QueueSetup`] that makes a queue without an inflight area.
-struct Ring {
-    index: u16,
-    layout: virtio::queue::Layout,
-    features: Features,
-    position: u32,
-    resume: Resume,
-    mem: Arc<GuestMemory>,
 }
 
 impl Backend for WorkerBackend<'_> {
@@ -140,32 +124,10 @@ impl Backend for WorkerBackend<'_> {
         }
     }
 
-    fn start_queue(&mut self, index: u16, setup: QueueSetup) -> Result<(), String> {
-        let QueueSetup {
-            layout,
-            features,
-            position,
-            resume,
-            kick,
-            call,
-            enabled,
-            inflight,
-            mem,
-            ..
-        } = setup;
-        let queue = match inflight {
-            Some(inflight) => Queue::with_inflight(mem, layout, features, position, inflight)
-                .map_err(|fault| fault.to_string()),
-            None => self.make_queue(Ring {
-                index,
-                layout,
-                features,
-                position,
-                resume,
-                mem,
-            }),
-        };
-        let queue = GuestQueue::new(queue?, features, kick, call, enabled);
+    fn start_queue(&mut self, index: u16, mut setup: QueueSetup) -> Result<(), String> {
+        let queue = self.make_queue(index, &mut setup)?;
+        let features = setup.features;
+        let queue = GuestQueue::new(queue, features, setup.kick, setup.call, setup.enabled);
         let queue = queue.with_doorbells(self.doorbells.clone());
         self.workers
             .start_queue(self.port(), index, queue, features)
@@ -194,8 +156,8 @@ impl Backend for WorkerBackend<'_> {
     }
 
     fn queue_refused(&mut self, index: u16, reason: &str) {
-        if let Some(suppressed) = self.event_limits.log_line() {
-            let port = &self.config.name;
+        if let Some(suppressed) = self.context.event_limits.log_line() {
+            let port = &self.context.config.name;
             tracing::warn!(
                 port,
                 queue = index,
@@ -206,19 +168,19 @@ impl Backend for WorkerBackend<'_> {
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
-        let mtu = self.config.mtu.map_or(mtu, |most| most.min(mtu));
+        let mtu = self.context.config.mtu.map_or(mtu, |most| most.min(mtu));
         self.on_port(move |guest| guest.set_mtu(Some(mtu)));
         Ok(())
     }
 
     fn send_rarp(&mut self, mac: [u8; 6]) {
-        if self.event_limits.announcement() {
+        if self.context.event_limits.announcement() {
             let port = self.port();
             self.workers.first(move |w| w.announce(port, mac));
         }
     }
 
     fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
-        self.store.store_descriptor(number, fd);
+        self.context.store.store_descriptor(number, fd);
     }
 }

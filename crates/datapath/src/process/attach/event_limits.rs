@@ -1,7 +1,6 @@
 //! Rate limits of events that a guest, a VMM or another process with access to a port's socket can
 //! cause.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use port::EventLimiter;
@@ -20,15 +19,15 @@ const ANNOUNCEMENTS: (u32, Duration) = (64, Duration::from_secs(1));
 #[derive(Debug)]
 pub(super) struct EventLimits {
     began: Instant,
-    lines: Cell<EventLimiter>,
-    second_connections: Cell<EventLimiter>,
-    wrong_user_connections: Cell<EventLimiter>,
-    announcements: Cell<EventLimiter>,
+    lines: EventLimiter,
+    second_connections: EventLimiter,
+    wrong_user_connections: EventLimiter,
+    announcements: EventLimiter,
 }
 
 impl Default for EventLimits {
     fn default() -> Self {
-        let limiter = |(most, within)| Cell::new(EventLimiter::new(most, within));
+        let limiter = |(most, within)| EventLimiter::new(most, within);
         Self {
             began: Instant::now(),
             lines: limiter(LOG_LINES),
@@ -43,24 +42,19 @@ impl EventLimits {
     /// Returns `Some` if a line may be logged now, with the number of lines suppressed before it,
     /// if any.
     #[expect(clippy::option_option, reason = "whether, and what the line says then")]
-    pub(super) fn log_line(&self) -> Option<Option<u64>> {
-        self.log_line_by(&self.lines)
+    pub(super) fn log_line(&mut self) -> Option<Option<u64>> {
+        log_line_by(&mut self.lines, self.began)
     }
 
     /// Returns the same for a rejected connection, of a wrong user or a second one.
     #[expect(clippy::option_option, reason = "as above")]
-    pub(super) fn rejection_log_line(&self, wrong_user: bool) -> Option<Option<u64>> {
-        if wrong_user {
-            self.log_line_by(&self.wrong_user_connections)
+    pub(super) fn rejection_log_line(&mut self, wrong_user: bool) -> Option<Option<u64>> {
+        let limiter = if wrong_user {
+            &mut self.wrong_user_connections
         } else {
-            self.log_line_by(&self.second_connections)
-        }
-    }
-
-    #[expect(clippy::option_option, reason = "as above")]
-    fn log_line_by(&self, of: &Cell<EventLimiter>) -> Option<Option<u64>> {
-        let suppressed = self.allow(of)?;
-        Some((suppressed > 0).then_some(suppressed))
+            &mut self.second_connections
+        };
+        log_line_by(limiter, self.began)
     }
 
     /// Returns the number of suppressed lines.
@@ -70,18 +64,17 @@ impl EventLimits {
             &self.second_connections,
             &self.wrong_user_connections,
         ];
-        all.map(|limiter| limiter.get().suppressed()).iter().sum()
+        all.map(|limiter| limiter.suppressed()).iter().sum()
     }
 
     /// Returns whether the guest may be announced now.
-    pub(super) fn announcement(&self) -> bool {
-        self.allow(&self.announcements).is_some()
+    pub(super) fn announcement(&mut self) -> bool {
+        self.announcements.admit(self.began.elapsed()).is_some()
     }
+}
 
-    fn allow(&self, of: &Cell<EventLimiter>) -> Option<u64> {
-        let mut limiter = of.get();
-        let may = limiter.admit(self.began.elapsed());
-        of.set(limiter);
-        may
-    }
+#[expect(clippy::option_option, reason = "as above")]
+fn log_line_by(limiter: &mut EventLimiter, began: Instant) -> Option<Option<u64>> {
+    let suppressed = limiter.admit(began.elapsed())?;
+    Some((suppressed > 0).then_some(suppressed))
 }

@@ -73,12 +73,13 @@ pub(super) struct Open {
 }
 
 /// The parts of a port that its connection uses.
-pub(super) struct Context<'a> {
-    pub(super) workers: &'a Workers,
-    pub(super) config: &'a PortConfig,
-    pub(super) store: &'a mut PortSessionStore,
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) config: PortConfig,
+    pub(super) store: PortSessionStore,
+    /// The number of connections.
     pub(super) connections: u64,
-    pub(super) event_limits: &'a EventLimits,
+    pub(super) event_limits: EventLimits,
 }
 
 /// Saves the connection's own descriptors with the supervisor.
@@ -95,7 +96,7 @@ pub(super) fn store_descriptors(
 
 impl Open {
     /// Saves the session with the supervisor, if it has changed.
-    pub(super) fn record(&self, context: &mut Context<'_>) {
+    pub(super) fn record(&self, context: &mut Context) {
         let (session, mut numbers) = self.session.record();
         numbers.extend([SOCKET, PIPE_FROM, PIPE_TO]);
         numbers.extend(self.positions.journal.as_ref().map(|_| JOURNAL));
@@ -112,7 +113,7 @@ impl Open {
     }
 
     /// Handles messages of the front end for a while; no more after its descriptors have blocked.
-    pub(super) fn serve(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
+    pub(super) fn serve(&mut self, context: &mut Context, workers: &Workers) -> Result<(), Fault> {
         let mut budget = MessageBudget::begin(Instant::now());
         while !self.doorbells.have_blocked() {
             match self.connection.peek()? {
@@ -123,7 +124,7 @@ impl Open {
                     return Ok(());
                 }
                 Peeked::Whole(message, fds) => {
-                    self.handle(message, fds, context, true)?;
+                    self.handle(message, fds, (context, workers), true)?;
                 }
                 Peeked::Pieces => {
                     if !std::mem::replace(&mut self.torn, true) {
@@ -133,7 +134,7 @@ impl Open {
                         return Ok(());
                     };
                     self.torn = false;
-                    self.handle(message, fds, context, false)?;
+                    self.handle(message, fds, (context, workers), false)?;
                 }
             }
             if !budget.may_continue(Instant::now()) {
@@ -147,17 +148,15 @@ impl Open {
         &mut self,
         message: Message,
         fds: Vec<std::os::fd::OwnedFd>,
-        context: &mut Context<'_>,
+        (context, workers): (&mut Context, &Workers),
         peeked: bool,
     ) -> Result<(), Fault> {
         let shown = fds.len();
         let mut backend = WorkerBackend {
-            workers: context.workers,
-            config: context.config,
-            store: context.store,
+            workers,
+            context,
             positions: &mut self.positions,
             doorbells: &self.doorbells,
-            event_limits: context.event_limits,
         };
         let reply = self.session.handle(message.clone(), fds, &mut backend)?;
         self.session.settled();

@@ -3,19 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-/// The growth of pauses: each is twice as long as the one before.
+/// Pauses of one port for one kind of reason: each is twice as long as the one before.
 #[derive(Debug)]
-struct Growth {
+pub(super) struct Pauses {
     first: Duration,
     longest: Duration,
     /// Time without a reason for a pause after which the next one is the shortest again.
     reset_after: Duration,
-}
-
-/// Pauses of one port for one kind of reason.
-#[derive(Debug)]
-pub(super) struct Pauses {
-    growth: Growth,
     /// The start of the last pause.
     last_start: Option<Instant>,
     next: Duration,
@@ -27,11 +21,8 @@ pub(super) struct Pauses {
 impl Pauses {
     /// Creates pauses after connections that did harm.
     pub(super) fn after_fault() -> Self {
-        Self::new(Growth {
-            first: Duration::from_millis(100),
-            longest: Duration::from_secs(10),
-            reset_after: Duration::from_secs(60),
-        })
+        let (first, reset_after) = (Duration::from_millis(100), Duration::from_secs(60));
+        Self::new(first, Duration::from_secs(10), reset_after)
     }
 
     /// Creates pauses after failed connections: a front end that disconnects repeatedly would
@@ -47,17 +38,15 @@ impl Pauses {
     }
 
     fn growing_to(longest: Duration) -> Self {
-        Self::new(Growth {
-            first: Duration::from_millis(1),
-            longest,
-            reset_after: Duration::from_secs(10),
-        })
+        Self::new(Duration::from_millis(1), longest, Duration::from_secs(10))
     }
 
-    fn new(growth: Growth) -> Self {
+    fn new(first: Duration, longest: Duration, reset_after: Duration) -> Self {
         Self {
-            next: growth.first,
-            growth,
+            first,
+            longest,
+            reset_after,
+            next: first,
             last_start: None,
             until: None,
             count: 0,
@@ -66,12 +55,12 @@ impl Pauses {
 
     /// Starts a pause. No reason for a pause occurred from `since` until `now`.
     pub(super) fn begin(&mut self, since: Instant, now: Instant) {
-        if now.saturating_duration_since(since) >= self.growth.reset_after {
-            self.next = self.growth.first;
+        if now.saturating_duration_since(since) >= self.reset_after {
+            self.next = self.first;
         }
         let pause = self.next;
         self.until = Some(now + pause);
-        self.next = self.growth.longest.min(2 * pause);
+        self.next = self.longest.min(2 * pause);
         self.last_start = Some(now);
         self.count += 1;
     }

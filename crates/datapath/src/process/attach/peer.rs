@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 /// The check of `peer_user`, with the last user who was rejected.
 #[derive(Debug, Default)]
 pub(super) struct PeerCheck {
-    last_rejected: Option<u32>,
+    pub(super) last_rejected: Option<u32>,
 }
 
 impl PeerCheck {
@@ -29,11 +29,6 @@ impl PeerCheck {
         }
         self.last_rejected = Some(user);
         Ok(Some("its user is not peer_user"))
-    }
-
-    /// Returns the uid of the last rejected connection.
-    pub(super) fn last_rejected(&self) -> Option<u32> {
-        self.last_rejected
     }
 
     /// Returns the last rejection as a reason for operators.
@@ -70,10 +65,10 @@ mod tests {
         assert_eq!(peer_check.check(&one, None).unwrap(), None);
         assert_eq!(peer_check.check(&one, Some(own)).unwrap(), None);
         assert_eq!(
-            (peer_check.last_rejected(), peer_check.reason()),
+            (peer_check.last_rejected, peer_check.reason()),
             (None, None)
         );
         assert!(peer_check.check(&one, Some(own + 1)).unwrap().is_some());
-        assert_eq!(peer_check.last_rejected(), Some(own));
+        assert_eq!(peer_check.last_rejected, Some(own));
     }
 }

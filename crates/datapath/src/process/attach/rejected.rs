@@ -10,12 +10,14 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The rejected connections of one port.
 #[derive(Debug)]
 pub(super) struct RejectedConnections {
-    count: u64,
+    /// The number of rejected connections.
+    pub(super) count: u64,
     last: Instant,
     /// Connections that came while another one was open.
     others: u64,
     last_other: Instant,
-    pauses: Pauses,
+    /// The pauses in which no connection is accepted.
+    pub(super) pauses: Pauses,
 }
 
 impl Default for RejectedConnections {
@@ -49,21 +51,6 @@ impl RejectedConnections {
         self.pauses.end_now(Instant::now());
     }
 
-    /// Returns the pauses in which no connection is accepted.
-    pub(super) fn pauses(&self) -> &Pauses {
-        &self.pauses
-    }
-
-    /// Returns the pauses, for ending them.
-    pub(super) fn pauses_mut(&mut self) -> &mut Pauses {
-        &mut self.pauses
-    }
-
-    /// Returns the number of rejected connections.
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Returns the time since the last one, milliseconds.
     pub(super) fn last_ms_ago(&self) -> Option<u64> {
         (self.count > 0).then(|| self.last.elapsed().as_millis() as u64)
@@ -90,12 +77,12 @@ mod tests {
     fn only_connections_beside_another_are_reported_as_a_second_vmm() {
         let mut away = RejectedConnections::default();
         away.record(false);
-        assert_eq!((away.reason(), away.count()), (None, 1));
+        assert_eq!((away.reason(), away.count), (None, 1));
         away.record(true);
         assert!(away.reason().unwrap().starts_with("rejected 1 other"));
         // The report expires, whatever is rejected later.
         away.last_other = Instant::now().checked_sub(REPORT_TIMEOUT).unwrap();
         away.record(false);
-        assert_eq!((away.reason(), away.count()), (None, 3));
+        assert_eq!((away.reason(), away.count), (None, 3));
     }
 }

@@ -99,24 +99,24 @@ impl Attachment {
         let Some(saved) = self.saved.take() else {
             return;
         };
-        self.connections = saved.record.connections;
+        self.context.connections = saved.record.connections;
         let socket = saved.files.get(&SOCKET);
         let socket = socket.and_then(|socket| socket.try_clone().ok());
         let quarantined = saved.quarantined;
         match self.try_restore(saved, workers) {
             Ok(open) => {
                 self.open = Some(open);
-                self.store_session(workers);
-                tracing::info!(port = self.config.name, "connection continued");
+                self.store_session();
+                tracing::info!(port = self.context.config.name, "connection continued");
             }
             Err(reason) => {
                 tracing::error!(
-                    port = self.config.name,
+                    port = self.context.config.name,
                     "connection not continued: {reason}"
                 );
                 self.reason = Some(reason);
                 socket.iter().for_each(hang_up);
-                self.store.drop_session();
+                self.context.store.drop_session();
                 self.dial_later();
                 if quarantined {
                     self.pause();
@@ -139,21 +139,19 @@ impl Attachment {
             return Err("a part of a message was lost with the previous switch process".into());
         }
         let connection = saved.take_connection()?;
-        let mut positions = saved.take_positions(&self.config)?;
+        let mut positions = saved.take_positions(&self.context.config)?;
+        let offer = offer_after_restore(&self.context.config, saved.record.offered);
         let doorbells = Doorbells::default();
         let mut backend = WorkerBackend {
             workers,
-            config: &self.config,
-            store: &mut self.store,
+            context: &mut self.context,
             positions: &mut positions,
             doorbells: &doorbells,
-            event_limits: &self.event_limits,
         };
         let (record, files) = (saved.record.session, saved.files);
-        let offer = offer_after_restore(&self.config, saved.record.offered);
         let mut session = Session::restore(offer, &record, files, &mut backend)?;
-        if saved.record.port.mtu != self.config.mtu {
-            session.set_mtu(self.config.mtu.unwrap_or(1500));
+        if saved.record.port.mtu != self.context.config.mtu {
+            session.set_mtu(self.context.config.mtu.unwrap_or(1500));
         }
         let mut missing_memory = MissingMemory::default();
         missing_memory.update(&session, Instant::now());

@@ -13,7 +13,7 @@ impl Attachment {
     #[must_use]
     pub fn phase(&self) -> PortPhase {
         let Some(open) = &self.open else {
-            return match self.config.role {
+            return match self.context.config.role {
                 Role::Server => PortPhase::Waiting,
                 Role::Client => PortPhase::Dialing,
             };
@@ -40,7 +40,7 @@ impl Attachment {
         let info = self.open.as_ref().map(|open| open.session.info());
         let queues = info.iter().flat_map(|i| &i.queues);
         PortState {
-            config: self.config.clone(),
+            config: self.context.config.clone(),
             phase: self.phase(),
             reason: self.reason(),
             features: info
@@ -62,15 +62,15 @@ impl Attachment {
                     counts: counts.get(&q.index).cloned().unwrap_or_default(),
                 })
                 .collect(),
-            connections: self.connections,
+            connections: self.context.connections,
             front_ends: FrontEnds {
-                rejected_connections: self.admission.rejected.count(),
+                rejected_connections: self.admission.rejected.count,
                 last_rejected_ms_ago: self.admission.rejected.last_ms_ago(),
-                last_rejected_uid: self.admission.peer_check.last_rejected(),
+                last_rejected_uid: self.admission.peer_check.last_rejected,
                 refused_messages: self.refused_messages + info.map_or(0, |i| i.refused_messages),
                 pauses: self.admission.pauses.count,
                 pause_ms: self.admission.pauses.remaining(Instant::now()).as_millis() as u64,
-                suppressed_log_lines: self.event_limits.suppressed_log_lines(),
+                suppressed_log_lines: self.context.event_limits.suppressed_log_lines(),
             },
         }
     }

@@ -157,7 +157,7 @@ impl Assignments {
     pub(crate) fn set_helpers(&mut self, helpers: Arc<Helpers>) {
         register_waiter(Arc::clone(&helpers));
         self.backoffs = vec![Backoff::default(); helpers.list.len()];
-        self.eager = helpers.eager;
+        self.eager = helpers.help.eager;
         self.helpers = Some(helpers);
     }
 
@@ -171,7 +171,7 @@ impl Assignments {
         if switch.limits_from_guest(pair.0) {
             return;
         }
-        let backlog = helpers.settings.backlog;
+        let backlog = helpers.help.settings.backlog;
         let batch = (switch.last_frames() as u64, switch.last_load());
         self.note(batch, backlog, || (pair, switch.last_receiver()));
     }

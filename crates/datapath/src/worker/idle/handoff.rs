@@ -34,7 +34,7 @@ const REASON_SHIFT: u32 = 8;
 const PAIR_SHIFT: u32 = 16;
 const PORT_SHIFT: u32 = 32;
 
-/// The reason for which a pair came back.
+/// The reason for which a pair came back; its number is in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
     /// Home requested it.
@@ -49,12 +49,7 @@ pub(crate) enum Reason {
 
 impl Reason {
     fn code(self) -> u64 {
-        (match self {
-            Self::Requested => 0,
-            Self::Quiet => 1,
-            Self::Unknown => 2,
-            Self::ShortFrames => 3,
-        }) << REASON_SHIFT
+        (self as u64) << REASON_SHIFT
     }
 
     fn of(word: u64) -> Self {
@@ -96,16 +91,19 @@ impl HandoffSlots {
         }
     }
 
+    fn states(&self) -> impl Iterator<Item = u64> {
+        let words = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed));
+        words.map(|word| word & STATE)
+    }
+
     /// Returns whether any pair is assigned.
     pub(crate) fn is_used(&self) -> bool {
-        let mut slots = self.slots.iter();
-        slots.any(|slot| slot.load(Ordering::Relaxed) & STATE != FREE)
+        self.states().any(|state| state != FREE)
     }
 
     /// Returns whether all slots are used.
     pub(crate) fn is_full(&self) -> bool {
-        let mut slots = self.slots.iter();
-        slots.all(|slot| slot.load(Ordering::Relaxed) & STATE != FREE)
+        self.states().all(|state| state != FREE)
     }
 
     /// Home: assigns a pair. Returns the slot, and whether the helper is to be woken; `None` when
@@ -158,8 +156,7 @@ impl HandoffSlots {
 
     /// Returns whether the helper is in a chunk.
     pub(crate) fn in_chunk(&self) -> bool {
-        let mut slots = self.slots.iter();
-        slots.any(|slot| matches!(slot.load(Ordering::Relaxed) & STATE, BUSY | REQUESTED))
+        self.states().any(|state| matches!(state, BUSY | REQUESTED))
     }
 
     /// Helper: begins a chunk of the pair in a slot, if one is assigned there.
@@ -209,8 +206,7 @@ impl HandoffSlots {
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let assigned = |slot: &AtomicU64| slot.load(Ordering::Relaxed) & STATE == ASSIGNED;
-        if self.slots.iter().any(assigned) {
+        if self.states().any(|state| state == ASSIGNED) {
             self.woke();
             return false;
         }

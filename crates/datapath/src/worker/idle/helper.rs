@@ -111,33 +111,13 @@ pub(crate) struct Helper {
 }
 
 /// All helpers of a switch, with the data for choosing one.
+#[derive(Debug)]
 pub(crate) struct Helpers {
     pub(crate) list: Vec<Arc<Helper>>,
-    topology: Topology,
-    /// Core states where the kernel does not report them.
-    cores: Box<dyn Cores>,
-    pub(crate) eager: bool,
-    pub(crate) settings: HelpersConfig,
-}
-
-impl std::fmt::Debug for Helpers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(&self.list).finish()
-    }
+    pub(crate) help: Help,
 }
 
 impl Helpers {
-    /// Creates the list of started helpers.
-    pub(crate) fn new(list: Vec<Arc<Helper>>, help: Help) -> Self {
-        Self {
-            list,
-            topology: help.topology,
-            cores: help.cores,
-            eager: help.eager,
-            settings: help.settings,
-        }
-    }
-
     /// Returns the index of the helper for frames to `receiver` that a worker on core `here` has;
     /// `states` are the kernel's reports, and `ready` returns whether a helper may be used. A
     /// helper that has pairs is chosen when no other is left.
@@ -167,19 +147,19 @@ impl Helpers {
                     other => other,
                 }
             };
-            choose(&self.topology, near, state, hash)
+            choose(&self.help.topology, near, state, hash)
         };
         at(chosen(false).or_else(|| chosen(true))?)
     }
 
     fn cores<'a>(&'a self, states: Option<&'a CoreStates<'_>>) -> &'a dyn Cores {
-        states.map_or(&*self.cores, |states| states)
+        states.map_or(&*self.help.cores, |states| states)
     }
 
     /// Returns whether a guest runs in the module of this helper.
     pub(crate) fn is_beside_a_guest(&self, helper: usize, states: &CoreStates<'_>) -> bool {
-        let own = self.topology.get(self.list[helper].core);
-        let mut cores = self.topology.cores().iter();
+        let own = self.help.topology.get(self.list[helper].core);
+        let mut cores = self.help.topology.cores().iter();
         own.is_some_and(|own| {
             cores.any(|facts| {
                 share_module(own, facts) && states.state(facts.core) == CoreState::Guest

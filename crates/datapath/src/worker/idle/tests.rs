@@ -144,7 +144,10 @@ fn a_waiter_boosts_the_helper() {
         assert!(helper.boost.lower());
     });
     if let Ok(known) = started.recv() {
-        register_waiter(Arc::new(Helpers::new(vec![known], Help::none())));
+        register_waiter(Arc::new(Helpers {
+            list: vec![known],
+            help: Help::none(),
+        }));
         let mut here = queue;
         assert_eq!(here.with(|value| *value), 1);
     }

@@ -42,18 +42,13 @@ fn instructions(map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
 
 /// The sockets by receive queue (`BPF_MAP_TYPE_XSKMAP`). One that is closed leaves it.
 #[derive(Debug)]
-pub(super) struct Map(OwnedFd);
+pub(super) struct Map(pub(super) OwnedFd);
 
 impl Map {
     pub(super) fn new(queues: u32) -> io::Result<Self> {
         // Kind, bytes of a key, bytes of a value, entries, flags.
         let mut attribute = Attribute::new(&[MAP_TYPE_XSKMAP, 4, 4, queues, 0]);
         Ok(Self(attribute.make(Command::MapCreate)?))
-    }
-
-    /// One that is there already.
-    pub(super) fn over(map: OwnedFd) -> Self {
-        Self(map)
     }
 
     /// Gives the frames of a queue to a bound socket.

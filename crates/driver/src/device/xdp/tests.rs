@@ -6,7 +6,6 @@ use channel::driving::Choice;
 use rustix::thread::UnshareFlags;
 
 use super::*;
-use crate::device::Parts;
 
 /// Runs in a network namespace of its own, with a veth pair that is up; prints a note where that is
 /// impossible.
@@ -82,10 +81,10 @@ fn what_is_kept_can_be_passed_on_while_a_process_works() {
         let taken_off = || control.takes_tags_off("up0").unwrap();
         let mut device = open(&spec(), true).unwrap();
         let first = device.hand_over().unwrap();
-        let copies = copy(device.parts());
+        let copies = device.parts(|fd| fd.try_clone_to_owned().unwrap());
         // As it goes with the program that it is of: nothing is undone.
         std::mem::forget(device);
-        let mut device = Device::of(copies);
+        let mut device = Device::of(copies, Ok::<_, io::Error>).unwrap();
         assert_eq!(device.check(), Ok(()));
         assert_eq!(device.back_end(), BackEnd::Xdp { zero_copy: false });
         assert!(
@@ -98,10 +97,6 @@ fn what_is_kept_can_be_passed_on_while_a_process_works() {
         drop((second, device));
         assert!(taken_off());
     });
-}
-
-fn copy(parts: Parts<BorrowedFd<'_>>) -> Parts<OwnedFd> {
-    parts.try_map(|fd| fd.try_clone_to_owned()).unwrap()
 }
 
 #[test]

@@ -346,8 +346,8 @@ type At = (Direction, SegmentId, PortId);
 fn evaluate(rules: &Rules, at: At, key: &FlowKey) -> (Ruling, Wildcards) {
     let (direction, segment, port) = at;
     let mut wildcards = Wildcards::default();
-    let (class_key, profile) = (ClassKey::new(key), rules.profile(port));
-    let ruling = rules.evaluate_profile(direction, segment, profile, &class_key, &mut wildcards);
+    let (class_key, at) = (ClassKey::new(key), rules.scope(direction, segment, port));
+    let ruling = rules.evaluate_profile(at, &class_key, &mut wildcards);
     let rounded = rules.round(&class_key, &wildcards);
     assert!(
         rounded.covers(&wildcards),

@@ -1,23 +1,17 @@
 //! Hand-over of a driver and its interface to the next supervisor.
 
-use std::convert::Infallible;
-
 use driver::device::Device;
 
 use super::{Child, Dial, Driver, Kind};
-use crate::replace::{FdIndex, IncomingFds, OutgoingFds, PassedDriver};
+use crate::replace::{IncomingFds, OutgoingFds, PassedDriver};
 
 impl Driver {
     /// Adds the driver to the record for the next supervisor.
     pub(in crate::drivers) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedDriver {
-        let device = self.device.as_ref().map(|device| {
-            let passed = |fd| Ok::<FdIndex, Infallible>(outgoing.add(fd));
-            let Ok(parts) = device.parts().try_map(passed);
-            parts
-        });
+        let device = self.device.as_ref();
         PassedDriver {
             spec: self.spec.clone(),
-            device,
+            device: device.map(|device| device.parts(|fd| outgoing.add(fd))),
             suspect: self.suspect,
             child: self.child.as_ref().map(|child| child.pass(outgoing)),
             killed: self.killed,
@@ -36,8 +30,10 @@ impl Driver {
         from: PassedDriver,
         fds: &mut IncomingFds,
     ) -> Result<Self, String> {
-        let parts = from.device.map(|parts| parts.try_map(|fd| fds.take(fd)));
-        let device = parts.transpose()?.map(Device::of);
+        let device = from
+            .device
+            .map(|parts| Device::of(parts, |fd| fds.take(fd)));
+        let device = device.transpose()?;
         let child = from
             .child
             .map(|child| Child::take(Kind::Driver, child, fds));

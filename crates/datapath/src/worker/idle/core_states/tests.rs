@@ -60,7 +60,8 @@ impl Host {
             })
         };
         let help = Help::new(HelpersConfig::default(), (0..8).map(facts).collect());
-        let helpers = Helpers::new((0..8).map(helper).collect(), help);
+        let list = (0..8).map(helper).collect();
+        let helpers = Helpers { list, help };
         let host = Self {
             table,
             guests,
