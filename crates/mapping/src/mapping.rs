@@ -95,9 +95,7 @@ impl Extent {
         .map_err(|e| MappingError::Map(e.into()))?;
         let mut mapping = Mapping {
             base: NonNull::new(base.cast()).ok_or(MappingError::Empty)?,
-            mapped: self.mapped,
-            skip: self.skip,
-            len: self.len,
+            extent: *self,
             kind: Kind::File(None),
             quota: quota.map(Arc::clone),
         };
@@ -127,12 +125,8 @@ enum Kind {
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
-    /// Bytes mapped, from `base`: whole blocks.
-    mapped: usize,
-    /// Offset of the requested bytes in the mapping.
-    skip: usize,
-    /// Number of requested bytes.
-    len: usize,
+    /// Its place in the file.
+    extent: Extent,
     kind: Kind,
     /// Quota that it counts for.
     quota: Option<Arc<Quota>>,
@@ -168,9 +162,13 @@ impl Mapping {
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
         Self {
             base: NonNull::new(base).expect("memory"),
-            mapped: size,
-            skip: 0,
-            len: size,
+            extent: Extent {
+                start: 0,
+                skip: 0,
+                len: size,
+                mapped: size,
+                block: layout.align(),
+            },
             kind: Kind::Heap(layout),
             quota: None,
         }
@@ -180,7 +178,7 @@ impl Mapping {
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(self.skip)
+        self.base.as_ptr().wrapping_add(self.extent.skip)
     }
 
     /// Length in bytes.
@@ -188,16 +186,13 @@ impl Mapping {
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // an empty mapping cannot be created
     pub fn len(&self) -> usize {
-        self.len
+        self.extent.len
     }
 
     /// Returns the amount that it takes of a quota.
     #[must_use]
     pub fn amount(&self) -> Amount {
-        Amount {
-            bytes: self.mapped as u64,
-            mappings: 1,
-        }
+        self.extent.amount()
     }
 
     /// Returns whether the file was truncated under the mapping, which now shows dummy pages; see
@@ -215,9 +210,9 @@ impl Drop for Mapping {
             Kind::File(entry) => {
                 // First out of the table: another mapping may get the addresses at once.
                 drop(entry.take());
-                // SAFETY: base and mapped are as returned by mmap and were never changed; users of
+                // SAFETY: base and length are as returned by mmap and were never changed; users of
                 // the raw pointers keep the Mapping alive.
-                let gone = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
+                let gone = unsafe { munmap(self.base.as_ptr().cast(), self.extent.mapped) };
                 let Some(quota) = &self.quota else { return };
                 match gone {
                     Ok(()) => quota.give_back(self.amount()),

@@ -11,6 +11,12 @@ use crate::{MemoryError, REGION_PAGE, Segment};
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
+    place: Place,
+}
+
+/// Place of a region, in the guest and in the VMM.
+#[derive(Clone, Copy, Debug)]
+struct Place {
     gpa: u64,
     size: u64,
     uva: u64,
@@ -20,9 +26,7 @@ pub struct Region {
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
     extent: Extent,
-    gpa: u64,
-    size: u64,
-    uva: u64,
+    place: Place,
 }
 
 impl Planned {
@@ -47,12 +51,8 @@ impl Planned {
         check_pages("user address", uva)?;
         check_pages("mmap offset", mmap_offset)?;
         let extent = Extent::check(fd, size, mmap_offset)?;
-        Ok(Self {
-            extent,
-            gpa,
-            size,
-            uva,
-        })
+        let place = Place { gpa, size, uva };
+        Ok(Self { extent, place })
     }
 
     /// Returns the amount that the region will take.
@@ -68,9 +68,7 @@ impl Planned {
     pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Region, MappingError> {
         Ok(Region {
             mapping: self.extent.map(fd, quota)?,
-            gpa: self.gpa,
-            size: self.size,
-            uva: self.uva,
+            place: self.place,
         })
     }
 }
@@ -107,34 +105,32 @@ impl Region {
         check_range(uva, size).expect("a valid user range");
         Self {
             mapping: Mapping::heap(size),
-            gpa,
-            size,
-            uva,
+            place: Place { gpa, size, uva },
         }
     }
 
     /// Returns the first guest-physical address.
     #[must_use]
     pub fn gpa(&self) -> u64 {
-        self.gpa
+        self.place.gpa
     }
 
     /// Returns the first guest-physical address behind the region.
     #[must_use]
     pub fn gpa_end(&self) -> u64 {
-        self.gpa + self.size
+        self.place.gpa + self.place.size
     }
 
     /// Returns the size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.size
+        self.place.size
     }
 
     /// Returns the address of the region's first byte in the VMM.
     #[must_use]
     pub fn uva(&self) -> u64 {
-        self.uva
+        self.place.uva
     }
 
     /// Returns the address of the mapping in this process.
@@ -150,14 +146,14 @@ impl Region {
 
     pub(crate) fn span(&self) -> Span {
         Span {
-            gpa: self.gpa,
-            size: self.size,
+            gpa: self.place.gpa,
+            size: self.place.size,
             ptr: self.as_ptr(),
         }
     }
 }
 
-/// Place of a region, in the guest and in this process. Valid while the region lives.
+/// The bytes of a region, in the guest and in this process. Valid while the region lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) gpa: u64,

@@ -33,7 +33,7 @@ impl Consumer {
         let capacity = layout::check(&memory)?;
         let tail = memory.word(TAIL_WORD).load(Ordering::Relaxed);
         let head = memory.word(HEAD_WORD).load(Ordering::Acquire);
-        let filled = index::filled(capacity, head, tail)?;
+        let filled = index::filled(capacity, head, tail, 0..=capacity)?;
         let sleep = memory.word(SLEEP_WORD).load(Ordering::Relaxed);
         let mut consumer = Self {
             memory,
@@ -153,7 +153,8 @@ impl Consumer {
         if self.filled == 0 {
             // Acquire: the bytes below head are visible before we read them.
             let head = self.memory.word(HEAD_WORD).load(Ordering::Acquire);
-            self.filled = index::after_producing(self.capacity, head, self.tail, self.filled)
+            let possible = self.filled..=self.capacity;
+            self.filled = index::filled(self.capacity, head, self.tail, possible)
                 .map_err(|fault| self.die(fault))?;
         }
         Ok(self.filled > 0)

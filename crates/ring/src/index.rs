@@ -1,6 +1,8 @@
 //! Index arithmetic. Indices count bytes since the ring was made, modulo 2^64, and are always
 //! multiples of [`ALIGN`]; the difference of two of them is meaningful across the overflow.
 
+use std::ops::RangeInclusive;
+
 use crate::fault::RingFault;
 
 /// Records start at multiples of this many bytes; their length word takes as many.
@@ -23,48 +25,22 @@ pub(crate) fn words_to_end(capacity: u64, index: u64, count: usize) -> usize {
     count.min((capacity / ALIGN) as usize - data_word(capacity, index))
 }
 
-/// Returns the bytes in the ring between `tail` and `head`, if the pair is possible.
-pub(crate) fn filled(capacity: u64, head: u64, tail: u64) -> Result<u64, RingFault> {
+/// Returns the bytes in the ring between `tail` and `head`, if they are among the `possible`: after
+/// the consumer has moved they can only be fewer, after the producer has moved only more.
+pub(crate) fn filled(
+    capacity: u64,
+    head: u64,
+    tail: u64,
+    possible: RangeInclusive<u64>,
+) -> Result<u64, RingFault> {
     let filled = head.wrapping_sub(tail);
-    if filled > capacity {
-        return Err(RingFault::IndexJump);
-    }
-    if !head.is_multiple_of(ALIGN) || !tail.is_multiple_of(ALIGN) {
+    if filled <= capacity && !(head | tail).is_multiple_of(ALIGN) {
         return Err(RingFault::IndexAlignment);
     }
+    if filled > capacity || !possible.contains(&filled) {
+        return Err(RingFault::IndexJump);
+    }
     Ok(filled)
-}
-
-/// Returns the bytes still in the ring after the producer has read the consumer's `tail`. They can
-/// only have become fewer than the `before` of the last read.
-pub(crate) fn after_consuming(
-    capacity: u64,
-    head: u64,
-    tail: u64,
-    before: u64,
-) -> Result<u64, RingFault> {
-    let filled = filled(capacity, head, tail)?;
-    if filled > before {
-        Err(RingFault::IndexJump)
-    } else {
-        Ok(filled)
-    }
-}
-
-/// Returns the bytes to read after the consumer has read the producer's `head`. They can only have
-/// become more than the `before` of the last read.
-pub(crate) fn after_producing(
-    capacity: u64,
-    head: u64,
-    tail: u64,
-    before: u64,
-) -> Result<u64, RingFault> {
-    let filled = filled(capacity, head, tail)?;
-    if filled < before {
-        Err(RingFault::IndexJump)
-    } else {
-        Ok(filled)
-    }
 }
 
 /// Checks a record's length word against the `available` bytes from its start on (a multiple of

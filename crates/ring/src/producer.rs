@@ -43,7 +43,7 @@ impl Producer {
         let capacity = layout::check(&memory)?;
         let head = memory.word(HEAD_WORD).load(Ordering::Relaxed);
         let tail = memory.word(TAIL_WORD).load(Ordering::Acquire);
-        let filled = index::filled(capacity, head, tail)?;
+        let filled = index::filled(capacity, head, tail, 0..=capacity)?;
         Ok(Self {
             memory,
             capacity,
@@ -146,7 +146,7 @@ impl Producer {
     fn look_at_tail(&mut self) -> Result<(), RingFault> {
         // Acquire: the consumer's copy out is done before the producer overwrites the bytes.
         let tail = self.memory.word(TAIL_WORD).load(Ordering::Acquire);
-        match index::after_consuming(self.capacity, self.head, tail, self.filled) {
+        match index::filled(self.capacity, self.head, tail, 0..=self.filled) {
             Ok(filled) => self.filled = filled,
             Err(fault) => {
                 self.fault = Some(fault);

@@ -410,7 +410,7 @@ proptest! {
             } else {
                 Ok(ahead)
             };
-            prop_assert_eq!(index::filled(CAPACITY, head, tail), expected);
+            prop_assert_eq!(index::filled(CAPACITY, head, tail, 0..=CAPACITY), expected);
         }
     }
 

@@ -151,48 +151,34 @@ impl Inflight {
         assert!(at + len <= self.len && at.is_multiple_of(len));
         self.region.mapping.as_ptr().wrapping_add(self.offset + at)
     }
+}
 
-    fn get8(&self, at: usize) -> u8 {
-        // SAFETY: `at` checks the bounds; the mapping lives as long as `self.region`.
-        unsafe { AtomicU8::from_ptr(self.at(at, 1)) }.load(Ordering::Acquire)
-    }
+/// Access to the fields of a part. Writes are releases, so that a process that dies leaves them in
+/// program order.
+macro_rules! fields {
+    ($($get:ident $set:ident $atomic:ident $type:ident)*) => {
+        impl Inflight {$(
+            fn $get(&self, at: usize) -> $type {
+                // SAFETY: `at` checks the bounds, and that the place is a multiple of the width, to
+                // which `new` aligned the start; the mapping lives as long as `self.region`.
+                unsafe { $atomic::from_ptr(self.at(at, size_of::<$type>()).cast()) }
+                    .load(Ordering::Acquire)
+            }
 
-    fn get16(&self, at: usize) -> u16 {
-        // SAFETY: as in `get8`; `new` aligned the start to 8 and `at` is a multiple of the width.
-        unsafe { AtomicU16::from_ptr(self.at(at, 2).cast()) }.load(Ordering::Acquire)
-    }
+            fn $set(&self, at: usize, value: $type) {
+                // SAFETY: as above.
+                unsafe { $atomic::from_ptr(self.at(at, size_of::<$type>()).cast()) }
+                    .store(value, Ordering::Release);
+            }
+        )*}
+    };
+}
 
-    fn get32(&self, at: usize) -> u32 {
-        // SAFETY: as in `get16`.
-        unsafe { AtomicU32::from_ptr(self.at(at, 4).cast()) }.load(Ordering::Acquire)
-    }
-
-    fn get64(&self, at: usize) -> u64 {
-        // SAFETY: as in `get16`.
-        unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }.load(Ordering::Acquire)
-    }
-
-    // Writes are releases, so that a process that dies leaves them in program order.
-
-    fn set8(&self, at: usize, value: u8) {
-        // SAFETY: as in `get8`.
-        unsafe { AtomicU8::from_ptr(self.at(at, 1)) }.store(value, Ordering::Release);
-    }
-
-    fn set16(&self, at: usize, value: u16) {
-        // SAFETY: as in `get16`.
-        unsafe { AtomicU16::from_ptr(self.at(at, 2).cast()) }.store(value, Ordering::Release);
-    }
-
-    fn set32(&self, at: usize, value: u32) {
-        // SAFETY: as in `get16`.
-        unsafe { AtomicU32::from_ptr(self.at(at, 4).cast()) }.store(value, Ordering::Release);
-    }
-
-    fn set64(&self, at: usize, value: u64) {
-        // SAFETY: as in `get16`.
-        unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }.store(value, Ordering::Release);
-    }
+fields! {
+    get8 set8 AtomicU8 u8
+    get16 set16 AtomicU16 u16
+    get32 set32 AtomicU32 u32
+    get64 set64 AtomicU64 u64
 }
 
 /// Chains that a former process left behind; they are taken again, oldest first, before any new

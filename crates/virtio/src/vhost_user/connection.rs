@@ -12,6 +12,9 @@ use super::answer_pipe::AnswerPipe;
 use super::fault::Fault;
 use super::message::{MAX_FDS, Message, Reply, request_header};
 
+/// No further flags of a call that receives.
+pub(super) const NONE: RecvFlags = RecvFlags::empty();
+
 /// One connected front end.
 ///
 /// A message may arrive a byte at a time; received bytes are kept between calls, and at most one
@@ -183,7 +186,7 @@ impl Incoming {
         }
         while self.head_len < HEADER_LEN {
             let started = self.head_len > 0;
-            match receive(socket, &mut self.head[self.head_len..], &mut self.fds)? {
+            match receive(socket, &mut self.head[self.head_len..], &mut self.fds, NONE)? {
                 None => return Ok(None),
                 Some(0) if started => return Err(Fault::ClosedMidMessage),
                 Some(0) => return Err(Fault::Closed),
@@ -199,7 +202,7 @@ impl Incoming {
     fn read_payload(&mut self, socket: &OwnedFd) -> Result<bool, Fault> {
         while self.payload_len < self.payload.len() {
             let room = &mut self.payload[self.payload_len..];
-            match receive(socket, room, &mut self.fds)? {
+            match receive(socket, room, &mut self.fds, NONE)? {
                 None => return Ok(false),
                 Some(0) => return Err(Fault::ClosedMidMessage),
                 Some(n) => self.payload_len += n,
@@ -228,19 +231,10 @@ impl Outgoing {
     }
 }
 
-/// Reads the available bytes into `buf` and appends descriptors to `fds`. `None`: nothing available
-/// now; `Some(0)`: the end. Received descriptors are close-on-exec, and closed when they are too
-/// many (CVE-2022-0669).
-fn receive(
-    socket: &OwnedFd,
-    buf: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-) -> Result<Option<usize>, Fault> {
-    receive_with(socket, buf, fds, RecvFlags::empty())
-}
-
-/// As [`receive`], with more flags.
-pub(super) fn receive_with(
+/// Reads the available bytes into `buf`, with more flags, and appends descriptors to `fds`. `None`:
+/// nothing available now; `Some(0)`: the end. Received descriptors are close-on-exec, and closed
+/// when they are too many (CVE-2022-0669).
+pub(super) fn receive(
     socket: &OwnedFd,
     buf: &mut [u8],
     fds: &mut Vec<OwnedFd>,

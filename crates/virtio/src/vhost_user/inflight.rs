@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::fault::Refusal;
-use super::message::InflightDesc;
+use super::message::{InflightDesc, Payload};
 use super::queues::MAX_QUEUE_SIZE;
 use super::session::{Answer, Request, Session};
 use crate::queue::{Inflight, InflightRegion};
@@ -74,10 +74,10 @@ pub(super) fn get_inflight(
         offset: 0,
         ..desc
     };
-    Ok(Answer::Payload(
-        answer.to_bytes(request.payload.len()),
-        Some(fd),
-    ))
+    // Some front ends send 20 bytes, and some pad to 24.
+    let mut bytes = answer.to_bytes();
+    bytes.resize(request.payload.len(), 0);
+    Ok(Answer::Payload(bytes, Some(fd)))
 }
 
 /// `SET_INFLIGHT_FD`: sets an earlier area, or the one just created. Running queues keep theirs.

@@ -114,47 +114,61 @@ impl<'a> Reader<'a> {
 }
 
 /// A payload with a fixed layout.
-pub(super) trait Payload: Sized {
+pub(super) trait Payload: Copy {
     fn parse(reader: &mut Reader<'_>) -> Option<Self>;
+
+    fn to_bytes(self) -> Vec<u8>;
 }
 
 impl Payload for u64 {
     fn parse(reader: &mut Reader<'_>) -> Option<Self> {
         reader.u64()
     }
-}
 
-/// "A vring state description".
-#[derive(Debug, Clone, Copy)]
-pub(super) struct VringState {
-    pub(super) index: u32,
-    pub(super) num: u32,
-}
-
-impl VringState {
-    pub(super) fn to_bytes(self) -> Vec<u8> {
-        [self.index.to_ne_bytes(), self.num.to_ne_bytes()].concat()
+    fn to_bytes(self) -> Vec<u8> {
+        self.to_ne_bytes().to_vec()
     }
 }
 
-impl Payload for VringState {
-    fn parse(r: &mut Reader<'_>) -> Option<Self> {
-        Some(VringState {
-            index: r.u32()?,
-            num: r.u32()?,
-        })
-    }
+/// Structures of the specification: their fields lie one behind the other, without padding.
+macro_rules! payloads {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ident),* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        pub(super) struct $name {
+            $(pub(super) $field: $type),*
+        }
+
+        impl Payload for $name {
+            fn parse(reader: &mut Reader<'_>) -> Option<Self> {
+                Some(Self { $($field: reader.$type()?),* })
+            }
+
+            fn to_bytes(self) -> Vec<u8> {
+                [$(&self.$field.to_ne_bytes()[..]),*].concat()
+            }
+        }
+    )*};
 }
 
-/// "A vring address description"; the addresses are the front end's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct VringAddr {
-    pub(super) index: u32,
-    pub(super) flags: u32,
-    pub(super) desc: u64,
-    pub(super) used: u64,
-    pub(super) avail: u64,
-    pub(super) log: u64,
+payloads! {
+    /// "A vring state description".
+    VringState { index: u32, num: u32 }
+
+    /// "A vring address description"; the addresses are the front end's own.
+    VringAddr { index: u32, flags: u32, desc: u64, used: u64, avail: u64, log: u64 }
+
+    /// One region of "Memory regions description".
+    RegionDesc { gpa: u64, size: u64, uva: u64, offset: u64 }
+
+    /// "Log description".
+    LogDesc { size: u64, offset: u64 }
+
+    /// "Inflight description".
+    InflightDesc { size: u64, offset: u64, queues: u16, queue_size: u16 }
+
+    /// The head of "Virtio device config space"; the bytes follow.
+    ConfigAccess { offset: u32, size: u32, flags: u32 }
 }
 
 impl VringAddr {
@@ -162,116 +176,5 @@ impl VringAddr {
     pub(super) fn is_at_place_of(&self, other: &Self) -> bool {
         let place = |addr: &Self| (addr.desc, addr.used, addr.avail);
         place(self) == place(other)
-    }
-}
-
-impl Payload for VringAddr {
-    fn parse(r: &mut Reader<'_>) -> Option<Self> {
-        Some(VringAddr {
-            index: r.u32()?,
-            flags: r.u32()?,
-            desc: r.u64()?,
-            used: r.u64()?,
-            avail: r.u64()?,
-            log: r.u64()?,
-        })
-    }
-}
-
-/// One region of "Memory regions description".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RegionDesc {
-    pub(super) gpa: u64,
-    pub(super) size: u64,
-    pub(super) uva: u64,
-    pub(super) offset: u64,
-}
-
-impl Payload for RegionDesc {
-    fn parse(r: &mut Reader<'_>) -> Option<Self> {
-        Some(RegionDesc {
-            gpa: r.u64()?,
-            size: r.u64()?,
-            uva: r.u64()?,
-            offset: r.u64()?,
-        })
-    }
-}
-
-/// "Log description".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LogDesc {
-    pub(super) size: u64,
-    pub(super) offset: u64,
-}
-
-impl Payload for LogDesc {
-    fn parse(r: &mut Reader<'_>) -> Option<Self> {
-        Some(LogDesc {
-            size: r.u64()?,
-            offset: r.u64()?,
-        })
-    }
-}
-
-/// "Inflight description".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct InflightDesc {
-    pub(super) size: u64,
-    pub(super) offset: u64,
-    pub(super) queues: u16,
-    pub(super) queue_size: u16,
-}
-
-impl InflightDesc {
-    /// Returns `len` bytes, because some front ends send 20 and some pad to 24.
-    pub(super) fn to_bytes(self, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(24);
-        bytes.extend_from_slice(&self.size.to_ne_bytes());
-        bytes.extend_from_slice(&self.offset.to_ne_bytes());
-        bytes.extend_from_slice(&self.queues.to_ne_bytes());
-        bytes.extend_from_slice(&self.queue_size.to_ne_bytes());
-        bytes.resize(len, 0);
-        bytes
-    }
-}
-
-impl Payload for InflightDesc {
-    fn parse(r: &mut Reader<'_>) -> Option<Self> {
-        Some(InflightDesc {
-            size: r.u64()?,
-            offset: r.u64()?,
-            queues: r.u16()?,
-            queue_size: r.u16()?,
-        })
-    }
-}
-
-/// The head of "Virtio device config space"; the bytes follow.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ConfigAccess {
-    pub(super) offset: u32,
-    pub(super) size: u32,
-    pub(super) flags: u32,
-}
-
-impl ConfigAccess {
-    pub(super) fn to_bytes(self) -> Vec<u8> {
-        [
-            self.offset.to_ne_bytes(),
-            self.size.to_ne_bytes(),
-            self.flags.to_ne_bytes(),
-        ]
-        .concat()
-    }
-}
-
-impl Payload for ConfigAccess {
-    fn parse(r: &mut Reader<'_>) -> Option<Self> {
-        Some(ConfigAccess {
-            offset: r.u32()?,
-            size: r.u32()?,
-            flags: r.u32()?,
-        })
     }
 }

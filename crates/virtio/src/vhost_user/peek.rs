@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{RecvFlags, Shutdown, shutdown};
 use wire::virtio::vhost_user::{FLAG_NEED_REPLY, HEADER_LEN, Header, code};
 
-use super::connection::{Connection, receive_with};
+use super::connection::{Connection, NONE, receive};
 use super::fault::Fault;
 use super::message::{Message, request_header};
 use super::table;
@@ -55,7 +55,7 @@ impl Connection {
         let header = request_header(head)?;
         let mut bytes = vec![0; HEADER_LEN + header.size as usize];
         let mut fds = Vec::new();
-        let got = receive_with(self.socket(), &mut bytes, &mut fds, RecvFlags::PEEK)?;
+        let got = receive(self.socket(), &mut bytes, &mut fds, RecvFlags::PEEK)?;
         if got != Some(bytes.len()) {
             return Ok(Peeked::Pieces);
         }
@@ -96,49 +96,21 @@ impl Connection {
         let (mut left, mut fds) = (bytes_of(message), Vec::new());
         while left > 0 {
             let mut bytes = vec![0; left];
-            let more = RecvFlags::empty();
-            match receive_with(self.socket(), &mut bytes, &mut fds, more)? {
+            match receive(self.socket(), &mut bytes, &mut fds, NONE)? {
                 None | Some(0) => return Err(Fault::ClosedMidMessage),
                 Some(n) => left -= n,
             }
         }
         Ok(fds.len())
     }
-}
 
-impl Connection {
     /// Ends the connection for the front end, even if other processes have the socket open. A
     /// connection that is only dropped stays open in those processes, with all messages that were
     /// not taken.
     pub fn end(self) {
         hang_up(self.socket());
     }
-}
 
-/// Ends the connection of a socket for the front end, even if other processes have it open.
-///
-/// A socket that is closed with unread bytes resets the connection, and the front end gets that
-/// error before the replies that it has not read. So no more bytes are accepted, and the present
-/// ones are read.
-pub fn hang_up(socket: &OwnedFd) {
-    // The socket may be closed already.
-    let _ = shutdown(socket, Shutdown::Both);
-    let (mut bytes, mut fds) = ([0; 4096], Vec::new());
-    for _ in 0..READS_AT_THE_END {
-        let got = receive_with(socket, &mut bytes, &mut fds, RecvFlags::empty());
-        if matches!(got, Ok(None | Some(0)) | Err(Fault::Socket(..))) {
-            return;
-        }
-        fds.clear();
-    }
-}
-
-/// Returns the number of bytes of a message on the wire.
-fn bytes_of(message: &Message) -> usize {
-    HEADER_LEN + message.payload.len()
-}
-
-impl Connection {
     /// After a restart: takes the message `answered` from the socket, if it is the next one and its
     /// reply waits in the pipe. It has been served then.
     ///
@@ -159,6 +131,29 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Ends the connection of a socket for the front end, even if other processes have it open.
+///
+/// A socket that is closed with unread bytes resets the connection, and the front end gets that
+/// error before the replies that it has not read. So no more bytes are accepted, and the present
+/// ones are read.
+pub fn hang_up(socket: &OwnedFd) {
+    // The socket may be closed already.
+    let _ = shutdown(socket, Shutdown::Both);
+    let (mut bytes, mut fds) = ([0; 4096], Vec::new());
+    for _ in 0..READS_AT_THE_END {
+        let got = receive(socket, &mut bytes, &mut fds, NONE);
+        if matches!(got, Ok(None | Some(0)) | Err(Fault::Socket(..))) {
+            return;
+        }
+        fds.clear();
+    }
+}
+
+/// Returns the number of bytes of a message on the wire.
+fn bytes_of(message: &Message) -> usize {
+    HEADER_LEN + message.payload.len()
 }
 
 /// Reads bytes without their descriptors and leaves them in the socket.

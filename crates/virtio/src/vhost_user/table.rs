@@ -161,37 +161,33 @@ pub(super) fn has_no_fds(message: &Message) -> bool {
     }
 }
 
-const fn row(
-    code: u32,
-    name: &'static str,
-    fds: Fds,
-    size: Size,
-    legal: Legal,
-    answered: Answered,
-    handler: Handler,
-) -> Row {
-    Row {
-        code,
-        name,
-        fds,
-        size,
-        legal,
-        answered,
-        handler,
-    }
+/// The row of a message.
+macro_rules! row {
+    ($name:ident, $fds:expr, $size:expr, $legal:expr, $answered:expr, $handler:expr) => {
+        Row {
+            code: code::$name,
+            name: stringify!($name),
+            fds: $fds,
+            size: $size,
+            legal: $legal,
+            answered: $answered,
+            handler: $handler,
+        }
+    };
 }
 
-/// Builds the row of a message that the specification has and this back end does not offer.
-const fn never(code: u32, name: &'static str, fds: Fds, why: &'static str) -> Row {
-    row(
-        code,
-        name,
-        fds,
-        Size::Any,
-        Legal::Never(why),
-        Answered::OnDemand,
-        session::not_offered,
-    )
+/// The row of a message that the specification has and this back end does not offer.
+macro_rules! never {
+    ($name:ident, $fds:expr, $why:expr) => {
+        row!(
+            $name,
+            $fds,
+            Size::Any,
+            Legal::Never($why),
+            Answered::OnDemand,
+            session::not_offered
+        )
+    };
 }
 
 const NO_IOMMU: &str = "no IOMMU is offered (VIRTIO_F_ACCESS_PLATFORM)";
@@ -212,50 +208,50 @@ pub(super) static TABLE: [Row; 44] = {
     use Legal::{Always, Protocol, ProtocolAndFeatures};
     use Size::{Config, Either, Exact, Regions};
     [
-        row(code::GET_FEATURES, "GET_FEATURES", None, Exact(0), Always, Answer, session::get_features),
-        row(code::SET_FEATURES, "SET_FEATURES", None, Exact(8), Always, OnDemand, session::set_features),
-        row(code::SET_OWNER, "SET_OWNER", None, Exact(0), Always, OnDemand, session::nothing),
-        row(code::RESET_OWNER, "RESET_OWNER", None, Exact(0), Always, OnDemand, session::nothing),
-        row(code::SET_MEM_TABLE, "SET_MEM_TABLE", UpToEight, Regions, Always, OnDemand, regions::set_table),
-        row(code::SET_LOG_BASE, "SET_LOG_BASE", One, Exact(16), Protocol(P::LOG_SHMFD), Answer, regions::set_log_base),
-        row(code::SET_LOG_FD, "SET_LOG_FD", One, Exact(0), Always, OnDemand, regions::set_log_fd),
-        row(code::SET_VRING_NUM, "SET_VRING_NUM", None, Exact(8), Always, OnDemand, queues::set_num),
-        row(code::SET_VRING_ADDR, "SET_VRING_ADDR", None, Exact(40), Always, OnDemand, queues::set_addr),
-        row(code::SET_VRING_BASE, "SET_VRING_BASE", None, Exact(8), Always, OnDemand, queues::set_base),
-        row(code::GET_VRING_BASE, "GET_VRING_BASE", None, Exact(8), Always, Answer, queues::get_base),
-        row(code::SET_VRING_KICK, "SET_VRING_KICK", UpToOne, Exact(8), Always, OnDemand, queues::set_kick),
-        row(code::SET_VRING_CALL, "SET_VRING_CALL", UpToOne, Exact(8), Always, OnDemand, queues::set_call),
-        row(code::SET_VRING_ERR, "SET_VRING_ERR", UpToOne, Exact(8), Always, OnDemand, queues::set_err),
-        row(code::GET_PROTOCOL_FEATURES, "GET_PROTOCOL_FEATURES", None, Exact(0), Always, Answer, session::get_protocol_features),
-        row(code::SET_PROTOCOL_FEATURES, "SET_PROTOCOL_FEATURES", None, Exact(8), Always, OnDemand, session::set_protocol_features),
-        row(code::GET_QUEUE_NUM, "GET_QUEUE_NUM", None, Exact(0), Always, Answer, session::get_queue_num),
-        row(code::SET_VRING_ENABLE, "SET_VRING_ENABLE", None, Exact(8), Always, OnDemand, queues::set_enable),
-        row(code::SEND_RARP, "SEND_RARP", None, Exact(8), Protocol(P::RARP), OnDemand, session::send_rarp),
-        row(code::NET_SET_MTU, "NET_SET_MTU", None, Exact(8), Protocol(P::NET_MTU), OnDemand, session::set_mtu),
-        row(code::SET_BACKEND_REQ_FD, "SET_BACKEND_REQ_FD", One, Exact(0), Protocol(P::BACKEND_REQ), OnDemand, channel::set_backend_req_fd),
-        never(code::IOTLB_MSG, "IOTLB_MSG", None, NO_IOMMU),
-        never(code::SET_VRING_ENDIAN, "SET_VRING_ENDIAN", None, NO_ENDIAN),
-        row(code::GET_CONFIG, "GET_CONFIG", None, Config, Protocol(P::CONFIG), Answer, config::get_config),
-        row(code::SET_CONFIG, "SET_CONFIG", None, Config, Protocol(P::CONFIG), OnDemand, config::set_config),
-        never(code::CREATE_CRYPTO_SESSION, "CREATE_CRYPTO_SESSION", None, NO_CRYPTO),
-        never(code::CLOSE_CRYPTO_SESSION, "CLOSE_CRYPTO_SESSION", None, NO_CRYPTO),
-        never(code::POSTCOPY_ADVISE, "POSTCOPY_ADVISE", None, NO_POSTCOPY),
-        never(code::POSTCOPY_LISTEN, "POSTCOPY_LISTEN", None, NO_POSTCOPY),
-        never(code::POSTCOPY_END, "POSTCOPY_END", None, NO_POSTCOPY),
-        row(code::GET_INFLIGHT_FD, "GET_INFLIGHT_FD", None, Either(20, 24), ProtocolAndFeatures(P::INFLIGHT_SHMFD), Answer, inflight::get_inflight),
-        row(code::SET_INFLIGHT_FD, "SET_INFLIGHT_FD", One, Either(20, 24), ProtocolAndFeatures(P::INFLIGHT_SHMFD), OnDemand, inflight::set_inflight),
-        never(code::GPU_SET_SOCKET, "GPU_SET_SOCKET", One, "this is a network device"),
-        row(code::RESET_DEVICE, "RESET_DEVICE", None, Exact(0), Protocol(P::RESET_DEVICE), OnDemand, session::reset_device),
-        never(code::VRING_KICK, "VRING_KICK", None, NO_INBAND),
-        row(code::GET_MAX_MEM_SLOTS, "GET_MAX_MEM_SLOTS", None, Exact(0), Protocol(P::CONFIGURE_MEM_SLOTS), Answer, regions::get_max_slots),
-        row(code::ADD_MEM_REG, "ADD_MEM_REG", UpToOne, Exact(40), Protocol(P::CONFIGURE_MEM_SLOTS), OnDemand, regions::add_region),
-        row(code::REM_MEM_REG, "REM_MEM_REG", UpToOne, Exact(40), Protocol(P::CONFIGURE_MEM_SLOTS), OnDemand, regions::remove_region),
-        row(code::SET_STATUS, "SET_STATUS", None, Exact(8), Protocol(P::STATUS), OnDemand, session::set_status),
-        row(code::GET_STATUS, "GET_STATUS", None, Exact(0), Protocol(P::STATUS), Answer, session::get_status),
-        never(code::GET_SHARED_OBJECT, "GET_SHARED_OBJECT", None, NO_OBJECTS),
-        never(code::SET_DEVICE_STATE_FD, "SET_DEVICE_STATE_FD", One, NO_STATE),
-        never(code::CHECK_DEVICE_STATE, "CHECK_DEVICE_STATE", None, NO_STATE),
-        never(code::GET_SHMEM_CONFIG, "GET_SHMEM_CONFIG", None, NO_SHMEM),
+        row!(GET_FEATURES, None, Exact(0), Always, Answer, session::get_features),
+        row!(SET_FEATURES, None, Exact(8), Always, OnDemand, session::set_features),
+        row!(SET_OWNER, None, Exact(0), Always, OnDemand, session::nothing),
+        row!(RESET_OWNER, None, Exact(0), Always, OnDemand, session::nothing),
+        row!(SET_MEM_TABLE, UpToEight, Regions, Always, OnDemand, regions::set_table),
+        row!(SET_LOG_BASE, One, Exact(16), Protocol(P::LOG_SHMFD), Answer, regions::set_log_base),
+        row!(SET_LOG_FD, One, Exact(0), Always, OnDemand, regions::set_log_fd),
+        row!(SET_VRING_NUM, None, Exact(8), Always, OnDemand, queues::set_num),
+        row!(SET_VRING_ADDR, None, Exact(40), Always, OnDemand, queues::set_addr),
+        row!(SET_VRING_BASE, None, Exact(8), Always, OnDemand, queues::set_base),
+        row!(GET_VRING_BASE, None, Exact(8), Always, Answer, queues::get_base),
+        row!(SET_VRING_KICK, UpToOne, Exact(8), Always, OnDemand, queues::set_kick),
+        row!(SET_VRING_CALL, UpToOne, Exact(8), Always, OnDemand, queues::set_call),
+        row!(SET_VRING_ERR, UpToOne, Exact(8), Always, OnDemand, queues::set_err),
+        row!(GET_PROTOCOL_FEATURES, None, Exact(0), Always, Answer, session::get_protocol_features),
+        row!(SET_PROTOCOL_FEATURES, None, Exact(8), Always, OnDemand, session::set_protocol_features),
+        row!(GET_QUEUE_NUM, None, Exact(0), Always, Answer, session::get_queue_num),
+        row!(SET_VRING_ENABLE, None, Exact(8), Always, OnDemand, queues::set_enable),
+        row!(SEND_RARP, None, Exact(8), Protocol(P::RARP), OnDemand, session::send_rarp),
+        row!(NET_SET_MTU, None, Exact(8), Protocol(P::NET_MTU), OnDemand, session::set_mtu),
+        row!(SET_BACKEND_REQ_FD, One, Exact(0), Protocol(P::BACKEND_REQ), OnDemand, channel::set_backend_req_fd),
+        never!(IOTLB_MSG, None, NO_IOMMU),
+        never!(SET_VRING_ENDIAN, None, NO_ENDIAN),
+        row!(GET_CONFIG, None, Config, Protocol(P::CONFIG), Answer, config::get_config),
+        row!(SET_CONFIG, None, Config, Protocol(P::CONFIG), OnDemand, config::set_config),
+        never!(CREATE_CRYPTO_SESSION, None, NO_CRYPTO),
+        never!(CLOSE_CRYPTO_SESSION, None, NO_CRYPTO),
+        never!(POSTCOPY_ADVISE, None, NO_POSTCOPY),
+        never!(POSTCOPY_LISTEN, None, NO_POSTCOPY),
+        never!(POSTCOPY_END, None, NO_POSTCOPY),
+        row!(GET_INFLIGHT_FD, None, Either(20, 24), ProtocolAndFeatures(P::INFLIGHT_SHMFD), Answer, inflight::get_inflight),
+        row!(SET_INFLIGHT_FD, One, Either(20, 24), ProtocolAndFeatures(P::INFLIGHT_SHMFD), OnDemand, inflight::set_inflight),
+        never!(GPU_SET_SOCKET, One, "this is a network device"),
+        row!(RESET_DEVICE, None, Exact(0), Protocol(P::RESET_DEVICE), OnDemand, session::reset_device),
+        never!(VRING_KICK, None, NO_INBAND),
+        row!(GET_MAX_MEM_SLOTS, None, Exact(0), Protocol(P::CONFIGURE_MEM_SLOTS), Answer, regions::get_max_slots),
+        row!(ADD_MEM_REG, UpToOne, Exact(40), Protocol(P::CONFIGURE_MEM_SLOTS), OnDemand, regions::add_region),
+        row!(REM_MEM_REG, UpToOne, Exact(40), Protocol(P::CONFIGURE_MEM_SLOTS), OnDemand, regions::remove_region),
+        row!(SET_STATUS, None, Exact(8), Protocol(P::STATUS), OnDemand, session::set_status),
+        row!(GET_STATUS, None, Exact(0), Protocol(P::STATUS), Answer, session::get_status),
+        never!(GET_SHARED_OBJECT, None, NO_OBJECTS),
+        never!(SET_DEVICE_STATE_FD, One, NO_STATE),
+        never!(CHECK_DEVICE_STATE, None, NO_STATE),
+        never!(GET_SHMEM_CONFIG, None, NO_SHMEM),
     ]
 };
 

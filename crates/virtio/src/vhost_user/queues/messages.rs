@@ -7,7 +7,7 @@ use rustix::fs::OFlags;
 use super::{F_LOG, MAX_QUEUE_SIZE, PACKED_START, duplicate};
 use crate::vhost_user::backend::Backend;
 use crate::vhost_user::fault::Refusal;
-use crate::vhost_user::message::{VringAddr, VringState};
+use crate::vhost_user::message::{Payload, VringAddr, VringState};
 use crate::vhost_user::record::Kept;
 use crate::vhost_user::session::{Answer, Request, Session};
 
