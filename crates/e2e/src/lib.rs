@@ -40,14 +40,9 @@ pub struct Turn {
     _machine: MutexGuard<'static, ()>,
 }
 
-/// Returns whether all tests must run, without omissions (`LASTHOP_LONG=1`).
-pub fn is_complete_run() -> bool {
-    std::env::var_os("LASTHOP_LONG").is_some_and(|value| value == "1")
-}
-
 /// Returns whether tests that take long are to run too. If not, says so.
 pub fn is_long() -> bool {
-    let long = is_complete_run();
+    let long = testkit::is_complete_run();
     if !long {
         eprintln!("skipped: it takes long, and runs with LASTHOP_LONG=1");
     }

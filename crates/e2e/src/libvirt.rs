@@ -12,12 +12,13 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use tempfile::TempDir;
-
-use crate::agent::Agent;
-use crate::{is_complete_run, paths};
+use testkit::is_complete_run;
 use testkit::process::{Process, print_end};
 use testkit::procfs;
 use testkit::wait::{wait_for, within};
+
+use crate::agent::Agent;
+use crate::paths;
 
 /// How long virsh may take for a command.
 const COMMAND: Duration = Duration::from_secs(60);

@@ -47,6 +47,12 @@ pub mod table;
 pub mod vcpu;
 pub mod wait;
 
+/// Returns whether all tests must run, without omissions: `LASTHOP_LONG=1`, as in `make test-long`.
+#[must_use]
+pub fn is_complete_run() -> bool {
+    std::env::var_os("LASTHOP_LONG").is_some_and(|value| value == "1")
+}
+
 #[cfg(test)]
 mod model;
 

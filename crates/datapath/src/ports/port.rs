@@ -10,7 +10,7 @@ use super::payload::Outgoing;
 /// Sender's [`Offload`]s that a receiver accepts as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Accepts {
-    /// Frames with a [`PartialChecksum`].
+    /// Frames with a [`PartialChecksum`](port::PartialChecksum).
     pub checksum: bool,
     /// TCP over IPv4 larger than the link's MTU.
     pub tso4: bool,

@@ -300,8 +300,13 @@ fn a_check_keeps_allowed_flows_and_removes_denied_ones() {
     assert_eq!(bench.switch.figures().flows, 1);
 }
 
+/// A case has up to forty steps, each of which sends a frame of every kind.
+fn cases() -> u32 {
+    if testkit::is_complete_run() { 256 } else { 40 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     /// Lists that change at any time: the result for a frame equals that of a switch without a
     /// cache.

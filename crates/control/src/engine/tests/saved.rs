@@ -110,7 +110,7 @@ fn set(number: u16, length: usize) -> AddressSet {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8))]
+    #![proptest_config(ProptestConfig::with_cases(if testkit::is_complete_run() { 24 } else { 8 }))]
 
     /// A store that ends early changes nothing without this number. If that holds at the last byte,
     /// it holds at any.
