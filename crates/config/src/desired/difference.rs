@@ -82,8 +82,8 @@ trait Object: Serialize + PartialEq {
     /// Returns the name, which is unique.
     fn name(&self) -> String;
 
-    /// Returns whether the change closes the connection of a port's guest or driver: everything else
-    /// is changed while it is connected.
+    /// Returns whether the change closes the connection of a port's guest or driver. All other
+    /// changes are made while it is connected.
     fn disconnects(&self, _new: &Self) -> bool {
         false
     }
