@@ -186,7 +186,12 @@ impl Xdp {
             self.wake()?;
             // If the system does not report all statistics, the count stays.
             let statistics = sockopt::xdp_statistics(&self.socket);
-            let lost = statistics.map_or(self.lost, |statistics| statistics.rx_dropped);
+            let lost = statistics.map_or(self.lost, |statistics| {
+                // The system counts a frame that found no free buffer, too. The interface shows
+                // that it dropped such a frame, which was not oversized.
+                let no_buffer = statistics.rx_fill_ring_empty_descs.unwrap_or(0);
+                statistics.rx_dropped.saturating_sub(no_buffer)
+            });
             refused.oversized_frames += lost.saturating_sub(self.lost);
             self.lost = lost;
         }
