@@ -248,6 +248,10 @@ pub struct Coalescing {
     pub period_us: u32,
     /// Number of buffers that are notified at once.
     pub threshold: u32,
+    /// Time in which frames of a guest gather for one kick while its worker sleeps, microseconds;
+    /// 0: each frame has its kick, as in a build without this.
+    #[serde(default)]
+    pub kick_us: u32,
 }
 
 /// Parameters of the helper threads on idle cores.

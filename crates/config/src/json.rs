@@ -43,6 +43,7 @@ pub(crate) const KEYS: &[Expected] = &[
     ("poll", None, expect::POLL),
     ("guest_state", None, expect::GUEST_STATE),
     ("period_us", None, expect::PERIOD),
+    ("kick_us", None, expect::KICK_WINDOW),
     ("frames", None, expect::COALESCED_FRAMES),
     ("backlog", None, expect::BACKLOG),
     ("hysteresis_us", None, expect::HYSTERESIS),

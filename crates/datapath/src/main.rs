@@ -12,6 +12,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_epoll_wait, "the same"),
     call(libc::SYS_read, "kicks; messages of front ends; notifications of rings"),
     call(libc::SYS_write, "calls of queues; notifications of rings; answers to front ends"),
+    call(libc::SYS_timerfd_settime, "looking after frames whose kicks are coalesced"),
     call(libc::SYS_epoll_ctl, "queues and connections come and go"),
     call(libc::SYS_recvmsg, "messages of front ends, control and the supervisor"),
     call(libc::SYS_recvfrom, "peeking at messages of front ends"),

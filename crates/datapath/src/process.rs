@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use channel::driving;
 use channel::keeping::ThreadSlots;
 use channel::limits::Limits;
 use channel::link::{Link, Received};
@@ -494,7 +495,12 @@ impl Process {
         }
         let (mtu, weight) = (config.mtu, config.weight);
         let known = self.sessions.saved.taking_over;
-        let rules = self.rules;
+        let rules = if config.socket == driving::address(&config.name) {
+            // A driver gathers frames itself.
+            self.rules.without_kick_window()
+        } else {
+            self.rules
+        };
         self.workers.each(move |w| {
             w.set_weight(id, weight);
             let rules = if w.helps() { Rules::OFF } else { rules };

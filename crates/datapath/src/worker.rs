@@ -17,6 +17,7 @@
 //! its result. So a queue is stopped when the call that stops it returns.
 
 mod affinity;
+mod coalesced_kicks;
 mod fair;
 pub mod guests;
 mod handle;
@@ -53,6 +54,7 @@ use crate::worker::guests::{Guests, States};
 use crate::worker::idle::assignments::Assignments;
 use crate::worker::poll::{AdaptivePoll, Next};
 use affinity::CpuAffinity;
+use coalesced_kicks::CoalescedKicks;
 use fair::{ActivePairs, FairQueue, Turn};
 use handle::Job;
 pub use handle::{Notice, Notices, WorkerHandle};
@@ -87,6 +89,7 @@ const SLEEPS_PER_MEASUREMENT: u32 = 16;
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
 const TOKEN_BLOCK_EVENTS: u64 = u64::MAX - 2;
+const TOKEN_TIMER: u64 = u64::MAX - 3;
 
 /// Answers executed in one pass.
 const ANSWERS: usize = 256;
@@ -122,6 +125,8 @@ struct Pacing {
     /// Adaptive polling for control's answers.
     answers: AdaptivePoll,
     affinity: CpuAffinity,
+    /// Pairs whose guests kick once for several frames.
+    kicks: CoalescedKicks,
     /// Passes since the last sleep.
     awake: u32,
     sleeps: u32,
@@ -265,6 +270,7 @@ impl Worker {
         self.pairs = self.pairs.saturating_sub(1);
         self.active.remove(port, pair);
         self.suppressed.forget((port, pair));
+        self.pacing.kicks.remove((port, pair));
         self.paused.remove((port, pair));
         self.loads.remove(&(port, pair));
     }
@@ -373,7 +379,7 @@ impl Worker {
             if found {
                 self.pacing.poll.found_frames(now);
                 rounds += 1;
-            } else if self.active.is_empty() || self.pacing.poll.found_nothing(now) == Next::Sleep {
+            } else if self.active.is_empty() || self.found_nothing(now) == Next::Sleep {
                 self.assignments.take_back_all(self.upkeep.started);
                 self.activate_returned();
                 if !self.pacing.poll.never_sleeps() {

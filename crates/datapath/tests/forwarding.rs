@@ -1,6 +1,8 @@
 //! Forwarding between two guests: each frame arrives once, complete and in order, and every buffer
 //! is returned, with any negotiated features.
 
+#[path = "forwarding/coalesced_kicks.rs"]
+mod coalesced_kicks;
 mod common;
 #[path = "forwarding/helping.rs"]
 mod helping;

@@ -24,6 +24,7 @@ const VLANS: RangeInclusive<u16> = 1..=4094;
 const WORKERS: RangeInclusive<u16> = 1..=64;
 /// Coalescing intervals in microseconds; longer ones would be noticeable.
 const PERIODS: RangeInclusive<u16> = 1..=10_000;
+const KICK_WINDOWS: RangeInclusive<u16> = 0..=1000;
 /// Numbers of filled buffers that cause a notification; a queue usually has 1024.
 const COALESCED_FRAMES: RangeInclusive<u16> = 1..=1024;
 /// Backlogs in frames of a batch.
@@ -77,7 +78,13 @@ fn coalescing(spec: &CoalescingSpec) -> Result<(), Invalid> {
     let at = |key| At(Place::Coalescing, key);
     number(at("period_us"), spec.period_us, &PERIODS, expect::PERIOD)?;
     let words = expect::COALESCED_FRAMES;
-    number(at("frames"), spec.frames, &COALESCED_FRAMES, words)
+    number(at("frames"), spec.frames, &COALESCED_FRAMES, words)?;
+    number(
+        at("kick_us"),
+        spec.kick_us,
+        &KICK_WINDOWS,
+        expect::KICK_WINDOW,
+    )
 }
 
 fn helpers(helpers: &HelpersSpec) -> Result<(), Invalid> {

@@ -44,6 +44,7 @@ fn settings(switch: &SwitchSpec) -> Vec<(At, String)> {
         batches("enabled", &coalescing.enabled),
         batches("period_us", &coalescing.period_us),
         batches("frames", &coalescing.frames),
+        batches("kick_us", &coalescing.kick_us),
         of_helpers("enabled", &helpers.enabled),
         of_helpers("backlog", &helpers.backlog),
         of_helpers("hysteresis_us", &helpers.hysteresis_us),

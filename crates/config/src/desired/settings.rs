@@ -25,6 +25,7 @@ pub fn switch_settings(spec: &SwitchSpec) -> SwitchSettings {
         coalescing: spec.coalescing.enabled.then_some(Coalescing {
             period_us: spec.coalescing.period_us.into(),
             threshold: spec.coalescing.frames.into(),
+            kick_us: spec.coalescing.kick_us.into(),
         }),
         successor: false,
         waits: false,

@@ -124,6 +124,7 @@ fn the_documented_configuration_is_read() {
         enabled = false
         period_us = 50
         frames = 8
+        kick_us = 20
 
         [switch.helpers]
         enabled = true
@@ -176,6 +177,7 @@ fn the_documented_configuration_is_read() {
             enabled: false,
             period_us: 50,
             frames: 8,
+            kick_us: 20,
         },
         guest_state: GuestStates::Proc,
         helpers: HelpersSpec {
@@ -334,11 +336,15 @@ fn the_switchs_own_keys() {
         "frames = 1025",
         "frames: expected an integer from 1 to 1024, found 1025",
     );
+    coalescing(
+        "kick_us = 1001",
+        "kick_us: expected an integer from 0 to 1000, found 1001",
+    );
     coalescing("enabled = 1", "enabled: expected true or false, found 1");
     coalescing(
         "timer = 1",
-        "timer: expected one of the keys enabled, period_us, frames, found the unknown key \
-         \"timer\"",
+        "timer: expected one of the keys enabled, period_us, frames, kick_us, found the unknown \
+         key \"timer\"",
     );
 }
 

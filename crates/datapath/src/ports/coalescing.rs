@@ -19,7 +19,9 @@
 //! on a core of its own the worker rather works beside the guest.
 //!
 //! For guests with unknown vCPU states only the guest's notification suppression applies, as
-//! without these rules. This module reads no clock, and no timer runs without frames.
+//! without these rules. Kicks of a guest that sends steadily are coalesced whatever is known of its
+//! vCPUs (`ports/guest/kick_rate.rs`). This module reads no clock, and no timer runs without
+//! frames.
 
 use channel::supervision::Coalescing;
 
@@ -74,13 +76,16 @@ pub struct Rules {
     period: Nanos,
     /// Number of buffers that is notified at once.
     threshold: u32,
+    /// Time in which frames gather for one kick; 0: each frame has its kick.
+    kick_window: Nanos,
 }
 
 impl Rules {
-    /// No notification is deferred.
+    /// No notification is deferred, and no kick is coalesced.
     pub const OFF: Self = Self {
         period: 0,
         threshold: 0,
+        kick_window: 0,
     };
 
     /// Returns the rules of the configuration.
@@ -89,7 +94,17 @@ impl Rules {
         coalescing.map_or(Self::OFF, |coalescing| Self {
             period: u64::from(coalescing.period_us) * NANOS_PER_MICRO,
             threshold: coalescing.threshold,
+            kick_window: u64::from(coalescing.kick_us) * NANOS_PER_MICRO,
         })
+    }
+
+    /// Returns the rules for a port that gathers frames itself before it kicks.
+    #[must_use]
+    pub fn without_kick_window(self) -> Self {
+        Self {
+            kick_window: 0,
+            ..self
+        }
     }
 
     /// Returns whether a deferred notification is due by time or number, not because of the
@@ -124,6 +139,20 @@ impl Rules {
     #[must_use]
     pub fn quiet_until(&self, now: Nanos) -> Nanos {
         now + self.period
+    }
+
+    /// Returns the time in which frames of a guest gather for one kick while its worker sleeps; 0:
+    /// each frame has its kick.
+    #[inline]
+    #[must_use]
+    pub fn kick_window(&self) -> Nanos {
+        self.kick_window
+    }
+
+    /// Returns the number of buffers that is notified at once.
+    #[must_use]
+    pub fn threshold(&self) -> u32 {
+        self.threshold
     }
 }
 
@@ -164,6 +193,7 @@ mod tests {
     const RULES: Rules = Rules {
         period: 125_000,
         threshold: 64,
+        kick_window: 80_000,
     };
 
     fn wait(published: u32, last: Option<Nanos>, now: Nanos, activity: Activity) -> Option<Nanos> {

@@ -6,6 +6,7 @@
 
 mod counts;
 pub mod header;
+mod kick_rate;
 mod kicks;
 mod queue;
 
@@ -26,6 +27,19 @@ use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
 use crate::ports::payload::Outgoing;
 use crate::ports::port::{Accepts, Port};
 use crate::ports::queue_lock::QueueLock;
+
+/// The kicks that a guest was asked for before its worker sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KickRequest {
+    /// Frames are available already: none.
+    FramesAvailable,
+    /// One for each frame.
+    EachFrame,
+    /// One for several frames.
+    Coalesced,
+    /// None: the guest has no event index. The queue is to be looked at by this time.
+    Timer(Nanos),
+}
 
 /// Port of a guest; see the module.
 #[derive(Debug)]
@@ -206,6 +220,44 @@ impl GuestPort {
     pub fn processor(&self, pair: u16) -> Option<Processor> {
         let vcpus = self.vcpus.as_deref()?;
         vcpus.processor(pair, self.usable_pairs)
+    }
+
+    /// Measures the rate of frames from `pair`. Returns for how many frames its guest would kick
+    /// once, and the average time between two of them; `None` without a queue.
+    pub fn kick_threshold(&mut self, pair: u16, now: Nanos) -> Option<(u16, Nanos)> {
+        let window = self.rules.kick_window();
+        self.with_queue(from_guest(pair) as u16, |queue| {
+            let threshold = queue.measure_kicks(now, window);
+            (threshold, queue.kicks.rate.gap())
+        })
+    }
+
+    /// Requests kicks of `pair` before its worker sleeps, for several frames where its guest sends
+    /// steadily.
+    pub fn request_kicks(&mut self, pair: u16, now: Nanos) -> KickRequest {
+        let window = self.rules.kick_window();
+        let request = |queue: &mut GuestQueue| {
+            if queue.fault.is_some() {
+                return KickRequest::EachFrame;
+            }
+            let threshold = queue.measure_kicks(now, window);
+            queue.request_kick(threshold, window, now)
+        };
+        let requested = self.with_queue(from_guest(pair) as u16, request);
+        requested.unwrap_or(KickRequest::EachFrame)
+    }
+
+    /// Suppresses kicks of `pair`, except one for as many frames as are notified at once. Returns
+    /// whether frames are available already.
+    pub fn suppress_kicks(&mut self, pair: u16) -> bool {
+        let threshold = self.rules.threshold();
+        let suppress = |queue: &mut GuestQueue| {
+            let most = (queue.queue.size() / 4).max(1);
+            let threshold = u16::try_from(threshold).map_or(most, |t| t.min(most));
+            let available = queue.queue.set_kick_threshold(threshold);
+            available.unwrap_or_else(|| queue.queue.set_kicks(false))
+        };
+        self.with_queue(from_guest(pair) as u16, suppress) == Some(true)
     }
 
     /// Sets or removes the source of vCPU states.

@@ -262,6 +262,11 @@ impl ActivePairs {
         entry.map(|entry| (entry.port, entry.pair))
     }
 
+    /// Returns all pairs, in no order.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (PortId, u16)> + '_ {
+        self.list.iter().map(|entry| (entry.port, entry.pair))
+    }
+
     /// Adds a pair. Returns `false` if it is listed already, or beyond the 64 pairs of a port.
     pub(super) fn add(&mut self, port: PortId, pair: u16) -> bool {
         let index = port.0 as usize;

@@ -118,12 +118,24 @@ impl AdaptivePoll {
         self.mode == Poll::Always
     }
 
-    /// Decides after a pass without frames.
-    pub fn found_nothing(&mut self, now: Duration) -> Next {
+    /// Returns whether the last pass had frames.
+    #[inline]
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.state == State::Busy
+    }
+
+    /// Decides after a pass without frames. `asleep`: the expected length of a sleep that guests
+    /// end once for several frames, if they do.
+    pub fn found_nothing(&mut self, now: Duration, asleep: Option<Duration>) -> Next {
         if self.never_sleeps() {
             return Next::Poll;
         }
         match self.state {
+            // Polling would cost the time until all these frames are there, not until the first.
+            State::Busy if asleep.is_some_and(|asleep| asleep >= 2 * self.cost) => {
+                self.sleep(now, true)
+            }
             State::Busy if self.polling_pays() => {
                 self.state = State::Polling { since: now };
                 Next::Poll

@@ -6,17 +6,21 @@ use std::time::Duration;
 use channel::shared;
 use port::PortId;
 
+use super::coalesced_kicks::WakeUps;
 use super::suppressed_kicks::{SuppressedPair, Trigger};
 use super::{
-    SLEEPS_PER_MEASUREMENT, TICK_INTERVAL, TOKEN_ANSWERS, TOKEN_BLOCK_EVENTS, TOKEN_INBOX, Worker,
-    nanos,
+    SLEEPS_PER_MEASUREMENT, TICK_INTERVAL, TOKEN_ANSWERS, TOKEN_BLOCK_EVENTS, TOKEN_INBOX,
+    TOKEN_TIMER, Worker, nanos,
 };
 use crate::ports::coalescing::Nanos;
+use crate::ports::guest::KickRequest;
 use crate::ports::port::Port;
 use crate::worker::poll::Next;
 
 /// Passes without a sleep after which a worker is regarded as busy.
 const BUSY_PASSES: u32 = 4;
+/// Least time between two estimates of a sleep's length, nanoseconds.
+const MIN_ESTIMATE: Nanos = 20_000;
 
 impl Worker {
     /// Handles a kick of a guest.
@@ -61,16 +65,72 @@ impl Worker {
         let mut at = 0;
         while let Some((port, pair)) = self.active.get(at) {
             let until = self.active.quiet_until(at);
-            if now < until && self.suppress((port, pair), Trigger::Kick, (now, until)) {
+            let suppressed =
+                now < until && self.suppress((port, pair), Trigger::Kick, (now, until));
+            if suppressed || self.request_kicks(port, pair, now) {
                 self.active.remove_at(at);
-            } else if self.enable_kicks(port, pair) {
-                at += 1;
             } else {
-                self.active.remove_at(at);
+                at += 1;
             }
         }
         while let Some((port, pair)) = self.switch.next_served() {
             self.suppress_after_delivery(port, pair, now);
+        }
+    }
+
+    /// Requests kicks of a pair before a sleep. Returns `false`, with kicks disabled, when frames
+    /// came meanwhile.
+    fn request_kicks(&mut self, port: PortId, pair: u16, now: Nanos) -> bool {
+        let Some(guest) = self.switch.port_mut(port) else {
+            return true;
+        };
+        let due = match guest.request_kicks(pair, now) {
+            KickRequest::FramesAvailable => return false,
+            KickRequest::EachFrame => return true,
+            KickRequest::Coalesced => None,
+            KickRequest::Timer(due) => Some(due),
+        };
+        let window = guest.rules().kick_window();
+        self.pacing.kicks.add((port, pair), window, due);
+        true
+    }
+
+    /// Decides whether to sleep after a pass without frames.
+    #[inline]
+    pub(super) fn found_nothing(&mut self, now: Duration) -> Next {
+        let asleep = if self.pacing.poll.is_busy() {
+            self.time_asleep(nanos(now))
+        } else {
+            None
+        };
+        self.pacing.poll.found_nothing(now, asleep)
+    }
+
+    /// Returns the expected time until a kick or a timer ends a sleep, where guests kick once for
+    /// several frames. It is estimated anew once in a window.
+    fn time_asleep(&mut self, now: Nanos) -> Option<Duration> {
+        if let Some(estimated) = self.pacing.kicks.estimated(now) {
+            return estimated;
+        }
+        let (mut wake_ups, mut window) = (WakeUps::default(), MIN_ESTIMATE);
+        for (port, pair) in self.active.pairs() {
+            if let Some(guest) = self.switch.port_mut(port) {
+                window = window.max(guest.rules().kick_window());
+                if let Some((threshold, gap)) = guest.kick_threshold(pair, now) {
+                    wake_ups.add(threshold, gap);
+                }
+            }
+        }
+        let asleep = wake_ups.interval();
+        self.pacing.kicks.set_estimate(now + window, asleep);
+        asleep
+    }
+
+    /// Makes all pairs active whose guests kick once for several frames: the worker is awake.
+    #[inline]
+    fn end_coalescing(&mut self) {
+        while let Some((port, pair)) = self.pacing.kicks.take() {
+            self.activate(port, pair);
         }
     }
 
@@ -92,19 +152,14 @@ impl Worker {
             return;
         };
         let until = guest.rules().quiet_until(now);
-        if now < until && self.suppress(known, Trigger::Delivery, (now, until)) {
-            // Earlier frames of the guest came with or without a kick.
-            if self.enable_kicks(port, pair) {
-                self.suppressed.remove(known);
-                self.active.add(port, pair);
-            } else if let Some(guest) = self.switch.port_mut(port) {
-                guest.arm(pair, false);
-            }
+        if now < until {
+            self.suppress(known, Trigger::Delivery, (now, until));
         }
     }
 
     /// Suppresses the kicks of a pair, on three conditions: its guest runs or is about to, and a
-    /// block event will follow; the worker may run on its core; and suppressing paid lately.
+    /// block event will follow; the worker may run on its core; and suppressing paid lately. A pair
+    /// whose frames are there already becomes active instead.
     fn suppress(
         &mut self,
         pair: (PortId, u16),
@@ -126,16 +181,21 @@ impl Worker {
             && guest
                 .processor(pair.1)
                 .is_some_and(|now| now.asleep == processor.asleep);
-        if holds {
-            self.suppressed.add(SuppressedPair {
-                pair,
-                trigger,
-                processor,
-                since,
-                until,
-            });
+        if !holds {
+            return false;
         }
-        holds
+        if guest.suppress_kicks(pair.1) {
+            self.activate(pair.0, pair.1);
+            return false;
+        }
+        self.suppressed.add(SuppressedPair {
+            pair,
+            trigger,
+            processor,
+            since,
+            until,
+        });
+        true
     }
 
     /// Enables the kicks of a pair. Returns `true`, with kicks disabled again, when frames came
@@ -162,6 +222,7 @@ impl Worker {
     /// Reads kicks and messages; sleeps for them when no pair is active, at most for `deferred`.
     pub(super) fn wait(&mut self, deferred: Option<Duration>, now: Duration) {
         if !self.active.is_empty() || self.switch.has_work() {
+            self.end_coalescing();
             // A worker that always polls never sleeps.
             self.pacing.awake = self.pacing.awake.saturating_add(1);
             if self.pacing.awake == BUSY_PASSES {
@@ -170,7 +231,7 @@ impl Worker {
             }
             return self.wait_for_events(Some(Duration::ZERO));
         }
-        if self.switch.has_pending() && self.pacing.answers.found_nothing(now) == Next::Poll {
+        if self.switch.has_pending() && self.pacing.answers.found_nothing(now, None) == Next::Poll {
             // Control may need this core.
             std::thread::yield_now();
             return self.wait_for_events(Some(Duration::ZERO));
@@ -198,9 +259,12 @@ impl Worker {
         self.tick(now);
         let parked = self.switch.has_pending().then_some(TICK_INTERVAL);
         let suppressed = self.suppressed.next();
-        let first = suppressed.into_iter().chain(self.paused.next()).min();
+        let looked_at = self.pacing.kicks.prepare_sleep();
+        let paused = self.paused.next();
+        let first = suppressed.into_iter().chain(paused).chain(looked_at).min();
         let first = first.map(|until| Duration::from_nanos(until.saturating_sub(nanos(now))));
         self.wait_for_events(parked.into_iter().chain(deferred).chain(first).min());
+        self.end_coalescing();
         if let Some(answers) = &mut self.control.answers {
             answers.woke();
         }
@@ -218,6 +282,7 @@ impl Worker {
         for event in events {
             match event.data.u64() {
                 TOKEN_INBOX => sys::event::clear(&*self.events.inbox_bell),
+                TOKEN_TIMER => self.pacing.kicks.expired(),
                 TOKEN_BLOCK_EVENTS => {
                     // The sender does not matter: all suppressed and deferred pairs are checked.
                     if let Some(block_events) = self.guests.block_events() {

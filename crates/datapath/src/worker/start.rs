@@ -13,13 +13,14 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
 use super::affinity::{CpuAffinity, ThisThread};
+use super::coalesced_kicks::CoalescedKicks;
 use super::fair::{ActivePairs, FairQueue};
 use super::handle::{Notice, Notices, WorkerHandle};
 use super::helping;
 use super::paused::PausedPairs;
 use super::rings::{ControlRings, UpcallRing};
 use super::suppressed_kicks::SuppressedKicks;
-use super::{Events, Pacing, TOKEN_INBOX, Upkeep, Worker};
+use super::{Events, Pacing, TOKEN_INBOX, TOKEN_TIMER, Upkeep, Worker};
 use crate::forward::cycles::TickRate;
 use crate::forward::switch::Switch;
 use crate::ports::guest::GuestPort;
@@ -82,6 +83,10 @@ fn prepare(
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     let token = EventData::new_u64(TOKEN_INBOX);
     epoll::add(&epoll, &*inbox_bell, token, EventFlags::IN)?;
+    let kicks = CoalescedKicks::new()?;
+    let token = EventData::new_u64(TOKEN_TIMER);
+    // Edge-triggered: the timer is never read.
+    epoll::add(&epoll, &kicks, token, EventFlags::IN | EventFlags::ET)?;
     let handle = WorkerHandle::new(jobs, inbox_bell.clone());
     let worker = Worker {
         switch,
@@ -100,6 +105,7 @@ fn prepare(
             poll: AdaptivePoll::new(poll),
             answers: AdaptivePoll::for_answers(),
             affinity: CpuAffinity::new(ThisThread),
+            kicks,
             awake: 0,
             sleeps: 0,
             helps: false,

@@ -50,6 +50,7 @@ impl Scene {
         let rules = Rules::of(Some(Coalescing {
             period_us: 125,
             threshold: 64,
+            kick_us: 0,
         }));
         let mut port = port.with_rules(rules);
         let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();

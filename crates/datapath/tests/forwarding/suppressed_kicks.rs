@@ -73,13 +73,13 @@ fn send(nic: &mut NetPair) -> bool {
 }
 
 /// Takes a frame, if there is one, and offers its buffer again.
-fn has_received(nic: &mut NetPair) -> bool {
+pub(crate) fn has_received(nic: &mut NetPair) -> bool {
     let received = nic.receive().unwrap().is_some();
     nic.offer();
     received
 }
 
-fn kick(workers: &Workers) {
+pub(crate) fn kick(workers: &Workers) {
     workers.first(|w| {
         let guest = w.switch.port_mut(SENDERS[0]).unwrap();
         let ring = |kick: std::os::fd::BorrowedFd<'_>| rustix::io::write(kick, &1u64.to_ne_bytes());
@@ -106,6 +106,7 @@ fn scene(
     let rules = Rules::of(Some(Coalescing {
         period_us: PERIOD_US,
         threshold: 64,
+        kick_us: 0,
     }));
     let guest = |id: PortId, features| {
         let given = vcpus.clone();

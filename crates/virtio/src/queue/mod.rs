@@ -382,6 +382,13 @@ impl Queue {
         either!(self, q => q.set_kicks(on))
     }
 
+    /// As `set_kicks(true)`, but asks for a kick only when `chains` more chains are available (of a
+    /// packed queue: as many descriptors), at most the queue's size (virtio 1.3, sections 2.7.7.2
+    /// and 2.8.10). Returns `None` without an event index: then nothing is changed.
+    pub fn set_kick_threshold(&mut self, chains: u16) -> Option<bool> {
+        either!(self, q => q.set_kick_threshold(chains))
+    }
+
     /// Returns the queue's position in the encoding of `GET_VRING_BASE`. Split: the next available
     /// index. Packed: next available slot in bits 0..15, its wrap counter in bit 15, next used slot
     /// in bits 16..31, its wrap counter in bit 31. Staged elements are not counted: publish first.

@@ -258,6 +258,21 @@ impl PackedQueue {
         if flags == EVENT_DESC || self.kicks != Some(on) {
             self.ring.set_device_event(&self.mem, flags, self.next);
         }
+        self.note_kicks(on)
+    }
+
+    pub(super) fn set_kick_threshold(&mut self, chains: u16) -> Option<bool> {
+        if self.fault.is_some() || !self.event_idx {
+            return None;
+        }
+        let mut event = self.next;
+        event.advance(chains.clamp(1, self.size) - 1, self.size);
+        self.ring.set_device_event(&self.mem, EVENT_DESC, event);
+        Some(self.note_kicks(true))
+    }
+
+    /// Notes what was asked of the driver. Returns whether a chain is available already.
+    fn note_kicks(&mut self, on: bool) -> bool {
         self.kicks = Some(on);
         if !on {
             return false;

@@ -359,6 +359,21 @@ impl SplitQueue {
         } else if self.kicks != Some(on) {
             self.rings.set_kicks_suppressed(&self.mem, !on);
         }
+        self.note_kicks(on)
+    }
+
+    pub(super) fn set_kick_threshold(&mut self, chains: u16) -> Option<bool> {
+        if self.fault.is_some() || !self.event_idx {
+            return None;
+        }
+        let ahead = chains.clamp(1, self.size()) - 1;
+        let event = self.next.wrapping_add(ahead);
+        self.rings.set_available_event(&self.mem, event);
+        Some(self.note_kicks(true))
+    }
+
+    /// Notes what was asked of the driver. Returns whether a chain is available already.
+    fn note_kicks(&mut self, on: bool) -> bool {
         self.kicks = Some(on);
         if !on {
             return false;

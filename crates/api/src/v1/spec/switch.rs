@@ -57,8 +57,8 @@ impl Default for SwitchSpec {
     }
 }
 
-/// Interrupt coalescing: the rate of notifications of a guest that runs. A guest that sleeps is
-/// notified at once.
+/// Coalescing: the rate of notifications of a guest that runs, and of its kicks. A guest that
+/// sleeps is notified at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct CoalescingSpec {
@@ -69,6 +69,9 @@ pub struct CoalescingSpec {
     /// Number of filled buffers, 1 to 1024, that cause a notification before the interval has
     /// passed.
     pub frames: u16,
+    /// Time in microseconds, 0 to 1000, in which the frames of a guest that sends steadily gather
+    /// for one kick while the worker sleeps. 0: each frame has its kick.
+    pub kick_us: u16,
 }
 
 impl Default for CoalescingSpec {
@@ -77,6 +80,7 @@ impl Default for CoalescingSpec {
             enabled: true,
             period_us: 125,
             frames: 64,
+            kick_us: 80,
         }
     }
 }

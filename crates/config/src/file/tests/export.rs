@@ -53,7 +53,7 @@ fn switch() -> impl Strategy<Value = SwitchSpec> {
             GuestStates::Off,
         ]),
     );
-    let coalescing = (any::<bool>(), 1..=10_000u16, 1..=1024u16);
+    let coalescing = (any::<bool>(), 1..=10_000u16, 1..=1024u16, 0..=1000u16);
     let helpers = (
         select(vec![Enabled::Auto, Enabled::Yes, Enabled::No]),
         1..=1024u16,
@@ -73,11 +73,12 @@ fn switch() -> impl Strategy<Value = SwitchSpec> {
             socket_dirs,
             ..SwitchSpec::default()
         };
-        if let Some((enabled, period_us, frames)) = coalescing {
+        if let Some((enabled, period_us, frames, kick_us)) = coalescing {
             spec.coalescing = CoalescingSpec {
                 enabled,
                 period_us,
                 frames,
+                kick_us,
             };
         }
         if let Some((enabled, backlog, hysteresis_us, cores)) = helpers {

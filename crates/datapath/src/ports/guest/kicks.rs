@@ -1,4 +1,4 @@
-//! Attribution of kicks. A VMM kicks when it starts a queue (QEMU makes its eventfd with a count of
+//! Attribution of kicks, and their rate ([`KickRate`]). A VMM kicks when it starts a queue (QEMU makes its eventfd with a count of
 //! one); every later kick is the guest's, which kicks only when it has made a buffer available. A
 //! guest that kicks while no buffer is visible writes to memory that is not shared.
 //!
@@ -6,6 +6,8 @@
 //! recognised.
 
 use std::time::{Duration, Instant};
+
+use super::kick_rate::KickRate;
 
 /// Time after a queue's start from which a kick is the guest's, even if it is the first.
 const STARTUP_TIME: Duration = Duration::from_millis(250);
@@ -18,6 +20,8 @@ const MIN_DISTANCE: Duration = Duration::from_millis(10);
 pub(super) struct Kicks {
     started: Instant,
     first: Option<Instant>,
+    /// The rate of frames, by which kicks are coalesced.
+    pub(super) rate: KickRate,
 }
 
 impl Kicks {
@@ -27,6 +31,7 @@ impl Kicks {
         Self {
             started: now,
             first: None,
+            rate: KickRate::default(),
         }
     }
 

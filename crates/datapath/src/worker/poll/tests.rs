@@ -68,7 +68,7 @@ impl Worker {
         self.spent.spells += 1;
         self.spent.optimum += (self.arrival - self.now).min(INITIAL_COST);
         while self.now < self.arrival {
-            if self.poll.found_nothing(self.now) == Next::Sleep {
+            if self.poll.found_nothing(self.now, None) == Next::Sleep {
                 self.spent.sleeps += 1;
                 self.now = self.arrival + self.wake_up;
                 return self.poll.slept(SLEEP);
@@ -157,8 +157,8 @@ fn the_end_of_all_traffic_costs_one_polled_spell() {
     assert!(end.polling <= INITIAL_COST + PASS);
     // A wake-up without a frame is followed by the next sleep.
     let mut poll = AdaptivePoll::new(Poll::Adaptive);
-    assert_eq!(poll.found_nothing(us(1)), Next::Sleep);
-    assert_eq!(poll.found_nothing(us(2)), Next::Sleep);
+    assert_eq!(poll.found_nothing(us(1), None), Next::Sleep);
+    assert_eq!(poll.found_nothing(us(2), None), Next::Sleep);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn the_cost_of_a_sleep_is_measured() {
 fn a_worker_that_always_polls_never_sleeps() {
     let mut poll = AdaptivePoll::new(Poll::Always);
     for second in 0..100 {
-        let next = poll.found_nothing(Duration::from_secs(second));
+        let next = poll.found_nothing(Duration::from_secs(second), None);
         assert_eq!(next, Next::Poll);
     }
 }
@@ -216,7 +216,7 @@ fn polled_for_answers(poll: &mut AdaptivePoll, answer: Duration, questions: u32)
         let asked = us(1000) * number;
         let looks = (0..).map(|pass| asked + PASS * pass);
         let mut until = looks.take_while(|&now| now < asked + answer);
-        let looked = until.all(|now| poll.found_nothing(now) == Next::Poll);
+        let looked = until.all(|now| poll.found_nothing(now, None) == Next::Poll);
         poll.found_frames(asked + answer);
         looked
     };
@@ -238,4 +238,23 @@ fn answers_are_polled_for_as_long_as_they_come_soon() {
     // Its further trials show that answers come soon again.
     let again = polled_for_answers(&mut poll, us(30), 200);
     assert!(again.ends_with(&[true; 100]), "{again:?}");
+}
+
+#[test]
+fn a_sleep_that_is_ended_once_for_several_frames_is_cheaper_than_polling() {
+    let mut poll = AdaptivePoll::new(Poll::Adaptive);
+    let asleep = |us| Some(Duration::from_micros(us));
+    poll.slept(us(6));
+    assert!(poll.cost() > us(8) && poll.cost() < us(9));
+    for round in 0..100 {
+        poll.found_frames(us(10 * round));
+        assert!(poll.is_busy());
+        assert_eq!(
+            poll.found_nothing(us(10 * round + 1), asleep(80)),
+            Next::Sleep
+        );
+    }
+    // Frames that come more quickly are polled for.
+    poll.found_frames(us(2000));
+    assert_eq!(poll.found_nothing(us(2001), asleep(10)), Next::Poll);
 }

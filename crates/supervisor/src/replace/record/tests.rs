@@ -20,6 +20,7 @@ fn settings() -> SwitchSettings {
         coalescing: Some(Coalescing {
             period_us: 200,
             threshold: 32,
+            kick_us: 100,
         }),
         helpers: HelpersConfig {
             enabled: true,

@@ -248,3 +248,49 @@ fn a_chain_that_waits_already_is_noticed() {
         assert!(queue.set_kicks(true));
     }
 }
+
+#[test]
+fn a_threshold_asks_for_a_kick_after_so_many_chains() {
+    for features in both(Features::RING_EVENT_IDX) {
+        let mut driver = Driver::new(Guest::new(4, features));
+        let mut queue = driver.guest.queue();
+        serve(&mut driver, &mut queue, 3);
+        let event = |driver: &Driver| {
+            let device = driver.guest.layout.device;
+            let at = if driver.guest.packed() { 0 } else { 4 + 8 * 4 };
+            driver.guest.get16(device + at)
+        };
+        // Of a packed queue: the slot, and the wrap counter of the lap.
+        let packed = driver.guest.packed();
+        for (chains, split_event, packed_event) in [
+            (0, 3, 0x8003),
+            (1, 3, 0x8003),
+            (3, 5, 1),
+            (4, 6, 2),
+            (99, 6, 2),
+        ] {
+            assert_eq!(queue.set_kick_threshold(chains), Some(false));
+            let expected = if packed { packed_event } else { split_event };
+            assert_eq!(event(&driver), expected, "{chains} chains");
+        }
+        driver.add(&[ONE], false, 0);
+        assert_eq!(queue.set_kick_threshold(4), Some(true), "one is there");
+    }
+}
+
+#[test]
+fn without_an_event_index_there_is_no_threshold() {
+    for features in both(Features::empty()) {
+        let guest = Guest::new(4, features);
+        let mut queue = guest.queue();
+        queue.set_kicks(false);
+        let before: Vec<u16> = (0..4)
+            .map(|at| guest.get16(guest.layout.device + at))
+            .collect();
+        assert_eq!(queue.set_kick_threshold(2), None);
+        let after: Vec<u16> = (0..4)
+            .map(|at| guest.get16(guest.layout.device + at))
+            .collect();
+        assert_eq!(before, after);
+    }
+}
