@@ -172,6 +172,10 @@ pub(crate) struct Latency {
     pub(crate) unsent: u64,
     /// The client's notifications: how often it woke the switch.
     pub(crate) kicks: u64,
+    /// The same, a second.
+    pub(crate) kicks_a_second: f64,
+    /// The part of the client's time in the system calls of notifications, percent.
+    pub(crate) kicking_percent: f64,
     /// Nanoseconds that half of all frames do not exceed, and so on.
     pub(crate) p50_ns: u64,
     pub(crate) p99_ns: u64,
@@ -192,6 +196,9 @@ impl From<&PacedReport> for Latency {
             lost: report.lost,
             unsent: report.unsent,
             kicks: report.kicks,
+            kicks_a_second: report.kicks as f64 / report.elapsed.as_secs_f64().max(1e-9),
+            kicking_percent: report.kicking as f64 / report.elapsed.as_nanos().max(1) as f64
+                * 100.0,
             p50_ns: latency.quantile(0.5),
             p99_ns: latency.quantile(0.99),
             p999_ns: latency.quantile(0.999),

@@ -95,6 +95,8 @@ pub struct LeanConfig {
     pub touch: bool,
     /// Write the flow into every frame, also where it stands there already.
     pub rewrite: bool,
+    /// Negotiate the event index where it is offered, as guests of Linux do; split rings only.
+    pub event_index: bool,
     /// Frames published at once, at most half the queue size.
     pub batch: u16,
     /// Processor pauses after a round in which nothing moved: looking at the rings again and again
@@ -128,6 +130,7 @@ impl Default for LeanConfig {
             macs: Vec::new(),
             touch: false,
             rewrite: false,
+            event_index: false,
             batch: 32,
             gap: 0,
             window: None,
@@ -158,6 +161,10 @@ impl LeanConfig {
                 "frames of 42 bytes or more",
             ),
             (self.flows > 0, "a flow at least"),
+            (
+                !(self.event_index && self.packed),
+                "a split ring for the event index",
+            ),
             (
                 !self.bulk || (self.rx_buffer >= 128 && self.rx_buffer.is_multiple_of(64)),
                 "receive buffers of two or more whole cache lines",
@@ -245,6 +252,8 @@ pub struct LeanPort {
     pub bytes: u64,
     /// Kicks given, both queues.
     pub kicks: u64,
+    /// Nanoseconds in the system calls of kicks, where each offer is asked about once.
+    pub kicking: u64,
     /// With `touch` or `bulk`: received frames that were not sent to this port, or not whole.
     pub strange: u64,
     /// Sum of the flow numbers of all frames sent, as far as they were counted: with `rewrite`, or

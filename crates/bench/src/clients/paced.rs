@@ -25,7 +25,11 @@ impl PacedClient {
             poisson: false,
         };
         Self {
-            config: lean::config(plan, peer, layout),
+            config: LeanConfig {
+                // As guests of Linux.
+                event_index: layout == Layout::Split,
+                ..lean::config(plan, peer, layout)
+            },
             pace,
             lean: None,
             last: None,

@@ -10,15 +10,13 @@ use crate::report::{Body, Report};
 
 /// Frames a second. At the first ones a switch that sleeps without traffic sleeps between two
 /// frames.
-const RATES: &[u32] = &[1000, 10_000, 100_000, 1_000_000];
-const RATES_QUICK: &[u32] = &[1000, 100_000, 1_000_000];
+const RATES: &[u32] = &[1000, 10_000, 50_000, 100_000, 300_000, 1_000_000];
 const SIZE: u32 = 64;
 
 /// CPU use and latency by offered load, one direction.
 pub(crate) fn load(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "load", &Kind::ALL);
-    let rates = if plan.quick { RATES_QUICK } else { RATES };
-    for &rate in rates {
+    for &rate in RATES {
         run.setting(Layout::Split, Traffic::Paced(rate), &[SIZE])?;
     }
     let title = "Latency and CPU use by offered load, 64-byte frames in one direction";

@@ -12,13 +12,15 @@ use crate::plot::{self, Curve};
 use crate::sample::{Cell, Latency, Sample};
 use crate::statistics::median;
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 15] = [
     "load",
     "switch",
     "cores",
     "Lasthop's CPU to its",
     "Lasthop's p50 to its",
     "CPU, % of a core",
+    "kicks/s",
+    "client's time kicking, %",
     "p50, us",
     "p99, us",
     "p99.9, us",
@@ -100,6 +102,8 @@ impl<'a> Group<'a> {
             .iter()
             .map(|l| micros(l.client_lag_p99_ns))
             .collect();
+        let kicks: Vec<f64> = self.latencies.iter().map(|l| l.kicks_a_second).collect();
+        let kicking: Vec<f64> = self.latencies.iter().map(|l| l.kicking_percent).collect();
         let [cpu_ratio, p50_ratio] = self.ratios(lasthop.filter(|_| kind != Kind::Lasthop));
         let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| one_decimal(self.quantile(share)));
         vec![
@@ -113,6 +117,8 @@ impl<'a> Group<'a> {
             cpu_ratio,
             p50_ratio,
             one_decimal(self.cpu()),
+            format!("{:.0}", median(&kicks).unwrap_or_default()),
+            one_decimal(median(&kicking)),
             p50,
             p99,
             p999,
@@ -248,11 +254,13 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[2],
-            "| 64 B split | Lasthop | near, 55 ns | - | - | 3.0 | 25.1 | 50.0 | - | 50.0 | 6 of \
+            "| 64 B split | Lasthop | near, 55 ns | - | - | 3.0 | 0 | 0.0 | 25.1 | 50.0 | - | 50.0 | 6 of \
              106 | 0.0 | 2 |"
         );
         assert!(
-            lines[3].starts_with("| 64 B split | OVS-DPDK | near, 55 ns | 0.03x | 0.05x | 100.0 |"),
+            lines[3].starts_with(
+                "| 64 B split | OVS-DPDK | near, 55 ns | 0.03x | 0.05x | 100.0 | 0 | 0.0 |"
+            ),
             "{}",
             lines[3]
         );

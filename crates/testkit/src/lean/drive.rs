@@ -57,6 +57,7 @@ fn since(now: &LeanPort, before: &LeanPort) -> LeanPort {
         received: now.received - before.received,
         bytes: now.bytes - before.bytes,
         kicks: now.kicks - before.kicks,
+        kicking: now.kicking - before.kicking,
         strange: now.strange - before.strange,
         flows_sent: now.flows_sent - before.flows_sent,
         flows_received: now.flows_received - before.flows_received,

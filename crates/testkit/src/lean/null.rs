@@ -8,6 +8,7 @@ use super::port::Port;
 use super::ring::Ring;
 use super::span::Span;
 use super::{LeanConfig, LeanError, Pinned};
+use crate::features::IN_ORDER;
 use crate::net::HEADER_LEN;
 
 /// Buffers moved at once.
@@ -98,7 +99,7 @@ pub(super) fn start<R: Ring>(
     cpu: Option<usize>,
 ) -> Result<(Vec<Port<R>>, NullBackEnd), LeanError> {
     let mut ports = (0..count)
-        .map(|i| Port::<R>::new(i, config, 0, true))
+        .map(|i| Port::<R>::new(i, config, IN_ORDER))
         .collect::<Result<Vec<_>, _>>()?;
     let mut ways: Vec<_> = (0..count)
         .map(|i| Way(ports[i].tx.device(), ports[i ^ 1].rx.device()))

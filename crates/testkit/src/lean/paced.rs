@@ -42,6 +42,8 @@ pub struct PacedReport {
     pub unsent: u64,
     /// Kicks given, all queues.
     pub kicks: u64,
+    /// Nanoseconds in their system calls.
+    pub kicking: u64,
     /// From writing a frame to seeing it at the other port, in nanoseconds.
     pub latency: Histogram,
     /// By how much frames were sent later than they were due, in nanoseconds: the client's own
@@ -164,7 +166,10 @@ fn run<R: Ring>(
     if !(pace.rate.is_finite() && pace.rate > 0.0) {
         return Err(LeanError::Config("a rate above 0"));
     }
-    let before = sender.counts.kicks + receiver.counts.kicks;
+    let before = (
+        sender.counts.kicks + receiver.counts.kicks,
+        sender.counts.kicking + receiver.counts.kicking,
+    );
     sender.kick_once(true);
     receiver.kick_once(true);
     let mut run = Run {
@@ -176,7 +181,8 @@ fn run<R: Ring>(
     sender.kick_once(false);
     receiver.kick_once(false);
     let mut report = run.report;
-    report.kicks = sender.counts.kicks + receiver.counts.kicks - before;
+    report.kicks = sender.counts.kicks + receiver.counts.kicks - before.0;
+    report.kicking = sender.counts.kicking + receiver.counts.kicking - before.1;
     report.lost = report.sent.saturating_sub(report.received);
     result.map(|()| report)
 }

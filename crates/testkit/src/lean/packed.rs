@@ -179,7 +179,7 @@ impl Ring for Packed {
     }
 
     #[inline]
-    fn wants_kick(&self) -> bool {
+    fn wants_kick(&mut self) -> bool {
         self.device.u16(2).load(Relaxed) & 3 == EVENT_ENABLE
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct RingOptions {
     pub(super) writable: bool,
     /// IN_ORDER was agreed on.
     pub(super) in_order: bool,
+    /// EVENT_IDX was agreed on.
+    pub(super) event_index: bool,
 }
 
 /// The driver's half of a ring in which every buffer takes one descriptor and is offered again
@@ -68,6 +70,7 @@ pub(super) trait Ring: Sized + Send {
     /// Takes back without looking at what was written.
     fn reclaim(&mut self) -> Result<u16, LeanError>;
 
-    /// Returns whether the device asks for kicks now.
-    fn wants_kick(&self) -> bool;
+    /// Returns whether the device asks for a kick now; with an event index: for what was offered
+    /// since the last call.
+    fn wants_kick(&mut self) -> bool;
 }

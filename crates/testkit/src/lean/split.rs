@@ -27,6 +27,8 @@ pub(super) struct Split {
     next: u16,
     /// Used index up to which buffers were taken back.
     seen: u16,
+    /// Available index at the last question for a kick.
+    asked: u16,
     /// Buffers that were never offered count as taken back: `free` is `size - (next - seen)`.
     len: u32,
 }
@@ -91,6 +93,7 @@ impl Ring for Split {
             options,
             next: 0,
             seen: 0,
+            asked: 0,
             len: buffers.len,
         };
         let flags = if options.writable { DESC_WRITE } else { 0 };
@@ -167,7 +170,14 @@ impl Ring for Split {
     }
 
     #[inline]
-    fn wants_kick(&self) -> bool {
+    fn wants_kick(&mut self) -> bool {
+        if self.options.event_index {
+            let old = std::mem::replace(&mut self.asked, self.next);
+            let at = used_at(self.options.size);
+            let event = self.used.u16(at).load(Relaxed);
+            // Section 2.7.10.
+            return self.next.wrapping_sub(event).wrapping_sub(1) < self.next.wrapping_sub(old);
+        }
         self.used.u16(0).load(Relaxed) & NO_NOTIFY == 0
     }
 }
