@@ -1,6 +1,6 @@
 //! Effect of the notification rules on guests that compute, are interrupted and sleep, each rule
-//! alone and all together (Hyper-Switch, section 4.6: figures 4.9 to 4.13), beside a switch that
-//! polls and one that uses notifications alone.
+//! alone and all together, beside a switch that polls and one that uses notifications alone. It has
+//! some points of figures 4.9, 4.10, 4.11 and 4.13 of the Hyper-Switch (section 4.5.2).
 //!
 //! A switch that polls has one core, the guests share the others. Lasthop runs wherever the kernel
 //! places it, as by default, or on that one core. Guests are threads that cost the scheduler and
@@ -29,6 +29,8 @@ struct Setting {
     keys: &'static str,
 }
 
+/// The line by which a setting does without vCPU states.
+const STATES_OFF: &str = "guest_state = \"off\"";
 const OFF: &str = "guest_state = \"off\"\n\n[switch.coalescing]\nenabled = false\n";
 /// Without any rule: others are compared with these.
 const RULES_OFF: &str = "Lasthop, rules off";
@@ -159,8 +161,8 @@ fn start(run: &mut Run<'_>, plan: &Plan, cores: &[usize], guests: usize) -> Resu
         };
         let attached = started.and_then(|peer| {
             let guests = Guests::attach(&peer, group, cores)?;
-            if kind == Kind::Lasthop {
-                let known = || lasthop::follows(&peer);
+            if let Some(setting) = setting {
+                let known = || lasthop::follows(&peer, !setting.keys.contains(STATES_OFF));
                 stop::try_wait("threads of guests are found", FOUND, known)?;
             }
             peer.freeze();

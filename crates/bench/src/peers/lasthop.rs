@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use e2e::lasthop::port_table;
 use serde::Deserialize;
 use testkit::guest_ram::RegionSpec;
@@ -96,7 +96,13 @@ pub(crate) fn with_guests(
 }
 
 /// Returns whether it knows the thread of each guest of [`with_guests`], or is to know none.
-pub(crate) fn follows(peer: &Peer) -> Result<Option<()>> {
+///
+/// # Errors
+/// There are no vCPU states although the setting has them: its rows would be those without rules.
+pub(crate) fn follows(peer: &Peer, with_states: bool) -> Result<Option<()>> {
+    if !with_states {
+        return Ok(Some(()));
+    }
     let lasthop = peer.lasthop.as_ref().context("a peer that is Lasthop")?;
     #[derive(Deserialize)]
     struct Port {
@@ -108,8 +114,11 @@ pub(crate) fn follows(peer: &Peer) -> Result<Option<()>> {
     }
     let ports: Ports = serde_json::from_str(&lasthop.ask(&["port", "list", "--json"])?)?;
     let states: serde_json::Value = serde_json::from_str(&lasthop.ask(&["status", "--json"])?)?;
-    let off = states["switch"]["guest_state"]["by"] == "off";
-    let all = off || ports.ports.iter().all(|port| port.vcpu_threads > 0);
+    let state = &states["switch"]["guest_state"];
+    if state["by"] == "off" {
+        bail!("there are no vCPU states: {}", state["reason"]);
+    }
+    let all = ports.ports.iter().all(|port| port.vcpu_threads > 0);
     Ok(all.then_some(()))
 }
 
