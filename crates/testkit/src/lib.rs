@@ -19,6 +19,7 @@
 //! * [`lasthop`]: a running Lasthop in a folder of its own, and its command line
 //! * [`process`]: processes that cannot outlive their test
 //! * [`procfs`]: children, descriptors, memory and CPU time of processes
+//! * [`skip`]: tests that cannot run here
 //! * [`table`]: tables of test cases as text
 //! * [`wait`]: waiting for events
 //!
@@ -43,6 +44,7 @@ pub mod process;
 pub mod procfs;
 pub mod programs;
 pub mod samples;
+pub mod skip;
 pub mod table;
 pub mod vcpu;
 pub mod wait;
