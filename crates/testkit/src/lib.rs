@@ -11,6 +11,7 @@
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
+//! * [`kvm`]: a small VMM of KVM's, whose vCPUs halt
 //! * [`hostile`]: all known attacks of a hostile VMM against a Lasthop, beside honest ones
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
 //! * [`precopy`]: live migration of a guest's memory by a VMM
@@ -34,6 +35,7 @@ pub mod frontend;
 pub mod guest;
 pub mod guest_ram;
 pub mod hostile;
+pub mod kvm;
 pub mod lasthop;
 pub mod lean;
 pub mod metrics;

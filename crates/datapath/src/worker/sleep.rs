@@ -127,6 +127,7 @@ impl Worker {
                 .processor(pair.1)
                 .is_some_and(|now| now.asleep == processor.asleep);
         if holds {
+            guest.note_suppressed_kicks(pair.1);
             self.suppressed.add(SuppressedPair {
                 pair,
                 trigger,
