@@ -111,9 +111,8 @@ impl Vms {
         open: Option<usize>,
     ) -> Result<Vec<u32>, Unlisted> {
         let has = |thread: &u32| threads.is_some_and(|all| all.contains(thread));
-        let owned = |vm: &&Vm| {
-            vm.creator == process || has(&vm.creator) || vm.vcpus.iter().any(|vcpu| has(vcpu))
-        };
+        let owned =
+            |vm: &&Vm| vm.creator == process || has(&vm.creator) || vm.vcpus.iter().any(&has);
         let vcpus = self.0.iter().filter(owned).flat_map(|vm| &vm.vcpus);
         let listed: Vec<u32> = vcpus.copied().collect();
         if listed.is_empty() {
