@@ -16,6 +16,9 @@ pub struct QueueCounts {
     pub drops: Vec<(DropReason, u64)>,
     /// Notifications: received kicks of a queue from a guest; calls of one to a guest.
     pub notifications: u64,
+    /// Notifications that were put off because the guest ran: how often kicks of a queue from a
+    /// guest were suppressed; deferred calls of one to a guest.
+    pub deferred: u64,
     /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a
     /// guest.
     pub full_ns: u64,

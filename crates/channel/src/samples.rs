@@ -18,8 +18,8 @@ use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
 use crate::owners::{NoSocket, SocketKey, SocketOwner};
 use crate::supervision::{
-    Coalescing, GuestStates, GuestWatch, HelpersConfig, Poll, ProcessInfo, ProcessUsage, SocketDir,
-    SupervisorEvent, SupervisorRequest, SwitchSettings, WatchedGuests,
+    Coalescing, FoundVcpus, GuestStates, GuestWatch, HelpersConfig, Poll, PortVcpus, ProcessInfo,
+    ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest, SwitchSettings, WatchedGuests,
 };
 use crate::switching::{PortConfig, Role};
 
@@ -106,6 +106,7 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::SwitchGone,
         SupervisorRequest::ProcessUsage,
         SupervisorRequest::Events { had: true },
+        SupervisorRequest::FoundVcpus,
     ]
 }
 
@@ -180,6 +181,15 @@ fn events() -> Vec<SupervisorEvent> {
         reason: error(),
         threads: vec![(port, 4)],
     };
+    let vcpus = PortVcpus {
+        found: 2,
+        by: text("names"),
+        reason: error(),
+    };
+    let found = FoundVcpus {
+        ports: vec![(port, vcpus)],
+        missing: vec![text("debugfs")],
+    };
     let none = NoSocket {
         key: SocketKey::PeerUser,
         expected: text("a user"),
@@ -243,6 +253,7 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::InterfaceAddresses(vec![(text("up"), [2, 0, 0, 0, 0, 1])]),
         SupervisorEvent::ProcessUsage(vec![usage]),
         SupervisorEvent::Events(vec![text("{}")]),
+        SupervisorEvent::FoundVcpus(found),
     ]
 }
 

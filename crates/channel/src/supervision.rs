@@ -30,7 +30,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-pub use api::v1::{GuestStates, Poll};
+pub use api::v1::{GuestStates, Poll, VcpuSource};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +173,8 @@ pub enum SupervisorRequest {
         /// control died with them.
         had: bool,
     },
+    /// Control: report the vCPUs that were found; answered with [`SupervisorEvent::FoundVcpus`].
+    FoundVcpus,
 }
 
 /// Most bytes of a message with no more than a number.
@@ -226,7 +228,7 @@ impl SocketDir {
 pub struct GuestWatch {
     /// The source; the first one holds for as long as the supervisor lives.
     pub by: GuestStates,
-    /// For ports with such a setting: the names of the vCPU threads (`sched::threads::matches`).
+    /// For ports with such a setting: the names of the vCPU threads (`sched::vcpus::names::matches`).
     pub threads: Vec<(PortId, String)>,
 }
 
@@ -239,6 +241,26 @@ pub struct WatchedGuests {
     pub reason: Option<String>,
     /// Followed threads, by port.
     pub threads: Vec<(PortId, u32)>,
+}
+
+/// vCPU threads that the supervisor has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FoundVcpus {
+    /// The ports with a connection.
+    pub ports: Vec<(PortId, PortVcpus)>,
+    /// Sources that cannot be used, with the reasons.
+    pub missing: Vec<String>,
+}
+
+/// vCPU threads of one port's VMM.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PortVcpus {
+    /// Their number.
+    pub found: u32,
+    /// The word of the [`VcpuSource`] by which they were found.
+    pub by: String,
+    /// Reason why they are unknown.
+    pub reason: Option<String>,
 }
 
 /// Interrupt coalescing for running guests: rules of the Hyper-Switch (4.3.3).
@@ -443,6 +465,8 @@ pub enum SupervisorEvent {
     /// Control: the supervisor's events, the oldest first: events of the API as JSON, without ids.
     /// Sent once per request ([`SupervisorRequest::Events`]).
     Events(Vec<String>),
+    /// Control: the answer to [`SupervisorRequest::FoundVcpus`].
+    FoundVcpus(FoundVcpus),
 }
 
 #[cfg(test)]
@@ -512,6 +536,7 @@ mod tests {
             (SupervisorRequest::SwitchGone, word),
             (SupervisorRequest::ProcessUsage, word),
             (SupervisorRequest::Events { had: true }, word),
+            (SupervisorRequest::FoundVcpus, word),
         ]
     }
 

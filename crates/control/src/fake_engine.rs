@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use api::v1::{
     CaptureQuery, DesiredState, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument,
-    GuestStateStatus, GuestStates, MirrorStats, PortState, PortStats, PortStatus, PortsDocument,
-    Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault, RingFormat, Role, SegmentStatus,
-    StatsDocument, StatusDocument, SwitchStatus, Trace, TraceAction, TraceDocument, TraceOutcome,
-    TraceRequest, Traffic, Work,
+    GuestStateStatus, GuestStates, MirrorStats, Notifications, PortState, PortStats, PortStatus,
+    PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault, RingFormat, Role,
+    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace, TraceAction, TraceDocument,
+    TraceOutcome, TraceRequest, Traffic, VcpuSearch, VcpuSource, Work,
 };
 use channel::capture::{Region, Seen, Way};
 use channel::rules::{RuleId, RuleUse};
@@ -174,6 +174,7 @@ impl FakeEngine {
                 guest_state: GuestStateStatus {
                     by: GuestStates::Proc,
                     reason: Some("no rights".to_owned()),
+                    missing: vec!["debugfs is not mounted".to_owned()],
                 },
                 ..SwitchStatus::default()
             },
@@ -208,6 +209,16 @@ impl FakeEngine {
                 features: vec!["NET_F_CSUM".to_owned(), "F_VERSION_1".to_owned()],
                 memory_bytes: 512 << 20,
                 vcpu_threads: 4,
+                vcpu_search: VcpuSearch {
+                    by: VcpuSource::Names,
+                    reason: None,
+                },
+                notifications: Notifications {
+                    to_guest: 1200,
+                    deferred: 30,
+                    kicks: 40,
+                    suppressed_kicks: 5,
+                },
                 queue_faults: vec![QueueFault { queue: 1, reason }],
                 ..waits
             }

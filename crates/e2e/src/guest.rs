@@ -58,6 +58,7 @@ pub struct GuestSpec {
     memory_mib: u32,
     memory: Memory,
     arrival: Option<PathBuf>,
+    names_threads: bool,
 }
 
 /// Backing of a guest's memory.
@@ -91,6 +92,7 @@ impl GuestSpec {
             memory_mib: 96,
             memory: Memory::Shared,
             arrival: None,
+            names_threads: true,
         }
     }
 
@@ -154,6 +156,12 @@ impl GuestSpec {
     pub fn pairs(mut self, pairs: u32) -> GuestSpec {
         self.pairs = pairs;
         self.device_option("mq=on")
+    }
+
+    /// A QEMU that does not name its threads.
+    pub fn without_thread_names(mut self) -> GuestSpec {
+        self.names_threads = false;
+        self
     }
 
     /// Memory that QEMU keeps to itself, although it hands a file over: nothing that the guest
@@ -239,6 +247,9 @@ impl GuestSpec {
             "-M q35 -accel {accel} -cpu {cpu} -smp {} -m {}",
             self.pairs, self.memory_mib
         ));
+        if self.names_threads {
+            args.extend(["-name".into(), format!("{},debug-threads=on", self.name)]);
+        }
         if let Some(share) = self.memory.share() {
             let memory = self.memory_mib;
             args.extend(words(&format!(

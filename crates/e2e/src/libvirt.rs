@@ -93,7 +93,7 @@ impl Libvirt {
             }
             Ok(_) => return true,
         };
-        eprintln!("skipped: no libvirtd of our own here ({why})");
+        testkit::skip::skipped(format!("no libvirtd of our own here ({why})"));
         false
     }
 

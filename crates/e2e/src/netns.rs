@@ -60,7 +60,7 @@ impl Netns {
             }
             _ => return true,
         };
-        eprintln!("skipped: no TAP devices or network namespaces here ({why})");
+        testkit::skip::skipped(format!("no TAP devices or network namespaces here ({why})"));
         false
     }
 

@@ -17,7 +17,7 @@ fn status() {
     let text = "\
 host1: lasthop 0.1.0, up 1 h 1 min
 switch connected to control: 12 cached flows, 40 upcalls to control (0 dropped), policy epoch 3, 1 worker, adaptive polling
-vCPU states: samples of /proc (no rights)
+vCPU states: samples of /proc (no rights); debugfs is not mounted
 
 PROCESS     STATE    PID         UP  RESTARTS
 supervisor  running  100  1 h 1 min         0
@@ -48,29 +48,30 @@ fn ports() {
     assert!(fake.prints("status").ends_with(&list), "{list}");
     assert_eq!(fake.json("port list")["ports"][1]["name"], "vm2");
     let text = "\
-port          vm1
-state         faulted
-reason        queue 1: descriptor loop
-kind          vhost-user
-socket        vm1.sock
-role          server
-owner         -
-segment       blue
-mac           -
-mtu           -
-weight        100
-cpu time      0.0 s; 0 ns per frame from the guest, 0 ns per frame to it
-queue pairs   2 of 2
-ring          split
-memory        512.0 MiB
-features      NET_F_CSUM F_VERSION_1
-macs          any
-addresses     any
-dhcp server   allowed
-router        allowed
-vcpu threads  4
-fault         queue 1: descriptor loop
-connections   0
+port         vm1
+state        faulted
+reason       queue 1: descriptor loop
+kind         vhost-user
+socket       vm1.sock
+role         server
+owner        -
+segment      blue
+mac          -
+mtu          -
+weight       100
+cpu time     0.0 s; 0 ns per frame from the guest, 0 ns per frame to it
+queue pairs  2 of 2
+ring         split
+memory       512.0 MiB
+features     NET_F_CSUM F_VERSION_1
+macs         any
+addresses    any
+dhcp server  allowed
+router       allowed
+vcpus        4, found by names
+interrupts   1200 to the guest, 30 deferred; 40 kicks, suppressed 5 times
+fault        queue 1: descriptor loop
+connections  0
 ";
     assert_eq!(fake.prints("port show vm1"), text);
     assert_eq!(fake.json("port show vm2")["role"], "client");
@@ -478,7 +479,7 @@ fn a_port_goes_down_and_up() {
     assert_eq!(down, "port vm1 changed, admin-down\n");
     assert!(fake.prints("port list").contains("vm1   admin-down"));
     let shown = fake.prints("port show vm1");
-    assert!(shown.contains("\nadmin state   down\n"), "{shown}");
+    assert!(shown.contains("\nadmin state  down\n"), "{shown}");
     assert_eq!(fake.json("port show vm1")["admin_state"], "down");
     assert!(fake.prints("export").contains("\nadmin_state = \"down\"\n"));
     fake.prints("port set vm1 --up");
@@ -493,7 +494,7 @@ fn a_port_has_a_description() {
     assert_eq!(fake.json("port show vm1").get("description"), None);
     fake.prints("port set vm1 --description web-server");
     let shown = fake.prints("port show vm1");
-    assert!(shown.contains("\ndescription   web-server\n"), "{shown}");
+    assert!(shown.contains("\ndescription  web-server\n"), "{shown}");
     assert_eq!(fake.json("port show vm1")["description"], "web-server");
     assert!(
         fake.prints("export")
@@ -572,7 +573,7 @@ fn a_file_may_come_from_standard_input() {
 fn a_terminal_is_no_file() {
     let fake = Fake::start();
     let Ok(terminal) = std::fs::File::open("/dev/ptmx") else {
-        return eprintln!("skipped: no pseudo-terminals here");
+        return testkit::skip::skipped("no pseudo-terminals here");
     };
     let done = std::process::Command::new(testkit::programs::program("lasthop"))
         .arg("--runtime-dir")

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use testkit::lasthop::{Place, Running, port};
 use testkit::packets::{Flow, udp};
+use testkit::skip::skipped;
 use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
@@ -77,7 +78,7 @@ fn found(by_word: &str, memory: &str) {
     let name = format!("lcore-{by_word}");
     let mut lasthop = place.start(&config(by_word, &format!("{name}*")));
     if by_word == "bpf" && by(&lasthop).0 != "bpf" {
-        return eprintln!("not tested: {}", by(&lasthop).1);
+        return skipped(by(&lasthop).1);
     }
     assert_eq!(by(&lasthop).0, by_word);
     assert_eq!(threads(&lasthop, "vm1"), Some(0));
@@ -87,7 +88,11 @@ fn found(by_word: &str, memory: &str) {
         threads(&lasthop, "vm1") == Some(3)
     });
     assert_eq!(threads(&lasthop, "vm2"), Some(0), "no guest");
-    assert!(lasthop.prints("port show vm1").contains("vcpu threads  3"));
+    assert!(
+        lasthop
+            .prints("port show vm1")
+            .contains("3, found by names\n")
+    );
     wait_until("the switch has them", || is_mapped(&lasthop, memory));
     lasthop.kill_and_wait("switch");
     wait_until("its successor has them", || is_mapped(&lasthop, memory));
@@ -153,7 +158,7 @@ fn bpf_needs_the_rights_of_the_drop_in() {
     let unit = bounding_set("lasthop.service");
     let both = unit.clone() + &bounding_set("guest-states.conf");
     let (Some(without), Some(with)) = (by_with(&unit), by_with(&both)) else {
-        return eprintln!("not tested: rights cannot be given up here");
+        return skipped("rights cannot be given up here");
     };
     assert_eq!(without.0, "proc");
     assert!(without.1.contains("no right"), "{}", without.1);
@@ -164,12 +169,57 @@ fn bpf_needs_the_rights_of_the_drop_in() {
     lasthop.end(rustix::process::Signal::TERM);
 }
 
+/// Returns a port's search for vCPUs, and its notifications.
+fn search(lasthop: &Running, port: &str) -> (String, String, serde_json::Value) {
+    let output = lasthop.cli(&format!("port show {port} --json"));
+    let port: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |key: &str| {
+        port["vcpu_search"][key]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    (text("by"), text("reason"), port["notifications"].clone())
+}
+
 #[test]
-fn without_a_name_all_threads_of_the_vmm_count() {
+fn without_names_vcpus_are_unknown_until_frames_show_them() {
     let place = Place::new();
     let lasthop = place.start(&config("auto", "*"));
-    let _guest = connect(&place, 2);
-    wait_until("all are found", || threads(&lasthop, "vm2") >= Some(2));
+    if by(&lasthop).0 != "bpf" {
+        return skipped(by(&lasthop).1);
+    }
+    let (mut one, mut two) = (connect(&place, 1), connect(&place, 2));
+    let frame = udp(&Flow::v4(1, 2), &[7; 100]);
+    two.send(&udp(&Flow::v4(2, 1), &[7; 100])).unwrap();
+    wait_until("the reason is known", || {
+        !search(&lasthop, "vm2").1.is_empty()
+    });
+    let (by, reason, _) = search(&lasthop, "vm2");
+    assert_eq!(
+        (by.as_str(), threads(&lasthop, "vm2")),
+        ("unknown", Some(0))
+    );
+    assert!(
+        reason.contains("too few frames to tell by activity"),
+        "{reason}"
+    );
+    assert!(
+        lasthop
+            .prints("port show vm2")
+            .contains("vcpus        unknown (")
+    );
+    wait_until("this thread is found", || {
+        for _ in 0..4 {
+            one.send(&frame).unwrap();
+            wait_until("the frame arrives", || {
+                two.pairs[0].nic.receive().unwrap().is_some()
+            });
+            two.pairs[0].nic.offer();
+        }
+        search(&lasthop, "vm2").0 == "activity"
+    });
+    assert!(threads(&lasthop, "vm2") >= Some(1));
 }
 
 #[test]
@@ -289,13 +339,15 @@ fn a_running_guest_is_notified_once_a_period_and_a_blocked_one_of_each_frame() {
     let coalescing = format!("[switch.coalescing]\nperiod_us = {}\n", PERIOD.as_micros());
     let lasthop = place.start(&(config("bpf", "lcore-spin") + &coalescing));
     if by(&lasthop).0 != "bpf" {
-        return eprintln!("not tested: {}", by(&lasthop).1);
+        return skipped(by(&lasthop).1);
     }
     let thread = Spinning::start("lcore-spin");
     let (mut to, mut from) = (connect(&place, 1), connect(&place, 2));
     wait_until("its thread is found", || {
         threads(&lasthop, "vm1") == Some(1)
     });
+    let deferred = |lasthop: &Running| search(lasthop, "vm1").2["deferred"].as_u64();
+    assert_eq!(deferred(&lasthop), Some(0));
     // The switch has learned both addresses, and received the threads.
     to.send(&udp(&Flow::v4(1, 2), &[7; 100])).unwrap();
     wait_until("the switch goes by it", || {
@@ -306,6 +358,11 @@ fn a_running_guest_is_notified_once_a_period_and_a_blocked_one_of_each_frame() {
         let periods = begun.elapsed().as_nanos() / PERIOD.as_nanos();
         u128::from(calls) <= periods + 2
     });
+    assert!(
+        deferred(&lasthop) > Some(0),
+        "{:?}",
+        search(&lasthop, "vm1")
+    );
     thread.sleep();
     for _ in 0..FRAMES {
         frames_with_calls(&mut from, &mut to, 1);

@@ -7,7 +7,7 @@
 //!                                                             | layout | <--loads-- `view`: switch
 //! supervisor, where that is refused   `sample`   --stores-->  +--------+
 //!                                                    `block_events`: wake-ups
-//! supervisor                          `table`, `threads`: followed threads
+//! supervisor                          `table`, `vcpus`: followed threads
 //! ```
 //!
 //! The memory is one array of words ([`layout`]). Readers map it read-only ([`view`]) and make no
@@ -22,8 +22,8 @@ mod program;
 mod region;
 pub mod sample;
 pub mod table;
-pub mod threads;
 pub mod topology;
+pub mod vcpus;
 pub mod view;
 
 pub use block_events::BlockEvents;

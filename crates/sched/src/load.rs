@@ -12,9 +12,9 @@ use crate::program::Kernel;
 use crate::{Method, Table};
 
 // `linux/bpf.h`.
-const MAP_TYPE_ARRAY: u32 = 2;
+pub(crate) const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_RING: u32 = 27;
-const MAPPABLE: u32 = 1 << 10;
+pub(crate) const MAPPABLE: u32 = 1 << 10;
 const PROG_TYPE_TRACING: u32 = 26;
 const ATTACH_RAW_TRACEPOINT: u32 = 23;
 /// Places of fields in `union bpf_attr` for a program, counted in 32 bits.
@@ -43,6 +43,9 @@ pub enum LoadError {
     /// A mistake in the programs.
     #[error("the program: {0}")]
     Assembly(#[from] AssemblyError),
+    /// KVM was not loaded when the program was to be attached.
+    #[error("the kernel has no tracepoints of KVM's: KVM is not loaded")]
+    NoKvm,
     /// This process lacks the rights.
     #[error("no right to load BPF programs ({0})")]
     Rights(io::Error),
@@ -103,7 +106,7 @@ impl Programs {
     }
 }
 
-fn rights(error: io::Error) -> LoadError {
+pub(crate) fn rights(error: io::Error) -> LoadError {
     match error.kind() {
         io::ErrorKind::PermissionDenied => LoadError::Rights(error),
         _ => LoadError::System(error),

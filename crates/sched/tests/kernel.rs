@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use sched::load::{LoadError, Programs};
 use sched::{Activity, BlockEvents, Method, Slot, Vcpu, View};
+use testkit::skip::skipped;
 use testkit::wait::{wait_for, wait_until};
 
 /// Time limit of every event, longer than any takes on a busy machine.
@@ -35,7 +36,7 @@ fn programs() -> Option<(Programs, usize, MutexGuard<'static, ()>)> {
         Ok(programs) => Some((programs, last, alone)),
         Err(error @ (LoadError::Refused { .. } | LoadError::Assembly(_))) => panic!("{error}"),
         Err(error) => {
-            eprintln!("not tested: {error}");
+            skipped(error);
             None
         }
     }
@@ -182,7 +183,9 @@ fn a_core_is_seen_to_idle_and_not_while_a_thread_spins_on_it() {
     let view = View::map(programs.table.reader()).unwrap();
     let subject = Subject::start(core);
     if !idles_in_time(&view, core) {
-        return eprintln!("not tested: core {core} is busy with something else all the time");
+        return skipped(format!(
+            "core {core} is busy with something else all the time"
+        ));
     }
     subject.spin();
     wait_until("a busy core", || !view.core_idles(core));

@@ -12,19 +12,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::peer::Peer;
-use channel::supervision::{GuestStates, GuestWatch, SupervisorEvent, WatchedGuests};
+use channel::supervision::{FoundVcpus, GuestStates, GuestWatch, SupervisorEvent, WatchedGuests};
 use port::PortId;
 use sched::load::Programs;
 use sched::sample::{self, Sampler};
-use sched::{Slot, Table, Vcpu, threads};
+use sched::{Slot, Table, Vcpu};
 
+use self::search::Search;
 use super::Supervisor;
 use super::child::Child;
 use super::saved_sessions::SavedSessions;
+
+mod search;
 
 /// Delays of searches for threads after a connection came or went: VMMs start vCPU threads late.
 /// The first delay also combines connections that come together.
@@ -34,7 +36,8 @@ const SEARCH_DELAYS: [Duration; 4] = [
     Duration::from_secs(4),
     Duration::from_secs(15),
 ];
-/// Interval of later searches, for vCPUs that are hot-plugged: 30 seconds.
+/// Interval of later searches, for vCPUs that are hot-plugged: 30 seconds. While vCPUs are unknown,
+/// searches are more frequent ([`Search::pause`]).
 const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Function that sends a message to a switch without waiting.
@@ -60,6 +63,7 @@ pub(super) struct Guests {
     source: StateSource,
     /// Reason why the states are not those of BPF programs.
     reason: Option<String>,
+    search: Search,
     /// Thread name patterns.
     patterns: BTreeMap<PortId, String>,
     /// Slots of each port's threads.
@@ -80,6 +84,7 @@ impl Guests {
         if matches!(self.source, StateSource::Unknown) {
             (self.source, self.reason) = source(watch.by);
             if let StateSource::Programs(_) = self.source {
+                self.search.load();
                 // The programs affect the whole host, so the operator is informed.
                 tracing::info!(
                     "loaded BPF programs that record vCPU states at each context switch; \
@@ -116,6 +121,11 @@ impl Guests {
         }
     }
 
+    /// Returns the vCPUs that were found, for `lasthop port show`.
+    pub(super) fn found(&self) -> FoundVcpus {
+        self.search.report()
+    }
+
     fn start(&mut self) {
         self.searches = 0;
         self.search_at = Some(Instant::now() + SEARCH_DELAYS[0]);
@@ -131,7 +141,7 @@ impl Guests {
     }
 
     /// Searches for threads and samples their states when it is time.
-    fn poll(&mut self, saved_sessions: &SavedSessions) {
+    fn poll(&mut self, saved_sessions: &SavedSessions, counters: &OwnedFd) {
         if self.source.table().is_none() {
             return;
         }
@@ -142,15 +152,19 @@ impl Guests {
         }
         let now = Instant::now();
         if self.search_at.is_some_and(|at| at <= now) {
+            self.search.map_counters(counters);
             self.search(saved_sessions);
             self.searches += 1;
             let pause = SEARCH_DELAYS
                 .get(self.searches)
                 .copied()
                 .unwrap_or(SEARCH_INTERVAL);
+            let sooner = self.search.pause();
+            let pause = sooner.map_or(pause, |sooner| pause.min(sooner));
             // Without connections nothing changes by itself.
-            self.search_at = (!self.slots.is_empty() || self.searches < SEARCH_DELAYS.len())
-                .then(|| now + pause);
+            let changes = !self.slots.is_empty() || sooner.is_some();
+            let goes_on = changes || self.searches < SEARCH_DELAYS.len();
+            self.search_at = goes_on.then(|| now + pause);
         }
         if self.sample_at.is_none_or(|at| at <= now)
             && let StateSource::Samples(table, sampler) = &mut self.source
@@ -164,13 +178,11 @@ impl Guests {
 
     /// Follows the threads of all connected guests, and no others.
     fn search(&mut self, saved_sessions: &SavedSessions) {
-        let mut desired = BTreeMap::new();
-        for (port, socket) in saved_sessions.connections() {
-            let pattern = self.patterns.get(&port).map(String::as_str);
-            desired.insert(port, threads_behind(socket, pattern));
-        }
+        let now = Duration::from_nanos(sys::time::monotonic_ns());
+        let connections = saved_sessions.connections();
+        self.search.run(connections, &self.patterns, now);
         if let Some(table) = self.source.table_mut() {
-            self.slots = follow(table, &desired);
+            self.slots = follow(table, &self.search.threads());
         }
     }
 
@@ -251,20 +263,6 @@ fn source(by: GuestStates) -> (StateSource, Option<String>) {
     }
 }
 
-/// Returns the threads to follow of a connection's peer: the VMM that connected or listened. For a
-/// driver there are none.
-fn threads_behind(socket: BorrowedFd<'_>, pattern: Option<&str>) -> Vec<u32> {
-    let Some(peer) = Peer::of(&socket).ok().and_then(|peer| peer.process) else {
-        return Vec::new();
-    };
-    let peer = peer.as_raw_pid().cast_unsigned();
-    if peer == std::process::id() {
-        return Vec::new();
-    }
-    // The peer is gone, or hidden from us.
-    threads::of_process(peer, pattern).unwrap_or_default()
-}
-
 /// Follows these threads and no others. Returns their slots; threads that do not fit have none.
 fn follow(table: &mut Table, desired: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<PortId, Vec<Slot>> {
     let all: BTreeSet<u32> = desired.values().flatten().copied().collect();
@@ -301,7 +299,7 @@ fn follow(table: &mut Table, desired: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<P
 impl Supervisor {
     /// Updates the state of guests, and sends the changes to the switches.
     pub(super) fn poll_guests(&mut self) {
-        self.guests.poll(&self.saved_sessions);
+        self.guests.poll(&self.saved_sessions, &self.setup.counters);
         let next = self.hand_over.next.iter().map(|next| &next.pair.switch);
         let switches: Vec<&Child> = std::iter::once(&self.pair.switch).chain(next).collect();
         let alive = switches.iter().filter(|switch| switch.is_alive());

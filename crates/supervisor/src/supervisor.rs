@@ -280,6 +280,7 @@ impl Supervisor {
             SupervisorRequest::WatchedGuests => {
                 SupervisorEvent::WatchedGuests(self.guests.watched())
             }
+            SupervisorRequest::FoundVcpus => SupervisorEvent::FoundVcpus(self.guests.found()),
             SupervisorRequest::Ready => {
                 self.pair.control.set_proved();
                 self.pair.switch.set_proved();

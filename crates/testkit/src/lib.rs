@@ -11,6 +11,7 @@
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
+//! * [`kvm`]: a small VMM of KVM's, whose vCPUs halt
 //! * [`hostile`]: all known attacks of a hostile VMM against a Lasthop, beside honest ones
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
 //! * [`precopy`]: live migration of a guest's memory by a VMM
@@ -19,6 +20,7 @@
 //! * [`lasthop`]: a running Lasthop in a folder of its own, and its command line
 //! * [`process`]: processes that cannot outlive their test
 //! * [`procfs`]: children, descriptors, memory and CPU time of processes
+//! * [`skip`]: tests that cannot run here
 //! * [`table`]: tables of test cases as text
 //! * [`wait`]: waiting for events
 //!
@@ -33,6 +35,7 @@ pub mod frontend;
 pub mod guest;
 pub mod guest_ram;
 pub mod hostile;
+pub mod kvm;
 pub mod lasthop;
 pub mod lean;
 pub mod metrics;
@@ -43,6 +46,7 @@ pub mod process;
 pub mod procfs;
 pub mod programs;
 pub mod samples;
+pub mod skip;
 pub mod table;
 pub mod vcpu;
 pub mod wait;

@@ -112,6 +112,9 @@ pub struct GuestStateStatus {
     pub by: GuestStates,
     /// The reason why it is not `bpf`.
     pub reason: Option<String>,
+    /// Ways to find vCPU threads that are missing, with the reasons.
+    #[serde(default)]
+    pub missing: Vec<String>,
 }
 
 /// Answer of `GET /v1/segments`.
@@ -371,6 +374,12 @@ pub struct PortStatus {
     /// Number of vCPU threads found in the VMM.
     #[serde(default)]
     pub vcpu_threads: u32,
+    /// How they were found, or why not.
+    #[serde(default)]
+    pub vcpu_search: VcpuSearch,
+    /// Notifications since the queues were started.
+    #[serde(default)]
+    pub notifications: Notifications,
     /// Port security in effect.
     #[serde(default)]
     pub port_security: PortSecurityStatus,
@@ -379,6 +388,46 @@ pub struct PortStatus {
     /// Counters of connections and refusals.
     #[serde(default)]
     pub front_ends: FrontEndStatus,
+}
+
+words! {
+    /// Evidence by which the vCPU threads of a VMM were found.
+    #[derive(Default)]
+    pub enum VcpuSource {
+        /// None: they are unknown, and their states are not used.
+        #[default]
+        Unknown = "unknown",
+        /// The names of the threads.
+        Names = "names",
+        /// KVM's list in debugfs.
+        Debugfs = "debugfs",
+        /// The threads that have entered a guest of KVM, by its tracepoints.
+        Tracepoints = "tracepoints",
+        /// The threads that ran whenever the guest received frames.
+        Activity = "activity",
+    }
+}
+
+/// The search for the vCPU threads of a port's VMM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VcpuSearch {
+    /// The evidence: `names`, `debugfs`, `tracepoints` or `activity`; or `unknown`.
+    pub by: VcpuSource,
+    /// The reason why they are unknown.
+    pub reason: Option<String>,
+}
+
+/// Notifications of a port's queues, since they were started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Notifications {
+    /// Interrupts sent to the guest.
+    pub to_guest: u64,
+    /// Interrupts that were deferred because the guest ran (interrupt coalescing).
+    pub deferred: u64,
+    /// Kicks received from the guest.
+    pub kicks: u64,
+    /// How often the guest was spared kicks because it ran (kick suppression).
+    pub suppressed_kicks: u64,
 }
 
 /// Counters of a port's connections and refusals, since the port was added.
@@ -437,6 +486,8 @@ impl PortStatus {
             features: Vec::new(),
             memory_bytes: 0,
             vcpu_threads: 0,
+            vcpu_search: VcpuSearch::default(),
+            notifications: Notifications::default(),
             queue_faults: Vec::new(),
             front_ends: FrontEndStatus::default(),
         }

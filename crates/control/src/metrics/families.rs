@@ -291,6 +291,8 @@ fn ports(facts: &Facts, page: &mut Page) {
     }
     families! { page, Gauge, port in all, ["port" = port.name],
         "lasthop_port_queue_pairs" "Queue pairs that carry frames." port.queue_pairs;
+        "lasthop_port_vcpu_threads"
+            "vCPU threads found in the VMM, 0 where they are unknown." port.vcpu_threads;
         "lasthop_port_memory_bytes" "Guest memory that the switch maps for a port."
             port.memory_bytes;
         "lasthop_port_weight"
@@ -327,6 +329,10 @@ fn queues(facts: &Facts, page: &mut Page) {
             "Notifications since the queue was started: kicks received from the guest for odd \
              queues, interrupts sent to the guest for even ones."
             queue.counts.notifications;
+        "lasthop_queue_deferred_notifications"
+            "Notifications that were put off because the guest ran, since the queue was started: \
+             suppressed kicks for odd queues, deferred interrupts for even ones."
+            queue.counts.deferred;
         "lasthop_queue_full_seconds"
             "Time for which frames to the guest found no receive buffer in the queue."
             queue.counts.full_ns as f64 / 1e9;

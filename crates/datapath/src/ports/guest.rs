@@ -161,6 +161,11 @@ impl GuestPort {
         }
     }
 
+    /// Counts that the kicks of `pair` were suppressed.
+    pub fn note_suppressed_kicks(&mut self, pair: u16) {
+        self.with_queue(2 * pair + 1, |queue| queue.counts.deferred += 1);
+    }
+
     /// Returns whether the VMM removed guest memory from a queue. All queues of a port have the
     /// same memory: `None` if other workers have locked all of them.
     pub fn lost_memory(&mut self) -> Option<bool> {

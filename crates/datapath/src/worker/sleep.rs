@@ -188,6 +188,7 @@ impl Worker {
             self.activate(pair.0, pair.1);
             return false;
         }
+        guest.note_suppressed_kicks(pair.1);
         self.suppressed.add(SuppressedPair {
             pair,
             trigger,

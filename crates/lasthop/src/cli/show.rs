@@ -85,7 +85,12 @@ fn guest_state(status: &GuestStateStatus) -> String {
     };
     let reason = status.reason.as_ref();
     let reason = reason.map(|reason| format!(" ({reason})"));
-    format!("vCPU states: {source}{}", reason.unwrap_or_default())
+    let missing = status.missing.iter().map(|missing| format!("; {missing}"));
+    let missing: String = missing.collect();
+    format!(
+        "vCPU states: {source}{}{missing}",
+        reason.unwrap_or_default()
+    )
 }
 
 /// `lasthop port list`.

@@ -32,6 +32,7 @@ impl Kind {
             | SupervisorRequest::Events { .. }
             | SupervisorRequest::WatchGuests(_)
             | SupervisorRequest::WatchedGuests
+            | SupervisorRequest::FoundVcpus
             | SupervisorRequest::Dials(_)
             | SupervisorRequest::SocketDirs
             | SupervisorRequest::ListenFor { .. }

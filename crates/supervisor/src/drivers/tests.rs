@@ -7,6 +7,7 @@ use channel::driving::{Choice, DeviceSpec, Refused};
 use channel::link::Link;
 use channel::supervision::SupervisorRequest;
 use rustix::process::Signal;
+use testkit::skip::skipped;
 use testkit::wait::{LIMIT, wait_until};
 
 use super::*;
@@ -151,7 +152,7 @@ fn keep_from_dying(pid: u32) -> Option<std::process::Child> {
     }
     let tracer = tracer.spawn();
     tracer
-        .inspect_err(|error| eprintln!("skipped: nothing can be traced here ({error})"))
+        .inspect_err(|error| skipped(format!("nothing can be traced here ({error})")))
         .ok()
 }
 

@@ -1,6 +1,5 @@
 use std::cell::RefCell;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -17,6 +16,10 @@ fn guests(by: GuestStates) -> Guests {
     let threads = Vec::new();
     guests.watch(GuestWatch { by, threads });
     guests
+}
+
+fn counters() -> OwnedFd {
+    sys::file::fixed("test", port::counters::SIZE).unwrap()
 }
 
 /// Thread that sleeps until it is ended.
@@ -182,7 +185,7 @@ fn samples_need_threads() {
     };
     let view = View::map(table.reader()).unwrap();
     guests.search_at = None;
-    guests.poll(&saved_sessions);
+    guests.poll(&saved_sessions, &counters());
     assert_eq!(guests.due(), None, "no threads");
     let slot = guests
         .source
@@ -192,7 +195,7 @@ fn samples_need_threads() {
         .unwrap();
     wait_until("the thread is seen to sleep", || {
         assert!(guests.due().is_some());
-        guests.poll(&saved_sessions);
+        guests.poll(&saved_sessions, &counters());
         view.state(slot).map(|state| state.activity) == Some(Activity::Blocked)
     });
     sleeper.end();
@@ -205,16 +208,9 @@ fn searches_become_less_frequent() {
     for _ in SEARCH_DELAYS {
         assert!(guests.search_at.is_some());
         guests.search_at = Some(Instant::now());
-        guests.poll(&saved_sessions);
+        guests.poll(&saved_sessions, &counters());
     }
     assert_eq!(guests.search_at, None, "no connections");
     guests.start();
     assert!(guests.search_at.is_some());
-}
-
-#[test]
-fn connections_of_drivers_have_no_vcpus() {
-    // A driver's connection is like this: the supervisor made both ends.
-    let (ours, _theirs) = UnixStream::pair().unwrap();
-    assert!(threads_behind(ours.as_fd(), None).is_empty());
 }

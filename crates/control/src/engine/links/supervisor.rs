@@ -11,8 +11,8 @@ use channel::driving::{DriverSpec, DriverState};
 use channel::link::{Link, Received};
 use channel::owners::{NoSocket, SocketOwner};
 use channel::supervision::{
-    GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest,
-    WatchedGuests,
+    FoundVcpus, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent,
+    SupervisorRequest, WatchedGuests,
 };
 use port::PortId;
 use tokio::sync::oneshot;
@@ -310,6 +310,17 @@ impl SupervisorLink {
     ) -> impl Future<Output = io::Result<WatchedGuests>> + use<> {
         let watched = accept!(SupervisorEvent::WatchedGuests(watched) => watched);
         self.request(SupervisorRequest::WatchedGuests, watched)
+    }
+
+    /// Requests the report on vCPU threads.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn found_vcpus(
+        &mut self,
+    ) -> impl Future<Output = io::Result<FoundVcpus>> + use<> {
+        let found = accept!(SupervisorEvent::FoundVcpus(found) => found);
+        self.request(SupervisorRequest::FoundVcpus, found)
     }
 
     /// Reads what the supervisor has sent.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use api::v1::{
     DriverStatus, FdbDocument, FdbEntry, FdbFilter, FrontEndStatus, GuestStateStatus, GuestStates,
-    MirrorSpec, MirrorStats, PortKind, PortSecurityStatus, PortSpec, PortState as ApiState,
-    PortStats, PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, ProcessUsage,
-    QueueFault, RingFormat, StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
+    MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus, PortSpec,
+    PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
+    ProcessStatus, ProcessUsage, QueueFault, RingFormat, StatsDocument, StatusDocument,
+    SwitchStatus, Traffic, VcpuSearch, VcpuSource, Work,
 };
 use channel::driving::DriverState;
-use channel::supervision::{self, ProcessInfo, WatchedGuests};
+use channel::supervision::{self, FoundVcpus, ProcessInfo, WatchedGuests};
 use channel::switching::{PortPhase, PortState, SwitchFigures};
 use port::counters::{self, COPY_LOSSES, MirrorCounts, PortCounts};
 use port::{DropReason, PortId};
@@ -118,6 +119,7 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
         });
     }
     status.features = feature_names(state.features);
+    status.notifications = notifications(state);
     status.memory_bytes = state.memory;
     status.queue_faults = state
         .queues
@@ -223,18 +225,40 @@ pub(super) fn state_of(state: Option<&PortState>) -> ApiState {
 }
 
 /// Returns the status of vCPU states for the switch as a whole.
-fn guest_state_status(watched: &WatchedGuests) -> GuestStateStatus {
+fn guest_state_status(watched: &WatchedGuests, vcpus: &FoundVcpus) -> GuestStateStatus {
     GuestStateStatus {
         by: GuestStates::from_word(&watched.by).unwrap_or_default(),
         reason: watched.reason.clone(),
+        missing: vcpus.missing.clone(),
     }
 }
 
-/// Returns the number of a port's threads that are followed.
-fn threads_of(watched: &WatchedGuests, port: Option<PortId>) -> u32 {
-    let all = watched.threads.iter();
-    let of_port = all.filter(|(id, _)| Some(*id) == port);
-    of_port.map(|(_, count)| *count).sum()
+/// Returns the number of a port's vCPU threads, and the evidence for them.
+fn vcpus_of(reports: &PortReports, port: Option<PortId>) -> (u32, VcpuSearch) {
+    let mut all = reports.vcpus.ports.iter();
+    let Some((_, vcpus)) = all.find(|(id, _)| Some(*id) == port) else {
+        return (0, VcpuSearch::default());
+    };
+    let search = VcpuSearch {
+        by: VcpuSource::from_word(&vcpus.by).unwrap_or_default(),
+        reason: vcpus.reason.clone(),
+    };
+    (vcpus.found, search)
+}
+
+/// Adds up the notifications of a port's queues.
+fn notifications(state: &PortState) -> Notifications {
+    let mut sum = Notifications::default();
+    for queue in &state.queues {
+        let counts = &queue.counts;
+        let (sent, deferred) = match queue.index % 2 {
+            0 => (&mut sum.to_guest, &mut sum.deferred),
+            _ => (&mut sum.kicks, &mut sum.suppressed_kicks),
+        };
+        *sent += counts.notifications;
+        *deferred += counts.deferred;
+    }
+    sum
 }
 
 /// Reports of the peers about ports.
@@ -242,6 +266,7 @@ struct PortReports {
     states: Vec<PortState>,
     drivers: Vec<DriverState>,
     watched: WatchedGuests,
+    vcpus: FoundVcpus,
 }
 
 /// Requests what the status of ports needs beside the switch's report. Without drivers the
@@ -259,10 +284,13 @@ async fn port_reports(engine: &Shared<'_>, states: Vec<PortState>) -> Result<Por
         None => Vec::new(),
     };
     let watched = engine.with(|e| e.links.supervisor.watched_guests());
+    let watched = watched.await.map_err(unavailable)?;
+    let vcpus = engine.with(|e| e.links.supervisor.found_vcpus());
     Ok(PortReports {
         states,
         drivers,
-        watched: watched.await.map_err(unavailable)?,
+        watched,
+        vcpus: vcpus.await.map_err(unavailable)?,
     })
 }
 
@@ -312,7 +340,7 @@ async fn status_of(
                 helpers: figures.helpers,
                 helper_frames: figures.helper_frames,
                 poll: desired.switch.poll,
-                guest_state: guest_state_status(&reports.watched),
+                guest_state: guest_state_status(&reports.watched, &reports.vcpus),
             },
             segments: desired::segments(desired),
             ports: e.port_statuses(&reports),
@@ -384,8 +412,10 @@ impl Engine {
                 let state = reports.states.iter().find(|s| s.config.name == spec.name);
                 let driver = reports.drivers.iter().find(|d| d.name == spec.name);
                 let id = self.store.saved.numbers.ports.get(&spec.name).copied();
+                let (vcpu_threads, vcpu_search) = vcpus_of(reports, id);
                 PortStatus {
-                    vcpu_threads: threads_of(&reports.watched, id),
+                    vcpu_threads,
+                    vcpu_search,
                     work: state.map(|s| self.work_of(s)).unwrap_or_default(),
                     port_security: self.port_security_status(spec, id),
                     ..port_status(spec, state, driver)

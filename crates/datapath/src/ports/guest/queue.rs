@@ -248,6 +248,7 @@ impl GuestQueue {
         let published = self.queue.unnotified();
         let until = rules.wait(published, self.notifier.notified, now, activity);
         if until.is_some() && self.may_defer() {
+            self.counts.deferred += u64::from(!self.notifier.deferred);
             self.notifier.deferred = true;
             return until;
         }

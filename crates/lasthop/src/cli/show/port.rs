@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use api::v1::{
-    AdminState, Allowed, DriverStatus, FrontEndStatus, PortSecurityStatus, PortStatus, Work,
+    AdminState, Allowed, DriverStatus, FrontEndStatus, Notifications, PortSecurityStatus,
+    PortStatus, VcpuSource, Work,
 };
 
 use super::super::limits;
@@ -59,12 +60,34 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
         ("features", joined(&port.features, " ")),
     ]);
     lines.extend(port_security(&port.port_security));
-    if port.vcpu_threads > 0 {
-        lines.push(("vcpu threads", port.vcpu_threads.to_string()));
+    lines.extend(vcpus(port).map(|vcpus| ("vcpus", vcpus)));
+    if port.notifications != Notifications::default() {
+        lines.push(("interrupts", notifications(&port.notifications)));
     }
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     lines.push(("connections", connections(&port.front_ends)));
     facts(&lines)
+}
+
+/// Formats the number of vCPUs and the evidence for them; `None` if none were searched.
+fn vcpus(port: &PortStatus) -> Option<String> {
+    let search = &port.vcpu_search;
+    match (search.by, &search.reason) {
+        (VcpuSource::Unknown, None) => None,
+        (VcpuSource::Unknown, Some(reason)) => Some(format!("unknown ({reason})")),
+        (by, _) => Some(format!("{}, found by {}", port.vcpu_threads, by.as_str())),
+    }
+}
+
+/// Formats the counters of notifications, and how many of each kind were put off.
+fn notifications(of: &Notifications) -> String {
+    format!(
+        "{} to the guest, {} deferred; {} kicks, suppressed {} times",
+        count(of.to_guest),
+        count(of.deferred),
+        count(of.kicks),
+        count(of.suppressed_kicks)
+    )
 }
 
 /// Returns the texts in one, or [`NONE`].

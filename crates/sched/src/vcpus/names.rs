@@ -1,26 +1,27 @@
-//! Selection of the vCPU threads of a VMM.
-//!
-//! VMMs name them: QEMU `CPU 3/KVM` (where it names threads: `-name guest,debug-threads=on`, as
-//! libvirt does), Cloud Hypervisor `vcpu3`, Firecracker `fc_vcpu 3`, crosvm `crosvm_vcpu3`. The
-//! operator's pattern takes precedence. Without names and pattern, all threads are taken: then a
-//! guest runs if any thread of its VMM does, which is right more often than a guess at the vCPUs,
-//! and never takes a running guest for a sleeping one.
+//! vCPU threads by the names that VMMs give them: QEMU `CPU 3/KVM`, or `ALL CPUs/TCG` where one
+//! thread emulates all (it names threads with `-name guest,debug-threads=on`, as libvirt does),
+//! Cloud Hypervisor `vcpu3`, Firecracker `fc_vcpu 3`, crosvm `crosvm_vcpu3`. The operator's pattern
+//! takes precedence.
 
 use std::io;
 
+use super::MOST_FOLLOWED;
+
 /// Most threads of one process that are read.
 const MOST: usize = 2048;
-/// Most threads of one process that are followed.
-pub const MOST_FOLLOWED: usize = 512;
 
 /// Known names of vCPU threads.
-const KNOWN: [&str; 5] = [
+const KNOWN: [&str; 6] = [
     "CPU */KVM",
     "CPU */TCG",
+    "ALL CPUs/TCG",
     "vcpu*",
     "fc_vcpu *",
     "crosvm_vcpu*",
 ];
+
+/// A thread, and its name.
+pub type Thread = (u32, String);
 
 /// Returns whether a name matches a pattern: `*` stands for any characters, `?` for one.
 #[must_use]
@@ -49,11 +50,11 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// Returns the threads of a process to follow; `pattern` selects them, if it is configured.
+/// Returns the threads of a process, at most the first 2048.
 ///
 /// # Errors
 /// The process is gone, or hidden.
-pub fn of_process(process: u32, pattern: Option<&str>) -> io::Result<Vec<u32>> {
+pub fn threads_of(process: u32) -> io::Result<Vec<Thread>> {
     let folder = format!("/proc/{process}/task");
     let mut threads = Vec::new();
     for entry in std::fs::read_dir(&folder)?.flatten().take(MOST) {
@@ -63,25 +64,21 @@ pub fn of_process(process: u32, pattern: Option<&str>) -> io::Result<Vec<u32>> {
             threads.push((id, String::from_utf8_lossy(&name).trim_end().to_owned()));
         }
     }
-    Ok(choose(&threads, pattern))
+    Ok(threads)
 }
 
-fn choose(threads: &[(u32, String)], pattern: Option<&str>) -> Vec<u32> {
-    let named = |patterns: &[&str]| -> Vec<u32> {
-        let fits = |name: &str| patterns.iter().any(|pattern| matches(pattern, name));
-        let fitting = threads.iter().filter(|(_, name)| fits(name));
-        fitting.map(|(id, _)| *id).collect()
+/// Returns the threads whose names match the pattern, or one of the known names without a pattern.
+#[must_use]
+pub fn named(threads: &[Thread], pattern: Option<&str>) -> Vec<u32> {
+    let fits = |name: &str| match pattern {
+        Some(pattern) => matches(pattern, name),
+        None => KNOWN.iter().any(|known| matches(known, name)),
     };
-    let mut chosen = match pattern {
-        Some(pattern) => named(&[pattern]),
-        None => named(&KNOWN),
-    };
-    if chosen.is_empty() && pattern.is_none() {
-        chosen = threads.iter().map(|(id, _)| *id).collect();
-    }
-    chosen.sort_unstable();
-    chosen.truncate(MOST_FOLLOWED);
-    chosen
+    let fitting = threads.iter().filter(|(_, name)| fits(name));
+    let mut named: Vec<u32> = fitting.map(|(id, _)| *id).collect();
+    named.sort_unstable();
+    named.truncate(MOST_FOLLOWED);
+    named
 }
 
 #[cfg(test)]
@@ -90,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    fn threads(names: &[&str]) -> Vec<(u32, String)> {
+    fn threads(names: &[&str]) -> Vec<Thread> {
         let numbered = (10..).zip(names);
         numbered
             .map(|(id, name)| (id, (*name).to_owned()))
@@ -105,25 +102,32 @@ mod tests {
             "CPU 0/KVM",
             "CPU 11/KVM",
         ]);
-        assert_eq!(choose(&qemu, None), [12, 13]);
-        for name in ["CPU 1/TCG", "vcpu0", "fc_vcpu 0", "crosvm_vcpu12"] {
-            assert_eq!(choose(&threads(&["vmm", name]), None), [11], "{name}");
+        assert_eq!(named(&qemu, None), [12, 13]);
+        let others = [
+            "CPU 1/TCG",
+            "ALL CPUs/TCG",
+            "vcpu0",
+            "fc_vcpu 0",
+            "crosvm_vcpu12",
+        ];
+        for name in others {
+            assert_eq!(named(&threads(&["vmm", name]), None), [11], "{name}");
         }
     }
 
     #[test]
-    fn where_names_say_nothing_all_threads_count() {
+    fn where_names_say_nothing_no_thread_is_taken() {
         let plain = threads(&["qemu-kvm", "qemu-kvm", "qemu-kvm"]);
-        assert_eq!(choose(&plain, None), [10, 11, 12]);
+        assert_eq!(named(&plain, None), [0; 0]);
     }
 
     #[test]
     fn what_the_operator_says_goes_before() {
-        let named = threads(&["vmm", "lcore-1", "CPU 0/KVM"]);
-        assert_eq!(choose(&named, Some("lcore-*")), [11]);
-        assert_eq!(choose(&named, Some("other")), [0; 0], "none is none");
+        let both = threads(&["vmm", "lcore-1", "CPU 0/KVM"]);
+        assert_eq!(named(&both, Some("lcore-*")), [11]);
+        assert_eq!(named(&both, Some("other")), [0; 0], "none is none");
         let many = vec!["vcpu1"; 3 * MOST_FOLLOWED];
-        assert_eq!(choose(&threads(&many), None).len(), MOST_FOLLOWED);
+        assert_eq!(named(&threads(&many), None).len(), MOST_FOLLOWED);
     }
 
     #[test]
@@ -180,11 +184,12 @@ mod tests {
             say.send(id.cast_unsigned()).unwrap();
             let _ = wait.recv();
         };
-        let named = std::thread::Builder::new().name("CPU 7/KVM".into());
-        let thread = named.spawn(body).unwrap();
+        let builder = std::thread::Builder::new().name("CPU 7/KVM".into());
+        let thread = builder.spawn(body).unwrap();
         let id = hear.recv().unwrap();
-        let found = of_process(std::process::id(), Some("CPU 7/*")).unwrap();
-        assert_eq!(found, [id]);
+        let all = threads_of(std::process::id()).unwrap();
+        assert_eq!(named(&all, Some("CPU 7/*")), [id]);
+        assert!(threads_of(u32::MAX).is_err());
         drop(keep);
         thread.join().unwrap();
     }

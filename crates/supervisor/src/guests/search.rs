@@ -1,0 +1,399 @@
+//! The search for vCPU threads: asks each source in its order ([`sched::vcpus`]), and keeps what
+//! sources have to see more than once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use channel::peer::Peer;
+use channel::supervision::{FoundVcpus, PortVcpus, VcpuSource};
+use port::PortId;
+use port::counters::Counters;
+use sched::load::LoadError;
+use sched::vcpus::activity::{self, Effect, Record, Sample};
+use sched::vcpus::debugfs::{self, NoList, Vms};
+use sched::vcpus::names::{self, Thread};
+use sched::vcpus::tracepoints::Tracepoints;
+
+/// Next search while vCPUs are unknown, and evidence is coming: a little more than a window of
+/// [`activity`].
+const SOON: Duration = Duration::from_millis(1100);
+/// Next search while vCPUs are unknown, and no evidence comes.
+const LATER: Duration = Duration::from_secs(5);
+/// Searches in which no further thread was seen, after which those that were seen count as all: one
+/// second at least.
+const UNCHANGED: u32 = 2;
+/// Exists while KVM is loaded, be it a module or not.
+const KVM: &str = "/sys/module/kvm";
+
+/// Result of a search for one port.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Outcome {
+    /// The vCPU threads, none if they are unknown.
+    pub(super) threads: Vec<u32>,
+    pub(super) by: VcpuSource,
+    /// Reason why they are unknown.
+    pub(super) reason: Option<String>,
+}
+
+impl Outcome {
+    fn found(threads: Vec<u32>, by: VcpuSource) -> Self {
+        Self {
+            threads,
+            by,
+            reason: None,
+        }
+    }
+
+    fn unknown(reason: String) -> Self {
+        Self {
+            reason: Some(reason),
+            ..Self::default()
+        }
+    }
+}
+
+/// Evidence about one VMM that was seen over time.
+#[derive(Debug, Default)]
+struct Vmm {
+    record: Record,
+    /// Threads that KVM's tracepoints have shown.
+    seen: BTreeSet<u32>,
+    /// Searches since there was a new one.
+    unchanged: u32,
+}
+
+/// Facts about a VMM at one search.
+struct Process<'a> {
+    id: u32,
+    /// Its threads, if they are visible.
+    threads: Option<&'a [Thread]>,
+    /// Number of its descriptors of vCPUs, if they can be listed. 0: it does not use KVM.
+    vcpu_descriptors: Option<usize>,
+    /// Frames that its guest has received.
+    frames: u64,
+    now: Duration,
+}
+
+impl Process<'_> {
+    fn thread_ids(&self) -> Option<Vec<u32>> {
+        let threads = self.threads?.iter();
+        Some(threads.map(|(id, _)| *id).collect())
+    }
+}
+
+/// Next search that the present state of evidence asks for.
+#[derive(Debug, Default)]
+struct Next {
+    /// After so long, if earlier than otherwise.
+    pause: Option<Duration>,
+    /// KVM's tracepoints are needed until then.
+    arm: bool,
+}
+
+impl Next {
+    fn within(&mut self, pause: Duration) {
+        self.pause = Some(self.pause.map_or(pause, |before| before.min(pause)));
+    }
+}
+
+/// State of the search.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    tracepoints: Option<Tracepoints>,
+    /// Reason why there are no tracepoints.
+    no_tracepoints: Option<String>,
+    /// KVM was not loaded when tracepoints were to be attached.
+    without_kvm: bool,
+    /// Reason why there is no list of KVM's, at the last search that asked for one.
+    no_list: Option<String>,
+    counters: Option<Counters>,
+    vmms: BTreeMap<u32, Vmm>,
+    outcomes: BTreeMap<PortId, Outcome>,
+    next: Next,
+}
+
+impl Search {
+    /// Attaches to KVM's tracepoints, for which the rights are needed once.
+    pub(super) fn load(&mut self) {
+        match Tracepoints::load() {
+            Ok(tracepoints) => self.tracepoints = Some(tracepoints),
+            Err(error) => {
+                self.without_kvm = matches!(error, LoadError::NoKvm);
+                self.no_tracepoints = Some(error.to_string());
+            }
+        }
+    }
+
+    /// Maps the counters of ports, which show whether guests receive frames.
+    pub(super) fn map_counters(&mut self, counters: &OwnedFd) {
+        if self.counters.is_none() {
+            // Without them, nothing is found by activity.
+            self.counters = Counters::map(counters).ok();
+        }
+    }
+
+    /// Searches the vCPU threads of the VMMs behind these connections. `now`: of any clock.
+    pub(super) fn run<'a>(
+        &mut self,
+        connections: impl Iterator<Item = (PortId, BorrowedFd<'a>)>,
+        patterns: &BTreeMap<PortId, String>,
+        now: Duration,
+    ) {
+        let peers: BTreeMap<PortId, Option<u32>> = connections
+            .filter_map(|(port, socket)| Some((port, vmm_behind(socket)?)))
+            .collect();
+        self.see(peers.values().flatten().copied().collect());
+        let was_armed = self.tracepoints.as_ref().is_some_and(Tracepoints::is_armed);
+        self.next = Next::default();
+        let mut vms = None;
+        let mut outcomes: BTreeMap<PortId, Outcome> = BTreeMap::new();
+        let mut of_vmm: BTreeMap<u32, Outcome> = BTreeMap::new();
+        for (port, peer) in &peers {
+            let outcome = match (peer, patterns.get(port)) {
+                (None, _) => Outcome::unknown("the VMM is in another PID namespace".to_owned()),
+                (Some(vmm), Some(pattern)) => by_pattern(*vmm, pattern),
+                (Some(vmm), None) => {
+                    let ports = peers.iter().filter(|(_, other)| **other == Some(*vmm));
+                    let frames = self.frames_of(ports.map(|(port, _)| *port));
+                    let outcome = of_vmm.entry(*vmm);
+                    outcome
+                        .or_insert_with(|| self.search_vmm(*vmm, frames, now, &mut vms, was_armed))
+                        .clone()
+                }
+            };
+            outcomes.insert(*port, outcome);
+        }
+        self.outcomes = outcomes;
+        if let Some(tracepoints) = &self.tracepoints {
+            tracepoints.arm(self.next.arm);
+        }
+    }
+
+    /// Returns the threads to follow for each port.
+    pub(super) fn threads(&self) -> BTreeMap<PortId, Vec<u32>> {
+        let outcomes = self.outcomes.iter();
+        outcomes
+            .map(|(port, outcome)| (*port, outcome.threads.clone()))
+            .collect()
+    }
+
+    /// Returns the time until the next search, if it is to be earlier than usual.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        self.next.pause
+    }
+
+    /// Returns the report for control.
+    pub(super) fn report(&self) -> FoundVcpus {
+        let ports = self.outcomes.iter().map(|(port, outcome)| {
+            let vcpus = PortVcpus {
+                found: outcome.threads.len() as u32,
+                by: outcome.by.as_str().to_owned(),
+                reason: outcome.reason.clone(),
+            };
+            (*port, vcpus)
+        });
+        FoundVcpus {
+            ports: ports.collect(),
+            missing: self.missing(),
+        }
+    }
+
+    /// Returns the sources that cannot be used. Where KVM is not loaded, none of its is missed.
+    fn missing(&self) -> Vec<String> {
+        let tracepoints = match (&self.no_tracepoints, self.without_kvm) {
+            (Some(_), true) => Some(
+                "KVM was loaded after Lasthop: restart Lasthop to have KVM's tracepoints"
+                    .to_owned(),
+            ),
+            (Some(reason), false) => Some(format!("no tracepoints of KVM's: {reason}")),
+            (None, _) => None,
+        };
+        let missing = self.no_list.clone().into_iter().chain(tracepoints);
+        let has_kvm = Path::new(KVM).exists();
+        missing.filter(|_| has_kvm).collect()
+    }
+
+    /// Takes the threads that were seen by tracepoints, and forgets VMMs that are gone.
+    fn see(&mut self, present: BTreeSet<u32>) {
+        self.vmms.retain(|vmm, _| present.contains(vmm));
+        let Some(tracepoints) = &self.tracepoints else {
+            return;
+        };
+        let mut seen = tracepoints.seen();
+        for vmm in present {
+            let known = self.vmms.entry(vmm).or_default();
+            let before = known.seen.len();
+            known.seen.extend(seen.remove(&vmm).unwrap_or_default());
+            let armed = tracepoints.is_armed();
+            known.unchanged = if known.seen.len() > before {
+                0
+            } else {
+                known.unchanged.saturating_add(u32::from(armed))
+            };
+        }
+    }
+
+    fn frames_of(&self, ports: impl Iterator<Item = PortId>) -> u64 {
+        let Some(counters) = &self.counters else {
+            return 0;
+        };
+        ports.map(|port| counters.read(port).to_guest.packets).sum()
+    }
+
+    fn search_vmm(
+        &mut self,
+        id: u32,
+        frames: u64,
+        now: Duration,
+        vms: &mut Option<Result<Vms, NoList>>,
+        was_armed: bool,
+    ) -> Outcome {
+        let threads = names::threads_of(id).ok();
+        let named = names::named(threads.as_deref().unwrap_or_default(), None);
+        if !named.is_empty() {
+            return Outcome::found(named, VcpuSource::Names);
+        }
+        let process = Process {
+            id,
+            threads: threads.as_deref(),
+            vcpu_descriptors: debugfs::vcpu_descriptors(id).ok(),
+            frames,
+            now,
+        };
+        let uses_kvm = process.vcpu_descriptors != Some(0);
+        let mut reasons = vec!["no thread has the name of a vCPU".to_owned()];
+        if uses_kvm {
+            match self.by_debugfs(&process, vms) {
+                Ok(threads) => return Outcome::found(threads, VcpuSource::Debugfs),
+                Err(reason) => reasons.push(reason),
+            }
+            match self.by_tracepoints(&process) {
+                Ok(threads) => {
+                    self.recheck(&process, was_armed);
+                    return Outcome::found(threads, VcpuSource::Tracepoints);
+                }
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        match self.by_activity(&process) {
+            Ok(threads) => Outcome::found(threads, VcpuSource::Activity),
+            Err(reason) => {
+                reasons.push(reason);
+                self.next.arm |= uses_kvm;
+                Outcome::unknown(reasons.join("; "))
+            }
+        }
+    }
+
+    fn by_debugfs(
+        &mut self,
+        process: &Process<'_>,
+        vms: &mut Option<Result<Vms, NoList>>,
+    ) -> Result<Vec<u32>, String> {
+        let vms = vms.get_or_insert_with(|| Vms::read(Path::new(debugfs::MOUNTED_AT)));
+        self.no_list = vms.as_ref().err().map(ToString::to_string);
+        let vms = vms.as_ref().map_err(ToString::to_string)?;
+        let threads = process.thread_ids();
+        vms.of_process(process.id, threads.as_deref(), process.vcpu_descriptors)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Returns the threads that tracepoints have shown, if they are all.
+    fn by_tracepoints(&mut self, process: &Process<'_>) -> Result<Vec<u32>, String> {
+        if self.tracepoints.is_none() {
+            let reason = self.no_tracepoints.as_deref();
+            return Err(reason
+                .unwrap_or("KVM's tracepoints are not attached")
+                .to_owned());
+        }
+        self.by_seen(process)
+    }
+
+    fn by_seen(&mut self, process: &Process<'_>) -> Result<Vec<u32>, String> {
+        let vmm = self.vmms.entry(process.id).or_default();
+        if let Some(threads) = process.thread_ids() {
+            vmm.seen.retain(|thread| threads.contains(thread));
+        }
+        let seen = vmm.seen.len();
+        let all = match process.vcpu_descriptors {
+            Some(count) => seen == count,
+            None => seen > 0 && vmm.unchanged >= UNCHANGED,
+        };
+        if all {
+            return Ok(vmm.seen.iter().copied().collect());
+        }
+        if seen > 0 {
+            self.next.within(SOON);
+        }
+        Err(match process.vcpu_descriptors {
+            _ if seen == 0 => "no thread was seen to enter a guest of KVM's".to_owned(),
+            Some(count) => format!("{seen} of {count} vCPUs were seen to enter the guest"),
+            None => format!("{seen} vCPUs were seen to enter the guest so far"),
+        })
+    }
+
+    /// Has the tracepoints armed for a moment at each usual search: without the VMM's descriptors,
+    /// a vCPU that ran for the first time later would be missed.
+    fn recheck(&mut self, process: &Process<'_>, was_armed: bool) {
+        if process.vcpu_descriptors.is_none() && !was_armed {
+            self.next.arm = true;
+            self.next.within(SOON);
+        }
+    }
+
+    /// Returns the threads that ran whenever the guest received frames.
+    fn by_activity(&mut self, process: &Process<'_>) -> Result<Vec<u32>, String> {
+        let Some(threads) = process.thread_ids() else {
+            self.next.within(LATER);
+            return Err("the threads of the VMM are hidden".to_owned());
+        };
+        let record = &mut self.vmms.entry(process.id).or_default().record;
+        let mut effect = record.effect(process.now, process.frames);
+        if effect != Effect::Nothing {
+            effect = record.note(Sample {
+                at: process.now,
+                frames: process.frames,
+                threads: activity::run_times(process.id, &threads),
+            });
+        }
+        let found = record.vcpus(process.id);
+        let needed = record.needed();
+        // The set is compared once more at each usual search.
+        if effect == Effect::Begins || (effect == Effect::Ends && found.is_none()) {
+            self.next.within(SOON);
+        }
+        found.ok_or_else(|| {
+            self.next.within(LATER);
+            match needed {
+                0 => "no thread ran whenever the guest received frames".to_owned(),
+                _ => "the guest has received too few frames to tell by activity".to_owned(),
+            }
+        })
+    }
+}
+
+/// Returns the threads of a VMM that match the operator's pattern.
+fn by_pattern(vmm: u32, pattern: &str) -> Outcome {
+    // The VMM is gone, or hidden from us.
+    let threads = names::threads_of(vmm).unwrap_or_default();
+    let named = names::named(&threads, Some(pattern));
+    if named.is_empty() {
+        return Outcome::unknown(format!(
+            "no thread has a name that matches vcpu_threads = {pattern:?}"
+        ));
+    }
+    Outcome::found(named, VcpuSource::Names)
+}
+
+/// Returns the process that connected or listened; `Some(None)` if its number is not visible.
+/// `None` for a driver's connection, of which this process made both ends, and has no vCPUs.
+fn vmm_behind(socket: BorrowedFd<'_>) -> Option<Option<u32>> {
+    let peer = Peer::of(&socket).ok()?.process;
+    let peer = peer.map(|peer| peer.as_raw_pid().cast_unsigned());
+    (peer != Some(std::process::id())).then_some(peer)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+
+use super::*;
+
+const A: PortId = PortId(1);
+
+/// A process of one thread, as a VMM that neither names threads nor uses KVM.
+struct Emulator(Child);
+
+impl Emulator {
+    fn start(script: &str) -> Self {
+        Self(Command::new("sh").args(["-c", script]).spawn().unwrap())
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Searches once a second, while so many frames arrive each time. Returns the last outcome.
+fn search(search: &mut Search, vmm: &Emulator, frames: u64) -> Outcome {
+    let mut last = Outcome::default();
+    for second in 1..=activity::WINDOWS as u64 + 1 {
+        search.next = Next::default();
+        // So that a thread that runs at all has run.
+        std::thread::sleep(Duration::from_millis(30));
+        let now = Duration::from_secs(second);
+        last = search.search_vmm(vmm.id(), second * frames, now, &mut None, false);
+    }
+    last
+}
+
+#[test]
+fn the_thread_that_runs_while_frames_arrive_is_found_by_activity() {
+    let vmm = Emulator::start("while :; do :; done");
+    let mut state = Search::default();
+    let outcome = search(&mut state, &vmm, activity::FRAMES);
+    assert_eq!(
+        outcome,
+        Outcome::found(vec![vmm.id()], VcpuSource::Activity)
+    );
+    assert_eq!(state.pause(), None);
+    state.outcomes.insert(A, outcome);
+    let vcpus = PortVcpus {
+        found: 1,
+        by: "activity".to_owned(),
+        reason: None,
+    };
+    assert_eq!(state.report().ports, [(A, vcpus)]);
+    assert_eq!(state.threads(), BTreeMap::from([(A, vec![vmm.id()])]));
+}
+
+#[test]
+fn nothing_is_guessed() {
+    let sleeps = Emulator::start("exec sleep 1000");
+    let mut state = Search::default();
+    let outcome = search(&mut state, &sleeps, activity::FRAMES - 1);
+    let reason = "no thread has the name of a vCPU; the guest has received too few frames to tell \
+                  by activity";
+    assert_eq!(outcome, Outcome::unknown(reason.to_owned()));
+    assert_eq!(state.pause(), Some(LATER));
+    assert!(!state.next.arm, "it has no descriptor of KVM's");
+    let outcome = search(&mut Search::default(), &sleeps, activity::FRAMES);
+    assert_eq!(outcome.by, VcpuSource::Unknown);
+    let reason = "no thread ran whenever the guest received frames";
+    assert!(outcome.reason.unwrap().ends_with(reason));
+}
+
+#[test]
+fn the_pattern_of_the_operator_is_all_that_counts() {
+    let vmm = Emulator::start("exec sleep 1000");
+    let outcome = by_pattern(vmm.id(), "vcpu*");
+    let reason = "no thread has a name that matches vcpu_threads = \"vcpu*\"";
+    assert_eq!(outcome, Outcome::unknown(reason.to_owned()));
+    let names = VcpuSource::Names;
+    assert_eq!(
+        by_pattern(vmm.id(), "*"),
+        Outcome::found(vec![vmm.id()], names)
+    );
+}
+
+/// A VMM whose descriptors are hidden or not, of which the tracepoints have shown some threads.
+fn by_tracepoints(
+    seen: &[u32],
+    unchanged: u32,
+    vcpu_descriptors: Option<usize>,
+) -> Result<Vec<u32>, String> {
+    let mut state = Search::default();
+    let vmm = Vmm {
+        record: Record::default(),
+        seen: seen.iter().copied().collect(),
+        unchanged,
+    };
+    state.vmms.insert(10, vmm);
+    let process = Process {
+        id: 10,
+        threads: None,
+        vcpu_descriptors,
+        frames: 0,
+        now: Duration::ZERO,
+    };
+    state.by_seen(&process)
+}
+
+#[test]
+fn tracepoints_count_when_each_vcpu_was_seen() {
+    assert_eq!(by_tracepoints(&[11, 12], 0, Some(2)), Ok(vec![11, 12]));
+    let one = by_tracepoints(&[11], 9, Some(2)).unwrap_err();
+    assert_eq!(one, "1 of 2 vCPUs were seen to enter the guest");
+    let none = by_tracepoints(&[], 9, None).unwrap_err();
+    assert_eq!(none, "no thread was seen to enter a guest of KVM's");
+}
+
+#[test]
+fn without_descriptors_the_threads_must_have_been_the_same_for_a_while() {
+    assert!(by_tracepoints(&[11], UNCHANGED - 1, None).is_err());
+    assert_eq!(by_tracepoints(&[11], UNCHANGED, None), Ok(vec![11]));
+}
+
+#[test]
+fn what_kvm_has_is_missed_only_with_kvm() {
+    let late = Search {
+        no_tracepoints: Some(String::new()),
+        without_kvm: true,
+        ..Search::default()
+    };
+    let expected = usize::from(Path::new(KVM).exists());
+    let missing = late.report().missing;
+    assert_eq!(missing.len(), expected, "{missing:?}");
+    assert!(
+        missing
+            .iter()
+            .all(|missing| missing.contains("restart Lasthop"))
+    );
+}
+
+#[test]
+fn connections_of_drivers_have_no_vcpus() {
+    // A driver's connection is like this: the supervisor made both ends.
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    assert_eq!(vmm_behind(ours.as_fd()), None);
+}
