@@ -228,7 +228,8 @@ impl SocketDir {
 pub struct GuestWatch {
     /// The source; the first one holds for as long as the supervisor lives.
     pub by: GuestStates,
-    /// For ports with such a setting: the names of the vCPU threads (`sched::vcpus::names::matches`).
+    /// For ports with such a setting: the names of the vCPU threads
+    /// (`sched::vcpus::names::matches`).
     pub threads: Vec<(PortId, String)>,
 }
 

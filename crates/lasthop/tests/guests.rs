@@ -230,6 +230,9 @@ fn without_a_source_nothing_is_watched() {
     let text = lasthop.prints("status");
     let line = "vCPU states: off (as configured)";
     assert!(text.lines().any(|l| l == line), "{text}");
+    let off = ("unknown".to_owned(), "vCPU states are off".to_owned());
+    let (by, reason, _) = search(&lasthop, "vm1");
+    assert_eq!((by, reason), off);
     assert!(!is_mapped(&lasthop, "bpf-map") && !is_mapped(&lasthop, "lasthop-guests"));
 }
 

@@ -234,10 +234,16 @@ fn guest_state_status(watched: &WatchedGuests, vcpus: &FoundVcpus) -> GuestState
 }
 
 /// Returns the number of a port's vCPU threads, and the evidence for them.
-fn vcpus_of(reports: &PortReports, port: Option<PortId>) -> (u32, VcpuSearch) {
+fn vcpus_of(reports: &PortReports, spec: &PortSpec, port: Option<PortId>) -> (u32, VcpuSearch) {
     let mut all = reports.vcpus.ports.iter();
     let Some((_, vcpus)) = all.find(|(id, _)| Some(*id) == port) else {
-        return (0, VcpuSearch::default());
+        let is_off =
+            spec.kind == PortKind::VhostUser && reports.watched.by == GuestStates::Off.as_str();
+        let search = VcpuSearch {
+            by: VcpuSource::Unknown,
+            reason: is_off.then(|| "vCPU states are off".to_owned()),
+        };
+        return (0, search);
     };
     let search = VcpuSearch {
         by: VcpuSource::from_word(&vcpus.by).unwrap_or_default(),
@@ -412,7 +418,7 @@ impl Engine {
                 let state = reports.states.iter().find(|s| s.config.name == spec.name);
                 let driver = reports.drivers.iter().find(|d| d.name == spec.name);
                 let id = self.store.saved.numbers.ports.get(&spec.name).copied();
-                let (vcpu_threads, vcpu_search) = vcpus_of(reports, id);
+                let (vcpu_threads, vcpu_search) = vcpus_of(reports, spec, id);
                 PortStatus {
                     vcpu_threads,
                     vcpu_search,
