@@ -7,9 +7,9 @@ use bpf::assembler::AssemblyError;
 use bpf::btf::{Btf, BtfError, Id};
 use bpf::{Attribute, Command, Instruction, LICENSE, number};
 
+use crate::Table;
 use crate::layout::SIZE;
 use crate::program::Kernel;
-use crate::{Method, Table};
 
 // `linux/bpf.h`.
 const MAP_TYPE_ARRAY: u32 = 2;
@@ -70,6 +70,19 @@ pub struct Programs {
 }
 
 impl Programs {
+    /// Returns memory that no program writes: for tests of users.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn imagined() -> io::Result<Self> {
+        let other = || sys::file::fixed("lasthop-none", 0);
+        Ok(Self {
+            table: Table::in_memory()?,
+            ring: other()?,
+            _links: [other()?, other()?],
+        })
+    }
+
     /// Loads and starts the programs.
     ///
     /// # Errors
@@ -86,7 +99,7 @@ impl Programs {
         // The kernel maps no memory for a descriptor without write permission, and a writer
         // deceives only readers.
         let reader = map.try_clone()?;
-        let table = Table::over(map.as_fd(), reader, Method::Kernel)?;
+        let table = Table::over(map.as_fd(), reader)?;
         let ring = make_ring()?;
         let programs = [
             (kernel.switch, kernel.at_switch(map.as_fd(), ring.as_fd())?),

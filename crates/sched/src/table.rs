@@ -1,4 +1,4 @@
-//! Writer's side in user space: slots of threads, and states where BPF does not keep them.
+//! Writer's side in user space: slots of threads, and the states at their start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use crate::layout::{
-    BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, LINE, MAGIC, METHOD_AT, Method, SIZE, SLOTS, Slot,
-    TIDS_AT, VCPUS_AT, VERSION, Vcpu, WAYS,
+    BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, KERNEL, LINE, MAGIC, SIZE, SLOTS, Slot, TIDS_AT,
+    VCPUS_AT, VERSION, Vcpu, WAYS, WRITER_AT,
 };
 use crate::region::Region;
 
@@ -25,32 +25,20 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates a memory file, for states that are sampled.
+    /// Creates a memory file whose states only its user sets: for tests of readers.
     ///
     /// # Errors
     /// The error of the system call.
     pub fn in_memory() -> io::Result<Self> {
-        Self::in_memory_by(Method::Samples)
-    }
-
-    /// Creates a memory file with states by `method`: for tests of readers.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    pub fn in_memory_by(method: Method) -> io::Result<Self> {
         let file = sys::file::fixed("lasthop-guests", SIZE as u64)?;
         let reader = std::fs::File::open(sys::file::path_of(&file))?;
-        Self::over(file.as_fd(), reader.into(), method)
+        Self::over(file.as_fd(), reader.into())
     }
 
     /// Wraps memory of zeros; `reader` is a descriptor of the same memory for readers.
-    pub(crate) fn over(
-        memory: BorrowedFd<'_>,
-        reader: OwnedFd,
-        method: Method,
-    ) -> io::Result<Self> {
+    pub(crate) fn over(memory: BorrowedFd<'_>, reader: OwnedFd) -> io::Result<Self> {
         let region = Region::map(memory, true)?;
-        let fields = [(0, MAGIC), (4, VERSION), (METHOD_AT, method as u32)];
+        let fields = [(0, MAGIC), (4, VERSION), (WRITER_AT, KERNEL)];
         for (at, value) in fields {
             region.half(at).store(value, Ordering::Relaxed);
         }
@@ -185,7 +173,6 @@ mod tests {
     #[test]
     fn what_is_noted_is_seen_by_who_reads() {
         let (mut table, view) = table();
-        assert_eq!(view.method(), Method::Samples);
         let slot = table.follow(4711).unwrap();
         assert_eq!(table.follow(4711), Some(slot), "it has one slot");
         assert_eq!(view.state(slot), None);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use sched::load::{LoadError, Programs};
-use sched::{Activity, BlockEvents, Method, Slot, Vcpu, View};
+use sched::{Activity, BlockEvents, Slot, Vcpu, View};
 use testkit::wait::{wait_for, wait_until};
 
 /// Time limit of every event, longer than any takes on a busy machine.
@@ -152,7 +152,6 @@ fn a_thread_is_seen_to_run_to_wait_and_to_sleep() {
         return;
     };
     let view = View::map(programs.table.reader()).unwrap();
-    assert_eq!(view.method(), Method::Kernel);
     let before = now_ns();
     let subject = Subject::start(core);
     let slot = programs.table.follow(subject.id).unwrap();

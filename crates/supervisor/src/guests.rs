@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! control      configures the source of states, and thread name patterns of ports
-//! supervisor   loads BPF programs, or samples /proc;
+//! supervisor   loads BPF programs;
 //!              finds the VMM of each saved connection, and its threads
 //! switch       gets the memory with the states, and for each port the slots in it
 //! ```
@@ -19,8 +19,7 @@ use channel::peer::Peer;
 use channel::supervision::{GuestStates, GuestWatch, SupervisorEvent, WatchedGuests};
 use port::PortId;
 use sched::load::Programs;
-use sched::sample::{self, Sampler};
-use sched::{Slot, Table, Vcpu, threads};
+use sched::{Slot, Table, Vcpu, stat, threads};
 
 use super::Supervisor;
 use super::child::Child;
@@ -48,8 +47,6 @@ enum StateSource {
     Unknown,
     /// BPF programs.
     Programs(Programs),
-    /// Samples of `/proc`.
-    Samples(Table, Sampler),
     /// Disabled or not available.
     Off,
 }
@@ -58,7 +55,7 @@ enum StateSource {
 #[derive(Debug, Default)]
 pub(super) struct Guests {
     source: StateSource,
-    /// Reason why the states are not those of BPF programs.
+    /// Reason why there are no states.
     reason: Option<String>,
     /// Thread name patterns.
     patterns: BTreeMap<PortId, String>,
@@ -71,7 +68,6 @@ pub(super) struct Guests {
     /// Number of searches since that generation.
     searches: usize,
     search_at: Option<Instant>,
-    sample_at: Option<Instant>,
 }
 
 impl Guests {
@@ -83,7 +79,7 @@ impl Guests {
                 // The programs affect the whole host, so the operator is informed.
                 tracing::info!(
                     "loaded BPF programs that record vCPU states at each context switch; \
-                     guest_state = \"proc\" or \"off\" in [switch] avoids them"
+                     guest_state = \"off\" in [switch] avoids them"
                 );
             }
             match &self.reason {
@@ -100,7 +96,6 @@ impl Guests {
     fn by(&self) -> &'static str {
         match self.source {
             StateSource::Programs(_) => GuestStates::Bpf,
-            StateSource::Samples(..) => GuestStates::Proc,
             StateSource::Off | StateSource::Unknown => GuestStates::Off,
         }
         .as_str()
@@ -121,16 +116,12 @@ impl Guests {
         self.search_at = Some(Instant::now() + SEARCH_DELAYS[0]);
     }
 
-    /// Returns the time of the next search or sample.
+    /// Returns the time of the next search.
     pub(super) fn due(&self) -> Option<Instant> {
-        let table = self.source.table()?;
-        let samples =
-            matches!(self.source, StateSource::Samples(..)) && table.threads().next().is_some();
-        let sample_at = self.sample_at.filter(|_| samples);
-        [self.search_at, sample_at].into_iter().flatten().min()
+        self.source.table().and(self.search_at)
     }
 
-    /// Searches for threads and samples their states when it is time.
+    /// Searches for threads when it is time.
     fn poll(&mut self, saved_sessions: &SavedSessions) {
         if self.source.table().is_none() {
             return;
@@ -151,14 +142,6 @@ impl Guests {
             // Without connections nothing changes by itself.
             self.search_at = (!self.slots.is_empty() || self.searches < SEARCH_DELAYS.len())
                 .then(|| now + pause);
-        }
-        if self.sample_at.is_none_or(|at| at <= now)
-            && let StateSource::Samples(table, sampler) = &mut self.source
-        {
-            self.sample_at = Some(now + sample::PERIOD);
-            if table.threads().next().is_some() {
-                sampler.look(table, sys::time::monotonic_ns());
-            }
         }
     }
 
@@ -209,7 +192,6 @@ impl StateSource {
     fn table(&self) -> Option<&Table> {
         match self {
             Self::Programs(programs) => Some(&programs.table),
-            Self::Samples(table, _) => Some(table),
             Self::Off | Self::Unknown => None,
         }
     }
@@ -225,29 +207,20 @@ impl StateSource {
     fn table_mut(&mut self) -> Option<&mut Table> {
         match self {
             Self::Programs(programs) => Some(&mut programs.table),
-            Self::Samples(table, _) => Some(table),
             Self::Off | Self::Unknown => None,
         }
     }
 }
 
-/// Opens the configured source. Also returns the reason why it is not BPF.
+/// Opens the configured source. Also returns the reason why there is none.
 fn source(by: GuestStates) -> (StateSource, Option<String>) {
-    let samples = |reason: String| match Table::in_memory() {
-        Ok(table) => (
-            StateSource::Samples(table, Sampler::default()),
-            Some(reason),
-        ),
-        Err(error) => (StateSource::Off, Some(format!("{reason}; memory: {error}"))),
-    };
     let programs = match by {
         GuestStates::Auto | GuestStates::Bpf => Programs::load().map_err(|e| e.to_string()),
-        GuestStates::Proc | GuestStates::Off => Err("as configured".to_owned()),
+        GuestStates::Off => Err("as configured".to_owned()),
     };
-    match (programs, by) {
-        (Ok(programs), _) => (StateSource::Programs(programs), None),
-        (Err(reason), GuestStates::Auto | GuestStates::Proc) => samples(reason),
-        (Err(reason), _) => (StateSource::Off, Some(reason)),
+    match programs {
+        Ok(programs) => (StateSource::Programs(programs), None),
+        Err(reason) => (StateSource::Off, Some(reason)),
     }
 }
 
@@ -278,7 +251,7 @@ fn follow(table: &mut Table, desired: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<P
     let mut slot_of = |thread: &u32| {
         let slot = table.follow(*thread)?;
         // The kernel reports only changes.
-        if let Some((activity, core)) = sample::of_thread(*thread) {
+        if let Some((activity, core)) = stat::of_thread(*thread) {
             let since_ns = 0;
             table.set_first(
                 slot,

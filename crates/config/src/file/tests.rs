@@ -118,7 +118,7 @@ fn the_documented_configuration_is_read() {
         name = "host1"
         poll = "always"
         workers = 4
-        guest_state = "proc"
+        guest_state = "bpf"
         socket_dirs = ["/srv/vms"]
         [switch.coalescing]
         enabled = false
@@ -177,7 +177,7 @@ fn the_documented_configuration_is_read() {
             period_us: 50,
             frames: 8,
         },
-        guest_state: GuestStates::Proc,
+        guest_state: GuestStates::Bpf,
         helpers: HelpersSpec {
             enabled: Enabled::Yes,
             backlog: 16,

@@ -80,7 +80,6 @@ fn switch(switch: &SwitchStatus) -> String {
 fn guest_state(status: &GuestStateStatus) -> String {
     let source = match status.by {
         GuestStates::Bpf => "BPF programs",
-        GuestStates::Proc => "samples of /proc",
         GuestStates::Off | GuestStates::Auto => "off",
     };
     let reason = status.reason.as_ref();

@@ -4,8 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use sched::{Activity, View};
-use testkit::wait::wait_until;
+use sched::View;
 
 use super::*;
 
@@ -16,6 +15,16 @@ fn guests(by: GuestStates) -> Guests {
     let mut guests = Guests::default();
     let threads = Vec::new();
     guests.watch(GuestWatch { by, threads });
+    guests
+}
+
+/// Guests with memory that no program writes.
+fn imagined() -> Guests {
+    let mut guests = Guests {
+        source: StateSource::Programs(Programs::imagined().unwrap()),
+        ..Guests::default()
+    };
+    guests.watch(GuestWatch::default());
     guests
 }
 
@@ -66,7 +75,7 @@ impl FakeSwitch {
             *room = room.checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
             assert_eq!(
                 fds.len(),
-                usize::from(*event == SupervisorEvent::GuestStates)
+                2 * usize::from(*event == SupervisorEvent::GuestStates)
             );
             self.sent.borrow_mut().push(event.clone());
             Ok(())
@@ -82,7 +91,7 @@ fn threads_of(port: PortId, slots: &[Slot]) -> SupervisorEvent {
 
 #[test]
 fn a_switch_gets_changes_and_its_successor_everything() {
-    let mut guests = guests(GuestStates::Proc);
+    let mut guests = imagined();
     let ready = FakeSwitch::default();
     let (a, b) = (vec![Slot(1), Slot(2)], vec![Slot(3)]);
     guests.slots.insert(A, a.clone());
@@ -124,14 +133,13 @@ fn without_a_source_nothing_is_sent() {
 }
 
 #[test]
-fn the_reason_for_another_source_than_bpf_is_reported() {
-    let words = [GuestStates::Auto, GuestStates::Bpf, GuestStates::Proc];
-    for by in words {
+fn there_is_a_reason_where_there_are_no_states() {
+    for by in [GuestStates::Auto, GuestStates::Bpf] {
         let watched = guests(by).watched();
-        let expected = match (by, watched.reason.is_none()) {
-            (GuestStates::Proc, _) | (GuestStates::Auto, false) => "proc",
-            (GuestStates::Bpf, false) => "off",
-            (_, true) | (GuestStates::Off, _) => "bpf",
+        let expected = if watched.reason.is_none() {
+            "bpf"
+        } else {
+            "off"
         };
         assert_eq!(watched.by, expected, "{by:?}: {:?}", watched.reason);
     }
@@ -139,13 +147,13 @@ fn the_reason_for_another_source_than_bpf_is_reported() {
 
 #[test]
 fn the_first_source_stays_and_patterns_may_change() {
-    let mut guests = guests(GuestStates::Proc);
+    let mut guests = imagined();
     let pattern = "lcore-*".to_owned();
     guests.watch(GuestWatch {
         by: GuestStates::Off,
         threads: vec![(A, pattern.clone())],
     });
-    assert_eq!(guests.watched().by, "proc");
+    assert_eq!(guests.watched().by, "bpf");
     assert_eq!(guests.patterns, BTreeMap::from([(A, pattern)]));
 }
 
@@ -173,34 +181,8 @@ fn threads_are_followed_while_desired_and_alive() {
 }
 
 #[test]
-fn samples_need_threads() {
-    let mut guests = guests(GuestStates::Proc);
-    let saved_sessions = SavedSessions::default();
-    let sleeper = Sleeper::start();
-    let StateSource::Samples(table, _) = &mut guests.source else {
-        panic!("{:?}", guests.source);
-    };
-    let view = View::map(table.reader()).unwrap();
-    guests.search_at = None;
-    guests.poll(&saved_sessions);
-    assert_eq!(guests.due(), None, "no threads");
-    let slot = guests
-        .source
-        .table_mut()
-        .unwrap()
-        .follow(sleeper.id)
-        .unwrap();
-    wait_until("the thread is seen to sleep", || {
-        assert!(guests.due().is_some());
-        guests.poll(&saved_sessions);
-        view.state(slot).map(|state| state.activity) == Some(Activity::Blocked)
-    });
-    sleeper.end();
-}
-
-#[test]
 fn searches_become_less_frequent() {
-    let mut guests = guests(GuestStates::Proc);
+    let mut guests = imagined();
     let saved_sessions = SavedSessions::default();
     for _ in SEARCH_DELAYS {
         assert!(guests.search_at.is_some());
