@@ -224,7 +224,8 @@ impl SocketDir {
 /// Desired observation of guests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GuestWatch {
-    /// The source; the first one holds for as long as the supervisor lives.
+    /// The source. The supervisor has it since its start; here it learns it only after an upgrade
+    /// from a version that did not hand it over.
     #[serde(with = "source_number")]
     pub by: GuestStates,
     /// For ports with such a setting: the names of the vCPU threads (`sched::threads::matches`).

@@ -7,8 +7,11 @@
 //! switch       gets the memory with the states, and for each port the slots in it
 //! ```
 //!
-//! A new switch gets everything, even if it replaces another. This state does not outlive the
-//! supervisor: the next one gets the settings from control and loads its own programs.
+//! A new switch gets everything, even if it replaces another. A new supervisor adopts the programs
+//! of the one before it ([`passed`]): the rights to load them are given up at the start
+//! ([`super::rights`]).
+
+mod passed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,11 +21,12 @@ use std::time::{Duration, Instant};
 use channel::peer::Peer;
 use channel::supervision::{GuestStates, GuestWatch, SupervisorEvent, WatchedGuests};
 use port::PortId;
-use sched::load::Programs;
+use sched::load::{Descriptors, Programs};
 use sched::{Slot, Table, Vcpu, stat, threads};
 
 use super::Supervisor;
 use super::child::Child;
+use super::rights;
 use super::saved_sessions::SavedSessions;
 
 /// Delays of searches for threads after a connection came or went: VMMs start vCPU threads late.
@@ -42,7 +46,7 @@ type Send<'a> = &'a dyn Fn(&SupervisorEvent, &[BorrowedFd<'_>]) -> io::Result<()
 /// Source of vCPU states.
 #[derive(Debug, Default)]
 enum StateSource {
-    /// Control has not configured one yet.
+    /// Not known: the version before has not handed it over, and control has not reported it.
     #[default]
     Unknown,
     /// BPF programs.
@@ -55,8 +59,13 @@ enum StateSource {
 #[derive(Debug, Default)]
 pub(super) struct Guests {
     source: StateSource,
+    /// The configured source.
+    by: GuestStates,
     /// Reason why there are no states.
     reason: Option<String>,
+    /// Programs of the version before that this one cannot use: it gets them back if the upgrade
+    /// fails.
+    others: Descriptors,
     /// Thread name patterns.
     patterns: BTreeMap<PortId, String>,
     /// Slots of each port's threads.
@@ -71,23 +80,37 @@ pub(super) struct Guests {
 }
 
 impl Guests {
-    /// Applies control's settings. The source is chosen once.
+    /// Opens the configured source, and gives up the rights that it takes.
+    pub(super) fn of(by: GuestStates) -> Self {
+        let mut guests = Self::default();
+        guests.open(by);
+        guests
+    }
+
+    fn open(&mut self, by: GuestStates) {
+        self.by = by;
+        (self.source, self.reason) = source(by);
+        rights::give_up();
+        match &self.reason {
+            // The programs affect the whole host, so the operator is informed.
+            None => tracing::info!(
+                "loaded BPF programs that record vCPU states at each context switch; \
+                 guest_state = \"off\" in [switch] avoids them"
+            ),
+            Some(reason) if by == GuestStates::Bpf => {
+                tracing::warn!("vCPU states are off: {reason}");
+            }
+            Some(reason) if by == GuestStates::Auto => {
+                tracing::info!("vCPU states are off: {reason}");
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Applies control's settings.
     pub(super) fn watch(&mut self, watch: GuestWatch) {
         if matches!(self.source, StateSource::Unknown) {
-            (self.source, self.reason) = source(watch.by);
-            if let StateSource::Programs(_) = self.source {
-                // The programs affect the whole host, so the operator is informed.
-                tracing::info!(
-                    "loaded BPF programs that record vCPU states at each context switch; \
-                     guest_state = \"off\" in [switch] avoids them"
-                );
-            }
-            match &self.reason {
-                Some(reason) if watch.by == GuestStates::Bpf => {
-                    tracing::warn!("vCPU states are off: {reason}");
-                }
-                reason => tracing::debug!(?reason, "vCPU states: {}", self.by()),
-            }
+            self.open(watch.by);
         }
         self.patterns = watch.threads.into_iter().collect();
         self.start();
@@ -113,7 +136,8 @@ impl Guests {
 
     fn start(&mut self) {
         self.searches = 0;
-        self.search_at = Some(Instant::now() + SEARCH_DELAYS[0]);
+        let soon = Instant::now() + SEARCH_DELAYS[0];
+        self.search_at = Some(self.search_at.map_or(soon, |at| at.min(soon)));
     }
 
     /// Returns the time of the next search.
@@ -287,8 +311,7 @@ impl Supervisor {
             if let Err(error) = sent {
                 // A full link is retried later; a switch that is gone gets nothing.
                 tracing::debug!("cannot send vCPU threads to the switch: {error}");
-                let soon = Instant::now() + SEARCH_DELAYS[0];
-                self.guests.search_at = Some(self.guests.search_at.map_or(soon, |at| at.min(soon)));
+                self.guests.start();
             }
         }
     }

@@ -51,9 +51,9 @@ use super::upgrade::Upgrade;
 use super::{Home, Pair, Setup, Supervisor};
 pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
-    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedPair,
-    PassedProcess, PassedSession, PassedSessions, PassedSetup, PassedSockets, PassedUpgrade,
-    Record,
+    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedGuests,
+    PassedPair, PassedProcess, PassedSession, PassedSessions, PassedSetup, PassedSockets,
+    PassedUpgrade, Record,
 };
 
 /// Environment variable for a supervisor that replaces another: the number of the record's
@@ -112,6 +112,7 @@ impl Supervisor {
                 new: new_command_line,
             },
             version: upgrade.map(Upgrade::record_version).unwrap_or_default(),
+            guests: Some(self.guests.pass(outgoing)),
         };
         record.fds = outgoing.numbers();
         // A rollback must be tried anyway: there is no alternative.
@@ -314,6 +315,8 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let switch = Child::take(Kind::Switch, record.pair.switch, &mut fds)?;
     let saved_sessions = SavedSessions::take(record.saved_sessions, &mut fds)?;
     let drivers = Drivers::take(record.drivers, &mut fds)?;
+    let guests = record.guests.map(|guests| Guests::take(guests, &mut fds));
+    let guests = guests.transpose()?.unwrap_or_default();
     let CommandLineFiles { own, new } = record.command_line;
     let binaries = Binaries::take((record.binaries, own), &mut fds)?;
     let upgrade = record
@@ -332,7 +335,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         sockets: Sockets::take(paths, listening, record.sockets.dials),
         drivers,
         saved_sessions,
-        guests: Guests::default(),
+        guests,
         events: PendingEvents::default(),
         setup: Setup {
             settings: SwitchSettings {

@@ -80,6 +80,8 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
     }
     sockets.settled();
     let drivers = open_interfaces(&record.drivers)?;
+    // Before any other process is started: those never have the rights for it.
+    let guests = Guests::of(record.guest_states);
     let settings = complete(record.settings);
     let state = StateFile::create()?;
     state.save(&record.state)?;
@@ -88,7 +90,7 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
         sockets,
         drivers,
         saved_sessions: SavedSessions::default(),
-        guests: Guests::default(),
+        guests,
         events: PendingEvents::default(),
         setup: Setup {
             settings,
