@@ -26,7 +26,6 @@ use sched::{Slot, Table, Vcpu, stat, threads};
 
 use super::Supervisor;
 use super::child::Child;
-use super::rights;
 use super::saved_sessions::SavedSessions;
 
 /// Delays of searches for threads after a connection came or went: VMMs start vCPU threads late.
@@ -80,7 +79,7 @@ pub(super) struct Guests {
 }
 
 impl Guests {
-    /// Opens the configured source, and gives up the rights that it takes.
+    /// Opens the configured source, once; the rights that this takes can be given up then.
     pub(super) fn of(by: GuestStates) -> Self {
         let mut guests = Self::default();
         guests.open(by);
@@ -90,7 +89,6 @@ impl Guests {
     fn open(&mut self, by: GuestStates) {
         self.by = by;
         (self.source, self.reason) = source(by);
-        rights::give_up();
         match &self.reason {
             // The programs affect the whole host, so the operator is informed.
             None => tracing::info!(
@@ -107,13 +105,15 @@ impl Guests {
         }
     }
 
-    /// Applies control's settings.
-    pub(super) fn watch(&mut self, watch: GuestWatch) {
-        if matches!(self.source, StateSource::Unknown) {
+    /// Applies control's settings; returns whether the source was opened only now.
+    pub(super) fn watch(&mut self, watch: GuestWatch) -> bool {
+        let is_unknown = matches!(self.source, StateSource::Unknown);
+        if is_unknown {
             self.open(watch.by);
         }
         self.patterns = watch.threads.into_iter().collect();
         self.start();
+        is_unknown
     }
 
     fn by(&self) -> &'static str {

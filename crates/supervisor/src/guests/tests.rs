@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use sched::View;
 
 use super::*;
+use crate::replace::{IncomingFds, OutgoingFds};
 
 const A: PortId = PortId(1);
 const B: PortId = PortId(2);
@@ -155,6 +156,58 @@ fn the_first_source_stays_and_patterns_may_change() {
     });
     assert_eq!(guests.watched().by, "bpf");
     assert_eq!(guests.patterns, BTreeMap::from([(A, pattern)]));
+}
+
+/// Returns the guests of a successor to which these were handed over.
+fn successor(guests: &Guests) -> Guests {
+    let mut outgoing = OutgoingFds::default();
+    let passed = guests.pass(&mut outgoing);
+    let mut incoming = IncomingFds::new(outgoing.numbers()).unwrap();
+    Guests::take(passed, &mut incoming).unwrap()
+}
+
+#[test]
+fn a_successor_adopts_programs_and_settings() {
+    let mut guests = imagined();
+    guests.by = GuestStates::Bpf;
+    guests.patterns.insert(A, "lcore-*".to_owned());
+    let slot = guests.source.table_mut().unwrap().follow(4711);
+    let mut next = successor(&guests);
+    assert_eq!(next.watched().by, "bpf");
+    assert_eq!(next.source.table_mut().unwrap().follow(4711), slot);
+    assert_eq!((next.by, &next.patterns), (guests.by, &guests.patterns));
+    assert!(next.due().unwrap() <= Instant::now(), "the first search");
+    next.start();
+    assert!(next.due().unwrap() <= Instant::now(), "it is not put off");
+    let reason = Some("no right".to_owned());
+    let (source, by) = (StateSource::Off, GuestStates::Auto);
+    let without = Guests {
+        source,
+        by,
+        reason: reason.clone(),
+        ..Guests::default()
+    };
+    let next = successor(&without);
+    assert_eq!((next.watched().by.as_str(), next.reason), ("off", reason));
+}
+
+#[test]
+fn programs_of_another_layout_are_kept_for_a_rollback_only() {
+    let guests = imagined();
+    let set_version = |version: u8| {
+        let memory = guests.source.table().unwrap().reader();
+        rustix::io::pwrite(memory, &[version], 4).unwrap();
+    };
+    set_version(99);
+    let mut next = successor(&guests);
+    assert_eq!(next.watched().by, "off");
+    let reason = next.watched().reason.unwrap();
+    assert!(reason.ends_with("restart to have them"), "{reason}");
+    set_version(1);
+    assert_eq!(successor(&next).watched().by, "bpf", "the version before");
+    next.forget_others();
+    let later = successor(&next).watched();
+    assert_eq!((later.by.as_str(), later.reason), ("off", Some(reason)));
 }
 
 #[test]
