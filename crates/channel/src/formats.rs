@@ -34,8 +34,9 @@ pub type Formats = BTreeMap<String, Format>;
 
 /// Name of the record by which a supervisor takes over from another.
 pub const SUPERVISOR: &str = "supervisor";
-/// Its versions. 11 adds the file of the command line, which is not the supervisor's any longer.
-pub const SUPERVISOR_VERSIONS: [u32; 2] = [10, 11];
+/// Its versions. 11 adds the file of the command line, which is not the supervisor's any longer,
+/// 12 the source of vCPU states with the BPF programs. 10 stays while builds without 12 write it.
+pub const SUPERVISOR_VERSIONS: [u32; 3] = [10, 11, 12];
 
 /// Returns the formats of this build.
 #[must_use]

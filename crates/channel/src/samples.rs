@@ -58,7 +58,7 @@ fn requests() -> Vec<SupervisorRequest> {
         device,
     };
     let watch = GuestWatch {
-        by: GuestStates::Proc,
+        by: GuestStates::Off,
         threads: vec![(port, text("CPU */KVM"))],
     };
     let owner = SocketOwner {
@@ -177,7 +177,7 @@ fn events() -> Vec<SupervisorEvent> {
         anonymous_bytes: 1 << 20,
     };
     let watched = WatchedGuests {
-        by: text("proc"),
+        by: text("off"),
         reason: error(),
         threads: vec![(port, 4)],
     };

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::driving::DriverSpec;
 use crate::owners::{SocketKey, SocketOwner};
-use crate::supervision::{SocketDir, SwitchSettings};
+use crate::supervision::{GuestStates, SocketDir, SwitchSettings};
 
 /// Environment variable with the number of the record's descriptor.
 pub const START_FD: &str = "LASTHOP_START_FD";
 /// Version of the record. Both programs are of one installation, and one version.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The record.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -35,6 +35,8 @@ pub struct Start {
     pub drivers: Vec<(DriverSpec, String)>,
     /// Settings of the switch, without the host's cores.
     pub settings: SwitchSettings,
+    /// Source of vCPU states: the supervisor needs rights for it that it gives up at its start.
+    pub guest_states: GuestStates,
     /// First document of the state file: JSON with the desired state.
     pub state: Vec<u8>,
 }
@@ -108,6 +110,7 @@ mod tests {
             metrics: None,
             drivers: Vec::new(),
             settings: SwitchSettings::default(),
+            guest_states: GuestStates::Bpf,
             state: b"{}".to_vec(),
         }
     }
@@ -129,7 +132,7 @@ mod tests {
         assert!(refused(&[]).contains("empty"));
         assert!(refused(&bytes[..bytes.len() - 1]).contains("malformed"));
         assert!(refused(&[&bytes[..], b"x"].concat()).contains("trailing"));
-        let other = [&11u32.to_le_bytes(), &bytes[4..]].concat();
+        let other = [&10u32.to_le_bytes(), &bytes[4..]].concat();
         assert!(refused(&other).contains("different versions"));
     }
 }

@@ -226,17 +226,48 @@ impl SocketDir {
 /// Desired observation of guests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GuestWatch {
-    /// The source; the first one holds for as long as the supervisor lives.
+    /// The source. The supervisor has it since its start; here it learns it only after an upgrade
+    /// from a version that did not hand it over.
+    #[serde(with = "source_number")]
     pub by: GuestStates,
     /// For ports with such a setting: the names of the vCPU threads
     /// (`sched::vcpus::names::matches`).
     pub threads: Vec<(PortId, String)>,
 }
 
+/// Sources of vCPU states as numbers.
+mod source_number {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::GuestStates;
+
+    /// Samples of `/proc`, which are not taken any longer: of a control process from before.
+    const SAMPLES: u32 = 2;
+
+    pub(super) fn serialize<S: Serializer>(by: &GuestStates, out: S) -> Result<S::Ok, S::Error> {
+        let number = match by {
+            GuestStates::Auto => 0_u32,
+            GuestStates::Bpf => 1,
+            GuestStates::Off => 3,
+        };
+        number.serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GuestStates, D::Error> {
+        match u32::deserialize(from)? {
+            0 => Ok(GuestStates::Auto),
+            1 => Ok(GuestStates::Bpf),
+            SAMPLES | 3 => Ok(GuestStates::Off),
+            other => Err(D::Error::custom(format!("unknown source {other}"))),
+        }
+    }
+}
+
 /// Present observation of guests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WatchedGuests {
-    /// "bpf", "proc" or "off".
+    /// "bpf" or "off".
     pub by: String,
     /// Reason why it is not "bpf".
     pub reason: Option<String>,
@@ -272,8 +303,7 @@ pub struct Coalescing {
     /// Number of buffers that are notified at once.
     pub threshold: u32,
     /// Time in which frames of a guest gather for one kick while its worker sleeps, microseconds;
-    /// 0: each frame has its kick, as in a build without this.
-    #[serde(default)]
+    /// 0: each frame has its kick.
     pub kick_us: u32,
 }
 
@@ -549,6 +579,28 @@ mod tests {
             assert_eq!(SupervisorRequest::most_bytes(bytes[0]), most, "{number}");
             assert!(bytes.len() <= most, "{number}: {}", bytes.len());
         }
+    }
+
+    #[test]
+    fn sources_keep_their_numbers() {
+        let message = |by| {
+            SupervisorRequest::WatchGuests(GuestWatch {
+                by,
+                threads: Vec::new(),
+            })
+        };
+        for (by, number) in [
+            (GuestStates::Auto, 0),
+            (GuestStates::Bpf, 1),
+            (GuestStates::Off, 3),
+        ] {
+            let bytes = postcard::to_allocvec(&message(by)).unwrap();
+            assert_eq!(bytes, [15, number, 0]);
+            assert_eq!(postcard::from_bytes(&bytes), Ok(message(by)));
+        }
+        let samples = postcard::from_bytes(&[15, 2, 0]);
+        assert_eq!(samples, Ok(message(GuestStates::Off)), "of a build before");
+        assert!(postcard::from_bytes::<SupervisorRequest>(&[15, 4, 0]).is_err());
     }
 
     #[test]

@@ -172,7 +172,10 @@ pub fn explain(what: &str, path: &str) -> (String, String) {
             message("each key once", &format!("{} a second time", quoted(name)))
         }
         Message::UnknownKey(name, known) => unknown_key(name, &known),
-        Message::UnknownWord(word, known) => message(&one_of(&known), &quoted(word)),
+        Message::UnknownWord(word, known) => match old_names::old_value(word, &known) {
+            Some(row) => row.to_string(),
+            None => message(&one_of(&known), &quoted(word)),
+        },
         Message::Value(None, expected) => message(expected, "something else"),
         Message::Value(Some(found), expected) => {
             message(&expected_at(path, expected), &value(found))

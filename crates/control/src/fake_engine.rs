@@ -172,7 +172,7 @@ impl FakeEngine {
                 workers: 1,
                 poll: self.desired.switch.poll,
                 guest_state: GuestStateStatus {
-                    by: GuestStates::Proc,
+                    by: GuestStates::Off,
                     reason: Some("no rights".to_owned()),
                     missing: vec!["debugfs is not mounted".to_owned()],
                 },

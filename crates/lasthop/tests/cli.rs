@@ -17,7 +17,7 @@ fn status() {
     let text = "\
 host1: lasthop 0.1.0, up 1 h 1 min
 switch connected to control: 12 cached flows, 40 upcalls to control (0 dropped), policy epoch 3, 1 worker, adaptive polling
-vCPU states: samples of /proc (no rights); debugfs is not mounted
+vCPU states: off: no rights
 
 PROCESS     STATE    PID         UP  RESTARTS
 supervisor  running  100  1 h 1 min         0
@@ -36,7 +36,7 @@ vm2   dialing  trunk blue,red  vhost-user  client     0/1  -            0 B  vm2
         (&status["switch"]["workers"], &status["switch"]["poll"]),
         (&json!(1), &json!("adaptive"))
     );
-    assert_eq!(status["switch"]["guest_state"]["by"], "proc");
+    assert_eq!(status["switch"]["guest_state"]["by"], "off");
     assert_eq!(status["ports"][0]["vcpu_threads"], 4);
     assert_eq!(status["ports"][0]["reason"], "queue 1: descriptor loop");
 }
@@ -983,8 +983,7 @@ fn the_package_has_what_its_unit_starts() {
     assert_eq!(words[1..], ["run", "--config", "/etc/lasthop/lasthop.toml"]);
     let file = r#"["../../packaging/lasthop.toml", "etc/lasthop/lasthop.toml", "644"]"#;
     assert!(manifest.contains(file));
-    let file =
-        r#"["../../packaging/guest-states.conf", "usr/share/lasthop/guest-states.conf", "644"]"#;
+    let file = r#"["../../packaging/vcpu-states-off.conf", "usr/share/lasthop/vcpu-states-off.conf", "644"]"#;
     assert!(manifest.contains(file));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/lasthop.toml");
     let mut command = lasthop();

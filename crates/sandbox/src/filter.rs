@@ -209,7 +209,34 @@ fn program(list: &[Allowed]) -> Vec<sock_filter> {
 /// # Errors
 /// A kernel without seccomp.
 pub fn install(list: &[Allowed]) -> io::Result<()> {
-    let mut program = program(list);
+    install_program(&mut program(list))
+}
+
+/// Lets one call fail with `EPERM` in all threads, and in all programs that they execute; all other
+/// calls stay as they are.
+///
+/// # Errors
+/// A kernel without seccomp.
+pub fn refuse(number: c_long) -> io::Result<()> {
+    install_program(&mut without(number as u32))
+}
+
+/// Returns the program of [`refuse`].
+fn without(number: u32) -> [sock_filter; 7] {
+    const EQUAL: u32 = BPF_JMP | BPF_JEQ | BPF_K;
+    [
+        load(ARCHITECTURE_AT),
+        // Another machine's calls have other numbers.
+        jump(EQUAL, ARCHITECTURE, 0, 3),
+        load(NUMBER_AT),
+        jump(EQUAL, number, 1, 0),
+        jump(EQUAL, number | NO_CALL, 0, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ]
+}
+
+fn install_program(program: &mut [sock_filter]) -> io::Result<()> {
     let filter = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
@@ -250,7 +277,15 @@ mod tests {
 
     /// Runs the program with a second and a third argument.
     fn run_with(architecture: u32, number: u32, [second, third]: [u32; 2]) -> u32 {
-        let program = program(LIST);
+        run_program(&program(LIST), architecture, number, [second, third])
+    }
+
+    fn run_program(
+        program: &[sock_filter],
+        architecture: u32,
+        number: u32,
+        [second, third]: [u32; 2],
+    ) -> u32 {
         let (mut at, mut register) = (0, 0);
         loop {
             let sock_filter { code, jt, jf, k } = program[at];
@@ -307,6 +342,26 @@ mod tests {
                 "executable memory"
             );
         }
+    }
+
+    #[test]
+    fn of_one_refused_call_no_form_is_left() {
+        let number = libc::SYS_bpf as u32;
+        let verdict = |architecture, number| {
+            run_program(&without(libc::SYS_bpf as u32), architecture, number, [0; 2])
+        };
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        for call in [number, number | NO_CALL] {
+            assert_eq!(verdict(ARCHITECTURE, call), refused);
+        }
+        for call in [number - 1, number + 1, 0, libc::SYS_execveat as u32] {
+            assert_eq!(verdict(ARCHITECTURE, call), libc::SECCOMP_RET_ALLOW);
+        }
+        assert_eq!(
+            verdict(ARCHITECTURE ^ 1, 0),
+            refused,
+            "all of another machine"
+        );
     }
 
     #[test]

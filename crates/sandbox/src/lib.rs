@@ -17,8 +17,10 @@ mod landlock;
 
 use std::io;
 
+pub use rustix::thread::CapabilitySet;
+
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getrlimit, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
+use rustix::thread::{CapabilitySets, UnshareFlags};
 
 /// First user and group id of drivers, far from ids in common use: 2^30 and some.
 const DRIVERS: u32 = 0x4c48_0000;
@@ -98,6 +100,27 @@ pub fn drop_rights(process: Process) -> io::Result<()> {
     // closed.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(())
+}
+
+/// Gives up some capabilities for good: no program that this process executes gets them again. The
+/// process must still have one thread.
+///
+/// # Errors
+/// A step that should always be possible failed.
+pub fn give_up(capabilities: CapabilitySet) -> io::Result<()> {
+    // Also for root, which gets all of its bounding set when it executes a program.
+    rustix::thread::set_no_new_privs(true)?;
+    for one in capabilities {
+        // That takes `CAP_SETPCAP`; without it the flag above has to do.
+        let _ = rustix::thread::remove_capability_from_bounding_set(one);
+    }
+    let now = rustix::thread::capabilities(None)?;
+    let left = CapabilitySets {
+        effective: now.effective - capabilities,
+        permitted: now.permitted - capabilities,
+        inheritable: now.inheritable - capabilities,
+    };
+    Ok(rustix::thread::set_capabilities(None, left)?)
 }
 
 /// Raises the limit to [`ORDINARY`] where this process may: without that, by this process or a

@@ -1,7 +1,7 @@
-//! Layout of the memory of states, the same for all writers.
+//! Layout of the memory of states.
 //!
 //! ```text
-//! 0          magic, version, method (u32 each)
+//! 0          magic, version, 1 (u32 each)
 //! CORES_AT   a line of 64 bytes for each core. Its first word: 0 unknown, 1 idle, 2 busy
 //! VCPUS_AT   a line for each slot. Its first word:
 //!
@@ -39,8 +39,11 @@ pub(crate) const LINE: usize = 64;
 /// Bytes of an entry of a bucket: the thread's id, and behind it its slot.
 pub(crate) const ENTRY: usize = 8;
 
-/// Offset of the method.
-pub(crate) const METHOD_AT: usize = 8;
+/// Offset of the number of the writer. Readers of version 1 know another one, 2, for samples of
+/// `/proc`, which are not taken any longer.
+pub(crate) const WRITER_AT: usize = 8;
+/// The writer: the BPF programs.
+pub(crate) const KERNEL: u32 = 1;
 /// Offset of the lines of cores.
 pub(crate) const CORES_AT: usize = 4096;
 /// Offset of the lines of slots.
@@ -72,26 +75,6 @@ const _: () = assert!(((CORES - 1) << CORE_SHIFT) as u64 <= SINCE_BELOW);
 /// Index of a thread's state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u16);
-
-/// Source of the states.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Method {
-    /// The kernel, at each change: exact.
-    Kernel = 1,
-    /// The supervisor's samples, some times per second: changes in between are not seen.
-    Samples = 2,
-}
-
-impl Method {
-    pub(crate) const fn of(number: u32) -> Option<Self> {
-        match number {
-            1 => Some(Self::Kernel),
-            2 => Some(Self::Samples),
-            _ => None,
-        }
-    }
-}
 
 /// Activity of a thread, as the scheduler sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@
 //! ```text
 //! kernel, at each context switch      `program`  --stores-->  +--------+
 //!                                                             | layout | <--loads-- `view`: switch
-//! supervisor, where that is refused   `sample`   --stores-->  +--------+
+//!                                                             +--------+
 //!                                                    `block_events`: wake-ups
 //! supervisor                          `table`, `vcpus`: followed threads
 //! ```
@@ -20,13 +20,13 @@ pub mod layout;
 pub mod load;
 mod program;
 mod region;
-pub mod sample;
+pub mod stat;
 pub mod table;
 pub mod topology;
 pub mod vcpus;
 pub mod view;
 
 pub use block_events::BlockEvents;
-pub use layout::{Activity, Method, Slot, Vcpu};
+pub use layout::{Activity, Slot, Vcpu};
 pub use table::Table;
 pub use view::View;

@@ -1,15 +1,16 @@
 //! Loading of the BPF programs, for processes with the rights.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bpf::assembler::AssemblyError;
 use bpf::btf::{Btf, BtfError, Id};
 use bpf::{Attribute, Command, Instruction, LICENSE, number};
 
+use crate::Table;
 use crate::layout::SIZE;
 use crate::program::Kernel;
-use crate::{Method, Table};
 
 // `linux/bpf.h`.
 pub(crate) const MAP_TYPE_ARRAY: u32 = 2;
@@ -47,7 +48,9 @@ pub enum LoadError {
     #[error("the kernel has no tracepoints of KVM's: KVM is not loaded")]
     NoKvm,
     /// This process lacks the rights.
-    #[error("no right to load BPF programs ({0})")]
+    #[error(
+        "loading BPF programs needs CAP_BPF and CAP_PERFMON ({0}); lasthop.service has them, and root"
+    )]
     Rights(io::Error),
     /// The kernel refuses the program.
     #[error("the kernel refuses the BPF program ({error}): {why}")]
@@ -69,10 +72,55 @@ pub struct Programs {
     pub table: Table,
     /// Becomes readable at a block event; see [`crate::BlockEvents`].
     pub ring: OwnedFd,
-    _links: [OwnedFd; 2],
+    /// Descriptors by name that keep the programs attached.
+    links: Descriptors,
 }
 
+/// Descriptors by name, as a process hands them to its successor.
+pub type Descriptors = BTreeMap<String, OwnedFd>;
+
+/// Names of the memory and the ring among [`Descriptors`]; the others are links.
+const STATES: &str = "states";
+const RING: &str = "ring";
+
 impl Programs {
+    /// Returns memory that no program writes: for tests of users.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn imagined() -> io::Result<Self> {
+        let memory = sys::file::fixed("lasthop-states", SIZE as u64)?;
+        Ok(Self {
+            table: Table::over(memory.as_fd(), memory.try_clone()?)?,
+            ring: sys::file::fixed("lasthop-ring", 0)?,
+            links: Descriptors::new(),
+        })
+    }
+
+    /// Returns all descriptors, for a successor of this process ([`Programs::adopt`]).
+    pub fn descriptors(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
+        let own = [(STATES, self.table.reader()), (RING, self.ring.as_fd())];
+        let links = self.links.iter();
+        own.into_iter()
+            .chain(links.map(|(name, link)| (name.as_str(), link.as_fd())))
+    }
+
+    /// Adopts the programs of a predecessor, which run on. Links of unknown names stay, too: they
+    /// may be needed after a rollback.
+    ///
+    /// # Errors
+    /// Memory of another layout ([`io::ErrorKind::InvalidData`]), or the error of a system call;
+    /// the descriptors are as before.
+    pub fn adopt(descriptors: &mut Descriptors) -> io::Result<Self> {
+        let other = || io::Error::from(io::ErrorKind::InvalidData);
+        let copy = |name| descriptors.get(name).ok_or_else(other)?.try_clone();
+        let (memory, ring): (OwnedFd, OwnedFd) = (copy(STATES)?, copy(RING)?);
+        let table = Table::adopt(memory)?;
+        let mut links = std::mem::take(descriptors);
+        links.retain(|name, _| name != STATES && name != RING);
+        Ok(Self { table, ring, links })
+    }
+
     /// Loads and starts the programs.
     ///
     /// # Errors
@@ -89,20 +137,16 @@ impl Programs {
         // The kernel maps no memory for a descriptor without write permission, and a writer
         // deceives only readers.
         let reader = map.try_clone()?;
-        let table = Table::over(map.as_fd(), reader, Method::Kernel)?;
+        let table = Table::over(map.as_fd(), reader)?;
         let ring = make_ring()?;
-        let programs = [
-            (kernel.switch, kernel.at_switch(map.as_fd(), ring.as_fd())?),
-            (kernel.wakeup, kernel.at_wakeup(map.as_fd())?),
-        ];
-        let [switch, wakeup] = programs.map(|(tracepoint, code)| attach(tracepoint, &code));
-        let links = [switch?, wakeup?];
+        let switch = kernel.at_switch(map.as_fd(), ring.as_fd())?;
+        let wakeup = kernel.at_wakeup(map.as_fd())?;
+        let links = Descriptors::from([
+            ("sched_switch".to_owned(), attach(kernel.switch, &switch)?),
+            ("sched_wakeup".to_owned(), attach(kernel.wakeup, &wakeup)?),
+        ]);
         visit_cores();
-        Ok(Self {
-            table,
-            ring,
-            _links: links,
-        })
+        Ok(Self { table, ring, links })
     }
 }
 

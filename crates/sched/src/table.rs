@@ -1,13 +1,13 @@
-//! Writer's side in user space: slots of threads, and states where BPF does not keep them.
+//! Writer's side in user space: slots of threads, and the states at their start.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use crate::layout::{
-    BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, LINE, MAGIC, METHOD_AT, Method, SIZE, SLOTS, Slot,
-    TIDS_AT, VCPUS_AT, VERSION, Vcpu, WAYS,
+    BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, KERNEL, LINE, MAGIC, SIZE, SLOTS, Slot, TIDS_AT,
+    VCPUS_AT, VERSION, Vcpu, WAYS, WRITER_AT,
 };
 use crate::region::Region;
 
@@ -25,32 +25,20 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates a memory file, for states that are sampled.
+    /// Creates a memory file whose states only its user sets: for tests of readers.
     ///
     /// # Errors
     /// The error of the system call.
     pub fn in_memory() -> io::Result<Self> {
-        Self::in_memory_by(Method::Samples)
-    }
-
-    /// Creates a memory file with states by `method`: for tests of readers.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    pub fn in_memory_by(method: Method) -> io::Result<Self> {
         let file = sys::file::fixed("lasthop-guests", SIZE as u64)?;
         let reader = std::fs::File::open(sys::file::path_of(&file))?;
-        Self::over(file.as_fd(), reader.into(), method)
+        Self::over(file.as_fd(), reader.into())
     }
 
     /// Wraps memory of zeros; `reader` is a descriptor of the same memory for readers.
-    pub(crate) fn over(
-        memory: BorrowedFd<'_>,
-        reader: OwnedFd,
-        method: Method,
-    ) -> io::Result<Self> {
+    pub(crate) fn over(memory: BorrowedFd<'_>, reader: OwnedFd) -> io::Result<Self> {
         let region = Region::map(memory, true)?;
-        let fields = [(0, MAGIC), (4, VERSION), (METHOD_AT, method as u32)];
+        let fields = [(0, MAGIC), (4, VERSION), (WRITER_AT, KERNEL)];
         for (at, value) in fields {
             region.half(at).store(value, Ordering::Relaxed);
         }
@@ -60,6 +48,51 @@ impl Table {
             threads: BTreeMap::new(),
             free: (0..SLOTS as u16).map(Slot).collect(),
         })
+    }
+
+    /// Adopts the memory of a former table of this layout, with the threads that it follows.
+    ///
+    /// # Errors
+    /// The error of the system call, or memory of another layout ([`io::ErrorKind::InvalidData`]).
+    pub(crate) fn adopt(memory: OwnedFd) -> io::Result<Self> {
+        let region = Region::map(memory.as_fd(), true)?;
+        let field = |at| region.half(at).load(Ordering::Relaxed);
+        if [field(0), field(4), field(WRITER_AT)] != [MAGIC, VERSION, KERNEL] {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut table = Self {
+            region,
+            reader: memory,
+            threads: BTreeMap::new(),
+            free: VecDeque::new(),
+        };
+        let used = table.find_threads();
+        let free = (0..SLOTS as u16).map(Slot);
+        table.free = free.filter(|slot| !used.contains(slot)).collect();
+        Ok(table)
+    }
+
+    /// Reads the threads that the memory has; returns their slots. The switch may write there, too:
+    /// what cannot be is removed.
+    fn find_threads(&mut self) -> BTreeSet<Slot> {
+        let mut used = BTreeSet::new();
+        for entry in (TIDS_AT..SIZE).step_by(ENTRY) {
+            let thread = self.thread_at(entry);
+            if thread == 0 {
+                continue;
+            }
+            let number = self.region.half(entry + 4).load(Ordering::Relaxed);
+            let slot = Slot(number.try_into().unwrap_or(u16::MAX));
+            let possible = usize::from(slot.0) < SLOTS
+                && self.entries(thread).any(|at| at == entry)
+                && !self.threads.contains_key(&thread);
+            if possible && used.insert(slot) {
+                self.threads.insert(thread, slot);
+            } else {
+                self.region.half(entry).store(0, Ordering::Relaxed);
+            }
+        }
+        used
     }
 
     /// Returns the memory for a [`View`](crate::View). A memory file cannot be written by this
@@ -185,7 +218,6 @@ mod tests {
     #[test]
     fn what_is_noted_is_seen_by_who_reads() {
         let (mut table, view) = table();
-        assert_eq!(view.method(), Method::Samples);
         let slot = table.follow(4711).unwrap();
         assert_eq!(table.follow(4711), Some(slot), "it has one slot");
         assert_eq!(view.state(slot), None);
@@ -241,6 +273,39 @@ mod tests {
     }
 
     #[test]
+    fn a_successor_adopts_threads_and_slots() {
+        let file = sys::file::fixed("test", SIZE as u64).unwrap();
+        let mut table = Table::over(file.as_fd(), file.try_clone().unwrap()).unwrap();
+        let slots = [7, 9, 7 + BUCKETS as u32].map(|thread| table.follow(thread).unwrap());
+        let running = state(Activity::Running, 1, 256);
+        table.set(slots[1], running);
+        table.unfollow(7);
+        // What an attacker in the switch may have written.
+        for (thread, place, slot) in [
+            (100, 100, SLOTS as u32),
+            (101, 101, u32::MAX),
+            (102, 102, u32::from(slots[1].0)),
+            (103, 104, 77),
+        ] {
+            let entry = TIDS_AT + place * WAYS * ENTRY;
+            table.region.half(entry + 4).store(slot, Ordering::Relaxed);
+            table.region.half(entry).store(thread, Ordering::Relaxed);
+        }
+        drop(table);
+        let mut table = Table::adopt(file).unwrap();
+        let expected = [(9, slots[1]), (7 + BUCKETS as u32, slots[2])];
+        assert!(table.threads().eq(expected));
+        assert_eq!(table.state(slots[1]), Some(running));
+        assert_eq!(table.follow(9), Some(slots[1]));
+        let all = SLOTS as u32 - 2;
+        let new: Vec<_> = (200..200 + all).map(|n| table.follow(n)).collect();
+        assert!(new.iter().all(Option::is_some));
+        assert_eq!(table.follow(9999), None);
+        let own = [Some(slots[1]), Some(slots[2])];
+        assert!(!new.iter().any(|slot| own.contains(slot)));
+    }
+
+    #[test]
     fn who_reads_cannot_write() {
         let (table, _) = table();
         assert!(Region::map(table.reader(), true).is_err());
@@ -252,6 +317,7 @@ mod tests {
         for size in [0, 4096, SIZE as u64] {
             rustix::fs::ftruncate(&file, size).unwrap();
             assert!(View::map(file.as_fd()).is_err(), "{size} bytes of zeros");
+            assert!(Table::adopt(file.try_clone().unwrap()).is_err());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use crate::layout::{
-    CORES, CORES_AT, IDLE, LINE, MAGIC, METHOD_AT, Method, SLOTS, Slot, VCPUS_AT, VERSION, Vcpu,
+    CORES, CORES_AT, IDLE, KERNEL, LINE, MAGIC, SLOTS, Slot, VCPUS_AT, VERSION, Vcpu, WRITER_AT,
 };
 use crate::region::Region;
 
@@ -13,7 +13,6 @@ use crate::region::Region;
 #[derive(Debug)]
 pub struct View {
     region: Region,
-    method: Method,
 }
 
 impl View {
@@ -24,17 +23,11 @@ impl View {
     pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let region = Region::map(fd, false)?;
         let field = |at| region.half(at).load(Ordering::Relaxed);
-        let method = Method::of(field(METHOD_AT));
-        match method.filter(|_| [field(0), field(4)] == [MAGIC, VERSION]) {
-            Some(method) => Ok(Self { region, method }),
-            None => Err(io::ErrorKind::InvalidData.into()),
+        if [field(0), field(4), field(WRITER_AT)] == [MAGIC, VERSION, KERNEL] {
+            Ok(Self { region })
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
         }
-    }
-
-    /// Returns the source of the states, and so how far they can be trusted.
-    #[must_use]
-    pub const fn method(&self) -> Method {
-        self.method
     }
 
     /// Returns the state of a thread; `None` where it is unknown.

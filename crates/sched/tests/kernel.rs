@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
-use sched::load::{LoadError, Programs};
-use sched::{Activity, BlockEvents, Method, Slot, Vcpu, View};
+use sched::load::{Descriptors, LoadError, Programs};
+use sched::{Activity, BlockEvents, Slot, Vcpu, View};
 use testkit::skip::skipped;
 use testkit::wait::{wait_for, wait_until};
 
@@ -153,7 +153,6 @@ fn a_thread_is_seen_to_run_to_wait_and_to_sleep() {
         return;
     };
     let view = View::map(programs.table.reader()).unwrap();
-    assert_eq!(view.method(), Method::Kernel);
     let before = now_ns();
     let subject = Subject::start(core);
     let slot = programs.table.follow(subject.id).unwrap();
@@ -173,6 +172,27 @@ fn a_thread_is_seen_to_run_to_wait_and_to_sleep() {
     subject.spin();
     let again = reaches(&view, slot, Activity::Running);
     assert!(again.since_ns >= blocked.since_ns);
+}
+
+#[test]
+fn programs_run_on_for_the_successor_that_adopts_them() {
+    let Some((mut programs, core, _alone)) = programs() else {
+        return;
+    };
+    let subject = Subject::start(core);
+    let slot = programs.table.follow(subject.id).unwrap();
+    let copies = programs.descriptors();
+    let copies = copies.map(|(name, fd)| (name.to_owned(), fd.try_clone_to_owned().unwrap()));
+    let mut copies: Descriptors = copies.collect();
+    assert_eq!(copies.len(), 4);
+    drop(programs);
+    let next = Programs::adopt(&mut copies).unwrap();
+    assert!(next.table.threads().eq([(subject.id, slot)]));
+    let view = View::map(next.table.reader()).unwrap();
+    subject.spin();
+    reaches(&view, slot, Activity::Running);
+    subject.rest();
+    reaches(&view, slot, Activity::Blocked);
 }
 
 #[test]

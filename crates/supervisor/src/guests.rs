@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! control      configures the source of states, and thread name patterns of ports
-//! supervisor   loads BPF programs, or samples /proc;
+//! supervisor   loads BPF programs;
 //!              finds the VMM of each saved connection, and its threads
 //! switch       gets the memory with the states, and for each port the slots in it
 //! ```
 //!
-//! A new switch gets everything, even if it replaces another. This state does not outlive the
-//! supervisor: the next one gets the settings from control and loads its own programs.
+//! A new switch gets everything, even if it replaces another. A new supervisor adopts the programs
+//! of the one before it ([`passed`]): the rights to load them are given up at the start
+//! ([`super::rights`]).
+
+mod passed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,9 +20,8 @@ use std::time::{Duration, Instant};
 
 use channel::supervision::{FoundVcpus, GuestStates, GuestWatch, SupervisorEvent, WatchedGuests};
 use port::PortId;
-use sched::load::Programs;
-use sched::sample::{self, Sampler};
-use sched::{Slot, Table, Vcpu};
+use sched::load::{Descriptors, Programs};
+use sched::{Slot, Table, Vcpu, stat};
 
 use self::search::Search;
 use super::Supervisor;
@@ -46,13 +48,11 @@ type Send<'a> = &'a dyn Fn(&SupervisorEvent, &[BorrowedFd<'_>]) -> io::Result<()
 /// Source of vCPU states.
 #[derive(Debug, Default)]
 enum StateSource {
-    /// Control has not configured one yet.
+    /// Not known: the version before has not handed it over, and control has not reported it.
     #[default]
     Unknown,
     /// BPF programs.
     Programs(Programs),
-    /// Samples of `/proc`.
-    Samples(Table, Sampler),
     /// Disabled or not available.
     Off,
 }
@@ -61,9 +61,14 @@ enum StateSource {
 #[derive(Debug, Default)]
 pub(super) struct Guests {
     source: StateSource,
-    /// Reason why the states are not those of BPF programs.
+    /// The configured source.
+    by: GuestStates,
+    /// Reason why there are no states.
     reason: Option<String>,
     search: Search,
+    /// Programs of the version before that this one cannot use: it gets them back if the upgrade
+    /// fails.
+    others: Descriptors,
     /// Thread name patterns.
     patterns: BTreeMap<PortId, String>,
     /// Slots of each port's threads.
@@ -75,37 +80,52 @@ pub(super) struct Guests {
     /// Number of searches since that generation.
     searches: usize,
     search_at: Option<Instant>,
-    sample_at: Option<Instant>,
 }
 
 impl Guests {
-    /// Applies control's settings. The source is chosen once.
-    pub(super) fn watch(&mut self, watch: GuestWatch) {
-        if matches!(self.source, StateSource::Unknown) {
-            (self.source, self.reason) = source(watch.by);
-            if let StateSource::Programs(_) = self.source {
-                self.search.load();
-                // The programs affect the whole host, so the operator is informed.
-                tracing::info!(
-                    "loaded BPF programs that record vCPU states at each context switch; \
-                     guest_state = \"proc\" or \"off\" in [switch] avoids them"
-                );
+    /// Opens the configured source, once; the rights that this takes can be given up then.
+    pub(super) fn of(by: GuestStates) -> Self {
+        let mut guests = Self::default();
+        guests.open(by);
+        guests
+    }
+
+    fn open(&mut self, by: GuestStates) {
+        self.by = by;
+        (self.source, self.reason) = source(by);
+        if let StateSource::Programs(_) = self.source {
+            self.search.load();
+        }
+        match &self.reason {
+            // The programs affect the whole host, so the operator is informed.
+            None => tracing::info!(
+                "loaded BPF programs that record vCPU states at each context switch; \
+                 guest_state = \"off\" in [switch] avoids them"
+            ),
+            Some(reason) if by == GuestStates::Bpf => {
+                tracing::warn!("vCPU states are off: {reason}");
             }
-            match &self.reason {
-                Some(reason) if watch.by == GuestStates::Bpf => {
-                    tracing::warn!("vCPU states are off: {reason}");
-                }
-                reason => tracing::debug!(?reason, "vCPU states: {}", self.by()),
+            Some(reason) if by == GuestStates::Auto => {
+                tracing::info!("vCPU states are off: {reason}");
             }
+            Some(_) => {}
+        }
+    }
+
+    /// Applies control's settings; returns whether the source was opened only now.
+    pub(super) fn watch(&mut self, watch: GuestWatch) -> bool {
+        let is_unknown = matches!(self.source, StateSource::Unknown);
+        if is_unknown {
+            self.open(watch.by);
         }
         self.patterns = watch.threads.into_iter().collect();
         self.start();
+        is_unknown
     }
 
     fn by(&self) -> &'static str {
         match self.source {
             StateSource::Programs(_) => GuestStates::Bpf,
-            StateSource::Samples(..) => GuestStates::Proc,
             StateSource::Off | StateSource::Unknown => GuestStates::Off,
         }
         .as_str()
@@ -128,19 +148,16 @@ impl Guests {
 
     fn start(&mut self) {
         self.searches = 0;
-        self.search_at = Some(Instant::now() + SEARCH_DELAYS[0]);
+        let soon = Instant::now() + SEARCH_DELAYS[0];
+        self.search_at = Some(self.search_at.map_or(soon, |at| at.min(soon)));
     }
 
-    /// Returns the time of the next search or sample.
+    /// Returns the time of the next search.
     pub(super) fn due(&self) -> Option<Instant> {
-        let table = self.source.table()?;
-        let samples =
-            matches!(self.source, StateSource::Samples(..)) && table.threads().next().is_some();
-        let sample_at = self.sample_at.filter(|_| samples);
-        [self.search_at, sample_at].into_iter().flatten().min()
+        self.source.table().and(self.search_at)
     }
 
-    /// Searches for threads and samples their states when it is time.
+    /// Searches for threads when it is time.
     fn poll(&mut self, saved_sessions: &SavedSessions, counters: &OwnedFd) {
         if self.source.table().is_none() {
             return;
@@ -165,14 +182,6 @@ impl Guests {
             let changes = !self.slots.is_empty() || sooner.is_some();
             let goes_on = changes || self.searches < SEARCH_DELAYS.len();
             self.search_at = goes_on.then(|| now + pause);
-        }
-        if self.sample_at.is_none_or(|at| at <= now)
-            && let StateSource::Samples(table, sampler) = &mut self.source
-        {
-            self.sample_at = Some(now + sample::PERIOD);
-            if table.threads().next().is_some() {
-                sampler.look(table, sys::time::monotonic_ns());
-            }
         }
     }
 
@@ -221,7 +230,6 @@ impl StateSource {
     fn table(&self) -> Option<&Table> {
         match self {
             Self::Programs(programs) => Some(&programs.table),
-            Self::Samples(table, _) => Some(table),
             Self::Off | Self::Unknown => None,
         }
     }
@@ -237,29 +245,20 @@ impl StateSource {
     fn table_mut(&mut self) -> Option<&mut Table> {
         match self {
             Self::Programs(programs) => Some(&mut programs.table),
-            Self::Samples(table, _) => Some(table),
             Self::Off | Self::Unknown => None,
         }
     }
 }
 
-/// Opens the configured source. Also returns the reason why it is not BPF.
+/// Opens the configured source. Also returns the reason why there is none.
 fn source(by: GuestStates) -> (StateSource, Option<String>) {
-    let samples = |reason: String| match Table::in_memory() {
-        Ok(table) => (
-            StateSource::Samples(table, Sampler::default()),
-            Some(reason),
-        ),
-        Err(error) => (StateSource::Off, Some(format!("{reason}; memory: {error}"))),
-    };
     let programs = match by {
         GuestStates::Auto | GuestStates::Bpf => Programs::load().map_err(|e| e.to_string()),
-        GuestStates::Proc | GuestStates::Off => Err("as configured".to_owned()),
+        GuestStates::Off => Err("as configured".to_owned()),
     };
-    match (programs, by) {
-        (Ok(programs), _) => (StateSource::Programs(programs), None),
-        (Err(reason), GuestStates::Auto | GuestStates::Proc) => samples(reason),
-        (Err(reason), _) => (StateSource::Off, Some(reason)),
+    match programs {
+        Ok(programs) => (StateSource::Programs(programs), None),
+        Err(reason) => (StateSource::Off, Some(reason)),
     }
 }
 
@@ -276,7 +275,7 @@ fn follow(table: &mut Table, desired: &BTreeMap<PortId, Vec<u32>>) -> BTreeMap<P
     let mut slot_of = |thread: &u32| {
         let slot = table.follow(*thread)?;
         // The kernel reports only changes.
-        if let Some((activity, core)) = sample::of_thread(*thread) {
+        if let Some((activity, core)) = stat::of_thread(*thread) {
             let since_ns = 0;
             table.set_first(
                 slot,
@@ -312,8 +311,7 @@ impl Supervisor {
             if let Err(error) = sent {
                 // A full link is retried later; a switch that is gone gets nothing.
                 tracing::debug!("cannot send vCPU threads to the switch: {error}");
-                let soon = Instant::now() + SEARCH_DELAYS[0];
-                self.guests.search_at = Some(self.guests.search_at.map_or(soon, |at| at.min(soon)));
+                self.guests.start();
             }
         }
     }

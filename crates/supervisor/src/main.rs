@@ -32,6 +32,7 @@ mod paths;
 mod reload;
 mod renew;
 mod replace;
+mod rights;
 mod running;
 mod saved_sessions;
 mod signals;

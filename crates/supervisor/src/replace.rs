@@ -12,6 +12,8 @@
 
 mod fds;
 mod record;
+mod setting;
+mod switch_settings;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -50,9 +52,9 @@ use super::upgrade::Upgrade;
 use super::{Home, Pair, Setup, Supervisor};
 pub(super) use fds::{FdIndex, IncomingFds, OutgoingFds};
 pub(super) use record::{
-    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedPair,
-    PassedProcess, PassedSession, PassedSessions, PassedSetup, PassedSockets, PassedUpgrade,
-    Record,
+    CommandLineFiles, PassedBinaries, PassedChild, PassedCrashCounts, PassedDriver, PassedGuests,
+    PassedPair, PassedProcess, PassedSession, PassedSessions, PassedSetup, PassedSockets,
+    PassedUpgrade, Record,
 };
 
 /// Environment variable for a supervisor that replaces another: the number of the record's
@@ -111,6 +113,7 @@ impl Supervisor {
                 new: new_command_line,
             },
             version: upgrade.map(Upgrade::record_version).unwrap_or_default(),
+            guests: Some(self.guests.pass(outgoing)),
         };
         record.fds = outgoing.numbers();
         // A rollback must be tried anyway: there is no alternative.
@@ -294,6 +297,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let api = copy_of(&listening, API_SOCKET)?;
     let admin = Admin::new(copy_of(&listening, ADMIN_SOCKET)?).map_err(|e| e.to_string())?;
     let state = StateFile::from_fd(fds.take(record.setup.state)?);
+    setting::guest_states(&state)?;
     let (counters, thread_slots) = (
         fds.take(record.setup.counters)?,
         fds.take(record.setup.thread_slots)?,
@@ -312,6 +316,8 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let switch = Child::take(Kind::Switch, record.pair.switch, &mut fds)?;
     let saved_sessions = SavedSessions::take(record.saved_sessions, &mut fds)?;
     let drivers = Drivers::take(record.drivers, &mut fds)?;
+    let guests = record.guests.map(|guests| Guests::take(guests, &mut fds));
+    let guests = guests.transpose()?.unwrap_or_default();
     let CommandLineFiles { own, new } = record.command_line;
     let binaries = Binaries::take((record.binaries, own), &mut fds)?;
     let upgrade = record
@@ -330,7 +336,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         sockets: Sockets::take(paths, listening, record.sockets.dials),
         drivers,
         saved_sessions,
-        guests: Guests::default(),
+        guests,
         events: PendingEvents::default(),
         setup: Setup {
             settings: SwitchSettings {

@@ -25,6 +25,7 @@ use super::hand_over::HandOvers;
 use super::lock::{self, Lock};
 use super::paths::Paths;
 use super::reload::Reload;
+use super::rights;
 use super::saved_sessions::SavedSessions;
 use super::sockets::Sockets;
 use super::{Home, Pair, Setup, StartError, Supervisor};
@@ -80,6 +81,9 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
     }
     sockets.settled();
     let drivers = open_interfaces(&record.drivers)?;
+    // Before any other process is started: those never have the rights for it.
+    let guests = Guests::of(record.guest_states);
+    rights::give_up();
     let settings = complete(record.settings);
     let state = StateFile::create()?;
     state.save(&record.state)?;
@@ -88,7 +92,7 @@ pub(super) fn start(record: Start) -> Result<Supervisor, StartError> {
         sockets,
         drivers,
         saved_sessions: SavedSessions::default(),
-        guests: Guests::default(),
+        guests,
         events: PendingEvents::default(),
         setup: Setup {
             settings,

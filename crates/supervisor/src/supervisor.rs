@@ -26,7 +26,7 @@ use super::saved_sessions::SavedSessions;
 use super::signals::{self, Signal};
 use super::sockets::Sockets;
 use super::upgrade::Upgrade;
-use super::{notify, usage};
+use super::{notify, rights, usage};
 
 /// Maximum number of messages of one child in a row, before the other children are served.
 const MAX_MESSAGES: usize = 64;
@@ -305,7 +305,9 @@ impl Supervisor {
                 return None;
             }
             SupervisorRequest::WatchGuests(watch) => {
-                self.guests.watch(watch);
+                if self.guests.watch(watch) {
+                    rights::give_up();
+                }
                 return None;
             }
             SupervisorRequest::Heartbeat => {

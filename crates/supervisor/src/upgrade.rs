@@ -262,6 +262,7 @@ impl Supervisor {
         };
         (upgrade.report.gap_ms, upgrade.report.connections) = (gap_ms, connections);
         std::mem::swap(&mut self.binaries, &mut upgrade.new);
+        self.guests.forget_others();
         self.emit(EventKind::Upgrade {
             by: events::requester(&upgrade.client),
             progress: Progress::Done,

@@ -40,9 +40,9 @@ pub enum OldPlace {
 pub enum Replacement {
     /// The new name.
     Name(&'static str),
-    /// None: the key was removed.
+    /// None: the key or value was removed.
     Removed {
-        /// A key that the same table still has.
+        /// A key that the same table still has, or another value of the same key.
         beside: &'static str,
         /// The reason.
         why: &'static str,
@@ -67,6 +67,14 @@ pub const OLD_NAMES: &[OldName] = &[
     OldName {
         place: OldPlace::Value("`macs` and `addresses`"),
         ..key("", "learned-once", "sticky")
+    },
+    OldName {
+        place: OldPlace::Value("`guest_state`"),
+        old: "proc",
+        new: Replacement::Removed {
+            beside: "off",
+            why: "no rule could use samples of /proc, write \"auto\" or \"off\"",
+        },
     },
     answer("changes", "wanted", "desired"),
     answer(FRONT_ENDS, "turned_away", "rejected_connections"),
@@ -116,18 +124,16 @@ const fn event_kind(old: &'static str, new: &'static str) -> OldName {
 #[must_use]
 pub fn old_key(unknown: &str, known: &[&str]) -> Option<&'static OldName> {
     find(unknown, |row| {
-        let neighbour = match row.new {
-            Replacement::Name(new) => new,
-            Replacement::Removed { beside, .. } => beside,
-        };
-        matches!(row.place, OldPlace::Key(_)) && known.contains(&neighbour)
+        matches!(row.place, OldPlace::Key(_)) && row.is_beside(known)
     })
 }
 
-/// Returns the row of an unknown value.
+/// Returns the row of an unknown value of a key; `known` are the words that it may have.
 #[must_use]
-pub fn old_value(unknown: &str) -> Option<&'static OldName> {
-    find(unknown, |row| matches!(row.place, OldPlace::Value(_)))
+pub fn old_value(unknown: &str, known: &[&str]) -> Option<&'static OldName> {
+    find(unknown, |row| {
+        matches!(row.place, OldPlace::Value(_)) && row.is_beside(known)
+    })
 }
 
 /// Returns the row of an unknown kind of events.
@@ -138,6 +144,17 @@ pub fn old_event_kind(unknown: &str) -> Option<&'static OldName> {
 
 fn find(old: &str, is_it: impl Fn(&OldName) -> bool) -> Option<&'static OldName> {
     OLD_NAMES.iter().find(|row| row.old == old && is_it(row))
+}
+
+impl OldName {
+    /// Returns whether its replacement, or a neighbour of a removed name, is among these.
+    fn is_beside(&self, known: &[&str]) -> bool {
+        let neighbour = match self.new {
+            Replacement::Name(new) => new,
+            Replacement::Removed { beside, .. } => beside,
+        };
+        known.contains(&neighbour)
+    }
 }
 
 impl fmt::Display for OldName {

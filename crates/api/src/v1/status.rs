@@ -108,7 +108,7 @@ pub struct SwitchStatus {
 /// The source of the states of guests' vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestStateStatus {
-    /// The source in use: `bpf`, `proc` or `off`; `auto` while it is not known.
+    /// The source in use: `bpf` or `off`; `auto` while it is not known.
     pub by: GuestStates,
     /// The reason why it is not `bpf`.
     pub reason: Option<String>,

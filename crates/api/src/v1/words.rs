@@ -15,6 +15,8 @@ macro_rules! words {
         impl $name {
             /// All of them, in their order.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
+            /// The words of all of them.
+            pub const WORDS: &[&str] = &[$($word),*];
 
             /// Returns the word in documents and in the configuration.
             #[must_use]

@@ -13,7 +13,7 @@ pub(crate) mod expect {
     pub(crate) const PERIOD: &str = "an integer from 1 to 10000";
     pub(crate) const KICK_WINDOW: &str = "an integer from 0 to 1000";
     pub(crate) const COALESCED_FRAMES: &str = "an integer from 1 to 1024";
-    pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
+    pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\" or \"off\"";
     pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
     pub(crate) const BACKLOG: &str = "an integer from 1 to 1024";
     pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";

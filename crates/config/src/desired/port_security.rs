@@ -42,8 +42,9 @@ fn list(
         return Ok(());
     };
     // The command line sends an unknown word as a list with one element.
+    let old = |text: &str| old_names::old_value(text, AllowedWord::WORDS);
     if let Some((item, row)) =
-        (all.iter().enumerate()).find_map(|(item, text)| Some((item, old_names::old_value(text)?)))
+        (all.iter().enumerate()).find_map(|(item, text)| Some((item, old(text)?)))
     {
         return Err(at.item(item, "", row.to_string()));
     }

@@ -228,7 +228,14 @@ impl<'i> Document<'i> {
             Message::UnknownKey(name, known) => self
                 .unknown_key(&keys, &indices, name, &known)
                 .unwrap_or_else(|| of_value("another key")),
-            Message::UnknownWord(_, known) => of_value(&json::one_of(&known)),
+            Message::UnknownWord(word, known) => match old_names::old_value(word, &known) {
+                Some(row) => Fault {
+                    expected: String::new(),
+                    found: row.to_string(),
+                    ..of_value("")
+                },
+                None => of_value(&json::one_of(&known)),
+            },
             Message::Value(_, of) => of_value(of),
             Message::Other("wanted string or table") => of_value("a string"),
             Message::Twice(_) | Message::Other(_) => Fault {

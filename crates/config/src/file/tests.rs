@@ -118,7 +118,7 @@ fn the_documented_configuration_is_read() {
         name = "host1"
         poll = "always"
         workers = 4
-        guest_state = "proc"
+        guest_state = "bpf"
         socket_dirs = ["/srv/vms"]
         [switch.coalescing]
         enabled = false
@@ -179,7 +179,7 @@ fn the_documented_configuration_is_read() {
             frames: 8,
             kick_us: 20,
         },
-        guest_state: GuestStates::Proc,
+        guest_state: GuestStates::Bpf,
         helpers: HelpersSpec {
             enabled: Enabled::Yes,
             backlog: 16,

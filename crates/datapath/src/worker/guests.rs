@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use port::PortId;
 use port::counters::MAX_PORTS;
-use sched::{Activity as State, BlockEvents, Method, Slot, Vcpu, View};
+use sched::{Activity as State, BlockEvents, Slot, Vcpu, View};
 
 use crate::ports::coalescing::{Activity, Processor, Vcpus};
 
@@ -43,13 +43,12 @@ impl Guests {
         self.states.as_deref()?.block_events.as_ref()
     }
 
-    /// Returns the vCPUs of a port's guest, if the kernel reports their states at once.
+    /// Returns the vCPUs of a port's guest, if they are known.
     #[must_use]
     pub fn of(&self, port: PortId) -> Option<Arc<dyn Vcpus>> {
         let states = self.states.as_ref()?;
         let slots = self.slots.get(port.0 as usize)?;
-        let is_exact = self.exact().is_some() && !slots.is_empty();
-        is_exact.then(|| {
+        (!slots.is_empty()).then(|| {
             Arc::new(GuestVcpus {
                 states: Arc::clone(states),
                 slots: Arc::clone(slots),
@@ -74,12 +73,6 @@ impl Guests {
     #[must_use]
     pub fn view(&self) -> Option<&View> {
         self.states.as_deref().map(|states| &states.view)
-    }
-
-    /// Returns the memory of states, where the kernel reports changes at once: samples are too old.
-    #[must_use]
-    pub fn exact(&self) -> Option<&View> {
-        self.view().filter(|view| view.method() == Method::Kernel)
     }
 
     /// Returns the known vCPU states of all guests.
@@ -191,7 +184,7 @@ mod tests {
         assert!(guests.vcpus(a).eq([state(1)]), "it has ended");
         guests.set_slots(b, Arc::default());
         assert_eq!(guests.vcpus(b).count(), 0);
-        assert!(guests.of(a).is_none(), "samples are too old");
+        assert!(guests.of(a).is_some() && guests.of(b).is_none());
     }
 
     #[test]

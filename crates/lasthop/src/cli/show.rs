@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use api::v1::{
     AdminState, FdbDocument, FdbEntry, GuestStateStatus, GuestStates, MirrorDirection,
-    MirrorStatus, PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument,
-    StatusDocument, SwitchStatus,
+    MirrorStatus, PortKind, PortState, PortStats, PortStatus, ProcessStatus, SegmentStatus,
+    StatsDocument, StatusDocument, SwitchStatus,
 };
 
 pub(super) use acl::{list as access_list, lists as access_lists};
@@ -35,8 +35,9 @@ pub(super) fn status(status: &StatusDocument) -> String {
     );
     let processes = processes(&status.processes);
     let switch = switch(&status.switch);
+    let states = guest_state(&status.switch.guest_state, &status.ports);
     let ports = ports(&status.ports);
-    format!("{head}\n{switch}\n\n{processes}\n{ports}")
+    format!("{head}\n{switch}\n{states}\n\n{processes}\n{ports}")
 }
 
 fn processes(processes: &[ProcessStatus]) -> String {
@@ -65,32 +66,36 @@ fn switch(switch: &SwitchStatus) -> String {
     };
     format!(
         "switch {connected}: {}, {} to control ({} dropped), policy epoch {}, {}{helpers}, \
-         {} polling\n{}",
+         {} polling",
         plural(switch.flows, "cached flow"),
         plural(switch.upcalls, "upcall"),
         count(switch.upcalls_dropped),
         switch.epoch,
         plural(switch.workers.into(), "worker"),
-        switch.poll.as_str(),
-        guest_state(&switch.guest_state)
+        switch.poll.as_str()
     )
 }
 
-/// Formats the source of vCPU states.
-fn guest_state(status: &GuestStateStatus) -> String {
-    let source = match status.by {
-        GuestStates::Bpf => "BPF programs",
-        GuestStates::Proc => "samples of /proc",
-        GuestStates::Off | GuestStates::Auto => "off",
+/// Formats the source of vCPU states, with the ports whose vCPUs are known, or the reason why there
+/// is none.
+fn guest_state(status: &GuestStateStatus, ports: &[PortStatus]) -> String {
+    if status.by != GuestStates::Bpf {
+        let reason = status.reason.as_ref();
+        let reason = reason.map(|reason| format!(": {reason}"));
+        return format!("vCPU states: off{}", reason.unwrap_or_default());
+    }
+    let guests = || ports.iter().filter(|port| port.kind == PortKind::VhostUser);
+    let found = guests().filter(|port| port.vcpu_threads > 0).count();
+    let is_up = |port: &&PortStatus| port.state == PortState::Up;
+    let missing = guests().filter(is_up).filter(|port| port.vcpu_threads == 0);
+    let missing = match missing.count() {
+        0 => String::new(),
+        some => format!(", not those of {some}"),
     };
-    let reason = status.reason.as_ref();
-    let reason = reason.map(|reason| format!(" ({reason})"));
-    let missing = status.missing.iter().map(|missing| format!("; {missing}"));
-    let missing: String = missing.collect();
-    format!(
-        "vCPU states: {source}{}{missing}",
-        reason.unwrap_or_default()
-    )
+    let ports = plural(found as u64, "port");
+    let ways = status.missing.iter().map(|missing| format!("; {missing}"));
+    let ways: String = ways.collect();
+    format!("vCPU states: BPF programs; vCPUs of {ports} found{missing}{ways}")
 }
 
 /// `lasthop port list`.

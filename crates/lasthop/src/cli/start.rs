@@ -93,6 +93,7 @@ impl<'a> Configuration<'a> {
             metrics,
             drivers: drivers.collect(),
             settings: desired::switch_settings(&desired.switch),
+            guest_states: desired.switch.guest_state,
             state: serde_json::to_vec(&State { desired }).map_err(failed)?,
         })
     }

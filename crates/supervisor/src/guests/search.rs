@@ -2,6 +2,7 @@
 //! sources have to see more than once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use channel::peer::Peer;
 use channel::supervision::{FoundVcpus, PortVcpus, VcpuSource};
 use port::PortId;
 use port::counters::Counters;
-use sched::load::LoadError;
+use sched::load::{Descriptors, LoadError};
 use sched::vcpus::activity::{self, Effect, Record, Sample};
 use sched::vcpus::debugfs::{self, NoList, Vms};
 use sched::vcpus::names::{self, Thread};
@@ -24,6 +25,11 @@ const LATER: Duration = Duration::from_secs(5);
 /// Searches in which no further thread was seen, after which those that were seen count as all: one
 /// second at least.
 const UNCHANGED: u32 = 2;
+/// Names of the tracepoints' memory and links among the descriptors of an upgrade.
+const KVM_MEMORY: &str = "kvm";
+const KVM_LINK: &str = "kvm_link_";
+/// Reason why a supervisor has no tracepoints after an upgrade.
+const NOT_PASSED: &str = "the version before has not handed them over; restart to have them";
 /// Exists while KVM is loaded, be it a module or not.
 const KVM: &str = "/sys/module/kvm";
 
@@ -98,6 +104,15 @@ impl Next {
     }
 }
 
+/// Returns the tracepoints among the descriptors of an upgrade, by copies of these.
+fn adopt_tracepoints(passed: &Descriptors) -> io::Result<Tracepoints> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let map = passed.get(KVM_MEMORY).ok_or_else(missing)?.try_clone()?;
+    let links = passed.iter().filter(|(name, _)| name.starts_with(KVM_LINK));
+    let links: io::Result<Vec<_>> = links.map(|(_, link)| link.try_clone()).collect();
+    Tracepoints::over(map, links?)
+}
+
 /// State of the search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
@@ -123,6 +138,29 @@ impl Search {
                 self.without_kvm = matches!(error, LoadError::NoKvm);
                 self.no_tracepoints = Some(error.to_string());
             }
+        }
+    }
+
+    /// Returns the descriptors of the tracepoints by name, for the next supervisor.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+        let all = self.tracepoints.iter().flat_map(|tracepoints| {
+            let (map, links) = tracepoints.descriptors();
+            let links = links.enumerate();
+            let links = links.map(|(number, link)| (format!("{KVM_LINK}{number}"), link));
+            std::iter::once((KVM_MEMORY.to_owned(), map)).chain(links)
+        });
+        all
+    }
+
+    /// Adopts the tracepoints of the supervisor before, which stay attached. Without success, their
+    /// descriptors stay in `passed`: that one needs them after a rollback.
+    pub(super) fn adopt(&mut self, passed: &mut Descriptors) {
+        match adopt_tracepoints(passed) {
+            Ok(tracepoints) => {
+                passed.retain(|name, _| name != KVM_MEMORY && !name.starts_with(KVM_LINK));
+                self.tracepoints = Some(tracepoints);
+            }
+            Err(_) => self.no_tracepoints = Some(NOT_PASSED.to_owned()),
         }
     }
 

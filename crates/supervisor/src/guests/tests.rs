@@ -3,10 +3,10 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use sched::{Activity, View};
-use testkit::wait::wait_until;
+use sched::View;
 
 use super::*;
+use crate::replace::{IncomingFds, OutgoingFds};
 
 const A: PortId = PortId(1);
 const B: PortId = PortId(2);
@@ -20,6 +20,16 @@ fn guests(by: GuestStates) -> Guests {
 
 fn counters() -> OwnedFd {
     sys::file::fixed("test", port::counters::SIZE).unwrap()
+}
+
+/// Guests with memory that no program writes.
+fn imagined() -> Guests {
+    let mut guests = Guests {
+        source: StateSource::Programs(Programs::imagined().unwrap()),
+        ..Guests::default()
+    };
+    guests.watch(GuestWatch::default());
+    guests
 }
 
 /// Thread that sleeps until it is ended.
@@ -69,7 +79,7 @@ impl FakeSwitch {
             *room = room.checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
             assert_eq!(
                 fds.len(),
-                usize::from(*event == SupervisorEvent::GuestStates)
+                2 * usize::from(*event == SupervisorEvent::GuestStates)
             );
             self.sent.borrow_mut().push(event.clone());
             Ok(())
@@ -85,7 +95,7 @@ fn threads_of(port: PortId, slots: &[Slot]) -> SupervisorEvent {
 
 #[test]
 fn a_switch_gets_changes_and_its_successor_everything() {
-    let mut guests = guests(GuestStates::Proc);
+    let mut guests = imagined();
     let ready = FakeSwitch::default();
     let (a, b) = (vec![Slot(1), Slot(2)], vec![Slot(3)]);
     guests.slots.insert(A, a.clone());
@@ -127,14 +137,13 @@ fn without_a_source_nothing_is_sent() {
 }
 
 #[test]
-fn the_reason_for_another_source_than_bpf_is_reported() {
-    let words = [GuestStates::Auto, GuestStates::Bpf, GuestStates::Proc];
-    for by in words {
+fn there_is_a_reason_where_there_are_no_states() {
+    for by in [GuestStates::Auto, GuestStates::Bpf] {
         let watched = guests(by).watched();
-        let expected = match (by, watched.reason.is_none()) {
-            (GuestStates::Proc, _) | (GuestStates::Auto, false) => "proc",
-            (GuestStates::Bpf, false) => "off",
-            (_, true) | (GuestStates::Off, _) => "bpf",
+        let expected = if watched.reason.is_none() {
+            "bpf"
+        } else {
+            "off"
         };
         assert_eq!(watched.by, expected, "{by:?}: {:?}", watched.reason);
     }
@@ -142,14 +151,66 @@ fn the_reason_for_another_source_than_bpf_is_reported() {
 
 #[test]
 fn the_first_source_stays_and_patterns_may_change() {
-    let mut guests = guests(GuestStates::Proc);
+    let mut guests = imagined();
     let pattern = "lcore-*".to_owned();
     guests.watch(GuestWatch {
         by: GuestStates::Off,
         threads: vec![(A, pattern.clone())],
     });
-    assert_eq!(guests.watched().by, "proc");
+    assert_eq!(guests.watched().by, "bpf");
     assert_eq!(guests.patterns, BTreeMap::from([(A, pattern)]));
+}
+
+/// Returns the guests of a successor to which these were handed over.
+fn successor(guests: &Guests) -> Guests {
+    let mut outgoing = OutgoingFds::default();
+    let passed = guests.pass(&mut outgoing);
+    let mut incoming = IncomingFds::new(outgoing.numbers()).unwrap();
+    Guests::take(passed, &mut incoming).unwrap()
+}
+
+#[test]
+fn a_successor_adopts_programs_and_settings() {
+    let mut guests = imagined();
+    guests.by = GuestStates::Bpf;
+    guests.patterns.insert(A, "lcore-*".to_owned());
+    let slot = guests.source.table_mut().unwrap().follow(4711);
+    let mut next = successor(&guests);
+    assert_eq!(next.watched().by, "bpf");
+    assert_eq!(next.source.table_mut().unwrap().follow(4711), slot);
+    assert_eq!((next.by, &next.patterns), (guests.by, &guests.patterns));
+    assert!(next.due().unwrap() <= Instant::now(), "the first search");
+    next.start();
+    assert!(next.due().unwrap() <= Instant::now(), "it is not put off");
+    let reason = Some("no right".to_owned());
+    let (source, by) = (StateSource::Off, GuestStates::Auto);
+    let without = Guests {
+        source,
+        by,
+        reason: reason.clone(),
+        ..Guests::default()
+    };
+    let next = successor(&without);
+    assert_eq!((next.watched().by.as_str(), next.reason), ("off", reason));
+}
+
+#[test]
+fn programs_of_another_layout_are_kept_for_a_rollback_only() {
+    let guests = imagined();
+    let set_version = |version: u8| {
+        let memory = guests.source.table().unwrap().reader();
+        rustix::io::pwrite(memory, &[version], 4).unwrap();
+    };
+    set_version(99);
+    let mut next = successor(&guests);
+    assert_eq!(next.watched().by, "off");
+    let reason = next.watched().reason.unwrap();
+    assert!(reason.ends_with("restart to have them"), "{reason}");
+    set_version(1);
+    assert_eq!(successor(&next).watched().by, "bpf", "the version before");
+    next.forget_others();
+    let later = successor(&next).watched();
+    assert_eq!((later.by.as_str(), later.reason), ("off", Some(reason)));
 }
 
 #[test]
@@ -176,34 +237,8 @@ fn threads_are_followed_while_desired_and_alive() {
 }
 
 #[test]
-fn samples_need_threads() {
-    let mut guests = guests(GuestStates::Proc);
-    let saved_sessions = SavedSessions::default();
-    let sleeper = Sleeper::start();
-    let StateSource::Samples(table, _) = &mut guests.source else {
-        panic!("{:?}", guests.source);
-    };
-    let view = View::map(table.reader()).unwrap();
-    guests.search_at = None;
-    guests.poll(&saved_sessions, &counters());
-    assert_eq!(guests.due(), None, "no threads");
-    let slot = guests
-        .source
-        .table_mut()
-        .unwrap()
-        .follow(sleeper.id)
-        .unwrap();
-    wait_until("the thread is seen to sleep", || {
-        assert!(guests.due().is_some());
-        guests.poll(&saved_sessions, &counters());
-        view.state(slot).map(|state| state.activity) == Some(Activity::Blocked)
-    });
-    sleeper.end();
-}
-
-#[test]
 fn searches_become_less_frequent() {
-    let mut guests = guests(GuestStates::Proc);
+    let mut guests = imagined();
     let saved_sessions = SavedSessions::default();
     for _ in SEARCH_DELAYS {
         assert!(guests.search_at.is_some());

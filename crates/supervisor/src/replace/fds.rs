@@ -23,7 +23,7 @@ impl<'a> OutgoingFds<'a> {
     }
 
     /// Returns the numbers by index.
-    pub(super) fn numbers(&self) -> Vec<RawFd> {
+    pub(crate) fn numbers(&self) -> Vec<RawFd> {
         self.0.iter().map(AsRawFd::as_raw_fd).collect()
     }
 

@@ -3,19 +3,21 @@
 //! ```text
 //! 0   version (u32, little-endian)
 //! 4   the record (postcard)
-//!     what version 11 has added (postcard)
+//!     additions of version 11 (postcard)
+//!     additions of version 12 (postcard): vCPU states, and `kick_us` of the settings
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{DriverSpec, Refused};
 use channel::formats::SUPERVISOR_VERSIONS;
-use channel::supervision::{SocketDir, SwitchSettings};
+use channel::supervision::{GuestWatch, SocketDir, SwitchSettings};
 use driver::device::Parts;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use super::fds::FdIndex;
+use super::switch_settings;
 use crate::saved_sessions::Transfer;
 
 /// Record for the next supervisor.
@@ -40,6 +42,9 @@ pub(crate) struct Record {
     /// Files of the command line.
     #[serde(skip)]
     pub(super) command_line: CommandLineFiles,
+    /// Source of vCPU states; `None` before version 12.
+    #[serde(skip)]
+    pub(super) guests: Option<PassedGuests>,
 }
 
 /// Addition of version 11: the files of the command line, which was the supervisor's before.
@@ -51,8 +56,21 @@ pub(crate) struct CommandLineFiles {
     pub(crate) new: Option<FdIndex>,
 }
 
+/// Addition of version 12: the source of vCPU states.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PassedGuests {
+    /// The settings.
+    pub(crate) watch: GuestWatch,
+    /// Descriptors of the BPF programs by name (`sched::load::Descriptors`); none without states.
+    pub(crate) programs: Vec<(String, FdIndex)>,
+    /// Reason why there are no states.
+    pub(crate) reason: Option<String>,
+}
+
 /// First version with [`CommandLineFiles`].
 const WITH_COMMAND_LINE: u32 = 11;
+/// First version with [`PassedGuests`].
+const WITH_GUESTS: u32 = 12;
 
 /// Sockets and their paths.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -72,6 +90,7 @@ pub(crate) struct PassedSetup {
     pub(super) counters: FdIndex,
     pub(super) thread_slots: FdIndex,
     /// Settings; the cores are read again.
+    #[serde(with = "switch_settings")]
     pub(super) settings: SwitchSettings,
 }
 
@@ -174,7 +193,13 @@ impl Record {
         if version < WITH_COMMAND_LINE {
             return Ok(bytes);
         }
-        postcard::to_extend(&self.command_line, bytes).map_err(|e| e.to_string())
+        let bytes = postcard::to_extend(&self.command_line, bytes).map_err(|e| e.to_string())?;
+        if version < WITH_GUESTS {
+            return Ok(bytes);
+        }
+        let guests = self.guests.clone().unwrap_or_default();
+        let kick_us = self.setup.settings.coalescing.map(|c| c.kick_us);
+        postcard::to_extend(&(guests, kick_us), bytes).map_err(|e| e.to_string())
     }
 
     /// Encodes the record for the self-check of another program, whose version is not known.
@@ -205,6 +230,15 @@ impl Record {
         }
         let (files, rest) = postcard::take_from_bytes(rest).map_err(malformed)?;
         record.command_line = files;
+        if version < WITH_GUESTS {
+            return record.without(rest);
+        }
+        let ((guests, kick_us), rest) = postcard::take_from_bytes(rest).map_err(malformed)?;
+        record.guests = Some(guests);
+        if let (Some(coalescing), Some(kick_us)) = (&mut record.setup.settings.coalescing, kick_us)
+        {
+            coalescing.kick_us = kick_us;
+        }
         record.without(rest)
     }
 

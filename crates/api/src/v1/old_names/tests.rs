@@ -115,8 +115,16 @@ fn old_names_are_found_only_where_they_were() {
     assert_eq!(old_key("workers", &switch), None);
     assert_eq!(old_key("moved", &["mac_moved"]), None);
     assert_eq!(
-        text(old_value("learned-once")),
+        text(old_value("learned-once", &["any", "sticky"])),
         "\"learned-once\" was renamed to \"sticky\" (see docs/user/changed-names.md)"
+    );
+    let sources = ["auto", "bpf", "off"];
+    assert_eq!(old_value("learned-once", &sources), None);
+    assert_eq!(old_value("proc", &["any", "sticky"]), None);
+    assert_eq!(
+        text(old_value("proc", &sources)),
+        "\"proc\" was removed: no rule could use samples of /proc, write \"auto\" or \"off\" \
+         (see docs/user/changed-names.md)"
     );
     for row in OLD_NAMES
         .iter()

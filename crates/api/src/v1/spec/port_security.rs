@@ -55,7 +55,7 @@ impl<'de> Visitor<'de> for AllowedVisitor {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Allowed, E> {
         let word = AllowedWord::from_word(text).map(Allowed::Word);
-        word.ok_or_else(|| match old_names::old_value(text) {
+        word.ok_or_else(|| match old_names::old_value(text, AllowedWord::WORDS) {
             Some(row) => E::custom(row),
             None => E::invalid_value(Unexpected::Str(text), &self),
         })

@@ -89,13 +89,11 @@ words! {
     /// Sources of the states of guests' vCPUs: running, waiting for a core, or sleeping.
     #[derive(Default)]
     pub enum GuestStates {
-        /// `bpf`, or `proc` if the kernel refuses that.
+        /// `bpf`, or `off` if the kernel refuses that.
         #[default]
         Auto = "auto",
-        /// A BPF program in the kernel records every change. It needs `CAP_BPF` and `CAP_PERFMON`.
+        /// BPF programs in the kernel record every change. They need `CAP_BPF` and `CAP_PERFMON`.
         Bpf = "bpf",
-        /// The supervisor reads `/proc` several times a second.
-        Proc = "proc",
         /// No source beside the flags in the guests' queues.
         Off = "off",
     }

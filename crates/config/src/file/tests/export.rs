@@ -46,12 +46,7 @@ fn switch() -> impl Strategy<Value = SwitchSpec> {
             Just(Workers::Count(1)),
             (1..=64u16).prop_map(Workers::Count)
         ],
-        select(vec![
-            GuestStates::Auto,
-            GuestStates::Bpf,
-            GuestStates::Proc,
-            GuestStates::Off,
-        ]),
+        select(vec![GuestStates::Auto, GuestStates::Bpf, GuestStates::Off]),
     );
     let coalescing = (any::<bool>(), 1..=10_000u16, 1..=1024u16, 0..=1000u16);
     let helpers = (

@@ -43,6 +43,12 @@ fn old_values_of_files() {
             assert_eq!(message, format!("5: port.port_security.{key}: {renamed}"));
         }
     }
+    let error = read("[switch]\nname = \"a\"\nguest_state = \"proc\"\n").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "lasthop.toml:3:15: switch.guest_state: \"proc\" was removed: no rule could use samples of \
+         /proc, write \"auto\" or \"off\" (see docs/user/changed-names.md)"
+    );
 }
 
 #[test]
@@ -70,6 +76,10 @@ fn old_names_in_documents() {
     let document = json!({"port_security": {"macs": "learned-once"}});
     let renamed = "port_security.macs: \"learned-once\" was renamed to \"sticky\"";
     assert_eq!(said::<PortPatch>(document), format!("{renamed} {page}"));
+    let document = json!({"name": "a", "guest_state": "proc"});
+    let removed = "guest_state: \"proc\" was removed: no rule could use samples of /proc, \
+                   write \"auto\" or \"off\"";
+    assert_eq!(said::<SwitchSpec>(document), format!("{removed} {page}"));
     let document = json!({"port_security": {"macs": "all"}});
     let expected = "port_security.macs: expected \"any\", \"sticky\" or a list of addresses, \
                     found \"all\"";

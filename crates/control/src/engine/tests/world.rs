@@ -621,7 +621,7 @@ fn found(watch: &GuestWatch) -> FoundVcpus {
 /// Reports two threads for each port that names threads.
 fn watched(watch: &GuestWatch) -> WatchedGuests {
     WatchedGuests {
-        by: "proc".to_owned(),
+        by: "off".to_owned(),
         reason: Some(format!("{:?}", watch.by)),
         threads: watch.threads.iter().map(|(port, _)| (*port, 2)).collect(),
     }

@@ -22,9 +22,9 @@ pub(crate) struct CoreStates<'a> {
 
 impl<'a> CoreStates<'a> {
     /// Takes a snapshot, one load for each vCPU. Returns `None` where the kernel does not report
-    /// the states: samples are too old.
+    /// the states.
     pub(crate) fn now(guests: &'a Guests) -> Option<Self> {
-        let view = guests.exact()?;
+        let view = guests.view()?;
         let mut taken = [0; CORES / BITS];
         for vcpu in guests.all_vcpus() {
             let core = usize::from(vcpu.core);

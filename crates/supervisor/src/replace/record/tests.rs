@@ -1,5 +1,5 @@
 use channel::driving::{BackEnd, Choice, DeviceSpec};
-use channel::supervision::{Coalescing, HelpersConfig, Poll};
+use channel::supervision::{Coalescing, GuestStates, HelpersConfig, Poll};
 use driver::device::XdpParts;
 use testkit::samples::sample;
 
@@ -153,22 +153,40 @@ fn record() -> Record {
             to: text("0.2.0"),
             failed: Some(text("it hangs")),
         }),
-        version: 11,
+        version: 12,
         command_line: CommandLineFiles {
             own: Some(index(30)),
             new: Some(index(31)),
         },
+        guests: Some(PassedGuests {
+            watch: GuestWatch {
+                by: GuestStates::Bpf,
+                threads: vec![(PortId(4), text("lcore*"))],
+            },
+            programs: vec![(text("states"), index(32)), (text("ring"), index(33))],
+            reason: Some(text("no right")),
+        }),
     }
 }
 
 #[test]
 fn samples_of_records() {
-    let before = Record {
+    let eleven = || {
+        let mut eleven = Record {
+            version: 11,
+            guests: None,
+            ..record()
+        };
+        let coalescing = eleven.setup.settings.coalescing.as_mut().unwrap();
+        coalescing.kick_us = switch_settings::default_kick_us();
+        eleven
+    };
+    let ten = Record {
         version: 10,
         command_line: CommandLineFiles::default(),
-        ..record()
+        ..eleven()
     };
-    for record in [before, record()] {
+    for record in [ten, eleven(), record()] {
         let name = format!("supervisor-{}.bin", record.version);
         let bytes = record.to_bytes(record.version).unwrap();
         let sample = sample(env!("CARGO_MANIFEST_DIR"), &name, &bytes);
@@ -192,7 +210,7 @@ fn truncated_and_extended_records_are_refused() {
 fn other_versions_are_refused() {
     let mut bytes = record().to_trial_bytes().unwrap();
     assert!(Record::from_bytes(&bytes).is_ok());
-    for version in [9, 12] {
+    for version in [9, 13] {
         bytes[0] = version;
         let error = Record::from_bytes(&bytes).unwrap_err();
         assert_eq!(error, format!("unsupported record version {version}"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use channel::cores::CoreFacts;
 use channel::supervision::HelpersConfig;
 use rustix::event::{EventfdFlags, eventfd};
-use sched::{Method, Slot, Table, Vcpu};
+use sched::{Slot, Table, Vcpu};
 
 use super::*;
 use crate::worker::guests::States;
@@ -30,8 +30,8 @@ struct Host {
 }
 
 impl Host {
-    fn tracked_by(method: Method) -> Self {
-        let mut table = Table::in_memory_by(method).unwrap();
+    fn new() -> Self {
+        let mut table = Table::in_memory().unwrap();
         let slots: Vec<Slot> = (1..4).map(|n| table.follow(n).unwrap()).collect();
         let mut guests = Guests::default();
         let view = View::map(table.reader()).unwrap();
@@ -102,7 +102,7 @@ impl Host {
 
 #[test]
 fn cores_help_in_the_order_of_the_paper_as_the_kernel_sees_them() {
-    let host = Host::tracked_by(Method::Kernel);
+    let host = Host::new();
     host.set(0, Activity::Running, 0, 512);
     assert_eq!(host.help(), [2, 3], "in its cluster, not in its module");
     host.table.set_core(2, false);
@@ -121,7 +121,7 @@ fn cores_help_in_the_order_of_the_paper_as_the_kernel_sees_them() {
 
 #[test]
 fn near_is_where_the_receiver_runs_or_ran_last() {
-    let host = Host::tracked_by(Method::Kernel);
+    let host = Host::new();
     let states = |port| CoreStates::now(&host.guests).and_then(|states| states.core_of(port));
     assert_eq!(states(RECEIVER), None);
     host.set(0, Activity::Blocked, 0, 512);
@@ -134,7 +134,7 @@ fn near_is_where_the_receiver_runs_or_ran_last() {
 
 #[test]
 fn a_busy_helper_is_chosen_when_no_core_idles() {
-    let host = Host::tracked_by(Method::Kernel);
+    let host = Host::new();
     host.set(0, Activity::Running, 0, 512);
     host.helpers.list[2].handoff.assign(OTHER, 0).unwrap();
     // The helper itself runs there.
@@ -148,7 +148,7 @@ fn a_busy_helper_is_chosen_when_no_core_idles() {
 
 #[test]
 fn a_helper_is_beside_a_guest_that_runs_in_its_module() {
-    let host = Host::tracked_by(Method::Kernel);
+    let host = Host::new();
     let beside = || {
         let states = CoreStates::now(&host.guests).unwrap();
         let is = |helper: &usize| host.helpers.is_beside_a_guest(*helper, &states);
@@ -162,13 +162,11 @@ fn a_helper_is_beside_a_guest_that_runs_in_its_module() {
 }
 
 #[test]
-fn samples_are_not_used() {
-    let host = Host::tracked_by(Method::Samples);
-    host.set(0, Activity::Running, 0, 512);
-    assert!(CoreStates::now(&host.guests).is_none());
+fn without_states_each_core_may_idle() {
+    let host = Host::new();
     let no_guests = Guests::default();
     assert!(CoreStates::now(&no_guests).is_none());
-    // Then every core but the worker's own may idle, and near means near that core.
+    // Every core but the worker's own may idle, and near means near that core.
     let chosen = |hash| host.helpers.choose(None, None, Some(HERE), hash, |_| true);
     let mut all: Vec<_> = (0..=u64::MAX).step_by(1 << 59).map(chosen).collect();
     all.sort_unstable();
