@@ -297,7 +297,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let api = copy_of(&listening, API_SOCKET)?;
     let admin = Admin::new(copy_of(&listening, ADMIN_SOCKET)?).map_err(|e| e.to_string())?;
     let state = StateFile::from_fd(fds.take(record.setup.state)?);
-    setting::guest_states(&state)?;
+    setting::check(&state)?;
     let (counters, thread_slots) = (
         fds.take(record.setup.counters)?,
         fds.take(record.setup.thread_slots)?,

@@ -24,68 +24,58 @@ struct Switch {
     guest_state: Option<String>,
 }
 
-/// Returns the configured source of vCPU states.
+/// Checks that this version knows the configured source of vCPU states.
 ///
 /// # Errors
-/// The file cannot be read, or has a source that this version does not know: it cannot take over,
-/// because control would not read the file either.
-pub(super) fn guest_states(state: &StateFile) -> Result<GuestStates, String> {
+/// The file cannot be read, or has another source: this version cannot take over, because control
+/// would not read the file either.
+pub(super) fn check(state: &StateFile) -> Result<(), String> {
     let document = state.load().map_err(|e| format!("the state file: {e}"))?;
     let document = document.as_deref().map(serde_json::from_slice::<Document>);
     let document = document.transpose();
     let document = document.map_err(|e| format!("malformed state file: {e}"))?;
     let word = document.and_then(|document| document.desired.switch.guest_state);
-    let Some(word) = word else {
-        return Ok(GuestStates::default());
+    let unknown = word.filter(|word| GuestStates::from_word(word).is_none());
+    let Some(word) = unknown else {
+        return Ok(());
     };
-    GuestStates::from_word(&word).ok_or_else(|| {
-        let why = match old_names::old_value(&word, GuestStates::WORDS) {
-            Some(row) => row.to_string(),
-            None => format!("unknown value {word:?}"),
-        };
-        format!("the running Lasthop was started with switch.guest_state: {why}; restart it")
-    })
+    let why = match old_names::old_value(&word, GuestStates::WORDS) {
+        Some(row) => row.to_string(),
+        None => format!("unknown value {word:?}"),
+    };
+    Err(format!(
+        "the running Lasthop was started with switch.guest_state: {why}; restart it"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(document: &str) -> Result<GuestStates, String> {
+    fn of(document: &str) -> Result<(), String> {
         let file = StateFile::create().unwrap();
         file.save(document.as_bytes()).unwrap();
-        guest_states(&file)
+        check(&file)
     }
 
     #[test]
-    fn the_setting_of_the_version_before_is_read() {
-        let empty = StateFile::create().unwrap();
-        assert_eq!(guest_states(&empty), Ok(GuestStates::Auto));
-        let with =
-            |word| format!(r#"{{"desired":{{"switch":{{"name":"a","guest_state":{word}}}}}}}"#);
-        for (document, expected) in [
-            ("{}".to_owned(), GuestStates::Auto),
-            (
-                r#"{"desired":{"switch":{"name":"a"}},"epoch":1}"#.to_owned(),
-                GuestStates::Auto,
-            ),
-            (with("\"bpf\""), GuestStates::Bpf),
-            (with("\"off\""), GuestStates::Off),
-        ] {
-            assert_eq!(of(&document), Ok(expected), "{document}");
+    fn a_removed_source_is_refused_with_the_reason() {
+        assert_eq!(check(&StateFile::create().unwrap()), Ok(()));
+        let with = |word: &str| format!(r#"{{"desired":{{"switch":{{"guest_state":"{word}"}}}}}}"#);
+        for document in ["{}", r#"{"desired":{"switch":{"name":"a"}},"epoch":1}"#] {
+            assert_eq!(of(document), Ok(()), "{document}");
         }
-        let old = of(&with("\"proc\"")).unwrap_err();
+        for word in GuestStates::WORDS {
+            assert_eq!(of(&with(word)), Ok(()), "{word}");
+        }
+        let old = of(&with("proc")).unwrap_err();
         assert_eq!(
             old,
             "the running Lasthop was started with switch.guest_state: \"proc\" was removed: no rule \
              could use samples of /proc, write \"auto\" or \"off\" (see docs/user/changed-names.md); \
              restart it"
         );
-        assert!(
-            of(&with("\"x\""))
-                .unwrap_err()
-                .contains("unknown value \"x\"")
-        );
+        assert!(of(&with("x")).unwrap_err().contains("unknown value \"x\""));
         assert!(of("{").unwrap_err().contains("malformed"));
     }
 }
