@@ -269,6 +269,15 @@ pub fn prefetch_buffer(segment: &Segment, header: usize) {
     prefetch_line_for_write(head.wrapping_add(LINE as usize - 1));
 }
 
+/// Whether [`prefetch_buffer`] is of use, once it is decided.
+static OF_USE: OnceLock<bool> = OnceLock::new();
+
+/// Decides about [`prefetches_buffers`] in place of the CPU's vendor, before it is called first: for
+/// measurements.
+pub fn decide_prefetches(on: bool) {
+    let _ = OF_USE.set(on);
+}
+
 /// Returns whether [`prefetch_buffer`] is of use on this CPU; decided once, by its vendor.
 ///
 /// A guest has last read the lines of a receive buffer on another core. On CPUs of AMD the prefetch
@@ -278,7 +287,6 @@ pub fn prefetch_buffer(segment: &Segment, header: usize) {
 #[inline]
 #[must_use]
 pub fn prefetches_buffers() -> bool {
-    static OF_USE: OnceLock<bool> = OnceLock::new();
     *OF_USE.get_or_init(|| cpu_vendor().is_some_and(|vendor| prefetches_on(&vendor)))
 }
 
