@@ -6,6 +6,7 @@ mod flow_batch;
 pub mod limits;
 pub mod mirror;
 pub mod pending_upcalls;
+mod receive_shares;
 pub(crate) mod reject;
 pub mod revalidator;
 pub mod switch;

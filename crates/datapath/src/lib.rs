@@ -24,6 +24,7 @@
 //! forward::flow_batch       frames of a batch that share a decision
 //! forward::pending_upcalls  frames that wait for a decision
 //! forward::revalidator      sweeps over all flows, in parts between batches
+//! forward::receive_shares   shares of receivers in the time for copying (no clock)
 //! forward::reject           the budget of replies to rejected frames
 //! forward::fabric           the ports, and delivery of frames to others
 //! forward::switch           one batch at a time: match, deliver; control's decisions

@@ -118,6 +118,11 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     supervisor.set_nonblocking()?;
     crash_record::install_handlers()?;
     mapping::survive_truncation()?;
+    let prefetches = memory::copy::prefetches_buffers();
+    tracing::info!(
+        prefetches,
+        "prefetch of receive buffers, by the vendor of the CPU"
+    );
     let help = Help::new(settings.helpers, settings.cores);
     let seed = random_seed()?;
     let (workers, notices) =

@@ -14,6 +14,7 @@ mod null;
 mod offload;
 mod pending_upcalls;
 mod port_security;
+mod receive_shares;
 mod segments;
 mod switching;
 mod taps;

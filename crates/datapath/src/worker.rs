@@ -312,6 +312,7 @@ impl Worker {
     /// Sets a port's weight: its part of the worker time under load.
     pub fn set_weight(&mut self, port: PortId, weight: u16) {
         self.fair.set_weight(port, weight);
+        self.switch.set_weight(port, weight);
     }
 
     /// Takes a pair back, if a helper has it.
@@ -493,9 +494,13 @@ impl Worker {
         let leave = |(port, pair)| active.remove(port, pair);
         let times = (self.upkeep.started, time);
         self.assignments
-            .end_worker_round(times, &self.switch, &self.guests, leave);
+            .end_worker_round(times, &mut self.switch, &self.guests, leave);
         self.activate_returned();
-        self.fair.end_round() || found
+        let waits = self.fair.end_round();
+        if self.switch.end_round(waits) {
+            self.active.rotate();
+        }
+        waits || found
     }
 
     /// Sets the rate limits of a port.

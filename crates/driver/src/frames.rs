@@ -23,6 +23,7 @@ pub(crate) use packet::Packets;
 pub(crate) use tap::Tap;
 pub(crate) use xdp::Xdp;
 
+use crate::free_buffers::FreeBuffers;
 use crate::queue::Queue;
 use crate::region::BUFFER;
 
@@ -100,14 +101,14 @@ impl Interface {
     }
 
     /// Receives at most [`BATCH`] frames for a queue, into `free` buffers; received frames are
-    /// appended to `arrived`. The last free buffer is used first.
+    /// appended to `arrived`. The free buffer at the lowest address is used first.
     ///
     /// # Errors
     /// The interface is gone ([`is_lost`]), or the system returns an unexpected error.
     pub(crate) fn receive(
         &mut self,
         queue: &Queue,
-        free: &mut Vec<u16>,
+        free: &mut FreeBuffers,
         arrived: &mut Vec<Arrived>,
         scratch: &mut Scratch,
         refused: &mut Refused,
@@ -115,20 +116,17 @@ impl Interface {
         if let Self::Xdp(xdp) = self {
             return xdp.receive(queue, free, arrived, refused);
         }
-        let count = free.len().min(BATCH);
-        if count == 0 {
+        if free.len() == 0 {
             return Ok(Stop::Wait);
         }
-        let first = free.len() - count;
         let Scratch { buffers, received } = scratch;
         buffers.clear();
         received.clear();
-        let ids = free[first..].iter().rev();
-        buffers.extend(ids.map(|id| queue.buffer(*id)));
+        buffers.extend(free.iter().take(BATCH).map(|id| queue.buffer(id)));
         let stop = self.receive_into(buffers, received, refused)?;
         for frame in received {
             // As many as there were buffers, at most.
-            let Some(id) = free.pop() else { break };
+            let Some(id) = free.take() else { break };
             let Received { start, len } = *frame;
             arrived.push(Arrived { id, start, len });
         }
@@ -201,7 +199,7 @@ impl Interface {
 
     /// Returns whether the return of buffers by the switch is worth being woken for, with so many
     /// free ones.
-    pub(crate) fn is_short(&self, free: usize) -> bool {
+    pub(crate) fn is_short(&self, free: u16) -> bool {
         match self {
             Self::Tap(_) | Self::Packet(_) => free == 0,
             Self::Xdp(xdp) => xdp.is_short(),

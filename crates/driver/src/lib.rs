@@ -12,12 +12,14 @@
 //!                  front           the session with the switch
 //!                  worker          one thread for each queue pair
 //!                    queue         driver side of a virtqueue, in a region of shared memory
+//!                    free_buffers  the buffers that the driver owns, in the order of addresses
 //!                    frames        reading and writing the interface, one copy
 //!                  restrictions    limits and system call filter, before the first frame
 //! ```
 
 pub mod device;
 mod frames;
+mod free_buffers;
 mod front;
 mod process;
 mod queue;

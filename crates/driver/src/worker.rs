@@ -34,6 +34,7 @@ use rustix::event::epoll;
 use sys::event;
 
 use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop, is_lost};
+use crate::free_buffers::FreeBuffers;
 use crate::front::Ring;
 use crate::queue::{Direction, Fault, Queue, Used};
 use crate::region::Region;
@@ -207,8 +208,8 @@ pub(crate) struct Worker {
     from_switch: Side,
     /// Frames of the interface.
     to_switch: Side,
-    /// Buffers of `to_switch` that the driver owns; the last one used is warm.
-    free: Vec<u16>,
+    /// Buffers of `to_switch` that the driver owns.
+    free: FreeBuffers,
     /// Frames that came from the switch and wait for the interface, oldest first.
     waiting: Vec<Used>,
     /// The interface takes no more, until its notification.
@@ -252,7 +253,7 @@ impl Worker {
             refused: Refused::default(),
             from_switch,
             to_switch,
-            free: (0..shape.entries).rev().collect(),
+            free: FreeBuffers::all_of(shape.entries),
             waiting: Vec::with_capacity(BATCH),
             blocked: false,
             short: false,
@@ -340,7 +341,7 @@ impl Worker {
     fn take_back(&mut self) -> Result<bool, WorkerError> {
         let before = self.free.len();
         while let Some(used) = self.to_switch.queue.take()? {
-            self.free.push(used.id);
+            self.free.put(used.id);
         }
         Ok(self.free.len() > before)
     }
@@ -362,8 +363,7 @@ impl Worker {
             .map_err(WorkerError::of_interface)?;
         for frame in &self.arrived {
             match frame.len {
-                // It is reused last, out of the way of those that follow.
-                0 => self.free.insert(0, frame.id),
+                0 => self.free.put(frame.id),
                 len => queue.submit(frame.id, frame.start, len),
             }
         }

@@ -217,6 +217,11 @@ impl Counters {
             slot.bytes.fetch_add(bytes, Relaxed);
             return;
         };
+        // The slot of a mirror has no room for a sixth reason; this one is a limit, too.
+        let lost = match lost {
+            DropReason::ReceiveShare => DropReason::RateLimited,
+            other => other,
+        };
         let at = COPY_LOSSES.iter().position(|reason| *reason == lost);
         if let Some(cell) = at.and_then(|at| slot.lost.get(at)) {
             cell.fetch_add(1, Relaxed);

@@ -95,6 +95,9 @@ drop_reasons! {
     AclExcluded "acl-excluded"
         "An access list excluded this port from a flooded frame; other ports may have received it."
     PortDown "port-down" "The sending port is administratively down."
+    // Counted at the port that the frame was for.
+    ReceiveShare "receive-share"
+        "The receiving port has had its share of a busy worker's time for copying frames to it."
 }
 
 /// All reasons by which frames are lost, in the order of [`REASONS`].

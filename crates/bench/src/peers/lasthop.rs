@@ -1,7 +1,9 @@
 //! Lasthop, with any number of ports, all in one segment.
 
+use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Once;
 
 use anyhow::{Context as _, Result, bail};
 use e2e::lasthop::port_table;
@@ -12,7 +14,7 @@ use testkit::{FakeGuest, GuestConfig};
 
 use super::{Kind, Peer, Ports};
 use crate::folders;
-use crate::plan::Plan;
+use crate::plan::{Plan, progress};
 use crate::rules::RuleSet;
 use crate::stop;
 
@@ -136,8 +138,18 @@ pub(crate) fn start_ports(plan: &Plan, ports: u32) -> Result<Lasthop> {
 /// Starts it on these cores, with this configuration.
 pub(crate) fn start_with(plan: &Plan, cores: &[usize], configuration: &str) -> Result<Lasthop> {
     let folder = folders::new("lasthop")?;
+    let log = folder.path().join(LOG);
     let place = Place::within(plan.bin.join("lasthop"), folder, cores);
-    Ok(Lasthop::start_in(place, configuration)?)
+    let running = Lasthop::start_in(place, configuration)?;
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| progress(&prefetch_line(&fs::read_to_string(log).unwrap_or_default())));
+    Ok(running)
+}
+
+/// Returns the line of a switch's log about the prefetch of receive buffers.
+fn prefetch_line(log: &str) -> String {
+    let line = log.lines().find(|line| line.contains("prefetch of"));
+    line.unwrap_or("nothing is known of prefetches").to_owned()
 }
 
 /// The socket of a port, counted from 0.

@@ -39,6 +39,8 @@ fn main() -> ExitCode {
 
 /// Replays one scenario; callgrind runs this.
 fn replay(name: &str) -> Result<(), String> {
+    // Under callgrind every CPU is one of Intel; counted is the longer path.
+    memory::copy::decide_prefetches(true);
     let scenario = SCENARIOS.iter().find(|s| s.name == name);
     scenario.ok_or(format!("no scenario {name}"))?.replay();
     Ok(())

@@ -85,7 +85,11 @@ pub(crate) struct LastBatch {
     pub(crate) load: u64,
     /// Its cycles, ticks.
     pub(crate) cost: u64,
+    /// The part of them that its sender pays, ticks.
+    pub(crate) switching: u64,
     pub(crate) frames: usize,
+    /// Whether it reached its limit, so that its sender may have more frames.
+    pub(crate) more: bool,
 }
 
 /// The accounting of a switch.
@@ -140,9 +144,10 @@ impl Meter {
         self.total
     }
 
-    /// Returns the bill of a batch of this load with a measured cost of `ticks`.
+    /// Returns the bill of a batch of this load with a measured cost of `ticks`. One of which
+    /// nothing was `copied` says little about others: it has the load of its bytes, and was cheap.
     #[inline]
-    pub fn bill(&mut self, ticks: Ticks, load: u64) -> Ticks {
+    pub fn bill(&mut self, ticks: Ticks, load: u64, copied: bool) -> Ticks {
         let load = load.max(1);
         let total = ticks.switching + ticks.copying;
         let most = match self.rate {
@@ -151,11 +156,13 @@ impl Meter {
         };
         let billed = total.min(most);
         self.total += billed;
-        let latest = billed.saturating_mul(PARTS) / load;
-        self.rate = match self.rate {
-            0 => latest,
-            rate => rate - rate / WEIGHT + latest / WEIGHT,
-        };
+        if copied || self.rate == 0 {
+            let latest = billed.saturating_mul(PARTS) / load;
+            self.rate = match self.rate {
+                0 => latest,
+                rate => rate - rate / WEIGHT + latest / WEIGHT,
+            };
+        }
         if billed == total {
             ticks
         } else {
@@ -200,11 +207,11 @@ mod tests {
     fn an_interruption_is_not_billed() {
         let mut meter = meter();
         for _ in 0..100 {
-            assert_eq!(meter.bill(bill(3000, 3400), 64), bill(3000, 3400));
+            assert_eq!(meter.bill(bill(3000, 3400), 64, true), bill(3000, 3400));
         }
         // One frame costs more than a 64th of a batch, also with a system call.
-        assert_eq!(meter.bill(bill(500, 9000), 1), bill(500, 9000));
-        let cut = meter.bill(bill(500, 9_999_500), 1);
+        assert_eq!(meter.bill(bill(500, 9000), 1, true), bill(500, 9000));
+        let cut = meter.bill(bill(500, 9_999_500), 1, true);
         let total = cut.switching + cut.copying;
         assert!((9_500..100_000).contains(&total), "{cut:?}");
         assert!(cut.switching * 1000 < total && cut.copying > 0, "{cut:?}");
@@ -213,10 +220,17 @@ mod tests {
     #[test]
     fn a_lasting_higher_cost_is_billed_in_full() {
         let mut meter = meter();
-        meter.bill(bill(100, 0), 64);
-        let last = (0..2000).map(|_| meter.bill(bill(400_000, 0), 64)).last();
+        meter.bill(bill(100, 0), 64, true);
+        let last = (0..2000)
+            .map(|_| meter.bill(bill(400_000, 0), 64, true))
+            .last();
         assert_eq!(last, Some(bill(400_000, 0)));
-        let free = meter.bill(bill(0, 0), 0);
+        // Batches whose frames are dropped are cheap, and lower no bill.
+        for _ in 0..2000 {
+            meter.bill(bill(100, 0), 64, false);
+        }
+        assert_eq!(meter.bill(bill(400_000, 0), 64, true), bill(400_000, 0));
+        let free = meter.bill(bill(0, 0), 0, true);
         assert_eq!(free, bill(0, 0));
     }
 }

@@ -16,6 +16,7 @@ use wire::{MacAddr, SNAPSHOT};
 use crate::forward::cycles::BYTES_PER_LOAD;
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
+use crate::forward::receive_shares::ReceiveShares;
 use crate::forward::reject::RejectBudget;
 use crate::forward::tap::Taps;
 use crate::ports::batch::{Batch, SHALLOW};
@@ -45,6 +46,8 @@ pub(crate) struct Slot<P> {
     expected: usize,
     /// Whether frames were dropped without a delivery attempt, see [`Port::is_masked`].
     masked: bool,
+    /// Whether the port has had its share of copies, see [`ReceiveShares`].
+    over_share: bool,
     /// Budget of replies to rejected frames.
     pub(crate) rejects: RejectBudget,
     pub(crate) limits: Option<Arc<PortLimits>>,
@@ -74,10 +77,11 @@ pub(crate) struct Fabric<P> {
     pub(crate) served: Vec<(PortId, u16)>,
     /// Receivers with a deferred notification, and its due time.
     pub(crate) deferred: Vec<(PortId, u16, u64)>,
-    /// Whether a receiver of this batch with one queue is masked or rate limited.
+    /// Whether a receiver of this batch with one queue is masked, over its share or rate limited.
     any_special: bool,
     /// Receivers that were flushed and are not charged yet.
     uncharged: Vec<Receiver>,
+    pub(crate) shares: ReceiveShares,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
     /// Captures and mirrors, if there are any.
@@ -107,6 +111,7 @@ impl<P: Port> Fabric<P> {
             deferred: Vec::with_capacity(64),
             any_special: false,
             uncharged: Vec::with_capacity(64),
+            shares: ReceiveShares::default(),
             program: Program::default(),
             counters,
             taps: None,
@@ -133,10 +138,12 @@ impl<P: Port> Fabric<P> {
             unflushed: 0,
             expected: 0,
             masked: false,
+            over_share: false,
             rejects: RejectBudget::default(),
             limits: None,
             limited: false,
         });
+        self.shares.add(id);
     }
 
     /// Returns the slot of a port.
@@ -162,9 +169,12 @@ impl<P: Port> Fabric<P> {
         self.any_special = any_limited;
         for id in &self.touched {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
-                slot.port.expect(0, std::mem::take(&mut slot.expected));
-                slot.masked = slot.port.is_masked(0);
-                self.any_special |= slot.masked;
+                let frames = std::mem::take(&mut slot.expected);
+                if !slot.over_share {
+                    slot.port.expect(0, frames);
+                    slot.masked = slot.port.is_masked(0);
+                }
+                self.any_special |= slot.masked | slot.over_share;
             }
         }
     }
@@ -278,6 +288,7 @@ impl<P: Port> Fabric<P> {
         };
         if slot.unflushed == 0 {
             self.touched.push(to);
+            slot.over_share = self.shares.is_over(to);
         }
         slot.unflushed |= 1 << pair;
     }
@@ -354,9 +365,11 @@ impl<P: Port> Fabric<P> {
             self.drop_at_receiver(to, DropReason::ReceiverFull, &frame);
             return;
         }
-        if slot.limited && !slot.admits(frame.cost(), self.now) {
-            slot.port.note_dropped(pair, DropReason::RateLimited, 1);
-            self.drop_at_receiver(to, DropReason::RateLimited, &frame);
+        if (slot.limited | slot.over_share)
+            && let Some(reason) = slot.refuses(frame.cost(), self.now)
+        {
+            slot.port.note_dropped(pair, reason, 1);
+            self.drop_at_receiver(to, reason, &frame);
             return;
         }
         let mut offload = frame.offload;
@@ -420,6 +433,9 @@ impl<P: Port> Fabric<P> {
             slot.expected = 0;
             if std::mem::take(&mut slot.masked) {
                 self.counters.add_masked(id);
+            }
+            if std::mem::take(&mut slot.over_share) {
+                self.shares.note_dropped(id);
             }
             let Traffic { packets, bytes } = std::mem::take(&mut slot.delivered);
             if packets == 0 {
@@ -506,8 +522,8 @@ impl<P: Port> Fabric<P> {
         self.execute_inline(action, frame, excluded);
     }
 
-    /// Handles frames for a receiver with one queue that is masked (all at once) or rate limited
-    /// (one by one). Returns `false` if it is neither.
+    /// Handles frames for a receiver with one queue that is masked or over its share (all at once)
+    /// or rate limited (one by one). Returns `false` if it is neither.
     #[cold]
     fn forward_special(
         &mut self,
@@ -516,7 +532,7 @@ impl<P: Port> Fabric<P> {
         from: PortId,
         excluded: &ExcludeSets,
     ) -> bool {
-        if self.drop_masked(group) {
+        if self.drop_at_once(group) {
             return true;
         }
         let Action::Unicast { port: to, .. } = group.action else {
@@ -531,21 +547,26 @@ impl<P: Port> Fabric<P> {
         limited
     }
 
-    /// Drops all frames for a receiver with one queue that is masked. Returns `false` if it is not.
-    fn drop_masked(&mut self, group: &ActionBatch) -> bool {
+    /// Drops all frames for a receiver with one queue that is masked or over its share. Returns
+    /// `false` if it is neither.
+    fn drop_at_once(&mut self, group: &ActionBatch) -> bool {
         let Action::Unicast { port: to, .. } = group.action else {
             return false;
         };
-        let masked = self.slot(to).is_some_and(|slot| slot.masked);
-        if masked {
-            let frames = group.frames.len() as u64;
-            if let Some(slot) = self.slot(to) {
-                slot.port.note_dropped(0, DropReason::ReceiverFull, frames);
-            }
-            self.counters
-                .add_drops(to, DropReason::ReceiverFull, frames);
-        }
-        masked
+        let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        let reason = if slot.masked {
+            DropReason::ReceiverFull
+        } else if slot.over_share && slot.port.pairs() == 1 {
+            DropReason::ReceiveShare
+        } else {
+            return false;
+        };
+        let frames = group.frames.len() as u64;
+        slot.port.note_dropped(0, reason, frames);
+        self.counters.add_drops(to, reason, frames);
+        true
     }
 
     /// Returns whether a flooded frame exceeds the storm control limit of its sender.
@@ -567,23 +588,43 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Charges the cycles since the last call to the receivers of the flushed frames. Returns
-    /// `false` if there were none.
-    pub(crate) fn charge_receivers(&mut self, copying: u64) -> bool {
+    /// Returns whether frames were delivered whose receivers are not charged yet.
+    #[inline]
+    pub(crate) fn has_receivers(&self) -> bool {
+        !self.uncharged.is_empty()
+    }
+
+    /// Charges the cycles since the last call to the receivers of the flushed frames; `more`: the
+    /// sender has more frames than these. Returns `false` if there were none.
+    pub(crate) fn charge_receivers(&mut self, copying: u64, more: bool) -> bool {
         let ticks = |copying| Ticks {
             switching: 0,
             copying,
         };
-        match self.uncharged.as_slice() {
+        let main = match self.uncharged.as_slice() {
             [] => return false,
-            [one] => self.counters.add_ticks(one.port, ticks(copying)),
+            [one] => {
+                self.counters.add_ticks(one.port, ticks(copying));
+                self.shares.charge(one.port, copying);
+                one.port
+            }
             many => {
                 let total: u64 = many.iter().map(|receiver| receiver.load).sum();
+                let mut main = many[0];
                 for receiver in many {
                     let part = u128::from(copying) * u128::from(receiver.load) / u128::from(total);
                     self.counters.add_ticks(receiver.port, ticks(part as u64));
+                    self.shares.charge(receiver.port, part as u64);
+                    if receiver.load > main.load {
+                        main = *receiver;
+                    }
                 }
+                main.port
             }
+        };
+        self.shares.spend(copying);
+        if more {
+            self.shares.note_backlog(main);
         }
         self.uncharged.clear();
         true
@@ -674,11 +715,16 @@ impl FrameInTransit<'_> {
 }
 
 impl<P> Slot<P> {
-    /// Takes the cost of a frame from the port's to-guest limit. Returns `false` if it is exceeded.
+    /// Returns the reason for which a frame is not copied: the port is over its share, or its
+    /// to-guest limit is exceeded, from which the cost of the frame is taken otherwise.
     #[cold]
-    fn admits(&self, cost: Cost, now: u64) -> bool {
-        let limits = self.limits.as_deref();
-        limits.is_none_or(|limits| limits.admits(cost, now))
+    fn refuses(&self, cost: Cost, now: u64) -> Option<DropReason> {
+        if self.over_share {
+            return Some(DropReason::ReceiveShare);
+        }
+        let limits = self.limits.as_deref().filter(|_| self.limited);
+        let admitted = limits.is_none_or(|limits| limits.admits(cost, now));
+        (!admitted).then_some(DropReason::RateLimited)
     }
 }
 

@@ -214,6 +214,7 @@ impl<P: Port> Switch<P> {
         let taken = self.lookup.batch.taken();
         self.last.load = taken.packets + taken.bytes / BYTES_PER_LOAD;
         self.last.frames = taken.packets as usize;
+        self.last.more = self.lookup.batch.is_full();
         self.fabric.counters.add_from(id, taken);
         for (reason, frames) in self.lookup.batch.drops() {
             self.fabric.count_drop(id, reason, frames);
@@ -266,7 +267,7 @@ impl<P: Port> Switch<P> {
             excluded,
         );
         self.fabric.flush();
-        self.fabric.charge_receivers(0);
+        self.fabric.charge_receivers(0, false);
         self.lookup.batch.clear();
     }
 
@@ -323,11 +324,11 @@ impl<P: Port> Switch<P> {
         self.last.load
     }
 
-    /// Returns the cycles of the last batch in ticks, including the part that is charged to its
-    /// receivers.
+    /// Returns the cycles of the last batch in ticks: the part that its sender pays, and all,
+    /// including the part of its receivers.
     #[must_use]
-    pub fn last_cost(&self) -> u64 {
-        self.last.cost
+    pub fn last_cost(&self) -> (u64, u64) {
+        (self.last.switching, self.last.cost)
     }
 
     /// Returns the number of frames of the last batch.
@@ -345,6 +346,24 @@ impl<P: Port> Switch<P> {
     /// Starts the measurement of batches; the time since the last one is charged to no port.
     pub fn begin_batches(&mut self) {
         self.meter.begin();
+    }
+
+    /// Ends a round over all active pairs; `waits`: the turn of some has not come. Returns whether
+    /// frames were dropped in it for receivers that have had their share.
+    #[inline]
+    pub fn end_round(&mut self, waits: bool) -> bool {
+        self.fabric.shares.end_round(waits)
+    }
+
+    /// Sets the weight of a port as a receiver.
+    pub fn set_weight(&mut self, port: PortId, weight: u16) {
+        self.fabric.shares.set_weight(port, weight);
+    }
+
+    /// Charges copies to a receiver that another thread has made for this worker, ticks.
+    pub(crate) fn charge_copies(&mut self, receiver: PortId, ticks: u64) {
+        self.fabric.shares.charge(receiver, ticks);
+        self.fabric.shares.spend(ticks);
     }
 
     /// Sets the maximum length of batches.
@@ -366,12 +385,16 @@ impl<P: Port> Switch<P> {
     /// Charges the cycles of a batch: take and match to its sender, the rest to the receivers.
     /// Without receivers the sender is charged for everything.
     fn charge_batch(&mut self, from: PortId, measured: Ticks) {
-        let mut ticks = self.meter.bill(measured, self.last.load);
+        let copied = self.fabric.has_receivers();
+        let mut ticks = self.meter.bill(measured, self.last.load, copied);
         self.last.cost = ticks.switching + ticks.copying;
-        if self.fabric.charge_receivers(ticks.copying) {
+        let more = self.last.more;
+        if self.fabric.charge_receivers(ticks.copying, more) {
             ticks.copying = 0;
         }
         ticks.switching += std::mem::take(&mut ticks.copying);
+        self.last.switching = ticks.switching;
+        self.fabric.shares.spend(ticks.switching);
         self.fabric.counters.add_ticks(from, ticks);
     }
 

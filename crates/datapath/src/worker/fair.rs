@@ -2,11 +2,14 @@
 //!
 //! Fair queueing of ports: each port gets worker time by its weight, and a port alone gets all.
 //!
-//! Every port has an account of the cost of its batches so far, divided by its weight. In a round
-//! over the active pairs, the pairs of a port wait if its account is more than [`FairQueue::bound`]
-//! beyond the *virtual time*: the least account of the ports that had frames in the last round.
+//! Every port has an account of the switching of its batches so far, divided by its weight; the
+//! copies are paid by their receivers (`forward::receive_shares`). In a round over the active
+//! pairs, the pairs of a port wait if its account is more than [`FairQueue::bound`] beyond the
+//! *virtual time*: the least account of the ports that had frames in the last round.
 //! (Start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996, with rounds in place of a sorted
-//! queue.)
+//! queue.) In the long run the virtual time advances by a 64th of all time, divided among these
+//! ports, or faster: a port with few small frames does not wait for those that send super-frames,
+//! which cost next to nothing but their copies.
 //!
 //! * A port with frames is always served: when all wait, the virtual time advances to the first of
 //!   them.
@@ -42,6 +45,10 @@ const BYTES_AMONG_OTHERS: u64 = 48 << 10;
 const PARTS: u64 = 1 << 16;
 /// Divisor of the bound's decrease by a batch, down to the cost of batches.
 const SHRINK: u64 = 64;
+/// The part of all time that is certain for the switching of ports with frames: a 64th.
+const PART_OF_TIME: u64 = 64;
+/// Costly batches by which the account of that part is behind the least account at most.
+const BEHIND: u64 = 8;
 
 /// Rounds with frames of other pairs and none of this one, after which its kicks are enabled: that
 /// many polls cost about as much as a kick.
@@ -56,6 +63,9 @@ struct Account {
     rest: u64,
     /// The charge for a tick, in parts of a tick.
     price: u64,
+    weight: u64,
+    /// The last round in which it had frames, or waited.
+    seen: u64,
     /// The estimated number of frames of a batch that takes no longer than [`QUANTUM`].
     frames: usize,
 }
@@ -66,6 +76,8 @@ impl Default for Account {
             paid: 0,
             rest: 0,
             price: PARTS,
+            weight: WEIGHT.into(),
+            seen: 0,
             frames: BATCH,
         }
     }
@@ -88,12 +100,20 @@ pub(super) struct FairQueue {
     /// Accounts by port id.
     accounts: Vec<Account>,
     virtual_time: u64,
+    /// The account of a port that has had its part of [`PART_OF_TIME`], not far behind the least.
+    by_time: u64,
     /// The cost of the costliest recent batch.
     bound: u64,
     /// The least account of a port with frames in this round.
     least: u64,
     /// A port waits in this round.
     waits: bool,
+    /// Counted from 1.
+    round: u64,
+    /// The weights of the ports that had frames in this round, or waited.
+    weights: u64,
+    /// Ticks of all batches of this round.
+    spent: u64,
     /// [`QUANTUM`] in ticks, once it is known.
     quantum: u64,
 }
@@ -103,9 +123,13 @@ impl Default for FairQueue {
         Self {
             accounts: Vec::new(),
             virtual_time: 0,
+            by_time: 0,
             bound: 0,
             least: u64::MAX,
             waits: false,
+            round: 1,
+            weights: 0,
+            spent: 0,
             quantum: u64::MAX,
         }
     }
@@ -116,7 +140,8 @@ impl FairQueue {
     pub(super) fn set_weight(&mut self, port: PortId, weight: u16) {
         let virtual_time = self.virtual_time;
         let account = self.account(port);
-        account.price = PARTS * u64::from(WEIGHT) / u64::from(weight.max(1));
+        account.weight = u64::from(weight.max(1));
+        account.price = PARTS * u64::from(WEIGHT) / account.weight;
         account.paid = account.paid.min(virtual_time);
     }
 
@@ -170,16 +195,28 @@ impl FairQueue {
         if waits {
             self.least = self.least.min(paid);
             self.waits = true;
+            self.see(port);
         }
         !waits
     }
 
-    /// Charges a batch of `frames` to a port.
+    /// Notes that a port has frames in this round.
     #[inline]
-    fn charge(&mut self, port: PortId, cost: u64, frames: usize) {
+    fn see(&mut self, port: PortId) {
+        let round = self.round;
+        let account = self.account(port);
+        if account.seen != round {
+            account.seen = round;
+            self.weights += account.weight;
+        }
+    }
+
+    /// Charges a batch of `frames` to a port: the sender's part of its whole `cost`.
+    #[inline]
+    fn charge(&mut self, port: PortId, (part, cost): (u64, u64), frames: usize) {
         let (virtual_time, quantum) = (self.virtual_time, self.quantum);
         let account = self.account(port);
-        let parts = cost
+        let parts = part
             .saturating_mul(account.price)
             .saturating_add(account.rest);
         let price = parts / PARTS;
@@ -192,6 +229,8 @@ impl FairQueue {
             account.frames = (2 * account.frames).min(BATCH);
         }
         let paid = account.paid;
+        self.see(port);
+        self.spent += cost;
         self.least = self.least.min(paid);
         self.bound = price.max(self.bound - self.bound / SHRINK);
     }
@@ -201,8 +240,14 @@ impl FairQueue {
     #[inline]
     pub(super) fn end_round(&mut self) -> bool {
         if self.least != u64::MAX {
-            self.virtual_time = self.virtual_time.max(self.least);
+            let weights = self.weights.max(1);
+            let part = (self.spent / PART_OF_TIME).saturating_mul(WEIGHT.into()) / weights;
+            let behind = self.least.saturating_sub(BEHIND * self.bound);
+            self.by_time = behind.max(self.by_time + part);
+            self.virtual_time = self.virtual_time.max(self.least).max(self.by_time);
             self.least = u64::MAX;
+            (self.spent, self.weights) = (0, 0);
+            self.round += 1;
         }
         std::mem::take(&mut self.waits)
     }
@@ -325,6 +370,15 @@ impl ActivePairs {
     pub(super) fn waits(&mut self, at: usize) {
         self.list.swap(self.waiting, at);
         self.waiting += 1;
+    }
+
+    /// Moves the first pair that did not wait behind all others: a receiver's share that is free
+    /// again at the end of a round is not always for the same sender.
+    #[cold]
+    pub(super) fn rotate(&mut self) {
+        if let Some(served @ [_, ..]) = self.list.get_mut(self.waiting..) {
+            served.rotate_left(1);
+        }
     }
 
     /// Notes that the pair at this index had frames in this round.

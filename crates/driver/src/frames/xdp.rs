@@ -23,6 +23,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use wire::virtio::net::{self, NetHeader};
 
 use super::{Arrived, BATCH, HEADER, Outgoing, Stop, is_gone};
+use crate::free_buffers::FreeBuffers;
 use crate::queue::Queue;
 use crate::region::{QueuePlace, Region};
 use crate::xdp::SHAPE;
@@ -114,7 +115,7 @@ impl Xdp {
     pub(super) fn receive(
         &mut self,
         queue: &Queue,
-        free: &mut Vec<u16>,
+        free: &mut FreeBuffers,
         arrived: &mut Vec<Arrived>,
         refused: &mut Refused,
     ) -> io::Result<Stop> {
@@ -130,7 +131,7 @@ impl Xdp {
                 Some(frame) => arrived.push(frame),
                 None => {
                     refused.oversized_frames += 1;
-                    free.push(id);
+                    free.put(id);
                 }
             }
         }
@@ -142,12 +143,12 @@ impl Xdp {
         Ok(Stop::Done)
     }
 
-    fn post(&mut self, free: &mut Vec<u16>) -> io::Result<()> {
-        if free.is_empty() {
+    fn post(&mut self, free: &mut FreeBuffers) -> io::Result<()> {
+        if free.len() == 0 {
             return Ok(());
         }
-        self.counts.posted += free.len() as u16;
-        for id in free.drain(..) {
+        self.counts.posted += free.len();
+        while let Some(id) = free.take() {
             self.rings.fill.push(self.to_switch.buffer(id));
         }
         self.rings.fill.publish();

@@ -311,3 +311,38 @@ fn after_many_frames_it_looks_once_more_before_it_asks_for_a_call() {
     assert_eq!(after(64), [false, false]);
     assert_eq!(after(1), [false, true], "it brought little");
 }
+
+#[test]
+fn consecutive_frames_lie_at_ascending_addresses() {
+    let (region, [wire, _], mut worker) = at_rest();
+    let (mut to_switch, mut from_switch) = (Device::new(&region, 1), Device::new(&region, 0));
+    let mut from_driver = Vec::new();
+    for round in 0..20u16 {
+        // Bursts of several lengths; the switch returns the buffers of each in the order of use.
+        let burst = 1 + round * 7 % 50;
+        for n in 0..burst {
+            rustix::io::write(&wire, &frame(n.into())).unwrap();
+        }
+        while worker.receive().unwrap() {}
+        let taken: Vec<u16> =
+            std::iter::from_fn(|| to_switch.take().map(|taken| taken.0)).collect();
+        let expected: Vec<u16> = (0..burst).collect();
+        assert_eq!(
+            taken, expected,
+            "round {round}: the first buffers are used again"
+        );
+        taken.iter().for_each(|id| to_switch.give((*id).into(), 0));
+        for n in 0..burst {
+            let (id, ..) = from_switch.take().expect("a buffer");
+            from_driver.push(id);
+            from_switch.give(id.into(), frame(n.into()).len() as u32);
+        }
+        while worker.send().unwrap() {}
+        while rustix::io::read(&wire, &mut [0; 70_000]).is_ok() {}
+    }
+    let expected = (0..QUEUE_SIZE).cycle().take(from_driver.len());
+    assert!(
+        expected.eq(from_driver),
+        "buffers for frames of the switch stay in order"
+    );
+}

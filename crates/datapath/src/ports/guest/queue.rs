@@ -18,7 +18,8 @@ use std::time::Instant;
 
 use channel::figures::QueueCounts;
 use memory::copy::{
-    Cursor, Private, Shared, copy_bytes, load_words, prefetch, prefetch_buffer, store_words,
+    Cursor, Private, Shared, copy_bytes, load_words, prefetch, prefetch_buffer, prefetches_buffers,
+    store_words,
 };
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
@@ -501,8 +502,13 @@ impl GuestQueue {
             chains: count,
             bytes: u64::MAX,
         };
-        let fetch = |buffer: &Segment| prefetch_buffer(buffer, net::LEN);
-        let result = self.queue.take_all_writable(&mut taken, limit, fetch);
+        let queue = &mut self.queue;
+        let result = if prefetches_buffers() {
+            let fetch = |buffer: &Segment| prefetch_buffer(buffer, net::LEN);
+            queue.take_all_writable(&mut taken, limit, fetch)
+        } else {
+            queue.take_all_writable(&mut taken, limit, |_| ())
+        };
         self.used |= !self.chains.is_empty();
         result.map_err(|fault| self.stop(fault.into()))
     }

@@ -75,7 +75,7 @@ fn play(guests: &mut [Guest], rounds: usize) -> bool {
             }
             if has_frames {
                 let cost = guest.cost();
-                fair.charge(id(at), cost, 1);
+                fair.charge(id(at), (cost, cost), 1);
                 guest.used += cost;
                 guest.batches += 1;
                 guest.next = round + 1 + guest.pause;
@@ -165,7 +165,7 @@ fn time_without_frames_is_not_saved_up() {
     let (busy, idle) = (PortId(0), PortId(1));
     for _ in 0..1000 {
         assert!(fair.is_eligible(busy));
-        fair.charge(busy, 1000, 1);
+        fair.charge(busy, (1000, 1000), 1);
         fair.end_round();
     }
     // Both are greedy now, and neither is ahead.
@@ -173,7 +173,7 @@ fn time_without_frames_is_not_saved_up() {
     for _ in 0..100 {
         for (at, port) in [busy, idle].into_iter().enumerate() {
             if fair.is_eligible(port) {
-                fair.charge(port, 1000, 1);
+                fair.charge(port, (1000, 1000), 1);
                 turns[at] += 1;
             }
         }
@@ -187,7 +187,7 @@ fn a_batch_is_as_long_as_its_frames_allow() {
     let mut fair = FairQueue::default();
     let port = PortId(0);
     let frames = |fair: &mut FairQueue| fair.account(port).frames;
-    fair.charge(port, 1 << 40, 64);
+    fair.charge(port, (1, 1 << 40), 64);
     assert_eq!(
         frames(&mut fair),
         64,
@@ -197,22 +197,22 @@ fn a_batch_is_as_long_as_its_frames_allow() {
     // Each frame is flooded to a thousand ports: 50 us.
     for _ in 0..5 {
         let now = frames(&mut fair);
-        fair.charge(port, now as u64 * 50_000, now);
+        fair.charge(port, (1, now as u64 * 50_000), now);
     }
     assert_eq!(frames(&mut fair), 1);
     // Each frame takes 1 us: ten of them are enough, and a batch that was not full says nothing.
     for _ in 0..20 {
         let now = frames(&mut fair);
-        fair.charge(port, now as u64 * 1000, now);
+        fair.charge(port, (1, now as u64 * 1000), now);
     }
     let some = frames(&mut fair);
     assert!((5..=10).contains(&some), "{some}");
-    fair.charge(port, 500, 1);
+    fair.charge(port, (1, 500), 1);
     assert_eq!(frames(&mut fair), some);
     // Small frames again.
     for _ in 0..8 {
         let now = frames(&mut fair);
-        fair.charge(port, now as u64 * 50, now);
+        fair.charge(port, (1, now as u64 * 50), now);
     }
     assert_eq!(frames(&mut fair), 64);
 }
@@ -226,16 +226,23 @@ fn work(ticks: u64) {
     CLOCK.set(CLOCK.get() + ticks);
 }
 
-/// Ticks to take a frame, and to copy a byte.
+/// Ticks to take a frame. To copy a byte takes one.
 const FRAME: u64 = 100;
+/// Frames that wait in a sender's ring at most.
+const RING: u64 = 256;
 
-/// A port whose guest always sends the same frame, or discards what it receives.
+/// A port whose guest sends the same frame as often as its rate allows, and discards what it
+/// receives.
 #[derive(Default)]
-struct Greedy {
+struct Sender {
     frame: Vec<u8>,
+    /// Ticks from one frame to the next; 0: it has always frames.
+    every: u64,
+    /// The time of the next frame.
+    next: u64,
 }
 
-impl Port for Greedy {
+impl Port for Sender {
     fn pairs(&self) -> u16 {
         1
     }
@@ -245,8 +252,11 @@ impl Port for Greedy {
     }
 
     fn take(&mut self, _pair: u16, batch: &mut Batch) {
-        while !self.frame.is_empty() && !batch.is_full() {
+        let now = CLOCK.get();
+        while !self.frame.is_empty() && !batch.is_full() && self.next <= now {
             work(FRAME);
+            // Frames for which its ring has no room are lost.
+            self.next = (self.next + self.every).max(now.saturating_sub(RING * self.every));
             let len = self.frame.len() as u32;
             let arena = batch.segments_mut();
             let at = arena.len() as u32;
@@ -285,58 +295,251 @@ impl UpcallSink for NoUpcalls {
     }
 }
 
-/// Runs rounds in which port 0 floods port 1 with TSO frames, and port 2 sends small frames to port
-/// 3. Returns the costs and results of the senders: ticks of switching, of copying, and bytes.
-fn flooder_and_victim(weights: [u16; 2], rounds: usize) -> [[u64; 3]; 2] {
-    let counters = Counters::heap();
-    let mut switch = Switch::new(counters.clone(), 5);
-    switch.measure_with(|| CLOCK.get());
-    let (mut fair, mut active) = (FairQueue::default(), ActivePairs::default());
-    for (at, payload) in [(0u32, 64_000), (2, 100)] {
-        let frame = udp(&Flow::v4(at as u8 + 1, at as u8 + 2), &vec![7; payload]);
-        let key = FlowKey::new(at, &Parsed::parse(&frame, frame.len()));
-        switch.add_port(PortId(at), Greedy { frame });
-        switch.add_port(PortId(at + 1), Greedy::default());
-        let port = PortId(at + 1);
-        let answer = Answer::unicast(&key, &DECISION_MASK, port);
-        switch.answer(answer, 0);
-        switch.continue_work(0);
-        fair.set_weight(PortId(at), weights[at as usize / 2]);
-        active.add(PortId(at), 0);
-    }
-    for _ in 0..rounds {
-        switch.begin_batches();
-        let mut at = 0;
-        while let Some(pair) = active.get(at) {
-            if fair.serve(&mut switch, pair, false, 0, &mut NoUpcalls) == Turn::Waits {
-                active.waits(at);
-            }
-            at += 1;
+/// A sender of a scenario: its number, its receiver, bytes of payload, ticks between frames.
+type Traffic = (u32, u32, usize, u64);
+
+/// A worker without threads, whose counter the work itself advances.
+struct Scene {
+    switch: Switch<Sender>,
+    counters: Counters,
+    fair: FairQueue,
+    active: ActivePairs,
+}
+
+impl Scene {
+    fn new(ports: u32, senders: &[Traffic]) -> Self {
+        let counters = Counters::heap();
+        let mut switch = Switch::new(counters.clone(), 5);
+        switch.measure_with(|| CLOCK.get());
+        let (mut fair, mut active) = (FairQueue::default(), ActivePairs::default());
+        // A tick is a nanosecond.
+        fair.set_ticks_per_second(1_000_000_000);
+        for port in 0..ports {
+            let traffic = senders.iter().find(|sender| sender.0 == port);
+            let sender = traffic.map(|&(_, to, payload, every)| Sender {
+                frame: udp(&Flow::v4(port as u8 + 1, to as u8 + 1), &vec![7; payload]),
+                every,
+                next: CLOCK.get(),
+            });
+            switch.add_port(PortId(port), sender.unwrap_or_default());
         }
-        fair.end_round();
+        for &(from, to, payload, _) in senders {
+            let frame = udp(&Flow::v4(from as u8 + 1, to as u8 + 1), &vec![7; payload]);
+            let key = FlowKey::new(from, &Parsed::parse(&frame, frame.len()));
+            switch.answer(Answer::unicast(&key, &DECISION_MASK, PortId(to)), 0);
+            switch.continue_work(0);
+            active.add(PortId(from), 0);
+        }
+        Self {
+            switch,
+            counters,
+            fair,
+            active,
+        }
     }
-    [0, 2].map(|at| {
-        let (from, to) = (counters.read(PortId(at)), counters.read(PortId(at + 1)));
-        assert_eq!((from.ticks.copying, to.ticks.switching), (0, 0));
-        assert_eq!(from.from_guest, to.to_guest, "nothing is lost");
-        [from.ticks.switching, to.ticks.copying, to.to_guest.bytes]
-    })
+
+    fn set_weight(&mut self, port: u32, weight: u16) {
+        self.fair.set_weight(PortId(port), weight);
+        self.switch.set_weight(PortId(port), weight);
+    }
+
+    /// Runs for so many ticks. A round without frames is idle time.
+    fn run(&mut self, ticks: u64) {
+        let end = CLOCK.get() + ticks;
+        while CLOCK.get() < end {
+            self.switch.begin_batches();
+            let (mut at, mut found) = (0, false);
+            while let Some(pair) = self.active.get(at) {
+                let alone = self.active.len() == 1;
+                let turn = self
+                    .fair
+                    .serve(&mut self.switch, pair, alone, 0, &mut NoUpcalls);
+                found |= turn == Turn::Served;
+                if turn == Turn::Waits {
+                    self.active.waits(at);
+                }
+                at += 1;
+            }
+            let waits = self.fair.end_round();
+            if self.switch.end_round(waits) {
+                self.active.rotate();
+            }
+            if !found && !waits {
+                work(100);
+            }
+        }
+    }
+
+    /// Returns frames and bytes to a port, and its frames dropped beyond its share.
+    fn received(&self, port: u32) -> [u64; 3] {
+        let counts = self.counters.read(PortId(port));
+        let over = counts.dropped(DropReason::ReceiveShare);
+        let all: u64 = counts.drops.iter().sum();
+        assert_eq!(all, over, "frames are dropped for no other reason");
+        [counts.to_guest.packets, counts.to_guest.bytes, over]
+    }
+
+    fn sent(&self, port: u32) -> u64 {
+        self.counters.read(PortId(port)).from_guest.packets
+    }
+
+    fn copying(&self, port: u32) -> u64 {
+        self.counters.read(PortId(port)).ticks.copying
+    }
+}
+
+/// 100 ms.
+const LONG: u64 = 100_000_000;
+
+/// A victim and a third pair: port 0 sends to port 1, port 2 to port 3.
+fn victim_and_third(payload: usize, every: u64) -> [Traffic; 2] {
+    [(0, 1, payload, every), (2, 3, payload, every)]
+}
+
+/// Eight senders that flood port 0, with frames of this payload.
+fn flooders(payload: usize) -> impl Iterator<Item = Traffic> {
+    (4..12).map(move |port| (port, 0, payload, 0))
 }
 
 #[test]
-fn a_flooder_and_its_victim_share_by_weight() {
-    for weights in [[100, 100], [100, 300], [1000, 100]] {
-        let [flooder, victim] = flooder_and_victim(weights, 50_000);
-        let cost = |[switching, copying, _]: [u64; 3]| (switching + copying) as f64;
-        let ratio = cost(flooder) / cost(victim);
-        let desired = f64::from(weights[0]) / f64::from(weights[1]);
-        assert!(
-            (0.97..1.03).contains(&(ratio / desired)),
-            "{ratio} for {weights:?}"
-        );
-        // Each port was charged for its own frames only: a tick a byte.
-        for [_, copying, bytes] in [flooder, victim] {
-            assert_eq!(copying, bytes);
+fn a_flood_of_one_port_costs_flooders_and_its_receive_share_only() {
+    for (payload, flood) in [(100, 1400), (1400, 100), (1400, 1400), (1400, 60_000)] {
+        // Each of the two takes a tenth of the worker.
+        let every = 10 * (FRAME + payload as u64);
+        let mut calm = Scene::new(4, &victim_and_third(payload, every));
+        calm.run(LONG);
+        let senders: Vec<_> = victim_and_third(payload, every)
+            .into_iter()
+            .chain(flooders(flood))
+            .collect();
+        let mut flooded = Scene::new(12, &senders);
+        flooded.run(LONG);
+        for port in [1, 3] {
+            let [before, _, none] = calm.received(port);
+            let [now, _, over] = flooded.received(port);
+            let ratio = now as f64 / before as f64;
+            assert!((0.98..1.02).contains(&ratio), "{ratio} at port {port}");
+            assert_eq!([none, over], [0, 0]);
         }
     }
+}
+
+#[test]
+fn greedy_neighbours_of_a_flooded_port_have_what_they_had_beside_floods_of_many() {
+    for (payload, flood) in [
+        (100, 100),
+        (100, 1400),
+        (1400, 100),
+        (1400, 1400),
+        (1400, 60_000),
+    ] {
+        // Without a common victim: every flooder has a receiver of its own.
+        let apart: Vec<_> = victim_and_third(payload, 0)
+            .into_iter()
+            .chain(
+                flooders(flood).map(|(from, _, payload, every)| (from, from + 8, payload, every)),
+            )
+            .collect();
+        let mut apart = Scene::new(20, &apart);
+        apart.run(LONG);
+        let senders: Vec<_> = victim_and_third(payload, 0)
+            .into_iter()
+            .chain(flooders(flood))
+            .collect();
+        let mut flooded = Scene::new(12, &senders);
+        flooded.run(LONG);
+        for port in [1, 3] {
+            let [before, ..] = apart.received(port);
+            let [now, ..] = flooded.received(port);
+            let ratio = now as f64 / before as f64;
+            assert!(ratio > 0.98, "{ratio} at port {port}");
+        }
+        let [arrived, _, over] = flooded.received(0);
+        let sent: u64 = (4..12).map(|port| flooded.sent(port)).sum();
+        assert_eq!(
+            arrived + over,
+            sent,
+            "each is counted once, at the receiver"
+        );
+        // The victim, and the receivers of the two others, have about a third of the copies each.
+        let copying = [0, 1, 3].map(|port| flooded.copying(port));
+        let share = copying[0] as f64 / copying.iter().sum::<u64>() as f64;
+        assert!(over == 0 || share < 0.51, "{copying:?}");
+        assert!(over > sent / 2 || share < 0.34, "{copying:?}");
+        // It is shared by the flooders.
+        let each = (4..12).map(|port| flooded.counters.read(PortId(port)).ticks);
+        assert!(each.clone().all(|ticks| ticks.copying == 0));
+    }
+}
+
+#[test]
+fn two_senders_to_one_receiver_have_the_whole_worker() {
+    for payload in [100, 1400, 60_000] {
+        let bulk = [(0, 1, payload, 0), (2, 1, payload, 0)];
+        let mut alone = Scene::new(3, &bulk[..1]);
+        alone.run(LONG);
+        // Somebody who pings does not want more of the worker than he gets.
+        let senders = [bulk[0], bulk[1], (3, 4, 100, 100_000)];
+        let mut all = Scene::new(5, &senders);
+        all.run(LONG);
+        let ([alone, ..], [both, _, over], [pings, ..]) =
+            (alone.received(1), all.received(1), all.received(4));
+        assert_eq!(over, 0);
+        assert!(both as f64 > 0.97 * alone as f64, "{both} after {alone}");
+        assert!(pings >= 990, "{pings}");
+    }
+}
+
+#[test]
+fn bulk_beside_bulk_loses_nothing_and_small_frames_are_not_pushed_aside() {
+    let mut bulk = Scene::new(4, &[(0, 1, 60_000, 0), (2, 3, 60_000, 0)]);
+    bulk.run(LONG);
+    assert_eq!([bulk.received(1)[2], bulk.received(3)[2]], [0, 0]);
+    let mut mixed = Scene::new(4, &[(0, 1, 60_000, 0), (2, 3, 100, 0)]);
+    mixed.run(LONG);
+    let time = |scene: &Scene, from, to| {
+        let of = |port| scene.counters.read(PortId(port)).ticks;
+        of(from).switching + of(to).copying
+    };
+    // A pair of four ports that all want the worker has half of it.
+    assert!(
+        time(&mixed, 2, 3) > LONG * 45 / 100,
+        "{}",
+        time(&mixed, 2, 3)
+    );
+    assert!(mixed.received(1)[2] > 0, "the bulk has had its share");
+}
+
+#[test]
+fn receive_shares_follow_the_weights() {
+    // Two floods, of six senders each, and of them one receiver has thrice the weight.
+    let senders = (2..14).map(|port| (port, port % 2, 1400, 0));
+    let mut scene = Scene::new(14, &senders.collect::<Vec<_>>());
+    scene.set_weight(1, 300);
+    scene.run(LONG);
+    let [light, heavy] = [0, 1].map(|port| scene.copying(port) as f64);
+    // A quarter of the copies and an eighth more.
+    let share = light / (light + heavy);
+    assert!((0.27..0.29).contains(&share), "{share}");
+    assert!(scene.received(0)[2] > 0);
+}
+
+#[test]
+fn flooders_share_what_their_victim_may_receive() {
+    let senders: Vec<_> = victim_and_third(1400, 0)
+        .into_iter()
+        .chain(flooders(1400))
+        .collect();
+    let mut scene = Scene::new(12, &senders);
+    scene.run(LONG);
+    let before = scene.received(0)[0];
+    // One of them, by what the victim receives while it is silent.
+    let Some(port) = scene.switch.port_mut(PortId(4)) else {
+        panic!("no port")
+    };
+    port.frame.clear();
+    scene.run(LONG);
+    let without_one = scene.received(0)[0] - before;
+    let ratio = without_one as f64 / before as f64;
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }

@@ -183,12 +183,12 @@ impl Assignments {
     pub(crate) fn end_worker_round(
         &mut self,
         (started, now): (Instant, Duration),
-        switch: &Switch<GuestPort>,
+        switch: &mut Switch<GuestPort>,
         guests: &Guests,
         leave: impl FnOnce(Pair),
     ) {
         if !self.list.is_empty() {
-            self.check_assignments(started, now, guests);
+            self.check_assignments((started, now), switch, guests);
         }
         if self.long > 1 || self.rounds > 0 || self.eager {
             let candidate = self.end_round(now);
@@ -252,7 +252,12 @@ impl Assignments {
         }
     }
 
-    fn check_assignments(&mut self, started: Instant, now: Duration, guests: &Guests) {
+    fn check_assignments(
+        &mut self,
+        (started, now): (Instant, Duration),
+        switch: &mut Switch<GuestPort>,
+        guests: &Guests,
+    ) {
         if now >= self.check_guests_after {
             self.check_guests_after = now + VCPU_CHECK_INTERVAL;
             self.yield_to_guests(started, guests);
@@ -264,6 +269,9 @@ impl Assignments {
             else {
                 return;
             };
+            if let Some((receiver, ticks)) = helper.handoff.take_copies(assignment.slot) {
+                switch.charge_copies(receiver, ticks);
+            }
             let progress = helper.handoff.progress(assignment.slot);
             if progress != assignment.progress {
                 (assignment.progress, assignment.until) = (progress, now + STALL_TIMEOUT);

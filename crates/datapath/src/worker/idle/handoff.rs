@@ -33,6 +33,8 @@ const STATE: u64 = 0xff;
 const REASON_SHIFT: u32 = 8;
 const PAIR_SHIFT: u32 = 16;
 const PORT_SHIFT: u32 = 32;
+/// Bits of a receiver's number: more than [`port::counters::MAX_PORTS`] needs.
+const RECEIVER_BITS: u32 = 16;
 
 /// The reason for which a pair came back; its number is in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +79,9 @@ pub(crate) struct HandoffSlots {
     slots: [AtomicU64; SLOTS],
     /// Chunks done in each slot; a hint whether the helper runs.
     progress: [AtomicU32; SLOTS],
+    /// The copies of each slot that home has not charged yet: ticks, and the receiver in the lowest
+    /// 16 bits.
+    copies: [AtomicU64; SLOTS],
     /// The helper sleeps, or is about to.
     asleep: AtomicBool,
 }
@@ -87,6 +92,7 @@ impl HandoffSlots {
         Self {
             slots: std::array::from_fn(|_| AtomicU64::new(FREE)),
             progress: std::array::from_fn(|_| AtomicU32::new(0)),
+            copies: std::array::from_fn(|_| AtomicU64::new(0)),
             asleep: AtomicBool::new(false),
         }
     }
@@ -152,6 +158,28 @@ impl HandoffSlots {
     #[inline]
     pub(crate) fn progress(&self, at: usize) -> u32 {
         self.progress[at].load(Ordering::Relaxed)
+    }
+
+    /// Home: returns the copies in this slot since the last call: their last receiver, and ticks.
+    #[inline]
+    pub(crate) fn take_copies(&self, at: usize) -> Option<(PortId, u64)> {
+        let copies = &self.copies[at];
+        if copies.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let word = copies.swap(0, Ordering::Relaxed);
+        Some((PortId(word as u32 & 0xffff), word >> RECEIVER_BITS))
+    }
+
+    /// Helper: notes the copies of a chunk for this receiver, ticks.
+    #[inline]
+    pub(crate) fn note_copies(&self, at: usize, receiver: PortId, ticks: u64) {
+        let copies = &self.copies[at];
+        let note = |word: u64| {
+            let sum = (word >> RECEIVER_BITS).saturating_add(ticks);
+            Some(sum << RECEIVER_BITS | u64::from(receiver.0 & 0xffff))
+        };
+        let _ = copies.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
     /// Returns whether the helper is in a chunk.

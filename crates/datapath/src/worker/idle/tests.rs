@@ -29,6 +29,18 @@ fn a_pair_goes_there_and_back() {
 }
 
 #[test]
+fn copies_are_charged_once_and_to_the_last_receiver() {
+    let handoff = HandoffSlots::new();
+    assert_eq!(handoff.take_copies(1), None);
+    handoff.note_copies(1, PortId(7), 1000);
+    handoff.note_copies(1, PortId(1023), 1 << 40);
+    assert_eq!(handoff.take_copies(0), None);
+    let sum = (1 << 40) + 1000;
+    assert_eq!(handoff.take_copies(1), Some((PortId(1023), sum)));
+    assert_eq!(handoff.take_copies(1), None);
+}
+
+#[test]
 fn a_pair_requested_in_a_chunk_comes_back_after_it() {
     for (next, reason) in [
         (Next::Keep, Reason::Requested),

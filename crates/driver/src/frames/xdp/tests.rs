@@ -104,7 +104,7 @@ impl World {
         self.system.received.publish();
     }
 
-    fn receive(&mut self, free: &mut Vec<u16>) -> io::Result<Vec<Arrived>> {
+    fn receive(&mut self, free: &mut FreeBuffers) -> io::Result<Vec<Arrived>> {
         let mut arrived = Vec::new();
         let (xdp, refused) = (&mut self.xdp, &mut self.refused);
         xdp.receive(&self.queue, free, &mut arrived, refused)?;
@@ -131,14 +131,18 @@ impl World {
 #[test]
 fn frames_arrive_where_they_are_with_a_header_in_front() {
     let mut world = world(START);
-    let mut free: Vec<u16> = (0..ENTRIES).collect();
+    let mut free = FreeBuffers::all_of(ENTRIES);
     // Twice through all buffers, with up to 100 in the hands of the switch.
     let mut submitted = VecDeque::new();
     for n in 0..2 * u32::from(ENTRIES) {
         let frame: Vec<u8> = (0..60 + n % 1400).map(|at| (at ^ n) as u8).collect();
         if n == 0 {
             assert!(world.receive(&mut free).unwrap().is_empty());
-            assert!(free.is_empty(), "the system has them all");
+            assert_eq!(free.len(), 0, "the system has them all");
+            assert!(
+                world.system.free.iter().is_sorted(),
+                "in the order of addresses"
+            );
         }
         assert!(world.arrives(&frame));
         let arrived = world.receive(&mut free).unwrap();
@@ -151,7 +155,7 @@ fn frames_arrive_where_they_are_with_a_header_in_front() {
         assert!(!submitted.contains(&id), "buffer {id} is the switch's");
         submitted.push_back(id);
         if submitted.len() == 100 {
-            free.extend(submitted.drain(..50));
+            submitted.drain(..50).for_each(|id| free.put(id));
         }
     }
 }
@@ -159,7 +163,7 @@ fn frames_arrive_where_they_are_with_a_header_in_front() {
 #[test]
 fn without_free_buffers_it_requests_notification() {
     let mut world = world(START);
-    let mut free: Vec<u16> = (0..LOW).collect();
+    let mut free = FreeBuffers::all_of(LOW);
     assert!(world.xdp.is_short());
     world.receive(&mut free).unwrap();
     assert!(!world.xdp.is_short());
@@ -171,14 +175,16 @@ fn without_free_buffers_it_requests_notification() {
 #[test]
 fn a_frame_that_is_none_goes_back_and_one_from_elsewhere_is_the_end() {
     let mut world = world(START);
-    world.receive(&mut vec![7, 8]).unwrap();
+    let mut free = FreeBuffers::none_of(ENTRIES);
+    free.put(8);
+    free.put(7);
+    world.receive(&mut free).unwrap();
     let chunk = world.region.place(1).buffer(7);
-    let mut free = Vec::new();
     // Too short, too long for its buffer, without room for the header.
     for (start, len) in [(256, 13), (256, 3841), (11, 60), (256, u32::MAX)] {
         world.gives(chunk + start, len);
         assert_eq!(world.receive(&mut free).unwrap(), []);
-        assert_eq!(free, [7]);
+        assert!(free.iter().eq([7]));
         world.receive(&mut free).unwrap();
     }
     for address in [
@@ -251,9 +257,9 @@ fn unfinished_checksums_are_reported_to_the_switch() {
             unfinished,
             ..START
         });
-        world.receive(&mut vec![0]).unwrap();
+        world.receive(&mut FreeBuffers::all_of(1)).unwrap();
         world.arrives(&frame);
-        let arrived = world.receive(&mut Vec::new()).unwrap()[0];
+        let arrived = world.receive(&mut FreeBuffers::none_of(1)).unwrap()[0];
         let at = world.region.place(1).buffer(arrived.id) + u64::from(arrived.start);
         let header = NetHeader::decode(&world.bytes(at, 12).try_into().unwrap());
         assert_eq!(header.flags, flags);
