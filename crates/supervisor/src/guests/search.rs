@@ -143,13 +143,12 @@ impl Search {
 
     /// Returns the descriptors of the tracepoints by name, for the next supervisor.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
-        let all = self.tracepoints.iter().flat_map(|tracepoints| {
+        self.tracepoints.iter().flat_map(|tracepoints| {
             let (map, links) = tracepoints.descriptors();
             let links = links.enumerate();
             let links = links.map(|(number, link)| (format!("{KVM_LINK}{number}"), link));
             std::iter::once((KVM_MEMORY.to_owned(), map)).chain(links)
-        });
-        all
+        })
     }
 
     /// Adopts the tracepoints of the supervisor before, which stay attached. Without success, their

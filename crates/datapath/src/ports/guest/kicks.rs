@@ -1,8 +1,8 @@
 //! Kicks of a queue: their attribution, and the rate of frames ([`KickRate`]).
 //!
-//! A VMM kicks when it starts a queue (QEMU makes its eventfd with a count of one); every later kick
-//! is the guest's, which kicks only when it has made a buffer available. A guest that kicks while no
-//! buffer is visible writes to memory that is not shared.
+//! A VMM kicks when it starts a queue (QEMU makes its eventfd with a count of one); every later
+//! kick is the guest's, which kicks only when it has made a buffer available. A guest that kicks
+//! while no buffer is visible writes to memory that is not shared.
 //!
 //! A guest that uses the event index may kick once and never again, so its first kick must be
 //! recognised.
