@@ -19,6 +19,8 @@ pub struct QueueCounts {
     /// Notifications that were put off because the guest ran: how often kicks of a queue from a
     /// guest were suppressed; deferred calls of one to a guest.
     pub deferred: u64,
+    /// How often the guest was asked for one kick for several frames; of a queue from a guest.
+    pub coalesced: u64,
     /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a
     /// guest.
     pub full_ns: u64,

@@ -218,6 +218,7 @@ impl FakeEngine {
                     deferred: 30,
                     kicks: 40,
                     suppressed_kicks: 5,
+                    coalesced_kicks: 6,
                 },
                 queue_faults: vec![QueueFault { queue: 1, reason }],
                 ..waits

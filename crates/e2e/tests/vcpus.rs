@@ -1,4 +1,5 @@
-//! vCPUs of QEMU guests are found, with named threads and without, and their states are used.
+//! vCPUs of QEMU guests are found, with named threads and without, and their states are used; kicks
+//! of a guest that sends steadily are coalesced.
 
 use std::time::Duration;
 
@@ -28,7 +29,9 @@ fn vcpus(lasthop: &Lasthop, port: &str) -> (u64, String, u64) {
 #[test]
 fn vcpus_of_qemu_are_found_and_notifications_deferred() {
     let turn = turn();
-    let states = "[switch]\nname = \"host1\"\nguest_state = \"bpf\"\n";
+    // The window of kicks is long, because emulated guests send slowly.
+    let states = "[switch]\nname = \"host1\"\nguest_state = \"bpf\"\n\
+        [switch.coalescing]\nkick_us = 1000\n";
     let lasthop = Lasthop::start(&format!("{states}{}{}", port("vm1", ""), port("vm2", "")));
     let status = lasthop.json(&["status"]);
     let states = &status["switch"]["guest_state"];
@@ -53,6 +56,20 @@ fn vcpus_of_qemu_are_found_and_notifications_deferred() {
     });
     let ports = ["vm1", "vm2"].map(|port| vcpus(&lasthop, port));
     assert!(done.is_some(), "{ports:?}");
+
+    turn.step("small frames at a steady rate until kicks are coalesced");
+    let coalesced = within(LIMIT, || {
+        IperfRun::start(&mut named, "10.0.0.2", 1, "-u -l 64 -b 4M").wait();
+        let port = lasthop.json(&["port", "show", "vm1"]);
+        port["notifications"]["coalesced_kicks"]
+            .as_u64()
+            .filter(|count| *count > 0)
+    });
+    assert!(
+        coalesced.is_some(),
+        "{}",
+        lasthop.json(&["port", "show", "vm1"])
+    );
     let [(of_named, by_names, _), (of_plain, by_evidence, _)] = ports;
     assert_eq!((of_named, by_names.as_str()), (1, "names"));
     let evidence: &[&str] = match paths::accelerator() {

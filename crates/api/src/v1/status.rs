@@ -428,6 +428,8 @@ pub struct Notifications {
     pub kicks: u64,
     /// How often the guest was spared kicks because it ran (kick suppression).
     pub suppressed_kicks: u64,
+    /// How often the guest was asked for one kick for several frames (kick coalescing).
+    pub coalesced_kicks: u64,
 }
 
 /// Counters of a port's connections and refusals, since the port was added.

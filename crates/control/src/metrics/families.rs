@@ -333,6 +333,10 @@ fn queues(facts: &Facts, page: &mut Page) {
             "Notifications that were put off because the guest ran, since the queue was started: \
              suppressed kicks for odd queues, deferred interrupts for even ones."
             queue.counts.deferred;
+        "lasthop_queue_coalesced_kicks"
+            "How often the guest was asked for one kick for several frames, since the queue was \
+             started; odd queues only."
+            queue.counts.coalesced;
         "lasthop_queue_full_seconds"
             "Time for which frames to the guest found no receive buffer in the queue."
             queue.counts.full_ns as f64 / 1e9;

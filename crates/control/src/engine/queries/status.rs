@@ -263,6 +263,7 @@ fn notifications(state: &PortState) -> Notifications {
         };
         *sent += counts.notifications;
         *deferred += counts.deferred;
+        sum.coalesced_kicks += counts.coalesced;
     }
     sum
 }

@@ -188,6 +188,7 @@ impl GuestQueue {
             self.queue.set_kicks(false);
             return KickRequest::FramesAvailable;
         }
+        self.counts.coalesced += u64::from(threshold > 1);
         request
     }
 

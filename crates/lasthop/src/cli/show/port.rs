@@ -82,11 +82,12 @@ fn vcpus(port: &PortStatus) -> Option<String> {
 /// Formats the counters of notifications, and how many of each kind were put off.
 fn notifications(of: &Notifications) -> String {
     format!(
-        "{} to the guest, {} deferred; {} kicks, suppressed {} times",
+        "{} to the guest, {} deferred; {} kicks, suppressed {} times, coalesced {} times",
         count(of.to_guest),
         count(of.deferred),
         count(of.kicks),
-        count(of.suppressed_kicks)
+        count(of.suppressed_kicks),
+        count(of.coalesced_kicks)
     )
 }
 
