@@ -28,7 +28,7 @@ use crate::statistics::percentile;
 use e2e::machine::pin;
 
 /// The last are super-frames.
-const SIZES: [u32; 3] = [64, 1500, SUPER_FRAME];
+const SIZES: [u32; 4] = [64, 1500, 9000, SUPER_FRAME];
 const SUPER_FRAME: u32 = SUPER_FRAME_LEN as u32;
 /// Between two wake-ups.
 const PERIOD: Duration = Duration::from_micros(200);

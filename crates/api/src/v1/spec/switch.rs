@@ -71,7 +71,16 @@ pub struct CoalescingSpec {
     pub frames: u16,
     /// Time in microseconds, 0 to 1000, in which the frames of a guest that sends steadily gather
     /// for one kick while the worker sleeps. 0: each frame has its kick.
+    #[serde(skip_serializing_if = "is_default_window")]
     pub kick_us: u16,
+}
+
+/// Time in which frames gather for one kick, unless it is configured, microseconds.
+const KICK_US: u16 = 80;
+
+/// Returns whether it is the default, which earlier versions do not know.
+fn is_default_window(kick_us: &u16) -> bool {
+    *kick_us == KICK_US
 }
 
 impl Default for CoalescingSpec {
@@ -80,7 +89,7 @@ impl Default for CoalescingSpec {
             enabled: true,
             period_us: 125,
             frames: 64,
-            kick_us: 80,
+            kick_us: KICK_US,
         }
     }
 }
