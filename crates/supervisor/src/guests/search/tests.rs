@@ -149,3 +149,36 @@ fn connections_of_drivers_have_no_vcpus() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     assert_eq!(vmm_behind(ours.as_fd()), None);
 }
+
+#[test]
+fn tracepoints_are_handed_over_by_name() {
+    let mut search = Search::default();
+    search.load();
+    if let Some(reason) = &search.no_tracepoints {
+        return testkit::skip::skipped(reason);
+    }
+    let copies = search.descriptors();
+    let mut passed: Descriptors = copies
+        .map(|(name, fd)| (name, fd.try_clone_to_owned().unwrap()))
+        .collect();
+    assert!(passed.len() >= 2, "the memory and a link");
+    let other = sys::file::fixed("test", 8).unwrap();
+    passed.insert("states".to_owned(), other);
+    let mut successor = Search::default();
+    successor.adopt(&mut passed);
+    assert!(successor.tracepoints.is_some());
+    assert_eq!(passed.into_keys().collect::<Vec<_>>(), ["states"]);
+    drop(search);
+    assert!(!successor.tracepoints.unwrap().is_armed());
+}
+
+#[test]
+fn tracepoints_that_were_not_handed_over_are_missing() {
+    let mut successor = Search::default();
+    let memory = sys::file::fixed("test", 8).unwrap();
+    let mut passed = Descriptors::from([(KVM_LINK.to_owned() + "0", memory)]);
+    successor.adopt(&mut passed);
+    assert!(successor.tracepoints.is_none());
+    assert_eq!(successor.no_tracepoints.as_deref(), Some(NOT_PASSED));
+    assert_eq!(passed.len(), 1, "they are the version before's");
+}
