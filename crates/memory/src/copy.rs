@@ -272,8 +272,8 @@ pub fn prefetch_buffer(segment: &Segment, header: usize) {
 /// Whether [`prefetch_buffer`] is of use, once it is decided.
 static OF_USE: OnceLock<bool> = OnceLock::new();
 
-/// Decides about [`prefetches_buffers`] in place of the CPU's vendor, before it is called first: for
-/// measurements.
+/// Decides about [`prefetches_buffers`] in place of the CPU's vendor, before it is called first:
+/// for measurements.
 pub fn decide_prefetches(on: bool) {
     let _ = OF_USE.set(on);
 }
