@@ -17,9 +17,9 @@
 //! A receiver is *backlogged* in a round if it is the main receiver of a sender that has more
 //! frames than fit its batch, or if frames for it were dropped here. While one receiver is
 //! backlogged no other port lacks the worker's time, and all that is left is for that receiver.
-//! While several are, they share by weight the time of copying to them and an eighth more, and at least half of
-//! all time: an account that is further ahead than [`BATCHES`] of its costly batches is over its
-//! share.
+//! While several are, they share by weight the time of copying to them and an eighth more, and at
+//! least half of all time: an account that is further ahead than [`BATCHES`] of its costly batches
+//! is over its share.
 //!
 //! * The margin of an eighth keeps flows apart from drops whose copies are not equally expensive.
 //! * Half of all time is certain, so that a receiver that takes little cannot reduce the share of
