@@ -186,7 +186,10 @@ fn the_unit_has_states_and_the_rights_for_them_are_given_up() {
     let line = "vCPU states: BPF programs; vCPUs of 1 port found";
     assert!(lasthop.prints("status").lines().any(|own| own == line));
     let before = programs(lasthop.supervisor());
-    assert_eq!(before.len(), 2);
+    assert!(
+        [2, 3].contains(&before.len()),
+        "KVM's tracepoints where KVM is loaded: {before:?}"
+    );
     let mut other =
         FakeGuest::connect(&lasthop.socket("vm2.sock"), GuestConfig::default().guest(2)).unwrap();
     other.wait_link().unwrap();

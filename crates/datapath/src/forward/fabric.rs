@@ -35,6 +35,17 @@ const MAX_RECEIVERS: usize = 1024;
 /// Queue pair of frames that came from none.
 pub(crate) const NO_PAIR: u16 = u16::MAX;
 
+/// Reason for which frames for a port are dropped without a delivery attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Dropping {
+    #[default]
+    Nothing,
+    /// A queue has no buffers, see [`Port::is_masked`].
+    Masked,
+    /// The port has had its share of copies, see [`ReceiveShares`].
+    OverShare,
+}
+
 /// Port with its state of the batch in progress.
 #[derive(Debug)]
 pub(crate) struct Slot<P> {
@@ -44,10 +55,8 @@ pub(crate) struct Slot<P> {
     unflushed: u64,
     /// Frames of the batch that are announced by [`Fabric::expect`].
     expected: usize,
-    /// Whether frames were dropped without a delivery attempt, see [`Port::is_masked`].
-    masked: bool,
-    /// Whether the port has had its share of copies, see [`ReceiveShares`].
-    over_share: bool,
+    /// Why frames of this batch are dropped without a delivery attempt.
+    dropping: Dropping,
     /// Budget of replies to rejected frames.
     pub(crate) rejects: RejectBudget,
     pub(crate) limits: Option<Arc<PortLimits>>,
@@ -137,8 +146,7 @@ impl<P: Port> Fabric<P> {
             delivered: Traffic::default(),
             unflushed: 0,
             expected: 0,
-            masked: false,
-            over_share: false,
+            dropping: Dropping::Nothing,
             rejects: RejectBudget::default(),
             limits: None,
             limited: false,
@@ -170,11 +178,13 @@ impl<P: Port> Fabric<P> {
         for id in &self.touched {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
                 let frames = std::mem::take(&mut slot.expected);
-                if !slot.over_share {
+                if slot.dropping == Dropping::Nothing {
                     slot.port.expect(0, frames);
-                    slot.masked = slot.port.is_masked(0);
+                    if slot.port.is_masked(0) {
+                        slot.dropping = Dropping::Masked;
+                    }
                 }
-                self.any_special |= slot.masked | slot.over_share;
+                self.any_special |= slot.dropping != Dropping::Nothing;
             }
         }
     }
@@ -288,7 +298,9 @@ impl<P: Port> Fabric<P> {
         };
         if slot.unflushed == 0 {
             self.touched.push(to);
-            slot.over_share = self.shares.is_over(to);
+            if self.shares.is_over(to) {
+                slot.dropping = Dropping::OverShare;
+            }
         }
         slot.unflushed |= 1 << pair;
     }
@@ -360,12 +372,12 @@ impl<P: Port> Fabric<P> {
             return;
         };
         if slot.port.is_masked(pair) {
-            slot.masked = true;
+            slot.dropping = Dropping::Masked;
             slot.port.note_dropped(pair, DropReason::ReceiverFull, 1);
             self.drop_at_receiver(to, DropReason::ReceiverFull, &frame);
             return;
         }
-        if (slot.limited | slot.over_share)
+        if (slot.limited | (slot.dropping == Dropping::OverShare))
             && let Some(reason) = slot.refuses(frame.cost(), self.now)
         {
             slot.port.note_dropped(pair, reason, 1);
@@ -431,11 +443,10 @@ impl<P: Port> Fabric<P> {
                 }
             }
             slot.expected = 0;
-            if std::mem::take(&mut slot.masked) {
-                self.counters.add_masked(id);
-            }
-            if std::mem::take(&mut slot.over_share) {
-                self.shares.note_dropped(id);
+            match std::mem::take(&mut slot.dropping) {
+                Dropping::Nothing => {}
+                Dropping::Masked => self.counters.add_masked(id),
+                Dropping::OverShare => self.shares.note_dropped(id),
             }
             let Traffic { packets, bytes } = std::mem::take(&mut slot.delivered);
             if packets == 0 {
@@ -556,12 +567,10 @@ impl<P: Port> Fabric<P> {
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
             return false;
         };
-        let reason = if slot.masked {
-            DropReason::ReceiverFull
-        } else if slot.over_share && slot.port.pairs() == 1 {
-            DropReason::ReceiveShare
-        } else {
-            return false;
+        let reason = match slot.dropping {
+            Dropping::Masked => DropReason::ReceiverFull,
+            Dropping::OverShare if slot.port.pairs() == 1 => DropReason::ReceiveShare,
+            _ => return false,
         };
         let frames = group.frames.len() as u64;
         slot.port.note_dropped(0, reason, frames);
@@ -622,7 +631,6 @@ impl<P: Port> Fabric<P> {
                 main.port
             }
         };
-        self.shares.spend(copying);
         if more {
             self.shares.note_backlog(main);
         }
@@ -719,7 +727,7 @@ impl<P> Slot<P> {
     /// to-guest limit is exceeded, from which the cost of the frame is taken otherwise.
     #[cold]
     fn refuses(&self, cost: Cost, now: u64) -> Option<DropReason> {
-        if self.over_share {
+        if self.dropping == Dropping::OverShare {
             return Some(DropReason::ReceiveShare);
         }
         let limits = self.limits.as_deref().filter(|_| self.limited);

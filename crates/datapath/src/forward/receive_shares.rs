@@ -148,9 +148,22 @@ impl ReceiveShares {
         self.spent += ticks;
     }
 
-    /// Charges the copies of a batch to a receiver.
+    /// Charges the copies of a batch to a receiver. Nothing is counted as long as no other one is
+    /// backlogged: all accounts begin anew with contention.
     #[inline]
     pub(crate) fn charge(&mut self, port: PortId, ticks: u64) {
+        let alone = match self.backlogged.as_slice() {
+            [] => true,
+            [only] => *only == port,
+            _ => false,
+        };
+        if self.contended || !alone {
+            self.count(port, ticks);
+        }
+    }
+
+    #[cold]
+    fn count(&mut self, port: PortId, ticks: u64) {
         let Some(account) = self.accounts.get_mut(port.0 as usize) else {
             return;
         };
@@ -189,14 +202,18 @@ impl ReceiveShares {
     #[inline]
     pub(crate) fn end_round(&mut self, waits: bool) -> bool {
         if self.backlogged.len() < 2 && !self.contended {
-            self.begin_anew(waits);
+            if self.backlogged.is_empty() {
+                self.spent = 0;
+            } else {
+                self.begin_anew(waits);
+            }
             return false;
         }
         self.share(waits);
         std::mem::take(&mut self.dropped)
     }
 
-    /// Ends a round without contention.
+    /// Ends a round without contention in which a receiver was backlogged.
     #[inline]
     fn begin_anew(&mut self, waits: bool) {
         if !waits && let Some(port) = self.backlogged.pop() {

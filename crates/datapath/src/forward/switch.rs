@@ -394,7 +394,7 @@ impl<P: Port> Switch<P> {
         }
         ticks.switching += std::mem::take(&mut ticks.copying);
         self.last.switching = ticks.switching;
-        self.fabric.shares.spend(ticks.switching);
+        self.fabric.shares.spend(self.last.cost);
         self.fabric.counters.add_ticks(from, ticks);
     }
 
