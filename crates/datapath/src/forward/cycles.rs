@@ -88,7 +88,7 @@ pub(crate) struct LastBatch {
     /// The part of them that its sender pays, ticks.
     pub(crate) switching: u64,
     pub(crate) frames: usize,
-    /// Whether it reached its limit, so that its sender may have more frames.
+    /// Whether it was cut for the sake of others, so that its sender may have more frames.
     pub(crate) more: bool,
 }
 

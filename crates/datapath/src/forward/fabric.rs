@@ -603,15 +603,20 @@ impl<P: Port> Fabric<P> {
         !self.uncharged.is_empty()
     }
 
-    /// Charges the cycles since the last call to the receivers of the flushed frames; `more`: the
-    /// sender has more frames than these. Returns `false` if there were none.
-    pub(crate) fn charge_receivers(&mut self, copying: u64, more: bool) -> bool {
+    /// Charges the cycles since the last call to the receivers of the flushed frames; `backlogged`:
+    /// their sender, if it has more frames than these. Returns the main receiver; `None` if there
+    /// were none.
+    pub(crate) fn charge_receivers(
+        &mut self,
+        copying: u64,
+        backlogged: Option<PortId>,
+    ) -> Option<PortId> {
         let ticks = |copying| Ticks {
             switching: 0,
             copying,
         };
         let main = match self.uncharged.as_slice() {
-            [] => return false,
+            [] => return None,
             [one] => {
                 self.counters.add_ticks(one.port, ticks(copying));
                 self.shares.charge(one.port, copying);
@@ -631,11 +636,11 @@ impl<P: Port> Fabric<P> {
                 main.port
             }
         };
-        if more {
-            self.shares.note_backlog(main);
+        if let Some(sender) = backlogged {
+            self.shares.note_backlog(main, sender);
         }
         self.uncharged.clear();
-        true
+        Some(main)
     }
 
     /// Sends the deferred notifications that are due.

@@ -2,7 +2,9 @@
 //!
 //! A sender pays for switching, and has to wait when it is ahead of others (`worker::fair`). The
 //! copy is paid by its receiver, which cannot wait: it does not choose what others send. So frames
-//! for a receiver beyond its share are dropped before they are copied ([`ReceiveShares::is_over`]).
+//! for a receiver beyond its share are dropped before they are copied ([`ReceiveShares::is_over`]),
+//! if several senders want it. A single sender need not lose frames: it pays for the copies beyond
+//! the share itself, and waits ([`ReceiveShares::charges_sender`]).
 //! (Ram, Cox and Rixner: switching in the sender's context, copying in the receiver's; thesis of
 //! Ram, 4.2 and 4.3.1. There the scheduler of the receiver's CPU bounds the copies.)
 //!
@@ -37,6 +39,8 @@ use port::PortId;
 const WEIGHT: u64 = channel::switching::WEIGHT as u64;
 /// Parts of the price of a tick, which is 1 at the weight [`WEIGHT`].
 const PARTS: u64 = 1 << 16;
+/// The sender of a receiver that no sender has more frames for.
+const NO_SENDER: PortId = PortId(u32::MAX);
 /// Costly batches by which an account may be ahead.
 const BATCHES: u64 = 4;
 /// Divisor of the decrease of a batch's highest cost by each batch, down to the cost of batches.
@@ -59,6 +63,10 @@ struct Account {
     weight: u64,
     /// The last round in which it was backlogged.
     backlogged: u64,
+    /// The sender that had more frames for it last.
+    sender: PortId,
+    /// Until this round several senders count as wanting it.
+    shared_until: u64,
     /// Whether it is listed as backlogged.
     listed: bool,
 }
@@ -71,7 +79,27 @@ impl Default for Account {
             price: PARTS,
             weight: WEIGHT,
             backlogged: 0,
+            sender: NO_SENDER,
+            shared_until: 0,
             listed: false,
+        }
+    }
+}
+
+impl Account {
+    /// Notes that it is backlogged in this round. Returns whether it is to be listed.
+    #[inline]
+    fn note(&mut self, round: u64) -> bool {
+        self.backlogged = round;
+        !std::mem::replace(&mut self.listed, true)
+    }
+
+    /// Notes another sender than the last one.
+    #[cold]
+    fn change_sender(&mut self, sender: PortId, round: u64) {
+        let before = std::mem::replace(&mut self.sender, sender);
+        if before != NO_SENDER && round - self.backlogged <= PATIENCE {
+            self.shared_until = round + PATIENCE;
         }
     }
 }
@@ -129,17 +157,27 @@ impl ReceiveShares {
         &mut self.accounts[index]
     }
 
-    /// Returns whether frames for this port are beyond its share, while others want the worker.
+    /// Returns whether frames for this port are beyond its share, while others want the worker and
+    /// several senders want this port.
     #[inline]
     pub(crate) fn is_over(&self, port: PortId) -> bool {
-        self.contended && self.is_ahead(port)
+        self.contended && self.is_ahead(port, true)
     }
 
+    /// Returns whether the sender of a batch to this port pays for its copies: it alone wants a
+    /// port that has had its share.
+    #[inline]
+    pub(crate) fn charges_sender(&self, port: PortId) -> bool {
+        self.contended && self.is_ahead(port, false)
+    }
+
+    /// Returns whether a port has had its share, and several senders want it, or one alone.
     #[cold]
-    fn is_ahead(&self, port: PortId) -> bool {
-        let account = self.accounts.get(port.0 as usize);
-        account
-            .is_some_and(|account| account.paid > self.virtual_time + BATCHES * account.costliest)
+    fn is_ahead(&self, port: PortId, several: bool) -> bool {
+        self.accounts.get(port.0 as usize).is_some_and(|account| {
+            (self.round < account.shared_until) == several
+                && account.paid > self.virtual_time + BATCHES * account.costliest
+        })
     }
 
     /// Notes ticks of a batch, those of its sender or of its receivers.
@@ -179,13 +217,15 @@ impl ReceiveShares {
 
     /// Notes the main receiver of a sender that has more frames than fit its batch.
     #[inline]
-    pub(crate) fn note_backlog(&mut self, port: PortId) {
+    pub(crate) fn note_backlog(&mut self, port: PortId, sender: PortId) {
+        let round = self.round;
         let Some(account) = self.accounts.get_mut(port.0 as usize) else {
             return;
         };
-        account.backlogged = self.round;
-        if !account.listed {
-            account.listed = true;
+        if account.sender != sender {
+            account.change_sender(sender, round);
+        }
+        if account.note(round) {
             self.backlogged.push(port);
         }
     }
@@ -194,7 +234,11 @@ impl ReceiveShares {
     #[cold]
     pub(crate) fn note_dropped(&mut self, port: PortId) {
         self.dropped = true;
-        self.note_backlog(port);
+        let round = self.round;
+        let account = self.accounts.get_mut(port.0 as usize);
+        if account.is_some_and(|account| account.note(round)) {
+            self.backlogged.push(port);
+        }
     }
 
     /// Ends a round over all active pairs; `waits`: the turn of some has not come. Returns whether

@@ -214,7 +214,7 @@ impl<P: Port> Switch<P> {
         let taken = self.lookup.batch.taken();
         self.last.load = taken.packets + taken.bytes / BYTES_PER_LOAD;
         self.last.frames = taken.packets as usize;
-        self.last.more = self.lookup.batch.is_full();
+        self.last.more = self.lookup.batch.is_cut_for_others();
         self.fabric.counters.add_from(id, taken);
         for (reason, frames) in self.lookup.batch.drops() {
             self.fabric.count_drop(id, reason, frames);
@@ -267,7 +267,7 @@ impl<P: Port> Switch<P> {
             excluded,
         );
         self.fabric.flush();
-        self.fabric.charge_receivers(0, false);
+        self.fabric.charge_receivers(0, None);
         self.lookup.batch.clear();
     }
 
@@ -388,12 +388,16 @@ impl<P: Port> Switch<P> {
         let copied = self.fabric.has_receivers();
         let mut ticks = self.meter.bill(measured, self.last.load, copied);
         self.last.cost = ticks.switching + ticks.copying;
-        let more = self.last.more;
-        if self.fabric.charge_receivers(ticks.copying, more) {
+        let backlogged = self.last.more.then_some(from);
+        let receiver = self.fabric.charge_receivers(ticks.copying, backlogged);
+        if receiver.is_some() {
             ticks.copying = 0;
         }
         ticks.switching += std::mem::take(&mut ticks.copying);
         self.last.switching = ticks.switching;
+        if receiver.is_some_and(|receiver| self.fabric.shares.charges_sender(receiver)) {
+            self.last.switching = self.last.cost;
+        }
         self.fabric.shares.spend(self.last.cost);
         self.fabric.counters.add_ticks(from, ticks);
     }

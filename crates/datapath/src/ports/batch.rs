@@ -276,6 +276,14 @@ impl Batch {
         self.len >= self.limit.frames || self.taken.bytes >= self.limit.bytes
     }
 
+    /// Returns whether the batch has reached a limit that is set for the sake of other senders, so
+    /// that its sender may have more frames while others want the worker.
+    #[inline]
+    #[must_use]
+    pub fn is_cut_for_others(&self) -> bool {
+        self.limit.bytes < BatchLimit::MOST.bytes && self.is_full()
+    }
+
     /// Returns whether no frame was taken, not even one that was dropped.
     #[must_use]
     pub fn is_untouched(&self) -> bool {

@@ -10,7 +10,9 @@ fn exceed(bench: &mut Bench) {
     let shares = &mut bench.switch.fabric.shares;
     let (over, other) = (PortId(2), PortId(7));
     for port in [over, other] {
-        shares.note_backlog(port);
+        for sender in [500, 501] {
+            shares.note_backlog(port, PortId(sender));
+        }
     }
     shares.end_round(false);
     // Far more than the costliest batch so far.

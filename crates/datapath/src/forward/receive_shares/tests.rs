@@ -44,6 +44,13 @@ fn shares_of(receivers: &[Receiver]) -> ReceiveShares {
     shares
 }
 
+/// Two senders have more frames for a port.
+fn wanted(shares: &mut ReceiveShares, port: PortId) {
+    for sender in [500, 501] {
+        shares.note_backlog(port, PortId(sender));
+    }
+}
+
 /// Plays rounds in which batches for all receivers come, and returns all ticks.
 fn play(shares: &mut ReceiveShares, receivers: &mut [Receiver], rounds: usize) -> u64 {
     let mut total = 0;
@@ -61,7 +68,7 @@ fn play(shares: &mut ReceiveShares, receivers: &mut [Receiver], rounds: usize) -
                 }
                 shares.charge(port, receiver.cost);
                 shares.spend(receiver.cost);
-                shares.note_backlog(port);
+                wanted(shares, port);
                 receiver.copied += receiver.cost;
                 total += receiver.cost;
                 served = true;
@@ -181,8 +188,8 @@ fn time_without_frames_is_not_saved_up() {
 fn a_receiver_stays_backlogged_while_its_sender_waits_for_its_turn() {
     let mut shares = shares_of(&[Receiver::new(100, 1, 1), Receiver::new(100, 1, 1)]);
     let (flooded, other) = (PortId(0), PortId(1));
-    shares.note_backlog(flooded);
-    shares.note_backlog(other);
+    wanted(&mut shares, flooded);
+    wanted(&mut shares, other);
     shares.end_round(true);
     let mut passed = 0;
     for _ in 0..PATIENCE - 1 {
@@ -190,7 +197,7 @@ fn a_receiver_stays_backlogged_while_its_sender_waits_for_its_turn() {
             shares.note_dropped(flooded);
         } else {
             shares.charge(flooded, 1000);
-            shares.note_backlog(flooded);
+            wanted(&mut shares, flooded);
             passed += 1;
         }
         shares.spend(1000);
@@ -198,7 +205,38 @@ fn a_receiver_stays_backlogged_while_its_sender_waits_for_its_turn() {
     }
     assert!(passed < PATIENCE / 2, "{passed}");
     // All have had their turn, and only one has more frames.
-    shares.note_backlog(flooded);
+    wanted(&mut shares, flooded);
     shares.end_round(false);
     assert!(!shares.is_over(flooded));
+}
+
+#[test]
+fn a_single_sender_pays_for_copies_beyond_the_share_and_loses_nothing() {
+    let receivers = [Receiver::new(100, 1, 1), Receiver::new(100, 1, 1)];
+    let mut shares = shares_of(&receivers);
+    let (bulk, other) = (PortId(0), PortId(1));
+    let mut paid = 0;
+    for _ in 0..1000 {
+        for (port, sender, ticks) in [(bulk, 7, 3000), (other, 8, 1000)] {
+            assert!(!shares.is_over(port));
+            shares.charge(port, ticks);
+            shares.spend(ticks);
+            shares.note_backlog(port, PortId(sender));
+        }
+        assert!(!shares.charges_sender(other), "it has less than its share");
+        paid += u32::from(shares.charges_sender(bulk));
+        shares.end_round(false);
+    }
+    assert!(paid > 900, "{paid}");
+    // A second sender to it: now its frames are dropped.
+    let mut dropped = 0;
+    for round in 0..10 * PATIENCE as u32 {
+        shares.note_backlog(bulk, PortId(7 + 2 * (round % 2)));
+        shares.note_backlog(other, PortId(8));
+        assert!(!shares.charges_sender(bulk) || round == 0);
+        dropped += u32::from(shares.is_over(bulk));
+        shares.charge(bulk, 3000);
+        shares.end_round(false);
+    }
+    assert!(dropped > 0);
 }

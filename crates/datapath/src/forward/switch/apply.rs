@@ -330,7 +330,7 @@ impl<P: Port> Switch<P> {
         }
         self.fabric.flush();
         let copying = self.meter.lap_of_all();
-        self.fabric.charge_receivers(copying, false);
+        self.fabric.charge_receivers(copying, None);
     }
 
     /// Delivers a generated frame to a port in reply to a frame with this tag. Frames longer than
@@ -343,6 +343,6 @@ impl<P: Port> Switch<P> {
         self.fabric.deliver_generated(to, tag, frame);
         self.fabric.flush();
         let copying = self.meter.lap();
-        self.fabric.charge_receivers(copying, false);
+        self.fabric.charge_receivers(copying, None);
     }
 }

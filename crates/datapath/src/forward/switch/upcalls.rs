@@ -279,7 +279,7 @@ impl<P: Port> Switch<P> {
         }
         // Flushes the copies that mirrors made of them.
         self.fabric.flush();
-        self.fabric.charge_receivers(0, false);
+        self.fabric.charge_receivers(0, None);
     }
 
     /// Sets the limits of a port; workers share them.
