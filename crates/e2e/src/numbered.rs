@@ -73,11 +73,12 @@ pub fn settle(
 /// Teaches the switch where two guests are: one frame each way, repeated until it arrives.
 pub fn introduce(a: &mut FakeGuest, b: &mut FakeGuest, flow: Flow) {
     for _ in 0..100 {
+        let pause = Duration::from_millis(50);
+        // One after the other: an answer to a guest that is not known yet would be flooded.
         a.send(&udp(&flow, b"hello")).expect("the guest can send");
+        let there = b.recv(pause).expect("the device keeps the rules").is_some();
         b.send(&udp(&flow.reversed(), b"hello"))
             .expect("the guest can send");
-        let pause = Duration::from_millis(50);
-        let there = b.recv(pause).expect("the device keeps the rules").is_some();
         let back = a.recv(pause).expect("the device keeps the rules").is_some();
         if there && back {
             std::thread::sleep(pause);

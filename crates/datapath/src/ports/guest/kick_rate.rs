@@ -21,6 +21,7 @@
 //!
 //! This module reads no clock.
 
+use super::{GuestQueue, KickRequest};
 use crate::ports::coalescing::Nanos;
 
 /// Most frames for one kick (table 4.1).
@@ -145,6 +146,41 @@ impl KickRate {
             stalls.until = now + stalls.hold;
             stalls.hold = (2 * stalls.hold).min(HOLD.1);
         }
+    }
+}
+
+impl GuestQueue {
+    /// Measures the rate of frames. Returns the number of frames for one kick.
+    pub(super) fn measure_kicks(&mut self, now: Nanos, window: Nanos) -> u16 {
+        let (rate, size) = (&mut self.kicks.rate, self.queue.size());
+        rate.measure(now, self.counts.frames, window);
+        rate.threshold(now, window, size)
+    }
+
+    /// Requests a kick for the last of `threshold` frames, or for each; see
+    /// [`GuestPort::request_kicks`](super::GuestPort::request_kicks).
+    pub(super) fn request_kick(
+        &mut self,
+        threshold: u16,
+        window: Nanos,
+        now: Nanos,
+    ) -> KickRequest {
+        let frames = self.counts.frames;
+        self.kicks.rate.request(now, frames, threshold);
+        let (available, request) = if threshold == 1 {
+            (self.queue.set_kicks(true), KickRequest::EachFrame)
+        } else if let Some(available) = self.queue.set_kick_threshold(threshold) {
+            (available, KickRequest::Coalesced)
+        } else {
+            // Its kicks are disabled since it is active.
+            (self.queue.has_available(), KickRequest::Timer(now + window))
+        };
+        if available {
+            self.queue.set_kicks(false);
+            return KickRequest::FramesAvailable;
+        }
+        self.counts.coalesced += u64::from(threshold > 1);
+        request
     }
 }
 

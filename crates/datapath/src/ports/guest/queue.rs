@@ -28,7 +28,6 @@ use virtio::queue::{Chain, Fill, Limit, Queue, QueueFault, Taken};
 use wire::virtio::features::Features;
 use wire::virtio::net;
 
-use super::KickRequest;
 use super::header::{self, Words};
 use super::kicks::Kicks;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
@@ -157,39 +156,6 @@ impl GuestQueue {
             self.notify();
         }
         self.queue.position()
-    }
-
-    /// Measures the rate of frames. Returns the number of frames for one kick.
-    pub(super) fn measure_kicks(&mut self, now: Nanos, window: Nanos) -> u16 {
-        let (rate, size) = (&mut self.kicks.rate, self.queue.size());
-        rate.measure(now, self.counts.frames, window);
-        rate.threshold(now, window, size)
-    }
-
-    /// Requests a kick for the last of `threshold` frames, or for each; see
-    /// [`GuestPort::request_kicks`](super::GuestPort::request_kicks).
-    pub(super) fn request_kick(
-        &mut self,
-        threshold: u16,
-        window: Nanos,
-        now: Nanos,
-    ) -> KickRequest {
-        let frames = self.counts.frames;
-        self.kicks.rate.request(now, frames, threshold);
-        let (available, request) = if threshold == 1 {
-            (self.queue.set_kicks(true), KickRequest::EachFrame)
-        } else if let Some(available) = self.queue.set_kick_threshold(threshold) {
-            (available, KickRequest::Coalesced)
-        } else {
-            // Its kicks are disabled since it is active.
-            (self.queue.has_available(), KickRequest::Timer(now + window))
-        };
-        if available {
-            self.queue.set_kicks(false);
-            return KickRequest::FramesAvailable;
-        }
-        self.counts.coalesced += u64::from(threshold > 1);
-        request
     }
 
     pub(super) fn usable(&self) -> bool {
