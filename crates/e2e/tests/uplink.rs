@@ -851,3 +851,21 @@ fn virtual_machines_talk_with_the_host_and_the_wire() {
     assert!(bad.is_empty(), "{stats:?}");
     lasthop.stop();
 }
+
+#[test]
+fn an_interface_that_is_about_to_go_is_waited_for() {
+    let Some((_world, [host])) = world() else {
+        return;
+    };
+    host.ip("link add going0 type veth peer name going1");
+    let lasthop = std::thread::scope(|scope| {
+        // As the driver of a Lasthop that was killed, which ends after its supervisor.
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            host.ip("link del going0");
+        });
+        Lasthop::start(&tap("going0", &host.path(), "10.1.0.1/24", ""))
+    });
+    assert!(host.ip("link show").contains("going0"), "the new one");
+    lasthop.stop();
+}

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use channel::driving::{BackEnd, DeviceSpec};
 use rustix::fs::{Mode, OFlags};
@@ -10,6 +11,8 @@ use super::interface::{Control, Request, outcome};
 use super::{Device, NotReady, OpenError, address, context};
 
 const CLONE_DEVICE: &str = "/dev/net/tun";
+/// Longest time for which an interface of a process that was killed is waited for, milliseconds.
+const ENDS_WITHIN: Duration = Duration::from_millis(200);
 
 // `linux/if_tun.h`.
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
@@ -30,7 +33,7 @@ const USO: u32 = 0x20 | 0x40;
 pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenError> {
     let name = &spec.interface;
     let exists = control.index(name).is_ok();
-    if spec.own && exists {
+    if spec.own && exists && !disappears(name, &control) {
         return Err(OpenError::new(format!("interface {name} exists already")));
     }
     let first = context(attach_first(spec), || format!("TAP device {name}"))?;
@@ -53,6 +56,19 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
         context(control.up(name), || format!("switching {name} on"))?;
     }
     Ok(Device::new(spec, control, BackEnd::Tap, uso, queues))
+}
+
+/// Waits a moment for the end of an interface: the driver of a Lasthop that was killed ends after
+/// its supervisor, and its interface with it. Returns whether it is gone.
+fn disappears(name: &str, control: &Control) -> bool {
+    let end = Instant::now() + ENDS_WITHIN;
+    while Instant::now() < end {
+        std::thread::sleep(ENDS_WITHIN / 40);
+        if control.index(name).is_err() {
+            return true;
+        }
+    }
+    false
 }
 
 /// The first queue; it makes the interface where there is none.
