@@ -99,6 +99,10 @@ impl CoalescedKicks {
             };
             let relative = TimerfdTimerFlags::empty();
             self.set = timerfd_settime(&self.timer, relative, &once).is_ok();
+            if !self.set {
+                // Frames below their number would wait without end: the worker stays awake.
+                self.due = Some(0);
+            }
         }
         self.due
     }

@@ -133,7 +133,7 @@ impl KickRate {
         let waited = now.saturating_sub(request.at);
         let stalls = &mut self.stalls;
         if sent >= u64::from(request.threshold) {
-            stalls.good_kicks += 1;
+            stalls.good_kicks = stalls.good_kicks.saturating_add(1);
             if stalls.good_kicks >= GOOD_KICKS {
                 stalls.hold = HOLD.0;
             }
@@ -165,8 +165,6 @@ impl GuestQueue {
         window: Nanos,
         now: Nanos,
     ) -> KickRequest {
-        let frames = self.counts.frames;
-        self.kicks.rate.request(now, frames, threshold);
         let (available, request) = if threshold == 1 {
             (self.queue.set_kicks(true), KickRequest::EachFrame)
         } else if let Some(available) = self.queue.set_kick_threshold(threshold) {
@@ -179,6 +177,8 @@ impl GuestQueue {
             self.queue.set_kicks(false);
             return KickRequest::FramesAvailable;
         }
+        let frames = self.counts.frames;
+        self.kicks.rate.request(now, frames, threshold);
         self.counts.coalesced += u64::from(threshold > 1);
         request
     }
@@ -316,6 +316,16 @@ mod tests {
             [0, 1, 4, 5, 16].map(stalls),
             [false, true, true, false, false]
         );
+    }
+
+    #[test]
+    fn good_kicks_are_counted_without_end() {
+        let mut sender = Sender::default();
+        sender.send(200, 1000);
+        sender.rate.stalls.good_kicks = u32::MAX;
+        sender.request();
+        sender.send(u64::from(MAX_THRESHOLD), 1000);
+        assert_eq!(sender.rate.stalls.good_kicks, u32::MAX);
     }
 
     #[test]
