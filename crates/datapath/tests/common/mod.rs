@@ -31,6 +31,7 @@ pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> Gues
         desc: addrs.desc,
         driver: addrs.driver,
         device: addrs.device,
+        slots: None,
     };
     let packed = features & RING_PACKED != 0;
     let position = if packed { 0x8000_8000 } else { 0 };

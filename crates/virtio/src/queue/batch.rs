@@ -64,6 +64,12 @@ pub trait Fill {
     /// Writes to a chain. Returns the number of bytes, or `None` when nothing was written and the
     /// batch ends here.
     fn fill(&mut self, chain: &Chain) -> Option<u32>;
+
+    /// Returns whether the frame of the chain that was filled last continues in the next one.
+    #[inline(always)]
+    fn more(&self) -> bool {
+        false
+    }
 }
 
 /// Limit of a batch.
@@ -137,7 +143,7 @@ pub(super) trait Ring {
             };
             left = left.less(Limit {
                 chains: 1,
-                bytes: u64::from(chain.bytes) + u64::from(chain.segs.len - 1) * PIECE,
+                bytes: u64::from(chain.bytes) + u64::from(chain.segs.len.saturating_sub(1)) * PIECE,
             });
             into.push(chain).map(&prefetch);
         }

@@ -41,7 +41,8 @@ pub enum QueueFault {
     /// A chain visits more descriptors than there are.
     #[error("descriptors form a loop")]
     DescriptorLoop,
-    /// More than [`super::MAX_CHAIN_DESCRIPTORS`] descriptors in one chain.
+    /// More than [`super::MAX_CHAIN_DESCRIPTORS`] descriptors in one chain, or more than
+    /// [`super::MAX_SLOTS_PER_FRAME`] slots.
     #[error("chain has too many descriptors")]
     ChainTooLong,
     /// More than [`super::MAX_CHAIN_BYTES`] bytes in one chain.
@@ -77,6 +78,25 @@ pub enum QueueFault {
     /// tracked).
     #[error("buffer offered twice")]
     OfferedTwice,
+    /// A slot names a buffer that does not exist (netmap).
+    #[error("buffer index is out of range")]
+    BufferOutOfRange,
+    /// A slot is longer than a buffer (netmap).
+    #[error("length is beyond the buffer")]
+    LengthBeyondBuffer,
+    /// A frame of several slots takes the whole ring, and its last slot is missing.
+    #[error("a frame fills the ring")]
+    ChainFillsRing,
+    /// The parameters of a netmap client's queue are not valid: magic number, version, header,
+    /// number and size of buffers.
+    #[error("parameters of the slot queue are not valid")]
+    BadParameters,
+    /// The buffers of a netmap client are not wholly inside one memory region.
+    #[error("buffer pool is not mapped")]
+    UnmappedPool,
+    /// A memif ring does not start with memif's cookie.
+    #[error("ring has a wrong cookie")]
+    WrongCookie,
     /// The inflight region is too small, misaligned, of another version, or for another queue size.
     #[error("inflight region does not fit the queue")]
     InflightMismatch,

@@ -32,6 +32,7 @@ mod inflight;
 mod journal;
 mod packed;
 mod resume;
+mod slots;
 mod split;
 
 #[cfg(test)]
@@ -48,6 +49,10 @@ pub use fault::QueueFault;
 pub use inflight::{Inflight, InflightRegion};
 pub use journal::{Journal, JournalRegion};
 use packed::PackedQueue;
+pub(crate) use slots::netmap;
+pub use slots::netmap::program as netmap_program;
+pub use slots::{MAX_SLOTS_PER_FRAME, SlotFormat};
+use slots::{SlotQueue, memif::Memif};
 use split::SplitQueue;
 use wire::virtio::features::Features;
 
@@ -64,7 +69,7 @@ pub const MAX_CHAIN_BORDERS: u32 = 1024;
 /// Place of a queue in guest memory: guest-physical addresses of its three areas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Number of descriptors: 1..=4096; a power of two for a split queue.
+    /// Number of descriptors: 1..=4096; a power of two for a split queue and for slots.
     pub size: u16,
     /// Descriptor area: the table, or the packed ring.
     pub desc: u64,
@@ -72,6 +77,8 @@ pub struct Layout {
     pub driver: u64,
     /// Device area: the used ring, or the device's event suppression structure.
     pub device: u64,
+    /// The format of a slot queue; `None` for a virtqueue.
+    pub slots: Option<SlotFormat>,
 }
 
 /// A range of the caller's segment arena.
@@ -99,13 +106,14 @@ impl SegRange {
 /// [`Queue::put`] or [`Queue::untake`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Split: the head descriptor. Packed: the buffer id.
+    /// Split: the head descriptor. Packed: the buffer id. Slots: the position of the first one.
     pub id: u16,
-    /// Ring slots that the chain takes: 1 on a split queue, its direct descriptors on a packed one.
+    /// Ring slots that the chain takes: 1 on a split queue, its direct descriptors on a packed one,
+    /// its slots on a slot queue.
     pub count: u16,
     /// The chain's buffers in the caller's arena, in order.
     pub segs: SegRange,
-    /// Bytes of all buffers together, 1..=[`MAX_CHAIN_BYTES`].
+    /// Bytes of all buffers together, 1..=[`MAX_CHAIN_BYTES`]; 0 for an empty slot.
     pub bytes: u32,
 }
 
@@ -138,7 +146,7 @@ impl Chain {
     }
 }
 
-/// A virtqueue of either layout.
+/// A virtqueue of either layout, or a slot queue of either format.
 ///
 /// Nothing is allocated after the queue is created, as long as the caller's arena has room. The
 /// queue may move between threads; it has one user at a time.
@@ -148,14 +156,20 @@ pub enum Queue {
     Split(SplitQueue),
     /// One ring of descriptors.
     Packed(PackedQueue),
+    /// The slots of a netmap client.
+    Netmap(SlotQueue<netmap::Netmap>),
+    /// The descriptors of a memif client.
+    Memif(SlotQueue<Memif>),
 }
 
-/// Calls the same method of either layout.
+/// Calls the same method of any layout.
 macro_rules! either {
     ($queue:expr, $q:ident => $call:expr) => {
         match $queue {
             Queue::Split($q) => $call,
             Queue::Packed($q) => $call,
+            Queue::Netmap($q) => $call,
+            Queue::Memif($q) => $call,
         }
     };
 }
@@ -166,13 +180,15 @@ impl Queue {
     /// [`Queue::position`] when the queue stopped, or the start: 0 for a split queue, `0x8000_8000`
     /// for a packed one (`SET_VRING_BASE`).
     ///
-    /// A split queue continues at the used index in guest memory. A packed queue whose used half of
+    /// A split queue continues at the used index in guest memory, a slot queue at its `tail` there,
+    /// whatever `position` is. A packed queue whose used half of
     /// the position cannot be right because the front end gave only the available half (`0x8000`)
     /// starts with both halves equal.
     ///
     /// # Errors
     /// [`QueueFault::BadSize`], [`QueueFault::BadPosition`], [`QueueFault::Misaligned`],
-    /// [`QueueFault::UnmappedRing`].
+    /// [`QueueFault::UnmappedRing`]; of slot queues [`QueueFault::BadParameters`],
+    /// [`QueueFault::UnmappedPool`], [`QueueFault::WrongCookie`].
     pub fn new(
         mem: Arc<GuestMemory>,
         layout: Layout,
@@ -211,11 +227,34 @@ impl Queue {
         if layout.size == 0 || layout.size > MAX_SIZE {
             return Err(QueueFault::BadSize);
         }
-        if features.contains(Features::RING_PACKED) {
-            PackedQueue::new(mem, layout, features, position, inflight).map(Self::Packed)
-        } else {
-            SplitQueue::new(mem, layout, features, position, inflight).map(Self::Split)
+        match layout.slots {
+            Some(SlotFormat::Netmap) => SlotQueue::new(mem, layout).map(Self::Netmap),
+            Some(SlotFormat::Memif { .. }) => SlotQueue::new(mem, layout).map(Self::Memif),
+            None if features.contains(Features::RING_PACKED) => {
+                PackedQueue::new(mem, layout, features, position, inflight).map(Self::Packed)
+            }
+            None => SplitQueue::new(mem, layout, features, position, inflight).map(Self::Split),
         }
+    }
+
+    /// Returns the bytes of the header in front of each frame, where the queue itself determines
+    /// them: 0, 10 or 12 of a slot queue. `None`: the negotiated features of virtio-net do.
+    #[must_use]
+    pub fn header(&self) -> Option<u32> {
+        match self {
+            Self::Split(_) | Self::Packed(_) => None,
+            Self::Netmap(queue) => Some(queue.header()),
+            Self::Memif(queue) => Some(queue.header()),
+        }
+    }
+
+    /// Returns whether a driver may make buffers available without a kick that was requested: it
+    /// looks at the request before its buffers are visible to others (memif clients store `head`
+    /// and load the interrupt mask without a fence between: libmemif, VPP and DPDK do). Such a queue
+    /// is to be looked at once more some time after a request for kicks.
+    #[must_use]
+    pub fn may_miss_kicks(&self) -> bool {
+        matches!(self, Self::Memif(_))
     }
 
     /// Switches to another snapshot of the guest's memory, at the same guest-physical addresses.
@@ -389,8 +428,8 @@ impl Queue {
         either!(self, q => q.set_kick_threshold(chains))
     }
 
-    /// Returns the queue's position in the encoding of `GET_VRING_BASE`. Split: the next available
-    /// index. Packed: next available slot in bits 0..15, its wrap counter in bit 15, next used slot
+    /// Returns the queue's position in the encoding of `GET_VRING_BASE`. Split and slots: the next
+    /// available index. Packed: next available slot in bits 0..15, its wrap counter in bit 15, next used slot
     /// in bits 16..31, its wrap counter in bit 31. Staged elements are not counted: publish first.
     #[must_use]
     pub fn position(&self) -> u32 {

@@ -14,6 +14,10 @@ use super::{Journal, Layout, Queue, QueueFault};
 /// a live migration. The bytes of buffers were marked before they were published.
 pub(super) fn mark_written(mem: &GuestMemory, layout: Layout, features: Features) {
     let size = u64::from(layout.size);
+    if layout.slots.is_some() {
+        // Processes do not migrate: their memory has no dirty log.
+        return;
+    }
     if features.contains(Features::RING_PACKED) {
         mem.mark_dirty(layout.desc, 16 * size);
         mem.mark_dirty(layout.device, 4);
@@ -26,7 +30,8 @@ impl Queue {
     /// Resumes the queue of a process that died, without an in-flight area of the front end. Every
     /// chain that was taken and not published as used is taken again; none is used twice.
     ///
-    /// A split queue continues at the used index in guest memory, a packed one at the position in
+    /// A split queue continues at the used index in guest memory, a slot queue at its `tail` there, a
+    /// packed one at the position in
     /// `journal`. Without a journal, or with one of a queue that never ran, it starts at
     /// `position`.
     ///
@@ -40,7 +45,10 @@ impl Queue {
         position: u32,
         journal: Option<Journal>,
     ) -> Result<Self, QueueFault> {
-        let position = if !features.contains(Features::RING_PACKED) {
+        let position = if layout.slots.is_some() {
+            // The queue continues at the tail in memory.
+            position
+        } else if !features.contains(Features::RING_PACKED) {
             SplitQueue::used_index(&mem, layout)?.into()
         } else if let Some(journal) = &journal {
             PackedQueue::recover(&mem, layout, journal)?.unwrap_or(position)

@@ -19,4 +19,5 @@ mod faults;
 mod flow;
 mod hostile;
 mod memory_change;
+mod slots;
 mod threads;

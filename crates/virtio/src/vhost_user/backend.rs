@@ -41,6 +41,19 @@ impl Offer {
             protocol: ProtocolFeatures::all(),
         }
     }
+
+    /// Turns the offer into one of slot queues, for a netmap client: features of virtqueues go, and
+    /// so does everything that serves the migration and the reconnection of guests.
+    #[must_use]
+    pub fn of_slot_queues(mut self) -> Self {
+        self.features -= Features::RING_PACKED
+            | Features::RING_INDIRECT_DESC
+            | Features::RING_EVENT_IDX
+            | Features::IN_ORDER;
+        self.protocol =
+            ProtocolFeatures::MQ | ProtocolFeatures::REPLY_ACK | ProtocolFeatures::SLOT_QUEUES;
+        self
+    }
 }
 
 /// Whether a process that died has served a queue: then the queue resumes at the position in its

@@ -11,7 +11,7 @@ use super::backend::{Backend, QueueSetup, Resume};
 use super::message::VringAddr;
 use super::record::Kept;
 use super::session::{Answer, Session};
-use crate::queue::Layout;
+use crate::queue::{Layout, SlotFormat, netmap};
 
 /// Largest queue that is served, in entries.
 pub const MAX_QUEUE_SIZE: u16 = crate::queue::MAX_SIZE;
@@ -93,14 +93,33 @@ impl From<String> for StartError {
     }
 }
 
-/// Returns the bytes of the three areas of a queue, in the order of its layout (virtio 1.3, 2.7 and
-/// 2.8).
-fn area_sizes(size: u16, packed: bool) -> [u32; 3] {
-    let entries = u32::from(size);
-    if packed {
-        [16 * entries, 4, 4]
-    } else {
-        [16 * entries, 6 + 2 * entries, 6 + 8 * entries]
+/// Format of the queues of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Split,
+    Packed,
+    /// Slot queues of a netmap client.
+    Slots,
+}
+
+impl Format {
+    /// Returns length in bytes and alignment of the three areas of a queue, in the order of its
+    /// layout (virtio 1.3, 2.7 and 2.8; `queue::slots::netmap`).
+    fn areas(self, size: u16) -> [(u32, u64); 3] {
+        let entries = u32::from(size);
+        match self {
+            Self::Split => [
+                (16 * entries, 16),
+                (6 + 2 * entries, 2),
+                (6 + 8 * entries, 4),
+            ],
+            Self::Packed => [(16 * entries, 16), (4, 4), (4, 4)],
+            Self::Slots => {
+                let line = netmap::LINE;
+                let (driver, device) = (netmap::DRIVER_LEN, netmap::DEVICE_LEN);
+                [(16 * entries, line), (driver, line), (device, line)]
+            }
+        }
     }
 }
 
@@ -109,13 +128,12 @@ fn resolve(
     memory: &GuestMemory,
     size: u16,
     addr: &VringAddr,
-    packed: bool,
+    format: Format,
 ) -> Result<Layout, String> {
     let names = ["descriptor", "driver", "device"];
-    let aligns = if packed { [16, 4, 4] } else { [16, 2, 4] };
     let users = [addr.desc, addr.avail, addr.used];
     let mut guest = [0; 3];
-    for (i, len) in area_sizes(size, packed).into_iter().enumerate() {
+    for (i, (len, align)) in format.areas(size).into_iter().enumerate() {
         let (name, user) = (names[i], users[i]);
         let gpa = memory
             .user_to_guest(user)
@@ -123,10 +141,9 @@ fn resolve(
             .ok_or_else(|| {
                 format!("its {name} area ({user:#x}, {len} bytes) is not in one memory region")
             })?;
-        if gpa % aligns[i] != 0 {
+        if gpa % align != 0 {
             return Err(format!(
-                "its {name} area at {gpa:#x} is not aligned to {}",
-                aligns[i]
+                "its {name} area at {gpa:#x} is not aligned to {align}"
             ));
         }
         guest[i] = gpa;
@@ -136,6 +153,7 @@ fn resolve(
         desc: guest[0],
         driver: guest[1],
         device: guest[2],
+        slots: (format == Format::Slots).then_some(SlotFormat::Netmap),
     })
 }
 
@@ -178,6 +196,11 @@ impl Session {
         if !self.negotiated() {
             return Err(StartError::Incomplete("features"));
         }
+        if self.serves_slots() && self.protocol.is_none() {
+            return Err(StartError::Refused(
+                "the port is for netmap clients, whose rings are slot queues".into(),
+            ));
+        }
         let features = self.features();
         let beyond = features.beyond_legacy();
         if !beyond.is_empty() {
@@ -190,13 +213,18 @@ impl Session {
             // QEMU starts queues in the middle of a migration before it sends the log.
             return Err(StartError::Incomplete("the dirty log"));
         }
-        let packed = self.packed();
+        let (format, packed) = (self.format(), self.packed());
         if !packed && !size.is_power_of_two() {
+            let kind = if format == Format::Slots {
+                "slot"
+            } else {
+                "split"
+            };
             return Err(StartError::Refused(format!(
-                "size {size} of a split queue is no power of two"
+                "size {size} of a {kind} queue is no power of two"
             )));
         }
-        let layout = resolve(mem, size, addr, packed)?;
+        let layout = resolve(mem, size, addr, format)?;
         let resume = if vring.resume {
             Resume::Yes
         } else if self.again {
@@ -231,6 +259,14 @@ impl Session {
             inflight,
             mem: Arc::clone(mem),
         })
+    }
+
+    fn format(&self) -> Format {
+        match (self.serves_slots(), self.packed()) {
+            (true, _) => Format::Slots,
+            (false, true) => Format::Packed,
+            (false, false) => Format::Split,
+        }
     }
 
     /// Returns the number of the in-flight area's descriptor.
@@ -310,13 +346,13 @@ impl Session {
         memory: Option<&GuestMemory>,
         backend: &mut dyn Backend,
     ) {
-        let packed = self.packed();
+        let format = self.format();
         for index in 0..self.queues.len() {
             let vring = &self.queues[index];
             let (Some(layout), Some(addr)) = (&vring.running, &vring.addr) else {
                 continue;
             };
-            let now = memory.and_then(|m| resolve(m, layout.size, addr, packed).ok());
+            let now = memory.and_then(|m| resolve(m, layout.size, addr, format).ok());
             let stays = now.is_some_and(|now| {
                 (now.desc, now.driver, now.device) == (layout.desc, layout.driver, layout.device)
             });

@@ -280,6 +280,12 @@ impl Session {
         self.features().contains(Features::RING_PACKED)
     }
 
+    /// Returns whether the port serves slot queues instead of virtqueues.
+    pub(super) fn serves_slots(&self) -> bool {
+        let slots = ProtocolFeatures::SLOT_QUEUES;
+        self.offer.protocol.contains(slots)
+    }
+
     /// Returns whether rings start disabled ("Ring states").
     pub(super) fn rings_start_disabled(&self) -> bool {
         self.acked.is_some_and(|f| f & F_PROTOCOL_FEATURES != 0)
@@ -296,7 +302,8 @@ impl Session {
     }
 
     pub(super) fn offered(&self) -> u64 {
-        self.offer.features.bits() | F_LOG_ALL | F_PROTOCOL_FEATURES
+        let log = if self.serves_slots() { 0 } else { F_LOG_ALL };
+        self.offer.features.bits() | log | F_PROTOCOL_FEATURES
     }
 
     fn has(&self, feature: ProtocolFeatures) -> bool {
@@ -421,7 +428,11 @@ pub(super) fn set_protocol_features(
     if foreign != 0 {
         return Err(format!("protocol features {foreign:#x} were not offered").into());
     }
-    session.protocol = Some(ProtocolFeatures::from_bits_truncate(desired));
+    let desired = ProtocolFeatures::from_bits_retain(desired);
+    if session.serves_slots() && !desired.contains(ProtocolFeatures::SLOT_QUEUES) {
+        return Err("the port is for netmap clients, whose rings are slot queues".into());
+    }
+    session.protocol = Some(desired);
     Ok(Answer::Done)
 }
 

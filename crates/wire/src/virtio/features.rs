@@ -118,6 +118,24 @@ bitflags! {
 }
 
 impl Features {
+    /// Returns the set without the features that leave checksums or segmentation to the other side.
+    #[must_use]
+    pub fn without_offloads(self) -> Self {
+        self - (Self::NET_CSUM
+            | Self::NET_GUEST_CSUM
+            | Self::NET_HOST_TSO4
+            | Self::NET_HOST_TSO6
+            | Self::NET_HOST_ECN
+            | Self::NET_HOST_UFO
+            | Self::NET_HOST_USO
+            | Self::NET_GUEST_TSO4
+            | Self::NET_GUEST_TSO6
+            | Self::NET_GUEST_ECN
+            | Self::NET_GUEST_UFO
+            | Self::NET_GUEST_USO4
+            | Self::NET_GUEST_USO6)
+    }
+
     /// Returns whether a legacy driver chose these features: `VERSION_1` is missing.
     #[inline]
     #[must_use]

@@ -42,6 +42,12 @@ bitflags::bitflags! {
     }
 }
 
+impl ProtocolFeatures {
+    /// Rings are slot queues, not virtqueues: a feature of Lasthop's own, offered on ports of
+    /// netmap clients alone, and required there. It is not among [`ProtocolFeatures::all`].
+    pub const SLOT_QUEUES: Self = Self::from_bits_retain(1 << 63);
+}
+
 /// Message codes of the front end, as in the specification.
 #[expect(missing_docs, reason = "the names are the specification's")]
 pub mod code {

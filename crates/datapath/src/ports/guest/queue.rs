@@ -83,7 +83,7 @@ pub(super) struct Notifier {
 #[derive(Debug)]
 pub struct GuestQueue {
     pub(super) queue: Queue,
-    /// Bytes of the header in front of every frame: 12, or 10.
+    /// Bytes of the header in front of every frame: 12, 10, or none.
     pub(super) header: u32,
     /// Eventfd that is readable when the guest has made buffers available.
     pub(super) kick: OwnedFd,
@@ -115,9 +115,10 @@ impl GuestQueue {
         enabled: bool,
     ) -> Self {
         let logged = queue.memory().log().is_some();
+        let header = queue.header().unwrap_or(net::len(features) as u32);
         Self {
             queue,
-            header: net::len(features) as u32,
+            header,
             kick,
             notifier: Notifier {
                 call,
@@ -520,8 +521,15 @@ impl GuestQueue {
 /// Returns whether a header with these first eight bytes requests no offload: no flag, no
 /// segmentation.
 #[inline(always)]
-fn leaves_nothing(low: u64) -> bool {
-    low as u16 == 0
+fn leaves_nothing(low: u64, mask: u16) -> bool {
+    low as u16 & mask == 0
+}
+
+/// Returns the part of a header's first word that requests an offload; nothing without a header,
+/// because the word is a part of the frame then.
+#[inline(always)]
+fn offload_mask(header: u32) -> u16 {
+    if header == 0 { 0 } else { u16::MAX }
 }
 
 /// Makes frames of chains with one buffer and no offload, the most common case, up to the first one
@@ -538,6 +546,7 @@ fn lease_wholes(chains: &[Chain], header: u32, enabled: bool, batch: &mut Batch)
             chains: chains.iter(),
             segments,
             header,
+            mask: offload_mask(header),
         })
     }
 }
@@ -548,6 +557,8 @@ struct Wholes<'a> {
     segments: &'a [Segment],
     /// Bytes of a header. Header and shortest frame together are longer than the longest header.
     header: u32,
+    /// Bits of the header that request an offload.
+    mask: u16,
 }
 
 impl Iterator for Wholes<'_> {
@@ -565,7 +576,7 @@ impl Iterator for Wholes<'_> {
         // SAFETY: the segment was translated by the queue, whose memory is held; it is as long as
         // the chain, and so longer than the longest header.
         let (low, _) = unsafe { load_words(segment.ptr) };
-        leaves_nothing(low).then(|| Whole {
+        leaves_nothing(low, self.mask).then(|| Whole {
             at,
             from: segment.ptr.wrapping_add(self.header as usize),
             skip: self.header,
@@ -590,7 +601,7 @@ fn lease_one(
         return Err(GuestFault::NoRoomForHeader);
     };
     let len = chain.bytes - header_len;
-    let offload = if leaves_nothing(low) {
+    let offload = if leaves_nothing(low, offload_mask(header_len)) {
         Offload::default()
     } else {
         match header::decode_words(low, high, features) {
@@ -631,6 +642,11 @@ impl Fill for Spread {
     #[inline(always)]
     fn fill(&mut self, chain: &Chain) -> Option<u32> {
         Some(self.next(chain))
+    }
+
+    #[inline(always)]
+    fn more(&self) -> bool {
+        self.0 > 0
     }
 }
 

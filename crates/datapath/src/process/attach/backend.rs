@@ -126,7 +126,11 @@ impl Backend for WorkerBackend<'_> {
 
     fn start_queue(&mut self, index: u16, mut setup: QueueSetup) -> Result<(), String> {
         let queue = self.make_queue(index, &mut setup)?;
-        let features = setup.features;
+        // Without a header no frame can leave anything to the other side.
+        let features = match queue.header() {
+            Some(0) => setup.features.without_offloads(),
+            _ => setup.features,
+        };
         let queue = GuestQueue::new(queue, features, setup.kick, setup.call, setup.enabled);
         let queue = queue.with_doorbells(self.doorbells.clone());
         self.workers

@@ -29,8 +29,22 @@ pub(in crate::queue) fn next_store_happens() -> bool {
     }
 }
 
-fn is_dead() -> bool {
+pub(super) fn is_dead() -> bool {
     LEFT.get() == Some(0)
+}
+
+/// Begins a life of so many stores; `None`: without an end.
+pub(super) fn allow(stores: Option<usize>) {
+    LEFT.set(stores);
+}
+
+/// Returns the number of stores that `job` does.
+pub(super) fn stores(job: impl FnOnce()) -> usize {
+    const MANY: usize = 1 << 20;
+    allow(Some(MANY));
+    job();
+    let left = LEFT.replace(None);
+    MANY - left.expect("just set")
 }
 
 /// One turn: chains that are offered (buffers, indirect), how many are taken, and how many of those

@@ -79,6 +79,7 @@ impl Guest {
                 desc: RINGS,
                 driver,
                 device,
+                slots: None,
             },
             features,
         }
