@@ -16,6 +16,15 @@ pub struct Taken<'a> {
 }
 
 impl Taken<'_> {
+    /// Returns the same destination once more.
+    #[inline(always)]
+    pub(super) fn again(&mut self) -> Taken<'_> {
+        Taken {
+            segs: self.segs,
+            chains: self.chains,
+        }
+    }
+
     /// Appends chains of one buffer each that `next` yields, until there are `most` of them or they
     /// hold `enough` bytes. Returns the amount.
     #[inline(always)]

@@ -49,10 +49,10 @@ pub use fault::QueueFault;
 pub use inflight::{Inflight, InflightRegion};
 pub use journal::{Journal, JournalRegion};
 use packed::PackedQueue;
+use slots::Slots;
 pub(crate) use slots::netmap;
 pub use slots::netmap::program as netmap_program;
 pub use slots::{MAX_SLOTS_PER_FRAME, SlotFormat};
-use slots::{SlotQueue, memif::Memif};
 use split::SplitQueue;
 use wire::virtio::features::Features;
 
@@ -156,10 +156,8 @@ pub enum Queue {
     Split(SplitQueue),
     /// One ring of descriptors.
     Packed(PackedQueue),
-    /// The slots of a netmap client.
-    Netmap(SlotQueue<netmap::Netmap>),
-    /// The descriptors of a memif client.
-    Memif(SlotQueue<Memif>),
+    /// Slots in one order.
+    Slots(Slots),
 }
 
 /// Calls the same method of any layout.
@@ -168,8 +166,7 @@ macro_rules! either {
         match $queue {
             Queue::Split($q) => $call,
             Queue::Packed($q) => $call,
-            Queue::Netmap($q) => $call,
-            Queue::Memif($q) => $call,
+            Queue::Slots($q) => $call,
         }
     };
 }
@@ -228,8 +225,7 @@ impl Queue {
             return Err(QueueFault::BadSize);
         }
         match layout.slots {
-            Some(SlotFormat::Netmap) => SlotQueue::new(mem, layout).map(Self::Netmap),
-            Some(SlotFormat::Memif { .. }) => SlotQueue::new(mem, layout).map(Self::Memif),
+            Some(format) => Slots::new(mem, layout, format).map(Self::Slots),
             None if features.contains(Features::RING_PACKED) => {
                 PackedQueue::new(mem, layout, features, position, inflight).map(Self::Packed)
             }
@@ -243,18 +239,16 @@ impl Queue {
     pub fn header(&self) -> Option<u32> {
         match self {
             Self::Split(_) | Self::Packed(_) => None,
-            Self::Netmap(queue) => Some(queue.header()),
-            Self::Memif(queue) => Some(queue.header()),
+            Self::Slots(queue) => Some(queue.header()),
         }
     }
 
-    /// Returns whether a driver may make buffers available without a kick that was requested: it
-    /// looks at the request before its buffers are visible to others (memif clients store `head`
-    /// and load the interrupt mask without a fence between: libmemif, VPP and DPDK do). Such a queue
-    /// is to be looked at once more some time after a request for kicks.
+    /// Returns whether a kick that was requested may be missing: memif clients store `head` and load
+    /// the interrupt mask without a fence between (libmemif, VPP and DPDK do), so they may see the
+    /// mask of before. Such a queue is to be looked at once more a while after each request.
     #[must_use]
     pub fn may_miss_kicks(&self) -> bool {
-        matches!(self, Self::Memif(_))
+        matches!(self, Self::Slots(Slots::Memif(_)))
     }
 
     /// Switches to another snapshot of the guest's memory, at the same guest-physical addresses.
@@ -320,7 +314,7 @@ impl Queue {
         limit: Limit,
         prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        either!(self, q => q.take_all::<false>(into, limit, prefetch))
+        self.take_all::<false>(into, limit, prefetch)
     }
 
     /// Takes chains for the device to write, as [`Queue::take_all_readable`] does.
@@ -334,7 +328,23 @@ impl Queue {
         limit: Limit,
         prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        either!(self, q => q.take_all::<true>(into, limit, prefetch))
+        self.take_all::<true>(into, limit, prefetch)
+    }
+
+    #[inline(always)]
+    fn take_all<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        match self {
+            Self::Split(queue) => queue.take_all::<WRITABLE>(into, limit, prefetch),
+            Self::Packed(queue) => queue.take_all::<WRITABLE>(into, limit, prefetch),
+            // A struct of its own for a call that is not inlined: the other layouts keep theirs in
+            // registers.
+            Self::Slots(queue) => queue.take_many::<WRITABLE>(into.again(), limit, prefetch),
+        }
     }
 
     /// Returns the chains that were taken last to the queue, unused; `chains` lists them in the
@@ -354,11 +364,17 @@ impl Queue {
     }
 
     /// Stages chains that `fill` writes to, each with the number of bytes that `fill` returns, from
-    /// the first one on up to the first one that it refuses. Returns the number of chains; none
-    /// when the queue has stopped.
+    /// the first one on up to the first one that it refuses. Returns the number of chains, none
+    /// when the queue has stopped, and the writer: it is moved, so that its state may stay in
+    /// registers.
     #[inline(always)]
-    pub fn put_filled(&mut self, chains: &[Chain], fill: &mut impl Fill) -> usize {
-        either!(self, q => q.put_filled(chains, fill))
+    pub fn put_filled<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
+        let count = match self {
+            Self::Split(queue) => queue.put_filled(chains, &mut fill),
+            Self::Packed(queue) => queue.put_filled(chains, &mut fill),
+            Self::Slots(queue) => return queue.fill(chains, fill),
+        };
+        (count, fill)
     }
 
     /// Prefetches the places of about `count` elements that are about to be staged, which are in
@@ -370,13 +386,13 @@ impl Queue {
 
     /// Stages `chains`, all of which were read, in the order in which they were taken: as
     /// [`Queue::put`] of each with nothing written. With `IN_ORDER` one element is enough.
-    #[inline]
+    #[inline(always)]
     pub fn put_read(&mut self, chains: &[Chain]) {
         either!(self, q => q.put_read(chains));
     }
 
     /// Makes all staged elements visible to the driver at once.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self) {
         either!(self, q => q.publish());
     }
@@ -393,7 +409,7 @@ impl Queue {
     /// the last call. A full fence separates the published elements from the read of the driver's
     /// event fields. The first batch of a queue is notified whatever the event index is, because a
     /// former process may have died before it notified.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn needs_notify(&mut self) -> bool {
         either!(self, q => q.needs_notify())
@@ -429,8 +445,9 @@ impl Queue {
     }
 
     /// Returns the queue's position in the encoding of `GET_VRING_BASE`. Split and slots: the next
-    /// available index. Packed: next available slot in bits 0..15, its wrap counter in bit 15, next used slot
-    /// in bits 16..31, its wrap counter in bit 31. Staged elements are not counted: publish first.
+    /// available index. Packed: next available slot in bits 0..15, its wrap counter in bit 15, next
+    /// used slot in bits 16..31, its wrap counter in bit 31. Staged elements are not counted:
+    /// publish first.
     #[must_use]
     pub fn position(&self) -> u32 {
         either!(self, q => q.position())

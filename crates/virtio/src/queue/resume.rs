@@ -30,10 +30,9 @@ impl Queue {
     /// Resumes the queue of a process that died, without an in-flight area of the front end. Every
     /// chain that was taken and not published as used is taken again; none is used twice.
     ///
-    /// A split queue continues at the used index in guest memory, a slot queue at its `tail` there, a
-    /// packed one at the position in
-    /// `journal`. Without a journal, or with one of a queue that never ran, it starts at
-    /// `position`.
+    /// A split queue continues at the used index in guest memory, a slot queue at its `tail` there,
+    /// a packed one at the position in `journal`. Without a journal, or with one of a queue that
+    /// never ran, it starts at `position`.
     ///
     /// # Errors
     /// As [`Queue::new`]; [`QueueFault::InflightCorrupt`] for a journal that cannot be this

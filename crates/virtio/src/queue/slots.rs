@@ -29,8 +29,11 @@ use memory::{GuestMemory, Segment};
 use super::descriptor::{Desc, Gather, NEXT};
 use super::{Chain, Fill, Layout, Limit, QueueFault, Ring, Taken};
 
+mod either;
 pub(super) mod memif;
 pub(crate) mod netmap;
+
+pub(in crate::queue) use either::Slots;
 
 /// Most slots of one frame (netmap: `NETMAP_MAX_FRAGS`).
 pub const MAX_SLOTS_PER_FRAME: u16 = 64;
@@ -290,11 +293,6 @@ impl<F: Format> SlotQueue<F> {
             (self.next, self.seen) = (first.id, first.id);
             self.incomplete = None;
         }
-    }
-
-    #[inline]
-    pub(super) fn expect_used(&self, _count: u16) {
-        // A slot is written where it was fetched.
     }
 
     #[inline]

@@ -357,14 +357,14 @@ impl GuestQueue {
         &mut self,
         frames: impl Iterator<Item = (Words, Piece<'a>)>,
     ) -> Traffic {
-        let mut copying = Copying {
+        let copying = Copying {
             segments: &self.segments,
             header: self.header,
             frames,
             written: 0,
         };
         let ready = &self.chains[self.spent..];
-        let count = self.queue.put_filled(ready, &mut copying);
+        let (count, copying) = self.queue.put_filled(ready, copying);
         self.spent += count;
         let done = Traffic {
             packets: count as u64,
@@ -513,7 +513,7 @@ impl GuestQueue {
         if self.logged {
             self.log(chains, written);
         }
-        self.queue.put_filled(chains, &mut Spread(written));
+        self.queue.put_filled(chains, Spread(written));
         self.spent += count;
     }
 }
@@ -521,15 +521,8 @@ impl GuestQueue {
 /// Returns whether a header with these first eight bytes requests no offload: no flag, no
 /// segmentation.
 #[inline(always)]
-fn leaves_nothing(low: u64, mask: u16) -> bool {
-    low as u16 & mask == 0
-}
-
-/// Returns the part of a header's first word that requests an offload; nothing without a header,
-/// because the word is a part of the frame then.
-#[inline(always)]
-fn offload_mask(header: u32) -> u16 {
-    if header == 0 { 0 } else { u16::MAX }
+fn leaves_nothing(low: u64) -> bool {
+    low as u16 == 0
 }
 
 /// Makes frames of chains with one buffer and no offload, the most common case, up to the first one
@@ -539,29 +532,43 @@ fn lease_wholes(chains: &[Chain], header: u32, enabled: bool, batch: &mut Batch)
     if !enabled {
         return 0;
     }
+    if header == 0 {
+        return lease_headerless(chains, batch);
+    }
     // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
     // released, and the frames lie within them.
     unsafe {
-        batch.push_wholes(|segments| Wholes {
+        batch.push_wholes(|segments| Wholes::<false> {
             chains: chains.iter(),
             segments,
             header,
-            mask: offload_mask(header),
         })
     }
 }
 
-/// Frames of chains with one buffer; see [`lease_wholes`].
-struct Wholes<'a> {
+/// Makes frames as [`lease_wholes`] does, of a client that puts no header before them.
+#[inline(never)]
+fn lease_headerless(chains: &[Chain], batch: &mut Batch) -> usize {
+    // SAFETY: as in `lease_wholes`.
+    unsafe {
+        batch.push_wholes(|segments| Wholes::<true> {
+            chains: chains.iter(),
+            segments,
+            header: 0,
+        })
+    }
+}
+
+/// Frames of chains with one buffer; see [`lease_wholes`]. `HEADERLESS`: without a header, which
+/// `header` says too.
+struct Wholes<'a, const HEADERLESS: bool> {
     chains: std::slice::Iter<'a, Chain>,
     segments: &'a [Segment],
     /// Bytes of a header. Header and shortest frame together are longer than the longest header.
     header: u32,
-    /// Bits of the header that request an offload.
-    mask: u16,
 }
 
-impl Iterator for Wholes<'_> {
+impl<const HEADERLESS: bool> Iterator for Wholes<'_, HEADERLESS> {
     type Item = Whole;
 
     #[inline(always)]
@@ -576,7 +583,7 @@ impl Iterator for Wholes<'_> {
         // SAFETY: the segment was translated by the queue, whose memory is held; it is as long as
         // the chain, and so longer than the longest header.
         let (low, _) = unsafe { load_words(segment.ptr) };
-        leaves_nothing(low, self.mask).then(|| Whole {
+        (HEADERLESS || leaves_nothing(low)).then(|| Whole {
             at,
             from: segment.ptr.wrapping_add(self.header as usize),
             skip: self.header,
@@ -601,7 +608,7 @@ fn lease_one(
         return Err(GuestFault::NoRoomForHeader);
     };
     let len = chain.bytes - header_len;
-    let offload = if leaves_nothing(low, offload_mask(header_len)) {
+    let offload = if header_len == 0 || leaves_nothing(low) {
         Offload::default()
     } else {
         match header::decode_words(low, high, features) {

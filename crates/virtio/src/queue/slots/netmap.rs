@@ -11,7 +11,8 @@
 //! A netmap program sees `struct netmap_ring` instead, whose indices are modular; the library that
 //! it is linked with translates. The meaning of `event` and `kick_event` is that of virtio's event
 //! index (virtio 1.3, 2.7.10): the other side is woken when an index passes it. `event` is netmap's
-//! `cur`, and the four together are its CSB (paper, section 3.1; `struct nm_csb_atok`, `nm_csb_ktoa`).
+//! `cur`, and the four together are its CSB (paper, section 3.1; `struct nm_csb_atok`,
+//! `nm_csb_ktoa`).
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

@@ -306,7 +306,7 @@ fn run(kind: SlotFormat, steps: &[Step]) {
             Step::Put(count) => {
                 let done: Vec<_> = held.drain(..(*count).min(held.len())).collect();
                 if to_client {
-                    queue.put_filled(&done, &mut Spread { left: 300 });
+                    queue.put_filled(&done, Spread { left: 300 });
                 } else {
                     queue.put_read(&done);
                 }

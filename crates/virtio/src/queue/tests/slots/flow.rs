@@ -48,8 +48,8 @@ fn frames_to_the_client_fill_its_buffers() {
             assert_eq!(buffers(&client, chain, &segs), [(10 + n as u32, BUFFER)]);
         }
         // A frame of 60 bytes, and one over three buffers.
-        queue.put_filled(&chains[..1], &mut Spread { left: 60 });
-        queue.put_filled(&chains[1..4], &mut Spread { left: 600 });
+        queue.put_filled(&chains[..1], Spread { left: 60 });
+        queue.put_filled(&chains[1..4], Spread { left: 600 });
         queue.untake(&chains[4..]);
         assert_eq!(client.tail(), first, "nothing is visible before");
         queue.publish();
@@ -72,12 +72,12 @@ fn a_slot_that_has_its_result_already_is_not_written() {
         client.add(&[Client::empty(1), Client::empty(2)]);
         let (_, chains) = take_all(&mut queue, true).expect("sound slots");
         let stores = death::stores(|| {
-            queue.put_filled(&chains[..1], &mut Spread { left: BUFFER });
+            queue.put_filled(&chains[..1], Spread { left: BUFFER });
             queue.publish();
         });
         assert_eq!(stores, 1, "{kind:?}");
         let stores = death::stores(|| {
-            queue.put_filled(&chains[1..], &mut Spread { left: 60 });
+            queue.put_filled(&chains[1..], Spread { left: 60 });
             queue.publish();
         });
         assert_eq!(stores, 2, "{kind:?}");
