@@ -9,8 +9,8 @@ use channel::records::{Answer, Stale, Upcall};
 use channel::rules::RuleUse;
 use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest};
 use channel::switching::{
-    FrontEnds, PortConfig, PortPhase, PortState, QueueState, Request, Role, Station, StationUse,
-    SwitchCommand, SwitchEvent, SwitchFigures,
+    Clients, FrontEnds, PortConfig, PortPhase, PortState, QueueState, Request, Role, Station,
+    StationUse, SwitchCommand, SwitchEvent, SwitchFigures,
 };
 use policy::acl::RuleId;
 use policy::{Action, Excluded, SegmentId};
@@ -509,6 +509,7 @@ fn channel() {
         weight: channel::switching::WEIGHT,
         mtu: Some(1500),
         mac: Some([2, 0, 0, 0, 0, 1]),
+        clients: Clients::default(),
     };
     let station = Station {
         segment: SegmentId(1),

@@ -34,8 +34,9 @@ pub use spec::{Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSe
 pub use spec::{Chunk, ChunkedList, ListDifference, Named};
 pub use spec::{
     CoalescingSpec, DEFAULT_SEGMENT, DesiredState, GuestStates, MetricsSpec, MirrorDirection,
-    MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec,
-    StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac, valid_name,
+    MirrorSpec, NAME_MAX, PipeSpec, Poll, PortKind, PortPatch, PortSpec, Role, Secret,
+    SegmentPatch, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac,
+    valid_name,
 };
 pub use spec::{Enabled, HelpersSpec};
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};

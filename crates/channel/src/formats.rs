@@ -48,7 +48,8 @@ pub fn formats() -> Formats {
         ("supervision", &[10]),
         // `keeping::ConnectionRecord`, and the session's record in it
         // (`virtio::vhost_user::RECORD_VERSION`).
-        ("connection", &[crate::keeping::VERSION as u32]),
+        // 11 is written for ports that a build with 10 does not have.
+        ("connection", &crate::keeping::VERSIONS.map(u32::from)),
         // The journal of packed queues (`virtio::queue::JournalRegion`), and the crash record.
         ("journal", &[10]),
         // `control::saved::Saved`, in the state file.

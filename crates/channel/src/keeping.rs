@@ -17,7 +17,7 @@ use mapping::Mapping;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
-use crate::switching::PortConfig;
+use crate::switching::{Clients, PortConfig, Role};
 
 /// Most bytes of one record.
 pub const MAX_RECORD: usize = 96 << 10;
@@ -34,13 +34,15 @@ pub const PIPE_TO: u64 = u64::MAX - 2;
 /// The memory with the positions of packed queues.
 pub const JOURNAL: u64 = u64::MAX - 3;
 
-/// Version of [`ConnectionRecord`]'s encoding.
-pub(crate) const VERSION: u8 = 10;
+/// Versions of [`ConnectionRecord`]'s encoding. 11 is 10 and the port's [`Clients`]. Records of
+/// guests and drivers are written as 10, which a build before 11 reads; it has no other clients.
+pub(crate) const VERSIONS: [u8; 2] = [10, 11];
 
 /// State of a connection beside its session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectionRecord {
     /// The port's configuration.
+    #[serde(with = "PortWithoutClients")]
     pub port: PortConfig,
     /// The virtio features that the front end was offered. The next one may be offered others.
     pub offered: u64,
@@ -56,12 +58,35 @@ pub struct ConnectionRecord {
     pub connections: u64,
 }
 
+/// Encoding of a port's configuration, without its clients.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "PortConfig")]
+struct PortWithoutClients {
+    id: PortId,
+    name: String,
+    socket: String,
+    role: Role,
+    queues: u16,
+    mtu: Option<u16>,
+    weight: u16,
+    mac: Option<[u8; 6]>,
+    #[serde(skip)]
+    clients: Clients,
+}
+
 impl ConnectionRecord {
     /// Returns the record as bytes, the version first.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // Only a writer that runs full can fail here, and a vector grows.
-        postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
+        let [guests, all] = VERSIONS;
+        let clients = &self.port.clients;
+        let encoded = match clients {
+            Clients::VhostUser => postcard::to_extend(self, vec![guests]),
+            _ => postcard::to_extend(self, vec![all])
+                .and_then(|bytes| postcard::to_extend(clients, bytes)),
+        };
+        encoded.unwrap_or_default()
     }
 
     /// Parses a record; its contents are not checked.
@@ -70,11 +95,19 @@ impl ConnectionRecord {
     /// Another version, or bytes that are not a record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         match bytes.split_first() {
-            Some((&VERSION, rest)) => match postcard::take_from_bytes(rest) {
-                Ok((record, [])) => Ok(record),
-                Ok(_) => Err("trailing bytes behind a record".into()),
-                Err(error) => Err(format!("malformed record: {error}")),
-            },
+            Some((version, rest)) if VERSIONS.contains(version) => {
+                let malformed = |error| format!("malformed record: {error}");
+                let (mut record, mut rest): (Self, _) =
+                    postcard::take_from_bytes(rest).map_err(malformed)?;
+                if *version == VERSIONS[1] {
+                    (record.port.clients, rest) =
+                        postcard::take_from_bytes(rest).map_err(malformed)?;
+                }
+                match rest {
+                    [] => Ok(record),
+                    _ => Err("trailing bytes behind a record".into()),
+                }
+            }
             Some((version, _)) => Err(format!("a record of version {version}")),
             None => Err("an empty record".into()),
         }

@@ -17,11 +17,12 @@ use crate::driving::{
 use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
 use crate::owners::{NoSocket, SocketKey, SocketOwner};
+use crate::sockets::SocketType;
 use crate::supervision::{
     Coalescing, FoundVcpus, GuestStates, GuestWatch, HelpersConfig, Poll, PortVcpus, ProcessInfo,
     ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest, SwitchSettings, WatchedGuests,
 };
-use crate::switching::{PortConfig, Role};
+use crate::switching::{Clients, PortConfig, Role};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -107,6 +108,11 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::ProcessUsage,
         SupervisorRequest::Events { had: true },
         SupervisorRequest::FoundVcpus,
+        SupervisorRequest::ListenAs {
+            path: text("c"),
+            owner: SocketOwner::default(),
+            socket_type: SocketType::SeqPacket,
+        },
     ]
 }
 
@@ -282,9 +288,8 @@ fn sample_of_messages_of_the_supervisor() {
     check_messages("supervisor-event", &events());
 }
 
-#[test]
-fn sample_of_a_connection() {
-    let record = ConnectionRecord {
+fn connection_of(clients: Clients) -> ConnectionRecord {
+    ConnectionRecord {
         port: PortConfig {
             id: PortId(3),
             name: text("vm1"),
@@ -294,6 +299,7 @@ fn sample_of_a_connection() {
             mtu: Some(9000),
             weight: 200,
             mac: Some([2, 0, 0, 0, 0, 1]),
+            clients,
         },
         offered: 1 << 32,
         session: vec![1, 2, 3],
@@ -301,9 +307,26 @@ fn sample_of_a_connection() {
         torn: true,
         starts: vec![1, 2],
         connections: 9,
+    }
+}
+
+/// Records of guests are written as a build of version 10 reads them, those of other clients as
+/// version 11.
+#[test]
+fn sample_of_connections() {
+    let memif = Clients::Memif {
+        id: 7,
+        secret: Some(text("secret").into()),
     };
-    let sample = sample(HERE, &name("connection", "connection"), &record.to_bytes());
-    assert_eq!(ConnectionRecord::from_bytes(&sample), Ok(record));
+    for (clients, file) in [
+        (Clients::VhostUser, "connection-10.bin"),
+        (Clients::Netmap { slots: 1024 }, "connection-11-netmap.bin"),
+        (memif, "connection-11-memif.bin"),
+    ] {
+        let record = connection_of(clients);
+        let sample = sample(HERE, file, &record.to_bytes());
+        assert_eq!(ConnectionRecord::from_bytes(&sample), Ok(record));
+    }
 }
 
 /// Returns a crash record with these bytes.

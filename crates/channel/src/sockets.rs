@@ -8,6 +8,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::supervision::SocketDir;
 
 /// File name of the API's socket inside the runtime directory.
@@ -18,6 +20,19 @@ pub const ADMIN_SOCKET: &str = "supervisor.sock";
 pub const LOCK_FILE: &str = "lasthop.lock";
 /// Reserved names in the runtime directory.
 pub const RESERVED: [&str; 3] = [API_SOCKET, ADMIN_SOCKET, LOCK_FILE];
+
+/// Most sockets of pipes: `[[pipe]]` tables, and ports with pipes.
+pub const MAX_PIPES: usize = 256;
+
+/// Types of listening sockets (unix(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum SocketType {
+    /// `SOCK_STREAM`: vhost-user, HTTP.
+    #[default]
+    Stream,
+    /// `SOCK_SEQPACKET`: memif, pipes.
+    SeqPacket,
+}
 
 /// Returns the path of a port's socket. A relative one starts at the runtime directory.
 #[must_use]

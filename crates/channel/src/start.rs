@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::driving::DriverSpec;
 use crate::owners::{SocketKey, SocketOwner};
+use crate::sockets::SocketType;
 use crate::supervision::{GuestStates, SocketDir, SwitchSettings};
 
 /// Environment variable with the number of the record's descriptor.
 pub const START_FD: &str = "LASTHOP_START_FD";
 /// Version of the record. Both programs are of one installation, and one version.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The record.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ pub struct Start {
     pub runtime_dir: String,
     /// Directories that may contain sockets, as named in the configuration.
     pub socket_dirs: Vec<SocketDir>,
-    /// Listening sockets of ports.
+    /// Listening sockets of ports and pipes.
     pub sockets: Vec<StartSocket>,
     /// Socket of the metrics.
     pub metrics: Option<StartSocket>,
@@ -46,6 +47,8 @@ pub struct Start {
 pub struct StartSocket {
     /// Path; a relative one starts at the runtime directory.
     pub path: String,
+    /// Type.
+    pub socket_type: SocketType,
     /// Requested owner.
     pub owner: SocketOwner,
     /// Keys with their places in the configuration file, as `FILE:LINE:COLUMN: port.socket`.
@@ -104,6 +107,7 @@ mod tests {
             socket_dirs: Vec::new(),
             sockets: vec![StartSocket {
                 path: "vm1.sock".into(),
+                socket_type: SocketType::default(),
                 owner: SocketOwner::default(),
                 keys: vec![(SocketKey::Socket, "a.toml:3:1: port.socket".into())],
             }],

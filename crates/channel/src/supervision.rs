@@ -38,6 +38,7 @@ use crate::cores::CoreFacts;
 use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
 use crate::keeping::{MAX_RECORD, MAX_SAVED};
 use crate::owners::{NoSocket, SocketOwner};
+use crate::sockets::SocketType;
 
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
@@ -175,6 +176,16 @@ pub enum SupervisorRequest {
     },
     /// Control: report the vCPUs that were found; answered with [`SupervisorEvent::FoundVcpus`].
     FoundVcpus,
+    /// Control: as [`SupervisorRequest::ListenFor`], with a type of socket. An existing socket of
+    /// another type is replaced.
+    ListenAs {
+        /// The socket's path.
+        path: String,
+        /// The requested attributes.
+        owner: SocketOwner,
+        /// The type.
+        socket_type: SocketType,
+    },
 }
 
 /// Most bytes of a message with no more than a number.
@@ -194,7 +205,7 @@ impl SupervisorRequest {
     pub fn most_bytes(first: u8) -> usize {
         // The number of a variant, as postcard writes it.
         match first {
-            1..=2 | 7 | 20 => MAX_LINE,
+            1..=2 | 7 | 20 | 26 => MAX_LINE,
             4 | 15 | 18 => MAX_LIST,
             9 => MAX_SESSION,
             _ => MAX_NUMBER,
@@ -479,7 +490,8 @@ pub enum SupervisorEvent {
     },
     /// Control: the answer to [`SupervisorRequest::SocketDirs`].
     SocketDirs(Vec<SocketDir>),
-    /// Control: the answer to [`SupervisorRequest::ListenFor`]; with the socket, or a reason.
+    /// Control: the answer to [`SupervisorRequest::ListenFor`] or
+    /// [`SupervisorRequest::ListenAs`]; with the socket, or a reason.
     ListeningFor {
         /// The requested path.
         path: String,
@@ -540,6 +552,14 @@ mod tests {
                 peer_user: name(),
             },
         };
+        let listen_as = match listen_for.clone() {
+            SupervisorRequest::ListenFor { path, owner } => SupervisorRequest::ListenAs {
+                path,
+                owner,
+                socket_type: SocketType::SeqPacket,
+            },
+            other => other,
+        };
         let (word, line, list) = (MAX_NUMBER, MAX_LINE, MAX_LIST);
         vec![
             (SupervisorRequest::Ready, word),
@@ -568,6 +588,7 @@ mod tests {
             (SupervisorRequest::ProcessUsage, word),
             (SupervisorRequest::Events { had: true }, word),
             (SupervisorRequest::FoundVcpus, word),
+            (listen_as, line),
         ]
     }
 

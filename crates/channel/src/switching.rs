@@ -9,6 +9,7 @@
 //! flows take a while, and later ones may be done before them. A new control process starts with
 //! [`SwitchCommand::Adopt`].
 
+use api::v1::Secret;
 use policy::port_security::Bindings;
 use policy::{Outdated, Program, SegmentId};
 use port::PortId;
@@ -20,6 +21,7 @@ use crate::flows::{CachedFlow, FlowDumpRequest, FoundFlow};
 use crate::limits::Limits;
 use crate::mirrors::Mirror;
 use crate::rules::RuleUse;
+use crate::sockets::SocketType;
 
 /// Side that connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -33,6 +35,37 @@ pub enum Role {
 /// The default weight of a port.
 pub const WEIGHT: u16 = 100;
 
+/// Clients of a port: the rings and messages that they use.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Clients {
+    /// vhost-user front ends: guests and drivers.
+    #[default]
+    VhostUser,
+    /// Processes with the netmap API: vhost-user front ends with slot queues.
+    Netmap {
+        /// Slots of each ring that the operator configured; clients may ask for others.
+        slots: u16,
+    },
+    /// memif clients.
+    Memif {
+        /// The interface id that the client has to name.
+        id: u32,
+        /// The secret that the client has to know.
+        secret: Option<Secret>,
+    },
+}
+
+impl Clients {
+    /// Returns the type of the sockets to which they connect.
+    #[must_use]
+    pub const fn socket_type(&self) -> SocketType {
+        match self {
+            Self::VhostUser | Self::Netmap { .. } => SocketType::Stream,
+            Self::Memif { .. } => SocketType::SeqPacket,
+        }
+    }
+}
+
 /// Configuration of a port, as far as the switch needs it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PortConfig {
@@ -40,7 +73,7 @@ pub struct PortConfig {
     pub id: PortId,
     /// Its name, for logs.
     pub name: String,
-    /// The vhost-user socket, relative to the runtime directory.
+    /// The socket, relative to the runtime directory.
     pub socket: String,
     /// Side that connects.
     pub role: Role,
@@ -52,6 +85,8 @@ pub struct PortConfig {
     pub weight: u16,
     /// The guest's address.
     pub mac: Option<[u8; 6]>,
+    /// The kind of its clients.
+    pub clients: Clients,
 }
 
 /// A command of control.

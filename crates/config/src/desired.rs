@@ -15,7 +15,9 @@ pub mod live;
 mod metrics;
 mod mirrors;
 mod owner;
+pub(crate) mod pipes;
 mod port_security;
+pub(crate) mod process;
 mod reach;
 mod references;
 mod settings;
@@ -45,8 +47,10 @@ pub use invalid::{Bound, Invalid, Place, Why, message};
 pub use limits::limits_of;
 pub use metrics::metrics_socket;
 pub use mirrors::{MirrorChange, mirrors};
-pub use owner::{check_owners, owner_of};
+pub use owner::{check_owners, owner_of, owner_of_pipe};
+pub use pipes::{PipeSocket, pipe_sockets};
 pub use port_security::{has_neighbour_suppression, port_security_of, port_security_status};
+pub use process::{clients_of, socket_type_of};
 pub use reach::{check_reach, reach_of};
 pub use settings::switch_settings;
 pub use version::version;
@@ -66,6 +70,7 @@ pub fn normalise(state: &mut DesiredState) {
         state.segments.insert(0, default);
     }
     fdb::normalise(&mut state.fdb);
+    state.pipes.iter_mut().for_each(pipes::normalise);
     for port in &mut state.ports {
         if port.segment.is_none() && port.trunk.is_none() {
             port.segment = Some(DEFAULT_SEGMENT.to_owned());
@@ -76,6 +81,7 @@ pub fn normalise(state: &mut DesiredState) {
         port_security::normalise(&mut port.port_security);
         match port.kind {
             PortKind::VhostUser => {}
+            PortKind::Netmap | PortKind::Memif => process::normalise(port),
             PortKind::Uplink => port.driver = port.driver.or(Some(UplinkDriver::default())),
             PortKind::Tap => {
                 port.interface.get_or_insert_with(|| port.name.clone());

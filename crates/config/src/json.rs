@@ -1,7 +1,7 @@
 //! Reads JSON documents. Errors are those of serde in the words of the configuration: what was
 //! expected, and what was found.
 
-use api::v1::{Problem, ProblemKind, old_names};
+use api::v1::{Problem, ProblemKind, Secret, old_names};
 use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::Error;
 use serde_path_to_error::Error as Misfit;
@@ -32,6 +32,8 @@ pub(crate) const KEYS: &[Expected] = &[
     ("role", None, expect::ROLE),
     ("socket", None, expect::SOCKET),
     ("queues", None, expect::QUEUES),
+    ("slots", None, expect::SLOTS),
+    ("secret", None, expect::SECRET),
     ("weight", None, expect::WEIGHT),
     ("mtu", None, expect::MTU),
     ("mac", None, expect::MAC),
@@ -177,12 +179,20 @@ pub fn explain(what: &str, path: &str) -> (String, String) {
             None => message(&one_of(&known), &quoted(word)),
         },
         Message::Value(None, expected) => message(expected, "something else"),
+        Message::Value(Some(_), expected) if is_secret(path) => {
+            message(&expected_at(path, expected), Secret::HIDDEN)
+        }
         Message::Value(Some(found), expected) => {
             message(&expected_at(path, expected), &value(found))
         }
         Message::Other(what) => what.to_owned(),
     };
     (detail, path.to_owned())
+}
+
+/// Returns whether errors must not show the value at a path.
+pub(crate) fn is_secret(path: &str) -> bool {
+    path.rsplit('.').next() == Some("secret")
 }
 
 fn unknown_key(name: &str, known: &[&str]) -> String {

@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use channel::owners::SocketOwner;
+use channel::sockets::{MAX_PIPES, SocketType};
 use channel::supervision::{SocketDir, tcp_address};
 use channel::timeouts;
 use port::PortId;
 use port::counters::MAX_PORTS;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags};
 
 use self::owned::DefaultOwner;
 use super::paths::{Paths, by_descriptor};
@@ -33,9 +34,9 @@ const BACKLOG: i32 = 4096;
 /// Mode of a socket without the bits of the umask; the right to write is the right to connect.
 const ANY_USER: Mode = Mode::from_raw_mode(0o777);
 const OWNER_ONLY: Mode = Mode::from_raw_mode(0o600);
-/// Maximum number of listening sockets: those of all ports before and after a change, and the
-/// others.
-const MAX_SOCKETS: usize = 2 * MAX_PORTS + 8;
+/// Maximum number of listening sockets: those of all ports and pipes before and after a change, and
+/// the others.
+const MAX_SOCKETS: usize = 2 * (MAX_PORTS + MAX_PIPES) + 8;
 
 /// Listening socket.
 struct Bound {
@@ -137,7 +138,7 @@ impl Sockets {
             return self.listen_on(path, |_| Ok((bind_tcp(address)?, None)));
         }
         let full = self.paths.to_bind(path)?;
-        self.listen_for(path, full, ANY_USER)
+        self.listen_for(path, full, ANY_USER, SocketType::Stream)
     }
 
     /// Returns one of Lasthop's own sockets, for processes of our own user only, whatever the
@@ -147,17 +148,23 @@ impl Sockets {
     /// As [`Sockets::listen`].
     pub(super) fn listen_for_owner(&mut self, name: &str) -> io::Result<OwnedFd> {
         let full = self.paths.own(name);
-        self.listen_for(name, full, OWNER_ONLY)
+        self.listen_for(name, full, OWNER_ONLY, SocketType::Stream)
     }
 
-    fn listen_for(&mut self, path: &str, full: PathBuf, mode: Mode) -> io::Result<OwnedFd> {
+    fn listen_for(
+        &mut self,
+        path: &str,
+        full: PathBuf,
+        mode: Mode,
+        of: SocketType,
+    ) -> io::Result<OwnedFd> {
         self.listen_on(path, |sockets| {
             let in_use = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
             let taken = |what| in_use(format!("{}, which {what}", full.display()));
-            let socket = match bind(&full, mode) {
+            let socket = match bind(&full, mode, of) {
                 Err(Errno::ADDRINUSE) => {
                     sockets.remove_stale(&full).map_err(taken)?;
-                    bind(&full, mode)
+                    bind(&full, mode, of)
                 }
                 other => other,
             };
@@ -286,6 +293,11 @@ impl Bound {
         }
     }
 
+    /// Returns whether it is a socket of this type.
+    fn is(&self, of: SocketType) -> bool {
+        rustix::net::sockopt::socket_type(&self.socket) == Ok(system_type(of))
+    }
+
     fn remove(&self) {
         if let Some(file) = &self.file {
             let _ = std::fs::remove_file(&file.path);
@@ -299,15 +311,19 @@ impl Drop for Sockets {
     }
 }
 
+/// Returns the system's constant for a type of sockets.
+const fn system_type(of: SocketType) -> rustix::net::SocketType {
+    match of {
+        SocketType::Stream => rustix::net::SocketType::STREAM,
+        SocketType::SeqPacket => rustix::net::SocketType::SEQPACKET,
+    }
+}
+
 /// Binds and listens. The socket gets its mode before its name, so that no other user can connect
 /// in between.
-fn bind(path: &Path, mode: Mode) -> Result<OwnedFd, Errno> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+fn bind(path: &Path, mode: Mode, of: SocketType) -> Result<OwnedFd, Errno> {
+    let (of, flags) = (system_type(of), SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, of, flags, None)?;
     rustix::fs::fchmod(&socket, mode)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -333,7 +349,8 @@ fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
 /// Connects without waiting: a peer with a full backlog is not reachable now.
 fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let stream = system_type(SocketType::Stream);
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, stream, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }

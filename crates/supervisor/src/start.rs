@@ -133,9 +133,9 @@ fn error_at(place: &str, expected: &str, found: &str) -> StartError {
     StartError::invalid(format!("{place} expected {expected}, found {found}"))
 }
 
-/// Binds the socket of a port.
+/// Binds the socket of a port or a pipe.
 fn bind(socket: &StartSocket, sockets: &mut Sockets) -> Result<(), StartError> {
-    let bound = sockets.listen_as(&socket.path, &socket.owner);
+    let bound = sockets.listen_as(&socket.path, &socket.owner, socket.socket_type);
     bound.map(drop).map_err(|no: NoSocket| {
         let expected = match no.key {
             SocketKey::Socket => "a path where a socket can be made",

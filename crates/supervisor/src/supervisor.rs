@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use channel::link;
+use channel::owners::SocketOwner;
+use channel::sockets::SocketType;
 use channel::state::StateFile;
 use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest, SwitchSettings};
 use channel::timeouts;
@@ -234,6 +236,15 @@ impl Supervisor {
         }
     }
 
+    fn listen_as(&mut self, path: String, owner: &SocketOwner, of: SocketType) -> Reply {
+        let (socket, outcome) = match self.sockets.listen_as(&path, owner, of) {
+            Ok((socket, peer)) => (Some(socket), Ok(peer)),
+            Err(no) => (None, Err(no)),
+        };
+        let event = SupervisorEvent::ListeningFor { path, outcome };
+        Reply { event, socket }
+    }
+
     /// Handles a request; returns the reply, if there is one.
     pub(super) fn reply_to(
         &mut self,
@@ -248,13 +259,13 @@ impl Supervisor {
                 return Some(Reply { event, socket });
             }
             SupervisorRequest::ListenFor { path, owner } => {
-                let (socket, outcome) = match self.sockets.listen_as(&path, &owner) {
-                    Ok((socket, peer)) => (Some(socket), Ok(peer)),
-                    Err(no) => (None, Err(no)),
-                };
-                let event = SupervisorEvent::ListeningFor { path, outcome };
-                return Some(Reply { event, socket });
+                return Some(self.listen_as(path, &owner, SocketType::Stream));
             }
+            SupervisorRequest::ListenAs {
+                path,
+                owner,
+                socket_type,
+            } => return Some(self.listen_as(path, &owner, socket_type)),
             SupervisorRequest::Dial { port } => return self.dial(port),
             SupervisorRequest::Dials(dials) => {
                 let error = self.sockets.register(dials).err();

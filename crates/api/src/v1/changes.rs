@@ -66,6 +66,8 @@ words! {
         Rule = "rule",
         /// A mirror.
         Mirror = "mirror",
+        /// A pipe.
+        Pipe = "pipe",
         /// A static entry of the forwarding database.
         Fdb = "fdb",
     }

@@ -7,8 +7,10 @@ mod helpers;
 mod limits;
 mod metrics;
 mod mirror;
+mod pipe;
 mod port;
 mod port_security;
+mod secret;
 mod switch;
 
 use std::sync::Arc;
@@ -28,10 +30,12 @@ pub use self::helpers::{Enabled, HelpersSpec};
 pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
 pub use self::mirror::{MirrorDirection, MirrorSpec};
+pub use self::pipe::PipeSpec;
 pub use self::port::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub use self::port_security::{
     Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus,
 };
+pub use self::secret::Secret;
 pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
 
 objects!(DesiredState, SegmentSpec, SegmentPatch);
@@ -103,6 +107,9 @@ pub struct DesiredState {
     /// Mirrors, which copy frames to another port. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<MirrorSpec>,
+    /// Pipes, over which two processes share memory. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pipes: Vec<PipeSpec>,
     /// Static FDB entries. All other addresses are learned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fdb: Vec<StaticEntry>,

@@ -336,6 +336,18 @@ pub struct PortStatus {
     pub peer_user: Option<String>,
     /// Maximum number of queue pairs offered.
     pub queues: u16,
+    /// The configured slots of each ring of a netmap port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u16>,
+    /// Whether the netmap port has pipes.
+    #[serde(default, skip_serializing_if = "super::spec::is_false")]
+    pub pipes: bool,
+    /// The interface id of a memif port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
+    /// Whether a memif port's client has to know a secret, which is not shown.
+    #[serde(default, skip_serializing_if = "super::spec::is_false")]
+    pub has_secret: bool,
     /// The segment of an access port.
     pub segment: Option<String>,
     /// The segments of a trunk port.
@@ -470,6 +482,10 @@ impl PortStatus {
             mode: spec.mode.clone(),
             peer_user: spec.peer_user.clone(),
             queues: spec.queues,
+            slots: spec.slots,
+            pipes: spec.pipes,
+            id: spec.id,
+            has_secret: spec.secret.is_some(),
             segment: spec.segment.clone(),
             trunk: spec.trunk.clone(),
             mac: spec.mac.clone(),

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    CoalescingSpec, DEFAULT_SEGMENT, DesiredState, HelpersSpec, PortKind, PortSpec, SegmentSpec,
-    Workers, parse_mac, valid_name,
+    CoalescingSpec, DEFAULT_SEGMENT, DesiredState, HelpersSpec, PortSpec, SegmentSpec, Workers,
+    parse_mac, valid_name,
 };
 use channel::sockets::{RESERVED, climbs, socket_path};
 use policy::MAX_SEGMENTS;
@@ -16,7 +16,7 @@ use super::device::{device, place_of_interface};
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
 use super::port_security;
-use super::{fdb, limits, mirrors, owner};
+use super::{fdb, limits, mirrors, owner, pipes, process};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -57,7 +57,7 @@ pub(crate) fn quoted(text: &str) -> String {
 /// are not tried.
 ///
 /// # Errors
-/// The first error, in the order switch, segments, ports, mirrors, static entries.
+/// The first error, in the order switch, segments, ports, pipes, mirrors, static entries.
 pub fn check(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
     name(At(Place::Switch, "name"), &state.switch.name)?;
     if let Workers::Count(count) = state.switch.workers {
@@ -204,15 +204,19 @@ fn metrics(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
     }
 }
 
-/// Checks each port, and that names and sockets are unique.
+/// Checks each port and each pipe, and that names and sockets are unique.
 fn ports(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
     let last = Place::Port(state.ports.len().saturating_sub(1));
     count(At(last, "name"), state.ports.len(), MAX_PORTS, "ports")?;
     let mut names = HashMap::new();
-    let mut sockets = HashMap::new();
+    let mut sockets = Sockets {
+        runtime_dir,
+        taken: HashMap::new(),
+    };
     let listen = state.metrics.listen.as_deref();
     if let Some(MetricsSocket::Unix(path)) = listen.and_then(MetricsSocket::of) {
-        sockets.insert(socket_path(runtime_dir, path), None);
+        let path = socket_path(runtime_dir, path);
+        sockets.taken.insert(path, "the metrics".to_owned());
     }
     let mut interfaces = HashMap::new();
     for (i, port) in state.ports.iter().enumerate() {
@@ -225,21 +229,20 @@ fn ports(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
         }
         device(place, port)?;
         owner::check(place, port)?;
-        if port.kind == PortKind::VhostUser {
+        process::check(place, port)?;
+        if !port.kind.has_interface() {
             let at = At(place, "socket");
+            let path = process::socket_of(port);
             // A document without the key has an empty socket here.
-            if port.socket.is_empty() {
+            if path.is_empty() {
                 return Err(at.wrong(expect::SOCKET, "no such key"));
             }
-            let path = socket(at, &port.socket, runtime_dir)?;
-            if let Some(first) = sockets.insert(path, Some(&port.name)) {
-                let own = quoted(&port.socket);
-                let found = match first {
-                    Some(first) => format!("{own}, the socket of port {}", quoted(first)),
-                    None => format!("{own}, the socket of the metrics"),
-                };
-                return Err(at.taken("a socket that no other port has", found));
-            }
+            let owner = format!("port {}", quoted(&port.name));
+            sockets.add(at, &path, owner)?;
+        }
+        if let Some(path) = pipes::socket_of_port(port) {
+            let owner = format!("the pipes of port {}", quoted(&port.name));
+            sockets.add(At(place, "pipes"), &path, owner)?;
         }
         if let Some(interface) = place_of_interface(port)
             && let Some(first) = interfaces.insert(interface, &port.name)
@@ -257,7 +260,33 @@ fn ports(state: &DesiredState, runtime_dir: &Path) -> Result<(), Invalid> {
         mac(At(place, "mac"), port.mac.as_deref())?;
         port_security::check(i, &port.port_security)?;
     }
+    pipes::check(state)?;
+    for (i, pipe) in state.pipes.iter().enumerate() {
+        let owner = format!("pipe {}", quoted(&pipe.name));
+        let at = At(Place::Pipe(i), "socket");
+        sockets.add(at, &pipes::socket_of(pipe), owner)?;
+    }
     Ok(())
+}
+
+/// The sockets of a state, with their owners in words.
+struct Sockets<'a> {
+    runtime_dir: &'a Path,
+    taken: HashMap<PathBuf, String>,
+}
+
+impl Sockets<'_> {
+    /// Checks a socket, and that it has no other owner.
+    fn add(&mut self, at: At, path: &str, owner: String) -> Result<(), Invalid> {
+        let full = socket(at, path, self.runtime_dir)?;
+        match self.taken.insert(full, owner) {
+            Some(first) => {
+                let found = format!("{}, the socket of {first}", quoted(path));
+                Err(at.taken("a socket that no other port has", found))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Checks that directories for sockets are absolute and have no `..`.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use api::v1::{PortKind, PortSpec, Role, UplinkDriver};
+use api::v1::{PortKind, PortSpec, Role, Secret, UplinkDriver};
 use channel::driving::{Choice, DeviceSpec, DriverSpec};
 use port::PortId;
 
@@ -16,7 +16,7 @@ const INTERFACE_MAX: usize = 15;
 /// Returns whether Lasthop listens on a socket for this port.
 #[must_use]
 pub fn listens(port: &PortSpec) -> bool {
-    port.kind == PortKind::VhostUser && port.role == Role::Server
+    !port.kind.has_interface() && port.role == Role::Server
 }
 
 /// Returns whether Lasthop connects to a VMM's socket for this port.
@@ -25,11 +25,11 @@ pub fn dials(port: &PortSpec) -> bool {
     port.kind == PortKind::VhostUser && port.role == Role::Client
 }
 
-/// Returns the driver that a checked port needs; `None` for a vhost-user port.
+/// Returns the driver that a checked port needs; `None` for a port without an interface.
 #[must_use]
 pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
     let own = match port.kind {
-        PortKind::VhostUser => return None,
+        PortKind::VhostUser | PortKind::Netmap | PortKind::Memif => return None,
         PortKind::Uplink => false,
         PortKind::Tap => true,
     };
@@ -76,7 +76,7 @@ fn parse_address(text: &str) -> Option<(IpAddr, u8)> {
 /// Checks the keys about interfaces, and refuses keys that ports of this kind do not have.
 pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     foreign_keys(place, port)?;
-    if port.kind == PortKind::VhostUser {
+    if !port.kind.has_interface() {
         return Ok(());
     }
     interface(place, port)?;
@@ -100,12 +100,13 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 /// Returns whether ports of a kind may have a key.
 pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
     match key {
-        "socket" | "role" | "user" | "group" | "mode" | "peer_user" | "vcpu_threads" => {
-            kind == PortKind::VhostUser
-        }
+        "socket" | "user" | "group" | "mode" | "peer_user" => !kind.has_interface(),
+        "role" | "vcpu_threads" => kind == PortKind::VhostUser,
+        "slots" | "pipes" => kind == PortKind::Netmap,
+        "id" | "secret" => kind == PortKind::Memif,
         "driver" => kind == PortKind::Uplink,
         "address" => kind == PortKind::Tap,
-        "interface" | "netns" => kind != PortKind::VhostUser,
+        "interface" | "netns" => kind.has_interface(),
         "mac" => kind != PortKind::Uplink,
         _ => true,
     }
@@ -117,6 +118,10 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     let driver = port.driver.map(UplinkDriver::as_str);
     let role = Some(port.role.as_str()).filter(|_| port.role != Role::default());
     let socket = Some(port.socket.as_str()).filter(|s| !s.is_empty());
+    let (slots, id) = (
+        port.slots.map(|slots| slots.to_string()),
+        port.id.map(|id| id.to_string()),
+    );
     for (key, value) in [
         ("socket", socket),
         ("role", role),
@@ -126,6 +131,10 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         ("interface", port.interface.as_deref()),
         ("address", port.address.as_deref()),
         ("netns", port.netns.as_deref()),
+        ("slots", slots.as_deref()),
+        ("pipes", port.pipes.then_some("true")),
+        ("id", id.as_deref()),
+        ("secret", port.secret.as_ref().map(|_| Secret::HIDDEN)),
     ] {
         if let Some(value) = value.filter(|_| !may_have(port.kind, key)) {
             let expected = format!("no {key} with kind \"{}\"", port.kind.as_str());
@@ -159,7 +168,9 @@ fn interface(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 
 /// Returns the interface with its namespace, which only one port may have.
 pub(super) fn place_of_interface(port: &PortSpec) -> Option<(&str, Option<&str>)> {
-    (port.kind != PortKind::VhostUser).then(|| (interface_of(port), port.netns.as_deref()))
+    port.kind
+        .has_interface()
+        .then(|| (interface_of(port), port.netns.as_deref()))
 }
 
 #[cfg(test)]

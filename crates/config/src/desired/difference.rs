@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use api::v1::{Action, FieldChange, Step, Subject};
-use api::v1::{DesiredState, MirrorSpec, PortSpec, SegmentSpec, StaticEntry};
+use api::v1::{DesiredState, MirrorSpec, PipeSpec, PortSpec, Secret, SegmentSpec, StaticEntry};
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::json;
 
 /// Maximum number of rules and address sets of a change with an event each.
 const REPORTED_MAX: usize = 200;
@@ -49,6 +51,7 @@ impl Difference {
             access::between(&old.access, &new.access, &mut changes);
         }
         each(&old.mirrors, &new.mirrors, &mut changes);
+        each(&old.pipes, &new.pipes, &mut changes);
         each(&old.fdb, &new.fdb, &mut changes);
         Self { changes }
     }
@@ -102,7 +105,10 @@ impl Object for PortSpec {
             let (name, namespace) = (port.interface.clone(), port.netns.clone());
             (port.driver, name, namespace, port.address.clone())
         };
-        socket(self) != socket(new) || interface(self) != interface(new)
+        let rings = |port: &PortSpec| (port.slots, port.id, port.secret.clone());
+        socket(self) != socket(new)
+            || interface(self) != interface(new)
+            || rings(self) != rings(new)
     }
 }
 
@@ -124,6 +130,7 @@ use objects;
 objects! {
     SegmentSpec, Segment, segment => segment.name.clone();
     MirrorSpec, Mirror, mirror => mirror.name.clone();
+    PipeSpec, Pipe, pipe => pipe.name.clone();
     StaticEntry, Fdb, entry => format!("{} {}", entry.segment, entry.mac);
 }
 
@@ -189,7 +196,10 @@ fn compare(old: &Fields, new: &Fields) -> Vec<FieldChange> {
     keys.dedup();
     let is_whole = old.is_empty() || new.is_empty();
     keys.retain(|key| old.get(*key) != new.get(*key) && !(is_whole && *key == "name"));
-    let value = |fields: &Fields, key: &String| fields.get(key).cloned().unwrap_or_default();
+    let value = |fields: &Fields, key: &String| match fields.get(key) {
+        Some(_) if json::is_secret(key) => Secret::HIDDEN.into(),
+        value => value.cloned().unwrap_or_default(),
+    };
     keys.into_iter()
         .map(|key| FieldChange {
             field: key.clone(),
@@ -285,5 +295,34 @@ mod tests {
         assert!(!described[0].disconnects);
         let segment = steps(|s| s.ports[0].weight = 7);
         assert!(!segment[0].disconnects);
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let memif = |secret: Option<&str>| {
+            let secret = secret.map(|secret| secret.to_owned().into());
+            state(|s| {
+                s.ports.push(PortSpec {
+                    secret,
+                    ..PortSpec::new("m", api::v1::PortKind::Memif)
+                });
+            })
+        };
+        for (from, to, fields) in [
+            (
+                Some("a"),
+                Some("b"),
+                json!([{"from": "(hidden)", "to": "(hidden)"}]),
+            ),
+            (None, Some("b"), json!([{"from": null, "to": "(hidden)"}])),
+        ] {
+            let steps = Difference::between(&memif(from), &memif(to)).changes;
+            let mut expected = fields;
+            expected[0]["field"] = "secret".into();
+            assert_eq!(serde_json::to_value(&steps[0].fields).unwrap(), expected);
+            assert!(steps[0].disconnects);
+        }
+        let added = Difference::between(&state(|_| {}), &memif(Some("s3cret")));
+        assert!(!format!("{added:?}").contains("s3cret"));
     }
 }

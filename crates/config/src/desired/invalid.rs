@@ -23,7 +23,7 @@ pub(crate) mod expect {
     pub(crate) const LISTEN: &str = "an address of this host itself with a port like \
                                      \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
-    pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
+    pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\", \"tap\", \"netmap\" or \"memif\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
     pub(crate) const INTERFACE: &str =
         "the name of an interface: 1 to 15 characters without blanks, \"/\", \":\" and \"%\"";
@@ -35,6 +35,9 @@ pub(crate) mod expect {
     pub(crate) const GROUP: &str = "the name or the number of a group, as a text";
     pub(crate) const MODE: &str = "an octal number up to 0777, as a text like \"0660\"";
     pub(crate) const QUEUES: &str = "an integer from 1 to 64";
+    pub(crate) const RING_PAIRS: &str = "an integer from 1 to 16";
+    pub(crate) const SLOTS: &str = "a power of two from 64 to 4096";
+    pub(crate) const SECRET: &str = "a text of 1 to 24 bytes";
     pub(crate) const SEGMENT: &str = "the name of a segment";
     pub(crate) const TRUNK: &str = "an array of names of segments";
     pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
@@ -86,6 +89,8 @@ pub enum Place {
     Rule(usize, usize),
     /// The mirror with this index.
     Mirror(usize),
+    /// The pipe with this index.
+    Pipe(usize),
     /// The static entry with this index.
     Fdb(usize),
     /// Port security of the port with this index.
@@ -142,6 +147,7 @@ impl Place {
             Self::Acl(_) => ("access.lists[]", "acl"),
             Self::Rule(..) => ("access.lists[].rules[]", "acl.rule"),
             Self::Mirror(_) => ("mirrors[]", "mirror"),
+            Self::Pipe(_) => ("pipes[]", "pipe"),
             Self::Fdb(_) => ("fdb[]", "fdb"),
             Self::PortSecurity(_) => ("ports[].port_security", "port.port_security"),
             Self::Limits(_) | Self::Bound(..) => ("ports[].limits", "port.limits"),
@@ -162,6 +168,7 @@ impl Place {
             | Self::AclDefault(at)
             | Self::Acl(at)
             | Self::Mirror(at)
+            | Self::Pipe(at)
             | Self::Fdb(at)
             | Self::PortSecurity(at)
             | Self::Limits(at)

@@ -3,7 +3,7 @@
 //! Control checks only the syntax. The command line and the supervisor, which may open files, look
 //! users and groups up.
 
-use api::v1::{DesiredState, PortSpec};
+use api::v1::{DesiredState, PipeSpec, PortSpec};
 use channel::owners::{self, SocketOwner};
 
 use super::check::{At, quoted};
@@ -13,26 +13,76 @@ use super::invalid::{Invalid, Place, Why, expect};
 /// Maximum length of a name in characters; `useradd` allows 32, directory services more.
 const NAME_MAX: usize = 256;
 
+/// Keys about the owner of a socket, as they are configured.
+struct Keys<'a> {
+    user: &'a Option<String>,
+    group: &'a Option<String>,
+    mode: &'a Option<String>,
+    peer_user: &'a Option<String>,
+}
+
+impl<'a> Keys<'a> {
+    fn of_port(port: &'a PortSpec) -> Self {
+        Self {
+            user: &port.user,
+            group: &port.group,
+            mode: &port.mode,
+            peer_user: &port.peer_user,
+        }
+    }
+
+    fn of_pipe(pipe: &'a PipeSpec) -> Self {
+        Self {
+            user: &pipe.user,
+            group: &pipe.group,
+            mode: &pipe.mode,
+            peer_user: &pipe.peer_user,
+        }
+    }
+
+    fn owner(&self) -> SocketOwner {
+        SocketOwner {
+            user: self.user.clone(),
+            group: self.group.clone(),
+            mode: self.mode.as_deref().and_then(mode_of),
+            peer_user: self.peer_user.clone(),
+        }
+    }
+}
+
 /// Checks the keys of a port about its socket.
 pub(super) fn check(place: Place, port: &PortSpec) -> Result<(), Invalid> {
-    let names = [
-        ("user", &port.user, expect::USER),
-        ("group", &port.group, expect::GROUP),
-        ("peer_user", &port.peer_user, expect::USER),
-    ];
-    let mode = ("mode", &port.mode, expect::MODE);
-    for (key, value, _) in names.iter().chain([&mode]) {
+    let keys = Keys::of_port(port);
+    for (key, value) in [
+        ("user", keys.user),
+        ("group", keys.group),
+        ("peer_user", keys.peer_user),
+        ("mode", keys.mode),
+    ] {
         if let (Some(value), false) = (value, listens(port)) {
             let expected = format!("no {key} where Lasthop does not listen");
             return Err(At(place, key).wrong(expected, quoted(value)));
         }
     }
-    for (key, value, expected) in names {
+    check_keys(place, &keys)
+}
+
+/// Checks the keys of a pipe about its socket.
+pub(super) fn check_pipe(place: Place, pipe: &PipeSpec) -> Result<(), Invalid> {
+    check_keys(place, &Keys::of_pipe(pipe))
+}
+
+fn check_keys(place: Place, keys: &Keys<'_>) -> Result<(), Invalid> {
+    for (key, value, expected) in [
+        ("user", keys.user, expect::USER),
+        ("group", keys.group, expect::GROUP),
+        ("peer_user", keys.peer_user, expect::USER),
+    ] {
         if let Some(name) = value.as_deref().filter(|name| !may_be_name(name)) {
             return Err(At(place, key).wrong(expected, quoted(name)));
         }
     }
-    match port.mode.as_deref() {
+    match keys.mode.as_deref() {
         Some(text) if mode_of(text).is_none() => {
             Err(At(place, "mode").wrong(expect::MODE, quoted(text)))
         }
@@ -40,15 +90,19 @@ pub(super) fn check(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     }
 }
 
-/// Looks up the owners of all ports' sockets; this opens files.
+/// Looks up the owners of the sockets of all ports and pipes; this opens files.
 ///
 /// # Errors
 /// The first owner that cannot be used.
 pub fn check_owners(desired: &DesiredState) -> Result<(), Invalid> {
-    for (at, port) in desired.ports.iter().enumerate() {
-        if let Err(no) = owners::look_up(&owner_of(port)) {
+    let ports = desired.ports.iter().enumerate();
+    let ports = ports.map(|(at, port)| (Place::Port(at), owner_of(port)));
+    let pipes = desired.pipes.iter().enumerate();
+    let pipes = pipes.map(|(at, pipe)| (Place::Pipe(at), owner_of_pipe(pipe)));
+    for (place, owner) in ports.chain(pipes) {
+        if let Err(no) = owners::look_up(&owner) {
             return Err(Invalid {
-                place: Place::Port(at),
+                place,
                 key: no.key.as_str(),
                 item: None,
                 expected: no.expected,
@@ -63,12 +117,13 @@ pub fn check_owners(desired: &DesiredState) -> Result<(), Invalid> {
 /// Returns owner and permissions of a checked port's socket.
 #[must_use]
 pub fn owner_of(port: &PortSpec) -> SocketOwner {
-    SocketOwner {
-        user: port.user.clone(),
-        group: port.group.clone(),
-        mode: port.mode.as_deref().and_then(mode_of),
-        peer_user: port.peer_user.clone(),
-    }
+    Keys::of_port(port).owner()
+}
+
+/// Returns owner and permissions of a checked pipe's socket.
+#[must_use]
+pub fn owner_of_pipe(pipe: &PipeSpec) -> SocketOwner {
+    Keys::of_pipe(pipe).owner()
 }
 
 /// Returns whether a text may be a name of passwd(5), or a number.

@@ -1,8 +1,8 @@
 //! Port security: checks and defaults.
 
 use api::v1::{
-    Allowed, AllowedWord, PortKind, PortSecuritySpec, PortSecurityStatus, PortSpec, SegmentSpec,
-    old_names, parse_mac,
+    Allowed, AllowedWord, PortSecuritySpec, PortSecurityStatus, PortSpec, SegmentSpec, old_names,
+    parse_mac,
 };
 use policy::port_security::{Addresses, Macs, Network, PortSecurity};
 
@@ -69,7 +69,7 @@ pub(super) fn normalise(port_security: &mut PortSecuritySpec) {
 /// Returns port security of a checked port, with defaults filled in.
 #[must_use]
 pub fn port_security_of(port: &PortSpec) -> PortSecurity {
-    let guest = port.kind == PortKind::VhostUser;
+    let guest = !port.kind.has_interface();
     let spec = &port.port_security;
     let own = port.mac.as_deref().and_then(parse_mac);
     PortSecurity {
@@ -134,6 +134,8 @@ pub fn port_security_status(port: &PortSpec) -> PortSecurityStatus {
 
 #[cfg(test)]
 mod tests {
+    use api::v1::PortKind;
+
     use super::*;
 
     fn guest(port_security: PortSecuritySpec) -> PortSpec {

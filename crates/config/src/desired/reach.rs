@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use api::v1::{DesiredState, PortKind};
+use api::v1::DesiredState;
 use channel::sockets::Reach;
 use channel::supervision::SocketDir;
 
@@ -57,14 +57,16 @@ fn sockets(state: &DesiredState) -> impl Iterator<Item = (At, &str)> {
         _ => None,
     };
     let ports = (state.ports.iter().enumerate())
-        .filter(|(_, port)| port.kind == PortKind::VhostUser)
+        .filter(|(_, port)| !port.kind.has_interface())
         .map(|(i, port)| (At(Place::Port(i), "socket"), port.socket.as_str()));
-    metrics.into_iter().chain(ports)
+    let pipes = state.pipes.iter().enumerate();
+    let pipes = pipes.map(|(i, pipe)| (At(Place::Pipe(i), "socket"), pipe.socket.as_str()));
+    metrics.into_iter().chain(ports).chain(pipes)
 }
 
 #[cfg(test)]
 mod tests {
-    use api::v1::PortSpec;
+    use api::v1::{PortKind, PortSpec};
 
     use super::*;
 

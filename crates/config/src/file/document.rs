@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use api::v1::{
     AccessListSpec, AccessModel, AddressSet, DesiredState, Group, MetricsSpec, MirrorSpec,
-    PortKind, PortSpec, SegmentDefault, SegmentSpec, StaticEntry, SwitchSpec, old_names, parse_si,
+    PipeSpec, PortKind, PortSpec, Secret, SegmentDefault, SegmentSpec, StaticEntry, SwitchSpec,
+    old_names, parse_si,
 };
 use serde::Deserialize;
 use serde_path_to_error::{Error as Misfit, Segment};
@@ -32,6 +33,7 @@ struct Tables {
     acl_default: Vec<SegmentDefault>,
     acl: Vec<AccessListSpec>,
     mirror: Vec<MirrorSpec>,
+    pipe: Vec<PipeSpec>,
     fdb: Vec<StaticEntry>,
 }
 
@@ -49,6 +51,7 @@ impl From<Tables> for DesiredState {
                 lists: tables.acl,
             }),
             mirrors: tables.mirror,
+            pipes: tables.pipe,
             fdb: tables.fdb,
         }
     }
@@ -163,16 +166,26 @@ impl<'i> Document<'i> {
     /// Refuses what the schema of the API's documents allows, and the file does not: keys that
     /// ports of another kind have, and rules under the API's name.
     fn check_keys(&self) -> Result<(), Fault> {
-        let known = json::keys_of::<PortSpec>();
+        let all = json::keys_of::<PortSpec>();
         for port in tables(self.0.get_ref(), "port") {
             let kind = kind_of(port);
-            let known = known.iter().map(String::as_str);
+            let known = all.iter().map(String::as_str);
             let known: Vec<&str> = known.filter(|key| may_have(kind, key)).collect();
             let unknown = port
                 .keys()
                 .filter(|key| !known.contains(&key.get_ref().as_ref()));
             if let Some(key) = unknown.min_by_key(|key| key.span().start) {
-                return Err(unknown_key(key, "port", &known));
+                let fault = unknown_key(key, "port", &known);
+                return Err(match kinds_with(key.get_ref(), &all) {
+                    kinds if kinds.is_empty() => fault,
+                    kinds => Fault {
+                        found: format!(
+                            "{}, which ports of kind {kinds} have",
+                            quoted(key.get_ref())
+                        ),
+                        ..fault
+                    },
+                });
             }
         }
         for list in tables(self.0.get_ref(), "acl") {
@@ -212,7 +225,10 @@ impl<'i> Document<'i> {
         let of_value = |of: &str| Fault {
             offset: at.offset(),
             expected: expected(&key, is_item, of),
-            found: at.describe(),
+            found: match json::is_secret(&key) {
+                true => Secret::HIDDEN.to_owned(),
+                false => at.describe(),
+            },
             key: key.clone(),
         };
         match Message::parse(error.inner().message()) {
@@ -301,6 +317,16 @@ fn tables<'d, 'i>(top: &'d DeValue<'i>, key: &str) -> impl Iterator<Item = &'d D
     let array = top.get(key).and_then(|value| value.get_ref().as_array());
     let items = array.into_iter().flat_map(|array| array.iter());
     items.filter_map(|item| item.get_ref().as_table())
+}
+
+/// Returns the kinds of ports that may have a key, quoted; none for an unknown key.
+fn kinds_with(key: &str, known: &[String]) -> String {
+    let kinds = PortKind::ALL.iter().filter(|kind| may_have(**kind, key));
+    let kinds: Vec<&str> = kinds.map(|kind| kind.as_str()).collect();
+    match known.iter().any(|one| one == key) {
+        true => json::one_of(&kinds),
+        false => String::new(),
+    }
 }
 
 /// Returns the kind of a port's table; one without a valid kind is read as a vhost-user port.

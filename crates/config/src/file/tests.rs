@@ -16,6 +16,7 @@ mod documented;
 mod export;
 mod old_names;
 mod owners;
+mod processes;
 mod readme;
 
 /// The first lines of every port in these tests; the tested line follows.
@@ -251,7 +252,7 @@ fn keys() {
         r#"
         [switch]\n[swich]\n
           | 2: swich: expected one of the keys switch, metrics, segment, port, address_set, group,
-          .. acl_default, acl, mirror, fdb, found the unknown key "swich"
+          .. acl_default, acl, mirror, pipe, fdb, found the unknown key "swich"
         [switch]\nname = "a"\ncolour = 1\n
           | 3: switch.colour: expected one of the keys name, poll, workers, coalescing,
           .. guest_state, helpers, socket_dirs, found the unknown key "colour"
@@ -262,7 +263,7 @@ fn keys() {
           | 1: segment.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
           .. no such key
         \n[[port]]\nname = "a"\nsocket = "a"\n
-          | 2: port.kind: expected "vhost-user", "uplink" or "tap", found no such key
+          | 2: port.kind: expected "vhost-user", "uplink", "tap", "netmap" or "memif", found no such key
         \n\n[[port]]\nname = "a"\nkind = "vhost-user"\n
           | 3: port.socket: expected the path of a socket, found no such key
     "#,
@@ -460,7 +461,7 @@ fn ports() {
           | 6: port.name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found
           .. ".."
         [[port]]\nname = "vm2"\nkind = "veth"\nsocket = "b"
-          | 7: port.kind: expected "vhost-user", "uplink" or "tap", found "veth"
+          | 7: port.kind: expected "vhost-user", "uplink", "tap", "netmap" or "memif", found "veth"
     "#,
     );
 }

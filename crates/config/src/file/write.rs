@@ -4,11 +4,13 @@
 use std::fmt::Write;
 
 use api::v1::{
-    AccessListSpec, DEFAULT_SEGMENT, DesiredState, HelpersSpec, PortKind, PortSpec, RuleSpec,
-    SegmentDefault, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver,
+    AccessListSpec, DEFAULT_SEGMENT, DesiredState, HelpersSpec, PipeSpec, PortKind, PortSpec,
+    RuleSpec, SegmentDefault, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver,
 };
 use serde::Serialize;
 use toml::{Table, Value};
+
+use crate::desired::{pipes, process};
 
 /// Maximum length of a list on one line, in characters.
 const LINE: usize = 100;
@@ -32,6 +34,7 @@ pub fn export(state: &DesiredState) -> String {
     }
     state.access.lists.iter().for_each(|list| file.acl(list));
     file.all("[[mirror]]", &state.mirrors);
+    state.pipes.iter().for_each(|pipe| file.pipe(pipe));
     state.fdb.iter().for_each(|entry| file.static_entry(entry));
     file.text
 }
@@ -105,15 +108,28 @@ impl File {
     }
 
     fn port(&mut self, port: &PortSpec) {
-        let mut usual = table_of(&PortSpec {
+        let mut usual = PortSpec {
             segment: Some(DEFAULT_SEGMENT.to_owned()),
             driver: Some(UplinkDriver::default()),
             // The default name of a TAP port's interface is the port's.
             interface: (port.kind == PortKind::Tap).then(|| port.name.clone()),
-            ..PortSpec::new("", port.kind)
-        });
+            ..PortSpec::new(&port.name, port.kind)
+        };
+        if port.kind.is_for_process() {
+            process::normalise(&mut usual);
+        }
+        let mut usual = table_of(&usual);
         usual.remove("kind");
+        usual.remove("name");
         self.table("[[port]]", &table_of(port), &usual);
+    }
+
+    fn pipe(&mut self, pipe: &PipeSpec) {
+        let mut usual = PipeSpec::new(&pipe.name);
+        pipes::normalise(&mut usual);
+        let mut usual = table_of(&usual);
+        usual.remove("name");
+        self.table("[[pipe]]", &table_of(pipe), &usual);
     }
 
     fn acl_default(&mut self, default: &SegmentDefault) {

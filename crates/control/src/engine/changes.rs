@@ -34,8 +34,10 @@ fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
         (PortKind::Uplink | PortKind::Tap, _) => {
             (driving::address(&spec.name), switching::Role::Client)
         }
-        (PortKind::VhostUser, Role::Server) => (spec.socket.clone(), switching::Role::Server),
         (PortKind::VhostUser, Role::Client) => (spec.socket.clone(), switching::Role::Client),
+        (PortKind::VhostUser | PortKind::Netmap | PortKind::Memif, _) => {
+            (spec.socket.clone(), switching::Role::Server)
+        }
     };
     PortConfig {
         id,
@@ -46,6 +48,7 @@ fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
         mtu: spec.mtu,
         weight: spec.weight,
         mac: spec.mac.as_deref().and_then(api::v1::parse_mac),
+        clients: desired::clients_of(spec),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use channel::limits::Limits;
 use channel::mirrors::Mirror;
 use channel::owners::SocketOwner;
+use channel::sockets::SocketType;
 use channel::switching::{PortConfig, Role};
 use port::PortId;
 
@@ -49,6 +50,12 @@ impl Ports {
     pub(super) fn listens(&self, path: &str) -> bool {
         let server = |p: &PortConfig| p.role == Role::Server;
         self.configs.values().any(|p| server(p) && p.socket == path)
+    }
+
+    /// Returns whether a port of the switch listens at this path with a socket of this type.
+    pub(super) fn has_type(&self, path: &str, of: SocketType) -> bool {
+        let mut configs = self.configs.values();
+        configs.any(|port| port.socket == path && port.clients.socket_type() == of)
     }
 
     /// Returns whether the supervisor listens at this path with this owner.

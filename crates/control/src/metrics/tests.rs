@@ -14,7 +14,7 @@ use api::v1::{
 use channel::figures::{QueueCounts, Waits, WorkerFigures};
 use channel::rules::RuleUse;
 use channel::switching::{
-    FrontEnds, PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures,
+    Clients, FrontEnds, PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures,
 };
 use policy::acl::RuleId;
 use port::counters::{PortCounts, Ticks, Traffic};
@@ -54,6 +54,7 @@ fn facts() -> Facts {
             mtu: None,
             weight: 100,
             mac: None,
+            clients: Clients::default(),
         },
         phase: PortPhase::Up,
         reason: None,

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use channel::audit::AUDIT;
-use channel::switching::{PortConfig, PortPhase, Role};
+use channel::switching::{Clients, PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
 use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};
 
@@ -186,6 +186,11 @@ impl Attachment {
                 let user = self.admission.peer_check.last_rejected;
                 tracing::warn!(port, user, suppressed, "connection rejected: {why}");
             }
+            return Ok(());
+        }
+        if self.context.config.clients != Clients::VhostUser {
+            self.admission.rejected.record(false);
+            self.reason = Some("this build serves no netmap and memif clients".into());
             return Ok(());
         }
         if peer::has_hung_up(&socket)? {

@@ -19,8 +19,8 @@ use channel::records::{Answer, Stale, Upcall};
 use channel::shared::{self, Region};
 use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings};
 use channel::switching::{
-    PortConfig, PortPhase, PortState, Request, Role, StationUse, SwitchCommand, SwitchEvent,
-    SwitchFigures,
+    Clients, PortConfig, PortPhase, PortState, Request, Role, StationUse, SwitchCommand,
+    SwitchEvent, SwitchFigures,
 };
 use policy::{Model, PortMode, Program, Segment, SegmentId, decide};
 use port::PortId;
@@ -315,6 +315,7 @@ impl Host {
             mtu: None,
             weight: channel::switching::WEIGHT,
             mac: None,
+            clients: Clients::default(),
         }
     }
 

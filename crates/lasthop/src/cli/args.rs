@@ -7,6 +7,7 @@ mod fdb;
 mod mirror;
 mod owner;
 mod port_security;
+mod rings;
 mod segment;
 mod trace;
 
@@ -223,7 +224,8 @@ pub(super) struct Add {
     /// Add it administratively down
     #[arg(long)]
     down: bool,
-    /// Socket of a vhost-user port; relative to the runtime directory
+    /// Socket of a vhost-user, netmap or memif port; relative to the runtime directory [default of
+    /// the latter two: NAME.netmap, NAME.memif]
     #[arg(long, value_name = "PATH", required_if_eq("kind", "vhost-user"))]
     socket: Option<String>,
     /// Host interface of an uplink or TAP port
@@ -247,6 +249,8 @@ pub(super) struct Add {
     /// Maximum number of queue pairs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues())]
     queues: u16,
+    #[command(flatten)]
+    rings: rings::Rings,
     /// Role of Lasthop at the socket
     #[arg(long, value_parser = one_of::<Role>(ROLES), default_value = "server")]
     role: Role,
@@ -277,6 +281,7 @@ impl Add {
     /// Returns the API's object.
     pub(super) fn spec(&self) -> PortSpec {
         let port = self.owner.spec(PortSpec::new(&self.name, self.kind));
+        let port = self.rings.spec(port);
         PortSpec {
             description: self.description.clone(),
             admin_state: if self.down {
@@ -320,7 +325,7 @@ pub(super) struct Set {
 #[group(required = true, multiple = true, args = [
     "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu",
     "weight", "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode",
-    "peer_user", "description",
+    "peer_user", "description", "slots", "pipes", "id", "secret_file", "no_secret",
 ])]
 pub(super) struct Changes {
     /// Free text for operators: at most 255 bytes; an empty one removes it
@@ -344,6 +349,8 @@ pub(super) struct Changes {
     /// Maximum number of queue pairs; the guest loses the connection
     #[arg(long, value_name = "N", value_parser = queues())]
     queues: Option<u16>,
+    #[command(flatten)]
+    rings: rings::RingChanges,
     /// Role of Lasthop at the socket; the guest loses the connection
     #[arg(long, value_parser = one_of::<Role>(ROLES))]
     role: Option<Role>,
@@ -392,7 +399,7 @@ impl Changes {
             weight: self.weight,
             port_security: self.port_security.patch(),
             limits: limits::patch(&self.limits),
-            ..self.owner.patch(PortPatch::default())
+            ..self.rings.patch(self.owner.patch(PortPatch::default()))
         }
     }
 }
@@ -427,6 +434,8 @@ const KINDS: &Values = &[
     ("vhost-user", "Guest's virtio-net device over vhost-user"),
     ("uplink", "Existing interface of the host"),
     ("tap", "New TAP interface of the host"),
+    ("netmap", "Process with the netmap API"),
+    ("memif", "memif client: DPDK, VPP, libmemif"),
 ];
 const DRIVERS: &Values = &[
     (

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use api::v1::DesiredState;
 use channel::owners::{SocketKey, SocketOwner};
+use channel::sockets::SocketType;
 use channel::start::{START_FD, Start, StartSocket};
 use client::{ExitStatus, Failure, units};
 use config::desired::{self, Invalid, Place};
@@ -72,6 +73,7 @@ impl<'a> Configuration<'a> {
         let listening = ports().filter(|(_, port)| desired::listens(port));
         let sockets = listening.map(|(at, port)| StartSocket {
             path: port.socket.clone(),
+            socket_type: desired::socket_type_of(port),
             owner: desired::owner_of(port),
             keys: OWNER_KEYS
                 .map(|key| (key, places.of(Place::Port(at), key.as_str())))
@@ -79,6 +81,7 @@ impl<'a> Configuration<'a> {
         });
         let metrics = desired::metrics_socket(desired).map(|path| StartSocket {
             path,
+            socket_type: SocketType::Stream,
             owner: SocketOwner::default(),
             keys: vec![(SocketKey::Socket, places.of(Place::Metrics, "listen"))],
         });

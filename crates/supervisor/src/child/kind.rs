@@ -36,6 +36,7 @@ impl Kind {
             | SupervisorRequest::Dials(_)
             | SupervisorRequest::SocketDirs
             | SupervisorRequest::ListenFor { .. }
+            | SupervisorRequest::ListenAs { .. }
             | SupervisorRequest::Frozen => Kind::Control,
             SupervisorRequest::Dial { .. }
             | SupervisorRequest::StoreDescriptor { .. }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use channel::owners::{NoSocket, SocketKey, SocketOwner};
+use channel::sockets::SocketType;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
@@ -58,8 +59,9 @@ fn no(key: SocketKey, what: impl Display) -> NoSocket {
 }
 
 impl Sockets {
-    /// Returns a listening socket as [`Sockets::listen`] does, with this owner, and the number of
-    /// the only user that may connect, if any. An existing socket is changed; its connections stay.
+    /// Returns a listening socket as [`Sockets::listen`] does, of this type and with this owner,
+    /// and the number of the only user that may connect, if any. An existing socket of this type is
+    /// changed; its connections stay.
     ///
     /// # Errors
     /// The setting that cannot be applied. There is no new socket then; an existing one that could
@@ -68,7 +70,11 @@ impl Sockets {
         &mut self,
         path: &str,
         owner: &SocketOwner,
+        of: SocketType,
     ) -> Result<(OwnedFd, Option<u32>), NoSocket> {
+        if self.listening.get(path).is_some_and(|bound| !bound.is(of)) {
+            self.unlisten(path).map_err(|e| no(SocketKey::Socket, e))?;
+        }
         let known = self.listening.get(path);
         let requested = known.and_then(|bound| bound.requested.as_ref());
         if let Some((_, peer)) = requested.filter(|(requested, _)| requested == owner) {
@@ -79,10 +85,13 @@ impl Sockets {
         }
         let named = owners::look_up(owner)?;
         let is_new = known.is_none();
-        let socket = if is_new && *owner != SocketOwner::default() {
-            self.listen_without_access(path)
-        } else {
-            self.listen(path)
+        let mode = match *owner == SocketOwner::default() {
+            true => ANY_USER,
+            false => Mode::empty(),
+        };
+        let socket = match is_new {
+            true => self.listen_with(path, mode, of),
+            false => self.listen(path),
         };
         let socket = socket.map_err(|e| no(SocketKey::Socket, e))?;
         let done = match self.listening.get_mut(path) {
@@ -104,9 +113,9 @@ impl Sockets {
         Ok((socket, named.peer))
     }
 
-    fn listen_without_access(&mut self, path: &str) -> io::Result<OwnedFd> {
+    fn listen_with(&mut self, path: &str, mode: Mode, of: SocketType) -> io::Result<OwnedFd> {
         let full = self.paths.to_bind(path)?;
-        self.listen_for(path, full, Mode::empty())
+        self.listen_for(path, full, mode, of)
     }
 }
 

@@ -10,6 +10,7 @@ use channel::sockets::{ADMIN_SOCKET, API_SOCKET, LOCK_FILE};
 use super::*;
 
 const PORT: PortId = PortId(3);
+const STREAM: SocketType = SocketType::Stream;
 
 /// Runtime directory, a permitted directory for sockets, and another directory.
 struct World {
@@ -246,21 +247,47 @@ fn the_owner_of_a_socket_is_set_and_can_change() {
     let path = world.path("run/a.sock");
     let (socket, peer) = world
         .sockets
-        .listen_as("a.sock", &with_mode(0o600))
+        .listen_as("a.sock", &with_mode(0o600), STREAM)
         .unwrap();
     assert_eq!((mode_of(&path), peer), (0o600, None));
     let listener = UnixListener::from(socket);
     let client = UnixStream::connect(&path).unwrap();
     let mut other = with_mode(0o640);
     other.peer_user = Some("7".to_owned());
-    let (_, peer) = world.sockets.listen_as("a.sock", &other).unwrap();
+    let (_, peer) = world.sockets.listen_as("a.sock", &other, STREAM).unwrap();
     assert_eq!((mode_of(&path), peer), (0o640, Some(7)));
     listener.accept().unwrap();
     drop(client);
     let default_owner = SocketOwner::default();
-    world.sockets.listen_as("a.sock", &default_owner).unwrap();
-    world.sockets.listen_as("b.sock", &default_owner).unwrap();
+    world
+        .sockets
+        .listen_as("a.sock", &default_owner, STREAM)
+        .unwrap();
+    world
+        .sockets
+        .listen_as("b.sock", &default_owner, STREAM)
+        .unwrap();
     assert_eq!(mode_of(&path), mode_of(&world.path("run/b.sock")));
+}
+
+#[test]
+fn a_socket_of_another_type_replaces_one() {
+    let mut world = world();
+    let path = world.path("run/a.sock");
+    let owner = with_mode(0o600);
+    let packets = SocketType::SeqPacket;
+    let (first, _) = world.sockets.listen_as("a.sock", &owner, packets).unwrap();
+    let (again, _) = world.sockets.listen_as("a.sock", &owner, packets).unwrap();
+    let inode = |socket: &OwnedFd| rustix::fs::fstat(socket).unwrap().st_ino;
+    assert_eq!(inode(&first), inode(&again));
+    assert_eq!(mode_of(&path), 0o600);
+    let refused = UnixStream::connect(&path).unwrap_err();
+    assert_eq!(
+        refused.raw_os_error(),
+        Some(Errno::PROTOTYPE.raw_os_error())
+    );
+    world.sockets.listen_as("a.sock", &owner, STREAM).unwrap();
+    UnixStream::connect(&path).unwrap();
 }
 
 #[test]
@@ -268,12 +295,12 @@ fn an_unknown_user_changes_nothing() {
     let mut world = world();
     world
         .sockets
-        .listen_as("a.sock", &with_mode(0o600))
+        .listen_as("a.sock", &with_mode(0o600), STREAM)
         .unwrap();
     let mut unknown = with_mode(0o666);
     unknown.user = Some("no-such-user".to_owned());
     for path in ["a.sock", "b.sock"] {
-        let no = world.sockets.listen_as(path, &unknown).unwrap_err();
+        let no = world.sockets.listen_as(path, &unknown, STREAM).unwrap_err();
         assert_eq!(no.key, SocketKey::User);
     }
     assert_eq!(mode_of(&world.path("run/a.sock")), 0o600);
@@ -284,7 +311,10 @@ fn an_unknown_user_changes_nothing() {
 fn a_file_in_place_of_a_socket_keeps_its_owner() {
     let mut world = world();
     let path = world.path("vms/a.sock");
-    world.sockets.listen_as(&path, &with_mode(0o600)).unwrap();
+    world
+        .sockets
+        .listen_as(&path, &with_mode(0o600), STREAM)
+        .unwrap();
     std::fs::rename(&path, world.path("vms/moved")).unwrap();
     let victim = world.path("host/victim");
     std::fs::write(&victim, "").unwrap();
@@ -295,8 +325,14 @@ fn a_file_in_place_of_a_socket_keeps_its_owner() {
         } else {
             std::fs::hard_link(&victim, &path).unwrap()
         }
-        world.sockets.listen_as(&path, &with_mode(0o604)).unwrap();
-        world.sockets.listen_as(&path, &with_mode(0o606)).unwrap();
+        world
+            .sockets
+            .listen_as(&path, &with_mode(0o604), STREAM)
+            .unwrap();
+        world
+            .sockets
+            .listen_as(&path, &with_mode(0o606), STREAM)
+            .unwrap();
         assert_eq!(mode_of(&victim), before);
         std::fs::remove_file(&path).unwrap();
     }
@@ -313,7 +349,7 @@ fn root_changes_the_owner_repeatedly() {
     let mut owner = with_mode(0o660);
     for (user, group) in [("60001", "60003"), ("60002", "60003"), ("60002", "60004")] {
         (owner.user, owner.group) = (Some(user.to_owned()), Some(group.to_owned()));
-        world.sockets.listen_as("a.sock", &owner).unwrap();
+        world.sockets.listen_as("a.sock", &owner, STREAM).unwrap();
         let is = std::fs::metadata(&path).unwrap();
         let now = (is.uid().to_string(), is.gid().to_string());
         assert_eq!((&*now.0, &*now.1, mode_of(&path)), (user, group, 0o660));

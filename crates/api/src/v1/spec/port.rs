@@ -7,7 +7,9 @@ use utoipa::ToSchema;
 use crate::v1::objects::objects;
 use crate::v1::words::words;
 
-use super::{DEFAULT_SEGMENT, LimitsSpec, PortSecurityPatch, PortSecuritySpec, present};
+use super::{
+    DEFAULT_SEGMENT, LimitsSpec, PortSecurityPatch, PortSecuritySpec, Secret, is_false, present,
+};
 
 objects!(PortSpec, PortPatch);
 
@@ -21,6 +23,22 @@ words! {
         /// An interface of the host that is created for the port, so that the host or a container
         /// is part of a segment.
         Tap = "tap",
+        /// A process on this host with the netmap API (`lasthop netmap`).
+        Netmap = "netmap",
+        /// A process on this host that connects as a memif client: DPDK, VPP, libmemif.
+        Memif = "memif",
+    }
+}
+
+impl PortKind {
+    /// Returns whether the port is an interface of the host.
+    pub const fn has_interface(self) -> bool {
+        matches!(self, Self::Uplink | Self::Tap)
+    }
+
+    /// Returns whether the port is for a process with packet rings: netmap or memif.
+    pub const fn is_for_process(self) -> bool {
+        matches!(self, Self::Netmap | Self::Memif)
     }
 }
 
@@ -91,7 +109,7 @@ pub struct PortSpec {
     #[serde(default, skip_serializing_if = "AdminState::is_up")]
     pub admin_state: AdminState,
     /// Path of the unix socket; a relative one starts at the runtime directory. Empty for a port
-    /// without one.
+    /// without one. Default for a netmap or memif port: the port's name with `.netmap` or `.memif`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub socket: String,
     /// Whether Lasthop listens or connects. Default: `server`, it listens.
@@ -117,10 +135,23 @@ pub struct PortSpec {
     pub address: Option<String>,
     /// The network namespace of the interface, by name or path. Default: the namespace of Lasthop.
     pub netns: Option<String>,
-    /// Maximum number of queue pairs offered to the guest, 1 to 64. Default: 1.
+    /// Maximum number of queue pairs offered to the guest, 1 to 64; ring pairs of a netmap port, 1
+    /// to 16, or of a memif port. Default: 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 64)]
     pub queues: u16,
+    /// Slots of each ring of a netmap port: a power of two from 64 to 4096. Default: 1024.
+    #[schema(minimum = 64, maximum = 4096)]
+    pub slots: Option<u16>,
+    /// Whether a netmap port has pipes: clients that open `NAME{ID` and `NAME}ID` share memory.
+    /// Default: false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub pipes: bool,
+    /// The interface id of a memif port, which its client has to name. Default: 0.
+    pub id: Option<u32>,
+    /// The secret of a memif port, which its client has to know: 1 to 24 bytes. It is shown in the
+    /// desired state only.
+    pub secret: Option<Secret>,
     /// The segment of an access port. Default: `default`, without `trunk`.
     pub segment: Option<String>,
     /// The segments of a trunk port, instead of `segment`; VLAN tags distinguish them.
@@ -171,6 +202,10 @@ impl PortSpec {
             mode: None,
             peer_user: None,
             queues: one(),
+            slots: None,
+            pipes: false,
+            id: None,
+            secret: None,
             segment: None,
             trunk: None,
             mac: None,
@@ -228,6 +263,16 @@ pub struct PortPatch {
     pub peer_user: Option<Option<String>>,
     /// The new number of queue pairs; the port's connection is closed.
     pub queues: Option<u16>,
+    /// The new number of slots of each ring of a netmap port; the port's connection is closed.
+    pub slots: Option<u16>,
+    /// Whether the netmap port has pipes; its connection stays open.
+    pub pipes: Option<bool>,
+    /// The new interface id of a memif port; the port's connection is closed.
+    pub id: Option<u32>,
+    /// The new secret of a memif port, or none; the port's connection is closed.
+    #[serde(default, with = "present")]
+    #[schema(value_type = Option<String>)]
+    pub secret: Option<Option<Secret>>,
     /// Makes the port an access port of this segment.
     pub segment: Option<String>,
     /// Makes the port a trunk port of these segments.

@@ -109,14 +109,15 @@ fn what_is_wrong_has_its_place() {
             tap("driver = \"tap\""),
             "4: port.driver: expected one of the keys name, kind, description, admin_state, \
              interface, address, netns, queues, segment, \
-             trunk, mac, mtu, weight, port_security, limits, found the unknown key \"driver\""
+             trunk, mac, mtu, weight, port_security, limits, found \"driver\", which ports of kind \"uplink\" have"
                 .to_owned(),
         ),
         (
             uplink("interface = \"e\"\nsocket = \"s\""),
             "5: port.socket: expected one of the keys name, kind, description, admin_state, \
              driver, interface, netns, queues, segment, \
-             trunk, mtu, weight, port_security, limits, found the unknown key \"socket\""
+             trunk, mtu, weight, port_security, limits, found \"socket\", which ports of kind \"vhost-user\", \
+             \"netmap\" or \"memif\" have"
                 .to_owned(),
         ),
         (

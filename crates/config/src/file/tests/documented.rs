@@ -30,6 +30,14 @@ const TABLES: &[(&[&str], &str)] = &[
         "[[port]]\nkind = \"tap\"",
     ),
     (
+        &["`[[port]]`", "`[[port]]` with `kind = \"netmap\"`"],
+        "[[port]]\nkind = \"netmap\"",
+    ),
+    (
+        &["`[[port]]`", "`[[port]]` with `kind = \"memif\"`"],
+        "[[port]]\nkind = \"memif\"",
+    ),
+    (
         &["`[port.port_security]`"],
         "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.port_security]",
     ),
@@ -47,6 +55,7 @@ const TABLES: &[(&[&str], &str)] = &[
         "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.limits.unknown_unicast]",
     ),
     (&["`[[mirror]]`"], "[[mirror]]"),
+    (&["`[[pipe]]`"], "[[pipe]]"),
     (&["`[[fdb]]`"], "[[fdb]]"),
     (&["`[[address_set]]`"], "[[address_set]]"),
     (&["`[[group]]`"], "[[group]]"),

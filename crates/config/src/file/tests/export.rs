@@ -6,8 +6,8 @@ use std::sync::Arc;
 use api::v1::{
     AccessListSpec, AccessModel, AddressSet, AdminState, Allowed, AllowedWord, CoalescingSpec,
     Direction, FloodLimit, Group, LimitsSpec, LogSpec, MetricsSpec, MirrorDirection, MirrorSpec,
-    Otherwise, Pieces, PortKind, PortSecuritySpec, PortText, RateLimit, RuleAction, RuleSpec,
-    SegmentDefault, StaticEntry, UplinkDriver,
+    Otherwise, Pieces, PipeSpec, PortKind, PortSecuritySpec, PortText, RateLimit, RuleAction,
+    RuleSpec, SegmentDefault, StaticEntry, UplinkDriver,
 };
 use proptest::collection::vec;
 use proptest::option::of;
@@ -245,6 +245,42 @@ fn guest(name: &'static str) -> impl Strategy<Value = PortSpec> {
         })
 }
 
+fn slots() -> impl Strategy<Value = Option<u16>> {
+    of(select(vec![64, 1024, 2048, 4096]))
+}
+
+/// A netmap or memif port.
+fn process_port(name: &'static str) -> impl Strategy<Value = PortSpec> {
+    let secret = of("[a-zü\"']{1,12}");
+    let rings = (1..=16u16, slots(), any::<bool>(), of(any::<u32>()), secret);
+    let socket = of(path());
+    let is_netmap = any::<bool>();
+    (common(name).boxed(), socket, is_netmap, rings).prop_map(
+        |(port, socket, is_netmap, (queues, slots, pipes, id, secret))| {
+            let socket = socket.map(|path| format!("{path}-{}", port.name));
+            let port = PortSpec {
+                socket: socket.unwrap_or_default(),
+                ..port
+            };
+            match is_netmap {
+                true => PortSpec {
+                    kind: PortKind::Netmap,
+                    queues,
+                    slots,
+                    pipes,
+                    ..port
+                },
+                false => PortSpec {
+                    kind: PortKind::Memif,
+                    id,
+                    secret: secret.map(Into::into),
+                    ..port
+                },
+            }
+        },
+    )
+}
+
 fn uplink(name: &'static str) -> impl Strategy<Value = PortSpec> {
     let drivers = vec![
         UplinkDriver::Auto,
@@ -283,8 +319,13 @@ fn tap(name: &'static str) -> impl Strategy<Value = PortSpec> {
 
 fn ports() -> impl Strategy<Value = Vec<PortSpec>> {
     let one = |name| {
-        prop_oneof![2 => guest(name).boxed(), 1 => uplink(name).boxed(), 1 => tap(name).boxed()]
-            .boxed()
+        let kinds = prop_oneof![
+            2 => guest(name).boxed(),
+            1 => uplink(name).boxed(),
+            1 => tap(name).boxed(),
+            2 => process_port(name).boxed(),
+        ];
+        kinds.boxed()
     };
     PORTS.map(one).prop_map(Vec::from).prop_shuffle()
 }
@@ -464,6 +505,26 @@ fn static_entries() -> impl Strategy<Value = Vec<StaticEntry>> {
     vec(parts.prop_map(entry), 0..3)
 }
 
+fn pipes() -> impl Strategy<Value = Vec<PipeSpec>> {
+    let owner = (of("[a-z]{1,6}"), of("0[0-7]{3}"));
+    let parts = (slots(), of(path()), owner);
+    vec(parts, 0..3).prop_map(|all| {
+        let pipe =
+            |(at, (slots, socket, (group, mode))): (usize, (Option<u16>, Option<String>, _))| {
+                let usual = PipeSpec::new(format!("pipe-{at}"));
+                let socket = socket.map(|path| format!("{path}-pipe-{at}"));
+                PipeSpec {
+                    slots: slots.unwrap_or(usual.slots),
+                    socket: socket.unwrap_or_default(),
+                    group,
+                    mode,
+                    ..usual
+                }
+            };
+        all.into_iter().enumerate().map(pipe).collect()
+    })
+}
+
 /// Any state with a few names.
 fn any_state() -> impl Strategy<Value = DesiredState> {
     let listens = select(vec![
@@ -478,12 +539,14 @@ fn any_state() -> impl Strategy<Value = DesiredState> {
         Just(AccessModel::default()),
         Just(Vec::new()),
         Just(Vec::new()),
+        Just(Vec::new()),
     );
     let some = (
         ports().boxed(),
         access().boxed(),
         mirrors().boxed(),
         static_entries().boxed(),
+        pipes().boxed(),
     );
     let all = (
         switch(),
@@ -492,12 +555,13 @@ fn any_state() -> impl Strategy<Value = DesiredState> {
         prop_oneof![1 => none, 9 => some],
     );
     let state = all.prop_map(
-        |(switch, listen, segments, (ports, access, mirrors, fdb))| DesiredState {
+        |(switch, listen, segments, (ports, access, mirrors, fdb, pipes))| DesiredState {
             switch,
             metrics: MetricsSpec { listen },
             segments,
             access: Arc::new(access),
             mirrors,
+            pipes,
             fdb: fdb
                 .into_iter()
                 .filter(|entry| is_member(&ports, entry))

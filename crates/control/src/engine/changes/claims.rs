@@ -32,7 +32,10 @@ pub(super) async fn sockets(
         let owner = desired::owner_of(spec);
         let path = &spec.socket;
         let is_there = engine.with(|e| e.ports.listens(path));
-        if is_there && engine.with(|e| e.ports.is_owned(path, &owner)) {
+        let is_owned = || engine.with(|e| e.ports.is_owned(path, &owner));
+        // One of another type is bound once its port is removed.
+        let is_other = || !engine.with(|e| e.ports.has_type(path, desired::socket_type_of(spec)));
+        if is_there && (is_owned() || is_other()) {
             continue;
         }
         if let Err(problem) = listen(engine, spec, path).await {
@@ -54,11 +57,11 @@ pub(super) async fn listen(
     spec: &PortSpec,
     path: &str,
 ) -> Result<OwnedFd, Problem> {
-    let owner = desired::owner_of(spec);
+    let (owner, of) = (desired::owner_of(spec), desired::socket_type_of(spec));
     let listening = engine.with(|e| {
         // Until this is done, the socket's owner is unknown.
         e.ports.sockets.remove(path);
-        e.links.supervisor.listen_for(path, owner.clone())
+        e.links.supervisor.listen_as(path, owner.clone(), of)
     });
     let listening = listening.await.map_err(unavailable)?;
     let (peer, socket) = listening.map_err(|no| refused(&spec.name, &no))?;

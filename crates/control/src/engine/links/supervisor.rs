@@ -10,6 +10,7 @@ use std::time::Duration;
 use channel::driving::{DriverSpec, DriverState};
 use channel::link::{Link, Received};
 use channel::owners::{NoSocket, SocketOwner};
+use channel::sockets::SocketType;
 use channel::supervision::{
     FoundVcpus, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, SupervisorEvent,
     SupervisorRequest, WatchedGuests,
@@ -174,20 +175,29 @@ impl SupervisorLink {
         async move { reply.await? }
     }
 
-    /// Requests a listening socket at `path` with this owner.
+    /// Requests a listening socket of this type at `path` with this owner.
     ///
     /// # Errors
     /// The supervisor is gone or does not reply in time; the inner error is the reason of its
     /// refusal.
-    pub(in crate::engine) fn listen_for(
+    pub(in crate::engine) fn listen_as(
         &mut self,
         path: &str,
         owner: SocketOwner,
+        socket_type: SocketType,
     ) -> impl Future<Output = io::Result<Listening>> + use<> {
         let path = path.to_owned();
-        let request = SupervisorRequest::ListenFor {
-            path: path.clone(),
-            owner,
+        let request = match socket_type {
+            // The supervisor of an upgrade that failed may be one that knows no other type.
+            SocketType::Stream => SupervisorRequest::ListenFor {
+                path: path.clone(),
+                owner,
+            },
+            SocketType::SeqPacket => SupervisorRequest::ListenAs {
+                path: path.clone(),
+                owner,
+                socket_type,
+            },
         };
         let reply = self.request(request, move |(event, mut fds)| match event {
             SupervisorEvent::ListeningFor { path: of, outcome } if of == path => {

@@ -279,7 +279,7 @@ struct PortReports {
 /// Requests what the status of ports needs beside the switch's report. Without drivers the
 /// supervisor is not asked for them.
 async fn port_reports(engine: &Shared<'_>, states: Vec<PortState>) -> Result<PortReports, Problem> {
-    let needs_one = |port: &PortSpec| port.kind != PortKind::VhostUser;
+    let needs_one = |port: &PortSpec| port.kind.has_interface();
     let drivers = engine.with(|e| {
         let mut ports = e.store.saved.desired.ports.iter();
         ports

@@ -527,7 +527,8 @@ fn run_supervisor(
                 let fd = memory_file(1);
                 (SupervisorEvent::Listening { path, error: None }, Some(fd))
             }
-            SupervisorRequest::ListenFor { path, owner } => {
+            SupervisorRequest::ListenFor { path, owner }
+            | SupervisorRequest::ListenAs { path, owner, .. } => {
                 match supervisor.listen_for(&path, owner) {
                     Ok(peer) => {
                         let outcome = Ok(peer);

@@ -31,11 +31,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
         lines.insert(1, ("description", port.description.clone()));
     }
     lines.extend(match &port.driver_process {
-        None => vec![
-            ("socket", port.socket.clone()),
-            ("role", port.role.as_str().to_owned()),
-            ("owner", owner(port)),
-        ],
+        None => socket(port),
         Some(driver) => interface(port, driver),
     });
     lines.extend([
@@ -67,6 +63,24 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     lines.push(("connections", connections(&port.front_ends)));
     facts(&lines)
+}
+
+/// Formats the socket of a port without an interface, and what its clients have to know.
+fn socket(port: &PortStatus) -> Vec<(&'static str, String)> {
+    let mut lines = vec![
+        ("socket", port.socket.clone()),
+        ("role", port.role.as_str().to_owned()),
+        ("owner", owner(port)),
+    ];
+    lines.extend(port.slots.map(|slots| ("slots", slots.to_string())));
+    if port.pipes {
+        lines.push(("pipes", format!("at {}.pipes", port.name)));
+    }
+    lines.extend(port.id.map(|id| ("memif id", id.to_string())));
+    if port.has_secret {
+        lines.push(("secret", "required".to_owned()));
+    }
+    lines
 }
 
 /// Formats the number of vCPUs and the evidence for them; `None` if none were searched.
