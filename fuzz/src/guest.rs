@@ -69,6 +69,7 @@ impl Guest {
                 desc: RINGS,
                 driver: DRIVER,
                 device: DEVICE,
+                slots: None,
             },
             packed,
             writable,

@@ -205,6 +205,7 @@ fn journal(data: &[u8]) {
         desc: GPA,
         driver: GPA + 0x2000,
         device: GPA + 0x3000,
+        slots: None,
     };
     for _ in 0..2 {
         let part = Journal::new(Arc::clone(&region), 0, 7);

@@ -26,6 +26,7 @@ pub mod idle;
 mod paused;
 pub mod poll;
 mod rings;
+mod second_looks;
 mod sleep;
 mod start;
 mod suppressed_kicks;
@@ -60,6 +61,7 @@ use handle::Job;
 pub use handle::{Notice, Notices, WorkerHandle};
 use paused::PausedPairs;
 use rings::ControlRings;
+use second_looks::SecondLooks;
 pub(crate) use start::spawn_all;
 use suppressed_kicks::SuppressedKicks;
 
@@ -127,6 +129,8 @@ struct Pacing {
     affinity: CpuAffinity,
     /// Pairs whose guests kick once for several frames.
     kicks: CoalescedKicks,
+    /// Pairs whose requests for kicks may be missed.
+    second_looks: SecondLooks,
     /// Passes since the last sleep.
     awake: u32,
     sleeps: u32,
@@ -271,6 +275,7 @@ impl Worker {
         self.active.remove(port, pair);
         self.suppressed.forget((port, pair));
         self.pacing.kicks.remove((port, pair));
+        self.pacing.second_looks.remove((port, pair));
         self.paused.remove((port, pair));
         self.loads.remove(&(port, pair));
     }
@@ -348,6 +353,7 @@ impl Worker {
         self.follow_answers();
         self.switch.send_unsent_upcalls(&mut self.control);
         self.check_suppressed();
+        self.look_again();
         self.check_paused();
         // The clock is read once a round; the steps after the last round use that value.
         let now = self.serve();

@@ -227,6 +227,18 @@ impl GuestPort {
         vcpus.processor(pair, self.usable_pairs)
     }
 
+    /// Returns whether `pair` has frames that were not taken yet.
+    pub fn has_frames(&mut self, pair: u16) -> bool {
+        let has = |queue: &mut GuestQueue| queue.fault.is_none() && queue.queue.has_available();
+        self.with_queue(from_guest(pair) as u16, has) == Some(true)
+    }
+
+    /// Returns whether a requested kick of `pair` may be missing; see [`virtio::queue::Queue`].
+    pub fn may_miss_kicks(&mut self, pair: u16) -> bool {
+        let may = |queue: &mut GuestQueue| queue.queue.may_miss_kicks();
+        self.with_queue(from_guest(pair) as u16, may) == Some(true)
+    }
+
     /// Measures the rate of frames from `pair`. Returns for how many frames its guest would kick
     /// once, and the average time between two of them; `None` without a queue.
     pub fn kick_threshold(&mut self, pair: u16, now: Nanos) -> Option<(u16, Nanos)> {

@@ -188,9 +188,9 @@ impl Attachment {
             }
             return Ok(());
         }
-        if self.context.config.clients != Clients::VhostUser {
+        if matches!(self.context.config.clients, Clients::Memif { .. }) {
             self.admission.rejected.record(false);
-            self.reason = Some("this build serves no netmap and memif clients".into());
+            self.reason = Some("this build serves no memif clients".into());
             return Ok(());
         }
         if peer::has_hung_up(&socket)? {

@@ -59,6 +59,20 @@ impl Worker {
         }
     }
 
+    /// Looks at the pairs whose requests for kicks may have been missed.
+    pub(super) fn look_again(&mut self) {
+        if self.pacing.second_looks.next().is_none() {
+            return;
+        }
+        let now = nanos(self.upkeep.started.elapsed());
+        while let Some((port, pair)) = self.pacing.second_looks.take_due(now) {
+            let guest = self.switch.port_mut(port);
+            if guest.is_some_and(|guest| guest.has_frames(pair)) {
+                self.activate(port, pair);
+            }
+        }
+    }
+
     /// Enables kicks before a sleep: pairs without new frames become inactive.
     pub(super) fn deactivate_idle(&mut self, now: Duration) {
         let now = nanos(now);
@@ -86,7 +100,12 @@ impl Worker {
         };
         let due = match guest.request_kicks(pair, now) {
             KickRequest::FramesAvailable => return false,
-            KickRequest::EachFrame => return true,
+            KickRequest::EachFrame => {
+                if guest.may_miss_kicks(pair) {
+                    self.pacing.second_looks.add((port, pair), now);
+                }
+                return true;
+            }
             KickRequest::Coalesced => None,
             KickRequest::Timer(due) => Some(due),
         };
@@ -209,6 +228,10 @@ impl Worker {
             guest.arm(pair, false);
             return true;
         }
+        if guest.may_miss_kicks(pair) {
+            let now = nanos(self.upkeep.started.elapsed());
+            self.pacing.second_looks.add((port, pair), now);
+        }
         false
     }
 
@@ -262,7 +285,9 @@ impl Worker {
         let suppressed = self.suppressed.next();
         let looked_at = self.pacing.kicks.prepare_sleep();
         let paused = self.paused.next();
-        let first = suppressed.into_iter().chain(paused).chain(looked_at).min();
+        let again = self.pacing.second_looks.next();
+        let times = [suppressed, looked_at, paused, again];
+        let first = times.into_iter().flatten().min();
         let first = first.map(|until| Duration::from_nanos(until.saturating_sub(nanos(now))));
         self.wait_for_events(parked.into_iter().chain(deferred).chain(first).min());
         self.end_coalescing();

@@ -19,6 +19,7 @@ use super::handle::{Notice, Notices, WorkerHandle};
 use super::helping;
 use super::paused::PausedPairs;
 use super::rings::{ControlRings, UpcallRing};
+use super::second_looks::SecondLooks;
 use super::suppressed_kicks::SuppressedKicks;
 use super::{Events, Pacing, TOKEN_INBOX, TOKEN_TIMER, Upkeep, Worker};
 use crate::forward::cycles::TickRate;
@@ -102,6 +103,7 @@ fn prepare(
         fair: FairQueue::default(),
         assignments: Assignments::default(),
         pacing: Pacing {
+            second_looks: SecondLooks::default(),
             poll: AdaptivePoll::new(poll),
             answers: AdaptivePoll::for_answers(),
             affinity: CpuAffinity::new(ThisThread),

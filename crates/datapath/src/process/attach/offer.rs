@@ -1,6 +1,6 @@
 //! The features that a port offers to its front end.
 
-use channel::switching::PortConfig;
+use channel::switching::{Clients, PortConfig};
 use virtio::vhost_user::Offer;
 use wire::virtio::features::Features;
 
@@ -43,5 +43,8 @@ pub(super) fn offer(config: &PortConfig) -> Offer {
     let mut offer = Offer::new(offered(config), config.queues);
     offer.mtu = config.mtu.unwrap_or(offer.mtu);
     offer.mac = config.mac.unwrap_or_default();
-    offer
+    match config.clients {
+        Clients::Netmap { .. } => offer.of_slot_queues(),
+        Clients::VhostUser | Clients::Memif { .. } => offer,
+    }
 }
