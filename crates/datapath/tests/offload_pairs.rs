@@ -1,12 +1,12 @@
-//! Offloads between guests with different features: every legal set of a sender with every legal
-//! set of a receiver, with frames of random sizes over split and packed rings, merged and big
-//! buffers, and buffers in several segments. Arriving frames are compared with an independent model
+//! Offloads between guests and processes with different features: every legal set of a sender with
+//! every legal set of a receiver, with frames of random sizes over split and packed rings and slot
+//! queues with and without headers, merged and big buffers, and buffers in several segments. Arriving frames are compared with an independent model
 //! of a NIC.
 
 mod common;
 
 use channel::records::Answer;
-use common::{NoUpcalls, guest};
+use common::{NoUpcalls, guest, slot_client};
 use datapath::forward::switch::Switch;
 use datapath::ports::guest::GuestPort;
 use port::counters::{Counters, PortCounts};
@@ -23,13 +23,11 @@ use testkit::packets::{
     Flow, on_the_wire, tcp, tcp_partial, tcp_super, udp, udp_partial, udp_super, verify_checksums,
     verify_partial,
 };
+use testkit::slots::{SlotFormat, SlotNic, SlotOptions};
 use wire::flow::{FlowKey, FlowMask};
 
 const SENDER: u32 = 1;
-const RECEIVER: u32 = 100;
-/// Layouts of senders, and of receivers.
-const SENDERS: usize = 3;
-const RECEIVERS: usize = 7;
+const RECEIVER: u32 = 200;
 
 /// Returns all subsets of `bits` that `legal` allows.
 fn subsets(bits: &[u64], legal: impl Fn(u64) -> bool) -> Vec<u64> {
@@ -84,13 +82,114 @@ fn a_sample() -> impl Strategy<Value = Sample> {
         })
 }
 
+/// A port's other side, before it is there.
+#[derive(Clone, Debug)]
+enum Spec {
+    Guest(NetOptions),
+    /// A process; it negotiates these features.
+    Client(SlotOptions, u64),
+}
+
+/// A port's other side.
+enum Nic {
+    Guest(NetPair),
+    Client(SlotNic),
+}
+
+impl Spec {
+    fn plug(self) -> (Nic, GuestPort) {
+        match self {
+            Self::Guest(options) => {
+                let (_, nic, port) = guest(options, 12 << 20);
+                (Nic::Guest(nic), port)
+            }
+            Self::Client(options, features) => {
+                let (nic, port) = slot_client(options, features);
+                (Nic::Client(nic), port)
+            }
+        }
+    }
+}
+
+impl Nic {
+    fn send(&mut self, sent: &Sent) {
+        let room = match self {
+            Self::Guest(nic) => nic.send(&sent.frame, &sent.header).expect("a sound ring"),
+            Self::Client(nic) => {
+                let room = nic.stage(&sent.frame, &sent.header);
+                nic.tx.publish();
+                room
+            }
+        };
+        assert!(room, "room");
+    }
+
+    fn has_header(&self) -> bool {
+        match self {
+            Self::Guest(_) => true,
+            Self::Client(nic) => nic.has_header(),
+        }
+    }
+
+    /// Ensures that the buffers of the frame that was sent came back.
+    fn reclaim(&mut self) {
+        match self {
+            Self::Guest(nic) => assert_eq!(nic.reclaim().expect("a sound ring"), 1),
+            Self::Client(nic) => assert!(nic.tx.is_idle()),
+        }
+    }
+
+    /// Takes everything that arrived.
+    fn receive(&mut self) -> Result<Vec<Received>, String> {
+        let mut arrived = Vec::new();
+        match self {
+            Self::Guest(nic) => {
+                while let Some(got) = nic.receive().map_err(|e| e.to_string())? {
+                    arrived.push(got);
+                }
+                nic.offer();
+            }
+            Self::Client(nic) => {
+                while let Some(got) = nic.receive() {
+                    // A header without the number of buffers does not contradict that of slots.
+                    let header = NetHeader {
+                        num_buffers: got.header.num_buffers.max(got.slots),
+                        ..got.header
+                    };
+                    arrived.push(Received {
+                        frame: got.frame,
+                        header,
+                        buffers: got.slots,
+                    });
+                }
+                nic.offer();
+            }
+        }
+        Ok(arrived)
+    }
+}
+
+/// Returns processes that negotiate `set`: with headers, and without if they have no offloads.
+fn clients(set: u64, piece: u32) -> impl Iterator<Item = Spec> {
+    let netmap = |header| SlotFormat::Netmap { header };
+    let formats = [netmap(12), netmap(10), netmap(0), SlotFormat::Memif];
+    let count = if set == 0 { 4 } else { 2 };
+    formats.into_iter().take(count).map(move |format| {
+        let options = SlotOptions {
+            piece,
+            ..SlotOptions::new(format, 128)
+        };
+        Spec::Client(options, VERSION_1 | MRG_RXBUF | set)
+    })
+}
+
 /// Returns the senders: split with direct segments, packed with an indirect table, legacy with a
-/// separate short header.
-fn senders(set: u64, sample: &Sample) -> [NetOptions; SENDERS] {
+/// separate short header; processes.
+fn senders(set: u64, sample: &Sample) -> Vec<Spec> {
     let base = VERSION_1 | MRG_RXBUF | set;
     let split = NetOptions::new(base, 128);
     let packed = NetOptions::new(base | RING_PACKED | INDIRECT_DESC, 128);
-    [
+    let guests = [
         NetOptions {
             tx_cuts: Cuts::Every(sample.piece),
             ..split
@@ -104,15 +203,18 @@ fn senders(set: u64, sample: &Sample) -> [NetOptions; SENDERS] {
             tx_cuts: Cuts::At(vec![10, sample.piece]),
             ..NetOptions::new(set, 128)
         },
-    ]
+    ];
+    // A frame has 64 slots at most.
+    let clients = clients(set, sample.piece.clamp(1100, 2048));
+    guests.into_iter().map(Spec::Guest).chain(clients).collect()
 }
 
 /// Returns the receivers: split and packed, merged and big buffers, in one segment and in several;
-/// legacy ones.
-fn receivers(set: u64, sample: &Sample) -> [NetOptions; RECEIVERS] {
+/// legacy ones; processes.
+fn receivers(set: u64, sample: &Sample) -> Vec<Spec> {
     let base = VERSION_1 | set;
     let packed = base | RING_PACKED | INDIRECT_DESC;
-    [
+    let guests = [
         NetOptions::new(base | MRG_RXBUF, 128),
         NetOptions::new(base, 128),
         NetOptions {
@@ -132,7 +234,9 @@ fn receivers(set: u64, sample: &Sample) -> [NetOptions; RECEIVERS] {
             shape: Shape::Indirect,
             ..NetOptions::new(set | INDIRECT_DESC, 128)
         },
-    ]
+    ];
+    let clients = clients(set, 2048);
+    guests.into_iter().map(Spec::Guest).chain(clients).collect()
 }
 
 /// Frame to send, the features that its sender must have negotiated, and those that a receiver
@@ -239,18 +343,11 @@ impl World {
     }
 
     /// Sends one frame and serves it. Returns whether it was accepted as legal.
-    fn send(&mut self, from: u32, nic: &mut NetPair, sent: &Sent) -> bool {
+    fn send(&mut self, from: u32, nic: &mut Nic, sent: &Sent) -> bool {
         let before = self.counts(from);
-        assert!(
-            nic.send(&sent.frame, &sent.header).expect("a sound ring"),
-            "room"
-        );
+        nic.send(sent);
         assert!(self.switch.serve(PortId(from), 0, 0, &mut NoUpcalls));
-        assert_eq!(
-            nic.reclaim().expect("a sound ring"),
-            1,
-            "the buffer comes back"
-        );
+        nic.reclaim();
         let after = self.counts(from);
         assert_eq!(after.from_guest.packets, before.from_guest.packets + 1);
         let bad = after.dropped(DropReason::BadHeader) - before.dropped(DropReason::BadHeader);
@@ -363,72 +460,125 @@ fn check_arrival(sent: &Sent, receiver: u64, arrived: &[Received]) -> Result<(),
     Ok(())
 }
 
-/// Runs all pairs with one sample; the layouts alternate, so that each pair uses all of them.
-fn all_pairs(sample: &Sample) -> Result<(), String> {
-    let counters = Counters::heap();
-    let mut world = World {
-        switch: Switch::new(counters.clone(), 1),
-        counters,
-    };
-    let mut nics = Vec::new();
-    for set in sender_sets() {
-        for options in senders(set, sample) {
-            let (_, nic, port) = guest(options, 12 << 20);
-            let id = SENDER + nics.len() as u32;
-            world.switch.add_port(PortId(id), port);
-            nics.push((id, set, nic));
+/// Ports of one set of features.
+struct Group {
+    set: u64,
+    nics: Vec<(u32, Nic)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let counters = Counters::heap();
+        Self {
+            switch: Switch::new(counters.clone(), 1),
+            counters,
         }
+    }
+
+    fn plug(&mut self, set: u64, specs: Vec<Spec>, first: u32) -> Group {
+        let plug = |(spec, id): (Spec, u32)| {
+            let (nic, port) = spec.plug();
+            self.switch.add_port(PortId(id), port);
+            (id, nic)
+        };
+        let nics = specs.into_iter().zip(first..).map(plug).collect();
+        Group { set, nics }
+    }
+
+    /// Sends a frame from one port to another, and checks its arrival.
+    fn exchange(
+        &mut self,
+        (from, at): (&mut Group, usize),
+        (to, target): (&mut Group, usize),
+        sent: &Sent,
+    ) -> Result<(), String> {
+        let (id, nic) = &mut from.nics[at];
+        if sent.host != 0 && !nic.has_header() {
+            // It cannot say that its frame is not complete.
+            return Ok(());
+        }
+        let (receiver, target_nic) = &mut to.nics[target];
+        self.install(*id, *receiver);
+        let legal = sent.host & !from.set == 0;
+        let fail = |why: String| {
+            let (header, len) = (sent.header, sent.frame.len());
+            Err(format!(
+                "sender {:#x} layout {at} receiver {:#x} layout {target} {header:?} of {len} \
+                 bytes: {why}",
+                from.set, to.set
+            ))
+        };
+        if self.send(*id, nic, sent) != legal {
+            return fail(format!("legal is {legal}"));
+        }
+        let arrived = match target_nic.receive() {
+            Ok(arrived) => arrived,
+            Err(error) => return fail(error),
+        };
+        if legal {
+            check_arrival(sent, to.set, &arrived).or_else(fail)
+        } else if arrived.is_empty() {
+            Ok(())
+        } else {
+            fail("arrived".into())
+        }
+    }
+
+    fn check_nothing_lost(&self, receivers: &Group) -> Result<(), String> {
+        for (id, _) in &receivers.nics {
+            let counts = self.counts(*id);
+            if counts.drops.iter().sum::<u64>() != 0 {
+                return Err(format!("receiver {:#x} lost {counts:?}", receivers.set));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs all pairs of sets with one sample; the layouts alternate.
+fn all_pairs(sample: &Sample) -> Result<(), String> {
+    let mut world = World::new();
+    let mut groups = Vec::new();
+    let mut first = SENDER;
+    for set in sender_sets() {
+        let group = world.plug(set, senders(set, sample), first);
+        first += group.nics.len() as u32;
+        groups.push(group);
     }
     let frames = frames(sample);
     let mut turn = 0;
-    for receiver in receiver_sets() {
-        let mut targets: Vec<NetPair> = Vec::new();
-        for (options, id) in receivers(receiver, sample).into_iter().zip(RECEIVER..) {
-            let (_, nic, port) = guest(options, 12 << 20);
-            world.switch.add_port(PortId(id), port);
-            targets.push(nic);
-        }
-        for pair in nics.chunks_mut(SENDERS) {
+    for set in receiver_sets() {
+        let mut targets = world.plug(set, receivers(set, sample), RECEIVER);
+        for group in &mut groups {
             for sent in &frames {
                 turn += 1;
-                let (id, sender, nic) = &mut pair[turn % SENDERS];
-                let at = turn / SENDERS % RECEIVERS;
-                world.install(*id, RECEIVER + at as u32);
-                let legal = sent.host & !*sender == 0;
-                let what = || {
-                    format!(
-                        "sender {sender:#x} receiver {receiver:#x} layout {at} {:?} of {} bytes",
-                        sent.header,
-                        sent.frame.len()
-                    )
-                };
-                if world.send(*id, nic, sent) != legal {
-                    return Err(format!("{}: legal is {legal}", what()));
-                }
-                let mut arrived = Vec::new();
-                while let Some(got) = targets[at]
-                    .receive()
-                    .map_err(|e| format!("{}: {e}", what()))?
-                {
-                    arrived.push(got);
-                }
-                targets[at].offer();
-                if legal {
-                    check_arrival(sent, receiver, &arrived)
-                        .map_err(|e| format!("{}: {e}", what()))?;
-                } else if !arrived.is_empty() {
-                    return Err(format!("{}: arrived", what()));
-                }
+                let at = turn % group.nics.len();
+                let target = turn / group.nics.len() % targets.nics.len();
+                world.exchange((group, at), (&mut targets, target), sent)?;
             }
         }
-        for id in RECEIVER..RECEIVER + RECEIVERS as u32 {
-            let drops: u64 = world.counts(id).drops.iter().sum();
-            if drops != 0 {
-                return Err(format!(
-                    "receiver {receiver:#x} lost {:?}",
-                    world.counts(id)
-                ));
+        world.check_nothing_lost(&targets)?;
+    }
+    Ok(())
+}
+
+/// Runs all pairs of layouts, with no offloads and with all of them on each side.
+fn all_layouts(sample: &Sample) -> Result<(), String> {
+    let all = |sets: Vec<u64>| [0, sets.into_iter().fold(0, |all, set| all | set)];
+    let frames = frames(sample);
+    for sender in all(sender_sets()) {
+        for receiver in all(receiver_sets()) {
+            let mut world = World::new();
+            let mut from = world.plug(sender, senders(sender, sample), SENDER);
+            let mut to = world.plug(receiver, receivers(receiver, sample), RECEIVER);
+            for at in 0..from.nics.len() {
+                for target in 0..to.nics.len() {
+                    for sent in &frames {
+                        world.exchange((&mut from, at), (&mut to, target), sent)?;
+                    }
+                }
             }
+            world.check_nothing_lost(&to)?;
         }
     }
     Ok(())
@@ -451,6 +601,17 @@ fn every_pair_of_feature_sets_gets_the_right_bytes() {
         all_pairs(&sample).map_err(TestCaseError::fail)
     });
     run.unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn every_pair_of_layouts_gets_the_right_bytes() {
+    let sample = Sample {
+        lens: (0..16).map(|n| 400 + n * n * 270).collect(),
+        mss: (0..8).map(|n| 1460 + 900 * n).collect(),
+        piece: 1400,
+        rx_piece: 300,
+    };
+    all_layouts(&sample).unwrap();
 }
 
 /// In this sample, the checksum of one segment is zero.

@@ -47,6 +47,7 @@ pub mod procfs;
 pub mod programs;
 pub mod samples;
 pub mod skip;
+pub mod slots;
 pub mod table;
 pub mod vcpu;
 pub mod wait;

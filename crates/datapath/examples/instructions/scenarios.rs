@@ -12,10 +12,11 @@ use testkit::driver::Shape;
 use testkit::features::*;
 use testkit::net::{Cuts, NetHeader, NetOptions, NetPair};
 use testkit::packets::{Flow, tcp_super, udp};
+use testkit::slots::{SlotFormat, SlotNic, SlotOptions};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 
-use crate::common::{NoUpcalls, guest};
+use crate::common::{NoUpcalls, guest, slot_client};
 
 /// Rounds before the counted ones, in which arenas and rings reach their working size.
 const WARM_UP: usize = 4;
@@ -50,6 +51,8 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// Features that both guests negotiated.
     features: u64,
+    /// Format of slot queues, of clients that are no guests.
+    slots: Option<SlotFormat>,
     /// Frames that are sent repeatedly in this order.
     frames: fn() -> Vec<Frame>,
     /// Frames that wait at once.
@@ -67,6 +70,7 @@ pub(crate) struct Scenario {
 const PLAIN: Scenario = Scenario {
     name: "",
     features: LINUX,
+    slots: None,
     frames: || bytes(64),
     round: 64,
     mask: DECISION_MASK,
@@ -76,7 +80,7 @@ const PLAIN: Scenario = Scenario {
 };
 
 /// All scenarios. Sizes are frame lengths from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 15] = [
+pub(crate) const SCENARIOS: [Scenario; 19] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -84,6 +88,27 @@ pub(crate) const SCENARIOS: [Scenario; 15] = [
     Scenario {
         name: "packed-64",
         features: PACKED,
+        ..PLAIN
+    },
+    Scenario {
+        name: "netmap-64",
+        slots: Some(SlotFormat::Netmap { header: 0 }),
+        ..PLAIN
+    },
+    Scenario {
+        name: "netmap-64-header",
+        slots: Some(SlotFormat::Netmap { header: 12 }),
+        ..PLAIN
+    },
+    Scenario {
+        name: "memif-64",
+        slots: Some(SlotFormat::Memif),
+        ..PLAIN
+    },
+    Scenario {
+        name: "memif-1500",
+        slots: Some(SlotFormat::Memif),
+        frames: || bytes(1500),
         ..PLAIN
     },
     Scenario {
@@ -210,7 +235,7 @@ impl Scenario {
     /// # Panics
     /// When a frame does not arrive.
     pub(crate) fn replay(&self) {
-        let mut scene = Scene::new(self.options());
+        let mut scene = Scene::new(self);
         if self.port_security {
             scene.enable_port_security();
         }
@@ -260,19 +285,89 @@ impl Scenario {
     }
 }
 
+/// The other side of a port.
+enum Nic {
+    Guest(NetPair),
+    Client(SlotNic),
+}
+
+impl Nic {
+    fn plug(scenario: &Scenario) -> (Self, GuestPort) {
+        match scenario.slots {
+            None => {
+                let (_, nic, port) = guest(scenario.options(), MEMORY);
+                (Self::Guest(nic), port)
+            }
+            Some(format) => {
+                let options = SlotOptions::new(format, QUEUE);
+                let (nic, port) = slot_client(options, scenario.features);
+                (Self::Client(nic), port)
+            }
+        }
+    }
+
+    /// Sends frames, which are visible together, as a client that polls.
+    fn send<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>) -> usize {
+        let mut sent = 0;
+        for (frame, header) in frames {
+            let room = match self {
+                Self::Guest(nic) => nic.stage(frame, header).expect("sound"),
+                Self::Client(nic) => nic.stage(frame, header),
+            };
+            assert!(room, "room");
+            sent += 1;
+        }
+        match self {
+            Self::Guest(nic) => {
+                nic.tx.publish();
+                nic.tx.set_notifications(false);
+            }
+            Self::Client(nic) => nic.tx.publish(),
+        }
+        sent
+    }
+
+    /// Does not want to be notified of frames.
+    fn poll(&mut self) {
+        if let Self::Guest(nic) = self {
+            nic.rx.set_notifications(false);
+        }
+    }
+
+    /// Takes all frames, and offers their buffers again. Returns the number.
+    fn receive(&mut self, bytes: &mut Vec<u8>) -> usize {
+        let mut frames = 0;
+        match self {
+            Self::Guest(nic) => {
+                while nic.receive_into(bytes).expect("correct").is_some() {
+                    frames += 1;
+                }
+                nic.offer();
+            }
+            Self::Client(nic) => {
+                while nic.receive_into(bytes).is_some() {
+                    frames += 1;
+                }
+                nic.offer();
+            }
+        }
+        frames
+    }
+}
+
 struct Scene {
     // On the heap: the address on the stack would depend on the size of the environment.
     switch: Box<Switch<GuestPort>>,
-    sender: NetPair,
-    receiver: NetPair,
+    sender: Nic,
+    receiver: Nic,
     got: Vec<u8>,
 }
 
 impl Scene {
-    fn new(options: NetOptions) -> Self {
+    fn new(scenario: &Scenario) -> Self {
         let mut switch = Box::new(Switch::new(Counters::heap(), 7));
         let mut plug = |id| {
-            let (_, nic, port) = guest(options.clone(), MEMORY);
+            let (nic, port) = Nic::plug(scenario);
             switch.add_port(id, port);
             nic
         };
@@ -325,17 +420,9 @@ impl Scene {
         frames: impl Iterator<Item = &'a Frame>,
         serve: fn(&mut Switch<GuestPort>),
     ) {
-        let mut waiting = self.send(frames, serve);
-        while self
-            .receiver
-            .receive_into(&mut self.got)
-            .expect("correct")
-            .is_some()
-        {
-            waiting -= 1;
-        }
-        assert_eq!(waiting, 0, "frames that did not arrive");
-        self.receiver.offer();
+        let sent = self.send(frames, serve);
+        let got = self.receiver.receive(&mut self.got);
+        assert_eq!(got, sent, "frames that did not arrive");
     }
 
     /// Sends frames through the switch. Returns their number.
@@ -344,14 +431,8 @@ impl Scene {
         frames: impl Iterator<Item = &'a Frame>,
         serve: fn(&mut Switch<GuestPort>),
     ) -> usize {
-        let mut sent = 0;
-        for (frame, header) in frames {
-            assert!(self.sender.stage(frame, header).expect("sound"), "room");
-            sent += 1;
-        }
-        self.sender.tx.publish();
-        self.sender.tx.set_notifications(false);
-        self.receiver.rx.set_notifications(false);
+        let sent = self.sender.send(frames);
+        self.receiver.poll();
         serve(&mut self.switch);
         sent
     }

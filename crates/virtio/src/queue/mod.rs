@@ -369,10 +369,14 @@ impl Queue {
     /// registers.
     #[inline(always)]
     pub fn put_filled<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
+        // First: packed queues take two instructions a frame less than with one `match`.
+        if let Self::Slots(queue) = self {
+            return queue.fill(chains, fill);
+        }
         let count = match self {
             Self::Split(queue) => queue.put_filled(chains, &mut fill),
             Self::Packed(queue) => queue.put_filled(chains, &mut fill),
-            Self::Slots(queue) => return queue.fill(chains, fill),
+            Self::Slots(_) => 0,
         };
         (count, fill)
     }
