@@ -23,6 +23,7 @@ fn main() {
     wire();
     offload();
     queues();
+    slots();
     ring();
     races();
     vhost_user();
@@ -198,6 +199,84 @@ mod queue {
     }
 }
 
+/// Options of a slot queue and steps: see `src/queue_slots.rs`.
+fn slots() {
+    let sound = |len: u16| [&[0][..], &len.to_le_bytes()].concat();
+    let slot = |slot: u8, at: u8, value: u32| {
+        let value = value.to_le_bytes();
+        [&[4, slot, at][..], &value].concat()
+    };
+    let line = |at: u8, value: u16| [&[6, at][..], &value.to_le_bytes()].concat();
+    let (take, put, untake, publish): (&[u8], &[u8], &[u8], &[u8]) = (&[7], &[9, 7], &[11], &[12]);
+    let kicks: &[u8] = &[13, 1, 14, 2, 0, 13, 0];
+    let restart: &[u8] = &[15, 0];
+    let turn = [
+        &sound(60)[..],
+        &sound(700),
+        take,
+        put,
+        publish,
+        kicks,
+        &sound(14),
+        take,
+        untake,
+        take,
+        restart,
+        take,
+        put,
+        publish,
+    ]
+    .concat();
+    for (options, name) in [
+        (0, "netmap"),
+        (1, "memif"),
+        (2, "netmap-rx"),
+        (3, "memif-rx"),
+        (8, "header"),
+    ] {
+        let more = |n: u8| slot(n, if options & 1 == 0 { 6 } else { 0 }, 0x21);
+        let incomplete = [
+            &sound(60)[..],
+            &more(0),
+            take,
+            kicks,
+            &sound(60),
+            take,
+            put,
+            publish,
+        ]
+        .concat();
+        save(
+            "queue_slots",
+            name,
+            &[&[options][..], &turn, &turn].concat(),
+        );
+        save(
+            "queue_slots",
+            &format!("{name}-incomplete"),
+            &[&[options][..], &incomplete].concat(),
+        );
+        let head = line(if options & 1 == 0 { 0 } else { 6 }, 77);
+        save(
+            "queue_slots",
+            &format!("{name}-jump"),
+            &[&[options][..], &head, take, put].concat(),
+        );
+        let beyond = [
+            &sound(60)[..],
+            &slot(0, 8, 0xffff_f000),
+            &slot(0, 0, 0xffff_0000),
+            take,
+        ]
+        .concat();
+        save(
+            "queue_slots",
+            &format!("{name}-beyond"),
+            &[&[options][..], &beyond].concat(),
+        );
+    }
+}
+
 fn queues() {
     use queue::*;
     let turn = [
@@ -306,12 +385,15 @@ fn queues() {
 
 /// Seeds of data that is rewritten while it is read.
 fn races() {
-    // Split and packed, with tables, event index, order and offloads.
+    // Split and packed, with tables, event index, order and offloads; slot queues.
     for (name, options) in [
         ("split", 0u8),
         ("split-all", 0x1e),
         ("packed", 1),
         ("packed-all", 0x1f),
+        ("netmap", 0x80),
+        ("netmap-header", 0x92),
+        ("memif", 0xc0),
     ] {
         let chain: &[u8] = &[0, 1, 0, 0, 12, 0, 0, 64, 0, 100, 0, 0];
         let table: &[u8] = &[5, 1, 0, 0, 12, 0, 0, 64, 0, 100, 0, 0];

@@ -12,6 +12,7 @@ mod expression;
 mod guest;
 mod offload_deliver;
 mod queue;
+mod queue_slots;
 mod ring_race;
 mod ring_record;
 mod session_record;
@@ -29,6 +30,7 @@ pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
 pub use expression::run as expression;
 pub use offload_deliver::run as offload_deliver;
+pub use queue_slots::run as queue_slots;
 pub use ring_race::run as ring_race;
 pub use ring_record::run as ring_record;
 pub use session_record::run as session_record;
@@ -51,7 +53,7 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
@@ -59,6 +61,7 @@ pub const TARGETS: [Target; 15] = [
     ("expression", expression),
     ("offload_deliver", offload_deliver),
     ("queue_packed", queue_packed),
+    ("queue_slots", queue_slots),
     ("queue_split", queue_split),
     ("ring_race", ring_race),
     ("ring_record", ring_record),

@@ -1,4 +1,4 @@
-//! A switch between guests that behave and one whose second CPU rewrites its rings,
+//! A switch between guests that behave and one, or a process, whose second CPU rewrites its rings,
 //! descriptors, tables, headers and payload while they are read: a stopped queue is the worst that
 //! comes of it, what arrives elsewhere is a frame under a correct header, and traffic of the others
 //! is as they sent it.
@@ -22,9 +22,10 @@ use testkit::features::{
 use testkit::guest_ram::GuestRam;
 use testkit::net::{NetHeader, NetOptions, NetPair, RxBuffers};
 use testkit::packets::{Flow, udp};
+use testkit::slots::{SlotFormat, SlotNic, SlotOptions};
 use wire::flow::{FlowKey, FlowMask};
 
-use common::{NoUpcalls, guest};
+use common::{NoUpcalls, guest, slot_client};
 
 const EVIL: PortId = PortId(0);
 const GOOD: [PortId; 2] = [PortId(1), PortId(2)];
@@ -84,18 +85,33 @@ impl<'a> Arbitrary<'a> for Step {
     }
 }
 
+/// The hostile side's queues: a guest's, or those of a process.
+enum Nic {
+    Guest(Box<NetPair>),
+    Client(SlotNic),
+}
+
 /// The hostile guest in one of its lives.
 struct Evil {
     ram: GuestRam,
-    nic: NetPair,
+    nic: Nic,
     data: u64,
     table: u64,
 }
 
 impl Evil {
-    fn new(features: u64) -> (Self, GuestPort) {
-        let (ram, mut nic, port) = guest(options(features), MEMORY);
-        nic.auto_refill = false;
+    fn new(features: u64, slots: Option<SlotFormat>) -> (Self, GuestPort) {
+        let (ram, nic, port) = match slots {
+            None => {
+                let (ram, mut nic, port) = guest(options(features), MEMORY);
+                nic.auto_refill = false;
+                (ram, Nic::Guest(Box::new(nic)), port)
+            }
+            Some(format) => {
+                let (ram, nic, port) = slot_client(SlotOptions::new(format, SIZE), features);
+                (ram, Nic::Client(nic), port)
+            }
+        };
         let (data, table) = (ram.alloc(DATA, 64), ram.alloc(TABLE, 16));
         let evil = Self {
             ram,
@@ -108,7 +124,10 @@ impl Evil {
 
     /// Returns the address of the second CPU's write.
     fn target(&self, write: &Write) -> &'static AtomicU16 {
-        let (rx, tx) = (self.nic.rx.addrs(), self.nic.tx.addrs());
+        let (rx, tx) = match &self.nic {
+            Nic::Guest(nic) => (nic.rx.addrs(), nic.tx.addrs()),
+            Nic::Client(nic) => (nic.rx.addrs(), nic.tx.addrs()),
+        };
         let at = u64::from(write.at) & !1;
         let gpa = match write.area % 8 {
             0 => tx.desc + at % (16 * u64::from(SIZE)),
@@ -141,10 +160,37 @@ impl Evil {
     }
 
     fn put(&mut self, descs: &[RawDesc]) {
-        // Its used ring may be nonsense.
-        let _ = self.nic.tx.poll();
-        if self.nic.tx.add_raw(descs, 0).is_some() {
-            self.nic.tx.publish();
+        match &mut self.nic {
+            Nic::Guest(nic) => {
+                // Its used ring may be nonsense.
+                let _ = nic.tx.poll();
+                if nic.tx.add_raw(descs, 0).is_some() {
+                    nic.tx.publish();
+                }
+            }
+            Nic::Client(nic) => {
+                for desc in descs {
+                    let offset = (desc.gpa - self.data) as u32 % (u32::from(SIZE) + 8);
+                    let len = desc.len & 0xffff;
+                    nic.tx.give_raw(offset, len, desc.flags & DESC_NEXT != 0);
+                }
+                nic.tx.publish();
+            }
+        }
+    }
+
+    /// Sends a frame as a driver does.
+    fn send(&mut self, header: [u8; 12], len: u16) {
+        let frame = udp(&Flow::v4(1, 2), &vec![7; len.into()]);
+        let header = NetHeader::from_bytes(header);
+        match &mut self.nic {
+            Nic::Guest(nic) => {
+                let _ = nic.send(&frame, &header);
+            }
+            Nic::Client(nic) => {
+                nic.stage(&frame, &header);
+                nic.tx.publish();
+            }
         }
     }
 
@@ -180,6 +226,8 @@ struct World {
     switch: Switch<GuestPort>,
     good: [NetPair; 2],
     features: u64,
+    /// The hostile side is a process with slot queues.
+    slots: Option<SlotFormat>,
     /// Frames that the first good guest has got.
     arrived: u64,
 }
@@ -230,6 +278,12 @@ impl World {
         {
             features |= if options >> bit & 1 == 1 { feature } else { 0 };
         }
+        let header = [0, 10, 12, 12][usize::from(options & 3)];
+        let slots = match options >> 6 {
+            2 => Some(SlotFormat::Netmap { header }),
+            3 => Some(SlotFormat::Memif),
+            _ => None,
+        };
         let mut switch = SWITCH
             .take()
             .unwrap_or_else(|| Switch::new(Counters::heap(), 5));
@@ -242,13 +296,14 @@ impl World {
             switch,
             good,
             features,
+            slots,
             arrived: 0,
         }
     }
 
     /// One life of the hostile guest: until it sets its queues up anew, or one of them is stopped.
     fn live(&mut self, writes: &[Write], u: &mut Unstructured<'_>) {
-        let (mut evil, port) = Evil::new(self.features);
+        let (mut evil, port) = Evil::new(self.features, self.slots);
         self.switch.add_port(EVIL, port);
         let targets: Vec<_> = writes.iter().map(|w| (evil.target(w), w.value)).collect();
         let stop = AtomicBool::new(targets.is_empty());
@@ -281,10 +336,7 @@ impl World {
                 evil.put(&descs);
             }
             Step::Table(pieces) => evil.put_table(&pieces, self.features & RING_PACKED != 0),
-            Step::Frame(header, len) => {
-                let frame = udp(&Flow::v4(1, 2), &vec![7; len.into()]);
-                let _ = evil.nic.send(&frame, &NetHeader::from_bytes(header));
-            }
+            Step::Frame(header, len) => evil.send(header, len),
             Step::Get(len) => self.pass(EVIL, usize::from(len)),
             Step::Again => return false,
         }

@@ -92,7 +92,7 @@ enum Spec {
 
 /// A port's other side.
 enum Nic {
-    Guest(NetPair),
+    Guest(Box<NetPair>),
     Client(SlotNic),
 }
 
@@ -101,10 +101,10 @@ impl Spec {
         match self {
             Self::Guest(options) => {
                 let (_, nic, port) = guest(options, 12 << 20);
-                (Nic::Guest(nic), port)
+                (Nic::Guest(Box::new(nic)), port)
             }
             Self::Client(options, features) => {
-                let (nic, port) = slot_client(options, features);
+                let (_, nic, port) = slot_client(options, features);
                 (Nic::Client(nic), port)
             }
         }

@@ -164,7 +164,8 @@ impl SlotRing {
     /// Slots that the client may give away. netmap's clients keep one.
     fn free(&self) -> u16 {
         let kept = u16::from(self.options.format != SlotFormat::Memif);
-        self.options.size - kept - self.head.wrapping_sub(self.seen)
+        let given = self.head.wrapping_sub(self.seen);
+        (self.options.size - kept).saturating_sub(given)
     }
 
     fn set(&self, at: u16, len: u32, more: bool) {
@@ -193,6 +194,22 @@ impl SlotRing {
                 (self.ram.load_u32(slot + 4), flags & MEMIF_MORE != 0)
             }
         }
+    }
+
+    /// Stages a slot with any contents: offset of the buffer from the first one in units of 64
+    /// bytes, length, whether the frame continues. Nothing is checked.
+    pub fn give_raw(&mut self, offset: u32, len: u32, more: bool) {
+        let slot = self.slot(self.head);
+        match self.options.format {
+            SlotFormat::Netmap { .. } => self.ram.store_u32(slot, offset),
+            SlotFormat::Memif => {
+                let start = (self.buffers - BASE) as u32;
+                let at = start.wrapping_add(offset.wrapping_mul(64));
+                self.ram.store_u32(slot + 8, at);
+            }
+        }
+        self.set(self.head, len, more);
+        self.head = self.head.wrapping_add(1);
     }
 
     /// Makes all slots given away visible to the switch.

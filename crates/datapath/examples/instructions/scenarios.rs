@@ -287,7 +287,7 @@ impl Scenario {
 
 /// The other side of a port.
 enum Nic {
-    Guest(NetPair),
+    Guest(Box<NetPair>),
     Client(SlotNic),
 }
 
@@ -296,11 +296,11 @@ impl Nic {
         match scenario.slots {
             None => {
                 let (_, nic, port) = guest(scenario.options(), MEMORY);
-                (Self::Guest(nic), port)
+                (Self::Guest(Box::new(nic)), port)
             }
             Some(format) => {
                 let options = SlotOptions::new(format, QUEUE);
-                let (nic, port) = slot_client(options, scenario.features);
+                let (_, nic, port) = slot_client(options, scenario.features);
                 (Self::Client(nic), port)
             }
         }

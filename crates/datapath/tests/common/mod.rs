@@ -45,9 +45,9 @@ pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> Gues
     GuestQueue::new(queue, features, event(), Some(event()), true)
 }
 
-/// Returns a client with slot queues in a format, and its port. It negotiates `features`.
+/// Returns a client with slot queues, its memory, and its port. It negotiates `features`.
 #[allow(dead_code)] // some tests have no slot queues
-pub(crate) fn slot_client(options: SlotOptions, features: u64) -> (SlotNic, GuestPort) {
+pub(crate) fn slot_client(options: SlotOptions, features: u64) -> (GuestRam, SlotNic, GuestPort) {
     let ram = GuestRam::heap(&[options.region()]);
     let nic = SlotNic::new(&ram, options);
     let mut port = GuestPort::new(None);
@@ -72,7 +72,7 @@ pub(crate) fn slot_client(options: SlotOptions, features: u64) -> (SlotNic, Gues
         queue.with(|queue| queue.begin(to_client));
         port.start(index, queue, features);
     }
-    (nic, port)
+    (ram, nic, port)
 }
 
 fn event() -> OwnedFd {
