@@ -29,6 +29,7 @@ fn main() {
     vhost_user();
     channel();
     session_record();
+    pipe_messages();
     config();
     expression();
     classifier();
@@ -772,6 +773,36 @@ fn session_record() {
         "journal",
         &[&[3, 3][..], &journal, &ring].concat(),
     );
+}
+
+/// Messages, and steps of two ends: they connect, register, offer and leave.
+fn pipe_messages() {
+    let register = pipes::Register {
+        id: 1,
+        end: pipes::End::Slave,
+        instance: 7,
+        slots: 2048,
+        program: [b'p'; 16],
+    };
+    let message = [&[0][..], &register.to_bytes()].concat();
+    save("pipe_messages", "register", &message);
+    let refused = pipes::Answer::Refused("in use".into()).to_bytes();
+    save("pipe_messages", "refused", &[&[0][..], &refused].concat());
+    let register = |which: u8, end: u8, instance: u8| {
+        let mut step = vec![which, 1, 1, end, instance, 0, 0];
+        step.extend([b'p'; 16]);
+        step
+    };
+    let steps = [
+        vec![1, 0, 8, 0, 0, 0, 0],
+        register(0, 0, 0),
+        register(1, 1, 0),
+        vec![0, 2, 3, 5],
+        vec![0, 4, 0, 0],
+        register(1, 0, 3),
+        vec![0, 4, 0, 4, 0, 5, 0xff, 0xff],
+    ];
+    save("pipe_messages", "meeting", &steps.concat());
 }
 
 /// Bytes without a pattern, of several lengths: of a short one, most of the case is zeros.

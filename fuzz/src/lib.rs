@@ -11,6 +11,7 @@ mod config_toml;
 mod expression;
 mod guest;
 mod offload_deliver;
+mod pipe_messages;
 mod queue;
 mod queue_slots;
 mod ring_race;
@@ -30,6 +31,7 @@ pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
 pub use expression::run as expression;
 pub use offload_deliver::run as offload_deliver;
+pub use pipe_messages::run as pipe_messages;
 pub use queue_slots::run as queue_slots;
 pub use ring_race::run as ring_race;
 pub use ring_record::run as ring_record;
@@ -53,13 +55,14 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
     ("config_toml", config_toml),
     ("expression", expression),
     ("offload_deliver", offload_deliver),
+    ("pipe_messages", pipe_messages),
     ("queue_packed", queue_packed),
     ("queue_slots", queue_slots),
     ("queue_split", queue_split),
