@@ -44,14 +44,27 @@ impl Planned {
         uva: u64,
         mmap_offset: u64,
     ) -> Result<Self, MemoryError> {
-        check_range(gpa, size)?;
         check_range(uva, size)?;
         check_pages("size", size)?;
-        check_pages("guest address", gpa)?;
         check_pages("user address", uva)?;
         check_pages("mmap offset", mmap_offset)?;
-        let extent = Extent::check(fd, size, mmap_offset)?;
-        let place = Place { gpa, size, uva };
+        Self::check_place(fd, Place { gpa, size, uva }, mmap_offset)
+    }
+
+    /// Checks the first `size` bytes of `fd`, not necessarily whole pages, as the guest-physical
+    /// range that starts at `gpa`. Its user addresses are the same.
+    ///
+    /// # Errors
+    /// As [`Planned::check`].
+    pub fn check_bytes(fd: &OwnedFd, gpa: u64, size: u64) -> Result<Self, MemoryError> {
+        let uva = gpa;
+        Self::check_place(fd, Place { gpa, size, uva }, 0)
+    }
+
+    fn check_place(fd: &OwnedFd, place: Place, mmap_offset: u64) -> Result<Self, MemoryError> {
+        check_range(place.gpa, place.size)?;
+        check_pages("guest address", place.gpa)?;
+        let extent = Extent::check(fd, place.size, mmap_offset)?;
         Ok(Self { extent, place })
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// Creates an event descriptor that never blocks and is close-on-exec.
@@ -30,6 +31,23 @@ pub fn ring(event: impl AsFd) -> io::Result<()> {
 pub fn clear(event: impl AsFd) {
     // A counter that is zero already is the one error of a descriptor of `create`.
     let _ = rustix::io::read(event, &mut [0u8; 8]);
+}
+
+/// Checks that a descriptor of another process is an event descriptor, and makes it non-blocking.
+/// A write to another kind of file could block or have side effects.
+///
+/// # Errors
+/// A reason, as text.
+pub fn check(fd: &OwnedFd) -> Result<(), String> {
+    let target = rustix::fs::readlink(crate::file::path_of(fd), Vec::new());
+    match target.as_deref().map(std::ffi::CStr::to_bytes) {
+        Ok(b"anon_inode:[eventfd]") => {}
+        Ok(_) => return Err("the descriptor is no eventfd".into()),
+        Err(error) => return Err(format!("the descriptor cannot be checked: {error}")),
+    }
+    let flags = rustix::fs::fcntl_getfl(fd);
+    let set = flags.and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
+    set.map_err(|error| format!("event descriptor: {error}"))
 }
 
 #[cfg(test)]

@@ -60,17 +60,24 @@ impl AnswerPipe {
     }
 
     /// Writes a reply, which is shorter than the size that a pipe takes at once (`PIPE_BUF`).
-    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let written = rustix::io::writev(&self.to, &[IoSlice::new(bytes)])?;
         self.waiting += written;
         Ok(())
     }
 
-    /// Moves the bytes to the socket, as far as it takes them; returns whether the pipe is empty.
-    pub(super) fn drain(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
+    /// Moves the bytes to the socket, as far as it takes them, and at most `piece` at once: on a
+    /// socket with messages, each piece becomes one. Returns whether the pipe is empty.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn drain(&mut self, socket: &OwnedFd, piece: usize) -> Result<bool, Errno> {
         while self.waiting > 0 {
-            let flags = SpliceFlags::NONBLOCK;
-            match rustix::pipe::splice(&self.from, None, socket, None, self.waiting, flags) {
+            let (len, flags) = (self.waiting.min(piece), SpliceFlags::NONBLOCK);
+            match rustix::pipe::splice(&self.from, None, socket, None, len, flags) {
                 Ok(0) => return Err(Errno::PIPE),
                 Ok(moved) => self.waiting = self.waiting.saturating_sub(moved),
                 Err(Errno::AGAIN) => return Ok(false),

@@ -142,7 +142,7 @@ impl Connection {
     /// When the front end is gone.
     pub fn flush(&mut self) -> Result<bool, Fault> {
         if let Some(pipe) = &mut self.pipe {
-            let done = pipe.drain(&self.socket);
+            let done = pipe.drain(&self.socket, usize::MAX);
             if !done.map_err(|e| Fault::Socket("send", e))? {
                 return Ok(false);
             }

@@ -11,11 +11,14 @@ pub enum Fault {
     /// The front end closed the connection between two messages: the normal end.
     #[error("the front end closed the connection")]
     Closed,
+    /// The front end said that it ends the connection (memif): a normal end, too.
+    #[error("the front end ended the connection: {0}")]
+    Left(String),
     /// The front end closed the connection within a message.
     #[error("the front end closed the connection in the middle of a message")]
     ClosedMidMessage,
     /// The socket failed.
-    #[error("vhost-user socket: {0} failed: {1}")]
+    #[error("socket of the front end: {0} failed: {1}")]
     Socket(&'static str, Errno),
     /// Descriptors were lost: more than a message may carry, or none left in this process.
     #[error("file descriptors of a message were cut off: more than {MAX_FDS}, or none left here")]
@@ -72,7 +75,7 @@ impl Fault {
     /// Returns whether this is the normal end of a connection.
     #[must_use]
     pub fn is_close(&self) -> bool {
-        matches!(self, Fault::Closed)
+        matches!(self, Fault::Closed | Fault::Left(_))
     }
 }
 

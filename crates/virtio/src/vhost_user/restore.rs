@@ -15,7 +15,6 @@ use super::channel::BackendChannel;
 use super::config::NetConfig;
 use super::fault::Refusal;
 use super::inflight;
-use super::queues::messages::check_event;
 use super::queues::{MAX_QUEUE_SIZE, Vring};
 use super::record::{Kept, Record, VringRecord};
 use super::session::Session;
@@ -34,7 +33,7 @@ impl Files {
             return Ok(None);
         };
         let fd = self.take(number)?;
-        check_event(&fd)?;
+        sys::event::check(&fd)?;
         Ok(Some(Kept { number, fd }))
     }
 }

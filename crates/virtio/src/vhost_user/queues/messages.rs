@@ -1,9 +1,5 @@
 //! Messages about single queues.
 
-use std::os::fd::OwnedFd;
-
-use rustix::fs::OFlags;
-
 use super::{F_LOG, MAX_QUEUE_SIZE, PACKED_START, duplicate};
 use crate::vhost_user::backend::Backend;
 use crate::vhost_user::fault::Refusal;
@@ -47,33 +43,10 @@ impl Session {
         let Some(fd) = fd else {
             return Ok((at, None));
         };
-        check_event(&fd)?;
+        sys::event::check(&fd)?;
         let number = self.keep(&fd, backend);
         Ok((at, Some(Kept { number, fd })))
     }
-}
-
-/// Ensures that the data path can read and write the descriptor without waiting.
-pub(in crate::vhost_user) fn check_event(fd: &OwnedFd) -> Result<(), Refusal> {
-    check_eventfd(fd)?;
-    set_nonblocking(fd)
-}
-
-/// Refuses other kinds of files: a write to them could block or have side effects.
-fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
-    let target = rustix::fs::readlink(sys::file::path_of(fd), Vec::new());
-    match target.as_deref().map(std::ffi::CStr::to_bytes) {
-        Ok(b"anon_inode:[eventfd]") => Ok(()),
-        Ok(_) => Err("the descriptor is no eventfd".into()),
-        Err(error) => Err(format!("the descriptor cannot be checked: {error}").into()),
-    }
-}
-
-/// Makes the descriptor non-blocking: the data path reads and writes it and must never wait.
-fn set_nonblocking(fd: &OwnedFd) -> Result<(), Refusal> {
-    let flags = rustix::fs::fcntl_getfl(fd);
-    let set = flags.and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
-    set.map_err(|e| format!("event descriptor: {e}").into())
 }
 
 type Outcome = Result<Answer, Refusal>;
