@@ -10,6 +10,7 @@
 //! * [`frontend`]: a vhost-user front end
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
+//! * [`memif`]: a memif client
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
 //! * [`kvm`]: a small VMM of KVM's, whose vCPUs halt
 //! * [`hostile`]: all known attacks of a hostile VMM against a Lasthop, beside honest ones
@@ -38,6 +39,7 @@ pub mod hostile;
 pub mod kvm;
 pub mod lasthop;
 pub mod lean;
+pub mod memif;
 pub mod metrics;
 pub mod net;
 pub mod packets;
