@@ -118,7 +118,12 @@ const SERVERS: [&str; 9] = [
 ];
 
 /// Guest memory, and the crates that build on it: for the switch alone.
-const GUEST_MEMORY: [&str; 3] = ["lasthop-memory", "lasthop-virtio", "lasthop-datapath"];
+const GUEST_MEMORY: [&str; 4] = [
+    "lasthop-memory",
+    "lasthop-virtio",
+    "lasthop-memif",
+    "lasthop-datapath",
+];
 
 /// Programs and their libraries, with the packages that they do not link. Versions and features are
 /// those of the whole workspace, so a program links at most what is found here.
