@@ -554,12 +554,7 @@ impl Process {
         while let Some(notice) = self.notices.next() {
             match notice {
                 Notice::QueueFault(id, queue, fault) => {
-                    let _served = crash_record::serve(Some(id));
-                    if let Some(port) = self.ports.get_mut(&id) {
-                        port.queue_failed(queue, &fault.to_string(), &self.workers);
-                    }
-                    self.disconnect_blocking(id);
-                    self.report_phase(id);
+                    self.queue_failed(id, queue, &fault.to_string());
                 }
                 Notice::MemoryLost(id) => {
                     let _served = crash_record::serve(Some(id));

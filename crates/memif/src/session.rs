@@ -1,5 +1,6 @@
 //! State of one connection, and the messages about it as a whole.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::table::{self, Answer, Legal, Outcome, Refusal, Request, Row};
 pub const FEATURES: Features = Features::VERSION_1.union(Features::NET_MRG_RXBUF);
 
 /// Offer of a port to its client.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Offer {
     /// Name of the program, in `HELLO`.
     pub program: String,
@@ -29,6 +30,17 @@ pub struct Offer {
     pub secret: Option<String>,
     /// Most rings of each direction, 1 to 128.
     pub queue_pairs: u16,
+}
+
+impl fmt::Debug for Offer {
+    /// Shows all but the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offer")
+            .field("port", &self.port)
+            .field("id", &self.id)
+            .field("queue_pairs", &self.queue_pairs)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The progress of a connection.

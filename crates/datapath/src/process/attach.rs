@@ -1,7 +1,8 @@
-//! One port's vhost-user side: its socket, the open connection, and the session on it.
+//! One port's side of its front ends: its socket, the open connection, and the session on it.
 
 mod admission;
 mod backend;
+mod client;
 mod event_limits;
 mod missing_memory;
 mod offer;
@@ -18,18 +19,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use channel::audit::AUDIT;
-use channel::switching::{Clients, PortConfig, PortPhase, Role};
+use channel::switching::{PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
-use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};
+use virtio::vhost_user::{AnswerPipe, Fault};
 
 use crate::ports::watchdog::Doorbells;
 use crate::process::session_store::PortSessionStore;
 use crate::worker::workers::Workers;
 use admission::Admission;
 use backend::{Positions, WorkerBackend};
+use client::Client;
 use event_limits::EventLimits;
 use missing_memory::MissingMemory;
-use offer::offer;
 use open::{Context, Open, store_descriptors};
 pub use queue_snapshots::QueueSnapshots;
 pub use restore::SavedConnection;
@@ -47,7 +48,7 @@ const NO_FEATURES_CHOSEN: &str = "the front end left without choosing features: 
 
 const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blocking";
 
-/// The vhost-user side of a port.
+/// The side of a port that its front ends see.
 #[derive(Debug)]
 pub struct Attachment {
     context: Context,
@@ -132,14 +133,14 @@ impl Attachment {
     #[must_use]
     pub fn socket(&self) -> Option<(BorrowedFd<'_>, bool)> {
         let open = self.open.as_ref()?;
-        Some((open.connection.as_fd(), open.connection.wants_write()))
+        Some((open.client.as_fd(), open.client.wants_write()))
     }
 
     /// Changes the MTU under a running guest, and notifies the guest.
     pub fn set_mtu(&mut self, mtu: Option<u16>, workers: &Workers) {
         self.context.config.mtu = mtu;
         if let Some(open) = &mut self.open {
-            open.session.set_mtu(mtu.unwrap_or(1500));
+            open.client.set_mtu(mtu.unwrap_or(1500));
         }
         workers.on_port(self.context.config.id, move |guest| guest.set_mtu(mtu));
         self.store_session();
@@ -186,11 +187,8 @@ impl Attachment {
                 let user = self.admission.peer_check.last_rejected;
                 tracing::warn!(port, user, suppressed, "connection rejected: {why}");
             }
-            return Ok(());
-        }
-        if matches!(self.context.config.clients, Clients::Memif { .. }) {
-            self.admission.rejected.record(false);
-            self.reason = Some("this build serves no memif clients".into());
+            let reason = rejection.unwrap_or("another client is connected");
+            client::reject(&socket, &self.context.config, reason);
             return Ok(());
         }
         if peer::has_hung_up(&socket)? {
@@ -204,7 +202,7 @@ impl Attachment {
     #[must_use]
     pub fn has_other_user(&self, peer: u32) -> bool {
         let open = self.open.as_ref();
-        open.is_some_and(|open| peer::user_of(&open.connection).ok() != Some(peer))
+        open.is_some_and(|open| peer::user_of(&open.client).ok() != Some(peer))
     }
 
     /// Opens a session on a new connection.
@@ -214,11 +212,9 @@ impl Attachment {
     pub fn attach(&mut self, socket: OwnedFd) -> io::Result<()> {
         let pipe = AnswerPipe::new()?;
         store_descriptors(&socket, &pipe, &mut self.context.store);
-        let mut session = Session::new(offer(&self.context.config));
-        session.restore_snapshots(self.snapshots.all());
+        let client = Client::new(socket, pipe, &self.context.config, &self.snapshots)?;
         self.open = Some(Open {
-            connection: Connection::with_pipe(socket, pipe)?,
-            session,
+            client,
             positions: Positions::new(self.context.config.queues),
             doorbells: Doorbells::default(),
             features_chosen: false,
@@ -232,6 +228,10 @@ impl Attachment {
         self.dial_at = None;
         self.context.connections += 1;
         self.store_session();
+        if let Some(open) = &mut self.open {
+            // An end of the connection is noticed when it is served.
+            let _ = open.client.flush();
+        }
         if let Some(suppressed) = self.context.event_limits.log_line() {
             let port = &self.context.config.name;
             tracing::info!(target: AUDIT, port, suppressed, "front end connected");
@@ -272,7 +272,7 @@ impl Attachment {
             return Ok(());
         };
         open.serve(&mut self.context, workers)?;
-        let info = open.session.info();
+        let info = open.client.info();
         if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
             self.reason = info.last_refusal;
             self.previous_reason = None;
@@ -284,7 +284,7 @@ impl Attachment {
     #[must_use]
     pub fn memory_is_lost(&self) -> bool {
         let open = self.open.as_ref();
-        open.is_some_and(|open| open.session.memory_is_lost())
+        open.is_some_and(|open| open.client.memory_is_lost())
     }
 
     /// Returns whether a thread blocked when it wrote to the front end's event descriptors: the
@@ -295,23 +295,24 @@ impl Attachment {
         open.is_some_and(|open| open.doorbells.have_blocked())
     }
 
-    /// Stops a queue that broke a rule; the session continues.
-    pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
+    /// Stops a queue that broke a rule. Returns the fault with which the connection is to be ended,
+    /// where the session does not continue without it.
+    pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) -> Option<Fault> {
         if let Some(suppressed) = self.context.event_limits.log_line() {
             let (port, queue) = (&self.context.config.name, index);
             tracing::warn!(target: AUDIT, port, queue, suppressed, "queue stopped: {reason}");
         }
         // A connection that has ended has a reason of its own.
-        if let Some(open) = &mut self.open {
-            let mut backend = WorkerBackend {
-                workers,
-                context: &mut self.context,
-                positions: &mut open.positions,
-                doorbells: &open.doorbells,
-            };
-            open.session.queue_failed(index, reason, &mut backend);
-        }
+        let open = self.open.as_mut()?;
+        let mut backend = WorkerBackend {
+            workers,
+            context: &mut self.context,
+            positions: &mut open.positions,
+            doorbells: &open.doorbells,
+        };
+        let fault = open.client.queue_failed(index, reason, &mut backend);
         self.store_session();
+        fault
     }
 
     /// Returns the time at which to warn that the VMM shares no memory.
@@ -353,7 +354,7 @@ impl Attachment {
             let port = &self.context.config.name;
             tracing::warn!(target: AUDIT, port, suppressed, "disconnected: {reason}");
         }
-        self.close(None, workers);
+        self.close_with(None, Some(reason), workers);
         self.reason = Some(reason.to_owned());
     }
 
@@ -376,6 +377,13 @@ impl Attachment {
 
     /// Ends the connection, if there is one; the port waits for the next.
     pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
+        let reason = fault.as_ref().filter(|fault| !fault.is_close());
+        let reason = reason.map(ToString::to_string);
+        self.close_with(fault, reason.as_deref(), workers);
+    }
+
+    /// As [`Self::close`]; a front end whose protocol has a place for it gets the reason.
+    fn close_with(&mut self, fault: Option<Fault>, reason: Option<&str>, workers: &Workers) {
         if let Some(saved) = self.saved.take() {
             saved.end();
             self.context.store.drop_session();
@@ -392,15 +400,16 @@ impl Attachment {
             positions: &mut open.positions,
             doorbells: &open.doorbells,
         };
-        self.refused_messages += open.session.info().refused_messages;
-        let no_features_chosen = !open.features_chosen && open.answered.is_some();
+        self.refused_messages += open.client.info().refused_messages;
+        let may_refuse = open.client.may_refuse_offer() && open.answered.is_some();
+        let no_features_chosen = !open.features_chosen && may_refuse;
         let broke_rule = fault.as_ref().is_some_and(|fault| !fault.is_close());
         if !open.features_chosen || broke_rule {
             self.admission.failure_pauses.begin_again(Instant::now());
         }
-        let detached = open.session.detach(&mut backend);
+        let detached = open.client.detach(&mut backend);
         self.snapshots.add(self.context.config.id, detached);
-        open.connection.end();
+        open.client.end(reason);
         self.context.store.drop_session();
         let (id, mtu) = (self.context.config.id, self.context.config.mtu);
         workers.on_port(id, move |guest| guest.set_mtu(mtu));

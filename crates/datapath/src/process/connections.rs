@@ -8,6 +8,7 @@ use channel::supervision::SupervisorRequest;
 use port::PortId;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
+use virtio::vhost_user::Fault;
 
 use super::{Process, Token};
 use crate::ports::crash_record;
@@ -24,6 +25,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 pub(super) fn unwatch(epoll: &OwnedFd, port: &Attachment) {
     if let Some((socket, _)) = port.socket() {
         let _ = epoll::delete(epoll, socket);
+    }
+}
+
+/// Returns the event that a connection waits for: while a reply waits, no message is read.
+fn awaited(has_pending_reply: bool) -> EventFlags {
+    if has_pending_reply {
+        EventFlags::OUT
+    } else {
+        EventFlags::IN
     }
 }
 
@@ -102,11 +112,12 @@ impl Process {
 
     /// Adds a new connection to the epoll set.
     pub(super) fn watch(&mut self, id: PortId) {
-        let Some((socket, _)) = self.ports.get(&id).and_then(Attachment::socket) else {
+        let Some((socket, has_pending_reply)) = self.ports.get(&id).and_then(Attachment::socket)
+        else {
             return;
         };
-        let token = Token::Connection(id).encode();
-        if let Err(error) = epoll::add(&self.epoll, socket, token, EventFlags::IN) {
+        let (token, flags) = (Token::Connection(id).encode(), awaited(has_pending_reply));
+        if let Err(error) = epoll::add(&self.epoll, socket, token, flags) {
             tracing::error!("watching a connection failed: {error}");
         }
         self.report_phase(id);
@@ -118,9 +129,7 @@ impl Process {
         };
         let served = crash_record::serve(Some(id));
         if let Err(fault) = port.serve(&self.workers) {
-            unwatch(&self.epoll, port);
-            port.close(Some(fault), &self.workers);
-            self.unwatch_while_paused(id);
+            self.end_connection(id, fault);
         }
         self.disconnect_blocking(id);
         drop(served);
@@ -128,14 +137,30 @@ impl Process {
             return;
         };
         if let Some((socket, has_pending_reply)) = port.socket() {
-            let flags = if has_pending_reply {
-                EventFlags::OUT
-            } else {
-                EventFlags::IN
-            };
             let token = Token::Connection(id).encode();
-            let _ = epoll::modify(&self.epoll, socket, token, flags);
+            let _ = epoll::modify(&self.epoll, socket, token, awaited(has_pending_reply));
         }
+        self.report_phase(id);
+    }
+
+    /// Ends a connection with a fault of its front end.
+    fn end_connection(&mut self, id: PortId, fault: Fault) {
+        if let Some(port) = self.ports.get_mut(&id) {
+            unwatch(&self.epoll, port);
+            port.close(Some(fault), &self.workers);
+            self.unwatch_while_paused(id);
+        }
+    }
+
+    /// Stops a queue that broke a rule, and ends its connection where that needs the queue.
+    pub(super) fn queue_failed(&mut self, id: PortId, queue: u16, reason: &str) {
+        let _served = crash_record::serve(Some(id));
+        let port = self.ports.get_mut(&id);
+        let ended = port.and_then(|port| port.queue_failed(queue, reason, &self.workers));
+        if let Some(fault) = ended {
+            self.end_connection(id, fault);
+        }
+        self.disconnect_blocking(id);
         self.report_phase(id);
     }
 

@@ -60,6 +60,14 @@ pub enum Fault {
         /// Size that the message's row allows.
         expected: String,
     },
+    /// A queue broke a rule, and the protocol has no message about a single queue (memif).
+    #[error("queue {index} stopped: {reason}")]
+    QueueStopped {
+        /// Index of the queue.
+        index: u16,
+        /// Reason of the stop.
+        reason: String,
+    },
     /// A message that is well formed, but refused, from a front end that did not request an
     /// acknowledgement and so cannot be notified.
     #[error("{name} refused: {reason}")]

@@ -5,8 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use virtio::vhost_user::Session;
-
 /// Time between the choice of features and the memory table, seconds.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -23,9 +21,9 @@ pub(super) struct MissingMemory {
 }
 
 impl MissingMemory {
-    /// Checks the session after a message.
-    pub(super) fn update(&mut self, session: &Session, now: Instant) {
-        if session.has_chosen_features() && session.info().memory_bytes == 0 {
+    /// Notes after a message whether a started driver has no shared memory.
+    pub(super) fn update(&mut self, lacks_memory: bool, now: Instant) {
+        if lacks_memory {
             self.since = self.since.or(Some(now))
         } else {
             self.since = None

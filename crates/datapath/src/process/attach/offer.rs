@@ -48,3 +48,17 @@ pub(super) fn offer(config: &PortConfig) -> Offer {
         Clients::VhostUser | Clients::Memif { .. } => offer,
     }
 }
+
+/// Returns the offer of a port for memif clients; none of another port.
+pub(super) fn memif_offer(config: &PortConfig) -> Option<memif::Offer> {
+    let Clients::Memif { id, secret } = &config.clients else {
+        return None;
+    };
+    Some(memif::Offer {
+        program: concat!("Lasthop ", env!("CARGO_PKG_VERSION")).into(),
+        port: config.name.clone(),
+        id: *id,
+        secret: secret.as_ref().map(|secret| secret.as_str().to_owned()),
+        queue_pairs: config.queues,
+    })
+}

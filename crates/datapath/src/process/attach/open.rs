@@ -8,6 +8,7 @@
 //! answer     into the pipe
 //! consume    the message leaves the socket
 //! send       the answer leaves the pipe
+//! sent       a memif session starts its queues when the answer to `CONNECT` has left
 //! ```
 //!
 //! Wherever this process crashes, its successor handles the message, or knows that it was handled
@@ -21,9 +22,10 @@ use std::time::{Duration, Instant};
 
 use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
 use channel::switching::PortConfig;
-use virtio::vhost_user::{AnswerPipe, Connection, Fault, Message, Peeked, Session};
+use virtio::vhost_user::{AnswerPipe, Fault, Message, Peeked};
 
 use super::backend::{Positions, WorkerBackend};
+use super::client::Client;
 use super::event_limits::EventLimits;
 use super::missing_memory::MissingMemory;
 use crate::ports::watchdog::Doorbells;
@@ -57,8 +59,7 @@ impl MessageBudget {
 /// An open connection.
 #[derive(Debug)]
 pub(super) struct Open {
-    pub(super) connection: Connection,
-    pub(super) session: Session,
+    pub(super) client: Client,
     pub(super) positions: Positions,
     /// The event descriptors of the front end.
     pub(super) doorbells: Doorbells,
@@ -97,12 +98,12 @@ pub(super) fn store_descriptors(
 impl Open {
     /// Saves the session with the supervisor, if it has changed.
     pub(super) fn record(&self, context: &mut Context) {
-        let (session, mut numbers) = self.session.record();
+        let (session, mut numbers) = self.client.record();
         numbers.extend([SOCKET, PIPE_FROM, PIPE_TO]);
         numbers.extend(self.positions.journal.as_ref().map(|_| JOURNAL));
         let record = ConnectionRecord {
             port: context.config.clone(),
-            offered: self.session.offered_features().bits(),
+            offered: self.client.offered_features().bits(),
             session,
             answered: self.answered.clone(),
             torn: self.torn,
@@ -116,10 +117,11 @@ impl Open {
     pub(super) fn serve(&mut self, context: &mut Context, workers: &Workers) -> Result<(), Fault> {
         let mut budget = MessageBudget::begin(Instant::now());
         while !self.doorbells.have_blocked() {
-            match self.connection.peek()? {
+            match self.client.peek()? {
                 Peeked::Nothing => {
-                    if !self.connection.wants_write() {
-                        self.session.settled();
+                    if !self.client.wants_write() {
+                        self.client.settled();
+                        self.sent(context, workers);
                     }
                     return Ok(());
                 }
@@ -130,7 +132,7 @@ impl Open {
                     if !std::mem::replace(&mut self.torn, true) {
                         self.record(context);
                     }
-                    let Some((message, fds)) = self.connection.recv()? else {
+                    let Some((message, fds)) = self.client.receive_pieces()? else {
                         return Ok(());
                     };
                     self.torn = false;
@@ -158,26 +160,47 @@ impl Open {
             positions: &mut self.positions,
             doorbells: &self.doorbells,
         };
-        let reply = self.session.handle(message.clone(), fds, &mut backend)?;
-        self.session.settled();
-        self.features_chosen |= self.session.has_chosen_features();
-        self.missing_memory.update(&self.session, Instant::now());
+        let reply = self.client.handle(message.clone(), fds, &mut backend)?;
+        self.client.settled();
+        self.note_progress();
         if reply.is_some() {
             self.answered = Some((message.code, message.payload.clone()));
         }
         self.record(context);
         if let Some(reply) = reply {
             let has_fd = reply.fd.is_some();
-            self.connection.stage(reply)?;
+            self.client.stage(reply)?;
             if has_fd {
-                self.connection.flush()?;
+                self.client.flush()?;
             }
         }
         if peeked {
-            self.connection.consume(&message, shown)?;
+            self.client.consume(&message, shown)?;
         }
-        self.connection.flush()?;
+        if self.client.flush()? {
+            self.sent(context, workers);
+        }
         Ok(())
+    }
+
+    /// Tells the session that nothing is left to be sent, and saves what that has changed.
+    fn sent(&mut self, context: &mut Context, workers: &Workers) {
+        let mut backend = WorkerBackend {
+            workers,
+            context,
+            positions: &mut self.positions,
+            doorbells: &self.doorbells,
+        };
+        if self.client.sent(&mut backend) {
+            self.note_progress();
+            self.record(context);
+        }
+    }
+
+    fn note_progress(&mut self) {
+        self.features_chosen |= self.client.has_chosen();
+        let lacks_memory = self.client.lacks_memory();
+        self.missing_memory.update(lacks_memory, Instant::now());
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Instant;
 use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
 use channel::switching::PortConfig;
 use virtio::queue::JournalRegion;
-use virtio::vhost_user::{AnswerPipe, Connection, Message, Session, hang_up};
+use virtio::vhost_user::{AnswerPipe, Message, hang_up};
 
 use super::Attachment;
 use super::backend::{Positions, WorkerBackend};
+use super::client::{Client, Link};
 use super::missing_memory::MissingMemory;
-use super::offer::offer_after_restore;
 use super::open::Open;
 use crate::ports::watchdog::Doorbells;
 use crate::worker::workers::Workers;
@@ -69,21 +69,17 @@ impl SavedConnection {
         Ok(Positions { journal, starts })
     }
 
-    fn take_connection(&mut self) -> Result<Connection, String> {
+    fn take_connection(&mut self, port: &PortConfig) -> Result<Link, String> {
         let socket = self.take(SOCKET)?;
         let (from, to) = (self.take(PIPE_FROM)?, self.take(PIPE_TO)?);
         let pipe = AnswerPipe::again(from, to).map_err(|e| e.to_string())?;
-        let mut connection = Connection::with_pipe(socket, pipe).map_err(|e| e.to_string())?;
-        if let Some((code, payload)) = self.record.answered.clone() {
-            let answered = Message {
-                code,
-                need_reply: false,
-                payload,
-            };
-            let skipped = connection.skip_answered(&answered);
-            skipped.map_err(|fault| fault.to_string())?;
-        }
-        Ok(connection)
+        let answered = self.record.answered.clone();
+        let answered = answered.map(|(code, payload)| Message {
+            code,
+            need_reply: false,
+            payload,
+        });
+        Client::connect_again(socket, pipe, answered.as_ref(), port)
     }
 }
 
@@ -138,10 +134,9 @@ impl Attachment {
         if saved.record.torn {
             return Err("a part of a message was lost with the previous switch process".into());
         }
-        let connection = saved.take_connection()?;
+        let link = saved.take_connection(&self.context.config)?;
         let mut positions = saved.take_positions(&self.context.config)?;
-        let offer = offer_after_restore(&self.context.config, saved.record.offered);
-        let doorbells = Doorbells::default();
+        let (config, doorbells) = (self.context.config.clone(), Doorbells::default());
         let mut backend = WorkerBackend {
             workers,
             context: &mut self.context,
@@ -149,19 +144,19 @@ impl Attachment {
             doorbells: &doorbells,
         };
         let (record, files) = (saved.record.session, saved.files);
-        let mut session = Session::restore(offer, &record, files, &mut backend)?;
+        let offered = saved.record.offered;
+        let client = Client::restore(link, &config, offered, &record, files, &mut backend);
+        let mut client = client?;
         if saved.record.port.mtu != self.context.config.mtu {
-            session.set_mtu(self.context.config.mtu.unwrap_or(1500));
+            client.set_mtu(self.context.config.mtu.unwrap_or(1500));
         }
         let mut missing_memory = MissingMemory::default();
-        missing_memory.update(&session, Instant::now());
+        missing_memory.update(client.lacks_memory(), Instant::now());
         Ok(Open {
-            connection,
             // Features were chosen before any queue was started.
-            features_chosen: session.has_chosen_features()
-                || positions.starts.iter().any(|n| *n > 0),
+            features_chosen: client.has_chosen() || positions.starts.iter().any(|n| *n > 0),
             missing_memory,
-            session,
+            client,
             positions,
             doorbells,
             answered: saved.record.answered,

@@ -18,7 +18,7 @@ impl Attachment {
                 Role::Client => PortPhase::Dialing,
             };
         };
-        let queues = open.session.info().queues;
+        let queues = open.client.info().queues;
         if queues.iter().any(|q| q.fault.is_some()) {
             PortPhase::Faulted
         } else if queues.iter().any(|q| q.running && q.enabled) {
@@ -37,7 +37,7 @@ impl Attachment {
     /// Returns the whole state for `status`.
     #[must_use]
     pub fn state(&self, counts: &BTreeMap<u16, QueueCounts>) -> PortState {
-        let info = self.open.as_ref().map(|open| open.session.info());
+        let info = self.open.as_ref().map(|open| open.client.info());
         let queues = info.iter().flat_map(|i| &i.queues);
         PortState {
             config: self.context.config.clone(),
@@ -94,7 +94,7 @@ impl Attachment {
 
     /// Returns the same without faults that end with the connection.
     pub(super) fn persistent_fault(&self) -> Option<String> {
-        let queues = self.open.iter().flat_map(|open| open.session.info().queues);
+        let queues = self.open.iter().flat_map(|open| open.client.info().queues);
         let stopped = queues.filter_map(|q| {
             let fault = q.fault?;
             Some(format!("queue {} stopped: {fault}", q.index))

@@ -1,0 +1,295 @@
+//! The protocol of a connection: vhost-user or memif. Both have a session of messages and a
+//! connection that carries them; this is the choice between the two.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use channel::switching::PortConfig;
+use virtio::vhost_user::{AnswerPipe, Backend, Fault, Info, Message, Peeked, QueueSnapshot, Reply};
+use virtio::vhost_user::{Connection, Session};
+use wire::virtio::features::Features;
+
+use super::offer::{memif_offer, offer, offer_after_restore};
+use super::queue_snapshots::QueueSnapshots;
+
+/// A front end and the session with it.
+#[derive(Debug)]
+pub(super) enum Client {
+    /// A VMM or a driver.
+    VhostUser {
+        connection: Connection,
+        session: Box<Session>,
+    },
+    /// A process with memif.
+    Memif {
+        connection: memif::Connection,
+        session: Box<memif::Session>,
+    },
+}
+
+/// Calls the same method of either protocol.
+macro_rules! either {
+    ($client:expr, $part:ident => $call:expr) => {
+        match $client {
+            Client::VhostUser { $part, .. } => $call,
+            Client::Memif { $part, .. } => $call,
+        }
+    };
+}
+
+impl Client {
+    /// Starts a session on a new connection. What the switch says first is in the pipe.
+    pub(super) fn new(
+        socket: OwnedFd,
+        pipe: AnswerPipe,
+        config: &PortConfig,
+        snapshots: &QueueSnapshots,
+    ) -> io::Result<Self> {
+        if let Some(offer) = memif_offer(config) {
+            let session = memif::Session::new(offer);
+            let mut connection = memif::Connection::new(socket, pipe)?;
+            let staged = connection.stage(&session.hello());
+            staged.map_err(io::Error::other)?;
+            let session = Box::new(session);
+            return Ok(Self::Memif {
+                connection,
+                session,
+            });
+        }
+        let mut session = Session::new(offer(config));
+        session.restore_snapshots(snapshots.all());
+        Ok(Self::VhostUser {
+            connection: Connection::with_pipe(socket, pipe)?,
+            session: Box::new(session),
+        })
+    }
+
+    /// Takes over the connection of a former process, which answered `answered` last.
+    pub(super) fn connect_again(
+        socket: OwnedFd,
+        pipe: AnswerPipe,
+        answered: Option<&Message>,
+        config: &PortConfig,
+    ) -> Result<Link, String> {
+        let mut link = if memif_offer(config).is_some() {
+            memif::Connection::new(socket, pipe).map(Link::Memif)
+        } else {
+            Connection::with_pipe(socket, pipe).map(Link::VhostUser)
+        }
+        .map_err(|error| error.to_string())?;
+        if let Some(answered) = answered {
+            let skipped = match &mut link {
+                Link::VhostUser(connection) => connection.skip_answered(answered),
+                Link::Memif(connection) => connection.skip_answered(answered),
+            };
+            skipped.map_err(|fault| fault.to_string())?;
+        }
+        Ok(link)
+    }
+
+    /// Restores the session of `record` on its connection.
+    pub(super) fn restore(
+        link: Link,
+        config: &PortConfig,
+        offered: u64,
+        record: &[u8],
+        files: BTreeMap<u64, OwnedFd>,
+        backend: &mut dyn Backend,
+    ) -> Result<Self, String> {
+        match (link, memif_offer(config)) {
+            (Link::Memif(connection), Some(offer)) => {
+                let session = memif::Session::restore(offer, record, files, backend)?;
+                let session = Box::new(session);
+                Ok(Self::Memif {
+                    connection,
+                    session,
+                })
+            }
+            (Link::VhostUser(connection), None) => {
+                let offer = offer_after_restore(config, offered);
+                let session = Session::restore(offer, record, files, backend)?;
+                let session = Box::new(session);
+                Ok(Self::VhostUser {
+                    connection,
+                    session,
+                })
+            }
+            _ => Err("the connection has another protocol".into()),
+        }
+    }
+
+    /// Returns whether a message waits for room in the socket.
+    pub(super) fn wants_write(&self) -> bool {
+        either!(self, connection => connection.wants_write())
+    }
+
+    /// Reads the next message and leaves it in the socket.
+    pub(super) fn peek(&mut self) -> Result<Peeked, Fault> {
+        match self {
+            Self::VhostUser { connection, .. } => connection.peek(),
+            Self::Memif { connection, .. } => {
+                let next = connection.peek()?;
+                Ok(next.map_or(Peeked::Nothing, |(message, fds)| {
+                    Peeked::Whole(message, fds)
+                }))
+            }
+        }
+    }
+
+    /// Assembles a message that comes in pieces.
+    pub(super) fn receive_pieces(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+        match self {
+            Self::VhostUser { connection, .. } => connection.recv(),
+            // Its messages are whole.
+            Self::Memif { .. } => Ok(None),
+        }
+    }
+
+    /// Takes the message that [`Self::peek`] returned, with so many descriptors, from the socket.
+    pub(super) fn consume(&mut self, message: &Message, shown: usize) -> Result<(), Fault> {
+        match self {
+            Self::VhostUser { connection, .. } => connection.consume(message, shown),
+            Self::Memif { connection, .. } => connection.consume(),
+        }
+    }
+
+    /// Serves one message.
+    pub(super) fn handle(
+        &mut self,
+        message: Message,
+        fds: Vec<OwnedFd>,
+        backend: &mut dyn Backend,
+    ) -> Result<Option<Reply>, Fault> {
+        either!(self, session => session.handle(message, fds, backend))
+    }
+
+    /// Prepares a reply.
+    pub(super) fn stage(&mut self, reply: Reply) -> Result<(), Fault> {
+        match self {
+            Self::VhostUser { connection, .. } => connection.stage(reply),
+            Self::Memif { connection, .. } => connection.stage(&reply),
+        }
+    }
+
+    /// Sends what is prepared; returns whether nothing is left.
+    pub(super) fn flush(&mut self) -> Result<bool, Fault> {
+        either!(self, connection => connection.flush())
+    }
+
+    /// Reports that nothing is left to be sent. Returns whether the session has changed.
+    pub(super) fn sent(&mut self, backend: &mut dyn Backend) -> bool {
+        match self {
+            Self::VhostUser { .. } => false,
+            Self::Memif { session, .. } => session.sent(backend),
+        }
+    }
+
+    /// Reports that the message at which the former process may have died was served.
+    pub(super) fn settled(&mut self) {
+        either!(self, session => session.settled());
+    }
+
+    /// Returns whether the front end has taken the offer: a driver may take that back.
+    pub(super) fn has_chosen(&self) -> bool {
+        match self {
+            Self::VhostUser { session, .. } => session.has_chosen_features(),
+            Self::Memif { session, .. } => session.is_connected(),
+        }
+    }
+
+    /// Returns the offered features, for [`Self::restore`].
+    pub(super) fn offered_features(&self) -> Features {
+        match self {
+            Self::VhostUser { session, .. } => session.offered_features(),
+            Self::Memif { .. } => memif::FEATURES,
+        }
+    }
+
+    pub(super) fn info(&self) -> Info {
+        either!(self, session => session.info())
+    }
+
+    /// Returns the session as bytes, and the numbers of its descriptors.
+    pub(super) fn record(&self) -> (Vec<u8>, Vec<u64>) {
+        either!(self, session => session.record())
+    }
+
+    pub(super) fn memory_is_lost(&self) -> bool {
+        either!(self, session => session.memory_is_lost())
+    }
+
+    /// Notifies the front end of an MTU; a memif client knows none.
+    pub(super) fn set_mtu(&mut self, mtu: u16) {
+        if let Self::VhostUser { session, .. } = self {
+            session.set_mtu(mtu);
+        }
+    }
+
+    /// Stops a queue with a fault. Returns the fault with which the connection is to be ended:
+    /// memif has no message about a single queue.
+    pub(super) fn queue_failed(
+        &mut self,
+        index: u16,
+        reason: &str,
+        backend: &mut dyn Backend,
+    ) -> Option<Fault> {
+        either!(self, session => session.queue_failed(index, reason, backend));
+        let is_memif = matches!(self, Self::Memif { .. });
+        is_memif.then(|| Fault::QueueStopped {
+            index,
+            reason: reason.to_owned(),
+        })
+    }
+
+    /// Ends the session, and returns what the next one needs to know.
+    pub(super) fn detach(&mut self, backend: &mut dyn Backend) -> Vec<QueueSnapshot> {
+        match self {
+            Self::VhostUser { session, .. } => session.detach(backend),
+            Self::Memif { session, .. } => {
+                session.close(backend);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Ends the connection; a memif client gets the reason.
+    pub(super) fn end(self, reason: Option<&str>) {
+        match self {
+            Self::VhostUser { connection, .. } => connection.end(),
+            Self::Memif { connection, .. } => connection.end(reason),
+        }
+    }
+
+    /// Returns whether a guest's driver has started, and its VMM has shared no memory.
+    pub(super) fn lacks_memory(&self) -> bool {
+        let is_guest = matches!(self, Self::VhostUser { .. });
+        is_guest && self.has_chosen() && self.info().memory_bytes == 0
+    }
+
+    /// Returns whether a front end that leaves before it has chosen features was deterred by the
+    /// offer.
+    pub(super) fn may_refuse_offer(&self) -> bool {
+        matches!(self, Self::VhostUser { .. })
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        either!(self, connection => connection.as_fd())
+    }
+}
+
+/// A connection without a session.
+#[derive(Debug)]
+pub(super) enum Link {
+    VhostUser(Connection),
+    Memif(memif::Connection),
+}
+
+/// Rejects a connection that was just accepted; a memif client gets the reason.
+pub(super) fn reject(socket: &OwnedFd, config: &PortConfig, reason: &str) {
+    if memif_offer(config).is_some() {
+        memif::reject(socket, reason);
+    }
+}
