@@ -27,6 +27,7 @@ fn main() {
     ring();
     races();
     vhost_user();
+    memif();
     channel();
     session_record();
     pipe_messages();
@@ -474,6 +475,46 @@ fn ring() {
 
 /// Messages as `vhost_user/steps.rs` reads them: 0, code - 1, how, then the fields. Numbers: 0x40 +
 /// n is page n, 0xc0 is the size of the memory file.
+fn memif() {
+    let message = |which: u8, fields: &[u8]| [&[0, which], fields].concat();
+    let (init, connect) = (message(0, &[0]), message(6, &[]));
+    let region = |index: u8| message(1, &[index, 0, 0]);
+    // Place, direction, index, region, log2 of the size, descriptor.
+    let ring = |place: u8, from: u8, index: u8| message(3, &[place, from, index, 0, 6, 0]);
+    let set_up = [init, region(0), ring(0, 1, 0), ring(1, 0, 0)].concat();
+    let serve = [0xe0].repeat(4);
+    // The client offers two buffers at the end of its page of rings, and a frame in one.
+    let write = |at: u16, value: u8| [&[0xc4][..], &at.to_le_bytes(), &[0, 0, value, 0]].concat();
+    let frames = [
+        write(0x84, 64),
+        write(6, 1),
+        write(0x884, 64),
+        write(0x806, 2),
+    ]
+    .concat();
+    let all = |last: &[u8]| [&set_up[..], &connect, &serve, &frames, &serve, last].concat();
+    let more = [
+        &set_up[..],
+        &region(1),
+        &ring(2, 1, 1),
+        &ring(3, 0, 1),
+        &connect,
+        &serve,
+    ]
+    .concat();
+    for (options, socket) in [(0, "direct"), (1, "socket")] {
+        let seed = |name: &str, steps: &[u8]| {
+            let bytes = [&[options], steps].concat();
+            save("memif_messages", &format!("{socket}-{name}"), &bytes);
+        };
+        seed("frames", &all(&[]));
+        seed("deaths", &all(&[0xf6, 0xe0, 0xf6, 0xff]));
+        seed("cut-off", &all(&[0xf4, 0, 1, 0xe0, 0xf6]));
+        seed("two-pairs", &more);
+        seed("again", &[&all(&[0xff])[..], &set_up, &connect].concat());
+    }
+}
+
 fn vhost_user() {
     let message = |code: u8, how: u8, fields: &[u8]| [&[0, code - 1, how], fields].concat();
     let hello = [

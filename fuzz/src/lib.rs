@@ -10,6 +10,7 @@ mod classifier;
 mod config_toml;
 mod expression;
 mod guest;
+mod memif_messages;
 mod offload_deliver;
 mod pipe_messages;
 mod queue;
@@ -30,6 +31,7 @@ pub use channel_messages::run as channel_messages;
 pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
 pub use expression::run as expression;
+pub use memif_messages::run as memif_messages;
 pub use offload_deliver::run as offload_deliver;
 pub use pipe_messages::run as pipe_messages;
 pub use queue_slots::run as queue_slots;
@@ -55,12 +57,13 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
     ("config_toml", config_toml),
     ("expression", expression),
+    ("memif_messages", memif_messages),
     ("offload_deliver", offload_deliver),
     ("pipe_messages", pipe_messages),
     ("queue_packed", queue_packed),
