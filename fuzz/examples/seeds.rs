@@ -679,6 +679,7 @@ fn channel() {
         queues,
         connections: 1,
         front_ends: FrontEnds::default(),
+        client: None,
     };
     message(
         1,

@@ -45,10 +45,10 @@ pub use stats::{
     Work,
 };
 pub use status::{
-    DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, Notifications,
-    PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, ProcessUsage, QueueFault,
-    RingFormat, SegmentStatus, SegmentsDocument, StatusDocument, SwitchStatus, VcpuSearch,
-    VcpuSource, Warning, WarningsDocument,
+    ClientStatus, DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument,
+    Notifications, PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, ProcessUsage,
+    QueueFault, RingFormat, SegmentStatus, SegmentsDocument, StatusDocument, SwitchStatus,
+    VcpuSearch, VcpuSource, Warning, WarningsDocument,
 };
 pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,

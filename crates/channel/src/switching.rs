@@ -228,6 +228,17 @@ pub struct PortState {
     pub connections: u64,
     /// Counters of its front ends.
     pub front_ends: FrontEnds,
+    /// The connected process; none on ports for guests.
+    pub client: Option<ClientProcess>,
+}
+
+/// The process that is connected to a netmap or memif port.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClientProcess {
+    /// Its process id, if it is visible here.
+    pub pid: Option<u32>,
+    /// The name of its program, as it says; empty if it has not said any.
+    pub program: String,
 }
 
 /// Measures against processes that connect to a port, or try to.

@@ -255,6 +255,10 @@ words! {
         Split = "split",
         /// One descriptor ring for both directions.
         Packed = "packed",
+        /// Slots of netmap, no virtqueue.
+        Netmap = "netmap",
+        /// Descriptors of memif, no virtqueue.
+        Memif = "memif",
     }
 }
 
@@ -400,6 +404,18 @@ pub struct PortStatus {
     /// Counters of connections and refusals.
     #[serde(default)]
     pub front_ends: FrontEndStatus,
+    /// The process that is connected to a netmap or memif port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientStatus>,
+}
+
+/// The process that is connected to a port for processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClientStatus {
+    /// Its process id, if it is visible to the switch.
+    pub pid: Option<u32>,
+    /// The name of its program, as the program says; `null` if it has not said any.
+    pub program: Option<String>,
 }
 
 words! {
@@ -508,6 +524,7 @@ impl PortStatus {
             notifications: Notifications::default(),
             queue_faults: Vec::new(),
             front_ends: FrontEndStatus::default(),
+            client: None,
         }
     }
 }

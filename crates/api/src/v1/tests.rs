@@ -108,7 +108,12 @@ fn words_in_documents_are_the_words_of_as_str() {
     for role in [Role::Server, Role::Client] {
         assert_eq!(to_value(role).unwrap(), role.as_str());
     }
-    for ring in [RingFormat::Split, RingFormat::Packed] {
+    for ring in [
+        RingFormat::Split,
+        RingFormat::Packed,
+        RingFormat::Netmap,
+        RingFormat::Memif,
+    ] {
         assert_eq!(to_value(ring).unwrap(), ring.as_str());
     }
     for state in [

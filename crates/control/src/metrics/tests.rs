@@ -77,6 +77,7 @@ fn facts() -> Facts {
             },
         }],
         connections: 2,
+        client: None,
         front_ends: FrontEnds {
             rejected_connections: 5,
             last_rejected_ms_ago: Some(10),

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use api::v1::{
-    DriverStatus, FdbDocument, FdbEntry, FdbFilter, FrontEndStatus, GuestStateStatus, GuestStates,
-    MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus, PortSpec,
+    ClientStatus, DriverStatus, FdbDocument, FdbEntry, FdbFilter, FrontEndStatus, GuestStateStatus,
+    GuestStates, MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus, PortSpec,
     PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
     ProcessStatus, ProcessUsage, QueueFault, RingFormat, StatsDocument, StatusDocument,
     SwitchStatus, Traffic, VcpuSearch, VcpuSource, Work,
 };
 use channel::driving::DriverState;
 use channel::supervision::{self, FoundVcpus, ProcessInfo, WatchedGuests};
-use channel::switching::{PortPhase, PortState, SwitchFigures};
+use channel::switching::{Clients, PortPhase, PortState, SwitchFigures};
 use port::counters::{self, COPY_LOSSES, MirrorCounts, PortCounts};
 use port::{DropReason, PortId};
 
@@ -111,12 +111,7 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
     status.reason.clone_from(&state.reason);
     status.queue_pairs = from_guest.count() as u16;
     if !state.queues.is_empty() {
-        let packed = state.features & (1 << RING_PACKED) != 0;
-        status.ring = Some(if packed {
-            RingFormat::Packed
-        } else {
-            RingFormat::Split
-        });
+        status.ring = Some(ring_format(state));
     }
     status.features = feature_names(state.features);
     status.notifications = notifications(state);
@@ -142,7 +137,20 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
         pause_ms: state.front_ends.pause_ms,
         suppressed_log_lines: state.front_ends.suppressed_log_lines,
     };
+    status.client = state.client.as_ref().map(|client| ClientStatus {
+        pid: client.pid,
+        program: Some(client.program.clone()).filter(|name| !name.is_empty()),
+    });
     status
+}
+
+fn ring_format(state: &PortState) -> RingFormat {
+    match state.config.clients {
+        Clients::Netmap { .. } => RingFormat::Netmap,
+        Clients::Memif { .. } => RingFormat::Memif,
+        Clients::VhostUser if state.features & (1 << RING_PACKED) != 0 => RingFormat::Packed,
+        Clients::VhostUser => RingFormat::Split,
+    }
 }
 
 /// Returns the status of one process.

@@ -217,6 +217,7 @@ impl Switch {
             queues: Vec::new(),
             connections: 0,
             front_ends: FrontEnds::default(),
+            client: None,
         }
     }
 

@@ -261,6 +261,14 @@ impl Client {
         }
     }
 
+    /// Returns the name of the front end's program, if it has said it.
+    pub(super) fn program(&self) -> Option<&str> {
+        match self {
+            Self::VhostUser { .. } => None,
+            Self::Memif { session, .. } => Some(session.program()).filter(|name| !name.is_empty()),
+        }
+    }
+
     /// Returns whether a guest's driver has started, and its VMM has shared no memory.
     pub(super) fn lacks_memory(&self) -> bool {
         let is_guest = matches!(self, Self::VhostUser { .. });

@@ -1,10 +1,13 @@
-//! The status of a port's vhost-user side.
+//! The status of a port's side of its front ends.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use channel::figures::QueueCounts;
-use channel::switching::{FrontEnds, PortPhase, PortState, QueueState, Role};
+use channel::peer::Peer;
+use channel::switching::{
+    ClientProcess, Clients, FrontEnds, PortPhase, PortState, QueueState, Role,
+};
 
 use super::{Attachment, missing_memory};
 
@@ -63,6 +66,7 @@ impl Attachment {
                 })
                 .collect(),
             connections: self.context.connections,
+            client: self.client_process(),
             front_ends: FrontEnds {
                 rejected_connections: self.admission.rejected.count,
                 last_rejected_ms_ago: self.admission.rejected.last_ms_ago(),
@@ -73,6 +77,20 @@ impl Attachment {
                 suppressed_log_lines: self.context.event_limits.suppressed_log_lines(),
             },
         }
+    }
+
+    /// Returns the connected process, on a port for processes.
+    fn client_process(&self) -> Option<ClientProcess> {
+        let open = self.open.as_ref()?;
+        if self.context.config.clients == Clients::VhostUser {
+            return None;
+        }
+        let peer = Peer::of(&open.client).ok()?;
+        let pid = peer.process.map(|pid| pid.as_raw_nonzero().get());
+        Some(ClientProcess {
+            pid: pid.and_then(|pid| u32::try_from(pid).ok()),
+            program: open.client.program().unwrap_or_default().to_owned(),
+        })
     }
 
     /// Returns the present fault, or the reason of the last connection's end, or a report of

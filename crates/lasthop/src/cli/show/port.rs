@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use api::v1::{
-    AdminState, Allowed, DriverStatus, FrontEndStatus, Notifications, PortSecurityStatus,
-    PortStatus, VcpuSource, Work,
+    AdminState, Allowed, ClientStatus, DriverStatus, FrontEndStatus, Notifications,
+    PortSecurityStatus, PortStatus, VcpuSource, Work,
 };
 
 use super::super::limits;
@@ -55,6 +55,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
         ("memory", bytes(port.memory_bytes)),
         ("features", joined(&port.features, " ")),
     ]);
+    lines.extend(port.client.iter().map(|of| ("client", client_process(of))));
     lines.extend(port_security(&port.port_security));
     lines.extend(vcpus(port).map(|vcpus| ("vcpus", vcpus)));
     if port.notifications != Notifications::default() {
@@ -81,6 +82,15 @@ fn socket(port: &PortStatus) -> Vec<(&'static str, String)> {
         lines.push(("secret", "required".to_owned()));
     }
     lines
+}
+
+/// Formats the connected process of a port for processes.
+fn client_process(of: &ClientStatus) -> String {
+    let program = of.program.as_deref().unwrap_or("unknown program");
+    match of.pid {
+        Some(pid) => format!("{program}, pid {pid}"),
+        None => format!("{program}, in another PID namespace"),
+    }
 }
 
 /// Formats the number of vCPUs and the evidence for them; `None` if none were searched.
