@@ -1,5 +1,5 @@
-//! DPDK's testpmd with two `net_virtio_user` ports: an independent virtio driver and vhost-user
-//! front end that bounces frames between two of the switch's ports.
+//! DPDK's testpmd with two `net_virtio_user` or `net_memif` ports: an independent virtio driver and
+//! vhost-user front end, or memif client, that bounces frames between two of the switch's ports.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,10 +22,27 @@ const ANSWER: Duration = Duration::from_secs(30);
 pub struct TestpmdSpec {
     /// The sockets of its two ports.
     pub sockets: [PathBuf; 2],
-    /// Whether testpmd listens, for ports in the client role.
-    pub listen: bool,
-    /// Packed queues instead of split ones.
-    pub packed: bool,
+    /// The driver of its two ports.
+    pub driver: Driver,
+}
+
+/// A driver of testpmd's.
+#[derive(Debug, Clone)]
+pub enum Driver {
+    /// `net_virtio_user`.
+    VirtioUser {
+        /// Whether testpmd listens, for ports in the client role.
+        listen: bool,
+        /// Packed queues instead of split ones.
+        packed: bool,
+    },
+    /// `net_memif` in the client role.
+    Memif {
+        /// Frames lie in the program's own memory.
+        zero_copy: bool,
+        /// The secret of both ports.
+        secret: Option<String>,
+    },
 }
 
 /// testpmd's counts at its two ports.
@@ -49,6 +66,15 @@ impl Testpmd {
     /// Starts testpmd and waits until both ports are up. When it listens, the switch must be
     /// dialing.
     pub fn start(spec: &TestpmdSpec) -> Testpmd {
+        let testpmd = Self::spawn(spec);
+        assert!(
+            !testpmd.process.output().contains("Failed to setup backend"),
+            "testpmd has no ports"
+        );
+        testpmd
+    }
+
+    fn spawn(spec: &TestpmdSpec) -> Testpmd {
         let folder = tempfile::Builder::new()
             .prefix("lasthop-pmd-")
             .tempdir()
@@ -60,10 +86,6 @@ impl Testpmd {
         process.printed("the state of its links", ANSWER, |line| {
             line.contains("Checking link statuses")
         });
-        assert!(
-            !process.output().contains("Failed to setup backend"),
-            "testpmd has no ports"
-        );
         let mut testpmd = Testpmd {
             process,
             blocks: 0,
@@ -76,10 +98,15 @@ impl Testpmd {
     /// Sends `bursts` times 32 frames of `size` bytes from each port and lets them bounce for a
     /// time, each frame that arrives being sent back. Gives the counts of this run.
     pub fn bounce(&mut self, size: u32, bursts: u32, time: Duration) -> Counts {
+        self.bounce_while(size, bursts, || std::thread::sleep(time))
+    }
+
+    /// As [`Testpmd::bounce`], for as long as `work` takes.
+    pub fn bounce_while(&mut self, size: u32, bursts: u32, work: impl FnOnce()) -> Counts {
         self.tell("clear port stats all");
         self.tell(&format!("set txpkts {}", segments(size, SEGMENT)));
         self.tell(&format!("start tx_first {bursts}"));
-        std::thread::sleep(time);
+        work();
         self.tell("stop");
         self.tell("show port stats all");
         self.blocks += 1;
@@ -153,23 +180,54 @@ fn arguments(spec: &TestpmdSpec, folder: &Path) -> Vec<String> {
             .collect();
     args.push(prefix.into_owned());
     for (index, socket) in spec.sockets.iter().enumerate() {
-        let (mac, path) = (MACS[index], socket.display());
-        let (server, packed) = (u8::from(spec.listen), u8::from(spec.packed));
-        args.push(format!(
-            "--vdev=net_virtio_user{index},mac={mac},path={path},server={server},packed_vq={packed},\
-             queues=1,mrg_rxbuf=1,in_order=1,queue_size=1024"
-        ));
+        args.push(spec.driver.vdev(index, &socket.display().to_string()));
     }
-    // A buffer starts with 128 bytes of headroom; multi-segment sending is offload 0x8000.
-    // Enough buffers for every slot of both rings of both ports to hold a frame of six.
-    let own = "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=24576 --max-pkt-len=9018 \
-        --enable-scatter \
-               --tx-offloads=0x8000";
-    args.extend(own.split_whitespace().map(str::to_owned));
+    args.extend(spec.driver.options().split_whitespace().map(str::to_owned));
     args.push(format!("--mbuf-size={}", SEGMENT + 384));
     args.push(format!("--eth-peer=0,{}", MACS[1]));
     args.push(format!("--eth-peer=1,{}", MACS[0]));
     args
+}
+
+impl Driver {
+    /// Returns the argument for one port.
+    fn vdev(&self, index: usize, path: &str) -> String {
+        let mac = MACS[index];
+        match self {
+            Driver::VirtioUser { listen, packed } => {
+                let (server, packed) = (u8::from(*listen), u8::from(*packed));
+                format!(
+                    "--vdev=net_virtio_user{index},mac={mac},path={path},server={server},\
+                     packed_vq={packed},queues=1,mrg_rxbuf=1,in_order=1,queue_size=1024"
+                )
+            }
+            Driver::Memif { zero_copy, secret } => {
+                let zero_copy = if *zero_copy { "yes" } else { "no" };
+                let secret = secret.iter().map(|secret| format!(",secret={secret}"));
+                format!(
+                    "--vdev=net_memif{index},role=client,id=0,socket={path},socket-abstract=no,\
+                     mac={mac},rsize=10,bsize=2048,zero-copy={zero_copy}{}",
+                    secret.collect::<String>()
+                )
+            }
+        }
+    }
+
+    /// Returns the other arguments: first those of DPDK, then those of testpmd.
+    fn options(&self) -> &'static str {
+        match self {
+            // A buffer starts with 128 bytes of headroom; multi-segment sending is offload 0x8000.
+            // Enough buffers for every slot of both rings of both ports to hold a frame of six.
+            Driver::VirtioUser { .. } => {
+                "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=24576 \
+                 --max-pkt-len=9018 --enable-scatter --tx-offloads=0x8000"
+            }
+            Driver::Memif { .. } => {
+                "--single-file-segments -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
+                 --total-num-mbufs=24576 --tx-offloads=0x8000"
+            }
+        }
+    }
 }
 
 #[cfg(test)]

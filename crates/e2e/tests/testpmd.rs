@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
-use e2e::testpmd::{MACS, Testpmd, TestpmdSpec};
+use e2e::testpmd::{Driver, MACS, Testpmd, TestpmdSpec};
 use e2e::{Turn, turn};
 use testkit::wait::wait_for;
 
@@ -31,8 +31,10 @@ fn bounce_all_sizes(turn: &Turn, role: &str, packed: bool) {
     let sockets = ["p0.sock", "p1.sock"].map(|name| lasthop.socket(name));
     let mut testpmd = Testpmd::start(&TestpmdSpec {
         sockets,
-        listen: role == "client",
-        packed,
+        driver: Driver::VirtioUser {
+            listen: role == "client",
+            packed,
+        },
     });
     for port in ["p0", "p1"] {
         assert_eq!(lasthop.wait_port(port, "up")["ring"], layout);
