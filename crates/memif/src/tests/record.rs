@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use testkit::memif::{Dialog, MemifClient};
+use virtio::queue::Layout;
 use virtio::vhost_user::AnswerPipe;
 
 use super::*;
@@ -187,6 +188,38 @@ proptest! {
         let process = dialog(&deaths).process();
         prop_assert_eq!(process.backend.running.len(), 2);
         prop_assert_eq!(process.session.record().1.len(), 3);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// A record of corrupted state is refused, or is one that messages could have caused.
+    #[test]
+    fn changed_records_start_nothing_that_was_not_checked(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let rig = Rig::connected();
+        let (mut record, _) = rig.session.record();
+        for (at, byte) in changes {
+            let at = at.index(record.len());
+            record[at] = byte;
+        }
+        let mut backend = Recorder::default();
+        let restored = Session::restore(offer(), &record, clones(&rig.backend.kept), &mut backend);
+        match restored {
+            Ok(session) => {
+                let running = session.info().queues.into_iter().filter(|q| q.running);
+                let running = running.map(|q| q.index);
+                prop_assert!(running.eq(backend.running.keys().copied()));
+                let memory = |setup: &QueueSetup| {
+                    let Layout { desc, size, .. } = setup.layout;
+                    setup.mem.translate(desc, 16 * u32::from(size)).is_some()
+                };
+                prop_assert!(backend.running.values().all(memory));
+            }
+            Err(reason) => prop_assert!(!reason.is_empty() && backend.running.is_empty()),
+        }
     }
 }
 
