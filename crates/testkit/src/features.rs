@@ -83,6 +83,8 @@ pub mod protocol {
     pub const RESET_DEVICE: u64 = 1 << 13;
     /// GET_MAX_MEM_SLOTS, ADD_MEM_REG, REM_MEM_REG.
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    /// Lasthop's own: rings are slot queues.
+    pub const SLOT_QUEUES: u64 = 1 << 63;
     /// SET_STATUS and GET_STATUS.
     pub const STATUS: u64 = 1 << 16;
 }

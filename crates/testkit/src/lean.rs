@@ -39,6 +39,7 @@ mod paced;
 mod packed;
 mod port;
 mod ring;
+mod slots;
 mod span;
 mod split;
 
@@ -55,6 +56,7 @@ pub use paced::{Pace, PacedReport};
 
 use packed::Packed;
 use port::Port;
+use slots::Slots;
 use split::Split;
 
 /// Configuration of the client.
@@ -67,6 +69,8 @@ pub struct LeanConfig {
     pub listen: bool,
     /// Packed rings, which the back end must then offer.
     pub packed: bool,
+    /// Slot queues in netmap's format, which the back end must then offer.
+    pub slots: bool,
     /// Take IN_ORDER where it is offered.
     pub in_order: bool,
     /// Entries of each queue, a power of two.
@@ -119,6 +123,7 @@ impl Default for LeanConfig {
             sockets: Vec::new(),
             listen: false,
             packed: false,
+            slots: false,
             in_order: true,
             queue_size: 1024,
             frame_len: 64,
@@ -162,8 +167,12 @@ impl LeanConfig {
             ),
             (self.flows > 0, "a flow at least"),
             (
-                !(self.event_index && self.packed),
+                !(self.event_index && (self.packed || self.slots)),
                 "a split ring for the event index",
+            ),
+            (
+                !(self.slots && (self.packed || self.bulk)),
+                "slot queues or packed ones, and small frames in slot queues",
             ),
             (
                 !self.bulk || (self.rx_buffer >= 128 && self.rx_buffer.is_multiple_of(64)),
@@ -328,6 +337,7 @@ impl LeanReport {
 enum Ports {
     Split(Vec<Port<Split>>),
     Packed(Vec<Port<Packed>>),
+    Slots(Vec<Port<Slots>>),
 }
 
 /// Pairs of connected ports.
@@ -368,13 +378,12 @@ impl Lean {
     /// As [`Lean::connect`].
     pub fn over(fronts: Vec<FrontEnd>, config: LeanConfig) -> Result<Self, LeanError> {
         config.check(fronts.len())?;
-        let fronts = fronts.into_iter().enumerate();
         let ports = if config.packed {
-            let ports: Result<_, _> = fronts.map(|(i, f)| Port::open(f, i, &config)).collect();
-            Ports::Packed(ports?)
+            Ports::Packed(open_all(fronts, &config)?)
+        } else if config.slots {
+            Ports::Slots(open_all(fronts, &config)?)
         } else {
-            let ports: Result<_, _> = fronts.map(|(i, f)| Port::open(f, i, &config)).collect();
-            Ports::Split(ports?)
+            Ports::Split(open_all(fronts, &config)?)
         };
         Ok(Self::new(config, ports))
     }
@@ -407,6 +416,9 @@ impl Lean {
         let (ports, back) = if config.packed {
             let (ports, back) = null::start(count, &config, cpu)?;
             (Ports::Packed(ports), back)
+        } else if config.slots {
+            let (ports, back) = null::start(count, &config, cpu)?;
+            (Ports::Slots(ports), back)
         } else {
             let (ports, back) = null::start(count, &config, cpu)?;
             (Ports::Split(ports), back)
@@ -420,6 +432,7 @@ impl Lean {
         match &self.ports {
             Ports::Split(ports) => ports.iter().map(|p| p.features).collect(),
             Ports::Packed(ports) => ports.iter().map(|p| p.features).collect(),
+            Ports::Slots(ports) => ports.iter().map(|p| p.features).collect(),
         }
     }
 
@@ -432,6 +445,7 @@ impl Lean {
         match &mut self.ports {
             Ports::Split(ports) => drive::run(ports, until, self.config.patience),
             Ports::Packed(ports) => drive::run(ports, until, self.config.patience),
+            Ports::Slots(ports) => drive::run(ports, until, self.config.patience),
         }
     }
 
@@ -450,8 +464,19 @@ impl Lean {
         match &mut self.ports {
             Ports::Split(ports) => burst::run(ports, window, times),
             Ports::Packed(ports) => burst::run(ports, window, times),
+            Ports::Slots(ports) => burst::run(ports, window, times),
         }
     }
+}
+
+fn open_all<R: ring::Ring>(
+    fronts: Vec<FrontEnd>,
+    config: &LeanConfig,
+) -> Result<Vec<Port<R>>, LeanError> {
+    let fronts = fronts.into_iter().enumerate();
+    fronts
+        .map(|(i, front)| Port::open(front, i, config))
+        .collect()
 }
 
 /// The calling thread on one CPU, until this goes.

@@ -1,9 +1,9 @@
 //! The lean client of the benchmarks, through the real switch.
 
-use channel::switching::Role;
+use channel::switching::{Clients, PortConfig, Role};
 use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
 
-use crate::host::{Host, TIMEOUT};
+use crate::host::{Host, TIMEOUT, wait_for};
 
 const FRAMES: u64 = 3000;
 
@@ -49,6 +49,49 @@ fn frames_that_fit_the_rings_arrive_whole() {
             assert_eq!(host.totals(), (2 * FRAMES, 2 * FRAMES, 0));
         }
     }
+}
+
+/// A host with two ports for netmap clients.
+fn netmap_host() -> Host {
+    let mut host = Host::new();
+    for id in [1, 2] {
+        let config = PortConfig {
+            clients: Clients::Netmap { slots: 256 },
+            ..host.config(id, 1, Role::Server)
+        };
+        host.add(config);
+    }
+    host
+}
+
+#[test]
+fn frames_in_slot_queues_arrive_whole() {
+    for frame_len in [64, 1500] {
+        let host = netmap_host();
+        let config = LeanConfig {
+            slots: true,
+            frame_len,
+            ..config(&host)
+        };
+        let mut lean = Lean::connect(config).expect("sessions");
+        let report = lean.run(Until::Sent(FRAMES)).expect("a correct device");
+        all_there(&report, frame_len.into());
+        assert_eq!(host.totals(), (2 * FRAMES, 2 * FRAMES, 0));
+    }
+}
+
+#[test]
+fn a_port_for_netmap_clients_refuses_guests() {
+    let mut host = netmap_host();
+    let config = LeanConfig {
+        slots: false,
+        ..config(&host)
+    };
+    Lean::connect(config).expect_err("its rings are virtqueues");
+    wait_for("the reason", || {
+        let reason = host.state(1).reason;
+        reason.is_some_and(|reason| reason.contains("for netmap clients"))
+    });
 }
 
 #[test]

@@ -63,6 +63,15 @@ impl PackedDevice {
     }
 }
 
+#[derive(Debug)]
+pub(super) struct SlotsDevice {
+    pub(super) slots: Span,
+    pub(super) driver: Span,
+    pub(super) device: Span,
+    pub(super) size: u16,
+    pub(super) position: u16,
+}
+
 /// The thread that stands for a switch; dropping it ends it.
 #[derive(Debug)]
 pub struct NullBackEnd {

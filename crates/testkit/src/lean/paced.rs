@@ -84,6 +84,7 @@ impl Lean {
             None => Ok(()),
             Some(Ports::Split(ports)) => drive::flood(ports),
             Some(Ports::Packed(ports)) => drive::flood(ports),
+            Some(Ports::Slots(ports)) => drive::flood(ports),
         };
         let _pinned = self.config.cpu.map(Pinned::to).transpose()?;
         let times = Times {
@@ -94,6 +95,7 @@ impl Lean {
         match &mut self.ports {
             Ports::Split(ports) => run(ports, pace, times, beside),
             Ports::Packed(ports) => run(ports, pace, times, beside),
+            Ports::Slots(ports) => run(ports, pace, times, beside),
         }
     }
 }

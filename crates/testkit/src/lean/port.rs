@@ -116,7 +116,12 @@ fn negotiate(front: &mut FrontEnd, config: &LeanConfig) -> Result<u64, LeanError
     let in_order = if config.in_order { IN_ORDER } else { 0 };
     let event_index = if config.event_index { EVENT_IDX } else { 0 };
     let optional = in_order | event_index | MRG_RXBUF;
-    Ok(front.negotiate(required | optional, protocol::REPLY_ACK)?)
+    let slots = if config.slots {
+        protocol::SLOT_QUEUES
+    } else {
+        0
+    };
+    Ok(front.negotiate(required | optional, protocol::REPLY_ACK | slots)?)
 }
 
 impl<R: Ring> Port<R> {
@@ -177,7 +182,7 @@ impl<R: Ring> Port<R> {
             R::new(&ram, frames.buffers(), options)
         };
         // An event index answers a question only once.
-        let once = features & EVENT_IDX != 0;
+        let once = R::EVENT_INDEX || features & EVENT_IDX != 0;
         // Out of order a slot's buffer, and with it its flow, is the device's choice.
         let whole_rounds = u32::from(size).is_multiple_of(config.flows);
         Ok(Self {
@@ -393,7 +398,7 @@ impl<R: Ring> Port<R> {
     /// Ask the device once after each offer whether it wants a kick, as a guest does, or again and
     /// again.
     pub(super) fn kick_once(&mut self, once: bool) {
-        let event_index = self.features & EVENT_IDX != 0;
+        let event_index = R::EVENT_INDEX || self.features & EVENT_IDX != 0;
         for bell in [&mut self.rx_bell, &mut self.tx_bell] {
             bell.once = once || event_index;
             self.counts.kicking += std::mem::take(&mut bell.kicking);

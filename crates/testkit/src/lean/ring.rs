@@ -52,6 +52,9 @@ pub(super) trait Ring: Sized + Send {
     /// The base of the unused ring for SET_VRING_BASE.
     const FIRST_BASE: u32;
 
+    /// The layout itself has event indices, whatever features were agreed on.
+    const EVENT_INDEX: bool = false;
+
     /// The other half, for the null back end.
     fn device(&self) -> Self::Device;
 
