@@ -11,6 +11,7 @@ use channel::peer::Peer;
 use channel::supervision::{FoundVcpus, PortVcpus, VcpuSource};
 use port::PortId;
 use port::counters::Counters;
+use rustix::net::SocketType;
 use sched::load::{Descriptors, LoadError};
 use sched::vcpus::activity::{self, Effect, Record, Sample};
 use sched::vcpus::debugfs::{self, NoList, Vms};
@@ -425,11 +426,20 @@ fn by_pattern(vmm: u32, pattern: &str) -> Outcome {
 }
 
 /// Returns the process that connected or listened; `Some(None)` if its number is not visible.
-/// `None` for a driver's connection, of which this process made both ends, and has no vCPUs.
+/// `None` for connections without vCPUs: a driver's, of which this process made both ends, and a
+/// memif client's.
 fn vmm_behind(socket: BorrowedFd<'_>) -> Option<Option<u32>> {
+    if !is_of_vhost_user(socket) {
+        return None;
+    }
     let peer = Peer::of(&socket).ok()?.process;
     let peer = peer.map(|peer| peer.as_raw_pid().cast_unsigned());
     (peer != Some(std::process::id())).then_some(peer)
+}
+
+/// Returns whether the connection is of vhost-user: memif has messages instead of a stream.
+fn is_of_vhost_user(socket: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_type(socket) == Ok(SocketType::STREAM)
 }
 
 #[cfg(test)]

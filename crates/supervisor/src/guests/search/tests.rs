@@ -182,3 +182,16 @@ fn tracepoints_that_were_not_handed_over_are_missing() {
     assert_eq!(successor.no_tracepoints.as_deref(), Some(NOT_PASSED));
     assert_eq!(passed.len(), 1, "they are the version before's");
 }
+
+#[test]
+fn memif_clients_have_no_vcpus() {
+    let pair = |kind| {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, flags, None).unwrap()
+    };
+    let (stream, _other) = pair(SocketType::STREAM);
+    assert!(is_of_vhost_user(stream.as_fd()));
+    let (messages, _other) = pair(SocketType::SEQPACKET);
+    assert!(!is_of_vhost_user(messages.as_fd()));
+    assert_eq!(vmm_behind(messages.as_fd()), None);
+}
