@@ -9,7 +9,7 @@ use e2e::stats::Stats;
 use e2e::testpmd::{Counts, Driver, Testpmd, TestpmdSpec};
 use e2e::{Turn, turn};
 use testkit::FakeGuest;
-use testkit::memif::{Descriptor, Dialog, MemifClient, Spec, code};
+use testkit::memif::{Descriptor, Dialog, MemifClient, NO_INTERRUPT, Spec, code};
 use testkit::packets::{Flow, mac, tcp_partial, udp, verify_checksums};
 use testkit::wait::{LIMIT, wait_for, wait_until};
 
@@ -248,6 +248,47 @@ fn processes_and_a_guest_talk() {
     let got = wait_for("a frame", || p0.receive(0).or_else(|| p0.receive(1)));
     assert_eq!(got.len(), frame.len());
     verify_checksums(&got).expect("a whole checksum");
+
+    turn.step("interrupts for a client that wants them");
+    let event = |p0: &MemifClient| {
+        let event = p0.from_server.iter().map(|ring| ring.event());
+        let read = |fd| rustix::io::read(fd, &mut [0; 8]).is_ok();
+        event.map(read).filter(|rang| *rang).count()
+    };
+    let frame = udp(&Flow::v4(2, 1), &[3; 100]);
+    for (flags, wants) in [(NO_INTERRUPT, false), (0, true), (NO_INTERRUPT, false)] {
+        p0.from_server.iter().for_each(|ring| ring.set_flags(flags));
+        event(&p0);
+        assert!(p1.send(0, &frame).expect("an interrupt"));
+        if wants {
+            wait_until("an interrupt", || event(&p0) > 0);
+        }
+        let got = wait_for("a frame", || p0.receive(0).or_else(|| p0.receive(1)));
+        assert_eq!(got, frame);
+        assert!(wants || event(&p0) == 0, "an interrupt that nobody wants");
+    }
+
+    turn.step("the switch dies while a client connects");
+    drop(p0);
+    lasthop.wait_port("p0", "waiting");
+    let mut p0 = MemifClient::prepare(dial(&lasthop, "p0"), &small).expect("memory");
+    p0.dialog.expect(code::HELLO).expect("greeted");
+    p0.introduce_in_steps(&small, || {
+        let old = lasthop.pid("lasthop-switch");
+        lasthop.kill_switch();
+        wait_until("a new switch", || {
+            let new = lasthop.pid("lasthop-switch");
+            new.is_some() && new != old
+        });
+    })
+    .expect("acknowledged");
+    p0.finish().expect("connected");
+    lasthop.wait_port("p0", "up");
+    announce(&mut p0, 1);
+    drain(&mut [&mut p0, &mut p1]);
+    let frame = udp(&Flow::v4(1, 2), &[4; 100]);
+    assert!(p0.send(0, &frame).expect("an interrupt"));
+    assert_eq!(receive(&mut p1, 0), frame);
 
     turn.step("a second client is refused with a reason");
     let second = dial(&lasthop, "p0");

@@ -164,10 +164,19 @@ impl MemifClient {
         let mut client = Self::prepare(dialog, spec)?;
         client.dialog.expect(code::HELLO)?;
         client.introduce(spec)?;
-        client.dialog.send(code::CONNECT, &name("client0"), None)?;
-        client.dialog.expect(code::CONNECTED)?;
-        client.start();
+        client.finish()?;
         Ok(client)
+    }
+
+    /// Sends `CONNECT`, and uses the rings when it is answered.
+    ///
+    /// # Errors
+    /// As [`MemifClient::connect`].
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.dialog.send(code::CONNECT, &name("client0"), None)?;
+        self.dialog.expect(code::CONNECTED)?;
+        self.start();
+        Ok(())
     }
 
     /// Creates memory and rings, and says nothing yet.
@@ -212,6 +221,14 @@ impl MemifClient {
     /// # Errors
     /// As [`MemifClient::connect`].
     pub fn introduce(&mut self, spec: &Spec) -> io::Result<()> {
+        self.introduce_in_steps(spec, || ())
+    }
+
+    /// As [`MemifClient::introduce`]; `between` is called between the regions and the rings.
+    ///
+    /// # Errors
+    /// As [`MemifClient::connect`].
+    pub fn introduce_in_steps(&mut self, spec: &Spec, between: impl FnOnce()) -> io::Result<()> {
         self.ask(code::INIT, &spec.init(), None)?;
         for (index, file) in self.files.iter().enumerate() {
             let size = rustix::fs::fstat(file)?.st_size as u64;
@@ -220,6 +237,7 @@ impl MemifClient {
                 .send(code::ADD_REGION, &payload, Some(file.as_fd()))?;
             self.dialog.expect(code::ACK)?;
         }
+        between();
         for (flags, rings) in [(1, &self.to_server), (0, &self.from_server)] {
             for (index, ring) in rings.iter().enumerate() {
                 let add = AddRing {
