@@ -8,6 +8,7 @@ pub mod event_text;
 mod flows;
 mod objects;
 pub mod old_names;
+mod pipes;
 mod problem;
 mod spec;
 mod stats;
@@ -25,6 +26,7 @@ pub use event::{
     EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange, Progress, Requester,
 };
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
+pub use pipes::{OpenPipe, PipeChange, PipeEnd, PipeStatus, PipesDocument};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, AdminState, Direction, Group, LogSpec,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use api::v1::{
     CaptureQuery, DesiredState, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument,
-    FlowsFilter, PortStatus, PortsDocument, Problem, Progress, Requester, StatsDocument,
-    StatusDocument, Step, TraceDocument, TraceRequest,
+    FlowsFilter, PipesDocument, PortStatus, PortsDocument, Problem, Progress, Requester,
+    StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -78,6 +78,8 @@ pub enum Command {
     Status(Reply<StatusDocument>),
     /// Returns the status of the ports.
     Ports(Reply<PortsDocument>),
+    /// Returns the pipes with their ends.
+    Pipes(Reply<PipesDocument>),
     /// Returns the data of the metrics page.
     Metrics(Reply<Facts>),
     /// Returns the desired state.
@@ -220,6 +222,14 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn ports(&self) -> Answer<PortsDocument> {
         self.call(Command::Ports).await
+    }
+
+    /// Sends [`Command::Pipes`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`].
+    pub async fn pipes(&self) -> Answer<PipesDocument> {
+        self.call(Command::Pipes).await
     }
 
     /// Sends [`Command::Metrics`].

@@ -48,6 +48,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::command::Command;
 use crate::events::Events;
 use crate::gate::{self, ApiGate, ServerGate};
+use crate::pipes::PipeServer;
 use crate::rule_counts::Counted;
 use crate::saved::Saved;
 
@@ -86,6 +87,7 @@ pub struct Engine {
     ports: Ports,
     events: EventLog,
     api_gate: ApiGate,
+    pipes: PipeServer,
     captures: Captures,
     flow_dumps: FlowDumpQueue,
     rule_counts: RuleCountRequests,
@@ -163,6 +165,7 @@ impl Engine {
             ports: Ports::default(),
             events: EventLog::default(),
             api_gate: ApiGate::default(),
+            pipes: PipeServer::new()?,
             captures: Captures::default(),
             flow_dumps: FlowDumpQueue::default(),
             rule_counts: RuleCountRequests::default(),
@@ -212,6 +215,11 @@ impl Engine {
     #[must_use]
     pub fn events(&self) -> Events {
         self.events.events.clone()
+    }
+
+    /// Returns the handle of the server of pipes.
+    pub(crate) fn pipe_server(&self) -> &PipeServer {
+        &self.pipes
     }
 
     /// Creates the API gate; returns the server's side of it.
@@ -450,6 +458,7 @@ impl Engine {
     fn freeze_or_thaw(&mut self, is_changing: bool) -> io::Result<()> {
         let freeze = self.links.supervisor.is_freezing();
         self.api_gate.set(!freeze);
+        self.pipes.set_open(!freeze);
         if !freeze {
             self.store.frozen = false;
             return Ok(());

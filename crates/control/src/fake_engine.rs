@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use api::v1::{
     CaptureQuery, DesiredState, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument,
-    GuestStateStatus, GuestStates, MirrorStats, Notifications, PortState, PortStats, PortStatus,
-    PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault, RingFormat, Role,
-    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace, TraceAction, TraceDocument,
-    TraceOutcome, TraceRequest, Traffic, VcpuSearch, VcpuSource, Work,
+    GuestStateStatus, GuestStates, MirrorStats, Notifications, PipesDocument, PortState, PortStats,
+    PortStatus, PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault,
+    RingFormat, Role, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace,
+    TraceAction, TraceDocument, TraceOutcome, TraceRequest, Traffic, VcpuSearch, VcpuSource, Work,
 };
 use channel::capture::{Region, Seen, Way};
 use channel::rules::{RuleId, RuleUse};
@@ -57,6 +57,7 @@ impl FakeEngine {
             Command::Ports(reply) => drop(reply.send(Ok(PortsDocument {
                 ports: self.ports(),
             }))),
+            Command::Pipes(reply) => drop(reply.send(Ok(PipesDocument::default()))),
             Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Command::Desired(reply) => drop(reply.send(Ok(self.desired(None)))),
             Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),

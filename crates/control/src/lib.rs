@@ -14,6 +14,7 @@
 //! command      commands of the API server to the engine
 //! fake_engine  an engine without a switch, for tests
 //! gate         opening and closing the API
+//! pipes        the server at which ends of pipes meet
 //! engine       owns all state, decides upcalls, makes the switch match the desired state
 //! server       the API server
 //! process      the engine and the server as a process
@@ -31,6 +32,7 @@ pub mod fake_engine;
 mod gate;
 pub mod learning;
 pub mod metrics;
+mod pipes;
 pub mod plan;
 pub mod process;
 pub mod rule_counts;

@@ -22,6 +22,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         .enable_all()
         .build()?;
     let (mut engine, api) = runtime.block_on(Engine::start(Link::new(link)))?;
+    engine.pipe_server().start(engine.events())?;
     let (handle, commands) = engine_channel(MAX_COMMANDS, engine.events());
     let api_thread = ApiThread(engine.install_gate()).start(api, handle)?;
     close()?;

@@ -35,6 +35,7 @@
 //! | `GET /v1/access/groups/{name}` | | 200 `Group` |
 //! | `PUT /v1/access/groups/{name}?dry_run=true` | `Group` | 200 `Group` |
 //! | `DELETE /v1/access/groups/{name}?dry_run=true` | | 204 |
+//! | `GET /v1/pipes` | | 200 `PipesDocument` |
 //! | `GET /v1/mirrors` | | 200 `MirrorsDocument` |
 //! | `POST /v1/mirrors?dry_run=true` | `MirrorSpec` | 201 `MirrorSpec`, 200 for a dry run |
 //! | `GET /v1/mirrors/{name}` | | 200 `MirrorSpec` |

@@ -12,6 +12,7 @@ mod capture;
 mod events;
 mod generate;
 mod limits;
+mod netmap;
 mod pcap;
 mod predecessor;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
         Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
+        Command::Netmap(arguments) => Err(netmap::start(&runtime_dir, &arguments)),
         Command::Top => Err(siblings::execute(TOP, |top| top.arg(&runtime_dir))),
         Command::Apply {
             file,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Action, FieldChange, PortState, Problem, ProblemKind, Subject, old_names};
+use super::{Action, FieldChange, PipeChange, PortState, Problem, ProblemKind, Subject, old_names};
 use crate::v1::words::words;
 
 /// Maximum number of kept events, and of past events in an answer.
@@ -169,6 +169,21 @@ pub enum EventKind {
         /// The reason.
         reason: Option<String>,
     },
+    /// An end of a pipe has connected, or its connection has ended.
+    Pipe {
+        /// The pipe, or the port with pipes.
+        pipe: String,
+        /// The pipe's number.
+        id: u16,
+        /// `master` or `slave`.
+        end: String,
+        /// `connected` or `disconnected`.
+        state: PipeChange,
+        /// The name of the program, as it says itself.
+        program: String,
+        /// Its process id; 0 if it is not visible.
+        pid: u32,
+    },
     /// A MAC address has moved to another port.
     MacMoved {
         /// The segment.
@@ -309,8 +324,9 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds that a filter may name.
-    pub const NAMES: [&str; 11] = [
+    pub const NAMES: [&str; 12] = [
         "port",
+        "pipe",
         "mac_moved",
         "mac_spoofed",
         "address_bound",
@@ -328,6 +344,7 @@ impl EventKind {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Port { .. } => "port",
+            Self::Pipe { .. } => "pipe",
             Self::MacMoved { .. } => "mac_moved",
             Self::MacSpoofed { .. } => "mac_spoofed",
             Self::AddressBound { .. } => "address_bound",
@@ -351,6 +368,7 @@ impl EventKind {
             | Self::MacSpoofed { port, .. }
             | Self::AddressBound { port, .. }
             | Self::Capture { port, .. } => vec![port],
+            Self::Pipe { pipe, .. } => vec![pipe],
             Self::MacMoved { from, to, .. } => vec![from, to],
             Self::FdbFlushed { port, .. } | Self::FlowsPurged { port, .. } => {
                 port.iter().map(String::as_str).collect()

@@ -53,6 +53,17 @@ pub fn message(what: &EventKind) -> String {
             let addresses = several(*count, "learned address", "learned addresses");
             format!("{addresses}{of} flushed")
         }
+        EventKind::Pipe {
+            pipe,
+            id,
+            end,
+            state,
+            program,
+            pid,
+        } => format!(
+            "{end} end of pipe {id} of {pipe} {}: {program}, process {pid}",
+            state.as_str()
+        ),
         EventKind::FlowsPurged { port, .. } => {
             format!("cached flows{} were purged", of(None, port.as_deref()))
         }

@@ -22,6 +22,7 @@ use super::ports::MetricsSocket;
 use super::queries::status::port_status_now;
 use super::{Engine, Shared, unavailable};
 use crate::command::{Changed, Desired};
+use crate::pipes::PipeListener;
 use crate::plan::{Plan, Request};
 use crate::saved::{EncodedChunks, Numbers};
 use config::desired;
@@ -91,13 +92,22 @@ pub(super) async fn reconcile(engine: &Shared<'_>, target: &mut Target) -> Resul
             return Err(problem);
         }
     };
-    let done = reconcile_switch(engine, target).await;
+    let pipes = claims::pipes(engine, &target.desired).await;
+    let done = match pipes {
+        Ok(pipes) => reconcile_switch(engine, target).await.map(|()| pipes),
+        Err(problem) => Err(problem),
+    };
     engine.with(|e| e.release_sockets(claimed))?;
-    if let Err(problem) = done {
-        engine.with(|e| e.release_metrics(metrics.as_ref()))?;
-        return Err(problem);
-    }
+    let pipes = match done {
+        Ok(pipes) => pipes,
+        Err(problem) => {
+            engine.with(|e| e.release_metrics(metrics.as_ref()))?;
+            engine.with(|e| e.release_pipes(&target.desired))?;
+            return Err(problem);
+        }
+    };
     engine.with(|e| e.serve_metrics(metrics))?;
+    engine.with(|e| e.serve_pipes(pipes))?;
     let watch = target.guest_watch();
     engine
         .with(|e| e.links.supervisor.watch_guests(watch))
@@ -421,6 +431,31 @@ impl Engine {
                 .unlisten(&listener.path)
                 .map_err(unavailable),
         }
+    }
+
+    /// Closes the sockets of pipes of a target that are not in use.
+    fn release_pipes(&mut self, target: &DesiredState) -> Result<(), Problem> {
+        let used = self.pipes.listeners();
+        for pipe in desired::pipe_sockets(target) {
+            let is_used = used.iter().any(|own| own.pipe.path == pipe.path);
+            if !is_used && !self.ports.listens(&pipe.path) {
+                self.unlisten(&pipe.path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves pipes on these sockets only.
+    fn serve_pipes(&mut self, listeners: Vec<PipeListener>) -> Result<(), Problem> {
+        let old = self.pipes.listeners();
+        let is_kept = |path: &str| listeners.iter().any(|one| one.pipe.path == path);
+        let gone: Vec<String> = old
+            .into_iter()
+            .map(|one| one.pipe.path)
+            .filter(|path| !is_kept(path) && !self.ports.listens(path))
+            .collect();
+        self.pipes.serve(listeners);
+        gone.iter().try_for_each(|path| self.unlisten(path))
     }
 
     /// Serves metrics on this socket only.

@@ -69,6 +69,7 @@ impl<'a, 'e> Work<'a, 'e> {
             }
             Command::Desired(reply) => drop(reply.send(Ok(engine.with(|e| e.desired())))),
             Command::Basis(reply) => drop(reply.send(Ok(engine.with(|e| e.store.basis())))),
+            Command::Pipes(reply) => drop(reply.send(Ok(engine.with(|e| e.pipes.document())))),
             Command::Fdb(filter, reply) => {
                 drop(reply.send(engine.with(|e| e.fdb_document(&filter))));
             }

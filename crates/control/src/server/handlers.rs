@@ -1,10 +1,10 @@
 //! Handlers of most paths and methods; the table is in the parent module.
 
 use api::v1::{
-    ChangeOptions, ChangesDocument, DesiredState, FlowsDocument, FlowsFilter, PortPatch, PortSpec,
-    PortStats, PortStatus, PortsDocument, Problem, ProblemKind, PurgeFilter, SegmentPatch,
-    SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument, SwitchSpec,
-    TraceDocument, TraceRequest, WarningsDocument,
+    ChangeOptions, ChangesDocument, DesiredState, FlowsDocument, FlowsFilter, PipesDocument,
+    PortPatch, PortSpec, PortStats, PortStatus, PortsDocument, Problem, ProblemKind, PurgeFilter,
+    SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument,
+    SwitchSpec, TraceDocument, TraceRequest, WarningsDocument,
 };
 use axum::Json;
 use axum::extract::State;
@@ -25,6 +25,11 @@ endpoints! {
     /// Get status
     get "/v1/status" => get_status(engine: Engine) -> 200 StatusDocument {
         Ok(Json(engine.status().await?))
+    }
+
+    /// List pipes, with their connected ends
+    get "/v1/pipes" => list_pipes(engine: Engine) -> 200 PipesDocument {
+        Ok(Json(engine.pipes().await?))
     }
 
     /// Get traffic and drops

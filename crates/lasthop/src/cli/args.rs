@@ -5,6 +5,7 @@ mod capture;
 mod events;
 mod fdb;
 mod mirror;
+mod netmap;
 mod owner;
 mod port_security;
 mod rings;
@@ -25,6 +26,7 @@ pub(super) use capture::Capture;
 pub(super) use events::Events;
 pub(super) use fdb::Fdb;
 pub(super) use mirror::Mirror;
+pub(super) use netmap::Netmap;
 pub(super) use segment::Segment;
 pub(super) use trace::{Expected, Flows, FlowsArgs, TraceArgs};
 
@@ -93,6 +95,11 @@ pub(super) enum Command {
     /// Show, add and remove mirrors: copies of frames for another port
     #[command(subcommand)]
     Mirror(Mirror),
+    /// Show pipes: memory that two programs of the netmap API share
+    #[command(subcommand)]
+    Pipe(Pipe),
+    /// Start a program of the netmap API, whose ports are those of Lasthop
+    Netmap(Netmap),
     /// Show access lists, their rules and hit counters
     #[command(subcommand)]
     Acl(Acl),
@@ -176,6 +183,12 @@ pub(super) struct Output {
     /// Print the API's JSON document
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Pipe {
+    /// Show all pipes with their connected ends
+    List(Output),
 }
 
 #[derive(Debug, Subcommand)]
@@ -434,7 +447,7 @@ const KINDS: &Values = &[
     ("vhost-user", "Guest's virtio-net device over vhost-user"),
     ("uplink", "Existing interface of the host"),
     ("tap", "New TAP interface of the host"),
-    ("netmap", "Process with the netmap API"),
+    ("netmap", "Process with the netmap API, see lasthop netmap"),
     ("memif", "memif client: DPDK, VPP, libmemif"),
 ];
 const DRIVERS: &Values = &[

@@ -4,15 +4,15 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use api::v1::{
-    AccessListSpec, DesiredState, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats, PortStatus,
-    PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry, StatsDocument, WarningsDocument,
-    parse_mac,
+    AccessListSpec, DesiredState, FdbFlushed, MirrorSpec, MirrorsDocument, PipesDocument,
+    PortStats, PortStatus, PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry,
+    StatsDocument, WarningsDocument, parse_mac,
 };
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::args::{Acl, Command, Fdb, Mirror, Output, Port, Segment, Stats};
+use super::args::{Acl, Command, Fdb, Mirror, Output, Pipe, Port, Segment, Stats};
 use super::{ExitStatus, Failure, emit, emit_json, show};
 use client::units::printable;
 use client::{Client, read, with_query};
@@ -27,6 +27,10 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         Command::Port(command) => port(client, command).await,
         Command::Segment(command) => segment(client, command).await,
         Command::Mirror(command) => mirror(client, command).await,
+        Command::Pipe(Pipe::List(output)) => {
+            let show = |all: &PipesDocument| show::pipes(&all.pipes);
+            get_and_print(client, "/v1/pipes", output, show).await
+        }
         Command::Acl(command) => acl(client, command).await,
         Command::Stats(Stats {
             explain: true,
@@ -46,6 +50,7 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         // `super::main` runs these without an API connection.
         Command::Run(_)
         | Command::Top
+        | Command::Netmap(_)
         | Command::Apply { .. }
         | Command::Reload(_)
         | Command::Upgrade(_)

@@ -1,6 +1,7 @@
 //! Tables of API documents.
 
 mod acl;
+mod pipe;
 mod port;
 mod reasons;
 
@@ -15,6 +16,7 @@ use api::v1::{
 };
 
 pub(super) use acl::{list as access_list, lists as access_lists};
+pub(super) use pipe::pipes;
 pub(super) use port::port;
 pub(super) use reasons::reasons;
 

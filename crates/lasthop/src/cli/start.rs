@@ -79,6 +79,22 @@ impl<'a> Configuration<'a> {
                 .map(|key| (key, places.of(Place::Port(at), key.as_str())))
                 .into(),
         });
+        let pipes = desired::pipe_sockets(desired).map(|pipe| {
+            let key = match pipe.place {
+                Place::Port(_) => "pipes",
+                _ => SocketKey::Socket.as_str(),
+            };
+            let place = |of: SocketKey| match of {
+                SocketKey::Socket => places.of(pipe.place, key),
+                of => places.of(pipe.place, of.as_str()),
+            };
+            StartSocket {
+                path: pipe.path,
+                socket_type: SocketType::SeqPacket,
+                owner: pipe.owner,
+                keys: OWNER_KEYS.map(|of| (of, place(of))).into(),
+            }
+        });
         let metrics = desired::metrics_socket(desired).map(|path| StartSocket {
             path,
             socket_type: SocketType::Stream,
@@ -92,7 +108,7 @@ impl<'a> Configuration<'a> {
         Ok(Start {
             runtime_dir: text_of(self.runtime_dir)?,
             socket_dirs: desired::reach_of(desired, &named).dirs().to_vec(),
-            sockets: sockets.collect(),
+            sockets: sockets.chain(pipes).collect(),
             metrics,
             drivers: drivers.collect(),
             settings: desired::switch_settings(&desired.switch),

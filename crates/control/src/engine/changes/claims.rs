@@ -6,18 +6,20 @@ use std::sync::Arc;
 
 use api::v1::{DesiredState, PortSpec, Problem, ProblemKind};
 use channel::owners::{NoSocket, SocketKey};
+use channel::sockets::SocketType;
 
 use super::Target;
 use crate::engine::ports::MetricsSocket;
 use crate::engine::{Shared, unavailable};
+use crate::pipes::PipeListener;
 use config::desired;
 
 /// Returns the problem of a refused socket.
-fn refused(port: &str, no: &NoSocket) -> Problem {
+fn refused(kind: &str, name: &str, no: &NoSocket) -> Problem {
     let detail = desired::message(&no.expected, &no.found);
     match no.key {
         SocketKey::Socket => Problem::conflict("socket", detail),
-        key => Problem::new(ProblemKind::Invalid, format!("port `{port}`: {detail}"))
+        key => Problem::new(ProblemKind::Invalid, format!("{kind} `{name}`: {detail}"))
             .with_field(key.as_str()),
     }
 }
@@ -64,9 +66,42 @@ pub(super) async fn listen(
         e.links.supervisor.listen_as(path, owner.clone(), of)
     });
     let listening = listening.await.map_err(unavailable)?;
-    let (peer, socket) = listening.map_err(|no| refused(&spec.name, &no))?;
+    let (peer, socket) = listening.map_err(|no| refused("port", &spec.name, &no))?;
     engine.with(|e| e.ports.sockets.insert(path.to_owned(), (owner, peer)));
     Ok(socket)
+}
+
+/// Opens the sockets of new pipes, and sets the owners of all. The sockets of those that stay are
+/// the ones in use.
+pub(super) async fn pipes(
+    engine: &Shared<'_>,
+    desired: &DesiredState,
+) -> Result<Vec<PipeListener>, Problem> {
+    let old = engine.with(|e| e.pipes.listeners());
+    let mut listeners = Vec::new();
+    for pipe in desired::pipe_sockets(desired) {
+        let known = old.iter().find(|old| old.pipe.path == pipe.path);
+        if let Some(known) = known.filter(|known| known.pipe.owner == pipe.owner) {
+            let known = known.clone();
+            listeners.push(PipeListener { pipe, ..known });
+            continue;
+        }
+        let (path, owner) = (pipe.path.clone(), pipe.owner.clone());
+        if engine.with(|e| e.ports.listens(&path)) {
+            let found = format!("{path:?}, the socket of a port until this change is made");
+            let detail = desired::message("a path that no port has now", &found);
+            return Err(Problem::conflict("socket", detail));
+        }
+        let listening = engine.with(|e| {
+            let packets = SocketType::SeqPacket;
+            e.links.supervisor.listen_as(&path, owner, packets)
+        });
+        let listening = listening.await.map_err(unavailable)?;
+        let (peer, socket) = listening.map_err(|no| refused("pipe", &pipe.name, &no))?;
+        let socket = known.map_or_else(|| Arc::new(socket), |known| Arc::clone(&known.socket));
+        listeners.push(PipeListener { pipe, peer, socket });
+    }
+    Ok(listeners)
 }
 
 /// Opens the interfaces that are not open yet.
