@@ -30,7 +30,6 @@
 //! forward::switch           one batch at a time: match, deliver; control's decisions
 //! forward                   the folder of the above (no threads, no sockets)
 //! worker::guests            the vCPU states of guests
-//! worker::poll              adaptive polling: when a worker sleeps (no clock, no threads)
 //! worker::idle              helpers on idle cores: their choice, and the assignment of pairs
 //! worker                    a thread that serves queue pairs: polls, sleeps, reads messages
 //! worker::workers           all workers; the home worker of each queue pair

@@ -9,7 +9,7 @@
 //! ```text
 //!   supervisor:  device::open      the interface, with the rights that this needs
 //!   driver:      process           supervisor link, heartbeat, end
-//!                  front           the session with the switch
+//!                                  the session with the switch: crate `front`
 //!                  worker          one thread for each queue pair
 //!                    queue         driver side of a virtqueue, in a region of shared memory
 //!                    free_buffers  the buffers that the driver owns, in the order of addresses
@@ -20,7 +20,6 @@
 pub mod device;
 mod frames;
 mod free_buffers;
-mod front;
 mod process;
 mod queue;
 mod region;

@@ -11,12 +11,13 @@ use channel::driving::{DriverStart, Refused};
 use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::timeouts::DRIVER_SETUP;
+use front::Front;
 use rustix::event::{PollFd, PollFlags};
 use sys::{event, wait};
 use wire::virtio::features::Features;
+use wire::virtio::vhost_user::ProtocolFeatures;
 
 use crate::frames::{Interface, Xdp};
-use crate::front::Front;
 use crate::region::Region;
 use crate::restrictions;
 use crate::worker::{Phase, Worker, WorkerError, WorkerStatus};
@@ -253,10 +254,10 @@ fn drive(link: &mut SupervisorLink, setup: Setup) -> Result<(), DriverError> {
     restrictions::apply(region.size(), start.queues, start.back_end)
         .map_err(DriverError::Sandbox)?;
 
-    front.negotiate(desired(start), start.queues)?;
-    front.share(&region)?;
+    front.negotiate(desired(start), ProtocolFeatures::empty(), start.queues)?;
+    front.share(region.file()?, region.size())?;
     for (index, ring) in (0..).zip(rings.iter().flatten()) {
-        front.start(index, ring)?;
+        front.start(index, &ring.queue())?;
     }
     front.settle()?;
     drop(rings);

@@ -24,7 +24,7 @@ mod tests;
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,9 +35,8 @@ use sys::event;
 
 use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop, is_lost};
 use crate::free_buffers::FreeBuffers;
-use crate::front::Ring;
 use crate::queue::{Direction, Fault, Queue, Used};
-use crate::region::Region;
+use crate::region::{QueuePlace, Region};
 use moderation::{Moderation, PAUSE};
 
 /// Interval of retries when the system had no memory.
@@ -56,6 +55,29 @@ pub(crate) enum WorkerError {
     Short(u32),
     #[error("{0}")]
     System(#[from] io::Error),
+}
+
+/// One queue's place, and the descriptors that the switch gets of it.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    place: QueuePlace,
+    kick: OwnedFd,
+    call: OwnedFd,
+}
+
+impl Ring {
+    /// The queue as the switch is to have it.
+    pub(crate) fn queue(&self) -> front::Queue<'_> {
+        front::Queue {
+            size: self.place.shape.entries,
+            descriptors: self.place.descriptors,
+            driver: self.place.available,
+            device: self.place.used,
+            kick: self.kick.as_fd(),
+            call: self.call.as_fd(),
+            error: None,
+        }
+    }
 }
 
 impl WorkerError {

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use channel::shared;
+use polling::Next;
 use port::PortId;
 
 use super::coalesced_kicks::WakeUps;
@@ -15,7 +16,6 @@ use super::{
 use crate::ports::coalescing::Nanos;
 use crate::ports::guest::KickRequest;
 use crate::ports::port::Port;
-use crate::worker::poll::Next;
 
 /// Passes without a sleep after which a worker is regarded as busy.
 const BUSY_PASSES: u32 = 4;

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Sender as Outbox};
 use std::time::{Duration, Instant};
 
 use channel::supervision::Poll;
+use polling::AdaptivePoll;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
@@ -29,7 +30,6 @@ use crate::ports::watchdog;
 use crate::worker::guests::Guests;
 use crate::worker::idle::assignments::Assignments;
 use crate::worker::idle::helper::{Help, Helpers};
-use crate::worker::poll::AdaptivePoll;
 
 /// Timer slack of workers, nanoseconds; the default of 50 us is long compared with the delays of
 /// coalescing.
@@ -104,7 +104,10 @@ fn prepare(
         assignments: Assignments::default(),
         pacing: Pacing {
             second_looks: SecondLooks::default(),
-            poll: AdaptivePoll::new(poll),
+            poll: AdaptivePoll::new(match poll {
+                Poll::Adaptive => polling::Poll::Adaptive,
+                Poll::Always => polling::Poll::Always,
+            }),
             answers: AdaptivePoll::for_answers(),
             affinity: CpuAffinity::new(ThisThread),
             kicks,

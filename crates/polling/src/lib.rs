@@ -1,5 +1,5 @@
-//! Adaptive polling: when a worker without frames continues to poll, and when it enables kicks and
-//! sleeps.
+//! Adaptive polling: when a worker without frames, or a program of the netmap API, continues to
+//! poll, and when it enables kicks and sleeps.
 //!
 //! Polling costs the time until the next frames; a sleep costs a kick, a wake-up and two system
 //! calls, however long it lasts. A worker that does not know the length of a wait pays at most
@@ -29,7 +29,14 @@ mod tests;
 
 use std::time::Duration;
 
-use channel::supervision::Poll;
+/// Whether a thread that waits may sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poll {
+    /// It sleeps, unless the next frame is likely to arrive before a sleep pays off.
+    Adaptive,
+    /// It polls without pause.
+    Always,
+}
 
 /// Short sleeps before a trial, in which the worker polls through a spell. A trial costs at most
 /// one sleep more.

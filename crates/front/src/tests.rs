@@ -1,7 +1,6 @@
 //! Against a switch that is played here, byte by byte.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -62,16 +61,22 @@ fn event() -> OwnedFd {
 #[test]
 fn a_whole_set_up() {
     let (mut front, switch) = connect(honest);
-    front.negotiate(Features::VERSION_1, 2).unwrap();
-    let region = Arc::new(Region::new(2).unwrap());
-    front.share(&region).unwrap();
+    let none = ProtocolFeatures::empty();
+    assert_eq!(front.negotiate(Features::VERSION_1, none, 2).unwrap(), 2);
+    let file = sys::file::fixed("test", 4096).unwrap();
+    front.share(file.as_fd(), 4096).unwrap();
+    let event = event();
     for index in 0..4 {
-        let ring = Ring {
-            place: region.place(index),
-            kick: event(),
-            call: event(),
+        let queue = Queue {
+            size: 256,
+            descriptors: 0,
+            driver: 1024,
+            device: 2048,
+            kick: event.as_fd(),
+            call: event.as_fd(),
+            error: None,
         };
-        front.start(index, &ring).unwrap();
+        front.start(index, &queue).unwrap();
     }
     front.settle().unwrap();
     assert!(front.unanswered.is_empty());
@@ -144,9 +149,9 @@ fn a_switch_that_lacks_something_or_makes_no_sense_is_an_error() {
     ];
     for (script, complaint) in table {
         let (mut front, _switch) = connect(script);
-        let done = front.negotiate(Features::VERSION_1, 2);
+        let done = front.negotiate(Features::VERSION_1, ProtocolFeatures::empty(), 2);
         let error = done
-            .and_then(|()| front.settle())
+            .and_then(|_| front.settle())
             .expect_err(complaint)
             .to_string();
         assert!(error.contains(complaint), "{complaint}: {error}");
@@ -158,7 +163,11 @@ fn a_switch_that_hangs_up_is_an_error() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut front = front(ours);
     drop(theirs);
-    assert!(front.negotiate(Features::VERSION_1, 1).is_err());
+    assert!(
+        front
+            .negotiate(Features::VERSION_1, ProtocolFeatures::empty(), 1)
+            .is_err()
+    );
 }
 
 #[test]
@@ -168,7 +177,9 @@ fn the_whole_set_up_has_one_deadline() {
     // What is there already is taken, what has to be waited for is not.
     (&theirs).write_all(&reply(1, ALL)).unwrap();
     (&theirs).write_all(&reply(15, ALL)[..7]).unwrap();
-    let error = front.negotiate(Features::VERSION_1, 1).unwrap_err();
+    let error = front
+        .negotiate(Features::VERSION_1, ProtocolFeatures::empty(), 1)
+        .unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     // Nor is room for what is to be sent.
     theirs.set_nonblocking(true).unwrap();

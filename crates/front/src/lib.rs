@@ -1,5 +1,6 @@
-//! The vhost-user front end (vhost-user specification, QEMU `docs/interop/vhost-user.rst`): sets a
-//! driver's queues up with the switch. To the switch it is one more guest.
+//! The vhost-user front end (vhost-user specification, QEMU `docs/interop/vhost-user.rst`): sets
+//! the queues of a driver, or of a program of the netmap API, up with the switch. To the switch it
+//! is one more guest.
 //!
 //! Messages without a reply of their own are sent with `NEED_REPLY`, and the acknowledgements of
 //! many are read together: few round trips.
@@ -19,24 +20,31 @@ use wire::virtio::vhost_user::{
     FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, ProtocolFeatures, VERSION, VERSION_MASK, code,
 };
 
-use crate::region::{QueuePlace, Region};
-
 /// Acknowledgements that may wait; a socket's buffer has room for many more.
 const IN_FLIGHT: usize = 64;
 
-/// One queue as the switch is to have it.
-#[derive(Debug)]
-pub(crate) struct Ring {
-    pub(crate) place: QueuePlace,
-    /// We write it.
-    pub(crate) kick: OwnedFd,
-    /// The switch writes it.
-    pub(crate) call: OwnedFd,
+/// One queue as the switch is to have it. Addresses are offsets in the shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue<'a> {
+    /// Entries, a power of 2.
+    pub size: u16,
+    /// Descriptor area.
+    pub descriptors: u64,
+    /// Driver area: we write it.
+    pub driver: u64,
+    /// Device area: the switch writes it.
+    pub device: u64,
+    /// We signal it.
+    pub kick: BorrowedFd<'a>,
+    /// The switch signals it.
+    pub call: BorrowedFd<'a>,
+    /// The switch signals it when the queue has stopped because a rule was broken.
+    pub error: Option<BorrowedFd<'a>>,
 }
 
 /// A connection to the switch.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub struct Front {
     socket: UnixStream,
     /// Deadline of the set-up.
     until: Instant,
@@ -53,7 +61,7 @@ impl Front {
     ///
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn new(socket: OwnedFd, until: Instant) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, until: Instant) -> io::Result<Self> {
         let socket = UnixStream::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self {
@@ -63,11 +71,17 @@ impl Front {
         })
     }
 
-    /// Agrees on `desired`, all of it, and on as many queue pairs.
+    /// Agrees on `desired` and `protocol`, all of them, and on at least so many queue pairs.
+    /// Returns the number of queues that the switch has.
     ///
     /// # Errors
     /// The switch lacks something, or the conversation fails.
-    pub(crate) fn negotiate(&mut self, desired: Features, pairs: u16) -> io::Result<()> {
+    pub fn negotiate(
+        &mut self,
+        desired: Features,
+        protocol: ProtocolFeatures,
+        pairs: u16,
+    ) -> io::Result<u64> {
         let offered = self.ask(code::GET_FEATURES)?;
         let desired = (desired | Features::VHOST_PROTOCOL_FEATURES).bits();
         if desired & !offered != 0 {
@@ -76,7 +90,7 @@ impl Front {
                 "the switch does not offer features {missing:#x}"
             )));
         }
-        let protocol = ProtocolFeatures::MQ | ProtocolFeatures::REPLY_ACK;
+        let protocol = protocol | ProtocolFeatures::MQ | ProtocolFeatures::REPLY_ACK;
         let offered = self.ask(code::GET_PROTOCOL_FEATURES)?;
         if protocol.bits() & !offered != 0 {
             return Err(bad("the switch lacks a protocol feature"));
@@ -91,38 +105,53 @@ impl Front {
             )));
         }
         self.notify(code::SET_OWNER, &[], None)?;
-        self.notify(code::SET_FEATURES, &desired.to_ne_bytes(), None)
+        self.set_features(desired)?;
+        Ok(most)
     }
 
-    /// Hands the memory over. Addresses in it, the driver's own ones too, are offsets.
+    /// Agrees on other features, all of which the switch has offered. No queue runs.
+    ///
+    /// # Errors
+    /// As all messages.
+    pub fn renegotiate(&mut self, desired: Features) -> io::Result<()> {
+        self.set_features((desired | Features::VHOST_PROTOCOL_FEATURES).bits())
+    }
+
+    fn set_features(&mut self, features: u64) -> io::Result<()> {
+        self.notify(code::SET_FEATURES, &features.to_ne_bytes(), None)
+    }
+
+    /// Hands the memory over: `size` bytes of a file from its start. Addresses in it, the front
+    /// end's own ones too, are offsets.
     ///
     /// # Errors
     /// As all messages: the switch is gone.
-    pub(crate) fn share(&mut self, region: &Region) -> io::Result<()> {
+    pub fn share(&mut self, file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
         // One region: guest address, size, user address, offset in the file.
         let head = [1u32, 0].map(u32::to_ne_bytes).concat();
-        let fields = [0, region.size(), 0, 0].map(u64::to_ne_bytes).concat();
+        let fields = [0, size, 0, 0].map(u64::to_ne_bytes).concat();
         let body = [head, fields].concat();
-        self.notify(code::SET_MEM_TABLE, &body, Some(region.file()?))
+        self.notify(code::SET_MEM_TABLE, &body, Some(file))
     }
 
     /// Sets queue `index` up and switches it on.
     ///
     /// # Errors
     /// As all messages.
-    pub(crate) fn start(&mut self, index: u16, ring: &Ring) -> io::Result<()> {
+    pub fn start(&mut self, index: u16, queue: &Queue<'_>) -> io::Result<()> {
         let index = u32::from(index);
         let state = |value: u32| [index, value].map(u32::to_ne_bytes).concat();
-        let place = ring.place;
-        let size = u32::from(place.shape.entries);
-        self.notify(code::SET_VRING_NUM, &state(size), None)?;
+        self.notify(code::SET_VRING_NUM, &state(u32::from(queue.size)), None)?;
         self.notify(code::SET_VRING_BASE, &state(0), None)?;
-        let addresses = [place.descriptors, place.used, place.available, 0];
+        let addresses = [queue.descriptors, queue.device, queue.driver, 0];
         let body = [state(0), addresses.map(u64::to_ne_bytes).concat()].concat();
         self.notify(code::SET_VRING_ADDR, &body, None)?;
         let number = u64::from(index).to_ne_bytes();
-        self.notify(code::SET_VRING_CALL, &number, Some(ring.call.as_fd()))?;
-        self.notify(code::SET_VRING_KICK, &number, Some(ring.kick.as_fd()))?;
+        if let Some(error) = queue.error {
+            self.notify(code::SET_VRING_ERR, &number, Some(error))?;
+        }
+        self.notify(code::SET_VRING_CALL, &number, Some(queue.call))?;
+        self.notify(code::SET_VRING_KICK, &number, Some(queue.kick))?;
         self.notify(code::SET_VRING_ENABLE, &state(1), None)
     }
 
@@ -131,7 +160,7 @@ impl Front {
     ///
     /// # Errors
     /// As all messages.
-    pub(crate) fn stop(&mut self, index: u16, until: Instant) -> io::Result<()> {
+    pub fn stop(&mut self, index: u16, until: Instant) -> io::Result<()> {
         self.until = until;
         let body = [u32::from(index), 0].map(u32::to_ne_bytes).concat();
         self.send(code::GET_VRING_BASE, VERSION, &body, None)?;
@@ -142,7 +171,7 @@ impl Front {
     ///
     /// # Errors
     /// It refused something.
-    pub(crate) fn settle(&mut self) -> io::Result<()> {
+    pub fn settle(&mut self) -> io::Result<()> {
         for code in std::mem::take(&mut self.unanswered) {
             let refusal = self.answer(code)?;
             if refusal != 0 {

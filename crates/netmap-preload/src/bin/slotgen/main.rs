@@ -1,0 +1,200 @@
+//! `slotgen`: the loops of netmap's programs, over the calls of netmap's C interface and nothing
+//! of Lasthop's. It takes their part in tests and benchmarks.
+//!
+//! ```text
+//! slotgen tx|rx|ping|pong|bridge|lb -i NAME [options]
+//!   -n COUNT   frames, 0: without end      -b BATCH   frames a wait
+//!   -l LEN     bytes of a frame            -S, -D     source and destination address
+//!   -H LEN     virtio header: 0, 10, 12    -C CONF    TXSLOTS,RXSLOTS,TXRINGS,RXRINGS
+//!   -w SEC     wait after opening          -R RATE    frames a second
+//!   -c         copy (bridge)               -B COUNT   extra buffers      -p COUNT  pipes (lb)
+//!   -s         sync in a busy loop, no poll
+//!   -V         number the frames, and check numbers and bytes
+//!   -T SEC     end after so long           -q SEC     silence after which rx ends, default 1
+//! ```
+
+mod abi;
+mod frame;
+mod modes;
+mod port;
+
+use std::ffi::c_int;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use modes::{STOP, Totals};
+
+/// What the command line says.
+pub(crate) struct Options {
+    pub(crate) names: Vec<String>,
+    pub(crate) count: u64,
+    pub(crate) batch: u64,
+    pub(crate) len: usize,
+    pub(crate) source: [u8; 6],
+    pub(crate) destination: [u8; 6],
+    pub(crate) header: usize,
+    pub(crate) slots: (u32, u32),
+    pub(crate) rings: (u16, u16),
+    pub(crate) extra: u32,
+    pub(crate) pipes: u32,
+    pub(crate) copies: bool,
+    pub(crate) verify: bool,
+    pub(crate) times: Times,
+}
+
+/// Waits and ends.
+pub(crate) struct Times {
+    pub(crate) wait: f64,
+    pub(crate) rate: u64,
+    pub(crate) busy: bool,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) silence: f64,
+}
+
+fn address(text: &str) -> Option<[u8; 6]> {
+    let bytes = text
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16).ok());
+    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options {
+        names: Vec::new(),
+        count: 0,
+        batch: 512,
+        len: 60,
+        source: [2, 0, 0, 0, 0, 1],
+        destination: [2, 0, 0, 0, 0, 2],
+        header: 0,
+        slots: (0, 0),
+        rings: (0, 0),
+        extra: 0,
+        pipes: 2,
+        copies: false,
+        verify: false,
+        times: Times {
+            wait: 0.0,
+            rate: 0,
+            busy: false,
+            seconds: None,
+            silence: 1.0,
+        },
+    };
+    while let Some(option) = arguments.next() {
+        match option.as_str() {
+            "-c" => options.copies = true,
+            "-s" => options.times.busy = true,
+            "-V" => options.verify = true,
+            _ => {
+                let value = arguments.next().ok_or(format!("{option} needs a value"))?;
+                let done = set(&mut options, &option, &value);
+                done.ok_or(format!("{option} {value}: not understood"))?;
+            }
+        }
+    }
+    if options.len < frame::SHORTEST || options.names.is_empty() {
+        return Err("expected -i NAME, and frames of at least 60 bytes".into());
+    }
+    Ok(options)
+}
+
+fn set(options: &mut Options, option: &str, value: &str) -> Option<()> {
+    let number = || value.parse::<u64>().ok();
+    match option {
+        "-i" => options.names.push(value.to_owned()),
+        "-n" => options.count = number()?,
+        "-b" => options.batch = number()?.max(1),
+        "-l" => options.len = number()? as usize,
+        "-S" => options.source = address(value)?,
+        "-D" => options.destination = address(value)?,
+        "-H" => options.header = number()? as usize,
+        "-C" => {
+            let mut parts = value.split(',').map(|part| part.parse::<u32>().ok());
+            let mut next = || parts.next().map_or(Some(0), |part| part);
+            options.slots = (next()?, next()?);
+            options.rings = (next()? as u16, next()? as u16);
+        }
+        "-w" => options.times.wait = value.parse().ok()?,
+        "-R" => options.times.rate = number()?,
+        "-B" => options.extra = number()? as u32,
+        "-p" => options.pipes = number()? as u32,
+        "-T" => options.times.seconds = Some(value.parse().ok()?),
+        "-q" => options.times.silence = value.parse().ok()?,
+        _ => return None,
+    }
+    Some(())
+}
+
+extern "C" fn stop(_: c_int) {
+    STOP.store(true, Ordering::Relaxed);
+}
+
+fn print(mode: &str, totals: &mut Totals) {
+    let rate = totals.frames as f64 / totals.seconds.max(1e-9);
+    let mut line = format!(
+        "slotgen {mode}: frames={} bytes={} seconds={:.6} pps={rate:.0} waits={} lost={} twice={} \
+         bad={}",
+        totals.frames,
+        totals.bytes,
+        totals.seconds,
+        totals.waits,
+        totals.lost,
+        totals.twice,
+        totals.bad,
+    );
+    totals.trips.sort_unstable();
+    if let (Some(least), Some(most)) = (totals.trips.first(), totals.trips.last()) {
+        let at = |part: f64| totals.trips[((totals.trips.len() - 1) as f64 * part) as usize];
+        let mean = totals.trips.iter().sum::<u64>() / totals.trips.len() as u64;
+        line += &format!(
+            " min_ns={least} mean_ns={mean} p50_ns={} p99_ns={} max_ns={most}",
+            at(0.5),
+            at(0.99)
+        );
+    }
+    if !totals.note.is_empty() {
+        line += &format!(" ({})", totals.note);
+    }
+    // A reader that is gone is no error.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let mode = arguments.next().unwrap_or_default();
+    let options = match parse(arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("slotgen: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler stores a flag.
+        unsafe { libc::signal(signal, stop as extern "C" fn(c_int) as usize) };
+    }
+    let run = match mode.as_str() {
+        "tx" => modes::tx,
+        "rx" => modes::rx,
+        "ping" => modes::ping,
+        "pong" => modes::pong,
+        "bridge" => modes::bridge,
+        "lb" => modes::lb,
+        _ => {
+            eprintln!("slotgen: expected tx, rx, ping, pong, bridge or lb, found {mode:?}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(mut totals) => {
+            print(&mode, &mut totals);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("slotgen: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Descriptors and mappings.
+
+use super::*;
+
+/// Whether a path is netmap's.
+///
+/// # Safety
+/// As open(2): it is a string or null.
+unsafe fn is_netmap(path: *const c_char) -> bool {
+    // SAFETY: the caller says so.
+    !path.is_null() && unsafe { CStr::from_ptr(path) } == c"/dev/netmap"
+}
+
+macro_rules! open {
+    ($($name:ident)*) => { $(
+        /// open(2). The mode is there or not, as for the C library's function.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+            // SAFETY: the path is the program's.
+            if unsafe { is_netmap(path) } {
+                return done(device::open());
+            }
+            type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
+            call_next!($name: Open, path, flags, mode)
+        }
+    )* };
+}
+
+macro_rules! open_at {
+    ($($name:ident)*) => { $(
+        /// openat(2).
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            at: c_int,
+            path: *const c_char,
+            flags: c_int,
+            mode: mode_t,
+        ) -> c_int {
+            // SAFETY: the path is the program's.
+            if unsafe { is_netmap(path) } {
+                return done(device::open());
+            }
+            type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
+            call_next!($name: OpenAt, at, path, flags, mode)
+        }
+    )* };
+}
+
+macro_rules! open_2 {
+    ($($name:ident)*) => { $(
+        /// open(2) of a program that was compiled with `_FORTIFY_SOURCE`.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+            // SAFETY: the path is the program's.
+            if unsafe { is_netmap(path) } {
+                return done(device::open());
+            }
+            type Open = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
+            call_next!($name: Open, path, flags)
+        }
+    )* };
+}
+
+macro_rules! open_at_2 {
+    ($($name:ident)*) => { $(
+        /// openat(2) of a program that was compiled with `_FORTIFY_SOURCE`.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int) -> c_int {
+            // SAFETY: the path is the program's.
+            if unsafe { is_netmap(path) } {
+                return done(device::open());
+            }
+            type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+            call_next!($name: OpenAt, at, path, flags)
+        }
+    )* };
+}
+
+open! { open open64 }
+open_at! { openat openat64 }
+open_2! { __open_2 __open64_2 }
+open_at_2! { __openat_2 __openat64_2 }
+
+/// A descriptor is about to be closed.
+fn closes(fd: RawFd) {
+    if table::is_ours(fd) {
+        device::closed(fd);
+    } else {
+        epolls::forget(fd);
+    }
+}
+
+/// Notes a new descriptor for what `old` is.
+fn duplicates(old: RawFd, new: c_int) -> c_int {
+    if new < 0 || !table::is_ours(old) {
+        return new;
+    }
+    done(device::duplicated(old, new).map(|()| new))
+}
+
+/// close(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    closes(fd);
+    type Close = unsafe extern "C" fn(c_int) -> c_int;
+    call_next!(close: Close, fd)
+}
+
+/// dup(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    type Dup = unsafe extern "C" fn(c_int) -> c_int;
+    duplicates(fd, call_next!(dup: Dup, fd))
+}
+
+/// dup2(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
+    let got: c_int = call_next!(dup2: Dup2, old, new);
+    if got >= 0 && old != new {
+        closes(new);
+    }
+    duplicates(old, got)
+}
+
+/// dup3(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+    let got: c_int = call_next!(dup3: Dup3, old, new, flags);
+    if got >= 0 {
+        closes(new);
+    }
+    duplicates(old, got)
+}
+
+macro_rules! fcntl {
+    ($($name:ident)*) => { $(
+        /// fcntl(2). The argument is there or not, as for the C library's function.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
+            type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+            let got = call_next!($name: Fcntl, fd, command, argument);
+            match command {
+                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicates(fd, got),
+                _ => got,
+            }
+        }
+    )* };
+}
+
+fcntl! { fcntl fcntl64 }
+
+/// ioctl(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if table::is_ours(fd) {
+        // SAFETY: the argument is the program's, as the request needs it.
+        let result = unsafe { netmap::ioctl::ioctl(fd, request, argument) };
+        return done(result.map(|()| 0));
+    }
+    type Ioctl = unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int;
+    call_next!(ioctl: Ioctl, fd, request, argument)
+}
+
+macro_rules! mmap {
+    ($($name:ident)*) => { $(
+        /// mmap(2).
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            address: *mut c_void,
+            len: size_t,
+            prot: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: off_t,
+        ) -> *mut c_void {
+            if flags & libc::MAP_ANONYMOUS == 0 && table::is_ours(fd) {
+                let range = (address as usize, len);
+                // SAFETY: what the program requests to be replaced is its own.
+                let mapped = unsafe { device::map(fd, range, prot, flags, offset.cast_unsigned()) };
+                return done(mapped.map(|address| address as *mut c_void));
+            }
+            if flags & libc::MAP_FIXED != 0 {
+                device::unmapped(address as usize, len);
+            }
+            type Mmap = unsafe extern "C" fn(
+                *mut c_void, size_t, c_int, c_int, c_int, off_t,
+            ) -> *mut c_void;
+            call_next!($name: Mmap, address, len, prot, flags, fd, offset)
+        }
+    )* };
+}
+
+mmap! { mmap mmap64 }
+
+/// munmap(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
+    device::unmapped(address as usize, len);
+    type Munmap = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
+    call_next!(munmap: Munmap, address, len)
+}

@@ -1,0 +1,184 @@
+//! A descriptor of `/dev/netmap`, as a program opens it: an epoll instance over everything that can
+//! wake its rings, so that the kernel can wait for it.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::bound::Bound;
+use crate::port::{MARK_ERROR, MARK_SESSION};
+use crate::ring::Synced;
+use crate::table;
+
+/// Syncs that found nothing, after which the connection is looked at.
+const SYNCS_PER_LOOK: u32 = 1024;
+/// Library descriptors are at least this, so that the program's own have the numbers that it would
+/// see without the library, as far as its limit allows.
+const FIRST_OF_LIBRARY: RawFd = 200;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Device {
+    /// A duplicate of the program's descriptor.
+    epoll: Arc<OwnedFd>,
+    bound: OnceLock<Bound>,
+    /// Syncs that found nothing.
+    idle: AtomicU32,
+}
+
+/// Moves a descriptor out of the program's way.
+pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_OF_LIBRARY).unwrap_or(fd)
+}
+
+/// Opens a device; returns the program's descriptor.
+///
+/// # Errors
+/// The system has no more descriptors.
+pub fn open() -> Result<RawFd, Errno> {
+    let fd = epoll::create(CreateFlags::CLOEXEC)?;
+    let device = Device {
+        epoll: Arc::new(out_of_the_way(fd.try_clone().map_err(|_| Errno::MFILE)?)),
+        bound: OnceLock::new(),
+        idle: AtomicU32::new(0),
+    };
+    table::insert(fd.as_raw_fd(), Arc::new(device))?;
+    Ok(fd.into_raw_fd())
+}
+
+/// The program has a new descriptor for what `old` is: the device gets it, too.
+///
+/// # Errors
+/// `EMFILE`: its number is too large; it is closed.
+pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
+    let Some(device) = table::get(old) else {
+        return Ok(());
+    };
+    table::insert(new, device).inspect_err(|_| {
+        // SAFETY: the program does not know the descriptor, which is returned as an error.
+        drop(unsafe { OwnedFd::from_raw_fd(new) });
+    })
+}
+
+/// The program closes a descriptor, or puts another file in its place: it is netmap's no more.
+pub fn closed(fd: RawFd) {
+    crate::epolls::closed(fd);
+    drop(table::remove(fd));
+}
+
+/// Maps the memory of a device, as mmap(2) would.
+///
+/// # Errors
+/// `EINVAL`: no port is registered. The system's refusal.
+///
+/// # Safety
+/// As mmap(2) with the same arguments: with `MAP_FIXED` what was there is replaced.
+pub unsafe fn map(
+    fd: RawFd,
+    (address, len): (usize, usize),
+    prot: i32,
+    flags: i32,
+    offset: u64,
+) -> Result<usize, Errno> {
+    let device = table::get(fd).ok_or(Errno::BADF)?;
+    let region = device.bound().ok_or(Errno::INVAL)?.region();
+    let prot = ProtFlags::from_bits_truncate(prot.cast_unsigned());
+    let flags = MapFlags::from_bits_truncate(flags.cast_unsigned());
+    if flags.contains(MapFlags::FIXED) {
+        unmapped(address, len);
+    }
+    let mapped = region.view.map(address, len as u64, prot, flags, offset);
+    mapped.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
+}
+
+/// The program unmaps a range, or maps something else there.
+pub fn unmapped(address: usize, len: usize) {
+    if !table::is_used() {
+        return;
+    }
+    for device in table::devices() {
+        if let Some(bound) = device.bound() {
+            bound.region().view.forget(address, len);
+        }
+    }
+}
+
+impl Device {
+    /// The registered port, if there is one.
+    #[inline]
+    pub(crate) fn bound(&self) -> Option<&Bound> {
+        self.bound.get()
+    }
+
+    /// The epoll instance.
+    pub(crate) fn epoll(&self) -> &Arc<OwnedFd> {
+        &self.epoll
+    }
+
+    /// Registers a port.
+    ///
+    /// # Errors
+    /// `EBUSY`: there is one already. What binding gave.
+    pub(crate) fn bind(
+        &self,
+        bind: impl FnOnce() -> Result<Bound, Errno>,
+    ) -> Result<&Bound, Errno> {
+        if self.bound.get().is_some() {
+            return Err(Errno::BUSY);
+        }
+        let bound = bind()?;
+        self.bound.set(bound).map_err(|_| Errno::BUSY)?;
+        self.bound.get().ok_or(Errno::BUSY)
+    }
+
+    /// Syncs all rings of a direction, as `NIOCTXSYNC` and `NIOCRXSYNC` do.
+    ///
+    /// # Errors
+    /// `ENXIO`: no port is registered. `EINVAL`: a ring's positions were wrong and were set back,
+    /// or the ring is stopped.
+    pub(crate) fn sync(&self, sends: bool) -> Result<(), Errno> {
+        let bound = self.bound.get().ok_or(Errno::NXIO)?;
+        let (mut result, mut found) = (Ok(()), false);
+        for ring in bound.rings(sends) {
+            match ring.sync() {
+                Ok(synced) => found |= synced == Synced::Ready,
+                Err(errno) => result = Err(errno),
+            }
+        }
+        if !found
+            && self.idle.fetch_add(1, Ordering::Relaxed) % SYNCS_PER_LOOK == SYNCS_PER_LOOK - 1
+        {
+            self.drain();
+            bound.tend();
+        }
+        result
+    }
+
+    /// Takes the events of the epoll instance, and does what the connection needs.
+    pub(crate) fn drain(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 8];
+        let events = sys::wait::events(&*self.epoll, &mut buffer, Some(Duration::ZERO));
+        let marks = events.unwrap_or_default().iter();
+        self.handle(marks.map(|event| event.data.u64()));
+    }
+
+    /// Handles events of the epoll instance.
+    pub(crate) fn handle(&self, marks: impl Iterator<Item = u64>) {
+        let Some(bound) = self.bound.get() else {
+            return;
+        };
+        for mark in marks {
+            match mark {
+                MARK_SESSION => drop(bound.tend()),
+                MARK_ERROR => bound.failed(),
+                _ => {}
+            }
+        }
+    }
+}

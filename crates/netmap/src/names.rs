@@ -1,0 +1,213 @@
+//! Names of ports and pipes, as requests carry them, and the sockets that they mean.
+//!
+//! ```text
+//!   netmap:a   a        the port a            DIR/a.netmap
+//!   vale0:a             the port a            DIR/a.netmap
+//!   p{7        p}7      pipe 7 of p           DIR/p.pipes
+//! ```
+//! `netmap:` is dropped by the program's library before the request; here it may be there still.
+//! Suffixes for rings (`a-1`, `a^`, `a*`, `a/x`, `a@1`) never arrive: the program's library makes
+//! fields of them. DIR is `LASTHOP_RUNTIME_DIR`, or `/run/lasthop`. `LASTHOP_NETMAP_SOCKETS` names
+//! sockets that lie elsewhere: `NAME=PATH`, several with colons between them.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// Default of `LASTHOP_RUNTIME_DIR`.
+const RUNTIME_DIR: &str = "/run/lasthop";
+/// Bytes of a port's name at most.
+const MAX_NAME: usize = 63;
+
+/// The end of a pipe.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum End {
+    /// `p{7`.
+    Master,
+    /// `p}7`.
+    Slave,
+}
+
+/// A name that was read.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Name {
+    /// A port of the switch.
+    Port(String),
+    /// One end of a pipe.
+    Pipe {
+        /// The `[[pipe]]`, or the port with pipes.
+        of: String,
+        /// Number of the pipe.
+        id: u16,
+        /// Which end.
+        end: End,
+    },
+}
+
+impl Name {
+    /// Reads the name of a request.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is no name. `ENXIO`: it can be none of ours.
+    pub fn read(bytes: &[u8]) -> Result<Self, Errno> {
+        let end = bytes.iter().position(|byte| *byte == 0);
+        let text = std::str::from_utf8(&bytes[..end.unwrap_or(bytes.len())]);
+        let text = text.map_err(|_| Errno::NXIO)?;
+        let text = without_prefix(text);
+        match text.rfind(['{', '}']) {
+            None => Ok(Self::Port(checked(text)?)),
+            Some(at) => {
+                let id = &text[at + 1..];
+                let is_number = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
+                let id = id.parse().ok().filter(|_| is_number);
+                let end = match text.as_bytes()[at] {
+                    b'{' => End::Master,
+                    _ => End::Slave,
+                };
+                let (of, id) = (checked(&text[..at])?, id.ok_or(Errno::INVAL)?);
+                Ok(Self::Pipe { of, id, end })
+            }
+        }
+    }
+
+    /// The port, or the name in front of a pipe's number.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        match self {
+            Self::Port(name) => name,
+            Self::Pipe { of, .. } => of,
+        }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        let sockets = variable("LASTHOP_NETMAP_SOCKETS").unwrap_or_default();
+        let ending = match self {
+            Self::Port(_) => "netmap",
+            Self::Pipe { .. } => "pipes",
+        };
+        let file = format!("{}.{ending}", self.base());
+        if let Some(path) = listed(&sockets, self.base(), ending) {
+            return path;
+        }
+        let folder = variable("LASTHOP_RUNTIME_DIR").unwrap_or_else(|| RUNTIME_DIR.into());
+        PathBuf::from(folder).join(file)
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Port(name) => f.write_str(name),
+            Self::Pipe { of, id, end } => {
+                let bracket = if *end == End::Master { '{' } else { '}' };
+                write!(f, "{of}{bracket}{id}")
+            }
+        }
+    }
+}
+
+fn without_prefix(text: &str) -> &str {
+    if let Some(name) = text.strip_prefix("netmap:") {
+        return name;
+    }
+    let is_identifier = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    match text
+        .strip_prefix("vale")
+        .and_then(|rest| rest.split_once(':'))
+    {
+        Some((of, name)) if is_identifier(of) => name,
+        _ => text,
+    }
+}
+
+fn checked(name: &str) -> Result<String, Errno> {
+    let is_file = !name.contains('/') && name != "." && name != "..";
+    match name.len() {
+        0 => Err(Errno::INVAL),
+        1..=MAX_NAME if is_file && name.chars().all(|letter| !letter.is_control()) => {
+            Ok(name.to_owned())
+        }
+        _ => Err(Errno::NXIO),
+    }
+}
+
+/// Looks a name up in a list of `NAME=PATH`. Of a port with pipes both sockets have its name; the
+/// ending of the path says which one it is, and a path with neither ending is good for both.
+fn listed(sockets: &OsString, name: &str, ending: &str) -> Option<PathBuf> {
+    let other = if ending == "pipes" {
+        ".netmap"
+    } else {
+        ".pipes"
+    };
+    let entries = sockets.as_bytes().split(|byte| *byte == b':');
+    let entries = entries.filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
+    let mut paths = entries.filter(|(of, path)| *of == name && !path.ends_with(other));
+    paths.next().map(|(_, path)| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipe(of: &str, id: u16, end: End) -> Result<Name, Errno> {
+        let of = of.to_owned();
+        Ok(Name::Pipe { of, id, end })
+    }
+
+    #[test]
+    fn names_are_read() {
+        let port = |name: &str| Ok(Name::Port(name.to_owned()));
+        for (text, name) in [
+            ("a", port("a")),
+            ("netmap:a", port("a")),
+            ("vale0:a", port("a")),
+            ("vale:a", port("a")),
+            ("vale_1x:a.b", port("a.b")),
+            ("valet", port("valet")),
+            ("vale-1:a", port("vale-1:a")),
+            ("p{7", pipe("p", 7, End::Master)),
+            ("vale9:p}65535", pipe("p", 65535, End::Slave)),
+            ("p{1{2", pipe("p{1", 2, End::Master)),
+            ("p}65536", Err(Errno::INVAL)),
+            ("p}+1", Err(Errno::INVAL)),
+            ("p}", Err(Errno::INVAL)),
+            ("{1", Err(Errno::INVAL)),
+            ("", Err(Errno::INVAL)),
+            ("vale0:", Err(Errno::INVAL)),
+            ("../a", Err(Errno::NXIO)),
+            ("..", Err(Errno::NXIO)),
+            ("a\nb", Err(Errno::NXIO)),
+        ] {
+            assert_eq!(Name::read(text.as_bytes()), name, "{text}");
+        }
+        assert_eq!(Name::read(b"a\0b"), port("a"));
+        assert_eq!(Name::read(&[0xff]), Err(Errno::NXIO));
+        assert_eq!(Name::read(&[b'a'; 64]), Err(Errno::NXIO));
+    }
+
+    #[test]
+    fn names_are_written_as_they_are_read() {
+        for text in ["a", "p{7", "p}0"] {
+            assert_eq!(Name::read(text.as_bytes()).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn sockets_elsewhere_are_found_by_name_and_ending() {
+        let sockets = "a=/x/a.sock:b=/x/b.pipes:b=/x/b.netmap:c".into();
+        let find = |name, ending| listed(&sockets, name, ending);
+        assert_eq!(find("a", "netmap"), Some("/x/a.sock".into()));
+        assert_eq!(find("a", "pipes"), Some("/x/a.sock".into()));
+        assert_eq!(find("b", "netmap"), Some("/x/b.netmap".into()));
+        assert_eq!(find("b", "pipes"), Some("/x/b.pipes".into()));
+        assert_eq!(find("c", "pipes"), None);
+    }
+}

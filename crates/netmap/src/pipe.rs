@@ -1,0 +1,364 @@
+//! One end of a pipe: two rings whose slots both ends map. A sync moves indices alone.
+//!
+//! The first end makes the memory and offers it to control, which passes it to the second. After
+//! that the ends need no other process. When the connection to control breaks, an end dials again
+//! and brings what it has.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use pipes::{Offer, Register, Rings};
+use rustix::event::PollFlags;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::SocketType;
+
+use crate::device::out_of_the_way;
+use crate::meeting::{self, Met};
+use crate::names::{End, Name};
+use crate::port::{self, MARK_SESSION, Shape};
+use crate::region::{Block, Geometry, LINES, OWN_MEMORY, Region};
+use crate::ring::{Ring, Role};
+use crate::say;
+use crate::view::lock;
+
+/// Slots of a ring, unless the program requests others.
+const DEFAULT_SLOTS: u16 = 2048;
+/// Time for control's answer.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Interval of attempts to find control again. Nothing depends on it but the next end to come.
+const REDIAL: Duration = Duration::from_secs(1);
+
+/// Everything that both ends share.
+#[derive(Debug)]
+struct Shared {
+    offer: Offer,
+    /// Signalled for the master, and for the slave.
+    events: [OwnedFd; 2],
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: Option<OwnedFd>,
+    retry: Instant,
+    watchers: Vec<Weak<OwnedFd>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct PipeEnd {
+    name: Name,
+    path: PathBuf,
+    region: Arc<Region>,
+    shared: Shared,
+    send: Arc<Ring>,
+    receive: Arc<Ring>,
+    connection: Mutex<Connection>,
+    is_connected: AtomicBool,
+}
+
+/// Rooms for pipes that this process has made. Another process may have mapped them, so they are
+/// used again for the same pipe only.
+static ROOMS: Mutex<BTreeMap<(String, u16), Rings>> = Mutex::new(BTreeMap::new());
+
+fn parts(name: &Name) -> Result<(&str, u16, End), Errno> {
+    match name {
+        Name::Pipe { of, id, end } => Ok((of, *id, *end)),
+        Name::Port(_) => Err(Errno::INVAL),
+    }
+}
+
+impl PipeEnd {
+    /// Meets the other end, or makes the pipe.
+    ///
+    /// # Errors
+    /// `ENXIO`: there is no such pipe. `EBUSY`: another process has this end. `ENOMEM`: there is no
+    /// room, or there are no buffers.
+    pub(crate) fn open(name: &Name, shape: Shape) -> Result<Arc<Self>, Errno> {
+        Self::open_at(name, &name.socket(), Region::own()?, shape)
+    }
+
+    fn open_at(
+        name: &Name,
+        path: &Path,
+        own: &Arc<Region>,
+        shape: Shape,
+    ) -> Result<Arc<Self>, Errno> {
+        let (of, id, end) = parts(name)?;
+        let refused = |error: io::Error| port::refusal(name, path, &error);
+        let requested = shape.send_slots.max(shape.receive_slots);
+        let chosen = port::slots(requested, DEFAULT_SLOTS);
+        let register = register(id, end, 0, chosen);
+        let until = Instant::now() + ANSWER;
+        let dialled = port::dial(path, SocketType::SEQPACKET);
+        let socket = dialled.map_err(|errno| refused(errno.into()))?;
+        let mut made = None;
+        let met = meeting::meet(socket.as_fd(), &register, until, |slots| {
+            let slots = if slots == 0 { chosen } else { slots };
+            let shared = made.insert(create(own, (of, id), slots)?);
+            let [master, slave] = &shared.events;
+            Ok((shared.offer, [own.file(), master.as_fd(), slave.as_fd()]))
+        });
+        let (offer, fds) = match met.map_err(refused)? {
+            Met::Joined(offer, fds) => (offer, fds),
+            Met::Refused(reason) => {
+                say::once(&format!("{name}: {reason}"));
+                return Err(Errno::BUSY);
+            }
+        };
+        let (region, shared) = join(own, offer, fds).map_err(refused)?;
+        let rings = [0, 1].map(|direction| ring(&region, &shared, end, direction));
+        let [to_slave, to_master] = rings;
+        let (to_slave, to_master) = (Arc::new(to_slave?), Arc::new(to_master?));
+        let (send, receive) = match end {
+            End::Master => (to_slave, to_master),
+            End::Slave => (to_master, to_slave),
+        };
+        Ok(Arc::new(Self {
+            name: name.clone(),
+            path: path.to_owned(),
+            region,
+            shared,
+            send,
+            receive,
+            connection: Mutex::new(Connection {
+                socket: Some(socket),
+                retry: Instant::now(),
+                watchers: Vec::new(),
+            }),
+            is_connected: AtomicBool::new(true),
+        }))
+    }
+
+    /// The memory.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The ring of a direction.
+    pub(crate) fn ring(&self, sends: bool) -> &Arc<Ring> {
+        if sends { &self.send } else { &self.receive }
+    }
+
+    /// Whether control is connected, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// Adds the descriptors to the epoll instance of a device.
+    pub(crate) fn watch<'a>(
+        &self,
+        epoll: &Arc<OwnedFd>,
+        rings: impl Iterator<Item = &'a Arc<Ring>>,
+    ) -> Result<(), Errno> {
+        // Both rings have the same event.
+        if let Some(ring) = rings.into_iter().next() {
+            port::add_event(epoll, ring)?;
+        }
+        let mut connection = lock(&self.connection);
+        connection
+            .watchers
+            .retain(|watcher| watcher.strong_count() > 0);
+        connection.watchers.push(Arc::downgrade(epoll));
+        if let Some(socket) = &connection.socket {
+            watch_socket(epoll, socket)?;
+        }
+        Ok(())
+    }
+
+    /// Notes a lost connection to control, and dials again when it is time for that. Returns
+    /// whether there is a connection; the pipe runs without.
+    pub(crate) fn tend(&self) -> bool {
+        let Ok(mut connection) = self.connection.try_lock() else {
+            return true;
+        };
+        if let Some(socket) = &connection.socket {
+            let ready = sys::wait::ready(socket, PollFlags::IN, Some(Instant::now()));
+            if ready.is_ok_and(|flags| flags.is_empty()) {
+                return true;
+            }
+            connection.socket = None;
+            self.is_connected.store(false, Ordering::Relaxed);
+        }
+        if Instant::now() < connection.retry {
+            return false;
+        }
+        connection.retry = Instant::now() + REDIAL;
+        let Ok(socket) = self.dial_again() else {
+            return false;
+        };
+        for epoll in connection.watchers.iter().filter_map(Weak::upgrade) {
+            // A device without the socket in its set finds out by its next look.
+            let _ = watch_socket(&epoll, &socket);
+        }
+        connection.socket = Some(socket);
+        self.is_connected.store(true, Ordering::Relaxed);
+        true
+    }
+
+    fn dial_again(&self) -> io::Result<OwnedFd> {
+        let (_, id, end) = parts(&self.name)?;
+        let Shared { offer, events } = &self.shared;
+        let register = register(id, end, offer.instance, offer.rings.slots);
+        let socket = port::dial(&self.path, SocketType::SEQPACKET)?;
+        let until = Instant::now() + ANSWER;
+        let met = meeting::meet(socket.as_fd(), &register, until, |_| {
+            let [master, slave] = events;
+            Ok((*offer, [self.region.file(), master.as_fd(), slave.as_fd()]))
+        });
+        match met? {
+            Met::Joined(..) => Ok(socket),
+            Met::Refused(reason) => {
+                say::once(&format!("{}: {reason}", self.name));
+                Err(io::ErrorKind::ConnectionRefused.into())
+            }
+        }
+    }
+}
+
+fn register(id: u16, end: End, instance: u128, slots: u16) -> Register {
+    Register {
+        id,
+        end: match end {
+            End::Master => pipes::End::Master,
+            End::Slave => pipes::End::Slave,
+        },
+        instance,
+        slots,
+        program: port::program(),
+    }
+}
+
+fn watch_socket(epoll: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
+    let mark = EventData::new_u64(MARK_SESSION);
+    epoll::add(epoll, socket, mark, EventFlags::IN | EventFlags::RDHUP)
+}
+
+/// Makes a pipe in our own memory, or takes the room that it had before.
+fn create(own: &Arc<Region>, (of, id): (&str, u16), slots: u16) -> Result<Shared, Errno> {
+    let mut rooms = lock(&ROOMS);
+    let key = (of.to_owned(), id);
+    let before = rooms.get(&key).filter(|rings| rings.slots == slots);
+    let rings = match before {
+        Some(rings) => *rings,
+        None => {
+            let rings = Rings {
+                slots,
+                file_size: own.geometry.file_size,
+                pool: own.geometry.pool,
+                buffer_size: own.geometry.buffer_size,
+                buffers: own.geometry.buffers,
+                blocks: [own.block(slots)?, own.block(slots)?],
+            };
+            for block in rings.blocks {
+                fill(own, block, slots)?;
+            }
+            rooms.insert(key, rings);
+            rings
+        }
+    };
+    for block in rings.blocks {
+        let lines = own.view.shared(block.lines, 2 * LINES);
+        // SAFETY: both ends are gone, says control: nobody else uses the lines.
+        unsafe { lines.write_bytes(0, 2 * LINES as usize) };
+    }
+    let event = || {
+        let event = sys::event::create().map(out_of_the_way);
+        event.map_err(|_| Errno::MFILE)
+    };
+    let mut instance = [0; 16];
+    rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty())?;
+    Ok(Shared {
+        offer: Offer {
+            // Zero is none.
+            instance: u128::from_le_bytes(instance) | 1,
+            rings,
+        },
+        events: [event()?, event()?],
+    })
+}
+
+/// Puts buffers into the slots of a new block.
+fn fill(own: &Region, block: Block, slots: u16) -> Result<(), Errno> {
+    let buffers = own.take_buffers(usize::from(slots))?;
+    let first = own.view.shared(block.slots, 16 * u64::from(slots));
+    for (index, buf_idx) in buffers.into_iter().enumerate() {
+        let slot = crate::abi::Slot {
+            buf_idx,
+            ..Default::default()
+        };
+        // SAFETY: the block has so many slots, and nobody else knows of it yet.
+        unsafe { first.cast::<crate::abi::Slot>().add(index).write(slot) };
+    }
+    Ok(())
+}
+
+/// Takes the memory of a pipe, which may be ours.
+fn join(
+    own: &Arc<Region>,
+    offer: Offer,
+    [file, master, slave]: [OwnedFd; 3],
+) -> io::Result<(Arc<Region>, Shared)> {
+    /// Numbers of memories of others.
+    static NEXT: AtomicU16 = AtomicU16::new(OWN_MEMORY + 1);
+    let rings = &offer.rings;
+    let region = if own.is_file(file.as_fd()) {
+        Arc::clone(own)
+    } else {
+        let geometry = Geometry {
+            file_size: rings.file_size,
+            pool: rings.pool,
+            buffer_size: rings.buffer_size,
+            buffers: rings.buffers,
+        };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Region::of_other(out_of_the_way(file), geometry, number)?)
+    };
+    let fits = |block: &Block| region.contains(*block, rings.slots);
+    if !rings.blocks.iter().all(fits) {
+        let text = "the other end's memory is not as it says";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let events = [master, slave].map(out_of_the_way);
+    Ok((region, Shared { offer, events }))
+}
+
+/// The ring of a direction, 0: to the slave, as one end has it.
+fn ring(region: &Arc<Region>, shared: &Shared, end: End, direction: usize) -> Result<Ring, Errno> {
+    let block = shared.offer.rings.blocks[direction];
+    let producer = block.lines;
+    let consumer = block.lines + LINES;
+    let sends = (end == End::Master) == (direction == 0);
+    let (role, lines) = match sends {
+        true => (Role::Produce, (producer, consumer)),
+        false => (Role::Consume, (consumer, producer)),
+    };
+    let copy = |event: &OwnedFd| {
+        let copy = event.try_clone().map(out_of_the_way);
+        copy.map_err(|_| Errno::MFILE)
+    };
+    let [master, slave] = &shared.events;
+    let (kick, call) = match end {
+        End::Master => (slave, master),
+        End::Slave => (master, slave),
+    };
+    let events = (copy(kick)?, copy(call)?);
+    let ring = port::ring_over(
+        region,
+        block,
+        lines,
+        role,
+        shared.offer.rings.slots,
+        Some(events),
+    )?;
+    port::describe(region, &ring, 0);
+    Ok(ring)
+}

@@ -1,0 +1,200 @@
+//! Both ends of a pipe in one process, at a server of crate `pipes`.
+
+use std::thread::JoinHandle;
+
+use rustix::event::epoll::CreateFlags;
+
+use super::*;
+use crate::ring::Synced;
+
+#[path = "../../tests/support/meeting.rs"]
+mod meeting;
+use meeting::serve;
+
+struct Rig {
+    folder: tempfile::TempDir,
+    /// Memories of two processes.
+    regions: [Arc<Region>; 2],
+}
+
+impl Rig {
+    fn new() -> (Self, JoinHandle<()>) {
+        let region = || Arc::new(Region::with_buffers(1024).unwrap());
+        let rig = Self {
+            folder: tempfile::tempdir().unwrap(),
+            regions: [region(), region()],
+        };
+        let server = serve(&rig.path());
+        (rig, server)
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("p.pipes")
+    }
+
+    /// Opens an end as one of the processes.
+    fn open(&self, text: &str, process: usize) -> Result<Arc<PipeEnd>, Errno> {
+        let name = Name::read(text.as_bytes()).unwrap();
+        let shape = Shape {
+            send_slots: 64,
+            ..Shape::default()
+        };
+        PipeEnd::open_at(&name, &self.path(), &self.regions[process], shape)
+    }
+}
+
+/// What a program does: puts the number of a frame into its length.
+fn send(ring: &Ring, lens: &[u16]) {
+    for len in lens {
+        let (head, _, tail) = ring.program();
+        assert_ne!(head, tail, "there is room");
+        ring.program_slot(head).len = *len;
+        ring.program_moves((head + 1) % u32::from(ring.slots()));
+    }
+    ring.sync().unwrap();
+}
+
+fn receive(ring: &Ring) -> Vec<u16> {
+    ring.sync().unwrap();
+    let (mut head, _, tail) = ring.program();
+    let mut found = Vec::new();
+    while head != tail {
+        found.push(ring.program_slot(head).len);
+        head = (head + 1) % u32::from(ring.slots());
+    }
+    ring.program_moves(head);
+    ring.sync().unwrap();
+    found
+}
+
+#[test]
+fn frames_go_both_ways_and_nothing_is_copied() {
+    let (rig, server) = Rig::new();
+    let master = rig.open("p{1", 0).unwrap();
+    // Before the other end is there, frames wait.
+    send(master.ring(true), &[1, 2, 3]);
+    let slave = rig.open("p}1", 1).unwrap();
+    assert_ne!(slave.region().mem_id, OWN_MEMORY, "it is the master's");
+    assert_eq!(receive(slave.ring(false)), [1, 2, 3]);
+    send(slave.ring(true), &[4]);
+    assert_eq!(receive(master.ring(false)), [4]);
+    let address = |ring: &Ring| ring.program_slot(0) as *const _ as usize;
+    assert_ne!(address(master.ring(true)), address(slave.ring(false)));
+    master.ring(true).program_slot(7).ptr = 0x1234;
+    assert_eq!(slave.ring(false).program_slot(7).ptr, 0x1234, "one memory");
+    drop((master, slave));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_process_may_have_both_ends() {
+    let (rig, server) = Rig::new();
+    let slave = rig.open("p}0", 0).unwrap();
+    let master = rig.open("p{0", 0).unwrap();
+    assert_eq!(
+        [slave.region().mem_id, master.region().mem_id],
+        [OWN_MEMORY; 2]
+    );
+    send(master.ring(true), &[9]);
+    assert_eq!(receive(slave.ring(false)), [9]);
+    drop((master, slave));
+    server.join().unwrap();
+}
+
+#[test]
+fn an_end_that_was_killed_is_replaced_and_the_rings_go_on() {
+    let (rig, server) = Rig::new();
+    let master = rig.open("p{5", 0).unwrap();
+    let slave = rig.open("p}5", 1).unwrap();
+    send(master.ring(true), &[1, 2]);
+    assert_eq!(receive(slave.ring(false)), [1, 2]);
+    send(master.ring(true), &[3]);
+    assert_eq!(
+        rig.open("p}5", 1).unwrap_err(),
+        Errno::BUSY,
+        "one at a time"
+    );
+    drop(slave);
+    let slave = loop {
+        // The server may not have seen the end yet.
+        if let Ok(slave) = rig.open("p}5", 1) {
+            break slave;
+        }
+    };
+    assert_eq!(receive(slave.ring(false)), [3]);
+    // And the one that made the memory.
+    drop(master);
+    let master = loop {
+        if let Ok(master) = rig.open("p{5", 1) {
+            break master;
+        }
+    };
+    send(master.ring(true), &[4]);
+    assert_eq!(receive(slave.ring(false)), [4]);
+    drop((master, slave));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_sleeper_is_woken_by_the_other_end() {
+    let (rig, server) = Rig::new();
+    let master = rig.open("p{2", 0).unwrap();
+    let slave = rig.open("p}2", 1).unwrap();
+    let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC).unwrap());
+    slave
+        .watch(&epoll, [slave.ring(false)].into_iter())
+        .unwrap();
+    let marks = || {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4];
+        let limit = Some(Duration::ZERO);
+        sys::wait::events(&*epoll, &mut buffer, limit)
+            .unwrap()
+            .len()
+    };
+    send(master.ring(true), &[1]);
+    assert_eq!(marks(), 0, "nobody sleeps");
+    assert_eq!(receive(slave.ring(false)), [1]);
+    assert_eq!(slave.ring(false).request(false), Some(1));
+    send(master.ring(true), &[2, 3]);
+    assert_eq!(marks(), 1);
+    assert_eq!(slave.ring(false).sync(), Ok(Synced::Ready));
+    send(master.ring(true), &[4]);
+    assert_eq!(marks(), 0, "it is awake");
+    drop((master, slave));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_pipe_that_is_not_there_is_enxio() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Arc::new(Region::with_buffers(1024).unwrap());
+    let name = Name::read(b"none{1").unwrap();
+    let path = folder.path().join("none.pipes");
+    let refused = PipeEnd::open_at(&name, &path, &region, Shape::default());
+    assert_eq!(refused.unwrap_err(), Errno::NXIO);
+}
+
+#[test]
+fn memory_that_is_not_as_it_says_is_refused() {
+    let own = Arc::new(Region::with_buffers(1024).unwrap());
+    let rings = Rings {
+        slots: 64,
+        file_size: 1 << 20,
+        pool: 1 << 16,
+        buffer_size: 2048,
+        buffers: 16,
+        blocks: [0, 8192].map(|slots| Block {
+            slots,
+            lines: slots + 4096,
+        }),
+    };
+    let offer = |rings| Offer { instance: 1, rings };
+    let event = || sys::event::create().unwrap();
+    let file = |size| sys::file::fixed("test", size).unwrap();
+    let join = |rings, size| join(&own, offer(rings), [file(size), event(), event()]);
+    assert!(join(rings, 1 << 20).is_ok());
+    assert!(join(rings, 1 << 19).is_err(), "the file is shorter");
+    let mut odd = rings;
+    odd.blocks[1].slots = 64;
+    assert!(join(odd, 1 << 20).is_err(), "slots within a page");
+}

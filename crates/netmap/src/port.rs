@@ -1,0 +1,546 @@
+//! A port of the switch, as one process has it: its rings, and a vhost-user session.
+//!
+//! The rings outlive the session. A lost connection is dialled again from waits and syncs, and the
+//! switch continues at the indices in memory: nothing is lost or sent twice by it.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use front::{Front, Queue};
+use rustix::event::PollFlags;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::ProtocolFeatures;
+
+use crate::device::out_of_the_way;
+use crate::names::Name;
+use crate::region::{Block, LINES, Region};
+use crate::ring::{Places, Ring, Role};
+use crate::say;
+use crate::view::lock;
+
+/// Bounds of the number of slots of a ring, and its default.
+pub(crate) const MIN_SLOTS: u16 = 64;
+pub(crate) const MAX_SLOTS: u16 = 4096;
+pub(crate) const DEFAULT_SLOTS: u16 = 1024;
+/// Ring pairs of a port at most.
+pub(crate) const MAX_PAIRS: u16 = 16;
+/// Slots of a host ring.
+const HOST_SLOTS: u16 = 64;
+
+/// Time for the set-up of all queues.
+const SETUP: Duration = Duration::from_secs(3);
+/// Interval of attempts to connect again.
+pub(crate) const REDIAL: Duration = Duration::from_millis(100);
+
+/// First word of the set-up line: "LHSQ" in memory.
+const MAGIC: u32 = 0x5153_484c;
+/// Its version.
+const VERSION: u16 = 1;
+/// Offset of the set-up line from the line with our index.
+const SETUP_LINE: usize = 64;
+
+/// Marks of descriptors in the epoll instance of a device.
+pub(crate) const MARK_CALL: u64 = 0;
+/// The session's socket.
+pub(crate) const MARK_SESSION: u64 = 1;
+/// The switch has stopped a queue.
+pub(crate) const MARK_ERROR: u64 = 2;
+
+/// A ring and its room in the shared file.
+#[derive(Debug)]
+struct Owned {
+    ring: Arc<Ring>,
+    block: Block,
+}
+
+#[derive(Debug)]
+struct Session {
+    front: Option<Front>,
+    /// When to dial again.
+    retry: Instant,
+    /// Epoll instances that have the socket.
+    watchers: Vec<Weak<OwnedFd>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Port {
+    name: Name,
+    path: PathBuf,
+    region: Arc<Region>,
+    /// Ring pair i has queues 2 i (to us) and 2 i + 1 (from us).
+    receive: Vec<Owned>,
+    send: Vec<Owned>,
+    host: Mutex<Option<[Arc<Ring>; 2]>>,
+    /// Bytes before each frame.
+    header: AtomicU16,
+    error: OwnedFd,
+    is_connected: AtomicBool,
+    session: Mutex<Session>,
+}
+
+/// Rings of a port as a program requests them; 0: the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shape {
+    pub(crate) pairs: u16,
+    pub(crate) send_slots: u32,
+    pub(crate) receive_slots: u32,
+}
+
+/// The number of slots that a program gets for what it requests: a power of two within bounds.
+pub(crate) fn slots(requested: u32, default: u16) -> u16 {
+    match u16::try_from(requested) {
+        Ok(0) => default,
+        Ok(slots) if slots < MAX_SLOTS => slots.max(MIN_SLOTS).next_power_of_two(),
+        _ => MAX_SLOTS,
+    }
+}
+
+fn features(pairs: u16, header: u16) -> Features {
+    let mut features = Features::VERSION_1 | Features::NET_MRG_RXBUF;
+    features.set(Features::NET_MQ, pairs > 1);
+    if header > 0 {
+        features |= Features::NET_CSUM
+            | Features::NET_GUEST_CSUM
+            | Features::NET_GUEST_TSO4
+            | Features::NET_GUEST_TSO6
+            | Features::NET_HOST_TSO4
+            | Features::NET_HOST_TSO6;
+    }
+    features
+}
+
+/// Connects to a socket without waiting.
+///
+/// # Errors
+/// The error of the system call.
+pub(crate) fn dial(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(out_of_the_way(socket))
+}
+
+/// The error number that a program gets when a socket cannot be used, with a line that says why.
+pub(crate) fn refusal(name: &Name, path: &Path, error: &io::Error) -> Errno {
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            say::once(&format!("{name}: there is no such port ({path}: {error})"));
+            Errno::NXIO
+        }
+        io::ErrorKind::PermissionDenied => {
+            say::once(&format!("{name}: {path}: {error}"));
+            Errno::ACCESS
+        }
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            say::once(&format!("{name}: another process has the port ({path})"));
+            Errno::BUSY
+        }
+        _ => {
+            say::once(&format!("{name}: {path}: {error}"));
+            Errno::IO
+        }
+    }
+}
+
+/// The name of this program, for the switch to show.
+pub(crate) fn program() -> [u8; 16] {
+    let mut program = [0; 16];
+    let name = std::fs::read("/proc/self/comm").unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    let len = name.len().min(15);
+    program[..len].copy_from_slice(&name[..len]);
+    program
+}
+
+impl Owned {
+    fn new(region: &Arc<Region>, role: Role, slots: u16, number: u16) -> Result<Self, Errno> {
+        let block = region.block(slots)?;
+        let made = Self::ring(region, block, role, slots, number);
+        if made.is_err() {
+            region.give_block(block, slots);
+        }
+        made.map(|ring| Self { ring, block })
+    }
+
+    fn ring(
+        region: &Arc<Region>,
+        block: Block,
+        role: Role,
+        slots: u16,
+        number: u16,
+    ) -> Result<Arc<Ring>, Errno> {
+        let lines = block.lines;
+        let ring = ring_over(region, block, (lines, lines + LINES), role, slots, None)?;
+        fill(region, &ring)?;
+        describe(region, &ring, number);
+        Ok(Arc::new(ring))
+    }
+
+    /// Writes the set-up line, which the switch reads when the queue starts.
+    fn set_up(&self, region: &Region, header: u16) {
+        let mut line = [0; 64];
+        line[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        line[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        line[6..8].copy_from_slice(&header.to_le_bytes());
+        line[8..16].copy_from_slice(&region.geometry.pool.to_le_bytes());
+        line[16..20].copy_from_slice(&region.geometry.buffer_size.to_le_bytes());
+        line[20..24].copy_from_slice(&region.geometry.buffers.to_le_bytes());
+        line[24..40].copy_from_slice(&program());
+        let at = self.block.lines + SETUP_LINE as u64;
+        let to = region.view.shared(at, line.len() as u64);
+        // SAFETY: the line is ours to write, and the switch reads it when the queue starts, later.
+        unsafe { std::ptr::copy_nonoverlapping(line.as_ptr(), to.as_ptr(), line.len()) };
+    }
+
+    fn queue<'a>(&'a self, error: &'a OwnedFd) -> Queue<'a> {
+        Queue {
+            size: self.ring.slots(),
+            descriptors: self.block.slots,
+            driver: self.block.lines,
+            device: self.block.lines + LINES,
+            kick: self.ring.kick(),
+            call: self.ring.call(),
+            error: Some(error.as_fd()),
+        }
+    }
+}
+
+/// A ring over slots and lines of a region; `events`: kick and call descriptors, new ones without.
+pub(crate) fn ring_over(
+    region: &Arc<Region>,
+    block: Block,
+    (mine, theirs): (u64, u64),
+    role: Role,
+    slots: u16,
+    events: Option<(OwnedFd, OwnedFd)>,
+) -> Result<Ring, Errno> {
+    let events = match events {
+        Some(events) => events,
+        None => (new_event()?, new_event()?),
+    };
+    let frame = region.frame(block, slots)?;
+    let places = Places {
+        header: frame.header(),
+        slots: region
+            .view
+            .shared(block.slots, 16 * u64::from(slots))
+            .cast(),
+        mine: region.view.shared(mine, 64).cast(),
+        theirs: region.view.shared(theirs, 64).cast(),
+        frame: Some(frame),
+        region: Some(Arc::clone(region)),
+    };
+    Ok(Ring::new(places, role, slots, events))
+}
+
+fn new_event() -> Result<OwnedFd, Errno> {
+    let event = sys::event::create().map(out_of_the_way);
+    event.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
+}
+
+/// Puts new buffers into all slots.
+pub(crate) fn fill(region: &Region, ring: &Ring) -> Result<(), Errno> {
+    let buffers = region.take_buffers(usize::from(ring.slots()))?;
+    for (slot, buffer) in (0..).zip(buffers) {
+        ring.set_buffer(slot, buffer);
+    }
+    Ok(())
+}
+
+/// Returns the buffers that lie in the slots.
+pub(crate) fn empty(region: &Region, ring: &Ring) {
+    for slot in 0..ring.slots() {
+        region.give_buffer(ring.buffer_of(slot));
+    }
+}
+
+/// Fills the fields of a ring's header that do not change.
+pub(crate) fn describe(region: &Region, ring: &Ring, number: u16) {
+    let buf_ofs = region.pool_in_view() as i64 - ring.offset() as i64;
+    ring.describe(buf_ofs, region.geometry.buffer_size, number);
+}
+
+impl Port {
+    /// Connects to a port, and sets its rings up in the process's memory.
+    ///
+    /// # Errors
+    /// See [`refusal`]; `ENOMEM`: there is no room for the rings or their buffers.
+    pub(crate) fn open(name: &Name, shape: Shape, header: u16) -> Result<Arc<Self>, Errno> {
+        Self::open_at(name, &name.socket(), Region::own()?, shape, header)
+    }
+
+    fn open_at(
+        name: &Name,
+        path: &Path,
+        region: &Arc<Region>,
+        shape: Shape,
+        header: u16,
+    ) -> Result<Arc<Self>, Errno> {
+        let refused = |error: io::Error| refusal(name, path, &error);
+        let (front, most) = greet(path, 1, header).map_err(refused)?;
+        let pairs = if shape.pairs == 0 {
+            most
+        } else {
+            shape.pairs.min(most)
+        };
+        let mut port = Self {
+            name: name.clone(),
+            path: path.to_owned(),
+            region: Arc::clone(region),
+            receive: Vec::new(),
+            send: Vec::new(),
+            host: Mutex::default(),
+            header: AtomicU16::new(header),
+            error: new_event()?,
+            is_connected: AtomicBool::new(true),
+            session: Mutex::new(Session {
+                front: None,
+                retry: Instant::now(),
+                watchers: Vec::new(),
+            }),
+        };
+        // What was taken is returned when the port is dropped.
+        for number in 0..pairs {
+            let slots = slots(shape.receive_slots, DEFAULT_SLOTS);
+            let ring = Owned::new(region, Role::Receive, slots, number)?;
+            port.receive.push(ring);
+            let slots = self::slots(shape.send_slots, DEFAULT_SLOTS);
+            let ring = Owned::new(region, Role::Send, slots, number)?;
+            port.send.push(ring);
+        }
+        let mut front = front;
+        port.start(&mut front).map_err(refused)?;
+        lock(&port.session).front = Some(front);
+        Ok(Arc::new(port))
+    }
+
+    /// Hands memory and queues over.
+    fn start(&self, front: &mut Front) -> io::Result<()> {
+        let header = self.header.load(Ordering::Relaxed);
+        front.renegotiate(features(self.pairs(), header))?;
+        front.share(self.region.file(), self.region.geometry.file_size)?;
+        self.start_queues(front)
+    }
+
+    fn start_queues(&self, front: &mut Front) -> io::Result<()> {
+        let header = self.header.load(Ordering::Relaxed);
+        for (pair, (receive, send)) in (0..).zip(self.receive.iter().zip(&self.send)) {
+            for (index, owned) in [(2 * pair, receive), (2 * pair + 1, send)] {
+                owned.set_up(&self.region, header);
+                front.start(index, &owned.queue(&self.error))?;
+            }
+        }
+        front.settle()
+    }
+
+    /// Number of ring pairs.
+    pub(crate) fn pairs(&self) -> u16 {
+        self.receive.len() as u16
+    }
+
+    /// The memory.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Slots of a ring for transmission, and of one for reception.
+    pub(crate) fn slots(&self) -> (u16, u16) {
+        let slots = |rings: &[Owned]| rings.first().map_or(0, |owned| owned.ring.slots());
+        (slots(&self.send), slots(&self.receive))
+    }
+
+    /// All rings of a direction.
+    pub(crate) fn rings(&self, sends: bool) -> impl Iterator<Item = &Arc<Ring>> {
+        let rings = if sends { &self.send } else { &self.receive };
+        rings.iter().map(|owned| &owned.ring)
+    }
+
+    /// The host rings, for transmission and reception. They are made when they are first asked for.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn host_rings(&self) -> Result<[Arc<Ring>; 2], Errno> {
+        let mut host = lock(&self.host);
+        if let Some(rings) = &*host {
+            return Ok(rings.clone());
+        }
+        let pairs = self.pairs();
+        let ring = |role| Owned::new(&self.region, role, HOST_SLOTS, pairs);
+        let rings = [ring(Role::Discard)?.ring, ring(Role::Silent)?.ring];
+        *host = Some(rings.clone());
+        Ok(rings)
+    }
+
+    /// Bytes before each frame.
+    pub(crate) fn header(&self) -> u16 {
+        self.header.load(Ordering::Relaxed)
+    }
+
+    /// Changes the header: the queues are stopped, and started again.
+    ///
+    /// # Errors
+    /// `EIO`: the switch refuses it.
+    pub(crate) fn set_header(&self, header: u16) -> Result<(), Errno> {
+        let mut session = lock(&self.session);
+        if self.header.swap(header, Ordering::Relaxed) == header {
+            return Ok(());
+        }
+        let Some(front) = &mut session.front else {
+            // The next session has it.
+            return Ok(());
+        };
+        let pairs = self.pairs();
+        let until = Instant::now() + SETUP;
+        let changed = (0..2 * pairs)
+            .try_for_each(|index| front.stop(index, until))
+            .and_then(|()| front.renegotiate(features(pairs, header)))
+            .and_then(|()| self.start_queues(front));
+        changed.map_err(|error| {
+            say::once(&format!("{}: header of {header} bytes: {error}", self.name));
+            Errno::IO
+        })
+    }
+
+    /// Whether the switch is connected, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// Adds call, error and session descriptors to the epoll instance of a device.
+    pub(crate) fn watch<'a>(
+        &self,
+        epoll: &Arc<OwnedFd>,
+        rings: impl Iterator<Item = &'a Arc<Ring>>,
+    ) -> Result<(), Errno> {
+        for ring in rings {
+            add_event(epoll, ring)?;
+        }
+        let mark = EventData::new_u64(MARK_ERROR);
+        epoll::add(&**epoll, &self.error, mark, EventFlags::IN | EventFlags::ET)?;
+        let mut session = lock(&self.session);
+        session
+            .watchers
+            .retain(|watcher| watcher.strong_count() > 0);
+        session.watchers.push(Arc::downgrade(epoll));
+        if let Some(front) = &session.front {
+            watch_session(epoll, front)?;
+        }
+        Ok(())
+    }
+
+    /// The switch has stopped a queue.
+    pub(crate) fn failed(&self) {
+        sys::event::clear(&self.error);
+        say::once(&format!(
+            "{}: the switch has stopped its queues; `lasthop status` has the reason",
+            self.name
+        ));
+        for ring in self.rings(true).chain(self.rings(false)) {
+            ring.stop();
+        }
+    }
+
+    /// Notes a lost connection and dials again, when it is time for that. Returns whether there is
+    /// a connection.
+    pub(crate) fn tend(&self) -> bool {
+        let Ok(mut session) = self.session.try_lock() else {
+            return true;
+        };
+        if let Some(front) = &session.front {
+            // After the set-up the switch says nothing: it is gone.
+            let now = Some(Instant::now());
+            let is_silent =
+                sys::wait::ready(front, PollFlags::IN, now).is_ok_and(|flags| flags.is_empty());
+            if is_silent {
+                return true;
+            }
+            session.front = None;
+            self.is_connected.store(false, Ordering::Relaxed);
+        }
+        if Instant::now() < session.retry {
+            return false;
+        }
+        match self.dial_again() {
+            Ok(front) => {
+                let epolls = session.watchers.iter().filter_map(Weak::upgrade);
+                for epoll in epolls {
+                    // A device without its session in the set finds out by its next look.
+                    let _ = watch_session(&epoll, &front);
+                }
+                session.front = Some(front);
+                self.is_connected.store(true, Ordering::Relaxed);
+                true
+            }
+            Err(_) => {
+                session.retry = Instant::now() + REDIAL;
+                false
+            }
+        }
+    }
+
+    fn dial_again(&self) -> io::Result<Front> {
+        let (mut front, most) = greet(&self.path, self.pairs(), self.header())?;
+        if most < self.pairs() {
+            return Err(io::Error::other("the port has fewer queues now"));
+        }
+        self.start(&mut front)?;
+        Ok(front)
+    }
+}
+
+/// Dials, and agrees on features; returns the number of queue pairs of the port.
+fn greet(path: &Path, pairs: u16, header: u16) -> io::Result<(Front, u16)> {
+    let socket = dial(path, SocketType::STREAM)?;
+    let mut front = Front::new(socket, Instant::now() + SETUP)?;
+    let slots = ProtocolFeatures::SLOT_QUEUES;
+    let queues = front.negotiate(features(pairs, header), slots, pairs)?;
+    let pairs = u16::try_from(queues / 2).unwrap_or(MAX_PAIRS);
+    Ok((front, pairs.clamp(1, MAX_PAIRS)))
+}
+
+/// The number of queue pairs of a port that is not open.
+///
+/// # Errors
+/// See [`refusal`].
+pub(crate) fn pairs_of(name: &Name) -> Result<u16, Errno> {
+    let path = name.socket();
+    let greeted = greet(&path, 1, 0).map_err(|error| refusal(name, &path, &error));
+    greeted.map(|(_, most)| most)
+}
+
+/// Adds a ring's call descriptor to an epoll instance. Each signal is an edge: nothing is read.
+pub(crate) fn add_event(epoll: &OwnedFd, ring: &Ring) -> Result<(), Errno> {
+    let mark = EventData::new_u64(MARK_CALL);
+    epoll::add(epoll, ring.call(), mark, EventFlags::IN | EventFlags::ET)
+}
+
+fn watch_session(epoll: &OwnedFd, front: &Front) -> Result<(), Errno> {
+    let mark = EventData::new_u64(MARK_SESSION);
+    epoll::add(epoll, front, mark, EventFlags::IN | EventFlags::RDHUP)
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // The switch must not use the rings any more: its connection ends first.
+        lock(&self.session).front = None;
+        for owned in self.send.iter().chain(&self.receive) {
+            empty(&self.region, &owned.ring);
+            self.region.give_block(owned.block, owned.ring.slots());
+        }
+        for ring in lock(&self.host).iter().flatten() {
+            empty(&self.region, ring);
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! `poll`, `select` and their relatives over netmap's descriptors and others.
+//!
+//! A wait first syncs, as netmap's poll does, and returns at once when something is ready: without
+//! a system call, if all descriptors are netmap's. Else it looks on for as long as that has been
+//! cheaper than sleeping lately (crate `polling`, the rule of the switch's workers), requests
+//! notifications, looks once more, and sleeps in the kernel.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_short};
+use std::ptr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use libc::{POLLERR, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd};
+use polling::{AdaptivePoll, Next};
+use rustix::io::Errno;
+
+use crate::bound::Bound;
+use crate::device::Device;
+use crate::port::REDIAL;
+use crate::ring::Synced;
+use crate::table;
+
+/// Descriptors of a wait that are copied without an allocation.
+const FEW: usize = 64;
+/// Looks between two looks at descriptors of others, while looking on.
+const LOOKS_PER_SYSTEM_CALL: u32 = 64;
+/// Limit of a sleep until more than one slot is free: the other side may not free as many.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// Sleeps of a thread between two measurements of their CPU time.
+const SLEEPS_PER_MEASUREMENT: u32 = 16;
+
+/// How a thread waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    Adaptive,
+    Sleep,
+    Spin,
+}
+
+/// What `LASTHOP_NETMAP_POLL` says.
+fn mode() -> Mode {
+    static MODE: OnceLock<Mode> = OnceLock::new();
+    *MODE.get_or_init(|| match std::env::var("LASTHOP_NETMAP_POLL").as_deref() {
+        Ok("sleep") => Mode::Sleep,
+        Ok("spin") => Mode::Spin,
+        Ok("adaptive") | Err(_) => Mode::Adaptive,
+        Ok(other) => {
+            crate::say::once(&format!(
+                "LASTHOP_NETMAP_POLL={other}: expected adaptive, sleep or spin"
+            ));
+            Mode::Adaptive
+        }
+    })
+}
+
+/// The waiting of one thread.
+struct Waiting {
+    poll: AdaptivePoll,
+    sleeps: u32,
+}
+
+thread_local! {
+    static WAITING: RefCell<Option<Waiting>> = const { RefCell::new(None) };
+}
+
+fn with_waiting<T>(act: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
+    // A wait within a signal handler that interrupts another does without.
+    let found = WAITING.try_with(|waiting| {
+        let mut waiting = waiting.try_borrow_mut().ok()?;
+        let waiting = waiting.get_or_insert_with(|| Waiting {
+            poll: AdaptivePoll::new(polling::Poll::Adaptive),
+            sleeps: 0,
+        });
+        Some(act(waiting))
+    });
+    found.ok().flatten()
+}
+
+/// Whether one of the descriptors is netmap's.
+#[inline]
+#[must_use]
+pub fn concerns(fds: &[pollfd]) -> bool {
+    fds.iter().any(|fd| table::is_ours(fd.fd))
+}
+
+/// The events of a device, after the syncs that they imply (netmap(4), "SELECT, POLL, EPOLL").
+pub(crate) fn look(device: &Device, events: c_short) -> c_short {
+    let Some(bound) = device.bound() else {
+        return POLLERR;
+    };
+    let wants_out = events & (POLLOUT | POLLWRNORM);
+    let wants_in = events & (POLLIN | POLLRDNORM);
+    let (sends_always, receives_always) = bound.always();
+    let mut found = 0;
+    if sends_always || wants_out != 0 {
+        for ring in bound.rings(true) {
+            let is_open = wants_out != 0 && found & wants_out == 0;
+            if is_open || ring.has_moved() {
+                found |= of_sync(ring.sync(), wants_out);
+            }
+        }
+    }
+    if receives_always || wants_in != 0 {
+        for ring in bound.rings(false) {
+            found |= of_sync(ring.sync(), wants_in);
+        }
+    }
+    found
+}
+
+fn of_sync(synced: Result<Synced, Errno>, wanted: c_short) -> c_short {
+    match synced {
+        Ok(Synced::Ready) => wanted,
+        Ok(Synced::Nothing | Synced::Busy) => 0,
+        Err(_) => POLLERR,
+    }
+}
+
+/// Requests notifications for the events of a device. Returns `None` if there is something to look
+/// at already, else whether more than one slot is waited for.
+fn request(bound: &Bound, events: c_short, patient: bool) -> Option<bool> {
+    let mut is_patient = false;
+    if events & (POLLOUT | POLLWRNORM) != 0 {
+        for ring in bound.rings(true) {
+            is_patient |= ring.request(patient)? > 1;
+        }
+    }
+    let receives = events & (POLLIN | POLLRDNORM) != 0 || bound.always().1;
+    if receives {
+        for ring in bound.rings(false) {
+            ring.request(false)?;
+        }
+    }
+    Some(is_patient)
+}
+
+/// Looks at all devices; returns how many have events.
+fn look_all(fds: &mut [pollfd]) -> usize {
+    let mut ready = 0;
+    for fd in fds {
+        if let Some(device) = table::get(fd.fd) {
+            fd.revents = look(&device, fd.events);
+            ready += usize::from(fd.revents != 0);
+        }
+    }
+    ready
+}
+
+/// The signal mask of a wait, as the program gave it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mask(pub *const libc::sigset_t);
+
+impl Mask {
+    /// No other mask than the thread's.
+    pub const NONE: Self = Self(ptr::null());
+}
+
+fn timespec(limit: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: limit.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    }
+}
+
+/// ppoll(2) itself, the system call.
+fn system_poll(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
+    let limit = limit.map(timespec);
+    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the array is as long as it says, and the mask is the program's: 8 bytes or null.
+    let ready = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            fds.as_mut_ptr(),
+            fds.len(),
+            limit,
+            mask.0,
+            8usize,
+        )
+    };
+    result(ready)
+}
+
+fn result(returned: i64) -> Result<usize, Errno> {
+    usize::try_from(returned).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
+    })
+}
+
+/// Looks at descriptors that are not netmap's, and waits for nothing. `copy` has room for all.
+fn look_at_others(fds: &mut [pollfd], copy: &mut [pollfd]) -> Result<usize, Errno> {
+    let mut any = false;
+    for (to, from) in copy.iter_mut().zip(&*fds) {
+        *to = *from;
+        if table::is_ours(from.fd) {
+            to.fd = -1;
+        } else {
+            any |= from.fd >= 0;
+        }
+    }
+    if !any {
+        return Ok(0);
+    }
+    let ready = system_poll(copy, Some(Duration::ZERO), Mask::NONE)?;
+    for (to, from) in fds.iter_mut().zip(&*copy) {
+        if from.fd >= 0 {
+            to.revents = from.revents;
+        }
+    }
+    Ok(ready)
+}
+
+/// ppoll(2) over descriptors some of which are netmap's. `limit`: `None` waits without end.
+///
+/// # Errors
+/// Those of ppoll(2).
+pub fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
+    let none = pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    };
+    if fds.len() <= FEW {
+        let mut copy = [none; FEW];
+        let copy = &mut copy[..fds.len()];
+        wait(fds, copy, limit, mask)
+    } else {
+        wait(fds, &mut vec![none; fds.len()], limit, mask)
+    }
+}
+
+fn wait(
+    fds: &mut [pollfd],
+    copy: &mut [pollfd],
+    limit: Option<Duration>,
+    mask: Mask,
+) -> Result<usize, Errno> {
+    for fd in &mut *fds {
+        fd.revents = 0;
+    }
+    let ready = look_all(fds);
+    let is_over = ready > 0 || limit == Some(Duration::ZERO);
+    if is_over {
+        note_ready(ready);
+        return Ok(ready + look_at_others(fds, copy)?);
+    }
+    let end = limit.and_then(|limit| sys::time::monotonic().checked_add(limit));
+    let mut patient = true;
+    loop {
+        if let Some(ready) = look_on(fds, copy, end)? {
+            return Ok(ready);
+        }
+        let Some(is_patient) = request_all(fds, patient) else {
+            let ready = look_all(fds);
+            if ready > 0 {
+                note_ready(ready);
+                return Ok(ready + look_at_others(fds, copy)?);
+            }
+            patient = false;
+            continue;
+        };
+        let left = end.map(|end| end.saturating_sub(sys::time::monotonic()));
+        let others = sleep(fds, copy, sleep_limit(fds, left, is_patient), mask)?;
+        patient = false;
+        let ready = look_all(fds) + others;
+        if ready > 0 {
+            note_ready(ready);
+            return Ok(ready);
+        }
+        if end.is_some_and(|end| sys::time::monotonic() >= end) {
+            return Ok(0);
+        }
+    }
+}
+
+/// Notes for the adaptive rule that something was there.
+#[inline]
+fn note_ready(ready: usize) {
+    if ready > 0 && mode() == Mode::Adaptive {
+        with_waiting(|waiting| {
+            if !waiting.poll.is_busy() {
+                waiting.poll.found_frames(sys::time::monotonic());
+            }
+        });
+    }
+}
+
+/// Looks on as the mode says. Returns the number of ready descriptors, or `None` when it is time to
+/// sleep.
+fn look_on(
+    fds: &mut [pollfd],
+    copy: &mut [pollfd],
+    end: Option<Duration>,
+) -> Result<Option<usize>, Errno> {
+    let mode = mode();
+    let mut looks: u32 = 0;
+    loop {
+        let now = match mode {
+            Mode::Sleep => return Ok(None),
+            _ => sys::time::monotonic(),
+        };
+        if mode == Mode::Adaptive {
+            let next = with_waiting(|waiting| waiting.poll.found_nothing(now, None));
+            if next != Some(Next::Poll) {
+                return Ok(None);
+            }
+        }
+        if end.is_some_and(|end| now >= end) {
+            return Ok(Some(0));
+        }
+        std::hint::spin_loop();
+        let mut ready = look_all(fds);
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(LOOKS_PER_SYSTEM_CALL) {
+            ready += look_at_others(fds, copy)?;
+            for device in fds.iter().filter_map(|fd| table::get(fd.fd)) {
+                device.drain();
+            }
+        }
+        if ready > 0 {
+            note_ready(ready);
+            return Ok(Some(ready));
+        }
+    }
+}
+
+fn request_all(fds: &[pollfd], patient: bool) -> Option<bool> {
+    let mut is_patient = false;
+    for fd in fds {
+        if let Some(device) = table::get(fd.fd)
+            && let Some(bound) = device.bound()
+        {
+            is_patient |= request(bound, fd.events, patient)?;
+        }
+    }
+    Some(is_patient)
+}
+
+/// The longest sleep: a lost connection is dialled again, and a sender that waits for several slots
+/// does not wait without end.
+fn sleep_limit(fds: &[pollfd], left: Option<Duration>, is_patient: bool) -> Option<Duration> {
+    let mut limit = left;
+    let mut at_most = |most: Duration| limit = Some(limit.map_or(most, |limit| limit.min(most)));
+    if is_patient {
+        at_most(PATIENCE);
+    }
+    for device in fds.iter().filter_map(|fd| table::get(fd.fd)) {
+        if let Some(bound) = device.bound()
+            && !bound.is_connected()
+            && !bound.tend()
+        {
+            at_most(REDIAL);
+        }
+    }
+    limit
+}
+
+/// Sleeps until a descriptor is ready; takes the events of devices, whose rings are to be looked at
+/// then. Returns the number of others that are ready.
+fn sleep(
+    fds: &mut [pollfd],
+    copy: &mut [pollfd],
+    limit: Option<Duration>,
+    mask: Mask,
+) -> Result<usize, Errno> {
+    let before = with_waiting(|waiting| {
+        waiting.sleeps = waiting.sleeps.wrapping_add(1);
+        let is_measured = waiting.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
+        is_measured.then(sys::time::of_thread)
+    });
+    let slept = match fds {
+        [fd] if table::is_ours(fd.fd) => sleep_on_one(fd.fd, limit, mask),
+        _ => sleep_on_all(fds, copy, limit, mask),
+    };
+    if let Some(Some(before)) = before {
+        let cpu = sys::time::of_thread() - before;
+        with_waiting(|waiting| waiting.poll.slept(cpu));
+    }
+    slept
+}
+
+/// One system call: the epoll instance of a device is waited for directly.
+fn sleep_on_one(fd: c_int, limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
+    let Some(device) = table::get(fd) else {
+        return Ok(0);
+    };
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+    let limit = limit.map(timespec);
+    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+    use std::os::fd::AsRawFd;
+    // SAFETY: the array is as long as it says, and the mask is the program's: 8 bytes or null.
+    let count = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            device.epoll().as_raw_fd(),
+            events.as_mut_ptr(),
+            events.len(),
+            limit,
+            mask.0,
+            8usize,
+        )
+    };
+    let count = result(count)?;
+    device.handle(events[..count].iter().map(|event| event.u64));
+    Ok(0)
+}
+
+fn sleep_on_all(
+    fds: &mut [pollfd],
+    copy: &mut [pollfd],
+    limit: Option<Duration>,
+    mask: Mask,
+) -> Result<usize, Errno> {
+    for (to, from) in copy.iter_mut().zip(&*fds) {
+        *to = *from;
+        if table::is_ours(from.fd) {
+            to.events = POLLIN;
+        }
+    }
+    system_poll(copy, limit, mask)?;
+    let mut others = 0;
+    for (to, from) in fds.iter_mut().zip(&*copy) {
+        if let Some(device) = table::get(to.fd) {
+            if from.revents != 0 {
+                device.drain();
+            }
+        } else {
+            to.revents = from.revents;
+            others += usize::from(from.revents != 0);
+        }
+    }
+    Ok(others)
+}
+
+/// The sets of select(2), as the program gave them; each may be null.
+#[derive(Debug)]
+pub struct Sets {
+    /// To be read from.
+    pub read: *mut libc::fd_set,
+    /// To be written to.
+    pub write: *mut libc::fd_set,
+    /// Exceptions.
+    pub except: *mut libc::fd_set,
+}
+
+impl Sets {
+    fn all(&self) -> [(*mut libc::fd_set, c_short); 3] {
+        [
+            (self.read, POLLIN),
+            (self.write, POLLOUT),
+            (self.except, libc::POLLPRI),
+        ]
+    }
+
+    /// Whether a descriptor below `count` is netmap's.
+    ///
+    /// # Safety
+    /// Each set is null or one of the program.
+    #[must_use]
+    pub unsafe fn concern(&self, count: c_int) -> bool {
+        (0..count.min(libc::FD_SETSIZE as c_int)).any(|fd| {
+            // SAFETY: the caller says what the sets are, and `fd` is below their size.
+            let is_in = |(set, _): &(*mut libc::fd_set, c_short)| unsafe {
+                !set.is_null() && libc::FD_ISSET(fd, *set)
+            };
+            table::is_ours(fd) && self.all().iter().any(is_in)
+        })
+    }
+
+    /// pselect(2) over descriptors some of which are netmap's.
+    ///
+    /// # Errors
+    /// Those of pselect(2).
+    ///
+    /// # Safety
+    /// As [`Self::concern`].
+    pub unsafe fn select(
+        &self,
+        count: c_int,
+        limit: Option<Duration>,
+        mask: Mask,
+    ) -> Result<usize, Errno> {
+        const ROOM: usize = libc::FD_SETSIZE;
+        let count = usize::try_from(count).map_err(|_| Errno::INVAL)?.min(ROOM);
+        let none = pollfd {
+            fd: -1,
+            events: 0,
+            revents: 0,
+        };
+        let mut fds = [none; ROOM];
+        let mut used = 0;
+        for fd in 0..count as c_int {
+            let mut events = 0;
+            for (set, event) in self.all() {
+                // SAFETY: as in `concern`.
+                if unsafe { !set.is_null() && libc::FD_ISSET(fd, set) } {
+                    events |= event;
+                }
+            }
+            if events != 0 {
+                (fds[used].fd, fds[used].events) = (fd, events);
+                used += 1;
+            }
+        }
+        let fds = &mut fds[..used];
+        poll(fds, limit, mask)?;
+        if fds.iter().any(|fd| fd.revents & POLLNVAL != 0) {
+            return Err(Errno::BADF);
+        }
+        let mut ready = 0;
+        for fd in &*fds {
+            for (set, event) in self.all() {
+                if fd.events & event == 0 {
+                    continue;
+                }
+                let counts_as = match event {
+                    POLLIN => POLLIN | libc::POLLHUP | POLLERR,
+                    POLLOUT => POLLOUT | POLLERR,
+                    _ => event,
+                };
+                if fd.revents & counts_as != 0 {
+                    ready += 1;
+                } else {
+                    // SAFETY: as in `concern`; the bit is set, so the set is not null.
+                    unsafe { libc::FD_CLR(fd.fd, set) };
+                }
+            }
+        }
+        Ok(ready)
+    }
+}
