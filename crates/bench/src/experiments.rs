@@ -6,6 +6,7 @@ pub(crate) mod external;
 pub(crate) mod load;
 pub(crate) mod migration;
 pub(crate) mod neighbours;
+pub(crate) mod netmap;
 pub(crate) mod policy;
 pub(crate) mod ports;
 pub(crate) mod scaling;

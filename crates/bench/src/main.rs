@@ -112,6 +112,8 @@ enum Experiment {
     /// Throughput with and without a helper on an idle core, and what a thread waits that wants the
     /// core
     Wakeups,
+    /// Processes on ports and pipes: by batch, slots, bridges, load; round trips; testpmd over memif
+    Netmap,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -192,6 +194,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Workers => experiments::scaling::workers(&plan)?,
             Experiment::Scheduling => experiments::scheduling::scheduling(&plan)?,
             Experiment::Wakeups => experiments::wakeups::wakeups(&plan)?,
+            Experiment::Netmap => experiments::netmap::netmap(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,
         };

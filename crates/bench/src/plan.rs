@@ -43,6 +43,8 @@ impl Plan {
 pub(crate) enum Layout {
     Split,
     Packed,
+    /// Slot queues, of ports for netmap clients.
+    Slots,
 }
 
 impl Layout {
@@ -50,6 +52,7 @@ impl Layout {
         match self {
             Self::Split => "split",
             Self::Packed => "packed",
+            Self::Slots => "slots",
         }
     }
 }

@@ -16,6 +16,7 @@ pub(super) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
         sockets: peer.sockets().to_vec(),
         listen: peer.client_listens(),
         packed: layout == Layout::Packed,
+        slots: layout == Layout::Slots,
         cpu: Some(plan.cores[1]),
         ..LeanConfig::default()
     }

@@ -14,7 +14,7 @@ use testkit::{FakeGuest, GuestConfig};
 
 use super::{Kind, Peer, Ports};
 use crate::folders;
-use crate::plan::{Plan, progress};
+use crate::plan::{Layout, Plan, progress};
 use crate::rules::RuleSet;
 use crate::stop;
 
@@ -29,6 +29,20 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
 
 /// Name of the file beside the runtime directory into which it logs.
 pub(crate) const LOG: &str = "log";
+
+/// Two ports for clients with queues of this layout.
+pub(crate) fn with_layout(plan: &Plan, layout: Layout) -> Result<Peer> {
+    if layout != Layout::Slots {
+        return start(plan);
+    }
+    let mut text = "[switch]\nname = \"bench\"\n".to_owned();
+    for port in 0..2 {
+        let table = port_table(&format!("p{port}"), "default");
+        text += &table.replace("vhost-user", "netmap");
+    }
+    let running = start_with(plan, &plan.cores[..1], &text)?;
+    Ok(into_peer(running, 2, Vec::new()))
+}
 
 /// So many ports, all for clients.
 pub(super) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {

@@ -1,0 +1,105 @@
+//! Processes on ports and pipes: a table for each part, medians of each placement.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::shown;
+use crate::experiments::netmap::{Part, Sample};
+use crate::placement::Placement;
+use crate::plot;
+use crate::statistics::median;
+
+/// All tables.
+pub(super) fn tables(samples: &[Sample]) -> String {
+    let mut text = String::new();
+    for part in Part::ALL {
+        let here: Vec<_> = samples.iter().filter(|s| s.part == part).collect();
+        if !here.is_empty() {
+            text += &table(part, &here);
+        }
+    }
+    let flipped = samples.iter().filter(|s| s.placement.is_none()).count();
+    let all = samples.len();
+    text + &format!("\nOf {all} samples, {flipped} were dropped because the placement flipped.\n")
+}
+
+/// The values of `x` and the ways, in the order in which they were measured first.
+fn order(samples: &[&Sample]) -> (Vec<f64>, Vec<String>) {
+    let (mut places, mut ways) = (Vec::new(), Vec::new());
+    for sample in samples {
+        if !places.contains(&sample.x) {
+            places.push(sample.x);
+        }
+        if !ways.contains(&sample.way) {
+            ways.push(sample.way.clone());
+        }
+    }
+    (places, ways)
+}
+
+fn middle(samples: &[&Sample], way: &str, x: f64, placement: Placement) -> Option<f64> {
+    let values: Vec<f64> = samples
+        .iter()
+        .filter(|s| s.way == way && s.x == x && s.placement == Some(placement))
+        .map(|s| s.value)
+        .collect();
+    median(&values)
+}
+
+fn table(part: Part, samples: &[&Sample]) -> String {
+    let (places, ways) = order(samples);
+    let [axis, unit] = part.axes();
+    let mut head = vec![axis.to_owned(), "cores".to_owned()];
+    head.extend(ways.iter().cloned());
+    let mut rows = Vec::new();
+    for placement in [Placement::Near, Placement::Far] {
+        for &x in &places {
+            let values: Vec<_> = ways
+                .iter()
+                .map(|way| middle(samples, way, x, placement))
+                .collect();
+            if values.iter().any(Option::is_some) {
+                let mut row = vec![format!("{x:.0}"), placement.name().to_owned()];
+                row.extend(values.into_iter().map(|value| shown(value, "")));
+                rows.push(row);
+            }
+        }
+    }
+    format!(
+        "\n**{}**, {unit}. Published: {}.\n\n{}",
+        part.name(),
+        part.published(),
+        super::table(&head, &rows)
+    )
+}
+
+/// A plot of each part that has lines, for each placement.
+pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Result<()> {
+    for part in Part::ALL {
+        let here: Vec<_> = samples.iter().filter(|s| s.part == part).collect();
+        let (places, ways) = order(&here);
+        if places.len() < 3 {
+            continue;
+        }
+        for placement in [Placement::Near, Placement::Far] {
+            let point = |way: &str, x: f64| Some((x, middle(&here, way, x, placement)?));
+            let curves: Vec<plot::Curve> = ways
+                .iter()
+                .map(|way| {
+                    let points = places.iter().filter_map(|x| point(way, *x));
+                    (way.clone(), points.collect())
+                })
+                .collect();
+            let (name, cores) = (part.name(), placement.name());
+            let path = folder.join(format!("{stem}-{name}-{cores}.svg"));
+            plot::lines(
+                &path,
+                &format!("{name}, cores {cores}"),
+                part.axes(),
+                &curves,
+            )?;
+        }
+    }
+    Ok(())
+}
