@@ -25,6 +25,9 @@ use crate::table;
 const FEW: usize = 64;
 /// Looks between two looks at descriptors of others, while looking on.
 const LOOKS_PER_SYSTEM_CALL: u32 = 64;
+/// Looks between two yields of the core, while looking on: the other side may wait for it. A program
+/// that spins has a core of its own.
+const LOOKS_PER_YIELD: u32 = 32;
 /// Limit of a sleep until more than one slot is free: the other side may not free as many.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Sleeps of a thread between two measurements of their CPU time.
@@ -309,7 +312,11 @@ fn look_on(
         if end.is_some_and(|end| now >= end) {
             return Ok(Some(0));
         }
-        std::hint::spin_loop();
+        if mode == Mode::Adaptive && (looks + 1).is_multiple_of(LOOKS_PER_YIELD) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
         let mut ready = look_all(fds);
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(LOOKS_PER_SYSTEM_CALL) {
