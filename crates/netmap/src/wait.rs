@@ -25,9 +25,10 @@ use crate::table;
 const FEW: usize = 64;
 /// Looks between two looks at descriptors of others, while looking on.
 const LOOKS_PER_SYSTEM_CALL: u32 = 64;
-/// Looks between two yields of the core, while looking on: the other side may wait for it. A program
-/// that spins has a core of its own.
-const LOOKS_PER_YIELD: u32 = 32;
+/// Looks in vain between two yields of the core: the other side may wait for it. They count over
+/// all waits, because a sender on the core of its receiver finds room after few looks each time, and
+/// would send without end what is not taken. A program that spins has a core of its own.
+const LOOKS_PER_YIELD: u32 = 8;
 /// Limit of a sleep until more than one slot is free: the other side may not free as many.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Sleeps of a thread between two measurements of their CPU time.
@@ -61,6 +62,8 @@ fn mode() -> Mode {
 struct Waiting {
     poll: AdaptivePoll,
     sleeps: u32,
+    /// Looks in vain, over all waits.
+    looks: u32,
 }
 
 thread_local! {
@@ -74,6 +77,7 @@ fn with_waiting<T>(act: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
         let waiting = waiting.get_or_insert_with(|| Waiting {
             poll: AdaptivePoll::new(polling::Poll::Adaptive),
             sleeps: 0,
+            looks: 0,
         });
         Some(act(waiting))
     });
@@ -304,19 +308,21 @@ fn look_on(
             _ => sys::time::monotonic(),
         };
         if mode == Mode::Adaptive {
-            let next = with_waiting(|waiting| waiting.poll.found_nothing(now, None));
-            if next != Some(Next::Poll) {
-                return Ok(None);
+            let next = with_waiting(|waiting| {
+                waiting.looks = waiting.looks.wrapping_add(1);
+                let yields = waiting.looks.is_multiple_of(LOOKS_PER_YIELD);
+                (waiting.poll.found_nothing(now, None), yields)
+            });
+            match next {
+                Some((Next::Poll, true)) => std::thread::yield_now(),
+                Some((Next::Poll, false)) => {}
+                Some((Next::Sleep, _)) | None => return Ok(None),
             }
         }
         if end.is_some_and(|end| now >= end) {
             return Ok(Some(0));
         }
-        if mode == Mode::Adaptive && (looks + 1).is_multiple_of(LOOKS_PER_YIELD) {
-            std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
-        }
+        std::hint::spin_loop();
         let mut ready = look_all(fds);
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(LOOKS_PER_SYSTEM_CALL) {
