@@ -151,8 +151,9 @@ impl Front {
             self.notify(code::SET_VRING_ERR, &number, Some(error))?;
         }
         self.notify(code::SET_VRING_CALL, &number, Some(queue.call))?;
-        self.notify(code::SET_VRING_KICK, &number, Some(queue.kick))?;
-        self.notify(code::SET_VRING_ENABLE, &state(1), None)
+        // Switched on before it starts: what is in a queue that is off is dropped.
+        self.notify(code::SET_VRING_ENABLE, &state(1), None)?;
+        self.notify(code::SET_VRING_KICK, &number, Some(queue.kick))
     }
 
     /// Stops queue `index`: when this returns, the switch has published all it had for the queue,

@@ -89,8 +89,8 @@ fn a_whole_set_up() {
     );
     assert_eq!(
         heard[7..13],
-        [8, 10, 9, 13, 12, 18],
-        "number, base, addresses, call, kick, on"
+        [8, 10, 9, 13, 18, 12],
+        "number, base, addresses, call, on, kick"
     );
     assert_eq!(heard.len(), 7 + 4 * 6);
 }

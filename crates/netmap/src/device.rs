@@ -42,6 +42,7 @@ pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
 /// # Errors
 /// The system has no more descriptors.
 pub fn open() -> Result<RawFd, Errno> {
+    crate::forks::watch();
     let fd = epoll::create(CreateFlags::CLOEXEC)?;
     let device = Device {
         epoll: Arc::new(out_of_the_way(fd.try_clone().map_err(|_| Errno::MFILE)?)),
@@ -150,6 +151,9 @@ impl Device {
                 Ok(synced) => found |= synced == Synced::Ready,
                 Err(errno) => result = Err(errno),
             }
+        }
+        if sends && bound.rings(true).iter().any(|ring| ring.is_stuck()) {
+            bound.tend();
         }
         if !found
             && self.idle.fetch_add(1, Ordering::Relaxed) % SYNCS_PER_LOOK == SYNCS_PER_LOOK - 1

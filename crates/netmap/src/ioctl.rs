@@ -15,7 +15,8 @@ use crate::bound::{self, Bound};
 use crate::device::Device;
 use crate::names::Name;
 use crate::pages::PAGE;
-use crate::port::{self, DEFAULT_SLOTS};
+use crate::pipe::DEFAULT_SLOTS as PIPE_SLOTS;
+use crate::port;
 use crate::region::Region;
 use crate::view::PRIVATE;
 use crate::{say, table};
@@ -170,11 +171,14 @@ fn geometry(name: &Name) -> Result<(u16, (u16, u16)), Errno> {
     match name {
         Name::Port(port) => match bound::open_port(port) {
             Some(port) => Ok((port.pairs(), port.slots())),
-            None => Ok((port::pairs_of(name)?, (DEFAULT_SLOTS, DEFAULT_SLOTS))),
+            None => {
+                let offered = port::offered_by(name)?;
+                Ok((offered.pairs, (offered.slots, offered.slots)))
+            }
         },
         Name::Pipe { .. } => match bound::open_pipe(name) {
             Some(pipe) => Ok((1, (pipe.ring(true).slots(), pipe.ring(false).slots()))),
-            None if name.socket().exists() => Ok((1, (DEFAULT_SLOTS, DEFAULT_SLOTS))),
+            None if name.socket().exists() => Ok((1, (PIPE_SLOTS, PIPE_SLOTS))),
             None => Err(Errno::NXIO),
         },
     }

@@ -4,6 +4,7 @@ pub mod abi;
 mod bound;
 pub mod device;
 pub mod epolls;
+mod forks;
 pub mod ioctl;
 mod meeting;
 pub mod names;

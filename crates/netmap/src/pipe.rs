@@ -31,7 +31,7 @@ use crate::say;
 use crate::view::lock;
 
 /// Slots of a ring, unless the program requests others.
-const DEFAULT_SLOTS: u16 = 2048;
+pub(crate) const DEFAULT_SLOTS: u16 = 2048;
 /// Time for control's answer.
 const ANSWER: Duration = Duration::from_secs(3);
 /// Interval of attempts to find control again. Nothing depends on it but the next end to come.

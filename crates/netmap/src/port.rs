@@ -22,16 +22,18 @@ use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
 use crate::device::out_of_the_way;
+use crate::forks;
 use crate::names::Name;
 use crate::region::{Block, LINES, Region};
 use crate::ring::{Places, Ring, Role};
 use crate::say;
 use crate::view::lock;
 
-/// Bounds of the number of slots of a ring, and its default.
+/// Bounds of the number of slots of a ring.
 pub(crate) const MIN_SLOTS: u16 = 64;
 pub(crate) const MAX_SLOTS: u16 = 4096;
-pub(crate) const DEFAULT_SLOTS: u16 = 1024;
+/// Their number where a switch does not say it.
+const DEFAULT_SLOTS: u16 = 1024;
 /// Ring pairs of a port at most.
 pub(crate) const MAX_PAIRS: u16 = 16;
 /// Slots of a host ring.
@@ -39,6 +41,11 @@ const HOST_SLOTS: u16 = 64;
 
 /// Time for the set-up of all queues.
 const SETUP: Duration = Duration::from_secs(3);
+/// Time for the switch to stop the queues of a port that is closed.
+const STOP: Duration = Duration::from_millis(500);
+/// Time in which the switch notices that a port's client has left, and the interval of attempts.
+const LEAVING: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_millis(10);
 /// Interval of attempts to connect again.
 pub(crate) const REDIAL: Duration = Duration::from_millis(100);
 
@@ -87,6 +94,15 @@ pub(crate) struct Port {
     error: OwnedFd,
     is_connected: AtomicBool,
     session: Mutex<Session>,
+}
+
+/// Rings of a port as the switch has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    /// Ring pairs at most.
+    pub(crate) pairs: u16,
+    /// Slots, unless the program requests others.
+    pub(crate) slots: u16,
 }
 
 /// Rings of a port as a program requests them; 0: the default.
@@ -143,8 +159,12 @@ pub(crate) fn refusal(name: &Name, path: &Path, error: &io::Error) -> Errno {
             say::once(&format!("{name}: {path}: {error}"));
             Errno::ACCESS
         }
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+        _ if is_hang_up(error) => {
             say::once(&format!("{name}: another process has the port ({path})"));
+            Errno::BUSY
+        }
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            say::once(&format!("{name}: the switch does not answer ({path})"));
             Errno::BUSY
         }
         _ => {
@@ -289,7 +309,8 @@ impl Port {
         header: u16,
     ) -> Result<Arc<Self>, Errno> {
         let refused = |error: io::Error| refusal(name, path, &error);
-        let (front, most) = greet(path, 1, header).map_err(refused)?;
+        let (mut front, offered) = greet_soon(path, header).map_err(refused)?;
+        let most = offered.pairs;
         let pairs = if shape.pairs == 0 {
             most
         } else {
@@ -313,14 +334,13 @@ impl Port {
         };
         // What was taken is returned when the port is dropped.
         for number in 0..pairs {
-            let slots = slots(shape.receive_slots, DEFAULT_SLOTS);
+            let slots = slots(shape.receive_slots, offered.slots);
             let ring = Owned::new(region, Role::Receive, slots, number)?;
             port.receive.push(ring);
-            let slots = self::slots(shape.send_slots, DEFAULT_SLOTS);
+            let slots = self::slots(shape.send_slots, offered.slots);
             let ring = Owned::new(region, Role::Send, slots, number)?;
             port.send.push(ring);
         }
-        let mut front = front;
         port.start(&mut front).map_err(refused)?;
         lock(&port.session).front = Some(front);
         Ok(Arc::new(port))
@@ -491,8 +511,8 @@ impl Port {
     }
 
     fn dial_again(&self) -> io::Result<Front> {
-        let (mut front, most) = greet(&self.path, self.pairs(), self.header())?;
-        if most < self.pairs() {
+        let (mut front, offered) = greet(&self.path, self.pairs(), self.header())?;
+        if offered.pairs < self.pairs() {
             return Err(io::Error::other("the port has fewer queues now"));
         }
         self.start(&mut front)?;
@@ -500,24 +520,49 @@ impl Port {
     }
 }
 
-/// Dials, and agrees on features; returns the number of queue pairs of the port.
-fn greet(path: &Path, pairs: u16, header: u16) -> io::Result<(Front, u16)> {
+/// Dials, and agrees on features; returns what the port has.
+fn greet(path: &Path, pairs: u16, header: u16) -> io::Result<(Front, Offered)> {
     let socket = dial(path, SocketType::STREAM)?;
     let mut front = Front::new(socket, Instant::now() + SETUP)?;
     let slots = ProtocolFeatures::SLOT_QUEUES;
-    let queues = front.negotiate(features(pairs, header), slots, pairs)?;
-    let pairs = u16::try_from(queues / 2).unwrap_or(MAX_PAIRS);
-    Ok((front, pairs.clamp(1, MAX_PAIRS)))
+    let answer = front.negotiate(features(pairs, header), slots, pairs)?;
+    // The upper half is the number of slots: a part of this protocol feature.
+    let pairs = u16::try_from((answer & 0xffff_ffff) / 2).unwrap_or(MAX_PAIRS);
+    let slots = u32::try_from(answer >> 32).unwrap_or(0);
+    let offered = Offered {
+        pairs: pairs.clamp(1, MAX_PAIRS),
+        slots: self::slots(slots, DEFAULT_SLOTS),
+    };
+    Ok((front, offered))
 }
 
-/// The number of queue pairs of a port that is not open.
+/// Whether the switch has closed the connection: the port has one already.
+fn is_hang_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Dials a port whose last client may have left a moment ago.
+fn greet_soon(path: &Path, header: u16) -> io::Result<(Front, Offered)> {
+    let until = Instant::now() + LEAVING;
+    loop {
+        match greet(path, 1, header) {
+            Err(error) if is_hang_up(&error) && Instant::now() < until => {
+                std::thread::sleep(RETRY);
+            }
+            greeted => return greeted,
+        }
+    }
+}
+
+/// The rings of a port that is not open.
 ///
 /// # Errors
 /// See [`refusal`].
-pub(crate) fn pairs_of(name: &Name) -> Result<u16, Errno> {
+pub(crate) fn offered_by(name: &Name) -> Result<Offered, Errno> {
     let path = name.socket();
     let greeted = greet(&path, 1, 0).map_err(|error| refusal(name, &path, &error));
-    greeted.map(|(_, most)| most)
+    greeted.map(|(_, offered)| offered)
 }
 
 /// Adds a ring's call descriptor to an epoll instance. Each signal is an edge: nothing is read.
@@ -533,8 +578,18 @@ fn watch_session(epoll: &OwnedFd, front: &Front) -> Result<(), Errno> {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // The switch must not use the rings any more: its connection ends first.
-        lock(&self.session).front = None;
+        // The switch must not use the rings any more. A process that shares the port with this one
+        // keeps it.
+        if let Some(mut front) = lock(&self.session).front.take()
+            && !forks::happened()
+        {
+            let until = Instant::now() + STOP;
+            let queues = 0..2 * self.pairs();
+            // Without an answer there is no switch.
+            let _ = queues
+                .into_iter()
+                .try_for_each(|index| front.stop(index, until));
+        }
         for owned in self.send.iter().chain(&self.receive) {
             empty(&self.region, &owned.ring);
             self.region.give_block(owned.block, owned.ring.slots());

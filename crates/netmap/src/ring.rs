@@ -22,7 +22,7 @@ use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, addr_of, addr_of_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use rustix::io::Errno;
 
@@ -32,6 +32,9 @@ use crate::wake::{self, Line};
 
 /// Slots of a frame at most (`NETMAP_MAX_FRAGS`).
 const MAX_FRAGMENTS: u16 = 64;
+
+/// Syncs without progress of the other side, after which it may be gone.
+const SYNCS_UNTIL_STUCK: u16 = 64;
 
 /// What a ring is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +111,8 @@ pub(crate) struct Ring {
     /// One thread at a time syncs; others do not wait, as in netmap.
     busy: AtomicBool,
     state: UnsafeCell<State>,
+    /// Syncs since the other side has done something, while it has something to do.
+    stuck: AtomicU16,
     /// We signal it.
     kick: OwnedFd,
     /// The other side signals it.
@@ -172,6 +177,7 @@ impl Ring {
                 awaited: None,
                 woken_late: 0,
             }),
+            stuck: AtomicU16::new(0),
             kick,
             call,
         };
@@ -359,7 +365,9 @@ impl Ring {
             return Err(Errno::INVAL);
         }
         self.publish(state);
+        let before = state.seen;
         self.look(state);
+        self.note_stuck(state, before);
         self.write_tail(state);
         if !self.role.sends() {
             self.set_time();
@@ -373,6 +381,21 @@ impl Ring {
         } else {
             Synced::Nothing
         })
+    }
+
+    fn note_stuck(&self, state: &State, before: u16) {
+        let stuck = self.stuck.load(Ordering::Relaxed);
+        if state.seen == before && state.seen != state.published && self.role == Role::Send {
+            self.stuck.store(stuck.wrapping_add(1), Ordering::Relaxed);
+        } else if stuck != 0 {
+            self.stuck.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the other side has had something to do for so long that it may be gone: true once in
+    /// a while.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed) % SYNCS_UNTIL_STUCK == SYNCS_UNTIL_STUCK - 1
     }
 
     /// Checks the program's positions; returns how far `head` has moved.

@@ -108,6 +108,10 @@ pub(crate) fn look(device: &Device, events: c_short) -> c_short {
             }
         }
     }
+    // A sender with room never sleeps, and would not see that the switch is gone.
+    if bound.rings(true).iter().any(|ring| ring.is_stuck()) {
+        bound.tend();
+    }
     if receives_always || wants_in != 0 {
         for ring in bound.rings(false) {
             found |= of_sync(ring.sync(), wants_in);

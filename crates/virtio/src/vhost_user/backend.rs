@@ -25,6 +25,8 @@ pub struct Offer {
     pub link_up: bool,
     /// Protocol features; everything is offered by default.
     pub protocol: ProtocolFeatures,
+    /// Slots of each slot queue, unless the client chooses others; 0: virtqueues.
+    pub slots: u16,
 }
 
 impl Offer {
@@ -39,13 +41,16 @@ impl Offer {
             mac: [0; 6],
             link_up: true,
             protocol: ProtocolFeatures::all(),
+            slots: 0,
         }
     }
 
-    /// Turns the offer into one of slot queues, for a netmap client: features of virtqueues go, and
-    /// so does everything that serves the migration and the reconnection of guests.
+    /// Turns the offer into one of slot queues with so many slots, for a netmap client: features of
+    /// virtqueues go, and so does everything that serves the migration and the reconnection of
+    /// guests.
     #[must_use]
-    pub fn of_slot_queues(mut self) -> Self {
+    pub fn of_slot_queues(mut self, slots: u16) -> Self {
+        self.slots = slots;
         self.features -= Features::RING_PACKED
             | Features::RING_INDIRECT_DESC
             | Features::RING_EVENT_IDX

@@ -441,8 +441,12 @@ pub(super) fn set_protocol_features(
 /// number of queue *pairs*. With a number of pairs the former would refuse every port; with a
 /// number of queues QEMU can configure too many pairs, and the first message for a missing queue is
 /// refused by name.
+///
+/// On ports of slot queues the upper 32 bits are the number of slots of each queue, unless the
+/// client chooses another: a part of [`ProtocolFeatures::SLOT_QUEUES`].
 pub(super) fn get_queue_num(session: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
-    Ok(Answer::u64(session.queues.len() as u64))
+    let slots = u64::from(session.offer.slots) << 32;
+    Ok(Answer::u64(session.queues.len() as u64 | slots))
 }
 
 /// `SEND_RARP`: the first 6 bytes of the payload are the address.

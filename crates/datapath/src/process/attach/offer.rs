@@ -44,7 +44,7 @@ pub(super) fn offer(config: &PortConfig) -> Offer {
     offer.mtu = config.mtu.unwrap_or(offer.mtu);
     offer.mac = config.mac.unwrap_or_default();
     match config.clients {
-        Clients::Netmap { .. } => offer.of_slot_queues(),
+        Clients::Netmap { slots } => offer.of_slot_queues(slots),
         Clients::VhostUser | Clients::Memif { .. } => offer,
     }
 }

@@ -10,6 +10,7 @@
 //!   -c         copy (bridge)               -B COUNT   extra buffers      -p COUNT  pipes (lb)
 //!   -s         sync in a busy loop, no poll
 //!   -V         number the frames, and check numbers and bytes
+//!   -X RULE    tx: break a rule in the end: buffer, length, head or chain
 //!   -T SEC     end after so long           -q SEC     silence after which rx ends, default 1
 //! ```
 
@@ -40,6 +41,7 @@ pub(crate) struct Options {
     pub(crate) pipes: u32,
     pub(crate) copies: bool,
     pub(crate) verify: bool,
+    pub(crate) breaks: Option<String>,
     pub(crate) times: Times,
 }
 
@@ -74,6 +76,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         pipes: 2,
         copies: false,
         verify: false,
+        breaks: None,
         times: Times {
             wait: 0.0,
             rate: 0,
@@ -121,6 +124,7 @@ fn set(options: &mut Options, option: &str, value: &str) -> Option<()> {
         "-B" => options.extra = number()? as u32,
         "-p" => options.pipes = number()? as u32,
         "-T" => options.times.seconds = Some(value.parse().ok()?),
+        "-X" => options.breaks = Some(value.to_owned()),
         "-q" => options.times.silence = value.parse().ok()?,
         _ => return None,
     }

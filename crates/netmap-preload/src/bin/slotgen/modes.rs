@@ -166,9 +166,75 @@ pub(crate) fn tx(options: &Options) -> io::Result<Totals> {
         std::thread::sleep(Duration::from_micros(50));
     }
     totals.lost = port.tx.iter().filter(|ring| pending(ring)).count() as u64;
+    if let Some(rule) = &options.breaks {
+        return break_rule(&port, rule);
+    }
     totals.seconds = since.elapsed().as_secs_f64();
     totals.bytes = totals.frames * options.len as u64;
     Ok(totals)
+}
+
+/// Breaks a rule; returns the error that the library gives.
+fn break_rule(port: &Port, rule: &str) -> io::Result<Totals> {
+    let ring = *port.tx.first().ok_or(io::ErrorKind::NotFound)?;
+    let (head, slot) = (ring.head(), ring.get(ring.head()));
+    let count = match rule {
+        "buffer" => {
+            ring.set(
+                head,
+                Slot {
+                    buf_idx: u32::MAX,
+                    len: 60,
+                    ..slot
+                },
+            );
+            1
+        }
+        "length" => {
+            ring.set(
+                head,
+                Slot {
+                    len: u16::MAX,
+                    flags: 0,
+                    ..slot
+                },
+            );
+            1
+        }
+        "chain" => {
+            for at in 0..ring.slots() {
+                let slot = ring.get(at);
+                ring.set(
+                    at,
+                    Slot {
+                        len: 60,
+                        flags: NS_MOREFRAG,
+                        ..slot
+                    },
+                );
+            }
+            ring.space()
+        }
+        // Beyond the last slot.
+        _ => ring.slots(),
+    };
+    let to = if rule == "head" {
+        ring.slots()
+    } else {
+        (head + count) % ring.slots()
+    };
+    ring.advance(to);
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        port.sync(true)?;
+        let mut fds = [pollfd {
+            fd: port.fd,
+            events: POLLIN,
+            revents: 0,
+        }];
+        poll(&mut fds, 10)?;
+    }
+    Ok(Totals::default())
 }
 
 /// Numbers of frames as they arrive.
