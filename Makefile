@@ -7,7 +7,8 @@ BUILT := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 # features, and once.
 PROGRAMS = --bin lasthop --bin lasthop-supervisor --bin lasthop-control --bin lasthop-switch --bin lasthop-driver --bin lasthop-top
 RELEASE = cargo build --release --package lasthop --package lasthop-supervisor --package lasthop-control \
-	--package lasthop-datapath --package lasthop-driver --package lasthop-top --package lasthop-e2e $(WITH)
+	--package lasthop-datapath --package lasthop-driver --package lasthop-top --package lasthop-netmap-preload \
+	--package lasthop-e2e $(WITH)
 
 STRESS = $(RELEASE) --bin lasthop-stress && LASTHOP_BIN="$(BUILT)/release" "$(BUILT)/release/lasthop-stress"
 

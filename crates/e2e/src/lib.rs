@@ -20,6 +20,7 @@ pub mod numbered;
 pub mod paths;
 pub mod pcapng;
 pub mod qmp;
+pub mod slotgen;
 pub mod statistics;
 pub mod stats;
 pub mod stop;
