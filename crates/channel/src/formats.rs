@@ -47,7 +47,7 @@ pub fn formats() -> Formats {
         // started.
         ("supervision", &[10]),
         // `keeping::ConnectionRecord`, and the session's record in it
-        // (`virtio::vhost_user::RECORD_VERSION`).
+        // (`virtio::vhost_user::RECORD_VERSION`, `memif::RECORD_VERSION`).
         // 11 is written for ports that a build with 10 does not have.
         ("connection", &crate::keeping::VERSIONS.map(u32::from)),
         // The journal of packed queues (`virtio::queue::JournalRegion`), and the crash record.

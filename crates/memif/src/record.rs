@@ -18,7 +18,7 @@ use crate::session::{Offer, Session, Stage};
 use crate::table::Refusal;
 
 /// Version of the encoding; a record of any other version is refused.
-pub const RECORD_VERSION: u8 = 1;
+pub const RECORD_VERSION: u8 = 10;
 
 /// State set by messages.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

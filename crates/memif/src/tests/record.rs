@@ -272,7 +272,7 @@ fn other_records_are_refused_and_leave_nothing_running() {
     }
     refused(&[&record[..], &[0]].concat(), kept());
     let other = [&[RECORD_VERSION + 1], &record[1..]].concat();
-    assert_eq!(refused(&other, kept()), "a record of version 2");
+    assert_eq!(refused(&other, kept()), "a record of version 11");
     assert_eq!(
         refused(&record, BTreeMap::new()),
         "descriptor 0 was not kept"
