@@ -478,6 +478,19 @@ fn a_client_that_breaks_a_rule_gets_the_reason() {
         error.to_string().contains("M2S ring 0 has cookie 0x1"),
         "{error}"
     );
+    turn.step("memory that is cut off");
+    let unsealed = Spec {
+        sealed: false,
+        ..good()
+    };
+    let client = connect(lasthop, "p0", &unsealed);
+    rustix::fs::ftruncate(&client.files()[0], 0).expect("a size");
+    let event = client.to_server[0].event();
+    rustix::io::write(event, &1_u64.to_ne_bytes()).expect("an interrupt");
+    let said = client.dialog.receive().expect("a message").expect("words");
+    assert!(said.reason().contains("taken away"), "{}", said.reason());
+    lasthop.wait_reason("p0", "taken away");
+    drop(client);
     turn.step("a message after CONNECT, a message that does not exist");
     broken(lasthop, "INIT refused: it comes after CONNECT", |client| {
         let said = client.dialog.send(code::INIT, &good().init(), None);

@@ -39,6 +39,8 @@ pub struct Spec {
     pub buffer: u32,
     /// Buffers have a region of their own, as libmemif's and those of zero-copy clients.
     pub own_region: bool,
+    /// Files cannot shrink, as libmemif's and DPDK's.
+    pub sealed: bool,
 }
 
 impl Default for Spec {
@@ -53,6 +55,7 @@ impl Default for Spec {
             log2_size: 8,
             buffer: 2048,
             own_region: false,
+            sealed: true,
         }
     }
 }
@@ -191,7 +194,9 @@ impl MemifClient {
         } else {
             vec![rings + buffers]
         };
-        let made = regions.iter().map(|size| Memory::new(u64::from(*size)));
+        let made = regions
+            .iter()
+            .map(|size| Memory::new(u64::from(*size), spec.sealed));
         let memory = made.collect::<io::Result<Vec<_>>>()?;
         let ring = |at: u32| {
             let (region, base) = if spec.own_region { (1, 0) } else { (0, rings) };

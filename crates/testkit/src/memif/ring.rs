@@ -21,7 +21,7 @@ const HEAD: u32 = 6;
 const TAIL: u32 = 64;
 const DESCRIPTORS: u32 = 128;
 
-/// One region: a memory file that cannot shrink, as libmemif's and DPDK's.
+/// One region: a memory file.
 #[derive(Debug)]
 pub(super) struct Memory {
     file: OwnedFd,
@@ -29,10 +29,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(size: u64) -> io::Result<Self> {
+    pub(super) fn new(size: u64, sealed: bool) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("memif-region", flags)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK)?;
+        if sealed {
+            fcntl_add_seals(&file, SealFlags::SHRINK)?;
+        }
         ftruncate(&file, size)?;
         let mapping = Mapping::shared(&file, size, 0).map_err(io::Error::other)?;
         Ok(Self {
