@@ -11,6 +11,7 @@
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
 //! * [`memif`]: a memif client
+//! * [`pipe_end`]: an end of a pipe, as its server sees it
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
 //! * [`kvm`]: a small VMM of KVM's, whose vCPUs halt
 //! * [`hostile`]: all known attacks of a hostile VMM against a Lasthop, beside honest ones
@@ -43,6 +44,7 @@ pub mod memif;
 pub mod metrics;
 pub mod net;
 pub mod packets;
+pub mod pipe_end;
 pub mod precopy;
 pub mod process;
 pub mod procfs;

@@ -1,0 +1,237 @@
+//! Pipes: two ends meet, and neither notices the death of any process of Lasthop.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use e2e::lasthop::Lasthop;
+use e2e::turn;
+use serde_json::Value;
+use testkit::pipe_end::{MASTER, PipeAnswer, PipeEnd, PipeMemory, SLAVE};
+use testkit::wait::wait_until;
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "ids"
+kind = "netmap"
+pipes = true
+
+[[pipe]]
+name = "p0"
+mode = "0600"
+"#;
+
+const ID: u16 = 7;
+
+fn socket(lasthop: &Lasthop, name: &str) -> PathBuf {
+    lasthop.socket(&format!("{name}.pipes"))
+}
+
+/// Returns the connected ends of the pipe of this name, if it is the only one.
+fn ends(lasthop: &Lasthop, name: &str) -> Vec<Value> {
+    let output = lasthop.cli(&["pipe", "list", "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let pipes = document["pipes"].as_array().cloned().unwrap_or_default();
+    let pipe = pipes.iter().find(|pipe| pipe["name"] == name);
+    let open = pipe.map(|pipe| pipe["open"].clone()).unwrap_or_default();
+    let ends = open[0]["ends"].as_array().cloned();
+    ends.unwrap_or_default()
+}
+
+fn wait_for_ends(lasthop: &Lasthop, name: &str, number: usize) -> Vec<Value> {
+    wait_until("the ends", || ends(lasthop, name).len() == number);
+    ends(lasthop, name)
+}
+
+/// Both ends of a pipe, with their memory.
+struct Pipe {
+    path: PathBuf,
+    memory: PipeMemory,
+    ends: [PipeEnd; 2],
+}
+
+impl Pipe {
+    fn new(lasthop: &Lasthop, name: &str) -> Self {
+        let path = socket(lasthop, name);
+        let memory = PipeMemory::new(0x1234_5678_9abc_def0).expect("memory");
+        let joined = PipeAnswer::Join(memory.instance(), memory.inode().expect("a file"));
+        let master = PipeEnd::register(&path, (ID, MASTER), 0).expect("a socket");
+        assert_eq!(master.answer().expect("an answer"), PipeAnswer::Create);
+        let slave = PipeEnd::register(&path, (ID, SLAVE), 0).expect("a socket");
+        master.offer(&memory).expect("an offer");
+        for end in [&master, &slave] {
+            assert_eq!(end.answer().expect("an answer"), joined);
+        }
+        Self {
+            path,
+            memory,
+            ends: [master, slave],
+        }
+    }
+
+    /// Both ends have lost their connection, and come back in this order.
+    fn come_back(&mut self, order: [u16; 2]) {
+        for end in &self.ends {
+            assert_eq!(end.answer().expect("an end"), PipeAnswer::Closed);
+        }
+        let back = |end| {
+            let mut dialled = Err(std::io::ErrorKind::NotFound.into());
+            wait_until("an end to come back", || {
+                dialled = PipeEnd::come_back(&self.path, (ID, end), &self.memory);
+                dialled.is_ok()
+            });
+            dialled.expect("an end")
+        };
+        self.ends = order.map(back);
+    }
+}
+
+#[test]
+fn ends_meet_and_come_back_after_any_death() {
+    let turn = turn();
+    let mut lasthop = Lasthop::start(CONFIG);
+    let mut pipe = Pipe::new(&lasthop, "p0");
+    let said = wait_for_ends(&lasthop, "p0", 2);
+    assert_eq!(
+        (&said[0]["end"], &said[1]["end"]),
+        (&"master".into(), &"slave".into())
+    );
+    for end in &said {
+        assert_eq!(end["program"], "testkit");
+        assert_eq!(end["pid"], std::process::id());
+    }
+    let listed = lasthop.ok(&["pipe", "list"]);
+    assert!(listed.contains("testkit ("), "{listed}");
+
+    turn.step("kill -9 of control");
+    let control = lasthop.pid("lasthop-control").expect("control runs");
+    lasthop.kill_control();
+    pipe.come_back([SLAVE, MASTER]);
+    lasthop.wait_control(control);
+    wait_for_ends(&lasthop, "p0", 2);
+
+    turn.step("kill -9 of the switch, with which control is replaced, too");
+    lasthop.kill_switch();
+    pipe.come_back([MASTER, SLAVE]);
+    wait_for_ends(&lasthop, "p0", 2);
+
+    turn.step("upgrade");
+    lasthop.ok(&["upgrade"]);
+    pipe.come_back([SLAVE, MASTER]);
+    wait_for_ends(&lasthop, "p0", 2);
+
+    turn.step("kill -9 of all of Lasthop");
+    lasthop.start_again();
+    pipe.come_back([MASTER, SLAVE]);
+    wait_for_ends(&lasthop, "p0", 2);
+
+    turn.step("a new end gets the memory that the other has");
+    let Pipe { path, memory, ends } = pipe;
+    let [master, slave] = ends;
+    drop(slave);
+    wait_for_ends(&lasthop, "p0", 1);
+    let new = PipeEnd::register(&path, (ID, SLAVE), 0).expect("a socket");
+    let joined = PipeAnswer::Join(memory.instance(), memory.inode().expect("a file"));
+    assert_eq!(new.answer().expect("an answer"), joined);
+    drop((master, new));
+    wait_for_ends(&lasthop, "p0", 0);
+    lasthop.stop();
+}
+
+#[test]
+fn pipes_come_and_go_with_the_configuration() {
+    let _turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let of_port = Pipe::new(&lasthop, "ids");
+    lasthop.ok(&["port", "set", "ids", "--slots", "256"]);
+    assert_eq!(
+        ends(&lasthop, "ids").len(),
+        2,
+        "they stay when the port changes"
+    );
+    lasthop.ok(&["port", "set", "ids", "--pipes", "false"]);
+    for end in &of_port.ends {
+        assert_eq!(end.answer().expect("an end"), PipeAnswer::Closed);
+    }
+    assert!(!socket(&lasthop, "ids").exists());
+    let config = lasthop.folder().join("other.toml");
+    let other = CONFIG.replace("p0", "p1").replace("0600", "0640");
+    std::fs::write(&config, other).expect("a file");
+    lasthop.ok(&["apply", config.to_str().expect("a path")]);
+    assert!(!socket(&lasthop, "p0").exists());
+    Pipe::new(&lasthop, "p1");
+    Pipe::new(&lasthop, "ids");
+    std::fs::remove_file(config).expect("the file");
+    lasthop.stop();
+}
+
+#[test]
+fn a_flood_of_a_pipe_takes_nothing_from_the_api_and_other_pipes() {
+    let _turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let path = socket(&lasthop, "p0");
+    let silent: Vec<_> = (0..64)
+        .map(|_| PipeEnd::dial(&path).expect("a socket"))
+        .collect();
+    for _ in 0..2000 {
+        let end = PipeEnd::dial(&path).expect("room in the backlog");
+        // It may be closed already.
+        drop(end.send(&[0xaa; 256], &[]));
+    }
+    Pipe::new(&lasthop, "ids");
+    assert_eq!(lasthop.port("ids")["state"], "waiting");
+    drop(silent);
+    let log = lasthop.log();
+    let lines = log.matches("end refused").count();
+    assert!(lines <= 60, "{lines} log lines");
+    lasthop.stop();
+}
+
+/// The command, without the library: programs that would run without it are refused before.
+#[test]
+fn programs_without_the_library_are_refused_by_name() {
+    let _turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let folder = lasthop.folder();
+    let refused = |program: &str, reason: &str| {
+        let output = lasthop.cli(&["netmap", "--", program]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{program}: {said}");
+        assert!(said.contains(reason), "{program}: {said}");
+    };
+    refused("no-such-program", "there is no such program in PATH");
+    refused("/etc/passwd", "no file that may be executed");
+    // Copies of a program of the system, with other rights.
+    for (mode, reason) in [
+        ("4755", "a set-user-id program"),
+        ("2755", "a set-group-id program"),
+    ] {
+        let copy = folder.join(format!("true-{mode}"));
+        std::fs::copy("/bin/true", &copy).expect("a copy");
+        let chmod = Command::new("chmod").arg(mode).arg(&copy).status();
+        assert!(chmod.expect("chmod").success());
+        refused(copy.to_str().expect("a path"), reason);
+        std::fs::remove_file(copy).expect("the copy");
+    }
+    if let Some(program) = static_program() {
+        refused(program, "a static program");
+    }
+    let output = lasthop.cli(&["netmap", "--poll", "never", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    lasthop.stop();
+}
+
+/// Returns a static program of the system, if there is one.
+fn static_program() -> Option<&'static str> {
+    let mut known = ["/sbin/ldconfig", "/usr/sbin/ldconfig", "/bin/busybox"].into_iter();
+    known.find(|program| {
+        let mut command = Command::new("ldd");
+        command
+            .arg(program)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        std::path::Path::new(program).exists() && command.status().is_ok_and(|done| !done.success())
+    })
+}
