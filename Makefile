@@ -10,6 +10,9 @@ RELEASE = cargo build --release --package lasthop --package lasthop-supervisor -
 	--package lasthop-datapath --package lasthop-driver --package lasthop-top --package lasthop-netmap-preload \
 	--package lasthop-e2e $(WITH)
 
+# The library of the netmap API, and a program of it. No program of ours links the library, so it shares no build with them.
+LIBRARY = cargo build --release --package lasthop-netmap-preload
+
 STRESS = $(RELEASE) --bin lasthop-stress && LASTHOP_BIN="$(BUILT)/release" "$(BUILT)/release/lasthop-stress"
 
 # A fresh clone builds once: without the files of incremental builds and without line tables in test programs, which take
@@ -29,6 +32,7 @@ setup: ## Install what is missing (Debian packages) and build the guest image; L
 
 build: ## Build the release binaries: target/release/lasthop and its siblings
 	$(RELEASE) $(PROGRAMS)
+	$(LIBRARY)
 
 demo: ## Two virtual machines talk through Lasthop, with everything set up on the way
 	@scripts/demo
@@ -58,6 +62,7 @@ test-programs: check
 
 release-programs: instructions
 	$(RELEASE) $(PROGRAMS)
+	$(LIBRARY)
 
 check: ## Format, lints, the code's documentation and the API's document
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi

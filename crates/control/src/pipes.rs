@@ -12,7 +12,7 @@ mod thread;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use api::v1::{OpenPipe, PipeEnd, PipesDocument};
@@ -76,14 +76,21 @@ impl PipeServer {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread, which ends with the process. It runs when this returns: the system calls
+    /// of its start are not permitted later.
     ///
     /// # Errors
     /// The system's refusal.
     pub(crate) fn start(&self, events: Events) -> io::Result<()> {
         let thread = Thread::new(Arc::clone(&self.0), events)?;
+        let (started, running) = mpsc::sync_channel(1);
         let builder = std::thread::Builder::new().name("pipes".into());
-        builder.spawn(move || thread.run()).map(drop)
+        builder.spawn(move || {
+            // The other end waits for it.
+            let _ = started.send(());
+            thread.run();
+        })?;
+        running.recv().map_err(io::Error::other)
     }
 
     /// Serves these sockets only. The ends of others run on without a server.

@@ -1,10 +1,10 @@
 //! Pipes: two ends meet, and neither notices the death of any process of Lasthop.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use e2e::lasthop::Lasthop;
-use e2e::turn;
+use e2e::{paths, turn};
 use serde_json::Value;
 use testkit::pipe_end::{MASTER, PipeAnswer, PipeEnd, PipeMemory, SLAVE};
 use testkit::wait::wait_until;
@@ -186,6 +186,54 @@ fn a_flood_of_a_pipe_takes_nothing_from_the_api_and_other_pipes() {
     let log = lasthop.log();
     let lines = log.matches("end refused").count();
     assert!(lines <= 60, "{lines} log lines");
+    lasthop.stop();
+}
+
+/// Starts `slotgen` with these words, under `lasthop netmap`.
+fn slotgen(lasthop: &Lasthop, words: &str) -> Child {
+    let mut command = Command::new(paths::binary("lasthop"));
+    command.arg("--runtime-dir").arg(lasthop.folder());
+    command.args(["netmap", "--poll", "sleep", "--"]);
+    command.arg(paths::binary("slotgen")).args(words.split(' '));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("lasthop netmap")
+}
+
+/// Returns the last line of a program that has succeeded.
+fn result_of(program: Child) -> String {
+    let output = program.wait_with_output().expect("an end");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    out.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn programs_share_memory_while_all_of_lasthop_is_killed() {
+    let turn = turn();
+    let mut lasthop = Lasthop::start(CONFIG);
+    turn.step("two programs, for two seconds");
+    let receiver = slotgen(&lasthop, "rx -i netmap:p0}9 -n 40000 -V -T 60 -q 30");
+    wait_for_ends(&lasthop, "p0", 1);
+    let sender = slotgen(&lasthop, "tx -i netmap:p0{9 -n 40000 -R 20000 -V -T 60");
+    let said = wait_for_ends(&lasthop, "p0", 2);
+    for (end, program) in said.iter().zip([&sender, &receiver]) {
+        assert_eq!(end["program"], "slotgen");
+        assert_eq!(end["pid"], program.id());
+    }
+    turn.step("kill -9 of all of Lasthop, and a new start");
+    lasthop.start_again();
+    // The sender comes back when it waits, which it need not do.
+    let is_back = |end: &Value| end["pid"] == receiver.id();
+    wait_until("the receiver to come back", || {
+        ends(&lasthop, "p0").iter().any(is_back)
+    });
+    turn.step("they end, and have lost nothing");
+    for program in [sender, receiver] {
+        let result = result_of(program);
+        assert!(result.contains("frames=40000 "), "{result}");
+        assert!(result.contains(" lost=0 twice=0 bad=0"), "{result}");
+    }
     lasthop.stop();
 }
 

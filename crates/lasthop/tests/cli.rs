@@ -955,7 +955,7 @@ fn the_example_of_the_man_page_is_right() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/example.toml");
     let mut command = lasthop();
     command.args(["run", "--check", "--config", example]);
-    let fine = format!("{example}: ok, 3 segments, 2 ports\n");
+    let fine = format!("{example}: ok, 3 segments, 4 ports\n");
     command.assert().success().stdout(fine);
 }
 
@@ -980,6 +980,8 @@ fn the_package_has_what_its_unit_starts() {
         let binary = format!(r#"["target/release/lasthop{name}", "usr/lib/lasthop/", "755"]"#);
         assert!(manifest.contains(&binary), "{binary}");
     }
+    let library = r#"["target/release/liblasthop_netmap.so", "usr/lib/lasthop/", "644"]"#;
+    assert!(manifest.contains(library));
     assert_eq!(words[1..], ["run", "--config", "/etc/lasthop/lasthop.toml"]);
     let file = r#"["../../packaging/lasthop.toml", "etc/lasthop/lasthop.toml", "644"]"#;
     assert!(manifest.contains(file));

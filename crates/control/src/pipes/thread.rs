@@ -5,9 +5,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pipes::Conn;
+use rustix::event::PollFlags;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::net::SocketFlags;
 use rustix::process::{Resource, getrlimit};
@@ -92,7 +93,9 @@ impl Thread {
             if let Err(error) = self.step() {
                 // It is the system's, for example of a lack of memory: later ones may succeed.
                 tracing::error!("server of pipes: {error}");
-                std::thread::sleep(RETRY);
+                // A wait, because the process may not call nanosleep(2).
+                let until = Some(Instant::now() + RETRY);
+                let _ = sys::wait::ready(&self.shared.bell, PollFlags::empty(), until);
             }
         }
     }
