@@ -92,20 +92,17 @@ pub(super) async fn reconcile(engine: &Shared<'_>, target: &mut Target) -> Resul
             return Err(problem);
         }
     };
-    let pipes = claims::pipes(engine, &target.desired).await;
-    let done = match pipes {
-        Ok(pipes) => reconcile_switch(engine, target).await.map(|()| pipes),
+    let mut pipes = Vec::new();
+    let done = match claims::pipes(engine, &target.desired, &mut pipes).await {
+        Ok(()) => reconcile_switch(engine, target).await,
         Err(problem) => Err(problem),
     };
     engine.with(|e| e.release_sockets(claimed))?;
-    let pipes = match done {
-        Ok(pipes) => pipes,
-        Err(problem) => {
-            engine.with(|e| e.release_metrics(metrics.as_ref()))?;
-            engine.with(|e| e.release_pipes(&target.desired))?;
-            return Err(problem);
-        }
-    };
+    if let Err(problem) = done {
+        engine.with(|e| e.release_metrics(metrics.as_ref()))?;
+        engine.with(|e| e.release_pipes(&pipes))?;
+        return Err(problem);
+    }
     engine.with(|e| e.serve_metrics(metrics))?;
     engine.with(|e| e.serve_pipes(pipes))?;
     let watch = target.guest_watch();
@@ -433,16 +430,13 @@ impl Engine {
         }
     }
 
-    /// Closes the sockets of pipes of a target that are not in use.
-    fn release_pipes(&mut self, target: &DesiredState) -> Result<(), Problem> {
+    /// Closes the claimed sockets of pipes that are not in use.
+    fn release_pipes(&mut self, claimed: &[PipeListener]) -> Result<(), Problem> {
         let used = self.pipes.listeners();
-        for pipe in desired::pipe_sockets(target) {
-            let is_used = used.iter().any(|own| own.pipe.path == pipe.path);
-            if !is_used && !self.ports.listens(&pipe.path) {
-                self.unlisten(&pipe.path)?;
-            }
-        }
-        Ok(())
+        let is_used = |path: &str| used.iter().any(|own| own.pipe.path == path);
+        let paths = claimed.iter().map(|one| &one.pipe.path);
+        let mut new = paths.filter(|path| !is_used(path));
+        new.try_for_each(|path| self.unlisten(path))
     }
 
     /// Serves pipes on these sockets only.

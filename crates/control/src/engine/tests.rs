@@ -7,6 +7,7 @@ mod neighbour_proxy;
 mod owners;
 mod peers;
 mod pins;
+mod pipes;
 mod port_security;
 mod restart;
 mod saved;

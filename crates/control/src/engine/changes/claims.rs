@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use api::v1::{DesiredState, PortSpec, Problem, ProblemKind};
-use channel::owners::{NoSocket, SocketKey};
+use channel::owners::{NoSocket, SocketKey, SocketOwner};
 use channel::sockets::SocketType;
 
 use super::Target;
+use crate::engine::links::supervisor::Listening;
 use crate::engine::ports::MetricsSocket;
 use crate::engine::{Shared, unavailable};
 use crate::pipes::PipeListener;
@@ -59,49 +60,61 @@ pub(super) async fn listen(
     spec: &PortSpec,
     path: &str,
 ) -> Result<OwnedFd, Problem> {
-    let (owner, of) = (desired::owner_of(spec), desired::socket_type_of(spec));
+    let owned = (path, desired::owner_of(spec), desired::socket_type_of(spec));
+    let listening = listen_as(engine, owned).await?;
+    let (_, socket) = listening.map_err(|no| refused("port", &spec.name, &no))?;
+    Ok(socket)
+}
+
+/// Opens a socket, or sets its owner if it is open. Returns the only user that may connect, and the
+/// socket.
+async fn listen_as(
+    engine: &Shared<'_>,
+    (path, owner, of): (&str, SocketOwner, SocketType),
+) -> Result<Listening, Problem> {
     let listening = engine.with(|e| {
         // Until this is done, the socket's owner is unknown.
         e.ports.sockets.remove(path);
         e.links.supervisor.listen_as(path, owner.clone(), of)
     });
     let listening = listening.await.map_err(unavailable)?;
-    let (peer, socket) = listening.map_err(|no| refused("port", &spec.name, &no))?;
-    engine.with(|e| e.ports.sockets.insert(path.to_owned(), (owner, peer)));
-    Ok(socket)
+    if let Ok((peer, _)) = &listening {
+        let known = (owner, *peer);
+        engine.with(|e| e.ports.sockets.insert(path.to_owned(), known));
+    }
+    Ok(listening)
 }
 
 /// Opens the sockets of new pipes, and sets the owners of all. The sockets of those that stay are
-/// the ones in use.
+/// the ones in use. `listeners` gets all of them, after an error those before it.
 pub(super) async fn pipes(
     engine: &Shared<'_>,
     desired: &DesiredState,
-) -> Result<Vec<PipeListener>, Problem> {
+    listeners: &mut Vec<PipeListener>,
+) -> Result<(), Problem> {
     let old = engine.with(|e| e.pipes.listeners());
-    let mut listeners = Vec::new();
     for pipe in desired::pipe_sockets(desired) {
         let known = old.iter().find(|old| old.pipe.path == pipe.path);
-        if let Some(known) = known.filter(|known| known.pipe.owner == pipe.owner) {
+        let is_owned = || engine.with(|e| e.ports.is_owned(&pipe.path, &pipe.owner));
+        if let Some(known) = known.filter(|_| is_owned()) {
             let known = known.clone();
             listeners.push(PipeListener { pipe, ..known });
             continue;
         }
-        let (path, owner) = (pipe.path.clone(), pipe.owner.clone());
-        if engine.with(|e| e.ports.listens(&path)) {
+        if engine.with(|e| e.ports.listens(&pipe.path)) {
+            let path = &pipe.path;
             let found = format!("{path:?}, the socket of a port until this change is made");
             let detail = desired::message("a path that no port has now", &found);
             return Err(Problem::conflict("socket", detail));
         }
-        let listening = engine.with(|e| {
-            let packets = SocketType::SeqPacket;
-            e.links.supervisor.listen_as(&path, owner, packets)
-        });
-        let listening = listening.await.map_err(unavailable)?;
+        let owner = pipe.owner.clone();
+        let owned = (pipe.path.as_str(), owner, SocketType::SeqPacket);
+        let listening = listen_as(engine, owned).await?;
         let (peer, socket) = listening.map_err(|no| refused("pipe", &pipe.name, &no))?;
         let socket = known.map_or_else(|| Arc::new(socket), |known| Arc::clone(&known.socket));
         listeners.push(PipeListener { pipe, peer, socket });
     }
-    Ok(listeners)
+    Ok(())
 }
 
 /// Opens the interfaces that are not open yet.
