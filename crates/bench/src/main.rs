@@ -112,7 +112,7 @@ enum Experiment {
     /// Throughput with and without a helper on an idle core, and what a thread waits that wants the
     /// core
     Wakeups,
-    /// Processes on ports and pipes: by batch, slots, bridges, load; round trips; testpmd over memif
+    /// Processes on ports and pipes: by batch, slots, bridges, load; round trips; testpmd on memif
     Netmap,
     /// CPU use without traffic, by number of attached ports
     Idle,

@@ -33,7 +33,7 @@ pub(crate) struct PipeListener {
     pub(crate) socket: Arc<OwnedFd>,
 }
 
-/// What the engine wants, and what the thread has.
+/// The engine's requests, and the state of the thread.
 #[derive(Debug, Default)]
 struct State {
     listeners: Vec<PipeListener>,

@@ -1,7 +1,7 @@
 //! Offloads between guests and processes with different features: every legal set of a sender with
 //! every legal set of a receiver, with frames of random sizes over split and packed rings and slot
-//! queues with and without headers, merged and big buffers, and buffers in several segments. Arriving frames are compared with an independent model
-//! of a NIC.
+//! queues with and without headers, merged and big buffers, and buffers in several segments.
+//! Arriving frames are compared with an independent model of a NIC.
 
 mod common;
 

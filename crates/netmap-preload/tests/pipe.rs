@@ -60,7 +60,7 @@ impl Rig {
     }
 }
 
-/// What a program printed, which must have ended well.
+/// Returns the output of a program, which must have ended well.
 fn printed(child: Child) -> String {
     let Output {
         status,

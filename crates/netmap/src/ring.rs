@@ -36,7 +36,7 @@ const MAX_FRAGMENTS: u16 = 64;
 /// Syncs without progress of the other side, after which it may be gone.
 const SYNCS_UNTIL_STUCK: u16 = 64;
 
-/// What a ring is for.
+/// Use of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Transmission by a port.

@@ -26,8 +26,8 @@ const FEW: usize = 64;
 /// Looks between two looks at descriptors of others, while looking on.
 const LOOKS_PER_SYSTEM_CALL: u32 = 64;
 /// Looks in vain between two yields of the core: the other side may wait for it. They count over
-/// all waits, because a sender on the core of its receiver finds room after few looks each time, and
-/// would send without end what is not taken. A program that spins has a core of its own.
+/// all waits, because a sender on the core of its receiver finds room after few looks each time,
+/// and would send without end what is not taken. A program that spins has a core of its own.
 const LOOKS_PER_YIELD: u32 = 8;
 /// Limit of a sleep until more than one slot is free: the other side may not free as many.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -42,7 +42,7 @@ enum Mode {
     Spin,
 }
 
-/// What `LASTHOP_NETMAP_POLL` says.
+/// Returns the mode of `LASTHOP_NETMAP_POLL`.
 fn mode() -> Mode {
     static MODE: OnceLock<Mode> = OnceLock::new();
     *MODE.get_or_init(|| match std::env::var("LASTHOP_NETMAP_POLL").as_deref() {

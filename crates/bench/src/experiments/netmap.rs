@@ -69,7 +69,7 @@ impl Part {
         }
     }
 
-    /// What a row's number is, and what is measured.
+    /// Returns the names of a row's number and of the measured value.
     pub(crate) fn axes(self) -> [&'static str; 2] {
         match self {
             Self::Layouts => ["bytes of a frame", "Mpps"],

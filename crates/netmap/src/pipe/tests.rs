@@ -43,7 +43,7 @@ impl Rig {
     }
 }
 
-/// What a program does: puts the number of a frame into its length.
+/// A program's work: it puts the number of a frame into its length.
 fn send(ring: &Ring, lens: &[u16]) {
     for len in lens {
         let (head, _, tail) = ring.program();

@@ -21,7 +21,7 @@ struct Place {
     switch: u64,
 }
 
-/// What a client has said in one session.
+/// Messages of a client in one session.
 #[derive(Debug, Default)]
 struct Heard {
     memory: Option<OwnedFd>,

@@ -243,9 +243,9 @@ impl Queue {
         }
     }
 
-    /// Returns whether a kick that was requested may be missing: memif clients store `head` and load
-    /// the interrupt mask without a fence between (libmemif, VPP and DPDK do), so they may see the
-    /// mask of before. Such a queue is to be looked at once more a while after each request.
+    /// Returns whether a kick that was requested may be missing: memif clients store `head` and
+    /// load the interrupt mask without a fence between (libmemif, VPP and DPDK do), so they may see
+    /// the mask of before. Such a queue is to be looked at once more a while after each request.
     #[must_use]
     pub fn may_miss_kicks(&self) -> bool {
         matches!(self, Self::Slots(Slots::Memif(_)))

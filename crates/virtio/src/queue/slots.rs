@@ -46,9 +46,9 @@ const SLOTS_IN_A_LINE: usize = 4;
 /// The format of a slot queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotFormat {
-    /// Slots of netmap (`struct netmap_slot`), with the index lines of [`netmap`].
+    /// Slots of netmap (`struct netmap_slot`), with Lasthop's lines of indices.
     Netmap,
-    /// Descriptors of memif 2.0 (`memif_desc_t`), with the ring header of [`memif`].
+    /// Descriptors of memif 2.0 (`memif_desc_t`), with its header of a ring.
     Memif {
         /// The direction of the ring: server to client.
         to_client: bool,

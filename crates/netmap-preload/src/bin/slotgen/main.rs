@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 
 use modes::{STOP, Totals};
 
-/// What the command line says.
+/// Options of the command line.
 pub(crate) struct Options {
     pub(crate) names: Vec<String>,
     pub(crate) count: u64,

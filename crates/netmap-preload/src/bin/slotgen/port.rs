@@ -13,7 +13,7 @@ use crate::abi::{
 /// A mapped memory, by its number: programs map each once.
 static MAPPED: std::sync::Mutex<Vec<(u16, usize)>> = std::sync::Mutex::new(Vec::new());
 
-/// What is requested of a port.
+/// Parameters of a port.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wishes {
     pub(crate) slots: (u32, u32),

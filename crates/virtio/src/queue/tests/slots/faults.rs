@@ -201,9 +201,9 @@ fn sizes_and_places_are_checked() {
     }
 }
 
-/// The same buffer in two slots, or of both directions, harms nobody else: the bytes that are read
-/// and written are the client's own in any case, frames are checked on their copy, and a slot is
-/// never used for more than its own frame. So there is no check.
+/// The same buffer in two slots, or of both directions, harms no other port: the bytes that are
+/// read and written are the client's own in any case, frames are checked on their copy, and a slot
+/// is never used for more than its own frame. So there is no check.
 #[test]
 fn the_same_buffer_in_two_slots_harms_its_owner_alone() {
     for kind in kinds(true) {
