@@ -153,6 +153,7 @@ impl Device {
             }
         }
         if sends && bound.rings(true).iter().any(|ring| ring.is_stuck()) {
+            self.drain();
             bound.tend();
         }
         if !found

@@ -108,8 +108,9 @@ pub(crate) fn look(device: &Device, events: c_short) -> c_short {
             }
         }
     }
-    // A sender with room never sleeps, and would not see that the switch is gone.
+    // A sender with room never sleeps, and would not see that the switch is gone, or has stopped.
     if bound.rings(true).iter().any(|ring| ring.is_stuck()) {
+        device.drain();
         bound.tend();
     }
     if receives_always || wants_in != 0 {
