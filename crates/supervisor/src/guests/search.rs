@@ -11,7 +11,7 @@ use channel::peer::Peer;
 use channel::supervision::{FoundVcpus, PortVcpus, VcpuSource};
 use port::PortId;
 use port::counters::Counters;
-use rustix::net::SocketType;
+use rustix::net::{SocketAddrUnix, SocketType};
 use sched::load::{Descriptors, LoadError};
 use sched::vcpus::activity::{self, Effect, Record, Sample};
 use sched::vcpus::debugfs::{self, NoList, Vms};
@@ -426,10 +426,10 @@ fn by_pattern(vmm: u32, pattern: &str) -> Outcome {
 }
 
 /// Returns the process that connected or listened; `Some(None)` if its number is not visible.
-/// `None` for connections without vCPUs: a driver's, of which this process made both ends, and a
-/// memif client's.
+/// `None` for connections without vCPUs: a driver's, of which this process made both ends, and
+/// those of memif and netmap clients.
 fn vmm_behind(socket: BorrowedFd<'_>) -> Option<Option<u32>> {
-    if !is_of_vhost_user(socket) {
+    if !may_be_a_guest(socket) {
         return None;
     }
     let peer = Peer::of(&socket).ok()?.process;
@@ -437,9 +437,18 @@ fn vmm_behind(socket: BorrowedFd<'_>) -> Option<Option<u32>> {
     (peer != Some(std::process::id())).then_some(peer)
 }
 
-/// Returns whether the connection is of vhost-user: memif has messages instead of a stream.
-fn is_of_vhost_user(socket: BorrowedFd<'_>) -> bool {
-    rustix::net::sockopt::socket_type(socket) == Ok(SocketType::STREAM)
+/// Returns whether the connection may be a guest's: memif has messages instead of a stream, and the
+/// sockets of netmap ports end in `.netmap`, unless the operator names them otherwise.
+fn may_be_a_guest(socket: BorrowedFd<'_>) -> bool {
+    let is_stream = rustix::net::sockopt::socket_type(socket) == Ok(SocketType::STREAM);
+    is_stream && !local_path(socket).is_some_and(|path| path.ends_with(b".netmap"))
+}
+
+/// Returns the path that a socket is bound to.
+fn local_path(socket: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let address = rustix::net::getsockname(socket).ok()?;
+    let address = SocketAddrUnix::try_from(address).ok()?;
+    address.path_bytes().map(<[u8]>::to_vec)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, Reader, R
 use super::queues::{QueueInfo, Vring};
 use super::regions::{LogFile, Mapped};
 use super::table::{self, Answered, Legal, Row};
+use crate::queue::netmap_program;
 
 /// Device status bits (virtio 1.3, 2.1).
 const FEATURES_OK: u8 = 8;
@@ -278,6 +279,14 @@ impl Session {
 
     pub(super) fn packed(&self) -> bool {
         self.features().contains(Features::RING_PACKED)
+    }
+
+    /// Returns the name of the program behind slot queues, which it writes beside its first queue.
+    #[must_use]
+    pub fn program(&self) -> Option<String> {
+        let running = self.queues.iter().find_map(|queue| queue.running);
+        let driver = running.filter(|_| self.serves_slots())?.driver;
+        netmap_program(self.memory.as_ref()?, driver)
     }
 
     /// Returns whether the port serves slot queues instead of virtqueues.

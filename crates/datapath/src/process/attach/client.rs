@@ -262,10 +262,12 @@ impl Client {
     }
 
     /// Returns the name of the front end's program, if it has said it.
-    pub(super) fn program(&self) -> Option<&str> {
+    pub(super) fn program(&self) -> Option<String> {
         match self {
-            Self::VhostUser { .. } => None,
-            Self::Memif { session, .. } => Some(session.program()).filter(|name| !name.is_empty()),
+            Self::VhostUser { session, .. } => session.program(),
+            Self::Memif { session, .. } => {
+                Some(session.program().to_owned()).filter(|name| !name.is_empty())
+            }
         }
     }
 

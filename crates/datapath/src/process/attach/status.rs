@@ -89,7 +89,7 @@ impl Attachment {
         let pid = peer.process.map(|pid| pid.as_raw_nonzero().get());
         Some(ClientProcess {
             pid: pid.and_then(|pid| u32::try_from(pid).ok()),
-            program: open.client.program().unwrap_or_default().to_owned(),
+            program: open.client.program().unwrap_or_default(),
         })
     }
 

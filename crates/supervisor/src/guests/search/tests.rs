@@ -190,8 +190,20 @@ fn memif_clients_have_no_vcpus() {
         rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, flags, None).unwrap()
     };
     let (stream, _other) = pair(SocketType::STREAM);
-    assert!(is_of_vhost_user(stream.as_fd()));
+    assert!(may_be_a_guest(stream.as_fd()));
     let (messages, _other) = pair(SocketType::SEQPACKET);
-    assert!(!is_of_vhost_user(messages.as_fd()));
+    assert!(!may_be_a_guest(messages.as_fd()));
     assert_eq!(vmm_behind(messages.as_fd()), None);
+}
+
+#[test]
+fn netmap_clients_have_no_vcpus() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, is_guest) in [("a.sock", true), ("a.netmap", false)] {
+        let path = folder.path().join(name);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        assert_eq!(may_be_a_guest(socket.as_fd()), is_guest, "{name}");
+    }
 }
