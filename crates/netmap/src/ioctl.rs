@@ -204,9 +204,10 @@ fn port_info(name: &[u8], info: &mut PortInfo) -> Result<(), Errno> {
 }
 
 fn pools_info(name: &[u8], info: &mut PoolsInfo) -> Result<(), Errno> {
-    if !is_empty(name) {
-        geometry(&Name::read(name)?)?;
+    if is_empty(name) {
+        return Err(Errno::NXIO);
     }
+    geometry(&Name::read(name)?)?;
     let region = Region::own()?;
     if info.mem_id != 0 && info.mem_id != region.mem_id {
         return Err(Errno::INVAL);

@@ -60,8 +60,7 @@ impl Name {
             None => Ok(Self::Port(checked(text)?)),
             Some(at) => {
                 let id = &text[at + 1..];
-                let is_number = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
-                let id = id.parse().ok().filter(|_| is_number);
+                let id = pipe_number(id);
                 let end = match text.as_bytes()[at] {
                     b'{' => End::Master,
                     _ => End::Slave,
@@ -128,6 +127,20 @@ fn without_prefix(text: &str) -> &str {
     }
 }
 
+/// The number of a pipe. netmap takes words, too: a word means a number of the upper half.
+fn pipe_number(id: &str) -> Option<u16> {
+    if id.bytes().all(|byte| byte.is_ascii_digit()) {
+        return id.parse().ok();
+    }
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    // FNV-1a, folded to 15 bits: both ends find the same number.
+    let hash = id.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let folded = (hash >> 15 ^ hash) as u16;
+    id.bytes().all(is_word).then_some(folded | 0x8000)
+}
+
 fn checked(name: &str) -> Result<String, Errno> {
     let is_file = !name.contains('/') && name != "." && name != "..";
     match name.len() {
@@ -176,6 +189,7 @@ mod tests {
             ("p{7", pipe("p", 7, End::Master)),
             ("vale9:p}65535", pipe("p", 65535, End::Slave)),
             ("p{1{2", pipe("p{1", 2, End::Master)),
+            ("p}ab", pipe("p", pipe_number("ab").unwrap(), End::Slave)),
             ("p}65536", Err(Errno::INVAL)),
             ("p}+1", Err(Errno::INVAL)),
             ("p}", Err(Errno::INVAL)),
@@ -191,6 +205,14 @@ mod tests {
         assert_eq!(Name::read(b"a\0b"), port("a"));
         assert_eq!(Name::read(&[0xff]), Err(Errno::NXIO));
         assert_eq!(Name::read(&[b'a'; 64]), Err(Errno::NXIO));
+    }
+
+    #[test]
+    fn words_of_pipes_are_numbers_of_the_upper_half() {
+        let words = ["pipeid1", "pipeid2", "a", "b_1"].map(|word| pipe_number(word).unwrap());
+        assert!(words.iter().all(|number| *number >= 0x8000));
+        assert!(words.windows(2).all(|two| two[0] != two[1]));
+        assert_eq!((pipe_number(""), pipe_number("a-b")), (None, None));
     }
 
     #[test]

@@ -369,12 +369,10 @@ fn information_and_headers() {
     asked.join().unwrap();
     assert_eq!((info.tx_rings, info.tx_slots, info.mem_id), (2, 512, 1));
     let mut pools = PoolsInfo::default();
-    fd.control(req::POOLS_INFO_GET, "", &mut pools).unwrap();
     assert_eq!(
-        (pools.buf_pool_objtotal, pools.buf_pool_objsize),
-        (65_536, 2048)
+        fd.control(req::POOLS_INFO_GET, "", &mut pools),
+        Err(Errno::NXIO)
     );
-    assert_eq!(pools.memsize, info.memsize);
     let missing = fd.control(req::PORT_INFO_GET, "nowhere", &mut info);
     assert_eq!(missing, Err(Errno::NXIO));
 
@@ -405,6 +403,14 @@ fn information_and_headers() {
         heard.read::<2>(heard.queues[&0].client + 70),
         12u16.to_le_bytes()
     );
+
+    fd.control(req::POOLS_INFO_GET, port.name, &mut pools)
+        .unwrap();
+    assert_eq!(
+        (pools.buf_pool_objtotal, pools.buf_pool_objsize),
+        (65_536, 2048)
+    );
+    assert_eq!(pools.memsize, info.memsize);
 
     let mut list = ValeList::default();
     fd.control(req::VALE_LIST, "vale0:info", &mut list).unwrap();
