@@ -132,6 +132,19 @@ impl Testpmd {
         told.expect("testpmd takes commands");
     }
 
+    /// Starts to forward in this mode at the first port, which sends its frames back: `icmpecho`
+    /// answers requests for any address.
+    pub fn forward(&mut self, mode: &str) {
+        self.tell("set portlist 0");
+        self.tell(&format!("set fwd {mode}"));
+        self.tell("start");
+    }
+
+    /// Stops forwarding.
+    pub fn stop_forwarding(&mut self) {
+        self.tell("stop");
+    }
+
     /// Ends testpmd in order.
     pub fn quit(mut self) {
         self.tell("quit");

@@ -1,5 +1,7 @@
 //! Frames: Ethernet, IPv4, UDP, and a number.
 
+use std::net::Ipv4Addr;
+
 /// Offset of the number, behind the headers.
 const NUMBER: usize = 42;
 /// Offset of the mark behind it.
@@ -65,4 +67,33 @@ pub(crate) fn swap_addresses(bytes: &mut [u8]) {
     for at in 26..30 {
         bytes.swap(at, at + 4);
     }
+}
+
+/// Makes the answer of an ARP request, or of an ICMP echo request, for this address of a station.
+/// Returns `false` for all other frames.
+pub(crate) fn answer(bytes: &mut [u8], address: Ipv4Addr, station: [u8; 6]) -> bool {
+    const ARP_REQUEST: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
+    if bytes.len() < 42 {
+        return false;
+    }
+    if bytes[12..22] == ARP_REQUEST && bytes[38..42] == address.octets() {
+        bytes.copy_within(22..32, 32);
+        bytes.copy_within(32..38, 0);
+        bytes[6..12].copy_from_slice(&station);
+        bytes[21] = 2;
+        bytes[22..28].copy_from_slice(&station);
+        bytes[28..32].copy_from_slice(&address.octets());
+        return true;
+    }
+    let is_echo = bytes[12..15] == [8, 0, 0x45] && bytes[23] == 1 && bytes[34..36] == [8, 0];
+    if !is_echo || bytes[30..34] != address.octets() {
+        return false;
+    }
+    swap_addresses(bytes);
+    bytes[34] = 0;
+    // The sum without the type of a request (RFC 1624).
+    let sum = u16::from_be_bytes([bytes[36], bytes[37]]);
+    let (sum, carry) = sum.overflowing_add(0x0800);
+    bytes[36..38].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
+    true
 }

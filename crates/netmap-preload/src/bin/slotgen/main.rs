@@ -10,6 +10,7 @@
 //!   -c         copy (bridge)               -B COUNT   extra buffers      -p COUNT  pipes (lb)
 //!   -s         sync in a busy loop, no poll
 //!   -V         number the frames, and check numbers and bytes
+//!   -a ADDRESS pong: answer ARP and ICMP echo requests for this IPv4 address, and nothing else
 //!   -X RULE    tx: break a rule in the end: buffer, length, head or chain
 //!   -T SEC     end after so long           -q SEC     silence after which rx ends, default 1
 //! ```
@@ -21,6 +22,7 @@ mod port;
 
 use std::ffi::c_int;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
@@ -42,6 +44,7 @@ pub(crate) struct Options {
     pub(crate) copies: bool,
     pub(crate) verify: bool,
     pub(crate) breaks: Option<String>,
+    pub(crate) answers: Option<Ipv4Addr>,
     pub(crate) times: Times,
 }
 
@@ -77,6 +80,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         copies: false,
         verify: false,
         breaks: None,
+        answers: None,
         times: Times {
             wait: 0.0,
             rate: 0,
@@ -124,6 +128,7 @@ fn set(options: &mut Options, option: &str, value: &str) -> Option<()> {
         "-B" => options.extra = number()? as u32,
         "-p" => options.pipes = number()? as u32,
         "-T" => options.times.seconds = Some(value.parse().ok()?),
+        "-a" => options.answers = Some(value.parse().ok()?),
         "-X" => options.breaks = Some(value.to_owned()),
         "-q" => options.times.silence = value.parse().ok()?,
         _ => return None,

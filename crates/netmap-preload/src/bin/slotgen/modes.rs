@@ -403,7 +403,17 @@ pub(crate) fn pong(options: &Options) -> io::Result<Totals> {
             let (source, target) = unsafe { (rx.bytes(&slot), tx.bytes(&out)) };
             let len = usize::from(slot.len);
             target[..len].copy_from_slice(&source[..len]);
-            frame::swap_addresses(&mut target[options.header..len]);
+            let bytes = &mut target[options.header..len];
+            let is_answer = match options.answers {
+                Some(address) => frame::answer(bytes, address, options.source),
+                None => {
+                    frame::swap_addresses(bytes);
+                    true
+                }
+            };
+            if !is_answer {
+                continue;
+            }
             tx.set(to, out);
             to = tx.next(to);
             space -= 1;
