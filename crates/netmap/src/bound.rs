@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::abi::{self, Interface, flags, mode};
 use crate::names::{End, Name};
 use crate::pipe::PipeEnd;
-use crate::port::{Port, Shape};
+use crate::port::{MAX_PAIRS, Port, Shape};
 use crate::region::Region;
 use crate::ring::Ring;
 use crate::view::lock;
@@ -77,6 +77,14 @@ struct Rings {
     own: [usize; 2],
 }
 
+impl Rings {
+    /// How many host rings of each a program sees: one, also where none is there.
+    fn host(&self) -> [usize; 2] {
+        let all = [self.send.len(), self.receive.len()];
+        [0, 1].map(|at| (all[at] - self.own[at]).max(1))
+    }
+}
+
 impl Source {
     fn region(&self) -> Result<Arc<Region>, Errno> {
         match self {
@@ -86,7 +94,7 @@ impl Source {
         }
     }
 
-    fn rings(&self, with_host: bool) -> Result<Rings, Errno> {
+    fn rings(&self, host: [usize; 2]) -> Result<Rings, Errno> {
         let mut rings = match self {
             Self::Port(port) => Rings {
                 send: port.rings(true).cloned().collect(),
@@ -104,10 +112,10 @@ impl Source {
                 own: [0; 2],
             },
         };
-        if with_host && let Self::Port(port) = self {
-            let [send, receive] = port.host_rings()?;
-            rings.send.push(send);
-            rings.receive.push(receive);
+        if let Self::Port(port) = self {
+            let [send, receive] = port.host_rings(host)?;
+            rings.send.extend(send);
+            rings.receive.extend(receive);
         }
         Ok(rings)
     }
@@ -191,7 +199,7 @@ fn ranges(request: &abi::Register, rings: &Rings) -> Result<[Range<usize>; 2], E
             mode::NIC_SW => 0..all,
             mode::SW => own..all,
             mode::ONE_NIC if one < own => one..one + 1,
-            mode::ONE_SW if one == 0 && all > own => own..all,
+            mode::ONE_SW if one < all - own => own + one..own + one + 1,
             _ => return Err(Errno::INVAL),
         };
     }
@@ -256,7 +264,9 @@ impl Bound {
         {
             return Err(Errno::IO);
         }
-        let rings = source.rings(with_host)?;
+        let host = [request.host_tx_rings, request.host_rx_rings];
+        let host = host.map(|count| usize::from(count.clamp(1, MAX_PAIRS)));
+        let rings = source.rings(if with_host { host } else { [0; 2] })?;
         let ranges = ranges(request, &rings)?;
         let is_exclusive = request.flags & flags::EXCLUSIVE != 0;
         let claim = claim(name, &ranges, is_exclusive)?;
@@ -274,18 +284,15 @@ impl Bound {
         bound.make_interface(name, &rings)?;
         bound.take_extra(request);
         bound.watch(epoll)?;
-        bound.answer(request);
+        bound.answer(request, rings.host());
         Ok(bound)
     }
 
     fn make_interface(&mut self, name: &Name, rings: &Rings) -> Result<(), Errno> {
         // As in netmap, there is room for host rings even where there are none.
-        let [send, receive] = [rings.send.len(), rings.receive.len()]
-            .map(|count| count.max(1))
-            .map(|count| count as u64);
         let own = rings.own;
-        let [send_own, receive_own] = own.map(|count| count as u64);
-        let entries = (send.max(send_own + 1)) + receive.max(receive_own + 1);
+        let host = rings.host();
+        let entries = own.iter().chain(&host).sum::<usize>() as u64;
         let len = size_of::<Interface>() as u64 + 8 * entries;
         let offset = self.region.take_private(len)?;
         self.interface = (offset, len);
@@ -308,16 +315,16 @@ impl Bound {
             addr_of_mut!((*interface).ni_version).write(u32::from(abi::API));
             addr_of_mut!((*interface).ni_tx_rings).write(own[0] as u32);
             addr_of_mut!((*interface).ni_rx_rings).write(own[1] as u32);
-            addr_of_mut!((*interface).ni_host_tx_rings).write(1);
-            addr_of_mut!((*interface).ni_host_rx_rings).write(1);
+            addr_of_mut!((*interface).ni_host_tx_rings).write(host[0] as u32);
+            addr_of_mut!((*interface).ni_host_rx_rings).write(host[1] as u32);
             let offsets = interface.add(1).cast::<i64>();
-            for index in 0..=own[0] {
+            for index in 0..own[0] + host[0] {
                 let value = ring_at(&rings.send, &self.send, index).unwrap_or(0);
                 offsets.add(index).write(value);
             }
-            for index in 0..=own[1] {
+            for index in 0..own[1] + host[1] {
                 let value = ring_at(&rings.receive, &self.receive, index).unwrap_or(0);
-                offsets.add(own[0] + 1 + index).write(value);
+                offsets.add(own[0] + host[0] + index).write(value);
             }
         }
         Ok(())
@@ -374,7 +381,7 @@ impl Bound {
         }
     }
 
-    fn answer(&self, request: &mut abi::Register) {
+    fn answer(&self, request: &mut abi::Register, host: [usize; 2]) {
         let (send, receive) = self.source.slots();
         let pairs = match &self.source {
             Source::Port(port) => port.pairs(),
@@ -386,7 +393,8 @@ impl Bound {
         request.mem_id = self.region.mem_id;
         (request.tx_rings, request.rx_rings) = (pairs, pairs);
         (request.tx_slots, request.rx_slots) = (send.into(), receive.into());
-        (request.host_tx_rings, request.host_rx_rings) = (1, 1);
+        let [send, receive] = host.map(|count| count as u16);
+        (request.host_tx_rings, request.host_rx_rings) = (send, receive);
     }
 
     /// The memory.

@@ -88,7 +88,8 @@ pub(crate) struct Port {
     /// Ring pair i has queues 2 i (to us) and 2 i + 1 (from us).
     receive: Vec<Owned>,
     send: Vec<Owned>,
-    host: Mutex<Option<[Arc<Ring>; 2]>>,
+    /// Host rings, for transmission and reception.
+    host: Mutex<[Vec<Owned>; 2]>,
     /// Bytes before each frame.
     header: AtomicU16,
     error: OwnedFd,
@@ -387,19 +388,23 @@ impl Port {
         rings.iter().map(|owned| &owned.ring)
     }
 
-    /// The host rings, for transmission and reception. They are made when they are first asked for.
+    /// So many host rings for transmission and reception. They are made when they are first asked
+    /// for.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(crate) fn host_rings(&self) -> Result<[Arc<Ring>; 2], Errno> {
+    pub(crate) fn host_rings(&self, counts: [usize; 2]) -> Result<[Vec<Arc<Ring>>; 2], Errno> {
         let mut host = lock(&self.host);
-        if let Some(rings) = &*host {
-            return Ok(rings.clone());
+        let mut rings = [Vec::new(), Vec::new()];
+        let roles = [Role::Discard, Role::Silent];
+        for (direction, (role, count)) in roles.into_iter().zip(counts).enumerate() {
+            while host[direction].len() < count {
+                let number = self.pairs() + host[direction].len() as u16;
+                host[direction].push(Owned::new(&self.region, role, HOST_SLOTS, number)?);
+            }
+            let made = host[direction][..count].iter();
+            rings[direction] = made.map(|owned| Arc::clone(&owned.ring)).collect();
         }
-        let pairs = self.pairs();
-        let ring = |role| Owned::new(&self.region, role, HOST_SLOTS, pairs);
-        let rings = [ring(Role::Discard)?.ring, ring(Role::Silent)?.ring];
-        *host = Some(rings.clone());
         Ok(rings)
     }
 
@@ -590,12 +595,11 @@ impl Drop for Port {
                 .into_iter()
                 .try_for_each(|index| front.stop(index, until));
         }
-        for owned in self.send.iter().chain(&self.receive) {
+        let host = lock(&self.host);
+        let host = host.iter().flatten();
+        for owned in self.send.iter().chain(&self.receive).chain(host) {
             empty(&self.region, &owned.ring);
             self.region.give_block(owned.block, owned.ring.slots());
-        }
-        for ring in lock(&self.host).iter().flatten() {
-            empty(&self.region, ring);
         }
     }
 }
