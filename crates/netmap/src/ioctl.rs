@@ -23,6 +23,8 @@ use crate::{say, table};
 
 /// Options of a request at most; a list that goes in circles ends here.
 const MAX_OPTIONS: usize = 16;
+/// Types of options below this are netmap's.
+const KNOWN_OPTIONS: usize = 6;
 
 /// An ioctl of a netmap descriptor.
 ///
@@ -126,6 +128,7 @@ fn not_there(reqtype: u16) -> Errno {
 /// As [`ioctl`].
 unsafe fn check_options(header: &Header) -> Result<(), Errno> {
     let (mut at, mut result) = (header.options as *mut Opt, Ok(()));
+    let mut seen = [false; KNOWN_OPTIONS];
     for _ in 0..MAX_OPTIONS {
         if at.is_null() {
             return result;
@@ -135,6 +138,12 @@ unsafe fn check_options(header: &Header) -> Result<(), Errno> {
         option.status = Errno::OPNOTSUPP.raw_os_error().cast_unsigned();
         // SAFETY: as above.
         unsafe { at.write_unaligned(option) };
+        // A known one comes once.
+        if let Some(seen) = seen.get_mut(option.reqtype as usize)
+            && std::mem::replace(seen, true)
+        {
+            return Err(Errno::INVAL);
+        }
         let name = match option.reqtype {
             1 => "external memory (EXTMEM)",
             3 => "application CSB",

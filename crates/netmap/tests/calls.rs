@@ -481,6 +481,8 @@ fn what_is_not_there_is_refused_by_netmaps_errors() {
     assert_eq!(fd.call(NIOCCTRL, &mut header), Err(Errno::OPNOTSUPP));
     assert_eq!(option.status, Errno::OPNOTSUPP.raw_os_error() as u32);
     option.next = header.options;
+    assert_eq!(fd.call(NIOCCTRL, &mut header), Err(Errno::INVAL), "twice");
+    option.reqtype = 6;
     assert_eq!(
         fd.call(NIOCCTRL, &mut header),
         Err(Errno::MSGSIZE),
