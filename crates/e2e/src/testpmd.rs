@@ -138,6 +138,10 @@ impl Testpmd {
         self.tell("set portlist 0");
         self.tell(&format!("set fwd {mode}"));
         self.tell("start");
+        let started = format!("{mode} packet forwarding packets/burst");
+        wait_for("testpmd forwards", || {
+            self.process.output().contains(&started).then_some(())
+        });
     }
 
     /// Stops forwarding.

@@ -279,10 +279,12 @@ fn a_balancer_spreads_frames_over_pipes_in_the_memory_of_its_port() {
     });
     let ends =
         [0, 1].map(|id| Slotgen::start(&folder, &format!("rx -i netmap:b}}{id} -T 60 -q 3")));
+    // The first frames wait for control's decision, and only so many of them.
+    send(&folder, "-n 2 -b 2").printed();
     send(&folder, "-n 10000 -R 20000 -b 20").printed();
     let received = ends.map(|end| end.printed().number("frames"));
-    assert_eq!(received, [5000, 5000]);
+    assert_eq!(received, [5001, 5001]);
     lb.signal(Signal::INT);
-    assert_eq!(lb.printed().counts(), [10_000, 0, 0, 0]);
+    assert_eq!(lb.printed().counts(), [10_002, 0, 0, 0]);
     lasthop.stop();
 }

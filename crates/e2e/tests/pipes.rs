@@ -223,11 +223,11 @@ fn programs_share_memory_while_all_of_lasthop_is_killed() {
     }
     turn.step("kill -9 of all of Lasthop, and a new start");
     lasthop.start_again();
-    // The sender comes back when it waits, which it need not do.
-    let is_back = |end: &Value| end["pid"] == receiver.id();
-    wait_until("the receiver to come back", || {
-        ends(&lasthop, "p0").iter().any(is_back)
-    });
+    // The sender, too, which always finds room and never sleeps in a wait.
+    let back = wait_for_ends(&lasthop, "p0", 2);
+    for (end, program) in back.iter().zip([&sender, &receiver]) {
+        assert_eq!(end["pid"], program.id());
+    }
     turn.step("they end, and have lost nothing");
     for program in [sender, receiver] {
         let result = result_of(program);

@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,11 +13,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::bound::Bound;
 use crate::port::{MARK_ERROR, MARK_SESSION};
-use crate::ring::Synced;
 use crate::table;
 
-/// Syncs that found nothing, after which the connection is looked at.
-const SYNCS_PER_LOOK: u32 = 1024;
+/// Time between two looks at the connection of a program that never sleeps, milliseconds.
+const LOOK_MS: u64 = 100;
 /// Library descriptors are at least this, so that the program's own have the numbers that it would
 /// see without the library, as far as its limit allows.
 const FIRST_OF_LIBRARY: RawFd = 200;
@@ -29,7 +28,8 @@ pub struct Device {
     epoll: Arc<OwnedFd>,
     bound: OnceLock<Bound>,
     /// Syncs that found nothing.
-    idle: AtomicU32,
+    /// Time of the last look at the connection, milliseconds.
+    tended: AtomicU64,
 }
 
 /// Moves a descriptor out of the program's way.
@@ -47,7 +47,7 @@ pub fn open() -> Result<RawFd, Errno> {
     let device = Device {
         epoll: Arc::new(out_of_the_way(fd.try_clone().map_err(|_| Errno::MFILE)?)),
         bound: OnceLock::new(),
-        idle: AtomicU32::new(0),
+        tended: AtomicU64::new(0),
     };
     table::insert(fd.as_raw_fd(), Arc::new(device))?;
     Ok(fd.into_raw_fd())
@@ -145,24 +145,38 @@ impl Device {
     /// or the ring is stopped.
     pub(crate) fn sync(&self, sends: bool) -> Result<(), Errno> {
         let bound = self.bound.get().ok_or(Errno::NXIO)?;
-        let (mut result, mut found) = (Ok(()), false);
+        let mut result = Ok(());
         for ring in bound.rings(sends) {
-            match ring.sync() {
-                Ok(synced) => found |= synced == Synced::Ready,
-                Err(errno) => result = Err(errno),
+            if let Err(errno) = ring.sync() {
+                result = Err(errno);
             }
         }
         if sends && bound.rings(true).iter().any(|ring| ring.is_stuck()) {
-            self.drain();
-            bound.tend();
-        }
-        if !found
-            && self.idle.fetch_add(1, Ordering::Relaxed) % SYNCS_PER_LOOK == SYNCS_PER_LOOK - 1
-        {
-            self.drain();
-            bound.tend();
+            self.tend();
+        } else {
+            self.tend_if_due();
         }
         result
+    }
+
+    /// Looks at the connection, if the last look was long ago. The clock is the kernel's coarse one,
+    /// which costs a few nanoseconds.
+    #[inline]
+    pub(crate) fn tend_if_due(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        if now.wrapping_sub(self.tended.load(Ordering::Relaxed)) >= LOOK_MS {
+            self.tended.store(now, Ordering::Relaxed);
+            self.tend();
+        }
+    }
+
+    /// Takes the events of the epoll instance, and looks at the connection.
+    pub(crate) fn tend(&self) {
+        self.drain();
+        if let Some(bound) = self.bound.get() {
+            bound.tend();
+        }
     }
 
     /// Takes the events of the epoll instance, and does what the connection needs.

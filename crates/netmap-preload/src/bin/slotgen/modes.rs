@@ -264,7 +264,9 @@ pub(crate) fn rx(options: &Options) -> io::Result<Totals> {
     let mut last = since;
     let mut frame = Vec::new();
     while !stopped(options, started) && (options.count == 0 || totals.frames < options.count) {
-        if !wait(&port, options, POLLIN, 100)? && totals.frames > 0 {
+        // Before the first frame there is no silence to notice.
+        let limit = if totals.frames == 0 { 1000 } else { 100 };
+        if !wait(&port, options, POLLIN, limit)? && totals.frames > 0 {
             // Silence is the end, unless it says how long.
             if last.elapsed() > Duration::from_secs_f64(options.times.silence) {
                 break;
