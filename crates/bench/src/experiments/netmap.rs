@@ -12,6 +12,7 @@ mod programs;
 
 use anyhow::Result;
 use serde::Serialize;
+use testkit::lean::{Lean, LeanConfig, Until};
 
 use self::programs::{Poll, World};
 use crate::clients;
@@ -161,7 +162,7 @@ pub(crate) fn netmap(plan: &Plan) -> Result<Report> {
 }
 
 const NOTES: [&str; 3] = [
-    "programs on ports share core 1, and the switch has core 0; the ends of a pipe have a core \
+    "programs on ports share core 1 (but those that spin, one of which has the switch's core), and the switch has core 0; the ends of a pipe have a core \
      each; the programs of a chain run where the kernel places them",
     "slotgen's loops are those of netmap's programs: frames are not read, and a sender writes \
      slots, not bytes; testpmd's memif copies on both sides",
@@ -279,6 +280,8 @@ fn round_trips(run: &mut Run<'_>, world: &World) -> Result<()> {
     run.take(Part::RoundTrips, "eventfd, two threads", 60.0, || {
         programs::eventfd_round_trip(world.cores())
     })?;
+    let way = "port, one thread has both ends";
+    run.take(Part::RoundTrips, way, 60.0, || one_thread_us(world.plan()))?;
     for poll in [Poll::Sleep, Poll::Adaptive, Poll::Spin] {
         for (way, names) in [("port", world.ports()), ("pipe", world.pipe(2048))] {
             let take = || world.round_trip_us(&names, poll);
@@ -291,6 +294,23 @@ fn round_trips(run: &mut Run<'_>, world: &World) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The round trip of a frame through the switch in microseconds, without a third core: one thread
+/// polls both ports, and each has one frame on its way.
+fn one_thread_us(plan: &Plan) -> Result<f64> {
+    let peer = peer::with_layout(plan, Layout::Slots)?;
+    let mut lean = Lean::connect(LeanConfig {
+        sockets: peer.sockets().to_vec(),
+        slots: true,
+        batch: 1,
+        window: Some(1),
+        cpu: Some(plan.cores[1]),
+        ..LeanConfig::default()
+    })?;
+    lean.run(Until::Elapsed(plan.settle))?;
+    let ways = lean.run(Until::Elapsed(plan.window))?.mpps() / 2.0;
+    Ok(2.0 / ways)
 }
 
 fn loads(run: &mut Run<'_>, world: &World) -> Result<()> {

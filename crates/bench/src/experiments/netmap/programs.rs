@@ -89,6 +89,10 @@ impl<'a> World<'a> {
         Ok(Self { plan, lasthop })
     }
 
+    pub(super) fn plan(&self) -> &'a Plan {
+        self.plan
+    }
+
     pub(super) fn cores(&self) -> [usize; 2] {
         self.plan.cores
     }
