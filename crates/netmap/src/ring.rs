@@ -193,9 +193,10 @@ impl Ring {
         state.user = mine;
         state.published = mine;
         if self.role == Role::Receive {
-            // A ring that nobody has used gives all its buffers.
+            // A ring that was never used gives all its buffers. Of one whose index is zero once more,
+            // the switch's is behind.
             let given = self.role.given(self.slots);
-            if mine == 0 {
+            if mine == 0 && self.theirs().index.load(Ordering::Acquire) == 0 {
                 state.published = given;
                 self.mine().index.store(given, Ordering::Release);
             } else {
