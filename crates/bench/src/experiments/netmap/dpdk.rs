@@ -25,21 +25,11 @@ const SIZES: [u32; 2] = [64, 1500];
 pub(super) fn compare(run: &mut Run<'_>) -> Result<()> {
     let plan = run.plan;
     for size in SIZES {
-        let lasthop = memif_ports(plan)?;
-        let sockets = ["p0", "p1"].map(|name| lasthop.folder().join(format!("{name}.memif")));
-        let mut client = Pmd::client(plan, &sockets, size)?;
-        run.take(Part::Memif, "testpmd through Lasthop", size.into(), || {
-            client.mpps(plan.window)
-        })?;
-        drop(client);
-        drop(lasthop);
+        for zero_copy in [false, true] {
+            through_lasthop(run, size, zero_copy)?;
+            through_forwarder(run, size, zero_copy)?;
+        }
         let folder = folders::new("memif")?;
-        let sockets = ["p0", "p1"].map(|name| folder.path().join(name));
-        let forwarder = Pmd::forwarder(plan, &sockets)?;
-        let mut client = Pmd::client(plan, &sockets, size)?;
-        let way = "testpmd through a testpmd that forwards";
-        run.take(Part::Memif, way, size.into(), || client.mpps(plan.window))?;
-        drop((client, forwarder));
         let socket = folder.path().join("pair");
         let mut receiver = Pmd::end(plan, &socket, "server", 0, "rxonly", size)?;
         let sender = Pmd::end(plan, &socket, "client", 1, "txonly", size)?;
@@ -47,6 +37,32 @@ pub(super) fn compare(run: &mut Run<'_>) -> Result<()> {
         run.take(Part::Memif, way, size.into(), || receiver.mpps(plan.window))?;
         drop((sender, receiver));
     }
+    Ok(())
+}
+
+fn way(through: &str, zero_copy: bool) -> String {
+    let client = if zero_copy { ", zero-copy client" } else { "" };
+    format!("through {through}{client}")
+}
+
+fn through_lasthop(run: &mut Run<'_>, size: u32, zero_copy: bool) -> Result<()> {
+    let plan = run.plan;
+    let lasthop = memif_ports(plan)?;
+    let sockets = ["p0", "p1"].map(|name| lasthop.folder().join(format!("{name}.memif")));
+    let mut client = Pmd::client(plan, &sockets, size, zero_copy)?;
+    let way = way("Lasthop", zero_copy);
+    run.take(Part::Memif, &way, size.into(), || client.mpps(plan.window))
+}
+
+fn through_forwarder(run: &mut Run<'_>, size: u32, zero_copy: bool) -> Result<()> {
+    let plan = run.plan;
+    let folder = folders::new("memif")?;
+    let sockets = ["p0", "p1"].map(|name| folder.path().join(name));
+    let forwarder = Pmd::forwarder(plan, &sockets)?;
+    let mut client = Pmd::client(plan, &sockets, size, zero_copy)?;
+    let way = way("a testpmd that forwards", zero_copy);
+    run.take(Part::Memif, &way, size.into(), || client.mpps(plan.window))?;
+    drop((client, forwarder));
     Ok(())
 }
 
@@ -72,7 +88,7 @@ impl Pmd {
     fn start(core: usize, main: usize, name: &str, devices: &str, more: &str) -> Result<Self> {
         let folder = folders::new("pmd")?;
         let line = format!(
-            "stdbuf -oL {PROGRAM_DPDK} --no-pci --no-huge -m 256 -l {main},{core} \
+            "stdbuf -oL {PROGRAM_DPDK} --no-pci --no-huge --single-file-segments -m 256 -l {main},{core} \
              --main-lcore={main} --no-telemetry --file-prefix=lasthop-{name} {devices} -- -i \
              --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=16384 {more}"
         );
@@ -89,23 +105,28 @@ impl Pmd {
         Ok(this)
     }
 
-    fn device(number: usize, role: &str, socket: &Path) -> String {
-        let id = 0;
+    fn device(number: usize, role: &str, socket: &Path, zero_copy: bool) -> String {
+        let zero_copy = if zero_copy { "yes" } else { "no" };
         format!(
-            "--vdev=net_memif{number},role={role},id={id},socket={},socket-abstract=no,rsize=10,\
-             bsize=2048,mac=02:00:00:00:00:0{} ",
+            "--vdev=net_memif{number},role={role},id=0,socket={},socket-abstract=no,rsize=10,\
+             bsize=2048,zero-copy={zero_copy},mac=02:00:00:00:00:0{} ",
             socket.display(),
             number + 1
         )
     }
 
     /// A client that bounces frames between two ports, on the second core.
-    fn client(plan: &Plan, sockets: &[std::path::PathBuf; 2], size: u32) -> Result<Self> {
+    fn client(
+        plan: &Plan,
+        sockets: &[std::path::PathBuf; 2],
+        size: u32,
+        zero_copy: bool,
+    ) -> Result<Self> {
         let [switch, core] = plan.cores;
         let devices: String = sockets
             .iter()
             .enumerate()
-            .map(|(n, socket)| Self::device(n, "client", socket))
+            .map(|(n, socket)| Self::device(n, "client", socket, zero_copy))
             .collect();
         let macs = "--eth-peer=0,02:00:00:00:00:02 --eth-peer=1,02:00:00:00:00:01";
         let more = format!("--txpkts={size} {macs}");
@@ -123,7 +144,7 @@ impl Pmd {
         let devices: String = sockets
             .iter()
             .enumerate()
-            .map(|(n, socket)| Self::device(n, "server", socket))
+            .map(|(n, socket)| Self::device(n, "server", socket, false))
             .collect();
         let mut this = Self::start(switch, core, "memif-forwarder", &devices, "")?;
         this.process.tell("set fwd io")?;
@@ -141,7 +162,7 @@ impl Pmd {
         size: u32,
     ) -> Result<Self> {
         let (core, main) = (plan.cores[at], plan.cores[1 - at]);
-        let device = Self::device(at, role, socket);
+        let device = Self::device(at, role, socket, false);
         let more = format!("--txpkts={size}");
         let mut this = Self::start(core, main, &format!("memif-{role}"), &device, &more)?;
         if role == "client" {
