@@ -382,19 +382,20 @@ impl Bound {
     }
 
     fn answer(&self, request: &mut abi::Register, host: [usize; 2]) {
-        let (send, receive) = self.source.slots();
-        let pairs = match &self.source {
-            Source::Port(port) => port.pairs(),
-            Source::Pipe(_) => 1,
-            Source::Null => 0,
-        };
         request.offset = self.interface.0;
         request.memsize = self.region.view.size();
         request.mem_id = self.region.mem_id;
-        (request.tx_rings, request.rx_rings) = (pairs, pairs);
-        (request.tx_slots, request.rx_slots) = (send.into(), receive.into());
         let [send, receive] = host.map(|count| count as u16);
         (request.host_tx_rings, request.host_rx_rings) = (send, receive);
+        let pairs = match &self.source {
+            Source::Port(port) => port.pairs(),
+            Source::Pipe(_) => 1,
+            // As in netmap, the request's numbers are the answer's.
+            Source::Null => return,
+        };
+        let (send, receive) = self.source.slots();
+        (request.tx_rings, request.rx_rings) = (pairs, pairs);
+        (request.tx_slots, request.rx_slots) = (send.into(), receive.into());
     }
 
     /// The memory.

@@ -136,6 +136,14 @@ fn all_rings() -> Register {
     }
 }
 
+fn with_host(request: Register, send: u16, receive: u16) -> Register {
+    Register {
+        host_tx_rings: send,
+        host_rx_rings: receive,
+        ..request
+    }
+}
+
 /// A registered port, as a program sees it.
 struct Bound {
     request: Register,
@@ -275,6 +283,14 @@ fn modes_and_flags_choose_rings() {
         (shape(mode::SW, 0, 0), vec![(0, 2), (1, 2)]),
         (shape(mode::ONE_SW, 0, 0), vec![(0, 2), (1, 2)]),
         (
+            with_host(shape(mode::SW, 0, 0), 3, 1),
+            vec![(0, 2), (0, 3), (0, 4), (1, 2)],
+        ),
+        (
+            with_host(shape(mode::ONE_SW, 1, 0), 2, 2),
+            vec![(0, 3), (1, 3)],
+        ),
+        (
             shape(mode::NIC_SW, 0, flags::TX_RINGS_ONLY),
             vec![(0, 0), (0, 1), (0, 2)],
         ),
@@ -319,6 +335,25 @@ fn modes_and_flags_choose_rings() {
     host.sync(NIOCTXSYNC).unwrap();
     assert_eq!(positions(bound.rings()[0]), (10, 10, 9));
     assert_eq!(host.poll(POLLIN, 1), 0);
+}
+
+#[test]
+fn a_registration_without_a_port_answers_with_its_own_numbers() {
+    let request = Register {
+        tx_rings: 10,
+        rx_rings: 5,
+        tx_slots: 256,
+        rx_slots: 100,
+        mode: mode::NULL,
+        ..Register::default()
+    };
+    let fd = Fd::open();
+    let bound = fd.register("", request).unwrap();
+    let got = bound.request;
+    assert_eq!((got.tx_rings, got.rx_rings), (10, 5));
+    assert_eq!((got.tx_slots, got.rx_slots), (256, 100));
+    assert_eq!(bound.interface().ni_tx_rings, 0, "none is there");
+    fd.sync(NIOCTXSYNC).unwrap();
 }
 
 #[test]
