@@ -1,4 +1,5 @@
-//! `slotgen`, which has the loops of netmap's programs, with the library in front of it.
+//! `slotgen`, which has the loops of netmap's programs, and programs of netmap's own, with the library
+//! in front of them.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -39,7 +40,17 @@ impl Slotgen {
 
     /// Starts it with a value of `LASTHOP_NETMAP_POLL`.
     pub fn start_waiting(mode: &str, runtime_dir: impl AsRef<Path>, arguments: &str) -> Self {
-        let child = Command::new(paths::binary("slotgen"))
+        Self::start_program(&paths::binary("slotgen"), mode, runtime_dir, arguments)
+    }
+
+    /// Starts another program.
+    pub fn start_program(
+        program: &Path,
+        mode: &str,
+        runtime_dir: impl AsRef<Path>,
+        arguments: &str,
+    ) -> Self {
+        let child = Command::new(program)
             .args(arguments.split(' '))
             .env("LD_PRELOAD", paths::binary("liblasthop_netmap.so"))
             .env("LASTHOP_RUNTIME_DIR", runtime_dir.as_ref())
@@ -47,7 +58,7 @@ impl Slotgen {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("slotgen starts");
+            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         Self { child: Some(child) }
     }
 
