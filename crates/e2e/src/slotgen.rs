@@ -1,5 +1,5 @@
-//! `slotgen`, which has the loops of netmap's programs, and programs of netmap's own, with the library
-//! in front of them.
+//! `slotgen`, which has the loops of netmap's programs, and programs of netmap's own, with the
+//! library in front of them.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

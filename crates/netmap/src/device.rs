@@ -159,8 +159,8 @@ impl Device {
         result
     }
 
-    /// Looks at the connection, if the last look was long ago. The clock is the kernel's coarse one,
-    /// which costs a few nanoseconds.
+    /// Looks at the connection, if the last look was long ago. The clock is the kernel's coarse
+    /// one, which costs a few nanoseconds.
     #[inline]
     pub(crate) fn tend_if_due(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);

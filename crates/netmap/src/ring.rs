@@ -193,8 +193,8 @@ impl Ring {
         state.user = mine;
         state.published = mine;
         if self.role == Role::Receive {
-            // A ring that was never used gives all its buffers. Of one whose index is zero once more,
-            // the switch's is behind.
+            // A ring that was never used gives all its buffers. Of one whose index is zero once
+            // more, the switch's is behind.
             let given = self.role.given(self.slots);
             if mine == 0 && self.theirs().index.load(Ordering::Acquire) == 0 {
                 state.published = given;

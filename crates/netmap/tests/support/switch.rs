@@ -17,7 +17,7 @@ pub(crate) struct Place {
     pub(crate) switch: u64,
 }
 
-/// What a client has said in one session.
+/// Messages of a client in one session.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) memory: Option<OwnedFd>,

@@ -34,8 +34,7 @@ pub(crate) struct Options {
     pub(crate) count: u64,
     pub(crate) batch: u64,
     pub(crate) len: usize,
-    pub(crate) source: [u8; 6],
-    pub(crate) destination: [u8; 6],
+    pub(crate) stations: Stations,
     pub(crate) header: usize,
     pub(crate) slots: (u32, u32),
     pub(crate) rings: (u16, u16),
@@ -44,8 +43,15 @@ pub(crate) struct Options {
     pub(crate) copies: bool,
     pub(crate) verify: bool,
     pub(crate) breaks: Option<String>,
-    pub(crate) answers: Option<Ipv4Addr>,
     pub(crate) times: Times,
+}
+
+/// Addresses of frames.
+pub(crate) struct Stations {
+    pub(crate) source: [u8; 6],
+    pub(crate) destination: [u8; 6],
+    /// The address for which requests are answered.
+    pub(crate) answers: Option<Ipv4Addr>,
 }
 
 /// Waits and ends.
@@ -70,8 +76,11 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         count: 0,
         batch: 512,
         len: 60,
-        source: [2, 0, 0, 0, 0, 1],
-        destination: [2, 0, 0, 0, 0, 2],
+        stations: Stations {
+            source: [2, 0, 0, 0, 0, 1],
+            destination: [2, 0, 0, 0, 0, 2],
+            answers: None,
+        },
         header: 0,
         slots: (0, 0),
         rings: (0, 0),
@@ -80,7 +89,6 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         copies: false,
         verify: false,
         breaks: None,
-        answers: None,
         times: Times {
             wait: 0.0,
             rate: 0,
@@ -114,8 +122,8 @@ fn set(options: &mut Options, option: &str, value: &str) -> Option<()> {
         "-n" => options.count = number()?,
         "-b" => options.batch = number()?.max(1),
         "-l" => options.len = number()? as usize,
-        "-S" => options.source = address(value)?,
-        "-D" => options.destination = address(value)?,
+        "-S" => options.stations.source = address(value)?,
+        "-D" => options.stations.destination = address(value)?,
         "-H" => options.header = number()? as usize,
         "-C" => {
             let mut parts = value.split(',').map(|part| part.parse::<u32>().ok());
@@ -128,7 +136,7 @@ fn set(options: &mut Options, option: &str, value: &str) -> Option<()> {
         "-B" => options.extra = number()? as u32,
         "-p" => options.pipes = number()? as u32,
         "-T" => options.times.seconds = Some(value.parse().ok()?),
-        "-a" => options.answers = Some(value.parse().ok()?),
+        "-a" => options.stations.answers = Some(value.parse().ok()?),
         "-X" => options.breaks = Some(value.to_owned()),
         "-q" => options.times.silence = value.parse().ok()?,
         _ => return None,

@@ -120,8 +120,8 @@ pub(crate) fn tx(options: &Options) -> io::Result<Totals> {
     let port = open(options)?;
     let template = frame::build(
         options.len,
-        options.source,
-        options.destination,
+        options.stations.source,
+        options.stations.destination,
         options.header,
     );
     for ring in &port.tx {
@@ -315,8 +315,8 @@ pub(crate) fn ping(options: &Options) -> io::Result<Totals> {
     let port = open(options)?;
     let template = frame::build(
         options.len,
-        options.source,
-        options.destination,
+        options.stations.source,
+        options.stations.destination,
         options.header,
     );
     let (Some(tx), Some(rx)) = (port.tx.first(), port.rx.first()) else {
@@ -406,8 +406,8 @@ pub(crate) fn pong(options: &Options) -> io::Result<Totals> {
             let len = usize::from(slot.len);
             target[..len].copy_from_slice(&source[..len]);
             let bytes = &mut target[options.header..len];
-            let is_answer = match options.answers {
-                Some(address) => frame::answer(bytes, address, options.source),
+            let is_answer = match options.stations.answers {
+                Some(address) => frame::answer(bytes, address, options.stations.source),
                 None => {
                     frame::swap_addresses(bytes);
                     true
