@@ -1,6 +1,5 @@
 //! netmap's own programs on ports and pipes, from the folder that `LASTHOP_NETMAP_TOOLS` names:
-//! `pkt-gen`, `bridge`, `lb`, `ctrl-api-test`. `docs/dev/netmap-programs.md` says how to build
-//! them.
+//! `pkt-gen`, `bridge`, `lb`, `ctrl-api-test`. `docs/dev/netmap-programs.md` has their build.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
