@@ -317,8 +317,10 @@ fn configuration() -> String {
     for link in 0..=BRIDGES {
         let _ = write!(text, "[[segment]]\nname = \"c{link}\"\n");
     }
-    port(&mut text, "a", "default");
-    port(&mut text, "b", "default");
+    // Frames to an unknown station go to all ports of a segment.
+    let _ = write!(text, "[[segment]]\nname = \"pair\"\n");
+    port(&mut text, "a", "pair");
+    port(&mut text, "b", "pair");
     for link in 0..=BRIDGES {
         for end in ["a", "b"] {
             port(&mut text, &format!("c{link}{end}"), &format!("c{link}"));
