@@ -22,10 +22,13 @@
 //! is, and [`Fill::more`] says whether its frame continues in the next.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
+use memory::copy::prefetch_line;
 use memory::{GuestMemory, Segment};
 
+use super::area::{Area, alive};
 use super::descriptor::{Desc, Gather, NEXT};
 use super::{Chain, Fill, Layout, Limit, QueueFault, Ring, Taken};
 
@@ -55,6 +58,50 @@ pub enum SlotFormat {
     },
 }
 
+/// Offset of `tail` in the device area.
+const AT_TAIL: usize = 0;
+/// Bytes of a slot in either format.
+const SLOT: usize = 16;
+
+/// The resolved areas of a queue. Invariant, set up by `resolve`: `size` is a power of two, there
+/// are as many slots, the lines are as long as their format says, and all of it is mapped and
+/// aligned; the queue keeps the memory that they lie in.
+#[derive(Debug)]
+pub(super) struct Places {
+    slots: Area,
+    /// The line that the client writes.
+    driver: Area,
+    /// The line that the switch writes; it begins with `tail`.
+    device: Area,
+    /// `size - 1`: masks a position to a slot.
+    mask: u16,
+}
+
+impl Places {
+    /// Resolves the areas of `layout`: the lines have these lengths and alignments, in bytes.
+    fn resolve(
+        mem: &GuestMemory,
+        layout: Layout,
+        slot_align: usize,
+        driver: (u32, usize),
+        device: (u32, usize),
+    ) -> Result<Self, QueueFault> {
+        let slots = SLOT as u32 * u32::from(layout.size);
+        Ok(Self {
+            slots: Area::resolve(mem, layout.desc, slots, slot_align)?,
+            driver: Area::resolve(mem, layout.driver, driver.0, driver.1)?,
+            device: Area::resolve(mem, layout.device, device.0, device.1)?,
+            mask: layout.size.wrapping_sub(1),
+        })
+    }
+
+    /// Returns the offset of the slot at this position.
+    #[inline(always)]
+    fn offset(&self, at: u16) -> usize {
+        SLOT * usize::from(at & self.mask)
+    }
+}
+
 /// The slots of a queue in memory, and the lines of its indices. An implementation resolves its
 /// areas once. Positions are free-running.
 pub(super) trait Format: Sized {
@@ -69,14 +116,40 @@ pub(super) trait Format: Sized {
     /// Returns the bytes of the header in front of each frame.
     fn header(&self) -> u32;
 
+    /// Returns the areas.
+    fn places(&self) -> &Places;
+
+    /// Offset of `head` in the driver area.
+    const AT_HEAD: usize;
+
     /// Returns the client's `head`; all that was written before it is visible.
-    fn head(&self) -> u16;
+    #[inline]
+    fn head(&self) -> u16 {
+        // SAFETY: the field lies in the area, by the invariant of `Places`.
+        u16::from_le(unsafe { self.places().driver.u16(Self::AT_HEAD) }.load(Acquire))
+    }
 
     /// Returns the published `tail`, as a process left it there.
-    fn tail(&self) -> u16;
+    fn tail(&self) -> u16 {
+        // SAFETY: as in `head`.
+        u16::from_le(unsafe { self.places().device.u16(AT_TAIL) }.load(Relaxed))
+    }
 
     /// Publishes `tail`, in one store.
-    fn publish(&self, tail: u16);
+    #[inline]
+    fn publish(&self, tail: u16) {
+        if alive() {
+            // SAFETY: as in `head`.
+            unsafe { self.places().device.u16(AT_TAIL) }.store(tail.to_le(), Release);
+        }
+    }
+
+    /// Prefetches the slot at `at`.
+    #[inline]
+    fn prefetch(&self, at: u16) {
+        let places = self.places();
+        prefetch_line(places.slots.line_of(places.offset(at)));
+    }
 
     /// Returns the buffer of the slot at `at`, if it is a frame of one slot (`WRITABLE`: a buffer)
     /// without a fault. The slot is fetched once.
@@ -90,9 +163,6 @@ pub(super) trait Format: Sized {
     /// frame continues. Fields that have the value already are not written, because a cache line
     /// that is only read stays with the client's core.
     fn set_written(&self, at: u16, len: u32, more: bool);
-
-    /// Prefetches the slot at `at`.
-    fn prefetch(&self, at: u16);
 
     /// Returns whether the client wants a call when `tail` has moved on to `tail` by `moved`. With
     /// `None` it is not known by how much.
@@ -316,7 +386,7 @@ impl<F: Format> SlotQueue<F> {
         if self.unnotified == 0 || self.fault.is_some() {
             return false;
         }
-        fence(Ordering::SeqCst);
+        fence(SeqCst);
         let moved = u16::try_from(self.unnotified).ok();
         self.format
             .wants_call(self.tail, moved.filter(|_| self.asked))
@@ -362,7 +432,7 @@ impl<F: Format> SlotQueue<F> {
         if !on {
             return false;
         }
-        fence(Ordering::SeqCst);
+        fence(SeqCst);
         self.waiting()
     }
 

@@ -15,13 +15,12 @@
 //!
 //! Region *r* of the client is guest memory at *r* << 32.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
-use memory::copy::prefetch_line;
 use memory::{GuestMemory, Segment};
 
-use super::{Format, SlotFormat};
-use crate::queue::area::{Area, alive};
+use super::{Format, Places, SlotFormat};
+use crate::queue::area::alive;
 use crate::queue::descriptor::{Desc, NEXT, WRITE};
 use crate::queue::{Layout, MAX_CHAIN_BYTES, QueueFault};
 
@@ -30,26 +29,19 @@ const COOKIE: u32 = 0x03e3_1f20;
 
 const AT_COOKIE: usize = 0;
 const AT_FLAGS: usize = 4;
-const AT_HEAD: usize = 6;
-const AT_TAIL: usize = 0;
 /// In a ring's flags: the receiver wants no interrupts.
 const NO_INTERRUPT: u16 = 1;
 
-const SLOT: usize = 16;
 /// Offset of the length in a descriptor.
 const AT_LEN: usize = 4;
 /// `MEMIF_DESC_FLAG_NEXT`: the frame continues in the next descriptor.
 const MORE: u16 = 1;
 
-/// The resolved areas of a ring. Invariant, set up by `resolve`: the areas are as long as the
-/// layout above says for it, mapped and aligned; the queue keeps the memory that they lie in.
+/// The descriptors of a ring.
 #[derive(Debug)]
 pub struct Memif {
-    slots: Area,
-    driver: Area,
-    device: Area,
+    places: Places,
     to_client: bool,
-    mask: u16,
 }
 
 /// A descriptor as it was fetched, once.
@@ -70,18 +62,13 @@ impl Fetched {
 
 impl Memif {
     #[inline(always)]
-    fn offset(&self, at: u16) -> usize {
-        SLOT * usize::from(at & self.mask)
-    }
-
-    #[inline(always)]
     fn fetch(&self, at: u16) -> Fetched {
-        let offset = self.offset(at);
+        let offset = self.places.offset(at);
         // SAFETY: the mask keeps the descriptor inside the area.
         let (low, high) = unsafe {
             (
-                self.slots.u64(offset).load(Relaxed),
-                self.slots.u64(offset + 8).load(Relaxed),
+                self.places.slots.u64(offset).load(Relaxed),
+                self.places.slots.u64(offset + 8).load(Relaxed),
             )
         };
         let (low, high) = (u64::from_le(low), u64::from_le(high));
@@ -96,6 +83,7 @@ impl Memif {
 
 impl Format for Memif {
     const KICK_EVENT: bool = false;
+    const AT_HEAD: usize = 6;
 
     fn resolve(
         mem: &GuestMemory,
@@ -103,14 +91,11 @@ impl Format for Memif {
         before: Option<&Self>,
     ) -> Result<Self, QueueFault> {
         let this = Self {
-            slots: Area::resolve(mem, layout.desc, 16 * u32::from(layout.size), 8)?,
-            driver: Area::resolve(mem, layout.driver, 8, 8)?,
-            device: Area::resolve(mem, layout.device, 2, 8)?,
+            places: Places::resolve(mem, layout, 8, (8, 8), (2, 8))?,
             to_client: layout.slots == Some(SlotFormat::Memif { to_client: true }),
-            mask: layout.size.wrapping_sub(1),
         };
         // SAFETY: the field lies in the area, and `mem` is alive.
-        let cookie = u32::from_le(unsafe { this.driver.u32(AT_COOKIE) }.load(Relaxed));
+        let cookie = u32::from_le(unsafe { this.places.driver.u32(AT_COOKIE) }.load(Relaxed));
         if before.is_none() && cookie != COOKIE {
             return Err(QueueFault::WrongCookie);
         }
@@ -121,23 +106,8 @@ impl Format for Memif {
         0
     }
 
-    #[inline]
-    fn head(&self) -> u16 {
-        // SAFETY: the field lies in the area, by the invariant.
-        u16::from_le(unsafe { self.driver.u16(AT_HEAD) }.load(Acquire))
-    }
-
-    fn tail(&self) -> u16 {
-        // SAFETY: as in `head`.
-        u16::from_le(unsafe { self.device.u16(AT_TAIL) }.load(Relaxed))
-    }
-
-    #[inline]
-    fn publish(&self, tail: u16) {
-        if alive() {
-            // SAFETY: as in `head`.
-            unsafe { self.device.u16(AT_TAIL) }.store(tail.to_le(), Release);
-        }
+    fn places(&self) -> &Places {
+        &self.places
     }
 
     #[inline(always)]
@@ -162,9 +132,14 @@ impl Format for Memif {
 
     #[inline(always)]
     fn set_written(&self, at: u16, len: u32, more: bool) {
-        let offset = self.offset(at);
+        let offset = self.places.offset(at);
         // SAFETY: the mask keeps the descriptor inside the area.
-        let (flags, length) = unsafe { (self.slots.u16(offset), self.slots.u32(offset + AT_LEN)) };
+        let (flags, length) = unsafe {
+            (
+                self.places.slots.u16(offset),
+                self.places.slots.u32(offset + AT_LEN),
+            )
+        };
         let (len, more) = (len.to_le(), if more { MORE } else { 0 }.to_le());
         if length.load(Relaxed) != len && alive() {
             length.store(len, Relaxed);
@@ -175,14 +150,9 @@ impl Format for Memif {
     }
 
     #[inline]
-    fn prefetch(&self, at: u16) {
-        prefetch_line(self.slots.line_of(self.offset(at)));
-    }
-
-    #[inline]
     fn wants_call(&self, _tail: u16, _moved: Option<u16>) -> bool {
         // SAFETY: the field lies in the area, by the invariant.
-        let flags = || u16::from_le(unsafe { self.driver.u16(AT_FLAGS) }.load(Relaxed));
+        let flags = || u16::from_le(unsafe { self.places.driver.u16(AT_FLAGS) }.load(Relaxed));
         self.to_client && flags() & NO_INTERRUPT == 0
     }
 
@@ -193,6 +163,6 @@ impl Format for Memif {
         }
         let flags = if event.is_some() { 0 } else { NO_INTERRUPT };
         // SAFETY: the field lies in the area, by the invariant.
-        unsafe { self.driver.u16(AT_FLAGS) }.store(flags.to_le(), Relaxed);
+        unsafe { self.places.driver.u16(AT_FLAGS) }.store(flags.to_le(), Relaxed);
     }
 }

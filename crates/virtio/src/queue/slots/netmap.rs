@@ -14,12 +14,11 @@
 //! `cur`, and the four together are its CSB (paper, section 3.1; `struct nm_csb_atok`,
 //! `nm_csb_ktoa`).
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
-use memory::copy::prefetch_line;
 use memory::{GuestMemory, Segment};
 
-use super::Format;
+use super::{Format, Places, SLOT};
 use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{Desc, NEXT, WRITE};
 use crate::queue::event::need_event;
@@ -37,14 +36,11 @@ pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LHSQ");
 /// Version of the parameters.
 pub(crate) const VERSION: u16 = 1;
 
-const AT_HEAD: usize = 0;
 const AT_EVENT: usize = 2;
 const AT_PARAMETERS: usize = 64;
 const AT_PROGRAM: usize = 88;
-const AT_TAIL: usize = 0;
 const AT_KICK_EVENT: usize = 2;
 
-const SLOT: usize = 16;
 /// Offset of `len` and `flags` in a slot.
 const AT_LEN: usize = 4;
 /// `NS_MOREFRAG`: the frame continues in the next slot.
@@ -89,17 +85,12 @@ impl Parameters {
     }
 }
 
-/// The resolved areas of a queue. Invariant, set up by `resolve`: the areas are as long as the
-/// layout above says for it, mapped and aligned, and `pool` is `buffers` times `buffer_size` bytes;
-/// the queue keeps the memory that they lie in.
+/// The slots of a queue, and its pool: `buffers` times `buffer_size` bytes.
 #[derive(Debug)]
 pub struct Netmap {
-    slots: Area,
-    driver: Area,
-    device: Area,
+    places: Places,
     pool: Segment,
     parameters: Parameters,
-    mask: u16,
 }
 
 /// Returns the name of the program that a client gave, from the driver area of one of its queues at
@@ -120,16 +111,12 @@ pub fn program(mem: &GuestMemory, driver: u64) -> Option<String> {
 }
 
 impl Netmap {
-    #[inline(always)]
-    fn offset(&self, at: u16) -> usize {
-        SLOT * usize::from(at & self.mask)
-    }
-
     /// Returns the first word of a slot, fetched once: buffer, length, flags.
     #[inline(always)]
     fn fetch(&self, at: u16) -> (u32, u32, u16) {
         // SAFETY: the mask keeps the slot inside the area.
-        let word = u64::from_le(unsafe { self.slots.u64(self.offset(at)) }.load(Relaxed));
+        let word =
+            u64::from_le(unsafe { self.places.slots.u64(self.places.offset(at)) }.load(Relaxed));
         (
             word as u32,
             u32::from((word >> 32) as u16),
@@ -140,51 +127,34 @@ impl Netmap {
 
 impl Format for Netmap {
     const KICK_EVENT: bool = true;
+    const AT_HEAD: usize = 0;
 
     fn resolve(
         mem: &GuestMemory,
         layout: Layout,
         before: Option<&Self>,
     ) -> Result<Self, QueueFault> {
-        let driver = Area::resolve(mem, layout.driver, DRIVER_LEN, LINE as usize)?;
+        let line = LINE as usize;
+        let places = Places::resolve(mem, layout, SLOT, (DRIVER_LEN, line), (DEVICE_LEN, line))?;
         let parameters = match before {
             Some(before) => before.parameters,
-            None => Parameters::read(&driver)?,
+            None => Parameters::read(&places.driver)?,
         };
         let pool_len = parameters.buffer_size * parameters.buffers;
+        let pool = mem.translate(parameters.pool, pool_len);
         Ok(Self {
-            slots: Area::resolve(mem, layout.desc, 16 * u32::from(layout.size), SLOT)?,
-            driver,
-            device: Area::resolve(mem, layout.device, DEVICE_LEN, LINE as usize)?,
-            pool: mem
-                .translate(parameters.pool, pool_len)
-                .ok_or(QueueFault::UnmappedPool)?,
+            places,
+            pool: pool.ok_or(QueueFault::UnmappedPool)?,
             parameters,
-            mask: layout.size.wrapping_sub(1),
         })
+    }
+
+    fn places(&self) -> &Places {
+        &self.places
     }
 
     fn header(&self) -> u32 {
         u32::from(self.parameters.header)
-    }
-
-    #[inline]
-    fn head(&self) -> u16 {
-        // SAFETY: the field lies in the area, by the invariant.
-        u16::from_le(unsafe { self.driver.u16(AT_HEAD) }.load(Acquire))
-    }
-
-    fn tail(&self) -> u16 {
-        // SAFETY: as in `head`.
-        u16::from_le(unsafe { self.device.u16(AT_TAIL) }.load(Relaxed))
-    }
-
-    #[inline]
-    fn publish(&self, tail: u16) {
-        if alive() {
-            // SAFETY: as in `head`.
-            unsafe { self.device.u16(AT_TAIL) }.store(tail.to_le(), Release);
-        }
     }
 
     #[inline(always)]
@@ -230,21 +200,16 @@ impl Format for Netmap {
         // A buffer's length fits in 16 bits.
         let word = (len | flags).to_le();
         // SAFETY: the mask keeps the slot inside the area.
-        let field = unsafe { self.slots.u32(self.offset(at) + AT_LEN) };
+        let field = unsafe { self.places.slots.u32(self.places.offset(at) + AT_LEN) };
         if field.load(Relaxed) != word && alive() {
             field.store(word, Relaxed);
         }
     }
 
     #[inline]
-    fn prefetch(&self, at: u16) {
-        prefetch_line(self.slots.line_of(self.offset(at)));
-    }
-
-    #[inline]
     fn wants_call(&self, tail: u16, moved: Option<u16>) -> bool {
         // SAFETY: the field lies in the area, by the invariant.
-        let event = u16::from_le(unsafe { self.driver.u16(AT_EVENT) }.load(Relaxed));
+        let event = u16::from_le(unsafe { self.places.driver.u16(AT_EVENT) }.load(Relaxed));
         moved.is_none_or(|moved| need_event(event, tail, tail.wrapping_sub(moved)))
     }
 
@@ -252,7 +217,7 @@ impl Format for Netmap {
     fn request_kicks(&self, event: Option<u16>) {
         if let Some(event) = event.filter(|_| alive()) {
             // SAFETY: the field lies in the area, by the invariant.
-            unsafe { self.device.u16(AT_KICK_EVENT) }.store(event.to_le(), Relaxed);
+            unsafe { self.places.device.u16(AT_KICK_EVENT) }.store(event.to_le(), Relaxed);
         }
     }
 }
