@@ -6,6 +6,7 @@ mod lifecycle;
 mod negotiation;
 mod quota;
 mod record;
+mod slots;
 mod table;
 mod threats;
 mod waits;
