@@ -4,6 +4,7 @@
 //! with a header of 12 bytes, or 10 (5.1.6; [`wire::virtio::net::len`]); see [`header`] for its
 //! valid contents.
 
+mod congestion;
 mod counts;
 pub mod header;
 mod kick_rate;
