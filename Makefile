@@ -7,8 +7,7 @@ BUILT := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 # features, and once.
 PROGRAMS = --bin lasthop --bin lasthop-supervisor --bin lasthop-control --bin lasthop-switch --bin lasthop-driver --bin lasthop-top
 RELEASE = cargo build --release --package lasthop --package lasthop-supervisor --package lasthop-control \
-	--package lasthop-datapath --package lasthop-driver --package lasthop-top --package lasthop-netmap-preload \
-	--package lasthop-e2e $(WITH)
+	--package lasthop-datapath --package lasthop-driver --package lasthop-top --package lasthop-e2e $(WITH)
 
 # The library of the netmap API, and a program of it. No program of ours links the library, so it shares no build with them.
 LIBRARY = cargo build --release --package lasthop-netmap-preload
