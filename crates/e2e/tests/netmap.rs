@@ -44,7 +44,7 @@ fn frames_of_all_lengths_arrive_once_and_whole() {
     let lasthop = two_ports();
     for len in [60, 61, 1514, 2048, 2049, 9000] {
         turn.step(&format!("{len} bytes"));
-        let rx = receiver(&lasthop, "b", "");
+        let rx = receiver(&lasthop, "b", "-n 3000");
         let tx = send(
             lasthop.folder(),
             &format!("-n 3000 -l {len} -R 20000 -b 10"),
@@ -70,7 +70,7 @@ fn the_switch_may_die_under_load() {
     let kills = kills();
     let frames = 50_000 * (kills + 1);
     let limit = 60 + 2 * kills;
-    let rx = receiver(&lasthop, "b", &format!("-q 4 -C 0,4096 -T {limit}"));
+    let rx = receiver(&lasthop, "b", &format!("-q 2 -C 0,4096 -T {limit}"));
     let tx = send(lasthop.folder(), &format!("-n {frames} -R 100000 -b 50"));
     for kill in 1..=kills {
         std::thread::sleep(Duration::from_millis(400));
@@ -95,7 +95,7 @@ fn the_switch_may_die_under_load() {
 fn lasthop_may_be_started_anew() {
     let turn = turn();
     let mut lasthop = two_ports();
-    let rx = receiver(&lasthop, "b", "-q 10 -n 3000");
+    let rx = receiver(&lasthop, "b", "-q 4 -n 3000");
     // So few that all of them fit the rings of sender and receiver.
     let tx = send(lasthop.folder(), "-n 3000 -R 1000 -b 1");
     lasthop.wait_port("a", "up");
