@@ -5,6 +5,8 @@
 
 #[path = "../../crates/datapath/tests/common/mod.rs"]
 mod common;
+#[path = "../../crates/datapath/tests/common/slot_clients.rs"]
+mod slot_clients;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
@@ -25,7 +27,8 @@ use testkit::packets::{Flow, udp};
 use testkit::slots::{SlotFormat, SlotNic, SlotOptions};
 use wire::flow::{FlowKey, FlowMask};
 
-use common::{NoUpcalls, guest, slot_client};
+use common::{NoUpcalls, guest};
+use slot_clients::slot_client;
 
 const EVIL: PortId = PortId(0);
 const GOOD: [PortId; 2] = [PortId(1), PortId(2)];

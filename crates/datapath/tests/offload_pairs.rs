@@ -4,15 +4,18 @@
 //! Arriving frames are compared with an independent model of a NIC.
 
 mod common;
+#[path = "common/slot_clients.rs"]
+mod slot_clients;
 
 use channel::records::Answer;
-use common::{NoUpcalls, guest, slot_client};
+use common::{NoUpcalls, guest};
 use datapath::forward::switch::Switch;
 use datapath::ports::guest::GuestPort;
 use port::counters::{Counters, PortCounts};
 use port::{DropReason, PortId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use slot_clients::slot_client;
 use testkit::driver::Shape;
 use testkit::features::*;
 use testkit::net::{

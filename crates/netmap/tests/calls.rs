@@ -19,7 +19,6 @@ use netmap::ioctl::ioctl;
 use netmap::wait::{Mask, Sets};
 use netmap::{Errno, device, epolls, table, wait};
 
-#[allow(dead_code)]
 #[path = "support/switch.rs"]
 mod switch;
 use switch::{Heard, session};

@@ -7,7 +7,6 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicBool, AtomicU16, fence};
 use loom::thread;
 
-#[allow(dead_code)] // packed queues use the rest
 #[path = "../src/queue/event.rs"]
 mod event;
 

@@ -15,6 +15,8 @@ mod callgrind;
 mod common;
 mod ledger;
 mod scenarios;
+#[path = "../../tests/common/slot_clients.rs"]
+mod slot_clients;
 
 use std::process::ExitCode;
 

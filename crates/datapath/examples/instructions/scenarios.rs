@@ -16,7 +16,8 @@ use testkit::slots::{SlotFormat, SlotNic, SlotOptions};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 
-use crate::common::{NoUpcalls, guest, slot_client};
+use crate::common::{NoUpcalls, guest};
+use crate::slot_clients::slot_client;
 
 /// Rounds before the counted ones, in which arenas and rings reach their working size.
 const WARM_UP: usize = 4;

@@ -12,8 +12,7 @@ use testkit::driver::DriverQueue;
 use testkit::features::RING_PACKED;
 use testkit::guest_ram::{GuestRam, RegionSpec};
 use testkit::net::{NetOptions, NetPair};
-use testkit::slots::{self, SlotNic, SlotOptions};
-use virtio::queue::{Journal, JournalRegion, Layout, Queue, SlotFormat};
+use virtio::queue::{Journal, JournalRegion, Layout, Queue};
 use wire::virtio::features::Features;
 
 /// Sink for tests in which all flows are installed beforehand.
@@ -45,37 +44,7 @@ pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> Gues
     GuestQueue::new(queue, features, event(), Some(event()), true)
 }
 
-/// Returns a client with slot queues, its memory, and its port. It negotiates `features`.
-#[allow(dead_code)] // some tests have no slot queues
-pub(crate) fn slot_client(options: SlotOptions, features: u64) -> (GuestRam, SlotNic, GuestPort) {
-    let ram = GuestRam::heap(&[options.region()]);
-    let nic = SlotNic::new(&ram, options);
-    let mut port = GuestPort::new(None);
-    for (index, ring) in [(0u16, &nic.rx), (1, &nic.tx)] {
-        let addrs = ring.addrs();
-        let to_client = index.is_multiple_of(2);
-        let format = match options.format {
-            slots::SlotFormat::Netmap { .. } => SlotFormat::Netmap,
-            slots::SlotFormat::Memif => SlotFormat::Memif { to_client },
-        };
-        let layout = Layout {
-            size: options.size,
-            desc: addrs.desc,
-            driver: addrs.driver,
-            device: addrs.device,
-            slots: Some(format),
-        };
-        let features = Features::from_bits_truncate(features);
-        let queue = Queue::new(ram.memory(), layout, features, 0).expect("a sound queue");
-        let queue = GuestQueue::new(queue, features, event(), Some(event()), true);
-        let mut queue = QueueLock::new(queue);
-        queue.with(|queue| queue.begin(to_client));
-        port.start(index, queue, features);
-    }
-    (ram, nic, port)
-}
-
-fn event() -> OwnedFd {
+pub(crate) fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
 }
 

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mapping::{Mapping, MappingError};
 
 use super::area::alive;
-use super::event::Cursor;
+use super::packed::cursor::Cursor;
 use super::{MAX_SIZE, QueueFault};
 
 const AT_SLOTS: usize = 64;

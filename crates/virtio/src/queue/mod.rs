@@ -34,6 +34,7 @@ mod packed;
 mod resume;
 mod slots;
 mod split;
+mod unnotified;
 
 #[cfg(test)]
 mod tests;

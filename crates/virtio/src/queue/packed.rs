@@ -7,13 +7,16 @@ use memory::GuestMemory;
 use wire::virtio::features::Features;
 
 use super::descriptor::{Desc, WRITE};
-use super::event::{Cursor, packed_need_event};
+
 use super::inflight::packed::Tracker;
+use super::unnotified::Unnotified;
 use super::{Chain, Inflight, Journal, Layout, QueueFault};
 
+pub(super) mod cursor;
 mod recover;
 mod ring;
 mod take;
+use cursor::{Cursor, packed_need_event};
 use ring::{
     AVAIL, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, Element, Ring, USED, is_available, positions,
 };
@@ -37,11 +40,7 @@ pub struct PackedQueue {
     journal: Option<Journal>,
     /// Slots taken and not yet published as used; never more than `size`.
     in_flight: u16,
-    /// Slots published since the last `needs_notify`.
-    unnotified: u32,
-    /// Whether `needs_notify` has answered yet. Elements that a former process published and did
-    /// not notify are not known, so the first answer does not use the event index.
-    asked: bool,
+    unnotified: Unnotified,
     indirect: bool,
     in_order: bool,
     event_idx: bool,
@@ -84,8 +83,7 @@ impl PackedQueue {
             first: Element::default(),
             journal: None,
             in_flight,
-            unnotified: 0,
-            asked: false,
+            unnotified: Unnotified::default(),
             indirect: features.contains(Features::RING_INDIRECT_DESC),
             in_order: features.contains(Features::IN_ORDER),
             event_idx: features.contains(Features::RING_EVENT_IDX),
@@ -214,25 +212,25 @@ impl PackedQueue {
             self.ring.mark_used(&self.mem, from, self.staged);
         }
         self.in_flight = self.in_flight.saturating_sub(self.staged);
-        self.unnotified = self.unnotified.saturating_add(u32::from(self.staged));
+        self.unnotified.add(self.staged);
         self.staged = 0;
     }
 
     #[inline]
     pub(super) fn unnotified(&self) -> u32 {
-        self.unnotified
+        self.unnotified.count()
     }
 
     #[inline]
     pub(super) fn wants_notify(&self) -> bool {
-        if self.unnotified == 0 || self.fault.is_some() {
+        if self.unnotified.count() == 0 || self.fault.is_some() {
             return false;
         }
         fence(Ordering::SeqCst);
-        match self.ring.driver_event() {
-            (EVENT_DISABLE, _) => false,
-            (EVENT_DESC, event) if self.event_idx && self.asked => {
-                packed_need_event(event, self.used, self.unnotified, self.size)
+        match (self.ring.driver_event(), self.unnotified.moved()) {
+            ((EVENT_DISABLE, _), _) => false,
+            ((EVENT_DESC, event), Some(moved)) if self.event_idx => {
+                packed_need_event(event, self.used, moved, self.size)
             }
             _ => true,
         }
@@ -241,8 +239,7 @@ impl PackedQueue {
     #[inline]
     pub(super) fn needs_notify(&mut self) -> bool {
         let wants = self.wants_notify();
-        self.asked |= self.unnotified > 0;
-        self.unnotified = 0;
+        self.unnotified.answered();
         wants
     }
 

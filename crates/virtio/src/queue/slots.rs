@@ -30,6 +30,7 @@ use memory::{GuestMemory, Segment};
 
 use super::area::{Area, alive};
 use super::descriptor::{Desc, Gather, NEXT};
+use super::unnotified::Unnotified;
 use super::{Chain, Fill, Layout, Limit, QueueFault, Ring, Taken};
 
 mod either;
@@ -189,11 +190,7 @@ pub struct SlotQueue<F> {
     staged: u16,
     /// The `head` at which the last frame's last slot is still missing.
     incomplete: Option<u16>,
-    /// Slots published since the last `needs_notify`.
-    unnotified: u32,
-    /// Whether `needs_notify` has answered yet. Slots that a former process published and did not
-    /// notify are not known, so the first answer does not use the event index.
-    asked: bool,
+    unnotified: Unnotified,
     kicks: Option<bool>,
     fault: Option<QueueFault>,
     mem: Arc<GuestMemory>,
@@ -216,8 +213,7 @@ impl<F: Format> SlotQueue<F> {
             tail,
             staged: 0,
             incomplete: None,
-            unnotified: 0,
-            asked: false,
+            unnotified: Unnotified::default(),
             kicks: None,
             fault: None,
             mem,
@@ -372,31 +368,30 @@ impl<F: Format> SlotQueue<F> {
         }
         self.tail = self.tail.wrapping_add(self.staged);
         self.format.publish(self.tail);
-        self.unnotified = self.unnotified.saturating_add(u32::from(self.staged));
+        self.unnotified.add(self.staged);
         self.staged = 0;
     }
 
     #[inline]
     pub(super) fn unnotified(&self) -> u32 {
-        self.unnotified
+        self.unnotified.count()
     }
 
     #[inline]
     pub(super) fn wants_notify(&self) -> bool {
-        if self.unnotified == 0 || self.fault.is_some() {
+        if self.unnotified.count() == 0 || self.fault.is_some() {
             return false;
         }
         fence(SeqCst);
-        let moved = u16::try_from(self.unnotified).ok();
+        let moved = self.unnotified.moved().map(u16::try_from);
         self.format
-            .wants_call(self.tail, moved.filter(|_| self.asked))
+            .wants_call(self.tail, moved.and_then(Result::ok))
     }
 
     #[inline]
     pub(super) fn needs_notify(&mut self) -> bool {
         let wants = self.wants_notify();
-        self.asked |= self.unnotified > 0;
-        self.unnotified = 0;
+        self.unnotified.answered();
         wants
     }
 

@@ -9,6 +9,7 @@ use wire::virtio::features::Features;
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::inflight::split::Tracker;
+use super::unnotified::Unnotified;
 use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, Taken};
 
 mod rings;
@@ -29,11 +30,7 @@ pub struct SplitQueue {
     used: u16,
     /// Elements written behind `used` and not yet published.
     staged: u16,
-    /// Elements published since the last `needs_notify`.
-    unnotified: u32,
-    /// Whether `needs_notify` has answered yet. Elements that a former process published and did
-    /// not notify are not known, so the first answer does not use the event index.
-    asked: bool,
+    unnotified: Unnotified,
     indirect: bool,
     in_order: bool,
     event_idx: bool,
@@ -76,8 +73,7 @@ impl SplitQueue {
             seen: next,
             used,
             staged: 0,
-            unnotified: 0,
-            asked: false,
+            unnotified: Unnotified::default(),
             indirect: features.contains(Features::RING_INDIRECT_DESC),
             in_order: features.contains(Features::IN_ORDER),
             event_idx,
@@ -310,26 +306,26 @@ impl SplitQueue {
         if self.mem.log().is_some() {
             self.rings.mark_used(&self.mem, from, self.staged);
         }
-        self.unnotified = self.unnotified.saturating_add(u32::from(self.staged));
+        self.unnotified.add(self.staged);
         self.staged = 0;
     }
 
     #[inline]
     pub(super) fn unnotified(&self) -> u32 {
-        self.unnotified
+        self.unnotified.count()
     }
 
     #[inline]
     pub(super) fn wants_notify(&self) -> bool {
-        if self.unnotified == 0 || self.fault.is_some() {
+        if self.unnotified.count() == 0 || self.fault.is_some() {
             return false;
         }
         fence(Ordering::SeqCst);
         if !self.event_idx {
             return !self.rings.interrupts_suppressed();
         }
-        match u16::try_from(self.unnotified) {
-            Ok(moved) if self.asked => need_event(
+        match self.unnotified.moved().map(u16::try_from) {
+            Some(Ok(moved)) => need_event(
                 self.rings.used_event(),
                 self.used,
                 self.used.wrapping_sub(moved),
@@ -341,8 +337,7 @@ impl SplitQueue {
     #[inline]
     pub(super) fn needs_notify(&mut self) -> bool {
         let wants = self.wants_notify();
-        self.asked |= self.unnotified > 0;
-        self.unnotified = 0;
+        self.unnotified.answered();
         wants
     }
 

@@ -4,7 +4,7 @@
 use super::{Inflight, Pending};
 use crate::queue::QueueFault;
 use crate::queue::descriptor::Desc;
-use crate::queue::event::Cursor;
+use crate::queue::packed::cursor::Cursor;
 
 const AT_FREE: usize = 12;
 const AT_OLD_FREE: usize = 14;

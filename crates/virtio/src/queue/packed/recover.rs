@@ -5,7 +5,7 @@ use memory::GuestMemory;
 use super::PackedQueue;
 use super::ring::{AVAIL, Ring, USED, is_available};
 use crate::queue::descriptor::NEXT;
-use crate::queue::event::Cursor;
+use crate::queue::packed::cursor::Cursor;
 use crate::queue::{Journal, Layout, MAX_SIZE, QueueFault};
 
 impl PackedQueue {

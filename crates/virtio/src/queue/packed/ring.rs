@@ -12,7 +12,7 @@ use memory::copy::{prefetch_line, prefetch_line_for_write};
 
 use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
-use crate::queue::event::Cursor;
+use crate::queue::packed::cursor::Cursor;
 use crate::queue::{Journal, Layout, QueueFault};
 
 /// Descriptor flag: equals the driver's wrap counter when available.

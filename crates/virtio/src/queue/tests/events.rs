@@ -5,7 +5,8 @@ use wire::virtio::features::Features;
 
 use super::driver::*;
 use crate::queue::Queue;
-use crate::queue::event::{Cursor, need_event, packed_need_event};
+use crate::queue::event::need_event;
+use crate::queue::packed::cursor::{Cursor, packed_need_event};
 
 const ONE: Buffer = Buffer {
     gpa: DATA,
