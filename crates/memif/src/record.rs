@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
-use virtio::vhost_user::Backend;
+use virtio::vhost_user::{Backend, StoredFiles};
 
 use crate::rings::{Kept, Place, Ring};
 use crate::session::{Offer, Session, Stage};
@@ -72,16 +72,6 @@ impl Record {
     }
 }
 
-/// Stored descriptors by their numbers; each belongs to one place.
-struct Files(BTreeMap<u64, OwnedFd>);
-
-impl Files {
-    fn take(&mut self, number: u64) -> Result<OwnedFd, Refusal> {
-        let found = self.0.remove(&number);
-        found.ok_or_else(|| format!("descriptor {number} was not kept").into())
-    }
-}
-
 impl Session {
     /// Stores a descriptor, and gives it a number.
     pub(crate) fn keep(&mut self, fd: &OwnedFd, backend: &mut dyn Backend) {
@@ -128,7 +118,7 @@ impl Session {
     ) -> Result<Self, String> {
         let record = Record::from_bytes(record)?;
         let mut session = Self::new(offer);
-        match session.follow(record, Files(files), backend) {
+        match session.follow(record, StoredFiles(files), backend) {
             Ok(()) => Ok(session),
             Err(Refusal(reason)) => {
                 session.close(backend);
@@ -140,7 +130,7 @@ impl Session {
     fn follow(
         &mut self,
         record: Record,
-        mut files: Files,
+        mut files: StoredFiles,
         backend: &mut dyn Backend,
     ) -> Result<(), Refusal> {
         let last = record.numbers().into_iter().max();

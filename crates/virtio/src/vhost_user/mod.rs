@@ -78,4 +78,5 @@ pub use message::{MAX_FDS, MAX_PAYLOAD, Message, Reply};
 pub use peek::{Peeked, hang_up};
 pub use queues::{MAX_QUEUE_SIZE, QueueInfo};
 pub use record::RECORD_VERSION;
+pub use restore::StoredFiles;
 pub use session::{Info, Session};

@@ -20,12 +20,17 @@ use super::record::{Kept, Record, VringRecord};
 use super::session::Session;
 
 /// Stored descriptors by their numbers; each belongs to one place.
-struct Files(BTreeMap<u64, OwnedFd>);
+#[derive(Debug)]
+pub struct StoredFiles(pub BTreeMap<u64, OwnedFd>);
 
-impl Files {
-    fn take(&mut self, number: u64) -> Result<OwnedFd, Refusal> {
+impl StoredFiles {
+    /// Takes the descriptor with this number.
+    ///
+    /// # Errors
+    /// It was not stored, or is in another place.
+    pub fn take(&mut self, number: u64) -> Result<OwnedFd, String> {
         let found = self.0.remove(&number);
-        found.ok_or_else(|| format!("descriptor {number} was not kept").into())
+        found.ok_or_else(|| format!("descriptor {number} was not kept"))
     }
 
     fn event(&mut self, number: Option<u64>) -> Result<Option<Kept>, Refusal> {
@@ -55,7 +60,7 @@ impl Session {
     ) -> Result<Self, String> {
         let record = Record::from_bytes(record)?;
         let mut session = Session::new(offer);
-        match session.follow(record, Files(files), backend) {
+        match session.follow(record, StoredFiles(files), backend) {
             Ok(()) => Ok(session),
             Err(Refusal(reason)) => {
                 session.close(backend);
@@ -67,7 +72,7 @@ impl Session {
     fn follow(
         &mut self,
         record: Record,
-        mut files: Files,
+        mut files: StoredFiles,
         backend: &mut dyn Backend,
     ) -> Result<(), Refusal> {
         let last = record.numbers().into_iter().max();
@@ -105,7 +110,7 @@ impl Session {
         Ok(())
     }
 
-    fn restore_files(&mut self, record: &Record, files: &mut Files) -> Result<(), Refusal> {
+    fn restore_files(&mut self, record: &Record, files: &mut StoredFiles) -> Result<(), Refusal> {
         if let Some((desc, file)) = &record.log {
             let fd = files.take(*file)?;
             self.map_log(&fd, desc, *file)?;
@@ -124,7 +129,7 @@ impl Session {
     fn restore_regions(
         &mut self,
         record: &Record,
-        files: &mut Files,
+        files: &mut StoredFiles,
         backend: &mut dyn Backend,
     ) -> Result<(), Refusal> {
         if record.regions.is_empty() {
@@ -143,7 +148,7 @@ impl Session {
 }
 
 /// Restores a queue that does not run yet.
-fn restore_vring(record: VringRecord, files: &mut Files) -> Result<Vring, Refusal> {
+fn restore_vring(record: VringRecord, files: &mut StoredFiles) -> Result<Vring, Refusal> {
     let sane = |size: u16| (1..=MAX_QUEUE_SIZE).contains(&size);
     if record.size.is_some_and(|size| !sane(size)) {
         return Err("a queue of impossible size".into());
