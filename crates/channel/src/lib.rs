@@ -19,6 +19,7 @@ pub mod audit;
 pub mod capture;
 pub mod cores;
 pub mod driving;
+pub mod egress;
 pub mod figures;
 pub mod flows;
 pub mod formats;

@@ -16,6 +16,7 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::CaptureCommand;
+use crate::egress::{EgressUse, OutputConfig, SenderQos};
 use crate::figures::{QueueCounts, Waits, WorkerFigures};
 use crate::flows::{CachedFlow, FlowDumpRequest, FoundFlow};
 use crate::limits::Limits;
@@ -110,6 +111,16 @@ pub enum SwitchCommand {
     SetPort(PortConfig),
     /// Set the rate limits of a port. Buckets start full, unless nothing changes.
     SetLimits(PortId, Limits),
+    /// Set the priority (PCP, IEEE 802.1Q) that tags of each class get, by its number; `None`: they
+    /// keep the one that they came with.
+    SetClasses(Vec<Option<u8>>),
+    /// Set the settings of a port as a sender to scheduled ports.
+    SetQos(PortId, SenderQos),
+    /// Schedule the frames that leave by a port, or no longer. Nodes of the former tree that stay
+    /// keep their state.
+    SetEgress(PortId, Option<OutputConfig>),
+    /// Report the use of all scheduled ports: one [`SwitchEvent::EgressUse`] each.
+    EgressUse,
     /// Replace all mirrors, [`MAX_MIRRORS`](crate::mirrors::MAX_MIRRORS) at most. A port that is
     /// removed leaves them.
     SetMirrors(Vec<Mirror>),
@@ -345,4 +356,6 @@ pub enum SwitchEvent {
     },
     /// Counters of some rules since their last report; more may follow.
     Rules(Vec<RuleUse>),
+    /// The use of a scheduled port, by sender and class.
+    EgressUse(PortId, Vec<EgressUse>),
 }

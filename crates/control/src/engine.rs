@@ -365,6 +365,7 @@ impl Engine {
                 SwitchEvent::Adopted { .. }
                 | SwitchEvent::PortStates(..)
                 | SwitchEvent::Found(_)
+                | SwitchEvent::EgressUse(..)
                 | SwitchEvent::Capture { .. } => {}
             }
         }

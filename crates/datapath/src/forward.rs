@@ -1,6 +1,7 @@
 //! Forwarding of one batch at a time, without threads, sockets or a clock.
 
 pub mod cycles;
+pub mod egress;
 mod fabric;
 mod flow_batch;
 pub mod limits;

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use channel::driving;
+use channel::egress::OutputConfig;
 use channel::keeping::ThreadSlots;
 use channel::limits::Limits;
 use channel::link::{Link, Received};
@@ -32,6 +33,7 @@ use port::PortId;
 use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+use crate::forward::egress::{Output, check as check_output};
 use crate::forward::limits::PortLimits;
 use crate::forward::revalidator::{FlowSweep, Known};
 use crate::ports::coalescing::Rules;
@@ -390,6 +392,42 @@ impl Process {
         Ok(())
     }
 
+    /// Schedules what leaves by a port, or no longer; its workers share the output. Equal settings
+    /// keep it as it is.
+    fn set_egress(&mut self, id: PortId, config: Option<OutputConfig>) -> Result<(), String> {
+        self.known(id)?;
+        if let Some(config) = &config {
+            check_output(config)?;
+        }
+        let old = self.workers.first(move |w| w.switch.output_of(id));
+        if old.as_ref().map(|old| old.config()) == config.as_ref() {
+            return Ok(());
+        }
+        let output = config.map(|config| Arc::new(Output::new(config, old.as_deref())));
+        self.workers.each(move |w| w.set_output(id, output.clone()));
+        Ok(())
+    }
+
+    /// Reports the use of all scheduled ports to control.
+    fn report_egress(&mut self) {
+        let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        let outputs = self.workers.first(move |w| {
+            let output = |id| Some((id, w.switch.output_of(id)?));
+            ports.into_iter().filter_map(output).collect::<Vec<_>>()
+        });
+        for (id, output) in outputs {
+            self.report(&SwitchEvent::EgressUse(id, output.uses()), &[]);
+        }
+    }
+
+    /// Refuses a port that does not exist.
+    fn known(&self, id: PortId) -> Result<(), String> {
+        self.ports
+            .get(&id)
+            .map(drop)
+            .ok_or_else(|| "no such port".into())
+    }
+
     /// Reports to control that a command is done.
     fn done(&mut self, number: u64, error: Option<String>) {
         self.report(&SwitchEvent::Done { number, error }, &[]);
@@ -430,6 +468,15 @@ impl Process {
                 port.set_weight(config.weight, &self.workers);
             }
             SwitchCommand::SetLimits(id, limits) => self.set_limits(id, limits)?,
+            // Classes are not told apart yet.
+            SwitchCommand::SetClasses(_) => {}
+            SwitchCommand::SetQos(id, qos) => {
+                self.known(id)?;
+                self.workers
+                    .each(move |w| w.switch.set_qos(id, qos.clone()));
+            }
+            SwitchCommand::SetEgress(id, config) => self.set_egress(id, config)?,
+            SwitchCommand::EgressUse => self.report_egress(),
             SwitchCommand::SetPeer(id, user) => self.set_peer(id, user)?,
             SwitchCommand::SetMirrors(mirrors) => {
                 let known = |port: &PortId| self.ports.contains_key(port);

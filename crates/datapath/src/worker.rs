@@ -47,6 +47,7 @@ use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use crate::forward::cycles::TickRate;
+use crate::forward::egress::Output;
 use crate::forward::limits::PortLimits;
 use crate::forward::switch::Switch;
 use crate::ports::guest::GuestPort;
@@ -522,26 +523,46 @@ impl Worker {
         }
     }
 
+    /// Schedules what leaves by a port, or no longer.
+    pub fn set_output(&mut self, port: PortId, output: Option<Arc<Output>>) {
+        self.switch.set_output(port, output);
+        // Helpers serve no port that may have to wait, and waiting pairs ask the new output.
+        self.assignments.take_back_all(self.upkeep.started);
+        self.activate_returned();
+        while let Some((port, pair)) = self.paused.take_waiting() {
+            self.active.add(port, pair);
+        }
+    }
+
     /// Pauses the pair at this index, if its frames may not be sent yet.
     #[inline]
     fn pauses(&mut self, at: usize, pair: (PortId, u16)) -> bool {
-        let Some(until) = self.switch.take_pause() else {
+        let Some(pause) = self.switch.take_pause() else {
             return false;
         };
         self.active.remove_at(at);
-        self.paused.add(pair, until);
+        self.paused.add(pair, pause);
         true
     }
 
     /// Makes pairs active whose pause is over.
     fn check_paused(&mut self) {
-        if self.paused.is_empty() {
+        let Some(look) = self.paused.next() else {
+            return;
+        };
+        let now = nanos(self.upkeep.started.elapsed());
+        if now < look {
             return;
         }
-        let now = nanos(self.upkeep.started.elapsed());
-        while let Some((port, pair)) = self.paused.take_due(now) {
-            self.active.add(port, pair);
-        }
+        let turns = self.switch.allot(now);
+        let (switch, active) = (&mut self.switch, &mut self.active);
+        self.paused.take_over(
+            turns,
+            |pause| switch.is_over(pause, now),
+            |(port, pair)| {
+                active.add(port, pair);
+            },
+        );
     }
 
     /// Continues the work of earlier answers, then executes new ones.

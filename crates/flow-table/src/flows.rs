@@ -95,6 +95,11 @@ impl Flow {
         self.ruled.0 = self.ruled.0.wrapping_add(bytes << 16);
     }
 
+    /// Takes back bytes that were added.
+    pub(super) fn remove_bytes(&mut self, bytes: u64) {
+        self.ruled.0 = self.ruled.0.wrapping_sub(bytes << 16);
+    }
+
     pub(super) fn in_port(&self) -> u32 {
         FlowKey::from_words([self.low[0], 0, 0, 0, 0, 0, 0, 0]).in_port()
     }

@@ -239,6 +239,20 @@ impl FlowTable {
         Some(flow.action)
     }
 
+    /// Takes back that these frames of the key were counted: they were not forwarded after all.
+    #[cold]
+    pub fn uncount(&mut self, key: &FlowKey, (frames, bytes): (u64, u64)) {
+        let counts = self.counts_rules();
+        let slot = self.search(key);
+        let Some(flow) = slot.and_then(|slot| self.flows.get_mut(slot)) else {
+            return;
+        };
+        flow.packets = flow.packets.saturating_sub(frames);
+        if counts {
+            flow.remove_bytes(bytes);
+        }
+    }
+
     #[inline(always)]
     fn use_flow(
         &mut self,

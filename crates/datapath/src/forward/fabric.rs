@@ -5,6 +5,8 @@ mod tapped;
 use std::ops::Range;
 use std::sync::Arc;
 
+use channel::egress::SenderQos;
+use egress::DEFAULT_CLASS;
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Ticks, Traffic};
 use port::{DropReason, Offload, PortId};
@@ -14,6 +16,7 @@ use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{MacAddr, SNAPSHOT};
 
 use crate::forward::cycles::BYTES_PER_LOAD;
+use crate::forward::egress::Output;
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
 use crate::forward::receive_shares::ReceiveShares;
@@ -62,6 +65,12 @@ pub(crate) struct Slot<P> {
     pub(crate) limits: Option<Arc<PortLimits>>,
     /// Whether frames to this port are rate limited.
     limited: bool,
+    /// The credit of its senders, where it is scheduled.
+    pub(crate) output: Option<Arc<Output>>,
+    /// Whether frames to this port may be refused: it is limited or scheduled.
+    refuses: bool,
+    /// Its settings as a sender to scheduled ports.
+    pub(crate) qos: Option<Box<SenderQos>>,
 }
 
 /// Receiver of frames and the work of their delivery.
@@ -78,6 +87,8 @@ pub(crate) struct Fabric<P> {
     pub(crate) slots: Vec<Option<Slot<P>>>,
     /// Ports with queue pairs to flush.
     touched: Vec<PortId>,
+    /// Whether the frames of the batch to scheduled ports are paid for; floods and copies are not.
+    pub(crate) prepaid: bool,
     /// Queue pair from which the current frames were taken.
     pub(crate) serving: u16,
     /// Time of the current batch, nanoseconds of the monotonic clock.
@@ -114,6 +125,7 @@ impl<P: Port> Fabric<P> {
         Self {
             slots: Vec::new(),
             touched: Vec::with_capacity(64),
+            prepaid: false,
             serving: NO_PAIR,
             now: 0,
             served: Vec::new(),
@@ -150,6 +162,9 @@ impl<P: Port> Fabric<P> {
             rejects: RejectBudget::default(),
             limits: None,
             limited: false,
+            output: None,
+            refuses: false,
+            qos: None,
         });
         self.shares.add(id);
     }
@@ -377,8 +392,8 @@ impl<P: Port> Fabric<P> {
             self.drop_at_receiver(to, DropReason::ReceiverFull, &frame);
             return;
         }
-        if (slot.limited | (slot.dropping == Dropping::OverShare))
-            && let Some(reason) = slot.refuses(frame.cost(), self.now)
+        if (slot.refuses | (slot.dropping == Dropping::OverShare))
+            && let Some(reason) = slot.refuses(&frame, tag, (self.prepaid, self.now))
         {
             slot.port.note_dropped(pair, reason, 1);
             self.drop_at_receiver(to, reason, &frame);
@@ -478,6 +493,7 @@ impl<P: Port> Fabric<P> {
         if is_cut {
             self.fitter.keep_sums(true);
         }
+        let prepaid = std::mem::take(&mut self.prepaid);
         let members = self.program.members(segment).len();
         let mut receivers = 0;
         for at in 0..members {
@@ -496,6 +512,7 @@ impl<P: Port> Fabric<P> {
             };
             self.deliver(member.port, member.tag, priority, again);
         }
+        self.prepaid = prepaid;
         if is_cut {
             self.fitter.keep_sums(false);
         }
@@ -511,6 +528,15 @@ impl<P: Port> Fabric<P> {
                 .as_ref()
                 .is_some_and(|limits| limits.limits_to_guest());
             slot.limits = limits;
+            slot.refuses = slot.limited || slot.output.is_some();
+        }
+    }
+
+    /// Schedules what leaves by a port, or no longer.
+    pub(crate) fn set_output(&mut self, id: PortId, output: Option<Arc<Output>>) {
+        if let Some(slot) = self.slot(id) {
+            slot.output = output;
+            slot.refuses = slot.limited || slot.output.is_some();
         }
     }
 
@@ -728,15 +754,28 @@ impl FrameInTransit<'_> {
 }
 
 impl<P> Slot<P> {
-    /// Returns the reason for which a frame is not copied: the port is over its share, or its
-    /// to-guest limit is exceeded, from which the cost of the frame is taken otherwise.
+    /// Returns the reason for which a frame is not copied: the port is over its share, its to-guest
+    /// limit is exceeded, or its sender has no credit. The cost of the frame is taken otherwise.
     #[cold]
-    fn refuses(&self, cost: Cost, now: u64) -> Option<DropReason> {
+    fn refuses(
+        &self,
+        frame: &FrameInTransit<'_>,
+        tag: Option<u16>,
+        (prepaid, now): (bool, u64),
+    ) -> Option<DropReason> {
         if self.dropping == Dropping::OverShare {
             return Some(DropReason::ReceiveShare);
         }
+        let cost = frame.cost();
         let limits = self.limits.as_deref().filter(|_| self.limited);
-        let admitted = limits.is_none_or(|limits| limits.admits(cost, now));
+        let mut admitted = limits.is_none_or(|limits| limits.admits(cost, now));
+        let output = self.output.as_deref().filter(|_| admitted && !prepaid);
+        if let Some(output) = output
+            && let Some(leaf) = output.leaf(frame.from, DEFAULT_CLASS)
+        {
+            let tags = u64::from(tag.is_some()) * cost.packets * u64::from(TAG) * 8;
+            admitted = output.pay_later(leaf, output.bits(cost) + tags, now);
+        }
         (!admitted).then_some(DropReason::RateLimited)
     }
 }

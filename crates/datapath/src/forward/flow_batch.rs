@@ -263,6 +263,28 @@ impl Lookup {
         policy::frame_class::classify(self.batch.frames()[index].headers.as_slice(), len)
     }
 
+    /// Forgets the actions of the frames from this one on, which stay in their queue. `found`: the
+    /// flow batches before this one have been found.
+    #[cold]
+    pub(crate) fn forget_behind(&mut self, index: usize, found: usize) {
+        let behind = |frames: &Range<usize>| index.max(frames.start)..frames.end.max(index);
+        for flow_batch in &self.flow_batches[..found] {
+            let frames = behind(&flow_batch.frames);
+            if !frames.is_empty() {
+                let counted = (frames.len() as u64, self.batch.bytes(frames));
+                self.flows.uncount(&flow_batch.key, counted);
+            }
+        }
+        while let Some(last) = self.action_batches.last_mut() {
+            self.hits -= behind(&last.frames).len() as u64;
+            if last.frames.start < index {
+                last.frames.end = last.frames.end.min(index);
+                break;
+            }
+            self.action_batches.pop();
+        }
+    }
+
     /// Appends the actions of the flow batches from `at` on, up to the first one without a flow.
     /// Returns its index.
     #[inline]

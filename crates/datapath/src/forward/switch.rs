@@ -13,6 +13,7 @@
 //! ```
 
 mod apply;
+mod funding;
 mod upcalls;
 
 use std::sync::Arc;
@@ -35,8 +36,9 @@ use crate::ports::batch::BatchLimit;
 use crate::ports::guest::{GuestFault, GuestPort};
 use crate::ports::port::Port;
 use apply::WorkQueue;
+pub(crate) use funding::Pause;
+use funding::Throttle;
 pub(crate) use upcalls::RecentUpcalls;
-use upcalls::Throttle;
 
 /// Flows in the cache at most.
 pub const FLOWS: usize = MAX_FLOWS;
@@ -183,22 +185,16 @@ impl<P: Port> Switch<P> {
     /// Moves one batch from a port's queue pair. Returns `false` when no frame waited. `now` is in
     /// milliseconds.
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
-        if self.throttle.active && self.must_wait(id, now) {
-            return false;
+        if self.throttle.active {
+            return self.serve_throttled((id, pair), now, upcalls);
         }
         self.lookup.batch.clear();
         let Some(slot) = self.fabric.slot(id) else {
             return false;
         };
         slot.port.take(pair, &mut self.lookup.batch);
-        let untouched = self.lookup.batch.is_untouched();
-        if untouched {
+        if self.lookup.batch.is_untouched() {
             slot.port.release(pair);
-        }
-        if self.throttle.active {
-            self.settle_limits(id);
-        }
-        if untouched {
             return false;
         }
         self.fabric.serving = pair;

@@ -5,11 +5,10 @@ use std::ops::Range;
 use memory::Segment;
 use memory::copy::{Cursor, Shared, copy_bytes};
 use port::counters::Traffic;
-use port::{DropReason, Offload, REASONS};
+use port::{DropReason, Offload};
 use wire::flow::{FlowKey, PLAIN_HEAD};
 use wire::vlan::{CAP, HeaderBuf};
 
-use super::budget::{Budget, Cost};
 use super::payload::Payload;
 
 /// Most frames in a batch.
@@ -176,6 +175,15 @@ unsafe fn snapshot(headers: &mut HeaderBuf, whole: &Whole) -> u32 {
     }
 }
 
+/// A frame that was taken and dropped at once.
+#[derive(Clone, Copy, Debug)]
+struct TakenDrop {
+    /// Number of frames of the batch that were taken before it.
+    behind: usize,
+    reason: DropReason,
+    len: u32,
+}
+
 /// Frames leased from one queue pair, with the arena of segments that they point into. Reused from
 /// batch to batch: nothing is allocated once it has grown.
 #[derive(Debug)]
@@ -184,12 +192,9 @@ pub struct Batch {
     len: usize,
     segments: Vec<Segment>,
     taken: Traffic,
-    drops: [u32; REASONS.len()],
-    /// Whether there is any drop: almost never.
-    any_drops: bool,
+    /// Frames that were taken and dropped at once: almost never any.
+    drops: Vec<TakenDrop>,
     limit: BatchLimit,
-    /// Budget of the sender, if it is limited.
-    budget: Option<Budget>,
 }
 
 impl Default for Batch {
@@ -207,10 +212,8 @@ impl Batch {
             len: 0,
             segments: Vec::with_capacity(4 * BATCH),
             taken: Traffic::default(),
-            drops: [0; REASONS.len()],
-            any_drops: false,
+            drops: Vec::with_capacity(BATCH),
             limit: BatchLimit::MOST,
-            budget: None,
         }
     }
 
@@ -229,34 +232,26 @@ impl Batch {
         self.limit
     }
 
-    /// Sets the budget of the next frames: see [`Batch::keeps_last`].
-    pub fn set_budget(&mut self, budget: Option<Budget>) {
-        self.budget = budget;
-    }
-
-    /// Returns the sender's budget and its use; none if it is not limited.
-    #[inline]
-    #[must_use]
-    pub fn budget(&self) -> Option<&Budget> {
-        self.budget.as_ref()
-    }
-
-    /// Charges the frame that was pushed last to the budget. Returns `false` if the budget does not
-    /// suffice: then the frame was not pushed, and it stays where it is, with all behind it.
-    pub fn keeps_last(&mut self) -> bool {
-        let (Some(budget), Some(last)) = (&mut self.budget, self.len.checked_sub(1)) else {
-            return true;
+    /// Leaves only the first `frames` frames in the batch, with what was dropped between them, as if
+    /// the others had not been taken. Returns the number of taken frames that stay, the dropped ones
+    /// included.
+    pub fn cut(&mut self, frames: usize) -> usize {
+        let Some(cut) = self.frames[..self.len].get(frames..) else {
+            return self.len + self.drops.len();
         };
-        let frame = &self.frames[last];
-        let len = frame.len();
-        let headers = frame.headers.as_slice();
-        if budget.admit(Cost::of_unchecked(headers, len, &frame.offload)) {
-            return true;
+        let mut left = Traffic {
+            packets: cut.len() as u64,
+            bytes: cut.iter().map(|frame| u64::from(frame.len())).sum(),
+        };
+        let kept = self.drops.partition_point(|drop| drop.behind <= frames);
+        for drop in self.drops.drain(kept..) {
+            left.packets += 1;
+            left.bytes += u64::from(drop.len);
         }
-        self.len = last;
-        self.taken.packets -= 1;
-        self.taken.bytes -= u64::from(len);
-        false
+        self.taken.packets -= left.packets;
+        self.taken.bytes -= left.bytes;
+        self.len = frames;
+        frames + kept
     }
 
     /// Removes all frames.
@@ -264,9 +259,7 @@ impl Batch {
         self.len = 0;
         self.segments.clear();
         self.taken = Traffic::default();
-        if std::mem::take(&mut self.any_drops) {
-            self.drops = [0; REASONS.len()];
-        }
+        self.drops.clear();
     }
 
     /// Returns whether the batch has reached its limit.
@@ -386,12 +379,13 @@ impl Batch {
 
     /// Records a frame that was taken and dropped at once.
     pub fn drop_taken(&mut self, reason: DropReason, len: u32) {
-        self.drops[reason as usize] += 1;
-        self.any_drops = true;
+        let behind = self.len;
+        self.drops.push(TakenDrop {
+            behind,
+            reason,
+            len,
+        });
         self.count_taken(len);
-        if let Some(budget) = &mut self.budget {
-            budget.charge(Cost::of(len, &Offload::default()));
-        }
     }
 
     #[inline]
@@ -406,13 +400,14 @@ impl Batch {
         self.taken
     }
 
+    /// Returns the frames that were dropped while taking, with their lengths in bytes.
+    pub fn dropped(&self) -> impl Iterator<Item = u32> + '_ {
+        self.drops.iter().map(|drop| drop.len)
+    }
+
     /// Returns the drops recorded while taking.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        let reasons = if self.any_drops { REASONS } else { &[] };
-        reasons
-            .iter()
-            .map(|&r| (r, u64::from(self.drops[r as usize])))
-            .filter(|&(_, n)| n > 0)
+        self.drops.iter().map(|drop| (drop.reason, 1))
     }
 
     /// Returns the frames.

@@ -349,6 +349,14 @@ impl Port for GuestPort {
         }
     }
 
+    fn leave(&mut self, pair: u16, kept: usize) {
+        if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair))
+            && let Some(queue) = lock.get()
+        {
+            queue.leave_from(kept);
+        }
+    }
+
     fn release(&mut self, pair: u16) {
         if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
             if let Some(queue) = lock.get() {

@@ -24,7 +24,7 @@ pub struct LoopbackPort {
     pub accepts: Accepts,
     /// Whether delivered frames go to `waiting`.
     pub echo: bool,
-    leased: Vec<Vec<u8>>,
+    leased: Vec<(Vec<u8>, Offload)>,
 }
 
 impl LoopbackPort {
@@ -56,12 +56,14 @@ impl Port for LoopbackPort {
                 return;
             };
             let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            if len < 14 {
-                batch.drop_taken(DropReason::Runt, len);
-                continue;
-            }
-            if len > MAX_FRAME {
-                batch.drop_taken(DropReason::Oversize, len);
+            let refused = match len {
+                ..14 => Some(DropReason::Runt),
+                len if len > MAX_FRAME => Some(DropReason::Oversize),
+                _ => None,
+            };
+            if let Some(reason) = refused {
+                batch.drop_taken(reason, len);
+                self.leased.push((bytes, offload));
                 continue;
             }
             let arena = batch.segments_mut();
@@ -71,10 +73,19 @@ impl Port for LoopbackPort {
                 len,
                 gpa: 0,
             });
-            self.leased.push(bytes);
+            self.leased.push((bytes, offload));
             // SAFETY: the bytes' heap block moves with its owner into `leased` and stays until
             // `release`, before which the batch is not read again.
             unsafe { batch.push(start..start + 1, 0, len, offload) };
+        }
+    }
+
+    fn leave(&mut self, _pair: u16, kept: usize) {
+        while self.leased.len() > kept {
+            self.leased
+                .pop()
+                .into_iter()
+                .for_each(|frame| self.waiting.push_front(frame));
         }
     }
 

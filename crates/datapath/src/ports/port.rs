@@ -70,6 +70,10 @@ pub trait Port {
     /// Malformed frames are dropped here, by name, through [`Batch::drop_taken`].
     fn take(&mut self, pair: u16, batch: &mut Batch);
 
+    /// Ends the leases of the last [`Port::take`] on `pair` behind the first `kept` frames, the
+    /// dropped ones included, as if they had not been taken; see [`Batch::cut`].
+    fn leave(&mut self, pair: u16, kept: usize);
+
     /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers. It
     /// follows every `take`, also one that found nothing.
     fn release(&mut self, pair: u16);

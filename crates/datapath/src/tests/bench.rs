@@ -157,6 +157,10 @@ impl Port for TestPort {
         self.0.borrow_mut().port.take(pair, batch);
     }
 
+    fn leave(&mut self, pair: u16, kept: usize) {
+        self.0.borrow_mut().port.leave(pair, kept);
+    }
+
     fn release(&mut self, pair: u16) {
         self.0.borrow_mut().port.release(pair);
     }
@@ -227,6 +231,10 @@ impl Port for Any {
 
     fn take(&mut self, pair: u16, batch: &mut Batch) {
         self.0.take(pair, batch);
+    }
+
+    fn leave(&mut self, pair: u16, kept: usize) {
+        self.0.leave(pair, kept);
     }
 
     fn release(&mut self, pair: u16) {

@@ -48,6 +48,10 @@ impl<P: Port> Port for Faulty<P> {
         self.inner.take(pair, batch);
     }
 
+    fn leave(&mut self, pair: u16, kept: usize) {
+        self.inner.leave(pair, kept);
+    }
+
     fn release(&mut self, pair: u16) {
         self.inner.release(pair);
     }

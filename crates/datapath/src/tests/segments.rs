@@ -35,6 +35,8 @@ impl Port for Refusing {
 
     fn take(&mut self, _pair: u16, _batch: &mut Batch) {}
 
+    fn leave(&mut self, _pair: u16, _kept: usize) {}
+
     fn release(&mut self, _pair: u16) {}
 
     fn deliver(&mut self, _pair: u16, _frame: &Outgoing<'_>) -> Result<(), DropReason> {

@@ -133,7 +133,9 @@ impl<P: Port> Fabric<P> {
                 offload,
                 from,
             };
+            let prepaid = std::mem::take(&mut self.prepaid);
             self.deliver(to, had_tag.then_some(tag.vid), tag, copy);
+            self.prepaid = prepaid;
         });
     }
 

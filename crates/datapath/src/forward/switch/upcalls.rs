@@ -1,21 +1,15 @@
-//! Frames that wait: for decisions of control (upcalls, retries, timeouts), and in the queues of
-//! their senders (rate limits, backpressure).
-
-use std::sync::Arc;
+//! Frames that wait for decisions of control: upcalls, retries, timeouts.
 
 use channel::capture::Way;
-use channel::limits::Limits;
 use channel::records::Upcall;
 use port::{DropReason, PortId};
 use wire::flow::FlowKey;
 use wire::vlan::HeaderBuf;
 
 use super::{Switch, UpcallSink};
-use crate::forward::limits::PortLimits;
 use crate::forward::pending_upcalls::{Admission, PendingFrame, PendingUpcall};
 use crate::forward::revalidator::FLOW_IDLE_MS;
 use crate::forward::tap::{TapPayload, TappedFrame};
-use crate::ports::coalescing::Nanos;
 use crate::ports::port::Port;
 
 /// Flows that one sweep visits, so that frames do not wait for it.
@@ -42,19 +36,6 @@ impl RecentUpcalls {
         }
         due
     }
-}
-
-/// Senders that have to wait.
-#[derive(Debug, Default)]
-pub(super) struct Throttle {
-    /// Whether any sender may have to wait: a limit is set, or backpressure is on.
-    pub(super) active: bool,
-    /// End of the backpressure, milliseconds; 0: none. See [`Switch::enable_backpressure`].
-    backpressure_until: u64,
-    /// Ports with a from-guest rate limit.
-    ports: Vec<PortId>,
-    /// Time at which the pair that was served last can be served again.
-    until: Option<Nanos>,
 }
 
 /// Returns the upcall of these pending frames.
@@ -140,35 +121,6 @@ impl<P: Port> Switch<P> {
                 headers: headers.to_vec(),
             });
         }
-    }
-
-    /// Enables backpressure for `for_ms` milliseconds: while too many frames of a port are pending,
-    /// its further frames stay in the guest's queue and are not dropped. A switch that takes over
-    /// starts so: it has no flows yet.
-    pub fn enable_backpressure(&mut self, now: u64, for_ms: u64) {
-        self.throttle.backpressure_until = self.throttle.backpressure_until.max(now + for_ms);
-        self.update_throttle();
-        self.pending.take_whole_batches(true);
-    }
-
-    /// Returns whether a port's frames stay in its queues for now.
-    #[inline(never)]
-    pub(super) fn must_wait(&mut self, id: PortId, now: u64) -> bool {
-        if self.throttle.backpressure_until != 0 && self.is_under_backpressure(id, now) {
-            return true;
-        }
-        self.exceeds_rate_limit(id)
-    }
-
-    #[cold]
-    fn is_under_backpressure(&mut self, id: PortId, now: u64) -> bool {
-        if now < self.throttle.backpressure_until {
-            return !self.pending.has_room(id);
-        }
-        self.throttle.backpressure_until = 0;
-        self.update_throttle();
-        self.pending.take_whole_batches(false);
-        false
     }
 
     /// Notes that control has replied to this upcall.
@@ -280,83 +232,5 @@ impl<P: Port> Switch<P> {
         // Flushes the copies that mirrors made of them.
         self.fabric.flush();
         self.fabric.charge_receivers(0, None);
-    }
-
-    /// Sets the limits of a port; workers share them.
-    pub fn set_limits(&mut self, id: PortId, limits: Option<Arc<PortLimits>>) {
-        self.throttle.ports.retain(|port| *port != id);
-        if limits
-            .as_ref()
-            .is_some_and(|limits| limits.limits_from_guest())
-        {
-            self.throttle.ports.push(id);
-        }
-        self.fabric.set_limits(id, limits);
-        self.update_throttle();
-    }
-
-    /// Returns the limits of a port.
-    #[must_use]
-    pub fn limits(&mut self, id: PortId) -> Limits {
-        let limits = self.limits_of(id);
-        limits.map(|limits| limits.limits()).unwrap_or_default()
-    }
-
-    /// Returns whether the port has a from-guest rate limit.
-    #[must_use]
-    pub(crate) fn limits_from_guest(&self, id: PortId) -> bool {
-        self.throttle.active && self.throttle.ports.contains(&id)
-    }
-
-    /// Returns and clears the time, in nanoseconds, until which the pair that was served last has
-    /// to wait because of its rate limit.
-    #[inline]
-    pub(crate) fn take_pause(&mut self) -> Option<Nanos> {
-        if self.throttle.active {
-            self.throttle.until.take()
-        } else {
-            None
-        }
-    }
-
-    fn update_throttle(&mut self) {
-        self.throttle.active =
-            self.throttle.backpressure_until != 0 || !self.throttle.ports.is_empty();
-        if !self.throttle.active {
-            self.lookup.batch.set_budget(None);
-        }
-    }
-
-    fn limits_of(&mut self, id: PortId) -> Option<Arc<PortLimits>> {
-        self.fabric.slot(id)?.limits.clone()
-    }
-
-    /// Sets the budget of the batch from its sender's rate limit. Returns whether it is zero.
-    fn exceeds_rate_limit(&mut self, id: PortId) -> bool {
-        let now = self.fabric.now;
-        let granted = match self.fabric.slot(id).and_then(|slot| slot.limits.as_deref()) {
-            Some(limits) => limits.grant(now),
-            None => Ok(None),
-        };
-        let (budget, until) = match granted {
-            Ok(budget) => (budget, None),
-            Err(until) => (None, Some(until)),
-        };
-        self.lookup.batch.set_budget(budget);
-        self.throttle.until = until;
-        until.is_some()
-    }
-
-    /// Returns the unused budget of the batch.
-    #[inline(never)]
-    pub(super) fn settle_limits(&mut self, id: PortId) {
-        let now = self.fabric.now;
-        let Some(budget) = self.lookup.batch.budget().copied() else {
-            return;
-        };
-        self.lookup.batch.set_budget(None);
-        if let Some(limits) = self.fabric.slot(id).and_then(|slot| slot.limits.as_deref()) {
-            self.throttle.until = limits.settle(&budget, now);
-        }
     }
 }

@@ -269,9 +269,6 @@ impl GuestQueue {
             self.fault = Some(fault.into());
         }
         self.used |= !self.chains.is_empty();
-        if batch.budget().is_some() {
-            return self.lease_within_budget(features, batch);
-        }
         let mut at = 0;
         while at < self.chains.len() {
             at += lease_wholes(&self.chains[at..], self.header, self.enabled, batch);
@@ -286,26 +283,10 @@ impl GuestQueue {
         }
     }
 
-    /// Fills a batch frame by frame, as far as its rate limit budget allows.
-    #[cold]
-    fn lease_within_budget(&mut self, features: Features, batch: &mut Batch) {
-        for at in 0..self.chains.len() {
-            let before = batch.frames().len();
-            let chain = &self.chains[at];
-            if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
-                self.fault = Some(fault);
-                return self.leave_from(at);
-            }
-            // A dropped frame is already part of the budget.
-            if batch.frames().len() > before && !batch.keeps_last() {
-                return self.leave_from(at);
-            }
-        }
-    }
-
     /// Returns the chains from this one on to the guest, not processed.
     #[cold]
-    fn leave_from(&mut self, at: usize) {
+    pub(super) fn leave_from(&mut self, at: usize) {
+        let at = at.min(self.chains.len());
         self.queue.untake(&self.chains[at..]);
         self.chains.truncate(at);
     }

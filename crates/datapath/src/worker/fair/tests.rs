@@ -271,6 +271,8 @@ impl Port for Sender {
         }
     }
 
+    fn leave(&mut self, _pair: u16, _kept: usize) {}
+
     fn release(&mut self, _pair: u16) {}
 
     fn deliver(&mut self, _pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {

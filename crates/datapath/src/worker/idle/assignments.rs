@@ -168,7 +168,7 @@ impl Assignments {
             return;
         };
         // A port with a rate limit stays here: only its home worker has a timer for it.
-        if switch.limits_from_guest(pair.0) {
+        if switch.may_hold(pair.0) {
             return;
         }
         let backlog = helpers.help.settings.backlog;

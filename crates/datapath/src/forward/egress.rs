@@ -1,0 +1,346 @@
+//! Scheduled ports: what a sender may send to them now.
+//!
+//! ```text
+//! fund     a worker pays for the frames of a batch with the credit of their leaf; at the first
+//!          one that has none the batch is cut, and the queue pair waits for its turn
+//! ask      the leaf asks for what its frames need
+//! allot    whoever needs credit lets the tree grant it, to all leaves that ask, when that is due
+//! ```
+//!
+//! All workers share an output. Nobody waits for its tree: a worker that finds it taken looks at
+//! its leaf's credit again soon. Frames that cannot wait (floods, copies of mirrors, frames that
+//! waited for control) leave a debt, up to one burst.
+
+mod credit;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use channel::egress::{Beyond, EgressUse, MAX_CLASSES, OutputConfig};
+use egress::{LONGEST, Leaf, Need, Tree};
+use port::PortId;
+use port::counters::MAX_PORTS;
+
+use crate::ports::budget::Cost;
+use crate::ports::coalescing::Nanos;
+use credit::Credit;
+
+/// Least time between two allotments, nanoseconds.
+const ALLOTMENT: Nanos = 50_000;
+/// Longest time after which a waiting pair is looked at, nanoseconds.
+const LOOK: Nanos = 1_000_000;
+
+/// State of a leaf, shared by all workers.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct LeafState {
+    credit: Credit,
+    sent: AtomicU64,
+    held: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// The tree, and its requests while it is asked.
+#[derive(Debug)]
+struct Scheduler {
+    tree: Tree,
+    needs: Vec<Need>,
+}
+
+/// A scheduled port; see the module.
+#[derive(Debug)]
+pub struct Output {
+    config: OutputConfig,
+    /// Index of the sender for each port number.
+    by_port: Box<[Option<u16>]>,
+    leaves: Box<[LeafState]>,
+    /// Leaves that ask for credit, one bit each.
+    asking: Box<[AtomicU64]>,
+    scheduler: Mutex<Scheduler>,
+    /// Time at which the next allotment is due.
+    due: AtomicU64,
+}
+
+/// Checks that an output can be made of these settings.
+///
+/// # Errors
+/// The first sender or class that there cannot be.
+pub fn check(config: &OutputConfig) -> Result<(), String> {
+    for sender in &config.senders {
+        if sender.port as usize >= MAX_PORTS {
+            return Err(format!("a sender with number {}", sender.port));
+        }
+        if sender
+            .classes
+            .iter()
+            .any(|(class, _)| usize::from(*class) >= MAX_CLASSES)
+        {
+            return Err(format!(
+                "a class of port {} beyond the last one",
+                sender.port
+            ));
+        }
+    }
+    match config.senders.len() {
+        ..=MAX_PORTS => Ok(()),
+        more => Err(format!("{more} senders")),
+    }
+}
+
+/// Turn of a queue pair whose first frame has no credit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Turn {
+    /// The scheduled port.
+    pub(crate) output: PortId,
+    pub(crate) leaf: Leaf,
+    /// Bits of the first frame.
+    pub(crate) first: u64,
+    /// Bits of all frames that were ready.
+    pub(crate) all: u64,
+    /// Time since when it waits.
+    pub(crate) since: Nanos,
+}
+
+impl Output {
+    /// Returns an output. Senders and classes that `old` has, too, keep their credit and counters.
+    #[must_use]
+    pub fn new(config: OutputConfig, old: Option<&Self>) -> Self {
+        let senders = &config.senders;
+        let ports = senders.iter().map(|sender| sender.port + 1).max();
+        let mut by_port = vec![None; ports.unwrap_or(0) as usize];
+        for (at, sender) in senders.iter().enumerate() {
+            by_port[sender.port as usize] = Some(at as u16);
+        }
+        let count = senders.len() * MAX_CLASSES;
+        let leaves: Box<[LeafState]> = (0..count).map(|_| LeafState::default()).collect();
+        let former = old.and_then(|old| Some((&old.config, old.scheduler.lock().ok()?)));
+        let former = former
+            .as_ref()
+            .map(|(config, former)| (*config, &former.tree));
+        let tree = Tree::new(&config, former);
+        let output = Self {
+            by_port: by_port.into(),
+            leaves,
+            asking: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            scheduler: Mutex::new(Scheduler {
+                tree,
+                needs: Vec::with_capacity(count),
+            }),
+            due: AtomicU64::new(0),
+            config,
+        };
+        output.keep(old);
+        output
+    }
+
+    /// Takes over the credit and the counters of a former output.
+    fn keep(&self, old: Option<&Self>) {
+        for (at, leaf) in self.leaves.iter().enumerate() {
+            let own = Leaf(at as u16);
+            let port = PortId(self.config.senders[own.sender()].port);
+            let former = old.and_then(|old| Some(old.state(old.leaf(port, own.class())?)));
+            match former {
+                None if self.beyond(own) == Beyond::Drop => leaf.credit.add(self.burst(own)),
+                None => {}
+                Some(former) => {
+                    leaf.credit.set(former.credit.bits());
+                    leaf.sent.store(former.sent.load(Relaxed), Relaxed);
+                    leaf.held.store(former.held.load(Relaxed), Relaxed);
+                    leaf.dropped.store(former.dropped.load(Relaxed), Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Returns the settings.
+    #[must_use]
+    pub fn config(&self) -> &OutputConfig {
+        &self.config
+    }
+
+    /// Returns the leaf of a class of a sender; `None` for a port whose frames are not scheduled.
+    #[inline]
+    pub(crate) fn leaf(&self, sender: PortId, class: u8) -> Option<Leaf> {
+        let sender = *self.by_port.get(sender.0 as usize)?;
+        Some(Leaf::of(usize::from(sender?), class))
+    }
+
+    /// Returns the bits of a frame on the wire behind this port.
+    #[inline]
+    pub(crate) fn bits(&self, cost: Cost) -> u64 {
+        cost.bits + cost.packets * u64::from(self.config.overhead) * 8
+    }
+
+    /// Returns the fate of a leaf's frames that may not go yet.
+    pub(crate) fn beyond(&self, leaf: Leaf) -> Beyond {
+        self.config.senders[leaf.sender()].beyond
+    }
+
+    fn burst(&self, leaf: Leaf) -> u64 {
+        self.config.senders[leaf.sender()].rates.burst.max(LONGEST)
+    }
+
+    fn state(&self, leaf: Leaf) -> &LeafState {
+        &self.leaves[usize::from(leaf.0)]
+    }
+
+    fn mark(&self, leaf: Leaf) -> (&AtomicU64, u64) {
+        let at = usize::from(leaf.0);
+        (&self.asking[at / 64], 1 << (at % 64))
+    }
+
+    /// Takes credit for `all` bits of frames, of which the first has `first`, or as much as there
+    /// is, at least for that one. Returns the amount, of which the rest is to be given back; 0 if
+    /// the first frame has to wait.
+    pub(crate) fn take(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
+        let credit = &self.state(leaf).credit;
+        let mut taken = credit.take(all);
+        if taken < all {
+            credit.ask(first - taken.min(first), all - taken, self.mark(leaf));
+            self.allot(now);
+            taken += credit.take(all - taken);
+        }
+        if taken < first {
+            credit.add(taken);
+            credit.ask(first, all, self.mark(leaf));
+            return 0;
+        }
+        taken
+    }
+
+    /// Notes that so many bits of the taken ones were sent, and gives back the rest.
+    pub(crate) fn settle(&self, leaf: Leaf, taken: u64, sent: u64) {
+        let state = self.state(leaf);
+        if taken > sent {
+            state.credit.add(taken - sent);
+        }
+        state.sent.fetch_add(sent, Relaxed);
+    }
+
+    /// Pays for a frame that cannot wait. Returns `false` if its sender's debt would exceed one
+    /// burst: then it is to be dropped.
+    pub(crate) fn pay_later(&self, leaf: Leaf, bits: u64, now: Nanos) -> bool {
+        let state = self.state(leaf);
+        let burst = self.burst(leaf);
+        let mut paid = state.credit.owe(bits, burst);
+        if state.credit.bits() < 0 {
+            // What the leaf asked for before, it still needs.
+            let (marks, mark) = self.mark(leaf);
+            marks.fetch_or(mark, Relaxed);
+            if now >= self.due() {
+                self.allot(now);
+            }
+            paid = paid || state.credit.owe(bits, burst);
+        }
+        match paid {
+            true => state.sent.fetch_add(bits, Relaxed),
+            false => state.dropped.fetch_add(1, Relaxed),
+        };
+        paid
+    }
+
+    /// Counts frames that were dropped because their turn had not come, and asks for a full burst.
+    pub(crate) fn note_dropped(&self, leaf: Leaf, frames: u64, now: Nanos) {
+        let state = self.state(leaf);
+        state.dropped.fetch_add(frames, Relaxed);
+        state.credit.ask(0, self.burst(leaf), self.mark(leaf));
+        self.allot(now);
+    }
+
+    /// Asks for the credit of a waiting pair.
+    pub(crate) fn ask(&self, turn: &Turn) {
+        let credit = &self.state(turn.leaf).credit;
+        credit.ask(turn.first, turn.all, self.mark(turn.leaf));
+    }
+
+    /// Returns whether a pair's turn has come. If not, its leaf asks again, should it have been
+    /// answered for another pair.
+    pub(crate) fn has_turn(&self, turn: &Turn) -> bool {
+        let credit = &self.state(turn.leaf).credit;
+        let ready = credit.bits() >= i64::try_from(turn.first).unwrap_or(i64::MAX);
+        let (marks, mark) = self.mark(turn.leaf);
+        if !ready && marks.load(Relaxed) & mark == 0 {
+            credit.ask(turn.first, turn.all, (marks, mark));
+        }
+        ready
+    }
+
+    /// Counts the time for which a pair has waited.
+    pub(crate) fn end_turn(&self, turn: &Turn, now: Nanos) {
+        let held = now.saturating_sub(turn.since);
+        self.state(turn.leaf).held.fetch_add(held, Relaxed);
+    }
+
+    /// Returns the time at which the next allotment is due.
+    pub(crate) fn due(&self) -> Nanos {
+        self.due.load(Relaxed)
+    }
+
+    /// Grants credit to all leaves that ask, unless another worker does.
+    pub(crate) fn allot(&self, now: Nanos) {
+        let Ok(mut scheduler) = self.scheduler.try_lock() else {
+            return;
+        };
+        let Scheduler { tree, needs } = &mut *scheduler;
+        needs.clear();
+        for (word, asking) in self.asking.iter().enumerate() {
+            let mut marks = match asking.load(Relaxed) {
+                0 => continue,
+                // The amounts are read after the marks are gone.
+                _ => asking.swap(0, std::sync::atomic::Ordering::Acquire),
+            };
+            while marks != 0 {
+                let leaf = Leaf((word * 64) as u16 + marks.trailing_zeros() as u16);
+                marks &= marks - 1;
+                if let Some(missing) = self.state(leaf).credit.missing() {
+                    needs.push(Need {
+                        leaf,
+                        first: missing.first,
+                        all: missing.all,
+                    });
+                }
+            }
+        }
+        let grant = |grant: egress::Grant| self.state(grant.leaf).credit.add(grant.bits);
+        let wait = tree.allot(now, None, needs, grant);
+        for need in needs.iter().filter(|need| self.still_asks(need)) {
+            let (marks, mark) = self.mark(need.leaf);
+            marks.fetch_or(mark, Relaxed);
+        }
+        let wait = wait.unwrap_or(LOOK).clamp(ALLOTMENT, LOOK);
+        self.due.store(now + wait, Relaxed);
+    }
+
+    /// Returns whether a leaf asks on: a frame waits, it is in debt, or its frames do not wait.
+    fn still_asks(&self, need: &Need) -> bool {
+        let in_debt = || self.state(need.leaf).credit.bits() < 0;
+        need.first > 0 || (need.all > 0 && (in_debt() || self.beyond(need.leaf) == Beyond::Drop))
+    }
+
+    /// Returns the use of all leaves that were used.
+    #[must_use]
+    pub fn uses(&self) -> Vec<EgressUse> {
+        let leaves = self.leaves.iter().enumerate().map(|(at, state)| {
+            let leaf = Leaf(at as u16);
+            let (marks, mark) = self.mark(leaf);
+            let missing = state
+                .credit
+                .missing()
+                .filter(|_| marks.load(Relaxed) & mark != 0);
+            EgressUse {
+                sender: PortId(self.config.senders[leaf.sender()].port),
+                class: leaf.class(),
+                bits: state.sent.load(Relaxed),
+                held_ns: state.held.load(Relaxed),
+                dropped_frames: state.dropped.load(Relaxed),
+                waiting_bits: missing.map_or(0, |missing| missing.first),
+            }
+        });
+        let used =
+            |one: &EgressUse| one.bits | one.held_ns | one.dropped_frames | one.waiting_bits != 0;
+        leaves.filter(used).collect()
+    }
+}

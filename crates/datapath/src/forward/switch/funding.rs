@@ -1,0 +1,422 @@
+//! Frames that wait in the queues of their senders: beyond a rate limit, without credit of a
+//! scheduled port, or because too many wait for control.
+//!
+//! The batch is cut at the first frame that may not go yet. It stays in the queue with all behind
+//! it, as if it had not been taken, and the worker leaves the queue pair alone until its turn.
+
+use std::sync::Arc;
+
+use channel::egress::{Beyond, SenderQos};
+use channel::limits::Limits;
+use egress::DEFAULT_CLASS;
+use policy::Action;
+use port::{DropReason, Offload, PortId};
+
+use super::{Switch, UpcallSink};
+use crate::forward::egress::{Output, Turn};
+use crate::forward::flow_batch::ActionBatch;
+use crate::forward::limits::PortLimits;
+use crate::ports::batch::Batch;
+use crate::ports::budget::{Budget, Cost};
+use crate::ports::coalescing::Nanos;
+use crate::ports::port::Port;
+
+/// Bits of a VLAN tag.
+const TAG_BITS: u64 = 32;
+
+/// End of a pause of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pause {
+    /// Its rate limit allows the next frame.
+    Until(Nanos),
+    /// It has its turn at a scheduled port.
+    Turn(Turn),
+}
+
+/// Senders that have to wait.
+#[derive(Debug, Default)]
+pub(super) struct Throttle {
+    /// Whether any sender may have to wait: a limit is set, a port is scheduled, or backpressure is
+    /// on.
+    pub(super) active: bool,
+    /// End of the backpressure, milliseconds; 0: none. See [`Switch::enable_backpressure`].
+    backpressure_until: u64,
+    /// Ports with a from-guest rate limit.
+    limited: Vec<PortId>,
+    /// Scheduled ports.
+    outputs: Vec<PortId>,
+    /// Pause of the pair that was served last.
+    pause: Option<Pause>,
+}
+
+/// Result of paying for frames of one flow to a scheduled port.
+enum Funded {
+    /// All may go.
+    All,
+    /// So many may go; the next one has to wait, or is dropped.
+    Some(usize, Beyond),
+}
+
+impl<P: Port> Switch<P> {
+    /// Serves a pair as [`Switch::serve`] does, while some senders may have to wait.
+    #[inline(never)]
+    pub(super) fn serve_throttled(
+        &mut self,
+        (id, pair): (PortId, u16),
+        now: u64,
+        upcalls: &mut dyn UpcallSink,
+    ) -> bool {
+        if self.throttle.backpressure_until != 0 && self.is_under_backpressure(id, now) {
+            return false;
+        }
+        let budget = match self.rate_limit_budget(id) {
+            Ok(budget) => budget,
+            Err(until) => {
+                self.throttle.pause = Some(Pause::Until(until));
+                return false;
+            }
+        };
+        self.lookup.batch.clear();
+        let Some(slot) = self.fabric.slot(id) else {
+            return false;
+        };
+        slot.port.take(pair, &mut self.lookup.batch);
+        if self.lookup.batch.is_untouched() {
+            slot.port.release(pair);
+            self.settle_rate_limit(id, budget);
+            return false;
+        }
+        self.fabric.serving = pair;
+        let short = budget.and_then(|mut budget| {
+            let kept = within(&mut budget, &self.lookup.batch);
+            self.cut(id, pair, kept);
+            budget.short
+        });
+        self.group(id);
+        self.decide_funded((id, pair), now, upcalls);
+        self.settle_rate_limit(id, budget.map(|budget| Budget { short, ..budget }));
+        self.count_taken(id);
+        self.drop_malformed(id);
+        let any = !self.lookup.batch.is_untouched();
+        self.fabric.prepaid = true;
+        self.execute_batch(id, pair);
+        self.fabric.prepaid = false;
+        any
+    }
+
+    /// Decides the action of each frame as `decide` does, and pays for those to scheduled ports, up
+    /// to the first one that has to wait. Frames behind it are not asked about.
+    fn decide_funded(&mut self, (id, pair): (PortId, u16), now: u64, upcalls: &mut dyn UpcallSink) {
+        let (mut at, mut funded) = (0, 0);
+        loop {
+            let unknown = self.find_all(at, now);
+            if let Some(index) = self.fund(id, &mut funded) {
+                let found = unknown.unwrap_or(self.lookup.flow_batches.len());
+                self.lookup.forget_behind(index, found);
+                return self.cut(id, pair, index);
+            }
+            let Some(unknown) = unknown else { return };
+            let frames = self.lookup.flow_batches[unknown].frames.clone();
+            self.figures.misses += frames.len() as u64;
+            frames.for_each(|index| self.send_upcall(index, id, now, upcalls));
+            at = unknown + 1;
+        }
+    }
+
+    /// Pays for the frames of the action batches from this one on. Returns the index of the first
+    /// frame that has to wait.
+    fn fund(&mut self, from: PortId, at: &mut usize) -> Option<usize> {
+        while let Some(group) = self.lookup.action_batches.get(*at) {
+            *at += 1;
+            let group = group.clone();
+            let Action::Unicast { port: to, .. } = group.action else {
+                continue;
+            };
+            let Some(output) = self.output(to) else {
+                continue;
+            };
+            match self.fund_group(&output, &group, (from, to)) {
+                Funded::All => {}
+                Funded::Some(frames, Beyond::Hold) => return Some(group.frames.start + frames),
+                Funded::Some(frames, Beyond::Drop) => self.drop_unfunded(*at - 1, frames),
+            }
+        }
+        None
+    }
+
+    fn fund_group(
+        &mut self,
+        output: &Output,
+        group: &ActionBatch,
+        (from, to): (PortId, PortId),
+    ) -> Funded {
+        let Some(leaf) = output.leaf(from, DEFAULT_CLASS) else {
+            return Funded::All;
+        };
+        let now = self.fabric.now;
+        let bits = |batch: &Batch, index| bits_of(output, batch, group, index);
+        let batch = &self.lookup.batch;
+        let first = bits(batch, group.frames.start);
+        let all: u64 = group.frames.clone().map(|index| bits(batch, index)).sum();
+        let taken = output.take(leaf, (first, all), now);
+        let (mut sent, mut frames) = (0, 0);
+        if taken == all {
+            (sent, frames) = (all, group.frames.len());
+        } else {
+            for index in group.frames.clone() {
+                let bits = bits(batch, index);
+                if sent + bits > taken {
+                    break;
+                }
+                (sent, frames) = (sent + bits, frames + 1);
+            }
+        }
+        output.settle(leaf, taken, sent);
+        if frames == group.frames.len() {
+            return Funded::All;
+        }
+        let beyond = output.beyond(leaf);
+        match beyond {
+            Beyond::Drop => output.note_dropped(leaf, (group.frames.len() - frames) as u64, now),
+            Beyond::Hold => {
+                let first = bits(batch, group.frames.start + frames);
+                let all = all - sent;
+                let turn = Turn {
+                    output: to,
+                    leaf,
+                    first,
+                    all,
+                    since: now,
+                };
+                // It asks for what is missing now.
+                output.ask(&turn);
+                self.throttle.pause = Some(Pause::Turn(turn));
+            }
+        }
+        Funded::Some(frames, beyond)
+    }
+
+    /// Drops the frames of an action batch behind the first `frames`, which were not paid for.
+    #[cold]
+    fn drop_unfunded(&mut self, at: usize, frames: usize) {
+        let groups = &mut self.lookup.action_batches;
+        let mut rest = groups[at].clone();
+        rest.action = Action::Drop(DropReason::RateLimited);
+        rest.frames.start += frames;
+        groups[at].frames.end = rest.frames.start;
+        if frames == 0 {
+            groups[at] = rest;
+        } else {
+            groups.insert(at + 1, rest);
+        }
+    }
+
+    /// Leaves only the first frames in the batch; the others stay in their queue.
+    fn cut(&mut self, id: PortId, pair: u16, frames: usize) {
+        let before = self.lookup.batch.frames().len();
+        if frames >= before {
+            return;
+        }
+        let kept = self.lookup.batch.cut(frames);
+        self.lookup.malformed.retain(|(index, _)| *index < frames);
+        if let Some(slot) = self.fabric.slot(id) {
+            slot.port.leave(pair, kept);
+        }
+    }
+
+    fn output(&mut self, port: PortId) -> Option<Arc<Output>> {
+        self.fabric.slot(port)?.output.clone()
+    }
+
+    /// Returns the budget of a batch by its sender's rate limit, to be settled.
+    ///
+    /// # Errors
+    /// The time at which there is one.
+    fn rate_limit_budget(&mut self, id: PortId) -> Result<Option<Budget>, Nanos> {
+        let now = self.fabric.now;
+        match self.fabric.slot(id).and_then(|slot| slot.limits.as_deref()) {
+            Some(limits) => limits.grant(now),
+            None => Ok(None),
+        }
+    }
+
+    /// Charges the frames that stayed in the batch, and returns the rest of the budget.
+    fn settle_rate_limit(&mut self, id: PortId, budget: Option<Budget>) {
+        let Some(mut budget) = budget else { return };
+        for cost in costs(&self.lookup.batch) {
+            budget.charge(cost);
+        }
+        let now = self.fabric.now;
+        let limits = self.fabric.slot(id).and_then(|slot| slot.limits.as_deref());
+        if let Some(until) = limits.and_then(|limits| limits.settle(&budget, now)) {
+            self.throttle.pause.get_or_insert(Pause::Until(until));
+        }
+    }
+
+    /// Enables backpressure for `for_ms` milliseconds: while too many frames of a port are pending,
+    /// its further frames stay in the guest's queue and are not dropped. A switch that takes over
+    /// starts so: it has no flows yet.
+    pub fn enable_backpressure(&mut self, now: u64, for_ms: u64) {
+        self.throttle.backpressure_until = self.throttle.backpressure_until.max(now + for_ms);
+        self.update_throttle();
+        self.pending.take_whole_batches(true);
+    }
+
+    #[cold]
+    fn is_under_backpressure(&mut self, id: PortId, now: u64) -> bool {
+        if now < self.throttle.backpressure_until {
+            return !self.pending.has_room(id);
+        }
+        self.throttle.backpressure_until = 0;
+        self.update_throttle();
+        self.pending.take_whole_batches(false);
+        false
+    }
+
+    /// Sets the limits of a port; workers share them.
+    pub fn set_limits(&mut self, id: PortId, limits: Option<Arc<PortLimits>>) {
+        self.throttle.limited.retain(|port| *port != id);
+        if limits
+            .as_ref()
+            .is_some_and(|limits| limits.limits_from_guest())
+        {
+            self.throttle.limited.push(id);
+        }
+        self.fabric.set_limits(id, limits);
+        self.update_throttle();
+    }
+
+    /// Schedules what leaves by a port, or no longer; workers share the output.
+    pub fn set_output(&mut self, id: PortId, output: Option<Arc<Output>>) {
+        self.throttle.outputs.retain(|port| *port != id);
+        if output.is_some() {
+            self.throttle.outputs.push(id);
+        }
+        self.fabric.set_output(id, output);
+        self.update_throttle();
+    }
+
+    /// Returns the output of a port.
+    #[must_use]
+    pub fn output_of(&mut self, id: PortId) -> Option<Arc<Output>> {
+        self.output(id)
+    }
+
+    /// Sets the settings of a port as a sender to scheduled ports.
+    pub fn set_qos(&mut self, id: PortId, qos: SenderQos) {
+        if let Some(slot) = self.fabric.slot(id) {
+            slot.qos = (qos != SenderQos::default()).then(|| Box::new(qos));
+        }
+    }
+
+    /// Returns the limits of a port.
+    #[must_use]
+    pub fn limits(&mut self, id: PortId) -> Limits {
+        let slot = self.fabric.slot(id);
+        let limits = slot.and_then(|slot| slot.limits.as_deref());
+        limits.map(PortLimits::limits).unwrap_or_default()
+    }
+
+    /// Returns whether frames of a port may have to wait, for its rate limit or at a scheduled port.
+    #[must_use]
+    pub(crate) fn may_hold(&self, id: PortId) -> bool {
+        self.throttle.active
+            && (self.throttle.limited.contains(&id)
+                || self
+                    .outputs()
+                    .any(|output| output.leaf(id, DEFAULT_CLASS).is_some()))
+    }
+
+    /// Returns all outputs.
+    fn outputs(&self) -> impl Iterator<Item = &Output> {
+        let slots = &self.fabric.slots;
+        self.throttle.outputs.iter().filter_map(|id| {
+            let slot = slots.get(id.0 as usize)?.as_ref()?;
+            slot.output.as_deref()
+        })
+    }
+
+    /// Returns and clears the pause of the pair that was served last.
+    #[inline]
+    pub(crate) fn take_pause(&mut self) -> Option<Pause> {
+        if self.throttle.active {
+            self.throttle.pause.take()
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether the pause of a pair is over.
+    pub(crate) fn is_over(&mut self, pause: &Pause, now: Nanos) -> bool {
+        match pause {
+            Pause::Until(until) => *until <= now,
+            Pause::Turn(turn) => {
+                let slot = self.fabric.slot(turn.output);
+                // A port that is scheduled no longer holds nobody.
+                let output = slot.and_then(|slot| slot.output.as_ref());
+                output.is_none_or(|output| {
+                    let over = output.has_turn(turn);
+                    if over {
+                        output.end_turn(turn, now);
+                    }
+                    over
+                })
+            }
+        }
+    }
+
+    /// Lets scheduled ports grant credit where that is due. Returns the time of the next one.
+    pub(crate) fn allot(&mut self, now: Nanos) -> Option<Nanos> {
+        let due = |output: &Output| {
+            if output.due() <= now {
+                output.allot(now);
+            }
+            output.due()
+        };
+        self.outputs().map(due).min()
+    }
+
+    fn update_throttle(&mut self) {
+        let throttle = &mut self.throttle;
+        throttle.active = throttle.backpressure_until != 0
+            || !throttle.limited.is_empty()
+            || !throttle.outputs.is_empty();
+    }
+}
+
+/// Returns the number of frames for which the budget suffices, and notes the cost of the next one.
+fn within(budget: &mut Budget, batch: &Batch) -> usize {
+    let frames = batch.frames().iter();
+    let cost = |frame: &crate::ports::batch::Frame| {
+        Cost::of_unchecked(frame.headers.as_slice(), frame.len(), &frame.offload)
+    };
+    frames
+        .map(cost)
+        .take_while(|cost| budget.admit(*cost))
+        .count()
+}
+
+/// Returns the costs of all frames that were taken, the dropped ones included.
+fn costs(batch: &Batch) -> impl Iterator<Item = Cost> + '_ {
+    let frames = batch
+        .frames()
+        .iter()
+        .map(|frame| Cost::of_unchecked(frame.headers.as_slice(), frame.len(), &frame.offload));
+    let dropped = batch.dropped();
+    frames.chain(dropped.map(|len| Cost::of(len, &Offload::default())))
+}
+
+/// Returns the bits of a frame behind a scheduled port, with the tag that it leaves with.
+fn bits_of(output: &Output, batch: &Batch, group: &ActionBatch, index: usize) -> u64 {
+    let Some(frame) = batch.frames().get(index) else {
+        return 0;
+    };
+    let cost = Cost::of(frame.len(), &frame.offload);
+    let bits = output.bits(cost);
+    let tagged = matches!(group.action, Action::Unicast { tag: Some(_), .. });
+    match (group.tagged, tagged) {
+        (false, true) => bits + cost.packets * TAG_BITS,
+        (true, false) => bits.saturating_sub(cost.packets * TAG_BITS),
+        _ => bits,
+    }
+}
