@@ -15,6 +15,7 @@ mod offload;
 mod pending_upcalls;
 mod port_security;
 mod receive_shares;
+mod scheduled;
 mod segments;
 mod switching;
 mod taps;

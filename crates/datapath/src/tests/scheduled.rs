@@ -1,0 +1,232 @@
+//! Senders to a scheduled port: frames that wait stay where they are, in order.
+
+use std::sync::Arc;
+
+use channel::egress::{Beyond, Full, MAX_CLASSES, OutputConfig, Rates, Sender};
+use channel::limits::{Limit, Limits, Rate};
+use port::{DropReason, PortId};
+use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
+
+use super::bench::Bench;
+use crate::forward::egress::Output;
+use crate::forward::limits::PortLimits;
+use crate::forward::switch::Pause;
+
+const OUT: u32 = 3;
+const MS: u64 = 1_000_000;
+
+fn frame(to: u8, number: u8) -> Vec<u8> {
+    udp(&Flow::v4(1, to), &[number; 1400])
+}
+
+fn output(rate: u64, beyond: Beyond) -> Option<Arc<Output>> {
+    let sender = |port| Sender {
+        port,
+        rates: Rates::usual(),
+        priority: 0,
+        group: None,
+        beyond,
+        classes: Vec::new(),
+    };
+    let config = OutputConfig {
+        rate: Some(rate),
+        overhead: 0,
+        full: Full::Drop,
+        groups: Vec::new(),
+        priorities: [0; MAX_CLASSES],
+        senders: (1..=7).filter(|port| *port != OUT).map(sender).collect(),
+    };
+    Some(Arc::new(Output::new(config, None)))
+}
+
+/// Returns a bench with flows from port 1 to 2, to 3 and to all, where port 3 is scheduled.
+fn bench(rate: u64, beyond: Beyond) -> Bench {
+    let mut bench = Bench::with_stations();
+    for frame in [
+        frame(2, 0),
+        frame(3, 0),
+        ethernet(BROADCAST, mac(1), 0x88b5, &[0; 86]),
+    ] {
+        bench.send_and_decide(1, &frame);
+    }
+    bench.switch.set_output(PortId(OUT), output(rate, beyond));
+    (1..=7).for_each(|port| drop(bench.port(port).delivered()));
+    bench
+}
+
+fn numbers(frames: &[Vec<u8>]) -> Vec<u8> {
+    frames.iter().map(|frame| frame[frame.len() - 1]).collect()
+}
+
+fn push(bench: &Bench, to: u8, count: u8) {
+    for number in 0..count {
+        bench.port(1).push(&frame(to, number), Default::default());
+    }
+}
+
+/// Serves port 1 until it has to wait. Returns its pause.
+fn serve(bench: &mut Bench) -> Option<Pause> {
+    bench.serve(1);
+    bench.switch.take_pause()
+}
+
+#[test]
+fn frames_without_credit_wait_in_order_and_are_counted_once() {
+    let mut bench = bench(100_000_000, Beyond::Hold);
+    push(&bench, 3, 200);
+    let hits = bench.switch.figures().hits;
+    let mut all = Vec::new();
+    let mut now = 0;
+    while all.len() < 200 {
+        let pause = serve(&mut bench);
+        all.extend(numbers(&bench.port(OUT).frames()));
+        if all.len() == 200 {
+            break;
+        }
+        let pause = pause.expect("a turn to wait for");
+        let first = all.len();
+        assert!(!bench.switch.is_over(&pause, now), "at frame {first}");
+        while !bench.switch.is_over(&pause, now) {
+            now += MS / 20;
+            bench.switch.set_clock(now);
+            bench.switch.allot(now);
+        }
+    }
+    assert_eq!(all, (0..200).collect::<Vec<u8>>());
+    // 1442 bytes each at 100 Mbit/s, less the first burst.
+    assert!((12 * MS..=24 * MS).contains(&now), "{now}");
+    assert_eq!(bench.switch.figures().hits - hits, 200);
+}
+
+#[test]
+fn a_frame_that_waits_holds_those_behind_it() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    push(&bench, 3, 120);
+    push(&bench, 2, 1);
+    let pause = serve(&mut bench);
+    assert!(matches!(pause, Some(Pause::Turn(_))));
+    assert!(bench.port(2).frames().is_empty());
+    // Without a schedule nobody waits.
+    bench.switch.set_output(PortId(OUT), None);
+    assert!(bench.switch.is_over(&pause.unwrap(), 0));
+    bench.serve(1);
+    assert_eq!(bench.port(2).frames().len(), 1);
+    assert_eq!(bench.port(OUT).frames().len(), 120);
+}
+
+#[test]
+fn frames_that_need_not_wait_pass_before_a_frame_that_does() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    push(&bench, 3, 120);
+    serve(&mut bench);
+    let sent = bench.port(OUT).frames().len();
+    let mut bench = self::bench(1_000_000, Beyond::Hold);
+    push(&bench, 3, sent as u8);
+    push(&bench, 2, 5);
+    push(&bench, 3, 3);
+    let pause = serve(&mut bench);
+    assert!(matches!(pause, Some(Pause::Turn(_))), "{pause:?}");
+    assert_eq!(bench.port(2).frames().len(), 5);
+    assert_eq!(bench.port(OUT).frames().len(), sent);
+}
+
+#[test]
+fn beyond_drop_drops_by_name_and_holds_nobody() {
+    let mut bench = bench(1_000_000, Beyond::Drop);
+    push(&bench, 3, 200);
+    push(&bench, 2, 1);
+    assert_eq!(serve(&mut bench), None);
+    let sent = bench.port(OUT).frames().len() as u64;
+    assert!(sent < 200);
+    assert_eq!(bench.dropped(1, DropReason::RateLimited), 200 - sent);
+    assert_eq!(bench.port(2).frames().len(), 1);
+}
+
+#[test]
+fn floods_are_never_held_and_end_with_a_burst_of_debt() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    let flood = ethernet(BROADCAST, mac(1), 0x88b5, &[0; 1400]);
+    for _ in 0..400 {
+        bench.port(1).push(&flood, Default::default());
+    }
+    assert_eq!(serve(&mut bench), None);
+    assert_eq!(bench.port(2).frames().len(), 400);
+    let sent = bench.port(OUT).frames().len();
+    let most = 4 * egress::LONGEST / (1414 * 8);
+    assert!(sent > 50 && sent <= most as usize, "{sent}");
+    assert_eq!(
+        bench.dropped(OUT, DropReason::RateLimited),
+        400 - sent as u64
+    );
+    // The debt is its own: another sender's frame goes when the port has credit.
+    bench.switch.set_clock(20 * MS);
+    bench.send_and_decide(2, &udp(&Flow::v4(2, 3), &[1; 100]));
+    assert_eq!(bench.port(OUT).frames().len(), 1);
+}
+
+#[test]
+fn frames_behind_one_that_waits_are_not_asked_about() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    push(&bench, 3, 120);
+    bench
+        .port(1)
+        .push(&udp(&Flow::v4(1, 9), &[0; 64]), Default::default());
+    serve(&mut bench);
+    assert!(bench.ring.upcalls.is_empty());
+    bench.switch.set_output(PortId(OUT), None);
+    bench.serve(1);
+    assert_eq!(bench.ring.upcalls.len(), 1);
+}
+
+#[test]
+fn a_rate_limit_and_a_schedule_charge_the_frames_that_went() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    let limit = Limit {
+        packets: Some(Rate {
+            per_second: 1,
+            burst: 100,
+        }),
+        bits: None,
+    };
+    let limits = Limits {
+        from_guest: limit,
+        ..Limits::default()
+    };
+    bench.switch.set_limits(PortId(1), PortLimits::new(limits));
+    push(&bench, 3, 120);
+    let pause = serve(&mut bench);
+    assert!(matches!(pause, Some(Pause::Turn(_))), "{pause:?}");
+    let sent = bench.port(OUT).frames().len();
+    assert!(sent < 100, "{sent}");
+    bench.switch.set_output(PortId(OUT), None);
+    let pause = serve(&mut bench);
+    assert!(matches!(pause, Some(Pause::Until(_))), "{pause:?}");
+    assert_eq!(bench.port(OUT).frames().len(), 100 - sent);
+}
+
+#[test]
+fn rules_count_a_frame_that_waited_once() {
+    let mut bench = Bench::with_stations();
+    bench.set_access(
+        "
+        [[acl]]
+        name = 'out'
+        direction = 'from-guest'
+        ports = ['p1']
+        [[acl.rule]]
+        name = 'udp'
+        action = 'allow'
+        ",
+    );
+    bench.send_and_decide(1, &frame(3, 0));
+    bench
+        .switch
+        .set_output(PortId(OUT), output(1_000_000, Beyond::Hold));
+    push(&bench, 3, 120);
+    serve(&mut bench);
+    let sent = bench.port(OUT).frames().len() as u64;
+    assert!(sent < 121);
+    let counted = bench.counted();
+    // The first one was counted when it was decided.
+    assert_eq!(counted["udp"].0, sent, "{counted:?}");
+}
