@@ -18,7 +18,7 @@ mod tree;
 pub use config::{
     Beyond, DEFAULT_CLASS, Full, MAX_CLASSES, MAX_PRIORITY, OutputConfig, Rates, Sender, WEIGHT,
 };
-pub use tree::{Grant, Leaf, Need, Tree};
+pub use tree::{Grant, Leaf, Need, QUANTUM, Tree};
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;

@@ -28,7 +28,7 @@ use crate::tokens::Tokens;
 use crate::{LONGEST, Nanos};
 
 /// Most bits that a leaf gets before its next competitor's turn, unless one frame needs more.
-const QUANTUM: u64 = 16 << 13;
+pub const QUANTUM: u64 = 16 << 13;
 /// Bits that a leaf of the usual weight may be behind its competitors and still be served for.
 const LAG: u64 = 4 * LONGEST;
 /// Service of one bit at weight 1.

@@ -1,6 +1,12 @@
 //! Scenarios: two guests in this process, their virtio queues, and the switch between them.
 
+use std::sync::Arc;
+
+use channel::egress::{Beyond, Full, MAX_CLASSES, OutputConfig, Rates, Sender};
+use channel::limits::{Limit, Limits, Rate};
 use channel::records::Answer;
+use datapath::forward::egress::Output;
+use datapath::forward::limits::PortLimits;
 use datapath::forward::switch::Switch;
 use datapath::ports::guest::GuestPort;
 use policy::acl::RuleId;
@@ -33,6 +39,8 @@ const MEMORY: u64 = 24 << 20;
 const SENDER: PortId = PortId(1);
 const RECEIVER: PortId = PortId(2);
 const NOW: u64 = 1000;
+/// Bits a second that no frame exceeds.
+const RATE: u64 = 1_000_000_000_000;
 
 /// Ethernet, IPv4 and UDP headers, bytes.
 const UDP_HEADERS: usize = 42;
@@ -66,6 +74,18 @@ pub(crate) struct Scenario {
     port_security: bool,
     /// Whether a rule of an access list has decided, and is counted.
     ruled: bool,
+    /// Reason for which frames may have to wait; none does.
+    hold: Hold,
+}
+
+/// Reasons for which frames of the sender may have to wait.
+#[derive(Clone, Copy)]
+enum Hold {
+    Nothing,
+    /// A rate limit.
+    Limit,
+    /// The receiver is scheduled, with so many senders.
+    Schedule(u32),
 }
 
 const PLAIN: Scenario = Scenario {
@@ -78,10 +98,11 @@ const PLAIN: Scenario = Scenario {
     dead: false,
     port_security: false,
     ruled: false,
+    hold: Hold::Nothing,
 };
 
 /// All scenarios. Sizes are frame lengths from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 19] = [
+pub(crate) const SCENARIOS: [Scenario; 23] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -173,6 +194,27 @@ pub(crate) const SCENARIOS: [Scenario; 19] = [
         ..PLAIN
     },
     Scenario {
+        name: "split-64-limited",
+        hold: Hold::Limit,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-scheduled",
+        hold: Hold::Schedule(1),
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-scheduled-64",
+        hold: Hold::Schedule(64),
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-1500-scheduled",
+        frames: || bytes(1500),
+        hold: Hold::Schedule(1),
+        ..PLAIN
+    },
+    Scenario {
         name: "split-64-tagged",
         frames: tagged,
         ..PLAIN
@@ -240,6 +282,7 @@ impl Scenario {
         if self.port_security {
             scene.enable_port_security();
         }
+        scene.hold(self.hold);
         let frames = (self.frames)();
         let rules = if self.ruled {
             vec![RuleId(7)]
@@ -392,6 +435,48 @@ impl Scene {
         let table = PortSecurityTable::from_iter([(SENDER, host)]);
         self.switch
             .set_program(Program::default().with_port_security(table));
+    }
+
+    /// Lets frames of the sender wait beyond a rate that they do not reach.
+    fn hold(&mut self, hold: Hold) {
+        match hold {
+            Hold::Nothing => {}
+            Hold::Limit => {
+                let bits = Some(Rate {
+                    per_second: RATE,
+                    burst: RATE / 100,
+                });
+                let from_guest = Limit {
+                    packets: None,
+                    bits,
+                };
+                let limits = Limits {
+                    from_guest,
+                    ..Limits::default()
+                };
+                self.switch.set_limits(SENDER, PortLimits::new(limits));
+            }
+            Hold::Schedule(senders) => {
+                let sender = |at| Sender {
+                    port: if at == 0 { SENDER.0 } else { RECEIVER.0 + at },
+                    rates: Rates::usual(),
+                    priority: 0,
+                    group: None,
+                    beyond: Beyond::Hold,
+                    classes: Vec::new(),
+                };
+                let config = OutputConfig {
+                    rate: Some(RATE),
+                    overhead: 24,
+                    full: Full::Drop,
+                    groups: Vec::new(),
+                    priorities: [0; MAX_CLASSES],
+                    senders: (0..senders).map(sender).collect(),
+                };
+                let output = Output::new(config, None);
+                self.switch.set_output(RECEIVER, Some(Arc::new(output)));
+            }
+        }
     }
 
     /// Caches the frame's flow, as control's answer does.

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use channel::egress::{Beyond, EgressUse, MAX_CLASSES, OutputConfig};
-use egress::{LONGEST, Leaf, Need, Tree};
+use egress::{LONGEST, Leaf, Need, QUANTUM, Tree};
 use port::PortId;
 use port::counters::MAX_PORTS;
 
@@ -199,7 +199,9 @@ impl Output {
         let credit = &self.state(leaf).credit;
         let mut taken = credit.take(all);
         if taken < all {
-            credit.ask(first - taken.min(first), all - taken, self.mark(leaf));
+            // Some more, so that the tree is not asked for each batch of short frames.
+            let more = (all - taken).max(QUANTUM);
+            credit.ask(first - taken.min(first), more, self.mark(leaf));
             self.allot(now);
             taken += credit.take(all - taken);
         }

@@ -9,6 +9,7 @@ use port::{DropReason, Offload};
 use wire::flow::{FlowKey, PLAIN_HEAD};
 use wire::vlan::{CAP, HeaderBuf};
 
+use super::budget::Cost;
 use super::payload::Payload;
 
 /// Most frames in a batch.
@@ -423,6 +424,20 @@ impl Batch {
     pub fn bytes(&self, frames: Range<usize>) -> u64 {
         let frames = self.frames().get(frames).unwrap_or_default();
         frames.iter().map(|frame| u64::from(frame.len())).sum()
+    }
+
+    /// Returns the cost of some of the frames on the wire. Their offloads have been checked.
+    #[inline]
+    #[must_use]
+    pub fn cost(&self, frames: Range<usize>) -> Cost {
+        let frames = self.frames().get(frames).unwrap_or_default();
+        let mut sum = Cost::default();
+        for frame in frames {
+            let cost = Cost::of(frame.len(), &frame.offload);
+            sum.packets += cost.packets;
+            sum.bits += cost.bits;
+        }
+        sum
     }
 
     /// Makes a frame's private head as long as possible, for checks beyond Ethernet. Bytes that

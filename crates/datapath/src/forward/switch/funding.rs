@@ -4,6 +4,7 @@
 //! The batch is cut at the first frame that may not go yet. It stays in the queue with all behind
 //! it, as if it had not been taken, and the worker leaves the queue pair alone until its turn.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use channel::egress::{Beyond, SenderQos};
@@ -154,17 +155,15 @@ impl<P: Port> Switch<P> {
             return Funded::All;
         };
         let now = self.fabric.now;
-        let bits = |batch: &Batch, index| bits_of(output, batch, group, index);
         let batch = &self.lookup.batch;
-        let first = bits(batch, group.frames.start);
-        let all: u64 = group.frames.clone().map(|index| bits(batch, index)).sum();
+        let bits = |frames| bits_of(output, batch, group, frames);
+        let one = |index| bits(index..index + 1);
+        let (first, all) = (one(group.frames.start), bits(group.frames.clone()));
         let taken = output.take(leaf, (first, all), now);
-        let (mut sent, mut frames) = (0, 0);
-        if taken == all {
-            (sent, frames) = (all, group.frames.len());
-        } else {
-            for index in group.frames.clone() {
-                let bits = bits(batch, index);
+        let (mut sent, mut frames) = (all, group.frames.len());
+        if taken < all {
+            (sent, frames) = (0, 0);
+            for bits in group.frames.clone().map(one) {
                 if sent + bits > taken {
                     break;
                 }
@@ -179,7 +178,7 @@ impl<P: Port> Switch<P> {
         match beyond {
             Beyond::Drop => output.note_dropped(leaf, (group.frames.len() - frames) as u64, now),
             Beyond::Hold => {
-                let first = bits(batch, group.frames.start + frames);
+                let first = one(group.frames.start + frames);
                 let all = all - sent;
                 let turn = Turn {
                     output: to,
@@ -406,12 +405,10 @@ fn costs(batch: &Batch) -> impl Iterator<Item = Cost> + '_ {
     frames.chain(dropped.map(|len| Cost::of(len, &Offload::default())))
 }
 
-/// Returns the bits of a frame behind a scheduled port, with the tag that it leaves with.
-fn bits_of(output: &Output, batch: &Batch, group: &ActionBatch, index: usize) -> u64 {
-    let Some(frame) = batch.frames().get(index) else {
-        return 0;
-    };
-    let cost = Cost::of(frame.len(), &frame.offload);
+/// Returns the bits of frames behind a scheduled port, with the tag that they leave with.
+#[inline]
+fn bits_of(output: &Output, batch: &Batch, group: &ActionBatch, frames: Range<usize>) -> u64 {
+    let cost = batch.cost(frames);
     let bits = output.bits(cost);
     let tagged = matches!(group.action, Action::Unicast { tag: Some(_), .. });
     match (group.tagged, tagged) {

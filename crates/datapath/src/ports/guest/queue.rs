@@ -250,12 +250,9 @@ impl GuestQueue {
         self.carried(batch.taken());
     }
 
-    /// Fills a batch in two passes: first all chains are taken, so that the heads of all frames are
-    /// prefetched from the guest's core together.
-    pub(super) fn lease(&mut self, features: Features, batch: &mut Batch) {
-        if self.fault.is_some() {
-            return;
-        }
+    /// Takes the chains of the next batch. Not inlined: its loop then has all registers.
+    #[inline(never)]
+    fn take_chains(&mut self, batch: &mut Batch) {
         let limit = batch.limit();
         let limit = Limit {
             chains: limit.frames,
@@ -269,6 +266,15 @@ impl GuestQueue {
             self.fault = Some(fault.into());
         }
         self.used |= !self.chains.is_empty();
+    }
+
+    /// Fills a batch in two passes: first all chains are taken, so that the heads of all frames are
+    /// prefetched from the guest's core together.
+    pub(super) fn lease(&mut self, features: Features, batch: &mut Batch) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.take_chains(batch);
         let mut at = 0;
         while at < self.chains.len() {
             at += lease_wholes(&self.chains[at..], self.header, self.enabled, batch);
@@ -285,6 +291,7 @@ impl GuestQueue {
 
     /// Returns the chains from this one on to the guest, not processed.
     #[cold]
+    #[inline(never)]
     pub(super) fn leave_from(&mut self, at: usize) {
         let at = at.min(self.chains.len());
         self.queue.untake(&self.chains[at..]);
