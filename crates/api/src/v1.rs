@@ -3,6 +3,7 @@
 mod capture;
 mod changes;
 mod counts;
+mod egress;
 mod event;
 pub mod event_text;
 mod flows;
@@ -22,6 +23,10 @@ mod tests;
 pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
 pub use changes::{Action, ChangeOptions, ChangesDocument, FieldChange, Step, Subject};
 pub use counts::{AccessCounts, CountsFilter, ListCounts, RuleCounts};
+pub use egress::{
+    EgressDocument, EgressPortsDocument, EgressShare, EgressStatus, QosClassesDocument,
+    QosGroupStatus, QosGroupsDocument,
+};
 pub use event::{
     EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange, Progress, Requester,
 };
@@ -33,6 +38,10 @@ pub use spec::{
     Otherwise, Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
 pub use spec::{Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus};
+pub use spec::{
+    Beyond, DEFAULT_CLASS, EgressSpec, Full, PortQosSpec, QOS_WEIGHT, QosClassPatch, QosClassSpec,
+    QosGroupPatch, QosGroupSpec, QosRates,
+};
 pub use spec::{Chunk, ChunkedList, ListDifference, Named};
 pub use spec::{
     CoalescingSpec, DEFAULT_SEGMENT, DesiredState, GuestStates, MetricsSpec, MirrorDirection,

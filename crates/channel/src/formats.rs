@@ -52,8 +52,9 @@ pub fn formats() -> Formats {
         ("connection", &crate::keeping::VERSIONS.map(u32::from)),
         // The journal of packed queues (`virtio::queue::JournalRegion`), and the crash record.
         ("journal", &[10]),
-        // `control::saved::Saved`, in the state file.
-        ("state", &[10]),
+        // `control::saved::Saved`, in the state file. 11 is written where something is scheduled:
+        // a state without is one of 10.
+        ("state", &[10, 11]),
         // `port::counters`.
         ("counters", &[10]),
     ];

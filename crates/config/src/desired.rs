@@ -18,6 +18,7 @@ mod owner;
 pub(crate) mod pipes;
 mod port_security;
 pub(crate) mod process;
+pub mod qos;
 mod reach;
 mod references;
 mod settings;
@@ -71,6 +72,7 @@ pub fn normalise(state: &mut DesiredState) {
     }
     fdb::normalise(&mut state.fdb);
     state.pipes.iter_mut().for_each(pipes::normalise);
+    qos::normalise(state);
     for port in &mut state.ports {
         if port.segment.is_none() && port.trunk.is_none() {
             port.segment = Some(DEFAULT_SEGMENT.to_owned());
@@ -161,6 +163,7 @@ fn accept(mut state: DesiredState, runtime_dir: &Path) -> Result<DesiredState, P
             let detail = format!("the static entry `{mac}` needs it otherwise: {invalid}");
             Problem::conflict("segment", detail)
         }
+        Place::QosGroup(_) => Problem::new(ProblemKind::Invalid, invalid.to_string()),
         _ => invalid.to_problem(),
     })?;
     normalise(&mut state);

@@ -52,6 +52,10 @@ words! {
         Metrics = "metrics",
         /// A segment.
         Segment = "segment",
+        /// A traffic class.
+        QosClass = "qos_class",
+        /// A group of senders at scheduled ports.
+        QosGroup = "qos_group",
         /// A port.
         Port = "port",
         /// A set of addresses.

@@ -10,6 +10,7 @@ mod mirror;
 mod pipe;
 mod port;
 mod port_security;
+mod qos;
 mod secret;
 mod switch;
 
@@ -34,6 +35,10 @@ pub use self::pipe::PipeSpec;
 pub use self::port::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub use self::port_security::{
     Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus,
+};
+pub use self::qos::{
+    Beyond, DEFAULT_CLASS, EgressSpec, Full, PortQosSpec, QOS_WEIGHT, QosClassPatch, QosClassSpec,
+    QosGroupPatch, QosGroupSpec, QosRates,
 };
 pub use self::secret::Secret;
 pub use self::switch::{CoalescingSpec, GuestStates, Poll, SwitchSpec, Workers};
@@ -97,6 +102,12 @@ pub struct DesiredState {
     /// The L2 broadcast domains.
     #[serde(default)]
     pub segments: Vec<SegmentSpec>,
+    /// Traffic classes. Frames that nothing classifies are of the class `default`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub qos_classes: Vec<QosClassSpec>,
+    /// Groups of senders at scheduled ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub qos_groups: Vec<QosGroupSpec>,
     /// The attachment points.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
@@ -128,6 +139,16 @@ impl DesiredState {
     /// Returns the mirror of this name.
     pub fn mirror(&self, name: &str) -> Option<&MirrorSpec> {
         self.mirrors.iter().find(|mirror| mirror.name == name)
+    }
+
+    /// Returns the configured class of this name.
+    pub fn qos_class(&self, name: &str) -> Option<&QosClassSpec> {
+        self.qos_classes.iter().find(|class| class.name == name)
+    }
+
+    /// Returns the group of senders of this name.
+    pub fn qos_group(&self, name: &str) -> Option<&QosGroupSpec> {
+        self.qos_groups.iter().find(|group| group.name == name)
     }
 
     /// Returns the segment of this name.

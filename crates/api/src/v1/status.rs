@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    AdminState, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats, Poll, PortKind,
-    PortSecurityStatus, PortSpec, PortStats, Role, Traffic, UplinkDriver, Work,
+    AdminState, EgressStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats,
+    Poll, PortKind, PortQosSpec, PortSecurityStatus, PortSpec, PortStats, Role, Traffic,
+    UplinkDriver, Work,
 };
 use crate::v1::words::words;
 
@@ -366,6 +367,12 @@ pub struct PortStatus {
     /// Rate limits.
     #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
     pub limits: LimitsSpec,
+    /// What its frames have at scheduled ports.
+    #[serde(default, skip_serializing_if = "PortQosSpec::is_nothing")]
+    pub qos: PortQosSpec,
+    /// Scheduling of the frames that go out by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressStatus>,
     /// CPU time that the switch has spent for it.
     #[serde(default)]
     pub work: Work,
@@ -508,6 +515,8 @@ impl PortStatus {
             mtu: spec.mtu,
             weight: spec.weight,
             limits: spec.limits,
+            qos: spec.qos.clone(),
+            egress: None,
             work: Work::default(),
             port_security: PortSecurityStatus::default(),
             driver: spec.driver,

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::access::AccessChange;
 use super::fdb::FdbChange;
 use super::mirrors::MirrorChange;
+use super::qos::QosChange;
 use super::{Invalid, add_port, check, live, normalise, references, remove_port, set_port};
 use crate::json;
 
@@ -34,6 +35,8 @@ pub enum Change {
     Mirror(MirrorChange),
     /// Adds, replaces or removes a static entry.
     Fdb(FdbChange),
+    /// Adds, updates or removes a class or a group of senders.
+    Qos(QosChange),
     /// Adds a segment.
     AddSegment(SegmentSpec),
     /// Updates the segment of this name.
@@ -89,6 +92,7 @@ pub fn changed(
         }),
         Change::Mirror(change) => change.apply(state),
         Change::Fdb(change) => change.apply(state),
+        Change::Qos(change) => with_qos(change.apply(state)?, change, runtime_dir),
         Change::AddSegment(spec) => {
             let mut new = state.clone();
             new.segments.push(spec.clone());
@@ -132,6 +136,21 @@ fn with_segments(mut new: DesiredState, runtime_dir: &Path) -> Result<DesiredSta
             Problem::conflict("vlan", detail)
         }
         _ => invalid.to_problem_in(None),
+    })?;
+    normalise(&mut new);
+    Ok(new)
+}
+
+/// Checks a state with a changed class or group. Errors are about that object, or about another one
+/// that conflicts with it.
+fn with_qos(
+    mut new: DesiredState,
+    change: &QosChange,
+    runtime_dir: &Path,
+) -> Result<DesiredState, Problem> {
+    check(&new, runtime_dir).map_err(|invalid| match invalid.place {
+        place if change.is_about(&new, place) => invalid.to_problem(),
+        _ => Problem::new(ProblemKind::Invalid, invalid.to_string()),
     })?;
     normalise(&mut new);
     Ok(new)

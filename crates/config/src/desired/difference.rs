@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use api::v1::{Action, FieldChange, Step, Subject};
-use api::v1::{DesiredState, MirrorSpec, PipeSpec, PortSpec, Secret, SegmentSpec, StaticEntry};
+use api::v1::{
+    DesiredState, MirrorSpec, PipeSpec, PortSpec, QosClassSpec, QosGroupSpec, Secret, SegmentSpec,
+    StaticEntry,
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -46,6 +49,8 @@ impl Difference {
             }
         }
         each(&old.segments, &new.segments, &mut changes);
+        each(&old.qos_classes, &new.qos_classes, &mut changes);
+        each(&old.qos_groups, &new.qos_groups, &mut changes);
         each(&old.ports, &new.ports, &mut changes);
         if !Arc::ptr_eq(&old.access, &new.access) {
             access::between(&old.access, &new.access, &mut changes);
@@ -129,6 +134,8 @@ use objects;
 
 objects! {
     SegmentSpec, Segment, segment => segment.name.clone();
+    QosClassSpec, QosClass, class => class.name.clone();
+    QosGroupSpec, QosGroup, group => group.name.clone();
     MirrorSpec, Mirror, mirror => mirror.name.clone();
     PipeSpec, Pipe, pipe => pipe.name.clone();
     StaticEntry, Fdb, entry => format!("{} {}", entry.segment, entry.mac);

@@ -57,6 +57,15 @@ pub(crate) mod expect {
     pub(crate) const BITS_BURST: &str = "an integer from 524424, the bits of a frame of 64 KiB, \
                                          to 1000000000000, or a text like \"10M\"";
     pub(crate) const FLOOD_BURST: &str = "an integer from 1 to 1000000000, or a text like \"1k\"";
+    pub(crate) const PRIORITY: &str = "an integer from 0 to 7";
+    pub(crate) const PCP: &str = "a priority code point from 0 to 7";
+    pub(crate) const DSCP: &str = "a DSCP from 0 to 63";
+    pub(crate) const OVERHEAD: &str = "an integer from 0 to 256";
+    pub(crate) const ROOM: &str = "an integer from 65553, the bytes of the longest frame, to \
+                                   1000000000, or a text like \"256k\"";
+    pub(crate) const FULL: &str = "\"hold\" or \"drop\"";
+    pub(crate) const CLASS: &str = "the name of a class";
+    pub(crate) const QOS_GROUP: &str = "the name of a group of [[qos_group]]";
     pub(crate) const MTU: &str = "an integer from 68 to 9216";
 }
 
@@ -99,6 +108,14 @@ pub enum Place {
     Limits(usize),
     /// One limit of the port with this index.
     Bound(usize, Bound),
+    /// The traffic class with this index.
+    QosClass(usize),
+    /// The group of senders with this index.
+    QosGroup(usize),
+    /// The output of the port with this index.
+    Egress(usize),
+    /// What the port with this index has as a sender.
+    Qos(usize),
 }
 
 /// One of a port's limits.
@@ -151,6 +168,10 @@ impl Place {
             Self::Fdb(_) => ("fdb[]", "fdb"),
             Self::PortSecurity(_) => ("ports[].port_security", "port.port_security"),
             Self::Limits(_) | Self::Bound(..) => ("ports[].limits", "port.limits"),
+            Self::QosClass(_) => ("qos_classes[]", "qos_class"),
+            Self::QosGroup(_) => ("qos_groups[]", "qos_group"),
+            Self::Egress(_) => ("ports[].egress", "port.egress"),
+            Self::Qos(_) => ("ports[].qos", "port.qos"),
         }
     }
 
@@ -172,6 +193,10 @@ impl Place {
             | Self::Fdb(at)
             | Self::PortSecurity(at)
             | Self::Limits(at)
+            | Self::QosClass(at)
+            | Self::QosGroup(at)
+            | Self::Egress(at)
+            | Self::Qos(at)
             | Self::Bound(at, _) => vec![at],
         }
     }
@@ -244,7 +269,7 @@ impl Invalid {
     /// Returns the problem for a request about the one object that is wrong.
     pub fn to_problem(&self) -> Problem {
         let field = match self.place {
-            Place::Limits(_) | Place::Bound(..) => {
+            Place::Limits(_) | Place::Bound(..) | Place::Egress(_) | Place::Qos(_) => {
                 let key = self.place.key(self.key);
                 key.trim_start_matches("port.").to_owned()
             }

@@ -5,6 +5,8 @@ use api::v1::{
     AccessListSpec, AccessModel, DesiredState, MirrorSpec, Problem, ProblemKind, RuleSpec,
 };
 
+use super::qos::names_class;
+
 /// Maximum number of named references; of more only the number is reported.
 const REPORTED_MAX: usize = 5;
 
@@ -76,6 +78,30 @@ pub(super) fn address_set(access: &AccessModel, name: &str) -> Result<(), Proble
         rule.source.iter().chain(&rule.destination).any(is_it)
     });
     refuse("address set", name, rules.collect())
+}
+
+/// Checks that nothing refers to the traffic class.
+///
+/// # Errors
+/// 422 with the referring objects; here and below.
+pub(super) fn qos_class(state: &DesiredState, name: &str) -> Result<(), Problem> {
+    let ports = state.ports.iter().filter(|port| names_class(port, name));
+    let ports = ports.map(|port| format!("port `{}` names it", port.name));
+    let rules = rules_with(&state.access, |rule| rule.class.as_deref() == Some(name));
+    invalid(refuse("class", name, ports.chain(rules).collect()))
+}
+
+/// Checks that nothing refers to the group of senders.
+pub(super) fn qos_group(state: &DesiredState, name: &str) -> Result<(), Problem> {
+    let ports = state.ports.iter();
+    let members = ports.filter(|port| port.qos.group.as_deref() == Some(name));
+    let members = members.map(|port| format!("port `{}` is in it", port.name));
+    invalid(refuse("group", name, members.collect()))
+}
+
+/// Makes a refusal one of an invalid value.
+fn invalid(refused: Result<(), Problem>) -> Result<(), Problem> {
+    refused.map_err(|problem| Problem::new(ProblemKind::Invalid, problem.detail))
 }
 
 fn has(names: &[String], name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! The schema of the file: that of the API's documents, whose types deserialise themselves, with
 //! tables in the singular, and without the wrapper around access lists. A number of a rate limit
-//! may be a text with an SI prefix.
+//! or of a scheduled port may be a text with an SI prefix.
 
 mod expected;
 
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use api::v1::{
     AccessListSpec, AccessModel, AddressSet, DesiredState, Group, MetricsSpec, MirrorSpec,
-    PipeSpec, PortKind, PortSpec, Secret, SegmentDefault, SegmentSpec, StaticEntry, SwitchSpec,
-    old_names, parse_si,
+    PipeSpec, PortKind, PortSpec, QosClassSpec, QosGroupSpec, Secret, SegmentDefault, SegmentSpec,
+    StaticEntry, SwitchSpec, old_names, parse_si,
 };
 use serde::Deserialize;
 use serde_path_to_error::{Error as Misfit, Segment};
@@ -20,6 +20,9 @@ use self::expected::expected;
 use crate::desired::{may_have, quoted};
 use crate::json::{self, Message};
 
+/// Keys of scheduled ports whose numbers may have an SI prefix.
+const RATES: &[&str] = &["rate", "room", "min", "max", "burst"];
+
 /// The tables of a file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +30,8 @@ struct Tables {
     switch: SwitchSpec,
     metrics: MetricsSpec,
     segment: Vec<SegmentSpec>,
+    qos_class: Vec<QosClassSpec>,
+    qos_group: Vec<QosGroupSpec>,
     port: Vec<PortSpec>,
     address_set: Vec<AddressSet>,
     group: Vec<Group>,
@@ -43,6 +48,8 @@ impl From<Tables> for DesiredState {
             switch: tables.switch,
             metrics: tables.metrics,
             segments: tables.segment,
+            qos_classes: tables.qos_class,
+            qos_groups: tables.qos_group,
             ports: tables.port,
             access: Arc::new(AccessModel {
                 address_sets: tables.address_set.into(),
@@ -200,15 +207,28 @@ impl<'i> Document<'i> {
         Ok(())
     }
 
-    /// Returns the text of the file with plain numbers in rate limits.
+    /// Returns the values that may be texts with an SI prefix: rates, bursts and sizes.
+    fn rates(&self) -> impl Iterator<Item = &Spanned<DeValue<'i>>> {
+        let top = self.0.get_ref();
+        let ports = || tables(top, "port");
+        let of = |key: &'static str| ports().filter_map(move |port| port.get(key));
+        let limits = of("limits").flat_map(values).flat_map(values);
+        let classes = of("qos").filter_map(|qos| qos.get_ref().get("classes"));
+        let scheduled = of("qos").chain(of("egress"));
+        let scheduled = scheduled.chain(classes.flat_map(values));
+        let scheduled = scheduled.filter_map(|table| table.get_ref().as_table());
+        let scheduled = scheduled.chain(tables(top, "qos_group"));
+        let rates = scheduled.flat_map(|table| RATES.iter().filter_map(|key| table.get(*key)));
+        limits.chain(rates)
+    }
+
+    /// Returns the text of the file with plain numbers for those with an SI prefix.
     fn without_prefixes(&self, text: &str) -> String {
-        let limits = tables(self.0.get_ref(), "port").filter_map(|port| port.get("limits"));
         let number = |value: &Spanned<DeValue<'_>>| {
             let number = parse_si(value.get_ref().as_str()?)?;
             Some((value.span(), number.to_string()))
         };
-        let numbers = limits.flat_map(values).flat_map(values).filter_map(number);
-        let mut numbers: Vec<_> = numbers.collect();
+        let mut numbers: Vec<_> = self.rates().filter_map(number).collect();
         numbers.sort_by_key(|(span, _)| span.start);
         let mut text = text.to_owned();
         for (span, number) in numbers.into_iter().rev() {

@@ -17,6 +17,7 @@ mod export;
 mod old_names;
 mod owners;
 mod processes;
+mod qos;
 mod readme;
 
 /// The first lines of every port in these tests; the tested line follows.
@@ -251,8 +252,8 @@ fn keys() {
     check_all(
         r#"
         [switch]\n[swich]\n
-          | 2: swich: expected one of the keys switch, metrics, segment, port, address_set, group,
-          .. acl_default, acl, mirror, pipe, fdb, found the unknown key "swich"
+          | 2: swich: expected one of the keys switch, metrics, segment, qos_class, qos_group,
+          .. port, address_set, group, acl_default, acl, mirror, pipe, fdb, found the unknown key "swich"
         [switch]\nname = "a"\ncolour = 1\n
           | 3: switch.colour: expected one of the keys name, poll, workers, coalescing,
           .. guest_state, helpers, socket_dirs, found the unknown key "colour"
@@ -273,7 +274,7 @@ fn keys() {
         queue = 2
           | 5: port.queue: expected one of the keys name, kind, description, admin_state, socket,
           .. role, user, group, mode, peer_user, queues, segment, trunk, mac, mtu, weight,
-          .. vcpu_threads, port_security, limits, found the unknown key "queue"
+          .. vcpu_threads, port_security, limits, egress, qos, found the unknown key "queue"
     "#,
     );
 }

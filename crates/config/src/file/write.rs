@@ -26,6 +26,8 @@ pub fn export(state: &DesiredState) -> String {
     for (at, segment) in state.segments.iter().enumerate() {
         file.segment(segment, at == 0);
     }
+    file.all("[[qos_class]]", &state.qos_classes);
+    file.all("[[qos_group]]", &state.qos_groups);
     state.ports.iter().for_each(|port| file.port(port));
     file.all("[[address_set]]", state.access.address_sets.iter());
     file.all("[[group]]", &state.access.groups);
@@ -73,6 +75,10 @@ impl File {
         for (key, value) in tables {
             let usual = usual.get(key).and_then(Value::as_table).cloned();
             let table = value.as_table().cloned().unwrap_or_default();
+            if table.is_empty() {
+                // That the table is there says something: `[port.egress]`.
+                self.text.extend(["\n[", name, ".", key, "]\n"]);
+            }
             self.table(
                 &format!("[{name}.{key}]"),
                 &table,

@@ -263,6 +263,8 @@ pub struct RuleSpec {
     pub icmp_code: Option<u8>,
     /// Parts of IP datagrams. Default: all.
     pub fragment: Option<Pieces>,
+    /// The traffic class of frames that the rule allows.
+    pub class: Option<String>,
 }
 
 impl Named for RuleSpec {

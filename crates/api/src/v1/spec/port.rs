@@ -8,7 +8,8 @@ use crate::v1::objects::objects;
 use crate::v1::words::words;
 
 use super::{
-    DEFAULT_SEGMENT, LimitsSpec, PortSecurityPatch, PortSecuritySpec, Secret, is_false, present,
+    DEFAULT_SEGMENT, EgressSpec, LimitsSpec, PortQosSpec, PortSecurityPatch, PortSecuritySpec,
+    Secret, is_false, present,
 };
 
 objects!(PortSpec, PortPatch);
@@ -177,6 +178,11 @@ pub struct PortSpec {
     /// Rate limits.
     #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
     pub limits: LimitsSpec,
+    /// Scheduling of the frames that go out by this port. Default: they are not scheduled.
+    pub egress: Option<EgressSpec>,
+    /// What its frames have at scheduled ports.
+    #[serde(default, skip_serializing_if = "PortQosSpec::is_nothing")]
+    pub qos: PortQosSpec,
 }
 
 impl PortSpec {
@@ -218,6 +224,8 @@ impl PortSpec {
             vcpu_threads: None,
             port_security: PortSecuritySpec::default(),
             limits: LimitsSpec::default(),
+            egress: None,
+            qos: PortQosSpec::default(),
         }
     }
 
@@ -292,6 +300,15 @@ pub struct PortPatch {
     #[serde(default, with = "present")]
     #[schema(value_type = Option<LimitsSpec>)]
     pub limits: Option<serde_json::Value>,
+    /// Changes of the scheduling of this port, itself a merge patch; `null` ends it.
+    #[serde(default, with = "present")]
+    #[schema(value_type = Option<EgressSpec>)]
+    pub egress: Option<serde_json::Value>,
+    /// Changes of what its frames have at scheduled ports, itself a merge patch; `null` resets all
+    /// of it.
+    #[serde(default, with = "present")]
+    #[schema(value_type = Option<PortQosSpec>)]
+    pub qos: Option<serde_json::Value>,
 }
 
 /// The default weight.

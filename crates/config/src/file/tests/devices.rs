@@ -109,14 +109,16 @@ fn what_is_wrong_has_its_place() {
             tap("driver = \"tap\""),
             "4: port.driver: expected one of the keys name, kind, description, admin_state, \
              interface, address, netns, queues, segment, \
-             trunk, mac, mtu, weight, port_security, limits, found \"driver\", which ports of kind \"uplink\" have"
+             trunk, mac, mtu, weight, port_security, limits, egress, qos, \
+             found \"driver\", which ports of kind \"uplink\" have"
                 .to_owned(),
         ),
         (
             uplink("interface = \"e\"\nsocket = \"s\""),
             "5: port.socket: expected one of the keys name, kind, description, admin_state, \
              driver, interface, netns, queues, segment, \
-             trunk, mtu, weight, port_security, limits, found \"socket\", which ports of kind \"vhost-user\", \
+             trunk, mtu, weight, port_security, limits, egress, qos, \
+             found \"socket\", which ports of kind \"vhost-user\", \
              \"netmap\" or \"memif\" have"
                 .to_owned(),
         ),

@@ -54,6 +54,20 @@ const TABLES: &[(&[&str], &str)] = &[
              `[port.limits.unknown_unicast]`"],
         "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.limits.unknown_unicast]",
     ),
+    (&["`[[qos_class]]`"], "[[qos_class]]"),
+    (&["`[[qos_group]]`"], "[[qos_group]]"),
+    (
+        &["`[port.egress]`"],
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.egress]",
+    ),
+    (
+        &["`[port.qos]`"],
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.qos]",
+    ),
+    (
+        &["`[port.qos.classes.NAME]`"],
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\n[port.qos.classes.default]",
+    ),
     (&["`[[mirror]]`"], "[[mirror]]"),
     (&["`[[pipe]]`"], "[[pipe]]"),
     (&["`[[fdb]]`"], "[[fdb]]"),

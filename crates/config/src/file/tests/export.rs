@@ -1,5 +1,7 @@
 //! Tests of `export`: the file of a state, and the file read again.
 
+mod qos;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -399,6 +401,7 @@ fn rules(direction: Direction) -> impl Strategy<Value = Vec<RuleSpec>> {
                     vlan,
                     peer_ports: owned(peer_ports).into_iter().filter(|_| peers).collect(),
                     peer_groups: Option::into_iter(peer_group).filter(|_| peers).collect(),
+                    class: (at % 2 == 0).then(|| "default".to_owned()),
                     ..about
                 }
             };
@@ -567,8 +570,10 @@ fn any_state() -> impl Strategy<Value = DesiredState> {
                 .filter(|entry| is_member(&ports, entry))
                 .collect(),
             ports,
+            ..DesiredState::default()
         },
     );
+    let state = (state, qos::scheduling()).prop_map(|(state, with)| with.of(state));
     // Some drawn states are invalid: equal rules, directories with dots.
     state.prop_filter("invalid", is_right)
 }
@@ -646,6 +651,10 @@ fn every_key_is_written() {
         ("", "[[segment]]"),
         (PORT, "[port.port_security]"),
         (PORT, "[port.limits]"),
+        (PORT, "[port.egress]"),
+        (PORT, "[port.qos]"),
+        ("", "[[qos_class]]"),
+        ("", "[[qos_group]]"),
         ("", "[[port]]\nkind = \"vhost-user\""),
         ("", "[[port]]\nkind = \"uplink\""),
         ("", "[[port]]\nkind = \"tap\""),
@@ -667,6 +676,8 @@ fn every_key_is_written() {
                 "helpers",
                 "port_security",
                 "limits",
+                "egress",
+                "qos",
                 "rules",
                 "rule",
             ];

@@ -1,0 +1,165 @@
+//! Values of scheduled ports for the switch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::v1::{Beyond, DEFAULT_CLASS, DesiredState, Full, PortSpec, QosRates};
+use channel::egress::SenderQos;
+use egress::{MAX_CLASSES, OutputConfig, Rates, Sender};
+
+use super::{FRAME, beyond_of, full_of, overhead_of};
+
+/// Default bursts, as a fraction of a second.
+const USUAL: u64 = 100;
+
+/// Numbers of ports and classes by name.
+pub trait Names {
+    /// Returns the number of a port of the state.
+    fn port(&self, name: &str) -> u32;
+
+    /// Returns the number of a class of the state.
+    fn class(&self, name: &str) -> u8;
+}
+
+/// Returns the output of a port of a checked state; `None` for a port that is not scheduled.
+/// `speed` is that of its interface, in bits a second: a slower one scales guarantees down.
+#[must_use]
+pub fn output_of(
+    state: &DesiredState,
+    port: &PortSpec,
+    names: &impl Names,
+    speed: Option<u64>,
+) -> Option<OutputConfig> {
+    let spec = port.egress.as_ref()?;
+    let segments: BTreeSet<&str> = port.segments().collect();
+    let reach = |sender: &&PortSpec| {
+        sender.name != port.name && sender.segments().any(|name| segments.contains(name))
+    };
+    let senders: Vec<&PortSpec> = state.ports.iter().filter(reach).collect();
+    let mut groups = Groups::default();
+    let senders = senders.iter().map(|sender| Sender {
+        group: groups.index(state, sender),
+        ..sender_of(sender, names)
+    });
+    let senders = senders.collect();
+    let rate = match (spec.rate, speed) {
+        (Some(rate), Some(speed)) => Some(rate.min(speed)),
+        (rate, speed) => rate.or(speed),
+    };
+    let mut output = OutputConfig {
+        rate,
+        overhead: overhead_of(port, spec),
+        full: match full_of(port, spec) {
+            Full::Hold => egress::Full::Hold,
+            Full::Drop => egress::Full::Drop,
+        },
+        groups: groups.rates,
+        priorities: class_priorities(state, names),
+        senders,
+    };
+    if let Some(speed) = speed {
+        output.scale_to(speed);
+    }
+    Some(output)
+}
+
+/// The groups at one output.
+#[derive(Default)]
+struct Groups<'a> {
+    by_name: BTreeMap<&'a str, u16>,
+    rates: Vec<Rates>,
+}
+
+impl<'a> Groups<'a> {
+    /// Returns the index of a sender's group.
+    fn index(&mut self, state: &'a DesiredState, sender: &PortSpec) -> Option<u16> {
+        let group = state.qos_group(sender.qos.group.as_deref()?)?;
+        let rates = &mut self.rates;
+        let index = self.by_name.entry(&group.name).or_insert_with(|| {
+            rates.push(rates_of(&group.rates()));
+            (rates.len() - 1) as u16
+        });
+        Some(*index)
+    }
+}
+
+fn sender_of(port: &PortSpec, names: &impl Names) -> Sender {
+    let classes = port.qos.classes.iter();
+    Sender {
+        port: names.port(&port.name),
+        rates: rates_of(&port.qos.rates()),
+        priority: port.qos.priority,
+        group: None,
+        beyond: match beyond_of(port) {
+            Beyond::Hold => egress::Beyond::Hold,
+            Beyond::Drop => egress::Beyond::Drop,
+        },
+        classes: classes
+            .map(|(name, rates)| (names.class(name), rates_of(rates)))
+            .collect(),
+    }
+}
+
+/// Returns rates with the default burst filled in.
+fn rates_of(spec: &QosRates) -> Rates {
+    let usual = || {
+        let rate = spec.max.or(spec.min).unwrap_or(0);
+        (rate / USUAL).max(2 * FRAME)
+    };
+    Rates {
+        min: spec.min.unwrap_or(0),
+        max: spec.max,
+        burst: spec.burst.unwrap_or_else(usual),
+        weight: spec.weight,
+    }
+}
+
+/// Returns the priorities of all classes, by number.
+#[must_use]
+pub fn class_priorities(state: &DesiredState, names: &impl Names) -> [u8; MAX_CLASSES] {
+    let mut all = [0; MAX_CLASSES];
+    for class in &state.qos_classes {
+        if let Some(priority) = all.get_mut(usize::from(names.class(&class.name))) {
+            *priority = class.priority;
+        }
+    }
+    all
+}
+
+/// Returns the priority code points to write into tags, by number of the class; empty if there are
+/// none.
+#[must_use]
+pub fn code_points(state: &DesiredState, names: &impl Names) -> Vec<Option<u8>> {
+    let mut all = Vec::new();
+    for class in state.qos_classes.iter().filter(|class| class.pcp.is_some()) {
+        let number = usize::from(names.class(&class.name));
+        if all.len() <= number {
+            all.resize(number + 1, None);
+        }
+        all[number] = class.pcp;
+    }
+    all
+}
+
+/// Returns the classes of DSCP values, by number of the class; those of the default class are left
+/// out.
+pub fn dscp_of_classes<'a>(
+    state: &'a DesiredState,
+    names: &'a impl Names,
+) -> impl Iterator<Item = (u8, u8)> + 'a {
+    let named = state.qos_classes.iter();
+    let named = named.filter(|class| class.name != DEFAULT_CLASS);
+    named.flat_map(|class| {
+        let number = names.class(&class.name);
+        class.dscp.iter().map(move |dscp| (*dscp, number))
+    })
+}
+
+/// Returns what the switch has to know of a port as a sender.
+#[must_use]
+pub fn sender_qos_of(port: &PortSpec, names: &impl Names) -> SenderQos {
+    let classes = port.qos.class_by_pair.iter();
+    SenderQos {
+        priority: port.qos.priority,
+        class_by_pair: classes.map(|name| Some(names.class(name))).collect(),
+    }
+}
