@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use api::v1::{
-    CaptureQuery, DesiredState, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument,
-    FlowsFilter, PipesDocument, PortStatus, PortsDocument, Problem, Progress, Requester,
-    StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest,
+    CaptureQuery, DesiredState, EgressPortsDocument, EventKind, FdbDocument, FdbFilter, FdbFlushed,
+    FlowsDocument, FlowsFilter, PipesDocument, PortStatus, PortsDocument, Problem, Progress,
+    Requester, StatsDocument, StatusDocument, Step, TraceDocument, TraceRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -90,6 +90,8 @@ pub enum Command {
     Change(Box<(Request, Plan)>, Reply<Changed>),
     /// Returns traffic and drops.
     Stats(Reply<StatsDocument>),
+    /// Returns the use of the scheduled ports.
+    Egress(Reply<EgressPortsDocument>),
     /// Returns the forwarding database.
     Fdb(FdbFilter, Reply<FdbDocument>),
     /// Flushes learned FDB entries.
@@ -293,6 +295,14 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn stats(&self) -> Answer<StatsDocument> {
         self.call(Command::Stats).await
+    }
+
+    /// Sends [`Command::Egress`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`].
+    pub async fn egress(&self) -> Answer<EgressPortsDocument> {
+        self.call(Command::Egress).await
     }
 
     /// Sends [`Command::Fdb`].

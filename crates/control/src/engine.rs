@@ -194,6 +194,9 @@ impl Engine {
         self.ports.peers = adopted.peers.into_iter().collect();
         self.ports.limits = adopted.limits.into_iter().collect();
         self.ports.mirrors = adopted.mirrors;
+        if self.store.saved.scheduled {
+            self.ports.qos.adopt(self.ports.configs.keys().copied());
+        }
         self.adopt_program(epoch);
         let (saved, forwarding) = (&mut self.store.saved, &mut self.forwarding);
         forwarding.bound = std::mem::take(&mut saved.bound);

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, DesiredState, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument,
-    GuestStateStatus, GuestStates, MirrorStats, Notifications, PipesDocument, PortState, PortStats,
+    CaptureQuery, DesiredState, EgressDocument, EgressPortsDocument, EgressShare, EgressSpec,
+    EgressStatus, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument, GuestStateStatus,
+    GuestStates, MirrorStats, Notifications, PipesDocument, PortSpec, PortState, PortStats,
     PortStatus, PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault,
     RingFormat, Role, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace,
     TraceAction, TraceDocument, TraceOutcome, TraceRequest, Traffic, VcpuSearch, VcpuSource, Work,
 };
 use channel::capture::{Region, Seen, Way};
 use channel::rules::{RuleId, RuleUse};
+use config::desired::qos;
 use port::Offload;
 
 use crate::command::{
@@ -71,6 +73,7 @@ impl FakeEngine {
                 })));
             }
             Command::Stats(reply) => drop(reply.send(Ok(self.stats()))),
+            Command::Egress(reply) => drop(reply.send(Ok(self.egress()))),
             Command::Fdb(filter, reply) => {
                 let entries = self.entries(&filter);
                 drop(reply.send(entries.map(|entries| FdbDocument { entries })));
@@ -115,6 +118,44 @@ impl FakeEngine {
 
     fn has_traffic(&self) -> bool {
         self.faulted.is_some()
+    }
+
+    /// To each scheduled port, each other one sends 1 Mbit of the default class between two
+    /// requests, and 1500 bytes wait.
+    fn egress(&mut self) -> EgressPortsDocument {
+        self.samples += 1;
+        let all = self.desired.ports.iter();
+        let ports = all.filter_map(|port| Some(self.egress_of(port, port.egress.as_ref()?)));
+        EgressPortsDocument {
+            ports: ports.collect(),
+        }
+    }
+
+    fn egress_of(&self, port: &PortSpec, spec: &EgressSpec) -> EgressDocument {
+        let all = self.desired.ports.iter();
+        let others = all.filter(|other| other.name != port.name);
+        let share = |other: &PortSpec| EgressShare {
+            sender: other.name.clone(),
+            class: "default".to_owned(),
+            weight: other.qos.weight,
+            min: other.qos.min.unwrap_or_default(),
+            max: other.qos.max,
+            bits: 1_000_000 * self.samples,
+            waiting_bits: 12_000,
+            ..EgressShare::default()
+        };
+        EgressDocument {
+            port: port.name.clone(),
+            output: EgressStatus {
+                rate: spec.rate,
+                link: None,
+                overhead: qos::overhead_of(port, spec),
+                full: qos::full_of(port, spec),
+                promised: others.clone().filter_map(|other| other.qos.min).sum(),
+                scaled: false,
+            },
+            shares: others.map(share).collect(),
+        }
     }
 
     /// Three frames for the first rule of each list.

@@ -4,11 +4,12 @@
 //! follow Prometheus's conventions: base units, and `_total` for counters, which grow until their
 //! process restarts.
 
+mod egress;
 mod families;
 mod limits;
 mod text;
 
-use api::v1::{MirrorStats, StatusDocument};
+use api::v1::{EgressDocument, MirrorStats, StatusDocument};
 use channel::figures::WorkerFigures;
 use channel::switching::{PortState, SwitchFigures};
 use port::counters::PortCounts;
@@ -34,6 +35,8 @@ pub struct Facts {
     pub stations: u64,
     /// Counters of mirrors.
     pub mirrors: Vec<MirrorStats>,
+    /// Use of scheduled ports.
+    pub egress: Vec<EgressDocument>,
     /// Counters of rules, of the last query to the switch.
     pub rules: Counted,
 }

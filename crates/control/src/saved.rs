@@ -41,6 +41,9 @@ pub struct Saved {
     /// Counters of the rules that were hit last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rule_counts: Vec<(RuleId, Count)>,
+    /// Whether the switch may have scheduling: set before the first order for it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub scheduled: bool,
     /// Location of the access lists in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     directory: Option<Part>,
@@ -49,6 +52,10 @@ pub struct Saved {
     /// Encoded chunks of the desired access lists.
     #[serde(skip)]
     pub(crate) encoded: EncodedChunks,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn malformed(error: serde_json::Error) -> io::Error {

@@ -14,6 +14,16 @@
 //! | `GET /v1/segments/{name}` | | 200 `SegmentStatus` |
 //! | `PATCH /v1/segments/{name}?dry_run=true` | `SegmentPatch` | 200 `SegmentStatus` |
 //! | `DELETE /v1/segments/{name}?dry_run=true` | | 204 |
+//! | `GET /v1/qos/classes` | | 200 `QosClassesDocument` |
+//! | `POST /v1/qos/classes?dry_run=true` | `QosClassSpec` | 201 `QosClassSpec` |
+//! | `GET /v1/qos/classes/{name}` | | 200 `QosClassSpec` |
+//! | `PATCH /v1/qos/classes/{name}?dry_run=true` | `QosClassPatch` | 200 `QosClassSpec` |
+//! | `DELETE /v1/qos/classes/{name}?dry_run=true` | | 204 |
+//! | `GET /v1/qos/groups` | | 200 `QosGroupsDocument` |
+//! | `POST /v1/qos/groups?dry_run=true` | `QosGroupSpec` | 201 `QosGroupStatus` |
+//! | `GET /v1/qos/groups/{name}` | | 200 `QosGroupStatus` |
+//! | `PATCH /v1/qos/groups/{name}?dry_run=true` | `QosGroupPatch` | 200 `QosGroupStatus` |
+//! | `DELETE /v1/qos/groups/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/ports` | | 200 `PortsDocument` |
 //! | `POST /v1/ports?dry_run=true` | `PortSpec` | 201 `PortStatus` |
 //! | `GET /v1/ports/{name}` | | 200 `PortStatus` |
@@ -45,6 +55,7 @@
 //! | `DELETE /v1/captures/{number}` | | 204 |
 //! | `GET /v1/events?port=P&kind=K&last=N&follow=true` | | 200 endless server-sent events, each an `Event`, see [`crate::events`] |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
+//! | `GET /v1/egress` | | 200 `EgressPortsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
 //! | `GET /v1/fdb/static` | | 200 `[StaticEntry]` |
@@ -53,6 +64,7 @@
 //! | `DELETE /v1/fdb?segment=S&port=P` | | 200 `FdbFlushed` |
 //! | `DELETE /v1/flows?port=P` | | 204 |
 //! | `GET /v1/ports/{name}/stats` | | 200 `PortStats` |
+//! | `GET /v1/ports/{name}/egress` | | 200 `EgressDocument` |
 //! | `POST /v1/trace` | `TraceRequest` | 200 `TraceDocument` |
 //! | `GET /metrics` | | 200 text for Prometheus, see [`crate::metrics`] |
 //! | `GET /v1/openapi.json` | | 200 all this as an OpenAPI document, see `openapi` |
@@ -81,6 +93,7 @@ mod fdb;
 mod handlers;
 mod mirrors;
 mod openapi;
+mod qos;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -156,6 +169,7 @@ pub fn router(engine: EngineHandle) -> Router {
         .merge(access::routes())
         .merge(mirrors::routes())
         .merge(fdb::routes())
+        .merge(qos::routes())
         .merge(captures::routes())
         .merge(events::routes())
         .fallback(h::unknown_path)

@@ -1,10 +1,11 @@
 //! Changes of the desired state: makes the switch and the supervisor match a target, then puts it
 //! into effect. One change is made at a time; it waits for the peers, and upcalls and reads are
 //! answered meanwhile, under the desired state and the program in effect. The order of effects:
-//! sockets and interfaces, ports, limits, mirrors, program, state file. A change that fails is
-//! undone by making the previous state the target.
+//! sockets and interfaces, ports, limits, scheduling, mirrors, program, state file. A change that
+//! fails is undone by making the previous state the target.
 
 mod claims;
+mod scheduling;
 mod target;
 
 use std::collections::BTreeMap;
@@ -76,8 +77,8 @@ fn save_problem(error: io::Error) -> Problem {
     }
 }
 
-/// Makes the ports, limits, mirrors and program of the switch match a target, and puts it into
-/// effect.
+/// Makes the ports, limits, scheduling, mirrors and program of the switch match a target, and puts
+/// it into effect.
 ///
 /// # Errors
 /// The first port that cannot be created; earlier steps are not undone.
@@ -115,13 +116,15 @@ pub(super) async fn reconcile(engine: &Shared<'_>, target: &mut Target) -> Resul
         .map_err(save_problem)
 }
 
-/// Makes interfaces, ports, limits and mirrors match a target whose sockets are open.
+/// Makes interfaces, ports, limits, scheduling and mirrors match a target whose sockets are open.
 async fn reconcile_switch(engine: &Shared<'_>, target: &mut Target) -> Result<(), Problem> {
     claims::dials(engine, target).await?;
     // It closes the interfaces that are no longer desired, so all other claims come first.
     claims::interfaces(engine, target).await?;
+    scheduling::admit(engine, target)?;
     reconcile_ports(engine, target).await?;
     reconcile_limits(engine, target).await?;
+    scheduling::reconcile(engine, target).await?;
     // Before the program, with which a new switch starts to forward: no frame is forwarded
     // without its copies.
     let mirrors = engine.with(|e| target.mirrors(&e.counters));
@@ -269,6 +272,7 @@ pub(super) async fn execute(
             numbers: basis.numbers.clone(),
             access: planned.1.access.clone(),
             encoded: std::mem::take(&mut planned.1.encoded),
+            is_new: true,
         };
         apply(engine, target).await?;
         Some(outcome(engine, &planned.0).await?)
@@ -343,6 +347,7 @@ impl Engine {
             numbers: self.store.saved.numbers.clone(),
             access: self.store.access.clone(),
             encoded: EncodedChunks::default(),
+            is_new: false,
         }
     }
 
@@ -377,6 +382,7 @@ impl Engine {
     /// Puts a target into effect that the peers match, with its program if that is a new one.
     fn commit(&mut self, target: &mut Target, program: Option<Program>) -> io::Result<()> {
         self.store.commit(target);
+        self.store.saved.scheduled = !self.ports.qos.is_nothing();
         if let Some(program) = program {
             self.store.saved.epoch = program.epoch();
             self.forwarding.publish(program, &self.ports);

@@ -1,14 +1,16 @@
 //! The ports as switch and supervisor have them: what a change compares the desired state with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use channel::egress::{OutputConfig, SenderQos};
 use channel::limits::Limits;
 use channel::mirrors::Mirror;
 use channel::owners::SocketOwner;
 use channel::sockets::SocketType;
 use channel::switching::{PortConfig, Role};
+use config::desired::qos::Speeds;
 use port::PortId;
 
 use super::links::supervisor::Dials;
@@ -19,6 +21,47 @@ pub(super) struct MetricsSocket {
     /// Path or address by which the supervisor knows it.
     pub(super) path: String,
     pub(super) socket: Arc<OwnedFd>,
+}
+
+/// Scheduling as the switch has it.
+#[derive(Debug, Default)]
+pub(super) struct Qos {
+    /// Priority code points by class.
+    pub(super) code_points: Vec<Option<u8>>,
+    /// They are not known.
+    pub(super) unknown_classes: bool,
+    /// Settings of senders that have any.
+    pub(super) senders: BTreeMap<PortId, SenderQos>,
+    /// Outputs of scheduled ports.
+    pub(super) outputs: BTreeMap<PortId, OutputConfig>,
+    /// Ports of which neither is known.
+    pub(super) unknown: BTreeSet<PortId>,
+}
+
+impl Qos {
+    /// Returns whether nothing is scheduled.
+    pub(super) fn is_nothing(&self) -> bool {
+        let no_class = self.code_points.is_empty() && !self.unknown_classes;
+        let usual = SenderQos::default();
+        let no_sender = self.senders.values().all(|qos| *qos == usual);
+        no_class && no_sender && self.outputs.is_empty() && self.unknown.is_empty()
+    }
+
+    /// Adopts the scheduling of a switch with these ports: it is sent anew, since a change may have
+    /// been interrupted.
+    pub(super) fn adopt(&mut self, ports: impl Iterator<Item = PortId>) {
+        self.unknown_classes = true;
+        self.unknown = ports.collect();
+    }
+
+    /// Forgets a removed port. Outputs that had it as a sender are no longer known.
+    fn remove(&mut self, id: PortId) {
+        self.senders.remove(&id);
+        self.outputs.remove(&id);
+        self.unknown.remove(&id);
+        let is_sender = |output: &OutputConfig| output.senders.iter().any(|s| s.port == id.0);
+        self.outputs.retain(|_, output| !is_sender(output));
+    }
 }
 
 /// See the module documentation.
@@ -32,6 +75,10 @@ pub(super) struct Ports {
     pub(super) sockets: BTreeMap<String, (SocketOwner, Option<u32>)>,
     /// Rate limits of the ports that have any.
     pub(super) limits: BTreeMap<PortId, Limits>,
+    /// Scheduling of the ports.
+    pub(super) qos: Qos,
+    /// Speeds of the interfaces of ports, as far as they are known.
+    pub(super) speeds: Speeds,
     /// Mirrors of the switch.
     pub(super) mirrors: Vec<Mirror>,
     /// The sockets to connect to that were sent last, if they are known to be accepted.
@@ -67,6 +114,7 @@ impl Ports {
     pub(super) fn remove(&mut self, id: PortId) -> Option<PortConfig> {
         self.limits.remove(&id);
         self.peers.remove(&id);
+        self.qos.remove(id);
         let mirrors = std::mem::take(&mut self.mirrors).into_iter();
         self.mirrors = mirrors.filter_map(|mirror| mirror.without(id)).collect();
         self.configs.remove(&id)

@@ -2,6 +2,7 @@
 //! captures.
 
 pub(super) mod captures;
+pub(super) mod egress;
 pub(super) mod flow_dumps;
 pub(super) mod flush;
 pub(super) mod rule_counts;

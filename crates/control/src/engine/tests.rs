@@ -11,5 +11,6 @@ mod pipes;
 mod port_security;
 mod restart;
 mod saved;
+mod scheduling;
 mod trace;
 mod world;

@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use super::queries::{captures, flush, status, trace};
+use super::queries::{captures, egress, flush, status, trace};
 use super::{Engine, Shared, changes};
 use crate::command::{Answer, Command, Reply};
 
@@ -59,6 +59,7 @@ impl<'a, 'e> Work<'a, 'e> {
             Command::Ports(reply) => self.reads.push(task(reply, status::ports(engine))),
             Command::Metrics(reply) => self.reads.push(task(reply, status::facts(engine))),
             Command::Stats(reply) => self.reads.push(task(reply, status::traffic_stats(engine))),
+            Command::Egress(reply) => self.reads.push(task(reply, egress::ports(engine))),
             Command::Trace(request, reply) => {
                 let traced = async move { trace::trace(engine, &request).await };
                 self.reads.push(task(reply, traced));

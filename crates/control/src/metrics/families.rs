@@ -7,7 +7,7 @@ use port::DropReason;
 use port::counters::COPY_LOSSES;
 
 use super::text::{Kind, Page};
-use super::{Facts, PortFacts, limits};
+use super::{Facts, PortFacts, egress, limits};
 
 /// Writes families of one type, whose samples have the same labels: for each family its name, its
 /// help, and the value of a sample. Without labels each family has one sample.
@@ -47,6 +47,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     rules(facts, page);
     ports(facts, page);
     limits::write(facts, page);
+    egress::write(facts, page);
     queues(facts, page);
     drivers(facts, page);
 }

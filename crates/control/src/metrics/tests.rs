@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    DriverStatus, FloodLimit, LimitsSpec, MirrorStats, PortKind, PortSpec, PortState as State,
-    PortStatus, ProcessState, ProcessStatus, ProcessUsage, RateLimit, SegmentStatus,
-    StatusDocument,
+    DriverStatus, EgressDocument, EgressShare, EgressStatus, FloodLimit, Full, LimitsSpec,
+    MirrorStats, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
+    ProcessUsage, RateLimit, SegmentStatus, StatusDocument,
 };
 use channel::figures::{QueueCounts, Waits, WorkerFigures};
 use channel::rules::RuleUse;
@@ -24,6 +24,35 @@ use testkit::metrics::Metrics;
 use testkit::table::rows;
 
 use super::*;
+
+/// A scheduled port with a sender and one of its classes.
+fn egress() -> EgressDocument {
+    let whole = EgressShare {
+        sender: "vm1".to_owned(),
+        min: 500_000_000,
+        ..EgressShare::default()
+    };
+    let of_class = EgressShare {
+        class: "storage".to_owned(),
+        min: 200_000_000,
+        bits: 12_304,
+        held_us: 1_500_000,
+        dropped_frames: 5,
+        ..whole.clone()
+    };
+    EgressDocument {
+        port: "t0".to_owned(),
+        output: EgressStatus {
+            rate: Some(1_000_000_000),
+            link: Some(400_000_000),
+            overhead: 0,
+            full: Full::Hold,
+            promised: 500_000_000,
+            scaled: true,
+        },
+        shares: vec![whole, of_class],
+    }
+}
 
 fn facts() -> Facts {
     let mut tap = PortStatus::new(&PortSpec::new("t0", PortKind::Tap), State::Up);
@@ -105,6 +134,7 @@ fn facts() -> Facts {
         state: Some(state(id, name)),
     };
     Facts {
+        egress: vec![egress()],
         status: StatusDocument {
             version: "1.0".to_owned(),
             name: "a".to_owned(),

@@ -1,10 +1,12 @@
-//! Numbers of ports, segments and mirrors. Numbers in use stay the same, because the switch's flows
-//! contain them. A released number is reused after all other free ones: until then nothing in the
-//! switch, or on its way to or from it, refers to the former owner.
+//! Numbers of ports, segments, mirrors and traffic classes. Numbers in use stay the same, because
+//! the switch's flows contain them. A released number is reused after all other free ones: until
+//! then nothing in the switch, or on its way to or from it, refers to the former owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::v1::{AdminState, DesiredState, PortSpec};
+use api::v1::{AdminState, DEFAULT_CLASS, DesiredState, PortSpec};
+use channel::egress::MAX_CLASSES;
+use config::desired::qos;
 use policy::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 use port::PortId;
 use port::counters::{MAX_MIRRORS, MAX_PORTS};
@@ -20,12 +22,33 @@ pub struct Numbers {
     pub ports: BTreeMap<String, PortId>,
     /// Mirrors by name.
     pub mirrors: BTreeMap<String, u8>,
+    /// Traffic classes by name, but for the default one, which is 0.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, u8>,
     /// Start of the search for the next free segment number.
     next_segment: u32,
     /// Start of the search for the next free port number.
     next_port: u32,
     /// Start of the search for the next free mirror number.
     next_mirror: u32,
+    /// Start of the search for the next free class number.
+    #[serde(skip_serializing_if = "is_zero")]
+    next_class: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl qos::Names for Numbers {
+    fn port(&self, name: &str) -> u32 {
+        // Names of a state have numbers once there is a model of it.
+        self.ports.get(name).map_or(u32::MAX, |id| id.0)
+    }
+
+    fn class(&self, name: &str) -> u8 {
+        self.classes.get(name).copied().unwrap_or(0)
+    }
 }
 
 /// Returns the first free number below `end`, searching from `next` and wrapping around.
@@ -74,6 +97,17 @@ impl Numbers {
         (number as u8, true)
     }
 
+    /// Assigns a number to a traffic class that has none.
+    fn number_class(&mut self, name: &str) {
+        if name == DEFAULT_CLASS || self.classes.contains_key(name) {
+            return;
+        }
+        let taken = self.classes.values().map(|number| (*number).into());
+        let number = free(self.next_class, MAX_CLASSES, taken.chain([0]));
+        self.next_class = number + 1;
+        self.classes.insert(name.to_owned(), number as u8);
+    }
+
     /// Releases the numbers of everything that is no longer desired.
     pub fn release_undesired(&mut self, desired: &DesiredState) {
         self.ports.retain(|name, _| desired.port(name).is_some());
@@ -81,18 +115,22 @@ impl Numbers {
             .retain(|name, _| desired.segment(name).is_some());
         self.mirrors
             .retain(|name, _| desired.mirror(name).is_some());
+        self.classes
+            .retain(|name, _| desired.qos_class(name).is_some());
     }
 
     /// Restores earlier names and numbers. Numbers assigned since are reused last.
     pub fn restore(&mut self, before: Self) {
         (self.ports, self.segments) = (before.ports, before.segments);
-        self.mirrors = before.mirrors;
+        (self.mirrors, self.classes) = (before.mirrors, before.classes);
     }
 
-    /// Returns the desired ports and segments by number. New names get numbers, and those of names
-    /// that are no longer desired are released.
+    /// Returns the desired ports and segments by number. New names, those of classes, too, get
+    /// numbers, and those of names that are no longer desired are released.
     pub fn model(&mut self, desired: &DesiredState) -> Model {
         self.release_undesired(desired);
+        let classes = desired.qos_classes.iter();
+        classes.for_each(|class| self.number_class(&class.name));
         let segments = desired.segments.iter().map(|spec| {
             let segment = Segment {
                 name: spec.name.clone(),

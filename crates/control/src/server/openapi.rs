@@ -10,7 +10,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{OneOfBuilder, Schema};
 use utoipa::openapi::{Content, ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
-use super::{access, captures, events, fdb, handlers, mirrors};
+use super::{access, captures, events, fdb, handlers, mirrors, qos};
 
 /// The committed document.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
@@ -45,6 +45,7 @@ pub fn document() -> String {
         access::Operations::openapi(),
         mirrors::Operations::openapi(),
         fdb::Operations::openapi(),
+        qos::Operations::openapi(),
         captures::Operations::openapi(),
         events::Operations::openapi(),
     ];
@@ -127,7 +128,7 @@ fn describe_changes(operation: &mut Operation) {
 
 /// Returns whether all responses below this path are parts of the desired state.
 fn is_desired(path: &str) -> bool {
-    ["access", "segments", "state", "switch"].contains(&path)
+    ["access", "qos", "segments", "state", "switch"].contains(&path)
 }
 
 /// Adds the ETag header to a response.

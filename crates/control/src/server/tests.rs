@@ -5,6 +5,7 @@ mod changes;
 mod events;
 mod fdb;
 mod mirrors;
+mod qos;
 
 use api::v1::{DesiredState, Problem};
 use serde_json::{Value, json};

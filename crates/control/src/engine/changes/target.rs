@@ -25,6 +25,9 @@ pub(in crate::engine) struct Target {
     pub(in crate::engine) access: Access,
     /// Encoded chunks of the access lists.
     pub(in crate::engine) encoded: EncodedChunks,
+    /// It has not been in effect before: its guarantees are checked against the speeds of
+    /// interfaces.
+    pub(in crate::engine) is_new: bool,
 }
 
 impl Target {

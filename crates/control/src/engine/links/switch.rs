@@ -63,6 +63,7 @@ fn parts_of(order: &SwitchCommand) -> fn(&SwitchEvent) -> bool {
             )
         },
         SwitchCommand::PortStates => |event| matches!(event, SwitchEvent::PortStates(..)),
+        SwitchCommand::EgressUse => |event| matches!(event, SwitchEvent::EgressUse(..)),
         SwitchCommand::FindFlows(_) => |event| matches!(event, SwitchEvent::Found(_)),
         SwitchCommand::Capture(_) => |event| matches!(event, SwitchEvent::Capture { .. }),
         _ => |_| false,
@@ -112,6 +113,7 @@ impl SwitchLink {
         let is_query = matches!(
             order,
             SwitchCommand::PortStates
+                | SwitchCommand::EgressUse
                 | SwitchCommand::Stations { .. }
                 | SwitchCommand::FindFlows(_)
         );

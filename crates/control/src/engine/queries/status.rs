@@ -16,6 +16,7 @@ use channel::switching::{Clients, PortPhase, PortState, SwitchFigures};
 use port::counters::{self, COPY_LOSSES, MirrorCounts, PortCounts};
 use port::{DropReason, PortId};
 
+use super::egress;
 use crate::engine::links::switch::Figures;
 use crate::engine::{Engine, Shared, unavailable};
 use crate::metrics::{Facts, PortFacts};
@@ -397,6 +398,7 @@ pub(in crate::engine) async fn traffic_stats(
 pub(in crate::engine) async fn facts(engine: &Shared<'_>) -> Result<Facts, Problem> {
     let (states, figures) = port_states(engine).await?;
     let (status, states) = status_of(engine, states, &figures.switch).await?;
+    let egress = egress::documents(engine).await?;
     Ok(engine.with(|e| {
         let ports = status.ports.iter().map(|port| {
             let id = e.store.saved.numbers.ports.get(&port.name).copied();
@@ -406,6 +408,7 @@ pub(in crate::engine) async fn facts(engine: &Shared<'_>) -> Result<Facts, Probl
             }
         });
         Facts {
+            egress,
             ports: ports.collect(),
             status,
             figures: figures.switch,
@@ -433,6 +436,7 @@ impl Engine {
                     vcpu_search,
                     work: state.map(|s| self.work_of(s)).unwrap_or_default(),
                     port_security: self.port_security_status(spec, id),
+                    egress: self.egress_status(spec),
                     ..port_status(spec, state, driver)
                 }
             })

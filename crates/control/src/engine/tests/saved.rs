@@ -12,6 +12,7 @@ use policy::acl::RuleId;
 use policy::port_security::Bindings;
 use port::PortId;
 use proptest::prelude::*;
+use serde_json::{from_value, json};
 use testkit::samples::sample;
 
 use crate::rule_counts::Count;
@@ -271,4 +272,36 @@ fn sample_of_the_state() {
     );
     assert_eq!(read.bound, saved.bound);
     assert_eq!(read.rule_counts, saved.rule_counts);
+}
+
+/// Version 11: a state with scheduled ports. The one above, without, is the same as in version 10.
+#[test]
+fn the_sample_of_a_state_with_scheduled_ports_is_read() {
+    let mut desired = desired(&BTreeSet::from([1, 2]));
+    let class = json!([{"name": "storage", "priority": 6, "dscp": [26, 28], "pcp": 4}]);
+    desired.qos_classes = from_value(class).unwrap();
+    desired.qos_groups = from_value(json!([{"name": "tenant1", "min": 1_000_000_000}])).unwrap();
+    desired.ports[0].qos = from_value(json!({
+        "min": 500_000_000, "max": 2_000_000_000, "group": "tenant1", "priority": 1,
+        "class_by_pair": ["default", "storage"], "classes": {"storage": {"min": 200_000_000}},
+    }))
+    .unwrap();
+    let output = json!({"rate": 10_000_000_000u64, "overhead": 24});
+    desired.ports[1].egress = from_value(output).unwrap();
+    let mut saved = Saved::initial(desired.clone());
+    let _ = saved.numbers.model(&desired);
+    saved.scheduled = true;
+
+    let file = StateFile::create().unwrap();
+    saved.store(&file).unwrap();
+    let version = formats()["state"].reads[1];
+    let name = format!("state-{version}.json");
+    let here = env!("CARGO_MANIFEST_DIR");
+    let document = sample(here, &name, &file.load().unwrap().unwrap());
+    let read = StateFile::create().unwrap();
+    read.save(&document).unwrap();
+    let read = Saved::load(&read).unwrap();
+    assert_eq!(read.desired, saved.desired);
+    assert_eq!(read.numbers, saved.numbers);
+    assert_eq!((read.scheduled, read.numbers.classes["storage"]), (true, 1));
 }

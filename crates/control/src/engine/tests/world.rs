@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, DesiredState, FdbFilter, FdbFlushed, FlowsDocument, FlowsFilter, PortPatch,
-    PortSecuritySpec, PortSpec, PortStatus, Problem, SegmentSpec, StatsDocument, StatusDocument,
-    TraceDocument, TraceRequest,
+    CaptureQuery, DesiredState, EgressPortsDocument, FdbFilter, FdbFlushed, FlowsDocument,
+    FlowsFilter, PortPatch, PortSecuritySpec, PortSpec, PortStatus, Problem, SegmentSpec,
+    StatsDocument, StatusDocument, TraceDocument, TraceRequest,
 };
 use channel::capture::{self, CaptureCommand, Writer};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
@@ -40,8 +40,9 @@ use tokio::runtime::Runtime;
 use wire::MacAddr;
 use wire::flow::FlowKey;
 
+use super::scheduling::Scheduling;
 use crate::command::{Condition, Desired, Reply, Request as AskedFor, StartedCapture};
-use crate::engine::queries::{captures, flush, status, trace};
+use crate::engine::queries::{captures, egress, flush, status, trace};
 use crate::engine::{Engine, Shared, changes};
 use crate::metrics::Facts;
 use crate::plan::Plan;
@@ -119,6 +120,7 @@ pub(super) struct Switch {
     /// Users that alone may connect.
     pub(super) peers: BTreeMap<PortId, u32>,
     pub(super) mirrors: Vec<Mirror>,
+    pub(super) scheduling: Scheduling,
     pub(super) program: Program,
     /// Counters of rules that were not sent yet.
     pub(super) rules: Vec<RuleUse>,
@@ -324,6 +326,22 @@ impl Switch {
                 assert!(self.ports.contains_key(&id), "no such port");
                 self.limits.insert(id, limits);
             }
+            SwitchCommand::SetClasses(classes) => self.scheduling.classes = classes,
+            SwitchCommand::SetQos(id, qos) => {
+                assert!(self.ports.contains_key(&id), "no such port");
+                self.scheduling.senders.insert(id, qos);
+            }
+            SwitchCommand::SetEgress(id, output) => {
+                let senders = output.iter().flat_map(|output| &output.senders);
+                for id in senders.map(|sender| PortId(sender.port)).chain([id]) {
+                    assert!(self.ports.contains_key(&id), "no such port");
+                }
+                self.scheduling.outputs.remove(&id);
+                self.scheduling
+                    .outputs
+                    .extend(output.map(|output| (id, output)));
+            }
+            SwitchCommand::EgressUse => self.scheduling.report(link),
             SwitchCommand::SetMirrors(mirrors) => {
                 let known = |id: &PortId| self.ports.contains_key(id);
                 let all = |m: &Mirror| known(&m.to) && m.ports.iter().all(known);
@@ -333,6 +351,7 @@ impl Switch {
             SwitchCommand::RemovePort(id) => {
                 self.limits.remove(&id);
                 self.peers.remove(&id);
+                self.scheduling.remove(id);
                 let all = std::mem::take(&mut self.mirrors).into_iter();
                 self.mirrors = all.filter_map(|m| m.without(id)).collect();
                 assert!(self.ports.remove(&id).is_some(), "no such port");
@@ -401,6 +420,12 @@ fn short(order: &SwitchCommand) -> Option<String> {
         SwitchCommand::AddPort(config) => format!("add {} {}", config.id.0, config.name),
         SwitchCommand::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         SwitchCommand::SetLimits(id, _) => format!("limit {}", id.0),
+        SwitchCommand::SetClasses(classes) => format!("classes {classes:?}"),
+        SwitchCommand::SetQos(id, _) => format!("qos {}", id.0),
+        SwitchCommand::SetEgress(id, output) => match output {
+            Some(output) => format!("egress {} of {} senders", id.0, output.senders.len()),
+            None => format!("no egress {}", id.0),
+        },
         SwitchCommand::SetMirrors(mirrors) => format!("mirrors {}", mirrors.len()),
         SwitchCommand::RemovePort(id) => format!("remove {}", id.0),
         SwitchCommand::Stations { .. }
@@ -408,6 +433,7 @@ fn short(order: &SwitchCommand) -> Option<String> {
         | SwitchCommand::PortStates
         | SwitchCommand::FindFlows(_)
         | SwitchCommand::CountRules
+        | SwitchCommand::EgressUse
         | SwitchCommand::Flows(_) => return None,
         SwitchCommand::Capture(order) => format!("capture {} of {}", order.id, order.port.0),
         SwitchCommand::EndCapture(id) => format!("end capture {id}"),
@@ -1021,6 +1047,10 @@ impl Engine {
 
     pub(super) fn stats(&mut self) -> Result<StatsDocument, Problem> {
         self.complete(async |e: &Shared<'_>| status::traffic_stats(e).await)
+    }
+
+    pub(super) fn egress(&mut self) -> Result<EgressPortsDocument, Problem> {
+        self.complete(async |e: &Shared<'_>| egress::ports(e).await)
     }
 
     pub(super) fn facts(&mut self) -> Result<Facts, Problem> {

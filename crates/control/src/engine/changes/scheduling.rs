@@ -1,0 +1,106 @@
+//! Scheduling: what differs from a target is sent to the switch.
+
+use api::v1::{PortSpec, Problem};
+use channel::egress::{OutputConfig, SenderQos};
+use channel::switching::SwitchCommand;
+use config::desired::qos;
+use port::PortId;
+
+use super::super::ports::Qos;
+use super::{Shared, Target, save_problem};
+
+/// Checks the guarantees of a new target against the speeds of its interfaces, which are open.
+///
+/// # Errors
+/// The first guarantee that cannot be kept.
+pub(super) fn admit(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
+    if !target.is_new {
+        return Ok(());
+    }
+    let admitted = engine.with(|e| qos::admit(&target.desired, &e.ports.speeds));
+    admitted.map_err(|invalid| invalid.to_problem_in(None))
+}
+
+/// Makes classes, senders and outputs match a target whose ports the switch has.
+pub(super) async fn reconcile(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
+    classes(engine, qos::code_points(&target.desired, &target.numbers)).await?;
+    let ports = target.desired.ports.iter();
+    let numbered = ports.filter_map(|spec| Some((spec, *target.numbers.ports.get(&spec.name)?)));
+    let numbered: Vec<(&PortSpec, PortId)> = numbered.collect();
+    for (spec, id) in &numbered {
+        sender(engine, *id, qos::sender_qos_of(spec, &target.numbers)).await?;
+    }
+    // Senders come first: an output may promise them something at once.
+    for (spec, id) in numbered {
+        let speed = engine.with(|e| e.ports.speeds.get(&spec.name).copied());
+        let desired = qos::output_of(&target.desired, spec, &target.numbers, speed);
+        output(engine, id, desired).await?;
+        engine.with(|e| e.ports.qos.unknown.remove(&id));
+    }
+    Ok(())
+}
+
+/// Sends the switch an order about scheduling. A control that starts after this one knows from the
+/// state file that there may be such an order.
+async fn order(engine: &Shared<'_>, order: SwitchCommand) -> Result<(), Problem> {
+    engine.with(|e| {
+        if e.store.saved.scheduled {
+            return Ok(());
+        }
+        e.store.saved.scheduled = true;
+        e.save().map_err(save_problem)
+    })?;
+    engine.order(order).await
+}
+
+/// Sends the switch the priority code points of classes, if they differ.
+async fn classes(engine: &Shared<'_>, desired: Vec<Option<u8>>) -> Result<(), Problem> {
+    let qos_is_same = |qos: &Qos| qos.code_points == desired && !qos.unknown_classes;
+    if engine.with(|e| qos_is_same(&e.ports.qos)) {
+        return Ok(());
+    }
+    order(engine, SwitchCommand::SetClasses(desired.clone())).await?;
+    engine.with(|e| {
+        e.ports.qos.code_points = desired;
+        e.ports.qos.unknown_classes = false;
+    });
+    Ok(())
+}
+
+/// Sends the switch the settings of a sender, if they differ.
+async fn sender(engine: &Shared<'_>, id: PortId, desired: SenderQos) -> Result<(), Problem> {
+    let is_same = engine.with(|e| {
+        let had = e.ports.qos.senders.get(&id).cloned();
+        had.unwrap_or_default() == desired && !e.ports.qos.unknown.contains(&id)
+    });
+    if is_same {
+        return Ok(());
+    }
+    order(engine, SwitchCommand::SetQos(id, desired.clone())).await?;
+    engine.with(|e| e.ports.qos.senders.insert(id, desired));
+    Ok(())
+}
+
+/// Sends the switch the output of a port, if it differs.
+async fn output(
+    engine: &Shared<'_>,
+    id: PortId,
+    desired: Option<OutputConfig>,
+) -> Result<(), Problem> {
+    let is_same = engine.with(|e| {
+        let qos = &e.ports.qos;
+        qos.outputs.get(&id) == desired.as_ref() && !qos.unknown.contains(&id)
+    });
+    if is_same {
+        return Ok(());
+    }
+    order(engine, SwitchCommand::SetEgress(id, desired.clone())).await?;
+    engine.with(|e| {
+        e.ports.qos.outputs.remove(&id);
+        e.ports
+            .qos
+            .outputs
+            .extend(desired.map(|output| (id, output)));
+    });
+    Ok(())
+}

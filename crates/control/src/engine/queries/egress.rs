@@ -1,0 +1,146 @@
+//! The use of scheduled ports: settings in effect, and the counters of the switch.
+
+use std::collections::BTreeMap;
+
+use api::v1::{
+    DEFAULT_CLASS, EgressDocument, EgressPortsDocument, EgressShare, EgressStatus, Full, PortSpec,
+    Problem,
+};
+use channel::egress::{EgressUse, OutputConfig, Rates, Sender};
+use channel::switching::{SwitchCommand, SwitchEvent};
+use config::desired::qos;
+use port::PortId;
+
+use crate::engine::{Engine, Shared, unavailable};
+
+/// Use of an output by sender and class.
+type Uses = BTreeMap<(PortId, u8), EgressUse>;
+
+/// Returns the use of all scheduled ports.
+///
+/// # Errors
+/// 503 when the switch does not answer.
+pub(in crate::engine) async fn ports(engine: &Shared<'_>) -> Result<EgressPortsDocument, Problem> {
+    let ports = documents(engine).await?;
+    Ok(EgressPortsDocument { ports })
+}
+
+/// Returns the use of all scheduled ports, in the operator's order.
+pub(in crate::engine) async fn documents(
+    engine: &Shared<'_>,
+) -> Result<Vec<EgressDocument>, Problem> {
+    if engine.with(|e| e.ports.qos.outputs.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let reply = engine.with(|e| e.links.switch.request(SwitchCommand::EgressUse, Vec::new()));
+    let mut used: BTreeMap<PortId, Uses> = BTreeMap::new();
+    for (event, _) in reply.await.map_err(unavailable)? {
+        if let SwitchEvent::EgressUse(port, uses) = event {
+            let uses = uses.into_iter().map(|of| ((of.sender, of.class), of));
+            used.entry(port).or_default().extend(uses);
+        }
+    }
+    Ok(engine.with(|e| {
+        let ports = e.store.saved.desired.ports.iter();
+        let one = |spec| e.egress_document(spec, &used);
+        ports.filter_map(one).collect()
+    }))
+}
+
+impl Engine {
+    /// Returns the output of a port in effect; `None` for a port that is not scheduled.
+    pub(in crate::engine) fn egress_status(&self, spec: &PortSpec) -> Option<EgressStatus> {
+        let id = self.store.saved.numbers.ports.get(&spec.name)?;
+        let output = self.ports.qos.outputs.get(id)?;
+        let link = self.ports.speeds.get(&spec.name).copied();
+        let (desired, numbers) = (&self.store.saved.desired, &self.store.saved.numbers);
+        let configured = qos::output_of(desired, spec, numbers, None)?;
+        let promised = configured.promised();
+        Some(EgressStatus {
+            rate: output.rate,
+            link,
+            overhead: output.overhead,
+            full: match output.full {
+                channel::egress::Full::Hold => Full::Hold,
+                channel::egress::Full::Drop => Full::Drop,
+            },
+            promised,
+            scaled: link.is_some_and(|link| promised > link),
+        })
+    }
+
+    fn egress_document(
+        &self,
+        spec: &PortSpec,
+        used: &BTreeMap<PortId, Uses>,
+    ) -> Option<EgressDocument> {
+        let output = self.egress_status(spec)?;
+        let id = self.store.saved.numbers.ports.get(&spec.name)?;
+        let config = self.ports.qos.outputs.get(id)?;
+        let none = Uses::new();
+        let uses = used.get(id).unwrap_or(&none);
+        let shares = config.senders.iter();
+        Some(EgressDocument {
+            port: spec.name.clone(),
+            output,
+            shares: shares
+                .flat_map(|sender| self.shares(config, sender, uses))
+                .collect(),
+        })
+    }
+
+    /// Returns what a sender has at an output: as a whole, and by class.
+    fn shares(&self, config: &OutputConfig, sender: &Sender, uses: &Uses) -> Vec<EgressShare> {
+        let id = PortId(sender.port);
+        let name = self.ports.name(id);
+        let spec = self.store.saved.desired.port(name);
+        let usual = Rates {
+            min: 0,
+            ..Rates::usual()
+        };
+        let share = |class: String, priority: u8, rates: &Rates| EgressShare {
+            sender: name.to_owned(),
+            class,
+            group: spec.and_then(|spec| spec.qos.group.clone()),
+            priority,
+            min: rates.min,
+            max: rates.max,
+            weight: rates.weight,
+            ..EgressShare::default()
+        };
+        let whole = share(String::new(), sender.priority, &sender.rates);
+        let mut all = vec![whole];
+        for (class, priority) in (0..).zip(config.priorities) {
+            let own = sender.classes.iter().find(|(of, _)| *of == class);
+            let used = uses.get(&(id, class));
+            let is_idle = used.is_none_or(|used| {
+                (used.bits, used.dropped_frames, used.waiting_bits) == (0, 0, 0)
+            });
+            if own.is_none() && is_idle {
+                continue;
+            }
+            let rates = own.map_or(&usual, |(_, rates)| rates);
+            let priority = priority.max(sender.priority);
+            let mut of_class = share(self.class_name(class), priority, rates);
+            if let Some(used) = used {
+                of_class.bits = used.bits;
+                of_class.held_us = used.held_ns / 1000;
+                of_class.dropped_frames = used.dropped_frames;
+                of_class.waiting_bits = used.waiting_bits;
+            }
+            let whole = &mut all[0];
+            whole.bits += of_class.bits;
+            whole.held_us += of_class.held_us;
+            whole.dropped_frames += of_class.dropped_frames;
+            whole.waiting_bits += of_class.waiting_bits;
+            all.push(of_class);
+        }
+        all
+    }
+
+    fn class_name(&self, number: u8) -> String {
+        let mut classes = self.store.saved.numbers.classes.iter();
+        let found = classes.find(|(_, of)| **of == number);
+        found.map_or(DEFAULT_CLASS, |(name, _)| name).to_owned()
+    }
+}
