@@ -15,6 +15,7 @@ mod limits;
 mod netmap;
 mod pcap;
 mod predecessor;
+mod qos;
 #[cfg(test)]
 mod reference;
 mod run;

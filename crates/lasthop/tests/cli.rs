@@ -171,6 +171,94 @@ fn a_change_of_a_port_has_a_dry_run() {
 }
 
 #[test]
+fn scheduled_ports() {
+    let fake = Fake::start();
+    let add = "qos-class add storage --priority 6 --dscp 26,28 --pcp 4";
+    assert_eq!(fake.prints(add), "class storage added\n");
+    let set = fake.json("qos-class set storage --priority 5 --no-pcp");
+    assert_eq!(
+        set,
+        json!({"name": "storage", "priority": 5, "dscp": [26, 28]})
+    );
+    assert_eq!(
+        fake.prints("qos-group add tenant1 --min 1G --max 4G"),
+        "group tenant1 added\n"
+    );
+    assert_eq!(
+        fake.prints("qos-group set tenant1 --no-max"),
+        "group tenant1 changed\n"
+    );
+    fake.prints("port set vm2 --egress rate=10G");
+    fake.prints("port set vm1 --qos min=500M,group=tenant1 --qos storage:min=200M,weight=50");
+    let text = "\
+CLASS    PRIORITY  DSCP   PCP
+default         0  -        -
+storage         5  26,28    -
+";
+    assert_eq!(fake.prints("qos-class list"), text);
+    let text = "\
+GROUP           MIN  MAX  WEIGHT  PORTS
+tenant1  1.0 Gbit/s    -     100  vm1
+";
+    assert_eq!(fake.prints("qos-group list"), text);
+    let shown = fake.prints("port show vm1");
+    for line in [
+        "min 500.0 Mbit/s, group tenant1",
+        "class storage: min 200.0 Mbit/s, weight 50",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    for (command, error) in [
+        (
+            "port set vm1 --qos group=none,min=10.4G",
+            "qos.min: port \"vm1\": 10.4G of the 10G of \"vm2\" would be promised",
+        ),
+        (
+            "qos-class remove storage",
+            "class `storage` cannot be removed: port `vm1` names it; change or remove that first",
+        ),
+        (
+            "qos-group remove tenant1",
+            "group `tenant1` cannot be removed: port `vm1` is in it; change or remove that first",
+        ),
+        ("qos-class remove other", "there is no class `other`"),
+    ] {
+        assert_eq!(
+            fake.fails(command),
+            (2, format!("lasthop: {error}\n")),
+            "{command}"
+        );
+    }
+    for usage in [
+        "qos-class set storage",
+        "port set vm1 --qos min",
+        "qos-class add a --pcp 8",
+    ] {
+        assert_eq!(fake.fails(usage).0, 2, "{usage}");
+    }
+    let text = fake.prints("egress show vm2");
+    let head = "vm2: 10.0 Gbit/s, overhead 0 bytes, full drop, 500.0 Mbit/s guaranteed\n";
+    assert!(text.starts_with(head), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("vm1     default")),
+        "{text}"
+    );
+    assert_eq!(
+        fake.json("egress show vm2")["shares"][0]["min"],
+        500_000_000
+    );
+    fake.prints("port set vm1 --qos none");
+    assert_eq!(
+        fake.prints("qos-class remove storage"),
+        "class storage removed\n"
+    );
+    assert_eq!(
+        fake.prints("qos-group remove tenant1"),
+        "group tenant1 removed\n"
+    );
+}
+
+#[test]
 fn segments_and_fdb_entries() {
     let fake = Fake::start();
     let text = "\

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use api::v1::{AccessCounts, FlowEntry, FlowsDocument, PortStats, StatsDocument};
+use api::v1::{
+    AccessCounts, EgressPortsDocument, EgressShare, FlowEntry, FlowsDocument, PortStats,
+    StatsDocument,
+};
 
 pub(crate) use client::rates::PortRates as Port;
 use client::rates::growth;
@@ -14,6 +17,7 @@ pub(crate) struct Sample {
     pub(crate) stats: StatsDocument,
     pub(crate) flows: FlowsDocument,
     pub(crate) rules: AccessCounts,
+    pub(crate) egress: EgressPortsDocument,
 }
 
 /// Returns all frames of a port per second, dropped ones included.
@@ -75,6 +79,8 @@ pub(crate) struct Screen {
     pub(crate) flows: Vec<Event>,
     /// Rules, the busiest first.
     pub(crate) rules: Vec<Event>,
+    /// Bits of senders at scheduled ports, the busiest first.
+    pub(crate) senders: Vec<Event>,
     /// The error because of which the contents are old.
     pub(crate) error: Option<String>,
 }
@@ -95,6 +101,7 @@ impl Screen {
                 .collect(),
             flows: busiest(now.flows.flows.iter().map(flow)),
             rules: busiest(rules(&last.rules, &now.rules, seconds)),
+            senders: busiest(senders(&last.egress, &now.egress, seconds)),
             error: None,
         }
     }
@@ -158,6 +165,42 @@ fn rules(was: &AccessCounts, is: &AccessCounts, seconds: f64) -> impl Iterator<I
         ) / seconds,
         text: format!("{list} {rule}"),
     })
+}
+
+/// Returns the bits of each sender and class at scheduled ports, with the part of the time in which
+/// its frames waited.
+fn senders<'a>(
+    was: &EgressPortsDocument,
+    is: &'a EgressPortsDocument,
+    seconds: f64,
+) -> impl Iterator<Item = Event> + 'a {
+    let before: HashMap<_, _> = shares(was)
+        .map(|(port, share)| (key(port, share), (share.bits, share.held_us)))
+        .collect();
+    shares(is).map(move |(port, share)| {
+        let (name, sender, class) = key(port, share);
+        let now = (share.bits, share.held_us);
+        let (bits, held_us) = before.get(&key(port, share)).copied().unwrap_or(now);
+        let held = growth(held_us, share.held_us) / 1e6 / seconds;
+        Event {
+            rate: growth(bits, share.bits) / seconds,
+            text: format!(
+                "{name} < {sender}, {class}, held {:.0}%",
+                100.0 * held.min(1.0)
+            ),
+        }
+    })
+}
+
+fn key(port: &str, share: &EgressShare) -> (String, String, String) {
+    (port.to_owned(), share.sender.clone(), share.class.clone())
+}
+
+/// Returns the shares of classes at scheduled ports.
+fn shares(of: &EgressPortsDocument) -> impl Iterator<Item = (&str, &EgressShare)> {
+    let ports = of.ports.iter();
+    let all = ports.flat_map(|port| port.shares.iter().map(|share| (&*port.port, share)));
+    all.filter(|(_, share)| !share.class.is_empty())
 }
 
 /// Returns the packets by list and rule.

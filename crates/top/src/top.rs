@@ -1,5 +1,5 @@
-//! The loop of `lasthop top`: shows the busiest ports, flows and rules, and the most drops, once a
-//! second.
+//! The loop of `lasthop top`: shows the busiest ports, flows, rules and senders at scheduled ports,
+//! and the most drops, once a second.
 //!
 //! The terminal is restored at the end, also after a panic (`ratatui::init`).
 
@@ -36,6 +36,7 @@ pub(crate) async fn top(client: &Client) -> Result<(), Failure> {
 async fn sample(client: &Client) -> Result<Sample, Failure> {
     Ok(Sample {
         stats: client.read("/v1/stats").await?,
+        egress: client.read("/v1/egress").await?,
         flows: client
             .read(&format!("/v1/flows?limit={}", view::LINES))
             .await?,

@@ -37,19 +37,27 @@ pub(crate) struct View {
 struct List<'a> {
     events: &'a [Event],
     title: &'static str,
+    /// Unit of the rates.
+    unit: &'static str,
     style: Style,
 }
 
-fn lists(screen: &Screen) -> [List<'_>; 3] {
+fn lists(screen: &Screen) -> [List<'_>; 4] {
     let list = |events, title, style| List {
         events,
         title,
+        unit: "",
         style,
     };
+    let senders = list(&screen.senders, "scheduled ports", Style::new());
     [
         list(&screen.drops, "most drops", Style::new().yellow()),
         list(&screen.flows, "busiest flows", Style::new()),
         list(&screen.rules, "busiest rules", Style::new()),
+        List {
+            unit: "bit",
+            ..senders
+        },
     ]
 }
 
@@ -80,14 +88,14 @@ pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen, view: View) -> usize 
 }
 
 /// Returns the lines of each list. The ports come first; then each list in turn gets a line.
-fn heights(lists: &[List<'_>; 3], ports: usize, height: u16) -> [u16; 3] {
+fn heights(lists: &[List<'_>; 4], ports: usize, height: u16) -> [u16; 4] {
     // The ports, the heading of the table, the head and the foot.
     let needed = u16::try_from(ports).unwrap_or(u16::MAX).saturating_add(3);
     // A third of the screen is for the lists, whatever the number of ports.
     let mut left = height
         .saturating_sub(needed)
         .max(height.saturating_sub(2) / 3);
-    let mut heights = [0; 3];
+    let mut heights = [0; 4];
     for line in 0..=usize::from(LINES) {
         for (list, height) in lists.iter().zip(&mut heights) {
             // The title has a line of its own, unless the list is empty.
@@ -208,7 +216,7 @@ fn style(port: &Port) -> Style {
 fn paragraph(list: &List<'_>) -> Paragraph<'static> {
     let title = [Line::from(list.title).dim()].into_iter();
     let events = list.events.iter().take(usize::from(LINES)).map(|event| {
-        let text = format!("{:>9}  {}", rate(event.rate, ""), event.text);
+        let text = format!("{:>9}  {}", rate(event.rate, list.unit), event.text);
         Line::from(text).style(list.style)
     });
     Paragraph::new(title.chain(events).collect::<Vec<_>>())

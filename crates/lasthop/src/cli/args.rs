@@ -8,6 +8,7 @@ mod mirror;
 mod netmap;
 mod owner;
 mod port_security;
+mod qos;
 mod rings;
 mod segment;
 mod trace;
@@ -19,14 +20,17 @@ use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, T
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::limits::{self, LimitArg, limit};
+use super::qos as scheduling;
 pub(super) use acl::Acl;
 pub(super) use capture::Capture;
 pub(super) use events::Events;
 pub(super) use fdb::Fdb;
 pub(super) use mirror::Mirror;
 pub(super) use netmap::Netmap;
+pub(super) use qos::{Egress, QosClass, QosGroup};
 pub(super) use segment::Segment;
 pub(super) use trace::{Expected, Flows, FlowsArgs, TraceArgs};
 
@@ -92,6 +96,15 @@ pub(super) enum Command {
     /// Show, add, change and remove segments
     #[command(subcommand)]
     Segment(Segment),
+    /// Show, add, change and remove traffic classes
+    #[command(subcommand)]
+    QosClass(QosClass),
+    /// Show, add, change and remove groups of senders at scheduled ports
+    #[command(subcommand)]
+    QosGroup(QosGroup),
+    /// Show the use of scheduled ports
+    #[command(subcommand)]
+    Egress(Egress),
     /// Show, add and remove mirrors: copies of frames for another port
     #[command(subcommand)]
     Mirror(Mirror),
@@ -282,6 +295,13 @@ pub(super) struct Add {
     /// Rate limit, like from-guest:packets=100k,bits=1G or broadcast:packets=100; may be repeated
     #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
     limits: Vec<LimitArg>,
+    /// Its part of scheduled ports, like min=500M,group=tenant1 or storage:min=200M; may be
+    /// repeated
+    #[arg(long, value_name = "SETTINGS", value_parser = scheduling::qos)]
+    qos: Vec<Value>,
+    /// Schedule what goes out by the port, like rate=10G,overhead=24
+    #[arg(long, value_name = "SETTINGS", value_parser = scheduling::egress)]
+    egress: Vec<Value>,
     #[command(flatten)]
     owner: owner::Owner,
     #[command(flatten)]
@@ -317,6 +337,8 @@ impl Add {
             vcpu_threads: self.vcpu_threads.clone(),
             port_security: self.port_security.spec(),
             limits: limits::spec(&self.limits),
+            qos: scheduling::qos_spec(&self.qos),
+            egress: scheduling::egress_spec(&self.egress),
             ..port
         }
     }
@@ -339,6 +361,7 @@ pub(super) struct Set {
     "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu",
     "weight", "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode",
     "peer_user", "description", "slots", "pipes", "id", "secret_file", "no_secret",
+    "qos", "egress",
 ])]
 pub(super) struct Changes {
     /// Free text for operators: at most 255 bytes; an empty one removes it
@@ -389,6 +412,13 @@ pub(super) struct Changes {
     /// Rate limit, like from-guest:packets=100k,bits=1G or to-guest:none; may be repeated
     #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
     limits: Vec<LimitArg>,
+    /// Its part of scheduled ports, like min=500M,max=none, storage:min=200M or none; may be
+    /// repeated
+    #[arg(long, value_name = "SETTINGS", value_parser = scheduling::qos)]
+    qos: Vec<Value>,
+    /// Schedule what goes out by the port, like rate=10G,overhead=24, or none
+    #[arg(long, value_name = "SETTINGS", value_parser = scheduling::egress)]
+    egress: Vec<Value>,
 }
 
 impl Changes {
@@ -412,6 +442,8 @@ impl Changes {
             weight: self.weight,
             port_security: self.port_security.patch(),
             limits: limits::patch(&self.limits),
+            qos: scheduling::patch(&self.qos),
+            egress: scheduling::patch(&self.egress),
             ..self.rings.patch(self.owner.patch(PortPatch::default()))
         }
     }

@@ -1,5 +1,7 @@
 //! Commands to a running Lasthop: sends the request, prints the response.
 
+mod qos;
+
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,9 @@ pub(super) async fn run(client: &Client, command: Command) -> ExitStatus {
         Command::Status(output) => get_and_print(client, "/v1/status", output, show::status).await,
         Command::Port(command) => port(client, command).await,
         Command::Segment(command) => segment(client, command).await,
+        Command::QosClass(command) => qos::class(client, command).await,
+        Command::QosGroup(command) => qos::group(client, command).await,
+        Command::Egress(command) => qos::egress(client, command).await,
         Command::Mirror(command) => mirror(client, command).await,
         Command::Pipe(Pipe::List(output)) => {
             let show = |all: &PipesDocument| show::pipes(&all.pipes);

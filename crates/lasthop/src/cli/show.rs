@@ -3,6 +3,7 @@
 mod acl;
 mod pipe;
 mod port;
+mod qos;
 mod reasons;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use api::v1::{
 pub(super) use acl::{list as access_list, lists as access_lists};
 pub(super) use pipe::pipes;
 pub(super) use port::port;
+pub(super) use qos::{classes as qos_classes, egress, groups as qos_groups};
 pub(super) use reasons::reasons;
 
 use super::tables::Table;

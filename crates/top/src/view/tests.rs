@@ -167,6 +167,26 @@ fn the_busiest_flows_and_rules_are_one_line_each() {
     assert!(idle[2..23].iter().all(String::is_empty), "{idle:?}");
 }
 
+#[test]
+fn senders_at_scheduled_ports_are_shown_with_their_rates() {
+    let sample = |bits, held_us| Sample {
+        egress: serde_json::from_value(serde_json::json!({"ports": [{
+            "port": "up",
+            "output": {"rate": null, "link": null, "overhead": 24, "full": "hold", "promised": 0,
+                "scaled": false},
+            "shares": [{"sender": "vm1", "class": "storage", "priority": 6, "min": 0, "weight": 1,
+                "bits": bits, "held_us": held_us, "dropped_frames": 0, "waiting_bits": 0}],
+        }]}))
+        .unwrap(),
+        ..Sample::default()
+    };
+    let (last, now) = (sample(1_000_000, 0), sample(3_000_000, 500_000));
+    let screen = Screen::between(&last, &now, Duration::from_secs(2));
+    let shown = lines(&screen, 80, 24);
+    assert_eq!(shown[21], "scheduled ports");
+    assert_eq!(words(&shown[22]), "1.0 Mbit/s up < vm1, storage, held 25%");
+}
+
 /// Returns a screen of twenty ports with drops, and twenty flows.
 fn busy() -> Screen {
     let ports = |factor: u64| {

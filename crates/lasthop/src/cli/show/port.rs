@@ -7,8 +7,8 @@ use api::v1::{
     PortSecurityStatus, PortStatus, VcpuSource, Work,
 };
 
-use super::super::limits;
 use super::super::tables::facts;
+use super::super::{limits, qos};
 use super::{NONE, membership, or_none, reason};
 use client::units::{bytes, count};
 
@@ -44,6 +44,13 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
         limits::lines(&port.limits)
             .into_iter()
             .map(|l| ("limit", l)),
+    );
+    let qos_lines = qos::qos_lines(&port.qos).into_iter();
+    lines.extend(qos_lines.map(|line| ("qos", line)));
+    lines.extend(
+        port.egress
+            .iter()
+            .map(|of| ("egress", qos::egress_line(of))),
     );
     lines.extend([
         ("cpu time", cpu_time(&port.work)),
