@@ -113,6 +113,7 @@ fn requests() -> Vec<SupervisorRequest> {
             owner: SocketOwner::default(),
             socket_type: SocketType::SeqPacket,
         },
+        SupervisorRequest::InterfaceSpeeds,
     ]
 }
 
@@ -260,6 +261,7 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::ProcessUsage(vec![usage]),
         SupervisorEvent::Events(vec![text("{}")]),
         SupervisorEvent::FoundVcpus(found),
+        SupervisorEvent::InterfaceSpeeds(vec![(text("up"), 10_000_000_000)]),
     ]
 }
 

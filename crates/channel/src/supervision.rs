@@ -186,6 +186,9 @@ pub enum SupervisorRequest {
         /// The type.
         socket_type: SocketType,
     },
+    /// Control: the speeds of the drivers' interfaces; answered with
+    /// [`SupervisorEvent::InterfaceSpeeds`].
+    InterfaceSpeeds,
 }
 
 /// Most bytes of a message with no more than a number.
@@ -510,6 +513,9 @@ pub enum SupervisorEvent {
     Events(Vec<String>),
     /// Control: the answer to [`SupervisorRequest::FoundVcpus`].
     FoundVcpus(FoundVcpus),
+    /// Control: the answer to [`SupervisorRequest::InterfaceSpeeds`], in bits a second, by the names
+    /// of ports; without those that are not known.
+    InterfaceSpeeds(Vec<(String, u64)>),
 }
 
 #[cfg(test)]
@@ -589,6 +595,7 @@ mod tests {
             (SupervisorRequest::Events { had: true }, word),
             (SupervisorRequest::FoundVcpus, word),
             (listen_as, line),
+            (SupervisorRequest::InterfaceSpeeds, word),
         ]
     }
 

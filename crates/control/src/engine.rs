@@ -275,7 +275,10 @@ impl Engine {
                     ready.clear_ready();
                     engine.with(Engine::publish_supervisor_events)?;
                 }
-                _ = ticks.tick() => engine.with(Engine::tick)?,
+                _ = ticks.tick() => {
+                    engine.with(Engine::tick)?;
+                    work.follow_speeds();
+                }
                 ready = links.switch.readable() => {
                     let mut ready = ready?;
                     engine.with(Engine::handle_switch_events)?;

@@ -252,6 +252,17 @@ impl Device {
         self.control.mac(&self.interface).ok()
     }
 
+    /// The speed of the interface's link in bits a second; none where it is not known, and for TAP
+    /// devices, whose speed is no property of any wire.
+    #[must_use]
+    pub fn speed(&self) -> Option<u64> {
+        let megabits = match self.back_end {
+            BackEnd::Tap => None,
+            BackEnd::Packet | BackEnd::Xdp { .. } => self.control.speed(&self.interface).ok()?,
+        };
+        megabits.map(|megabits| u64::from(megabits) * 1_000_000)
+    }
+
     /// Looks whether the interface is another port's, too, of this Lasthop or of another; `true`
     /// when that has changed.
     pub fn check_sharing(&mut self) -> bool {

@@ -253,6 +253,16 @@ impl Drivers {
             .collect()
     }
 
+    /// Returns the speeds of existing interfaces, in bits a second, with the names of their ports,
+    /// as far as they are known.
+    pub(super) fn speeds(&self) -> Vec<(String, u64)> {
+        let all = self.all.iter();
+        let speeds = all.map(|driver| (driver.spec.name.clone(), driver.speed()));
+        speeds
+            .filter_map(|(name, speed)| Some((name, speed?)))
+            .collect()
+    }
+
     /// Returns the process information of `lasthop status`.
     pub(super) fn processes(&self) -> impl Iterator<Item = ProcessInfo> {
         self.all.iter().filter_map(|driver| {

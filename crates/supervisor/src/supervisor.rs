@@ -288,6 +288,9 @@ impl Supervisor {
             SupervisorRequest::InterfaceAddresses => {
                 SupervisorEvent::InterfaceAddresses(self.drivers.addresses())
             }
+            SupervisorRequest::InterfaceSpeeds => {
+                SupervisorEvent::InterfaceSpeeds(self.drivers.speeds())
+            }
             SupervisorRequest::WatchedGuests => {
                 SupervisorEvent::WatchedGuests(self.guests.watched())
             }

@@ -27,6 +27,7 @@ use crate::pipes::PipeListener;
 use crate::plan::{Plan, Request};
 use crate::saved::{EncodedChunks, Numbers};
 use config::desired;
+pub(super) use scheduling::{follow_speeds, has_speeds};
 pub(super) use target::Target;
 
 /// Returns the switch's configuration of a desired port.
@@ -121,7 +122,7 @@ async fn reconcile_switch(engine: &Shared<'_>, target: &mut Target) -> Result<()
     claims::dials(engine, target).await?;
     // It closes the interfaces that are no longer desired, so all other claims come first.
     claims::interfaces(engine, target).await?;
-    scheduling::admit(engine, target)?;
+    scheduling::admit(engine, target).await?;
     reconcile_ports(engine, target).await?;
     reconcile_limits(engine, target).await?;
     scheduling::reconcile(engine, target).await?;

@@ -37,6 +37,22 @@ impl<'a, 'e> Work<'a, 'e> {
         }
     }
 
+    /// Queues a look at the speeds of interfaces, where they count and no change is under way, which
+    /// would do the same.
+    pub(super) fn follow_speeds(&mut self) {
+        let engine = self.engine;
+        let counts = |e: &mut Engine| changes::has_speeds(&e.store.saved.desired);
+        let is_frozen = engine.with(|e| e.store.frozen);
+        if self.is_changing() || is_frozen || !engine.with(counts) {
+            return;
+        }
+        self.changes.push_back(Box::pin(async move {
+            if let Err(problem) = changes::follow_speeds(engine).await {
+                tracing::warn!("speeds of interfaces: {problem}");
+            }
+        }));
+    }
+
     /// Starts a command, or executes it if it needs no peer. Sending a reply fails when the client
     /// is gone; nothing is to be done then.
     pub(super) fn execute(&mut self, command: Command) {

@@ -12,6 +12,11 @@ const GDRVINFO: u32 = 0x03;
 const GFLAGS: u32 = 0x25;
 const SFLAGS: u32 = 0x26;
 const GCHANNELS: u32 = 0x3c;
+const GLINKSETTINGS: u32 = 0x4c;
+/// A speed that is not known (`SPEED_UNKNOWN`).
+const UNKNOWN: u32 = u32::MAX;
+/// Most words of each of the three link mode masks.
+const MASK_WORDS: usize = 127;
 /// The interface takes VLAN tags off received frames.
 const FLAG_RXVLAN: u32 = 1 << 8;
 
@@ -58,6 +63,24 @@ struct Channels {
 // SAFETY: it is made with GCHANNELS alone, which has this structure.
 unsafe impl Command for Channels {}
 
+/// `struct ethtool_link_settings`, with room for its masks.
+#[repr(C)]
+struct LinkSettings {
+    command: u32,
+    /// Megabits a second.
+    speed: u32,
+    modes: [u8; 7],
+    /// Words of each mask. The kernel answers a wrong number with the right one, negative.
+    words: i8,
+    rest: [u8; 4],
+    reserved: [u32; 7],
+    masks: [u32; 3 * MASK_WORDS],
+}
+
+// SAFETY: it is made with GLINKSETTINGS alone, which has this structure, with up to 3 * 127 words
+// of masks behind it.
+unsafe impl Command for LinkSettings {}
+
 impl Control {
     fn ethtool<T: Command>(&self, name: &str, command: &mut T) -> io::Result<()> {
         let address = (std::ptr::from_mut(command) as usize).to_ne_bytes();
@@ -91,6 +114,33 @@ impl Control {
         let asked = self.ethtool(name, &mut channels);
         let count = known(asked)?.map(|()| channels.receive.saturating_add(channels.combined));
         Ok(count.unwrap_or(1).max(1))
+    }
+
+    /// Returns the speed of the link in megabits a second; none where that is not known, as while
+    /// there is no link.
+    pub(super) fn speed(&self, name: &str) -> io::Result<Option<u32>> {
+        let mut words = 0;
+        // The first request finds out the length of the masks.
+        for _ in 0..2 {
+            let mut settings = LinkSettings {
+                command: GLINKSETTINGS,
+                speed: UNKNOWN,
+                modes: [0; 7],
+                words,
+                rest: [0; 4],
+                reserved: [0; 7],
+                masks: [0; 3 * MASK_WORDS],
+            };
+            if known(self.ethtool(name, &mut settings))?.is_none() {
+                return Ok(None);
+            }
+            if settings.words > 0 {
+                let speed = settings.speed;
+                return Ok(Some(speed).filter(|speed| ![0, UNKNOWN].contains(speed)));
+            }
+            words = settings.words.saturating_neg();
+        }
+        Ok(None)
     }
 
     /// Returns whether it takes VLAN tags off received frames.

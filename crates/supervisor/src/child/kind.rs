@@ -28,6 +28,7 @@ impl Kind {
             | SupervisorRequest::Drivers(_)
             | SupervisorRequest::DriverStates
             | SupervisorRequest::InterfaceAddresses
+            | SupervisorRequest::InterfaceSpeeds
             | SupervisorRequest::SwitchGone
             | SupervisorRequest::Events { .. }
             | SupervisorRequest::WatchGuests(_)

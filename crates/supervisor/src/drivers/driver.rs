@@ -394,6 +394,11 @@ impl Driver {
         self.device.as_ref().and_then(Device::mac)
     }
 
+    /// Returns the speed of the interface in bits a second, if it is known.
+    pub(super) fn speed(&self) -> Option<u64> {
+        self.device.as_ref().and_then(Device::speed)
+    }
+
     pub(super) fn state(&self) -> DriverState {
         let info = self.child.as_ref().map(Child::info);
         DriverState {

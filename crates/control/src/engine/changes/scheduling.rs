@@ -1,24 +1,59 @@
 //! Scheduling: what differs from a target is sent to the switch.
 
-use api::v1::{PortSpec, Problem};
+use api::v1::{DesiredState, PortKind, PortSpec, Problem};
 use channel::egress::{OutputConfig, SenderQos};
 use channel::switching::SwitchCommand;
-use config::desired::qos;
+use config::desired::qos::{self, Speeds};
 use port::PortId;
 
 use super::super::ports::Qos;
-use super::{Shared, Target, save_problem};
+use super::{Shared, Target, save_problem, unavailable};
 
 /// Checks the guarantees of a new target against the speeds of its interfaces, which are open.
 ///
 /// # Errors
 /// The first guarantee that cannot be kept.
-pub(super) fn admit(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
+pub(super) async fn admit(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
+    learn_speeds(engine, &target.desired).await?;
     if !target.is_new {
         return Ok(());
     }
     let admitted = engine.with(|e| qos::admit(&target.desired, &e.ports.speeds));
     admitted.map_err(|invalid| invalid.to_problem_in(None))
+}
+
+/// Learns the speeds of the interfaces of scheduled ports. Returns whether any has changed.
+async fn learn_speeds(engine: &Shared<'_>, desired: &DesiredState) -> Result<bool, Problem> {
+    if !has_speeds(desired) {
+        engine.with(|e| e.ports.speeds.clear());
+        return Ok(false);
+    }
+    let speeds = engine.with(|e| e.links.supervisor.interface_speeds());
+    let speeds: Speeds = speeds.await.map_err(unavailable)?.into_iter().collect();
+    Ok(engine.with(|e| {
+        let has_changed = e.ports.speeds != speeds;
+        e.ports.speeds = speeds;
+        has_changed
+    }))
+}
+
+/// Returns whether there is a scheduled port whose interface has a speed.
+pub(in crate::engine) fn has_speeds(desired: &DesiredState) -> bool {
+    let mut ports = desired.ports.iter();
+    ports.any(|port| port.egress.is_some() && port.kind == PortKind::Uplink)
+}
+
+/// Sends the switch the outputs whose interface has another speed than before: a link may come up
+/// slower than its guarantees.
+///
+/// # Errors
+/// The switch or the supervisor is gone or does not answer.
+pub(in crate::engine) async fn follow_speeds(engine: &Shared<'_>) -> Result<(), Problem> {
+    let target = engine.with(|e| e.target());
+    if learn_speeds(engine, &target.desired).await? {
+        reconcile(engine, &target).await?;
+    }
+    Ok(())
 }
 
 /// Makes classes, senders and outputs match a target whose ports the switch has.
@@ -34,7 +69,10 @@ pub(super) async fn reconcile(engine: &Shared<'_>, target: &Target) -> Result<()
     for (spec, id) in numbered {
         let speed = engine.with(|e| e.ports.speeds.get(&spec.name).copied());
         let desired = qos::output_of(&target.desired, spec, &target.numbers, speed);
-        output(engine, id, desired).await?;
+        let is_other = output(engine, id, desired).await?;
+        if let Some(speed) = speed.filter(|_| is_other) {
+            warn_of_slow_link(target, spec, speed);
+        }
         engine.with(|e| e.ports.qos.unknown.remove(&id));
     }
     Ok(())
@@ -81,18 +119,32 @@ async fn sender(engine: &Shared<'_>, id: PortId, desired: SenderQos) -> Result<(
     Ok(())
 }
 
-/// Sends the switch the output of a port, if it differs.
+/// Logs that an interface is slower than the guarantees at its port.
+fn warn_of_slow_link(target: &Target, spec: &PortSpec, speed: u64) {
+    let configured = qos::output_of(&target.desired, spec, &target.numbers, None);
+    let promised = configured.map_or(0, |output| output.promised());
+    if promised > speed {
+        let (promised, speed) = (qos::si(promised), qos::si(speed));
+        let port = &spec.name;
+        tracing::warn!(
+            port,
+            "guarantees of {promised} are scaled down to a link of {speed}"
+        );
+    }
+}
+
+/// Sends the switch the output of a port, if it differs. Returns whether it does.
 async fn output(
     engine: &Shared<'_>,
     id: PortId,
     desired: Option<OutputConfig>,
-) -> Result<(), Problem> {
+) -> Result<bool, Problem> {
     let is_same = engine.with(|e| {
         let qos = &e.ports.qos;
         qos.outputs.get(&id) == desired.as_ref() && !qos.unknown.contains(&id)
     });
     if is_same {
-        return Ok(());
+        return Ok(false);
     }
     order(engine, SwitchCommand::SetEgress(id, desired.clone())).await?;
     engine.with(|e| {
@@ -102,5 +154,5 @@ async fn output(
             .outputs
             .extend(desired.map(|output| (id, output)));
     });
-    Ok(())
+    Ok(true)
 }

@@ -281,6 +281,17 @@ impl SupervisorLink {
         }
     }
 
+    /// Requests the speeds of interfaces, in bits a second, by the names of ports.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn interface_speeds(
+        &mut self,
+    ) -> impl Future<Output = io::Result<Vec<(String, u64)>>> + use<> {
+        let speeds = accept!(SupervisorEvent::InterfaceSpeeds(speeds) => speeds);
+        self.request(SupervisorRequest::InterfaceSpeeds, speeds)
+    }
+
     /// Requests the processes.
     ///
     /// # Errors

@@ -283,12 +283,54 @@ fn an_uplink_without_a_rate_promises_nothing_while_its_speed_is_unknown() {
     let refused = engine.set_port("vm1", &min).unwrap_err();
     assert_eq!(refused.status, 422);
     assert!(refused.detail.contains("is not known"), "{refused}");
-    engine.ports.speeds.insert("up".to_owned(), 1_000_000);
+    world.supervisor().speeds = vec![("up".to_owned(), 1_000_000)];
     engine.set_port("vm1", &min).unwrap();
     let rate = |world: &World| world.switch().scheduling.outputs[&PortId(3)].rate;
     assert_eq!(rate(&world), Some(1_000_000));
     let more = patch(json!({"qos": {"min": 1_000_001}}));
     assert_eq!(engine.set_port("vm1", &more).unwrap_err().status, 422);
+}
+
+#[test]
+fn a_link_that_comes_up_slower_scales_guarantees_down_and_says_so() {
+    let (mut world, mut engine) = world();
+    world.supervisor().speeds = vec![("up".to_owned(), 10_000_000)];
+    let uplink = PortSpec {
+        interface: Some("eth0".to_owned()),
+        egress: Some(EgressSpec::default()),
+        segment: Some("blue".to_owned()),
+        ..PortSpec::new("up", PortKind::Uplink)
+    };
+    engine.add_port(uplink).unwrap();
+    let min = patch(json!({"qos": {"min": 4_000_000}}));
+    engine.set_port("vm0", &min).unwrap();
+    world.orders();
+    engine.follow_speeds().unwrap();
+    assert_eq!(world.orders(), [""; 0], "nothing differs");
+    world.supervisor().speeds = vec![("up".to_owned(), 1_000_000)];
+    engine.follow_speeds().unwrap();
+    assert_eq!(world.orders(), ["egress 3 of 3 senders"]);
+    let of_vm0 = |world: &World| {
+        let switch = world.switch();
+        let output = &switch.scheduling.outputs[&PortId(3)];
+        (output.rate, output.senders[0].rates.min)
+    };
+    assert_eq!(of_vm0(&world), (Some(1_000_000), 1_000_000));
+    let status = |engine: &mut Engine| {
+        let ports = engine.status().unwrap().ports;
+        let up = ports.into_iter().find(|port| port.name == "up");
+        let egress = up.unwrap().egress.unwrap();
+        (egress.link, egress.promised, egress.scaled)
+    };
+    assert_eq!(status(&mut engine), (Some(1_000_000), 4_000_000, true));
+    // What is in effect is not refused after a restart either.
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert!(status(&mut engine).2);
+    world.supervisor().speeds = vec![("up".to_owned(), 10_000_000)];
+    engine.follow_speeds().unwrap();
+    assert_eq!(of_vm0(&world), (Some(10_000_000), 4_000_000));
+    assert!(!status(&mut engine).2);
 }
 
 #[test]

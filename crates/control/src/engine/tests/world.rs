@@ -482,6 +482,8 @@ pub(super) struct Supervisor {
     /// The owner that was requested last, by path.
     pub(super) owners: BTreeMap<String, SocketOwner>,
     pub(super) drivers: Vec<DriverSpec>,
+    /// Speeds of interfaces by port, in bits a second.
+    pub(super) speeds: Vec<(String, u64)>,
     pub(super) dials: Vec<(PortId, String)>,
     /// Paths and interfaces that are in use by others.
     pub(super) taken: BTreeSet<String>,
@@ -622,6 +624,10 @@ fn run_supervisor(
                 let names = supervisor.drivers.iter().map(|spec| spec.name.clone());
                 let addresses = names.map(|name| (name, [2, 0, 0, 0, 0, 1])).collect();
                 (SupervisorEvent::InterfaceAddresses(addresses), None)
+            }
+            SupervisorRequest::InterfaceSpeeds => {
+                let speeds = supervisor.speeds.clone();
+                (SupervisorEvent::InterfaceSpeeds(speeds), None)
             }
             other => panic!("control does not say {other:?}"),
         };
@@ -1051,6 +1057,10 @@ impl Engine {
 
     pub(super) fn egress(&mut self) -> Result<EgressPortsDocument, Problem> {
         self.complete(async |e: &Shared<'_>| egress::ports(e).await)
+    }
+
+    pub(super) fn follow_speeds(&mut self) -> Result<(), Problem> {
+        self.complete(async |e: &Shared<'_>| changes::follow_speeds(e).await)
     }
 
     pub(super) fn facts(&mut self) -> Result<Facts, Problem> {
