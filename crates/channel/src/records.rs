@@ -41,6 +41,8 @@ pub enum Answer {
         mask: [u64; 8],
         /// The decision.
         action: Action,
+        /// Class of the frames, by number.
+        class: u8,
         /// The segment of the decision.
         segment: Option<SegmentId>,
         /// Control knows the source as a station of the ingress port and needs reports of the
@@ -61,6 +63,8 @@ pub enum Answer {
         upcall: u64,
         /// The decision.
         action: Action,
+        /// Class of the frames, by number.
+        class: u8,
         /// Ports that a flood excludes.
         except: Vec<PortId>,
         /// The rules that decided.
@@ -90,6 +94,7 @@ impl Answer {
             key: *key.masked(mask).words(),
             mask: *mask.words(),
             action: Action::Unicast { port, tag: None },
+            class: policy::DEFAULT_CLASS,
             segment: None,
             learned: false,
             except: Vec::new(),

@@ -1,5 +1,6 @@
 //! Forwarding of one batch at a time, without threads, sockets or a clock.
 
+mod classes;
 pub mod cycles;
 pub mod egress;
 mod fabric;

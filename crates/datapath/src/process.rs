@@ -468,8 +468,10 @@ impl Process {
                 port.set_weight(config.weight, &self.workers);
             }
             SwitchCommand::SetLimits(id, limits) => self.set_limits(id, limits)?,
-            // Classes are not told apart yet.
-            SwitchCommand::SetClasses(_) => {}
+            SwitchCommand::SetClasses(priorities) => {
+                self.workers
+                    .each(move |w| w.switch.set_priorities(priorities.clone()));
+            }
             SwitchCommand::SetQos(id, qos) => {
                 self.known(id)?;
                 self.workers

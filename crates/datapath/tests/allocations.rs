@@ -114,6 +114,7 @@ fn install(switch: &mut Switch<GuestPort>, action: Action) {
             action,
             segment: None,
             learned: false,
+            class: policy::DEFAULT_CLASS,
             except: Vec::new(),
             rules: Vec::new(),
             epoch: 1,

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, LOW_WORDS};
 
+use super::Class;
 use super::cache::{Lines, Use, advise_huge_pages, prefetch};
 use super::used::Used;
 
@@ -26,13 +27,12 @@ pub(super) struct Flow {
     pub(super) packets: u64,
     pub(super) action: Action,
     pub(super) ruled: Ruled,
-    pub(super) segment: MaybeSegment,
+    pub(super) learned_in: LearnedIn,
     /// Last use, milliseconds by the caller's clock, modulo 2^32.
     pub(super) used: u32,
     /// Number of its mask's tuple.
     pub(super) tuple: u8,
-    /// See [`Origin`](super::Origin).
-    pub(super) learned: bool,
+    pub(super) class: Class,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
@@ -57,21 +57,22 @@ impl Ruled {
     }
 }
 
-/// Optional segment in two bytes: segment numbers are below [`policy::MAX_SEGMENTS`].
+/// Optional segment, and whether control has learned the source, in two bytes: segment numbers are
+/// below [`policy::MAX_SEGMENTS`]. See [`Origin`](super::Origin).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct MaybeSegment(u16);
+pub(super) struct LearnedIn(u16);
 
-const _: () = assert!(policy::MAX_SEGMENTS <= u16::MAX as usize);
+/// Bit of a learned source.
+const LEARNED: u16 = 1 << 15;
+/// No segment.
+const NOWHERE: u16 = LEARNED - 1;
 
-impl From<Option<SegmentId>> for MaybeSegment {
-    fn from(segment: Option<SegmentId>) -> Self {
-        Self(segment.map_or(u16::MAX, |segment| segment.0))
-    }
-}
+const _: () = assert!(policy::MAX_SEGMENTS <= NOWHERE as usize);
 
-impl From<MaybeSegment> for Option<SegmentId> {
-    fn from(segment: MaybeSegment) -> Self {
-        (segment.0 != u16::MAX).then_some(SegmentId(segment.0))
+impl LearnedIn {
+    pub(super) fn new(segment: Option<SegmentId>, learned: bool) -> Self {
+        let segment = segment.map_or(NOWHERE, |segment| segment.0.min(NOWHERE));
+        Self(segment | if learned { LEARNED } else { 0 })
     }
 }
 
@@ -86,7 +87,13 @@ impl Flow {
     }
 
     pub(super) fn segment(&self) -> Option<SegmentId> {
-        self.segment.into()
+        let segment = self.learned_in.0 & !LEARNED;
+        (segment != NOWHERE).then_some(SegmentId(segment))
+    }
+
+    /// Returns whether control has learned the source.
+    pub(super) fn is_learned(&self) -> bool {
+        self.learned_in.0 & LEARNED != 0
     }
 
     /// Adds bytes of frames. They wrap at 2^48, a day at 25 Gbit/s without a sweep.

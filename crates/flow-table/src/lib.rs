@@ -39,7 +39,7 @@ use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash, PlainMask};
 
 pub use effort::{CHANGE, Effort, FLOWS_PER_PART, SEEK};
 use exact::{Exact, Found};
-use flows::{Flow, Flows, MaybeSegment, NONE, Ruled};
+use flows::{Flow, Flows, LearnedIn, NONE, Ruled};
 use index::Index;
 pub use lists::Lists;
 pub use rules::RuleCounts;
@@ -59,9 +59,50 @@ const _: () = assert!(MAX_TUPLES > 3 * policy::acl::MAX_MASKS && MAX_TUPLES <= u
 /// Sets that are searched for a flow to evict when the table is full.
 const SETS_TO_SEARCH: usize = 64;
 
-/// Origin of a decision, as control sends it.
+/// Class of a flow's frames in the bits above the lowest, which is zero and left to whoever looks
+/// flows up for a property of the frames: both are compared at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Class(u8);
+
+/// Classes that can be stored.
+const MAX_CLASSES: u8 = 1 << 7;
+
+impl Class {
+    /// Returns a class by its number; one that cannot be stored is the default class.
+    #[must_use]
+    pub const fn new(number: u8) -> Self {
+        Self(if number < MAX_CLASSES { number << 1 } else { 0 })
+    }
+
+    /// Returns its number.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0 >> 1
+    }
+
+    /// Returns the class in these bits, whatever the lowest is.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & !1)
+    }
+
+    /// Returns the bits.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+/// Cached decision.
+pub type Decided = (Action, Class);
+
+/// Origin and class of a decision, as control sends them with its action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Origin {
+    /// Class of the frames.
+    pub class: Class,
     /// Segment of the decision.
     pub segment: Option<SegmentId>,
     /// Whether control has learned the source and requires reports of its use.
@@ -221,8 +262,9 @@ impl FlowTable {
         probe: Probe,
         frames: u64,
         now: u64,
-    ) -> Option<Action> {
-        Some(self.use_flow(key, probe, frames, now)?.action)
+    ) -> Option<Decided> {
+        let flow = self.use_flow(key, probe, frames, now)?;
+        Some((flow.action, flow.class))
     }
 
     /// Does the same where [rules are counted](Self::counts_rules), and adds the frames' bytes.
@@ -233,10 +275,10 @@ impl FlowTable {
         probe: Probe,
         (frames, bytes): (u64, u64),
         now: u64,
-    ) -> Option<Action> {
+    ) -> Option<Decided> {
         let flow = self.use_flow(key, probe, frames, now)?;
         flow.add_bytes(bytes);
-        Some(flow.action)
+        Some((flow.action, flow.class))
     }
 
     /// Takes back that these frames of the key were counted: they were not forwarded after all.
@@ -277,7 +319,8 @@ impl FlowTable {
     pub fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
         let probe = self.prepare(key);
         let probe = self.approach(key, probe);
-        self.lookup_prepared(key, probe, 1, now)
+        let (action, _) = self.lookup_prepared(key, probe, 1, now)?;
+        Some(action)
     }
 
     /// Returns whether the slot has a flow that matches the key.
@@ -353,10 +396,10 @@ impl FlowTable {
             packets: 0,
             action,
             ruled: Ruled::by(origin.rules),
-            segment: MaybeSegment::from(origin.segment),
+            learned_in: LearnedIn::new(origin.segment, origin.learned),
             used: now as u32,
             tuple: at as u8,
-            learned: origin.learned,
+            class: origin.class,
         };
         self.add(flow, &key);
         true
@@ -374,7 +417,8 @@ impl FlowTable {
         self.rules.lists.incref(origin.rules);
         self.rules.lists.decref(flow.ruled.rules());
         (flow.action, flow.used) = (action, now as u32);
-        (flow.segment, flow.learned) = (origin.segment.into(), origin.learned);
+        flow.learned_in = LearnedIn::new(origin.segment, origin.learned);
+        flow.class = origin.class;
         flow.ruled = Ruled::by(origin.rules);
         self.stations.add(slot, &flow);
         self.flows.change(slot, flow);
@@ -549,8 +593,9 @@ impl FlowTable {
             mask: *tuple.mask().words(),
             action: flow.action,
             origin: Origin {
+                class: flow.class,
                 segment: flow.segment(),
-                learned: flow.learned,
+                learned: flow.is_learned(),
                 rules: flow.ruled.rules(),
             },
             packets: flow.packets,

@@ -262,7 +262,7 @@ fn side_and_slot(place: usize) -> Option<(Side, u32)> {
 
 /// Returns the use of a flow's source, if control has learned it.
 fn in_use(flow: &Flow, now: u64) -> Option<StationUse> {
-    let (segment, mac) = station(flow, Side::From).filter(|_| flow.learned)?;
+    let (segment, mac) = station(flow, Side::From).filter(|_| flow.is_learned())?;
     let station = Station {
         segment,
         mac: mac.0,

@@ -11,6 +11,7 @@ use crate::explain::{self, DecisionTrace, Destination, NoTrace, Step};
 use crate::model::SegmentId;
 use crate::port_security::Bindings;
 use crate::program::{Ingress, Member, Program};
+use crate::qos_class::{ClassOrigin, DEFAULT_CLASS};
 
 /// Action for the frames of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -90,6 +91,8 @@ impl Action {
 pub struct Decision {
     /// The action.
     pub action: Action,
+    /// Class of the frames, by number; that of dropped frames means nothing.
+    pub class: u8,
     /// Bits of the key on which the decision depends: all flows that agree in these bits share it.
     pub mask: FlowMask,
     /// The segment in which it was decided; `None` if it was dropped before classification.
@@ -129,6 +132,20 @@ impl Decision {
     pub fn rulings(&self) -> impl Iterator<Item = &Ruling> {
         let receivers = self.to_guest.iter().map(|receiver| &receiver.ruling);
         self.from_guest.iter().chain(receivers)
+    }
+
+    /// Returns the class that access rules give the frame: that of the sender's rule, or else that
+    /// of the only receiver's. Receivers of a flood may have different rules, which give it none.
+    fn class_by_rules(&self) -> Option<(u8, ClassOrigin)> {
+        let class = |ruling: &Ruling| ruling.rule()?.class;
+        let from_guest = self.from_guest.as_ref().and_then(class);
+        let to_guest = || match (self.action, self.to_guest.as_slice()) {
+            (Action::Unicast { .. }, [receiver]) => class(&receiver.ruling),
+            _ => None,
+        };
+        from_guest
+            .map(|class| (class, ClassOrigin::FromGuest))
+            .or_else(|| Some((to_guest()?, ClassOrigin::ToGuest)))
     }
 
     /// Returns every rule that decided anything about the frame, once.
@@ -210,7 +227,10 @@ pub(crate) fn decide_traced(
             trace.record(|| Step::PortSecurity(reason));
             refuse(reason, Some(segment))
         }
-        None => decide_within(program, fdb, segment, key, trace),
+        None => {
+            let decision = decide_within(program, fdb, segment, key, trace);
+            with_class(decision, program, key, trace)
+        }
     };
     Decision {
         mask: decision.mask.union(&wildcards),
@@ -255,12 +275,39 @@ fn decide_within(
         evaluation.receivers(program, action, trace);
     Decision {
         action,
+        class: DEFAULT_CLASS,
         mask: evaluation.mask(),
         segment: Some(segment),
         learn: Some((segment, key.smac())),
         from_guest: Some(from_guest),
         to_guest,
         passing,
+    }
+}
+
+/// Adds the class to a decision, and the bits on which it depends.
+fn with_class(
+    decision: Decision,
+    program: &Program,
+    key: &FlowKey,
+    trace: &mut impl DecisionTrace,
+) -> Decision {
+    let (found, wildcards) = match decision.class_by_rules() {
+        _ if matches!(decision.action, Action::Drop(_)) => return decision,
+        Some(found) => (Some(found), FlowMask::NONE),
+        None => {
+            let (found, wildcards) = program.dscp_classes().of(key);
+            let named = found.map(|(class, dscp)| (class, ClassOrigin::Dscp(dscp)));
+            (named, wildcards)
+        }
+    };
+    if let Some((class, origin)) = found {
+        trace.record(|| Step::Class(class, origin));
+    }
+    Decision {
+        class: found.map_or(DEFAULT_CLASS, |(class, _)| class),
+        mask: decision.mask.union(&wildcards),
+        ..decision
     }
 }
 
@@ -294,6 +341,7 @@ fn denial<'r>(rulings: impl IntoIterator<Item = &'r Ruling>) -> DropReason {
 fn without_lists(action: Action, segment: Option<SegmentId>) -> Decision {
     Decision {
         action,
+        class: DEFAULT_CLASS,
         mask: DECISION_MASK,
         segment,
         learn: None,

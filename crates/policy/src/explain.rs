@@ -9,6 +9,7 @@ use crate::acl::{Direction, Ruling};
 use crate::decide::{Decision, Lookup, classify, decide_traced};
 use crate::model::SegmentId;
 use crate::program::{Member, Program};
+use crate::qos_class::ClassOrigin;
 
 /// One step of a decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +31,8 @@ pub enum Step {
     Lists(ListEvaluation),
     /// Location of the destination.
     Destination(Destination),
+    /// Class of the frame, by number, unless it has the default one because nothing gives it any.
+    Class(u8, ClassOrigin),
 }
 
 /// Access lists of a port in one direction, and their ruling.

@@ -20,6 +20,8 @@
 //! * Frames never cross segments.
 //! * Port security limits the source addresses and the protocol roles of a port: see
 //!   [`port_security`].
+//! * A frame has the class of the first access rule that decides about it and names one, the
+//!   sender's before the receiver's; else that of its DSCP, if its sender's port is trusted.
 //! * Access lists apply to every frame on ingress from its sender and on egress to a receiver: see
 //!   [`acl`].
 //!
@@ -39,6 +41,7 @@ pub mod neighbour_request;
 mod outdated;
 pub mod port_security;
 mod program;
+mod qos_class;
 pub mod reject;
 
 #[cfg(test)]
@@ -51,3 +54,4 @@ pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 pub use outdated::Outdated;
 pub use port::{DropReason, PortId};
 pub use program::{Ingress, Member, Program, VlanSegment};
+pub use qos_class::{ClassOrigin, DEFAULT_CLASS, DscpClasses};

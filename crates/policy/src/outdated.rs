@@ -7,8 +7,8 @@ use crate::acl::Direction;
 use crate::model::SegmentId;
 use crate::program::{Member, Program};
 
-/// Flows that a program may decide otherwise than the one before it, because of access lists or
-/// port security.
+/// Flows that a program may decide otherwise than the one before it, because of access lists, port
+/// security or classes of DSCPs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Outdated {
     /// Flows from and to these ports, in ascending order.
@@ -38,8 +38,8 @@ impl Outdated {
 
 impl Program {
     /// Returns the flows decided by `old` that this program may decide otherwise because of access
-    /// lists or port security. Flows of removed ports are not included: they are removed with their
-    /// port.
+    /// lists, port security or classes of DSCPs. Flows of removed ports are not included: they are
+    /// removed with their port.
     #[must_use]
     pub fn outdated(&self, old: &Self) -> Outdated {
         let mut outdated = Outdated::default();
@@ -52,6 +52,9 @@ impl Program {
         outdated
             .ports
             .extend(self.port_security.changed(&old.port_security));
+        outdated
+            .ports
+            .extend(self.dscp_classes.changed(&old.dscp_classes));
         outdated.ports.sort_unstable();
         outdated.ports.dedup();
         outdated

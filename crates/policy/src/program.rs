@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::acl::Rules;
 use crate::model::SegmentId;
 use crate::port_security::{PortSecurity, PortSecurityTable};
+use crate::qos_class::DscpClasses;
 
 /// One port of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -70,6 +71,7 @@ pub struct Program {
     /// Segments with access lists, in ascending order.
     pub(crate) filtered_segments: Vec<SegmentId>,
     pub(crate) port_security: PortSecurityTable,
+    pub(crate) dscp_classes: DscpClasses,
     /// Only the deciding side evaluates rules: they are not sent to the switch.
     #[serde(skip)]
     pub(crate) rules: Rules,
@@ -125,6 +127,21 @@ impl Program {
             port_security,
             ..self
         }
+    }
+
+    /// Returns the same program with other classes of DSCPs.
+    #[must_use]
+    pub fn with_dscp_classes(self, dscp_classes: DscpClasses) -> Self {
+        Self {
+            dscp_classes,
+            ..self
+        }
+    }
+
+    /// Returns the classes of DSCPs.
+    #[must_use]
+    pub fn dscp_classes(&self) -> &DscpClasses {
+        &self.dscp_classes
     }
 
     /// Returns the port security of a port.

@@ -6,6 +6,7 @@ mod explain;
 mod oracle;
 mod outdated;
 mod port_security;
+mod qos_class;
 
 use std::collections::{HashMap, HashSet};
 

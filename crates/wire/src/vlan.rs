@@ -227,6 +227,15 @@ impl HeaderBuf {
         done
     }
 
+    /// Sets the priority (PCP) of the outer tag, if there is one.
+    pub fn set_priority(&mut self, pcp: u8) {
+        if let Some(tci) = self.vlan() {
+            let bits = VlanTci { pcp, ..tci }.to_bits();
+            let tag = self.as_mut_slice();
+            tag[HEADER_LEN..HEADER_LEN + 2].copy_from_slice(&bits.to_be_bytes());
+        }
+    }
+
     /// Takes the outer tag out.
     #[inline]
     pub fn pop_vlan(&mut self) -> Option<VlanTci> {

@@ -45,6 +45,7 @@ pub fn check_access(state: &DesiredState) -> Result<AccessDoubts, Invalid> {
     let names = Names {
         segments: &segments,
         ports: &ports,
+        classes: &BTreeMap::new(),
     };
     let compiled = Rules::compile(&state.access, names);
     let compiled = compiled.map_err(|error| placed(&state.access, &error))?;

@@ -156,6 +156,7 @@ impl Forwarding {
             return self.answers.send(Answer::Once {
                 upcall: upcall.id,
                 action: decision.action,
+                class: decision.class,
                 except: decision.excluded().collect(),
                 rules: deciding(&decision),
                 epoch,
@@ -168,6 +169,7 @@ impl Forwarding {
             key: *key.masked(&decision.mask).words(),
             mask: *decision.mask.words(),
             action: decision.action,
+            class: decision.class,
             segment: decision.segment,
             learned,
             except: decision.excluded().collect(),

@@ -13,6 +13,7 @@ pub(crate) struct Access {
     model: Arc<AccessModel>,
     segments: BTreeMap<SegmentId, Segment>,
     ports: BTreeMap<String, PortId>,
+    classes: BTreeMap<String, u8>,
     rules: Rules,
 }
 
@@ -27,7 +28,12 @@ impl Access {
             let now = segments.find(|(_, segment)| segment.name == was.name);
             now.is_none_or(|(now, _)| now == id)
         };
-        self.ports.iter().all(port) && self.segments.iter().all(segment)
+        let class = |(name, number): (&String, &u8)| {
+            names.classes.get(name).is_none_or(|now| now == number)
+        };
+        self.ports.iter().all(port)
+            && self.segments.iter().all(segment)
+            && self.classes.iter().all(class)
     }
 
     /// Compiles another model with these names.
@@ -44,6 +50,7 @@ impl Access {
             model: Arc::clone(model),
             segments: names.segments.clone(),
             ports: names.ports.clone(),
+            classes: names.classes.clone(),
         })
     }
 
@@ -59,21 +66,26 @@ impl Access {
 
     /// Returns whether these lists were compiled for exactly these names.
     pub(crate) fn has_names(&self, names: Names<'_>) -> bool {
-        self.segments == *names.segments && self.ports == *names.ports
+        self.segments == *names.segments
+            && self.ports == *names.ports
+            && self.classes == *names.classes
     }
 
-    /// Returns whether all segments and ports of these lists still exist.
+    /// Returns whether all segments, ports and classes of these lists still exist.
     fn all_exist(&self, names: Names<'_>) -> bool {
         let segment = |was: &Segment| names.segments.values().any(|s| s.name == was.name);
         let mut ports = self.ports.keys();
-        ports.all(|name| names.ports.contains_key(name)) && self.segments.values().all(segment)
+        let mut classes = self.classes.keys();
+        ports.all(|name| names.ports.contains_key(name))
+            && classes.all(|name| names.classes.contains_key(name))
+            && self.segments.values().all(segment)
     }
 
     /// Compiles a model, incrementally where possible.
     fn compile(&self, model: &Arc<AccessModel>, names: Names<'_>) -> Result<Rules, AccessError> {
         if self.has_same_numbers(names) && (self.all_exist(names) || names_exist(model, names)) {
             if Arc::ptr_eq(&self.model, model) || self.model == *model {
-                return Ok(self.rules.with_ports(names));
+                return Ok(self.rules.with_names(names));
             }
             // Changes that fail one by one may be valid together.
             if let Some(Ok(rules)) = self.apply_few_changes(model, names) {
@@ -92,21 +104,25 @@ impl Access {
         let changes = few_changes(&self.model, model)?;
         let mut changes = changes.iter();
         Some(
-            changes.try_fold(self.rules.with_ports(names), |rules, change| {
+            changes.try_fold(self.rules.with_names(names), |rules, change| {
                 Ok(rules.change(change)?.rules)
             }),
         )
     }
 }
 
-/// Returns whether all segments and ports that a model names exist.
+/// Returns whether all segments, ports and classes that a model names exist.
 fn names_exist(model: &AccessModel, names: Names<'_>) -> bool {
     let segment = |name: &String| names.segments.values().any(|s| s.name == *name);
     let port = |name: &String| names.ports.contains_key(name);
     let list = |list: &AccessListSpec| {
         let rules = list.rules.iter();
-        let mut peers = rules.flat_map(|rule| &rule.peer_ports);
-        list.segments.iter().all(segment) && list.ports.iter().all(port) && peers.all(port)
+        let mut peers = rules.clone().flat_map(|rule| &rule.peer_ports);
+        let mut classes = rules.filter_map(|rule| rule.class.as_ref());
+        list.segments.iter().all(segment)
+            && list.ports.iter().all(port)
+            && peers.all(port)
+            && classes.all(|name| names.classes.contains_key(name))
     };
     model.lists.iter().all(list)
         && model.groups.iter().flat_map(|group| &group.ports).all(port)

@@ -8,7 +8,8 @@ use api::v1::{
 };
 use policy::acl::{By, Direction, Ruling, Verdict};
 use policy::{
-    Action, Decision, Destination, DropReason, ListEvaluation, PortId, Program, SegmentId, Step,
+    Action, ClassOrigin, Decision, Destination, DropReason, ListEvaluation, PortId, Program,
+    SegmentId, Step,
 };
 use wire::{FlowKey, MacAddr};
 
@@ -62,6 +63,15 @@ fn dropped(why: DropReason) -> TraceOutcome {
     }
 }
 
+fn class_of(class: u8, origin: ClassOrigin) -> TraceStep {
+    let origin = match origin {
+        ClassOrigin::FromGuest => "by the rule of the sender".to_owned(),
+        ClassOrigin::ToGuest => "by the rule of the receiver".to_owned(),
+        ClassOrigin::Dscp(dscp) => format!("by DSCP {dscp}"),
+    };
+    step(TraceStage::Policy, format!("class {class}, {origin}"))
+}
+
 impl Scene<'_> {
     /// Describes the steps of a decision about a frame with this key.
     pub(crate) fn steps(
@@ -86,6 +96,7 @@ impl Scene<'_> {
                     self.lists(asked)
                 }
                 Step::Destination(destination) => self.station(key, *destination, decision),
+                Step::Class(class, origin) => class_of(*class, *origin),
             };
             described.push(next);
         }

@@ -492,6 +492,7 @@ impl Scene {
             },
             segment: None,
             learned: false,
+            class: policy::DEFAULT_CLASS,
             except: Vec::new(),
             rules,
             epoch: 0,

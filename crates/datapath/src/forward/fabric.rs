@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use channel::egress::SenderQos;
-use egress::DEFAULT_CLASS;
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Ticks, Traffic};
 use port::{DropReason, Offload, PortId};
@@ -15,6 +14,7 @@ use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{MacAddr, SNAPSHOT};
 
+use crate::forward::classes::Classes;
 use crate::forward::cycles::BYTES_PER_LOAD;
 use crate::forward::egress::Output;
 use crate::forward::flow_batch::ActionBatch;
@@ -27,7 +27,7 @@ use crate::ports::budget::Cost;
 use crate::ports::offload::{self, Fitter};
 use crate::ports::payload::{Outgoing, Payload};
 use crate::ports::port::Port;
-use flow_table::ExcludeSets;
+use flow_table::{Class, Decided, ExcludeSets};
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
@@ -103,6 +103,7 @@ pub(crate) struct Fabric<P> {
     uncharged: Vec<Receiver>,
     pub(crate) shares: ReceiveShares,
     pub(crate) program: Program,
+    pub(crate) classes: Classes,
     pub(crate) counters: Counters,
     /// Captures and mirrors, if there are any.
     pub(crate) taps: Option<Box<Taps>>,
@@ -117,6 +118,7 @@ pub(crate) struct FrameInTransit<'a> {
     pub(crate) payload: &'a Payload<'a>,
     pub(crate) offload: Offload,
     pub(crate) from: PortId,
+    pub(crate) class: Class,
 }
 
 impl<P: Port> Fabric<P> {
@@ -134,6 +136,7 @@ impl<P: Port> Fabric<P> {
             uncharged: Vec::with_capacity(64),
             shares: ReceiveShares::default(),
             program: Program::default(),
+            classes: Classes::default(),
             counters,
             taps: None,
             dropped_at_sender: None,
@@ -237,7 +240,7 @@ impl<P: Port> Fabric<P> {
             let ready = self.retag(group, batch);
             frames.start += self.deliver_unchanged(group.action, frames.start..ready, batch);
             if !frames.is_empty() {
-                self.forward_rest((group.action, excluded), frames, ready, batch, from);
+                self.forward_rest((group.decided(), excluded), frames, ready, batch, from);
             }
         }
     }
@@ -247,7 +250,7 @@ impl<P: Port> Fabric<P> {
     #[inline(never)]
     fn forward_rest(
         &mut self,
-        what: (Action, &ExcludeSets),
+        what: (Decided, &ExcludeSets),
         mut frames: Range<usize>,
         ready: usize,
         batch: &mut Batch,
@@ -255,7 +258,7 @@ impl<P: Port> Fabric<P> {
     ) {
         while let Some(index) = frames.next() {
             self.forward_one(what, index, batch, from);
-            frames.start += self.deliver_unchanged(what.0, frames.start..ready, batch);
+            frames.start += self.deliver_unchanged(what.0.0, frames.start..ready, batch);
         }
     }
 
@@ -269,8 +272,10 @@ impl<P: Port> Fabric<P> {
         if self.slot(to).is_none_or(|slot| slot.port.pairs() != 1) {
             return frames.start;
         }
-        if group.tagged || tag.is_some() {
-            return frames.start + batch.retag(frames, tag);
+        if group.is_tagged() || tag.is_some() {
+            let ready = frames.start + batch.retag(frames.clone(), tag);
+            self.mark(group, frames.start..ready, batch);
+            return ready;
         }
         frames.end
     }
@@ -401,6 +406,7 @@ impl<P: Port> Fabric<P> {
         }
         let mut offload = frame.offload;
         if let Some(vid) = tag {
+            let priority = self.classes.remarked(priority, frame.class, &self.taps);
             frame.headers.push_vlan(priority.with_vid(vid));
             offload = shifted(offload, i32::from(TAG));
         }
@@ -544,7 +550,7 @@ impl<P: Port> Fabric<P> {
     #[inline(always)]
     fn forward_one(
         &mut self,
-        (action, excluded): (Action, &ExcludeSets),
+        ((action, class), excluded): (Decided, &ExcludeSets),
         index: usize,
         batch: &mut Batch,
         from: PortId,
@@ -555,6 +561,7 @@ impl<P: Port> Fabric<P> {
             payload: &payload,
             offload: *offload,
             from,
+            class,
         };
         self.execute_inline(action, frame, excluded);
     }
@@ -578,7 +585,7 @@ impl<P: Port> Fabric<P> {
         let limited = self.slot(to).is_some_and(|slot| slot.limited);
         if limited {
             for index in group.frames.clone() {
-                self.forward_one((group.action, excluded), index, batch, from);
+                self.forward_one((group.decided(), excluded), index, batch, from);
             }
         }
         limited
@@ -716,6 +723,7 @@ impl<P: Port> Fabric<P> {
             payload: &Payload::empty(),
             offload: Offload::default(),
             from: to,
+            class: Class::default(),
         };
         let tag = tag.filter(|vid| *vid != 0);
         self.deliver(to, tag, VlanTci::new(0), own);
@@ -771,7 +779,7 @@ impl<P> Slot<P> {
         let mut admitted = limits.is_none_or(|limits| limits.admits(cost, now));
         let output = self.output.as_deref().filter(|_| admitted && !prepaid);
         if let Some(output) = output
-            && let Some(leaf) = output.leaf(frame.from, DEFAULT_CLASS)
+            && let Some(leaf) = output.leaf(frame.from, frame.class.number())
         {
             let tags = u64::from(tag.is_some()) * cost.packets * u64::from(TAG) * 8;
             admitted = output.pay_later(leaf, output.bits(cost) + tags, now);

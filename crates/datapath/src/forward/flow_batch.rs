@@ -15,7 +15,7 @@
 use std::hint::black_box;
 use std::ops::Range;
 
-use flow_table::{FlowTable, Probe};
+use flow_table::{Class, Decided, FlowTable, Probe};
 use policy::Action;
 use policy::frame_class::is_ordinary;
 use port::{DropReason, PortId};
@@ -57,12 +57,22 @@ fn same(a: &FlowKey, b: &FlowKey) -> bool {
     (0..a.len()).all(|at| word(at) == b[at])
 }
 
-/// Consecutive frames with one action.
+/// Class of frames and whether they came with a tag, in one byte: both are compared at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Label(u8);
+
+impl Label {
+    #[inline]
+    fn new(class: Class, tagged: bool) -> Self {
+        Self(class.bits() | u8::from(tagged))
+    }
+}
+
+/// Consecutive frames with one action and one class.
 #[derive(Clone, Debug)]
 pub(crate) struct ActionBatch {
     pub(crate) action: Action,
-    /// Whether they came with a tag.
-    pub(crate) tagged: bool,
+    label: Label,
     /// Indices in the batch.
     pub(crate) frames: Range<usize>,
 }
@@ -70,8 +80,31 @@ pub(crate) struct ActionBatch {
 impl ActionBatch {
     /// Returns whether the frames of a flow batch continue the action batch.
     #[inline]
-    pub(crate) fn continues(&self, action: Action, tagged: bool, frames: &Range<usize>) -> bool {
-        self.frames.end == frames.start && self.tagged == tagged && self.action == action
+    fn continues(&self, action: Action, label: Label, frames: &Range<usize>) -> bool {
+        self.frames.end == frames.start && self.label == label && self.action == action
+    }
+
+    /// Returns whether the frames came with a tag.
+    #[inline]
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.label.0 & 1 != 0
+    }
+
+    /// Returns the class of the frames.
+    #[inline]
+    pub(crate) fn class(&self) -> Class {
+        Class::from_bits(self.label.0)
+    }
+
+    /// Returns the action and the class.
+    #[inline]
+    pub(crate) fn decided(&self) -> Decided {
+        (self.action, self.class())
+    }
+
+    /// Changes the class of the frames.
+    pub(crate) fn set_class(&mut self, class: Class) {
+        self.label = Label::new(class, self.is_tagged());
     }
 }
 
@@ -311,18 +344,18 @@ impl Lookup {
                 self.flows
                     .lookup_prepared(&flow_batch.key, flow_batch.probe, count, now)
             };
-            let Some(action) = found else {
+            let Some((action, class)) = found else {
                 return Some(index);
             };
             self.hits += count;
-            let tagged = flow_batch.key.vlan().is_some();
+            let label = Label::new(class, flow_batch.key.vlan().is_some());
             match self.action_batches.last_mut() {
-                Some(last) if last.continues(action, tagged, &frames) => {
+                Some(last) if last.continues(action, label, &frames) => {
                     last.frames.end = frames.end
                 }
                 _ => self.action_batches.push(ActionBatch {
                     action,
-                    tagged,
+                    label,
                     frames,
                 }),
             }

@@ -138,6 +138,7 @@ impl<P: Port> Switch<P> {
         self.forget_flows_of(id, now);
         let slot = self.fabric.slots.get_mut(id.0 as usize)?.take()?;
         self.pending.forget_port(id);
+        self.fabric.update_classes();
         self.remove_taps_of(id);
         Some(slot.port)
     }
@@ -273,7 +274,7 @@ impl<P: Port> Switch<P> {
         self.group(from);
         self.drop_malformed(from);
         let mut at = 0;
-        while let Some(unknown) = self.find_all(at, now) {
+        while let Some(unknown) = self.find_all(from, at, now) {
             let frames = self.lookup.flow_batches[unknown].frames.clone();
             self.figures.misses += frames.len() as u64;
             frames.for_each(|index| self.send_upcall(index, from, now, upcalls));
@@ -291,8 +292,12 @@ impl<P: Port> Switch<P> {
     /// Appends the actions of the flow batches from `at` on, up to the first one without a flow.
     /// Returns its index.
     #[inline]
-    fn find_all(&mut self, at: usize, now: u64) -> Option<usize> {
-        self.lookup.find_all(at, now)
+    fn find_all(&mut self, from: PortId, at: usize, now: u64) -> Option<usize> {
+        let unknown = self.lookup.find_all(at, now);
+        if self.fabric.classes.by_pair {
+            self.classify_by_pair(from);
+        }
+        unknown
     }
 
     /// Counts and emits the malformed frames. Called once the batch is certain not to be taken
@@ -503,7 +508,8 @@ impl Switch<GuestPort> {
             return Chunk::Empty;
         }
         self.group(id);
-        if let Some(unknown) = self.find_all(0, now) {
+        self.fabric.serving = pair;
+        if let Some(unknown) = self.find_all(id, 0, now) {
             let index = self.lookup.flow_batches[unknown].frames.start;
             let found: usize = self
                 .lookup
@@ -520,7 +526,6 @@ impl Switch<GuestPort> {
             return Chunk::Unknown;
         }
         // From here on the chunk is executed entirely.
-        self.fabric.serving = pair;
         self.count_taken(id);
         self.drop_malformed(id);
         let frames = self.lookup.batch.taken().packets;

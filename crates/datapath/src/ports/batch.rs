@@ -472,6 +472,14 @@ impl Batch {
         failed.unwrap_or(frames.len())
     }
 
+    /// Sets the priority of the tags of these frames.
+    pub fn set_priority(&mut self, frames: Range<usize>, pcp: u8) {
+        let frames = self.frames[..self.len].get_mut(frames).unwrap_or_default();
+        for frame in frames {
+            frame.headers.set_priority(pcp);
+        }
+    }
+
     /// Returns these frames with their tags, up to the first one that cannot leave as it is:
     /// because it is longer than `longest` bytes, in several pieces, or has an offload.
     #[inline]

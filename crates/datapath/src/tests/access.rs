@@ -250,6 +250,7 @@ fn a_decision_of_another_program_is_not_cached() {
         },
         segment: Some(BLUE),
         learned: true,
+        class: policy::DEFAULT_CLASS,
         except: Vec::new(),
         rules: Vec::new(),
         epoch: 1,
@@ -271,6 +272,7 @@ fn an_answer_that_is_not_cached_excludes_members_too() {
     let once = Answer::Once {
         upcall,
         action: Action::flood(BLUE),
+        class: policy::DEFAULT_CLASS,
         except: vec![PortId(6), PortId(2)],
         rules: Vec::new(),
         epoch: 1,

@@ -31,6 +31,8 @@ use crate::ports::port::{Accepts, Port};
 pub(super) const BLUE: SegmentId = SegmentId(1);
 pub(super) const RED: SegmentId = SegmentId(2);
 pub(super) const PLAIN: SegmentId = SegmentId(3);
+/// Classes and their numbers.
+pub(super) const CLASSES: [(&str, u8); 2] = [("storage", 1), ("voice", 2)];
 
 /// Ports 1, 2 and 3 in blue, 4 a trunk of blue and red, 5 in red, 6 a trunk of plain (untagged) and
 /// blue, 7 in plain.
@@ -398,6 +400,7 @@ impl Bench {
                     action: decision.action,
                     segment: decision.segment,
                     learned: decision.learn.is_some(),
+                    class: decision.class,
                     except: decision.excluded().collect(),
                     rules: decision.rules(),
                     epoch: self.program.epoch(),
@@ -408,14 +411,25 @@ impl Bench {
         upcalls.len()
     }
 
-    /// Sets control's access lists, in TOML; ports are called `p1` to `p7`. The switch removes the
-    /// outdated flows.
+    /// Sets control's access lists, in TOML; ports are called `p1` to `p7`, classes as in
+    /// [`CLASSES`]. The switch removes the outdated flows.
     pub(super) fn set_access(&mut self, text: &str) {
         let model = toml::from_str(text).expect("a model");
         let ports = (1..=7).map(|id| (format!("p{id}"), PortId(id))).collect();
         let segments = &self::model().segments;
         let ports = &ports;
-        let compiled = Rules::compile(&model, Names { segments, ports }).expect("sound lists");
+        let classes = &CLASSES
+            .map(|(name, number)| (name.to_owned(), number))
+            .into();
+        let compiled = Rules::compile(
+            &model,
+            Names {
+                segments,
+                ports,
+                classes,
+            },
+        )
+        .expect("sound lists");
         let program = self
             .program
             .with_rules(compiled.rules, self.program.epoch() + 1);
@@ -490,6 +504,7 @@ impl Bench {
             Answer::Once {
                 upcall,
                 action,
+                class: policy::DEFAULT_CLASS,
                 except: Vec::new(),
                 rules: Vec::new(),
                 epoch: self.program.epoch(),

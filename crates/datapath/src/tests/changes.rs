@@ -57,6 +57,7 @@ fn flooded(upcall: Option<u64>, dmac: [u8; 6], epoch: u64) -> Answer {
         action: Action::flood(BLUE),
         segment: Some(BLUE),
         learned: false,
+        class: policy::DEFAULT_CLASS,
         except: Vec::new(),
         rules: Vec::new(),
         epoch,
@@ -127,6 +128,7 @@ fn a_flood_decided_by_another_program_causes_a_new_upcall() {
                 true => Answer::Once {
                     upcall,
                     action: Action::flood(BLUE),
+                    class: policy::DEFAULT_CLASS,
                     except: vec![PortId(9)],
                     rules: Vec::new(),
                     epoch,

@@ -142,6 +142,7 @@ fn the_payload_of_a_flooded_tso_frame_is_summed_once() {
             let once = Answer::Once {
                 upcall: last.0.expect("an upcall"),
                 action: Action::flood(SegmentId(1)),
+                class: policy::DEFAULT_CLASS,
                 except: Vec::new(),
                 rules: Vec::new(),
                 epoch: 1,

@@ -99,6 +99,7 @@ fn answer(program: &Program, upcall: &Upcall) -> Answer {
         action: decision.action,
         segment: decision.segment,
         learned: decision.learn.is_some(),
+        class: decision.class,
         except: decision.excluded().collect(),
         rules: Vec::new(),
         epoch: program.epoch(),

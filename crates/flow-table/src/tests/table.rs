@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::{Effort, FlowTable, Origin, Progress};
+use crate::{Class, Decided, Effort, FlowTable, Origin, Progress};
 
 /// Flows of a table with a single set.
 const FEW: usize = 7;
@@ -57,11 +57,11 @@ impl Oracle {
         }
     }
 
-    fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
+    fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Decided> {
         self.lookup_of(key, 0, now)
     }
 
-    fn lookup_of(&mut self, key: &FlowKey, bytes: u64, now: u64) -> Option<Action> {
+    fn lookup_of(&mut self, key: &FlowKey, bytes: u64, now: u64) -> Option<Decided> {
         let counts = &mut self.counts;
         self.lists.iter_mut().find_map(|(mask, rows)| {
             let row = rows.iter_mut().find(|r| r.key == key.masked(mask))?;
@@ -71,7 +71,7 @@ impl Oracle {
                 let count = counts.entry(rule).or_default();
                 *count = (count.0 + 1, count.1 + bytes);
             }
-            Some(row.action)
+            Some((row.action, row.origin.class))
         })
     }
 
@@ -285,6 +285,7 @@ fn install(
     let rules = table.intern_rules(rules(Action::to(action), key.masked(&mask).in_port()));
     let origin = Origin {
         segment: (segment < 2).then_some(SegmentId(segment)),
+        class: Class::new((now % 8) as u8),
         learned: !now.is_multiple_of(4),
         rules,
     };
@@ -297,7 +298,9 @@ fn install(
 fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
     match step {
         Step::Lookup(key) => {
-            assert_eq!(table.lookup(key, now), oracle.lookup(key, now), "{step:?}");
+            let probe = table.prepare(key);
+            let found = table.lookup_prepared(key, probe, 1, now);
+            assert_eq!(found, oracle.lookup(key, now), "{step:?}");
         }
         Step::Batch(keys) => {
             let begun: Vec<_> = keys.iter().map(|key| table.prepare(key)).collect();
@@ -484,6 +487,7 @@ fn a_flow_keeps_its_count_when_its_action_changes() {
     table.lookup(&k, 3);
     let origin = Origin {
         segment: Some(SegmentId(4)),
+        class: Class::new(3),
         learned: true,
         rules: 0,
     };

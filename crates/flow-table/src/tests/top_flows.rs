@@ -5,7 +5,7 @@ use policy::{Action, PortId, SegmentId};
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::{Effort, FLOWS_PER_PART, FlowTable, Origin, Progress, TopFlows};
+use crate::{Class, Effort, FLOWS_PER_PART, FlowTable, Origin, Progress, TopFlows};
 
 const MASK: FlowMask = policy::DECISION_MASK;
 
@@ -22,6 +22,7 @@ fn table(stations: u64, now: u64) -> FlowTable {
     for station in 0..stations {
         let origin = Origin {
             segment: Some(SegmentId(3)),
+            class: Class::new(3),
             learned: true,
             rules: 0,
         };

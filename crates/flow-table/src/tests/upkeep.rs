@@ -6,12 +6,13 @@ use policy::{Action, Outdated, PortId, Program, SegmentId};
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::{Effort, FLOWS_PER_PART, FlowTable, Origin, Progress};
+use crate::{Class, Effort, FLOWS_PER_PART, FlowTable, Origin, Progress};
 
 const MASK: FlowMask = policy::DECISION_MASK;
 const LAN: SegmentId = SegmentId(1);
 const LEARNED: Origin = Origin {
     segment: Some(LAN),
+    class: Class::new(3),
     learned: true,
     rules: 0,
 };

@@ -98,6 +98,7 @@ fn compile(model: &AccessModel) -> (Rules, usize) {
     let names = Names {
         segments: &network.segments,
         ports: &BTreeMap::new(),
+        classes: &BTreeMap::new(),
     };
     let compiled = Rules::compile(model, names).expect("rules that compile");
     (compiled.rules, compiled.shadowed.len())

@@ -21,13 +21,15 @@ use api::v1::{AccessListSpec, AccessModel, RuleSpec};
 /// Limit of rules in one model.
 pub const MAX_RULES: usize = 1 << 20;
 
-/// Ids of segments and ports by name.
+/// Ids of segments, ports and classes by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     /// As in [`Model`](crate::Model).
     pub segments: &'a BTreeMap<SegmentId, Segment>,
     /// By name.
     pub ports: &'a BTreeMap<String, PortId>,
+    /// Numbers of classes by name, but for `default`, which is always there.
+    pub classes: &'a BTreeMap<String, u8>,
 }
 
 impl Names<'_> {
@@ -74,7 +76,7 @@ impl Rules {
     /// The first error found: sets, groups, lists in their order, then conflicts between several of
     /// them.
     pub fn compile(model: &AccessModel, names: Names<'_>) -> Result<Compiled, AccessError> {
-        let context = Context::new(model, &names.usable_ports())?;
+        let context = Context::new(model, names.usable_ports(), names.classes.clone())?;
         let attachments = attachments(model, &context, names)?;
         let mut lists = Vec::with_capacity(model.lists.len());
         let mut ids = HashSet::new();
@@ -95,16 +97,17 @@ impl Rules {
         Ok(Compiled { rules, shadowed })
     }
 
-    /// Returns the same rules with other port names for rules that are added later. Existing rules
-    /// keep their ports.
+    /// Returns the same rules with other names of ports and classes for rules that are added later.
+    /// Existing rules keep their ports and classes.
     #[must_use]
-    pub fn with_ports(&self, names: Names<'_>) -> Self {
+    pub fn with_names(&self, names: Names<'_>) -> Self {
         let ports = names.usable_ports();
-        if self.context.ports == ports {
+        if self.context.ports == ports && self.context.classes == *names.classes {
             return self.clone();
         }
         let context = Context {
             ports,
+            classes: names.classes.clone(),
             ..Context::clone(&self.context)
         };
         Self {

@@ -12,7 +12,11 @@ use super::prefix::Prefixes;
 use super::ranges::Ranges;
 use super::rules::{LogLimit, RuleId, RuleInfo, Verdict};
 use super::text;
+use crate::qos_class::DEFAULT_CLASS;
 use api::v1::{AccessModel, Direction, Pieces, PortText, RuleAction, RuleSpec};
+
+/// Name of the class that frames have without any other.
+const DEFAULT_CLASS_NAME: &str = "default";
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -29,6 +33,7 @@ pub(super) struct Context {
     /// In ascending order of the ports.
     pub(super) groups: BTreeMap<String, Vec<PortId>>,
     pub(super) ports: BTreeMap<String, PortId>,
+    pub(super) classes: BTreeMap<String, u8>,
 }
 
 /// Field and reason of an error.
@@ -43,10 +48,12 @@ impl Context {
     /// Checks and resolves sets and groups.
     pub(super) fn new(
         model: &AccessModel,
-        ports: &BTreeMap<String, PortId>,
+        ports: BTreeMap<String, PortId>,
+        classes: BTreeMap<String, u8>,
     ) -> Result<Self, AccessError> {
         let mut context = Self {
-            ports: ports.clone(),
+            ports,
+            classes,
             ..Self::default()
         };
         for set in model.address_sets.iter() {
@@ -169,9 +176,19 @@ impl Context {
             field,
             reason: Box::new(reason),
         };
-        let info = info(list, spec).map_err(fault)?;
+        let class = self.class(spec).map_err(fault)?;
+        let info = info(list, spec, class).map_err(fault)?;
         let matcher = self.matcher(spec, direction).map_err(fault)?;
         Ok((Arc::new(info), matcher))
+    }
+
+    fn class(&self, spec: &RuleSpec) -> Result<Option<u8>, Fault> {
+        let number = |name: &String| {
+            let default = (name == DEFAULT_CLASS_NAME).then_some(DEFAULT_CLASS);
+            let number = default.or_else(|| self.classes.get(name).copied());
+            number.ok_or_else(|| ("class", unknown("class", name)))
+        };
+        spec.class.as_ref().map(number).transpose()
     }
 
     fn matcher(&self, spec: &RuleSpec, direction: Direction) -> Result<Matcher, Fault> {
@@ -210,7 +227,7 @@ pub(super) fn at(place: Place, field: &'static str) -> impl FnOnce(Reason) -> Ac
     }
 }
 
-fn info(list: &Arc<str>, spec: &RuleSpec) -> Result<RuleInfo, Fault> {
+fn info(list: &Arc<str>, spec: &RuleSpec, class: Option<u8>) -> Result<RuleInfo, Fault> {
     text::name(&spec.name).map_err(|r| ("name", r))?;
     let verdict = match spec.action {
         RuleAction::Allow => Verdict::Allow,
@@ -230,6 +247,7 @@ fn info(list: &Arc<str>, spec: &RuleSpec) -> Result<RuleInfo, Fault> {
         name: spec.name.as_str().into(),
         verdict,
         log,
+        class,
     })
 }
 

@@ -73,6 +73,8 @@ pub struct RuleInfo {
     pub verdict: Verdict,
     /// Its log, if any.
     pub log: Option<LogLimit>,
+    /// Class of the frames that it lets pass, by number, if it gives them one.
+    pub class: Option<u8>,
 }
 
 /// Origin of a verdict.

@@ -46,6 +46,7 @@ fn try_compile(text: &str) -> Result<Compiled, AccessError> {
     let names = Names {
         segments: &segments(),
         ports: &ports,
+        classes: &BTreeMap::new(),
     };
     Rules::compile(&model, names)
 }

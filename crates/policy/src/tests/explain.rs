@@ -38,6 +38,7 @@ fn conclusion(steps: &[Step]) -> Action {
                 rejected |= evaluation.ruling.verdict == Verdict::Reject;
             }
             Step::Destination(destination) => action = Some(whither(*destination, steps)),
+            Step::Class(..) => {}
         }
     }
     match action.expect("a destination") {
@@ -110,6 +111,7 @@ fn with_lists(model: &Model, program: &Program, lists: &str) -> Program {
     let names = Names {
         segments: &model.segments,
         ports: &ports,
+        classes: &BTreeMap::new(),
     };
     program.with_rules(Rules::compile(&access, names).unwrap().rules, 6)
 }

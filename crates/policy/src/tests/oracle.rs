@@ -188,7 +188,7 @@ proptest! {
 }
 
 /// `key` with all bits outside the mask replaced.
-fn with_noise(key: &FlowKey, mask: &wire::FlowMask, noise: &[u8; 64]) -> FlowKey {
+pub(super) fn with_noise(key: &FlowKey, mask: &wire::FlowMask, noise: &[u8; 64]) -> FlowKey {
     let (key, mask, noise) = (key.words(), mask.words(), noise.as_chunks::<8>().0);
     FlowKey::from_words(std::array::from_fn(|i| {
         key[i] & mask[i] | u64::from_le_bytes(noise[i]) & !mask[i]

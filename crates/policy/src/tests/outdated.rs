@@ -6,7 +6,7 @@ use port::PortId;
 use wire::{FlowKey, MacAddr};
 
 use crate::acl::{AccessModel, Names, Rules};
-use crate::{Action, Model, PortMode, Program, Segment, SegmentId, decide};
+use crate::{Action, DscpClasses, Model, PortMode, Program, Segment, SegmentId, decide};
 
 /// Station `n` is behind port `n`, in every segment.
 fn numbered(_: SegmentId, mac: MacAddr) -> Option<PortId> {
@@ -33,6 +33,7 @@ fn program(epoch: u64, ports: u32, text: &str) -> Program {
     let names = Names {
         segments: &model.segments,
         ports: &names.collect(),
+        classes: &BTreeMap::from([("storage".to_owned(), 1), ("voice".to_owned(), 2)]),
     };
     let rules = Rules::compile(&access, names).expect("sound lists").rules;
     let program = Program::compile(&model, epoch).expect("a sound model");
@@ -46,18 +47,19 @@ fn keys() -> impl Iterator<Item = FlowKey> {
             0 => MacAddr([0xff; 6]),
             to => MacAddr([2, 0, 0, 0, 0, to]),
         };
-        [6, 17].map(|protocol| {
+        [(6, 0), (17, 0), (6, 26 << 2)].map(|(protocol, tos)| {
             FlowKey::default()
                 .with_in_port(from)
                 .with_smac(MacAddr([2, 0, 0, 0, 0, from as u8]))
                 .with_dmac(dmac)
                 .with_ethertype(wire::EtherType::IPV4)
                 .with_ip_proto(protocol)
+                .with_tos(tos)
         })
     })
 }
 
-const LISTS: [&str; 7] = [
+const LISTS: [&str; 9] = [
     "",
     "[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\n\
      action='drop'\n",
@@ -70,15 +72,39 @@ const LISTS: [&str; 7] = [
      ports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
     "[[group]]\nname='g'\nports=['p1']\n[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n\
      [[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
+    "[[acl]]\nname='a'\ndirection='from-guest'\nports=['p1']\n[[acl.rule]]\nname='r'\n\
+     action='allow'\nprotocol='tcp'\nclass='storage'\n",
+    "[[acl]]\nname='a'\ndirection='from-guest'\nports=['p1']\n[[acl.rule]]\nname='r'\n\
+     action='allow'\nprotocol='tcp'\nclass='voice'\n",
 ];
+
+/// Classes of DSCPs, and the trusted ports.
+type Trusted = (&'static [(u8, u8)], &'static [u32]);
+
+const TRUSTED: [Trusted; 4] = [
+    (&[], &[1]),
+    (&[(0, 1)], &[1, 2]),
+    (&[(0, 1), (26, 2)], &[1, 2]),
+    (&[(0, 1), (26, 2)], &[2]),
+];
+
+/// Access lists and classes of DSCPs: each list without and all classes without lists.
+fn variants() -> impl Iterator<Item = (&'static str, DscpClasses)> {
+    let lists = LISTS.iter().map(|list| (*list, DscpClasses::default()));
+    let dscps = TRUSTED.iter().map(|(classes, ports)| {
+        let ports = ports.iter().map(|id| PortId(*id));
+        ("", DscpClasses::new(classes.iter().copied(), ports))
+    });
+    lists.chain(dscps)
+}
 
 #[test]
 fn whatever_is_not_outdated_is_decided_as_before() {
-    for (old, from) in LISTS.iter().enumerate() {
-        for (new, to) in LISTS.iter().enumerate() {
+    for (old, (from, classes_before)) in variants().enumerate() {
+        for (new, (to, classes_after)) in variants().enumerate() {
             for ports in [4, 3] {
-                let before = program(1, ports, from);
-                let after = program(2, 4, to);
+                let before = program(1, ports, from).with_dscp_classes(classes_before.clone());
+                let after = program(2, 4, to).with_dscp_classes(classes_after.clone());
                 let outdated = after.outdated(&before);
                 assert!(outdated.is_empty() || old != new || ports != 4);
                 // A port that comes has no stations yet.
@@ -104,7 +130,9 @@ fn whatever_is_not_outdated_is_decided_as_before() {
                         |other: &FlowKey| other.masked(&was.mask) == key.masked(&was.mask);
                     for other in keys().filter(|key| there(key) && covered(key)) {
                         let is = decide(&after, &numbered, &other);
-                        let same = was.action == is.action && was.excluded().eq(is.excluded());
+                        let same = was.action == is.action
+                            && was.class == is.class
+                            && was.excluded().eq(is.excluded());
                         assert!(forgotten || same, "{from} {to:?} {other:?}");
                     }
                 }

@@ -50,6 +50,12 @@ impl FlowMask {
         self.with_some(L4_FLAGS, bits as u64)
     }
 
+    /// The DSCP (RFC 2474) counts, which is all of the type of service but its ECN bits.
+    #[must_use]
+    pub const fn with_dscp(self) -> Self {
+        self.with_some(TOS, 0xfc)
+    }
+
     /// These bits of the source port count too; see [`with_l4_src`](Self::with_l4_src).
     #[must_use]
     pub const fn with_l4_src_bits(self, bits: u16) -> Self {

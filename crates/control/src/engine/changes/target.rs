@@ -49,6 +49,7 @@ impl Target {
         let names = Names {
             segments: &model.segments,
             ports: &self.numbers.ports,
+            classes: &Default::default(),
         };
         if self.access.has_names(names) && self.access.was_compiled_from(&access) {
             return Ok(());

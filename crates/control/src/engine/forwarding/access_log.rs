@@ -73,6 +73,7 @@ mod tests {
             list: Arc::clone(&name),
             name: Arc::clone(&name),
             verdict: Verdict::Drop,
+            class: None,
             log: Some(LogLimit { per_second: 1 }),
         };
         let mut log = AccessLog::default();

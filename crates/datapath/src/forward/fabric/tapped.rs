@@ -11,7 +11,7 @@ use crate::forward::tap::{TapPayload, TappedFrame, Taps};
 use crate::ports::batch::Batch;
 use crate::ports::payload::Outgoing;
 use crate::ports::port::Port;
-use flow_table::ExcludeSets;
+use flow_table::{Class, ExcludeSets};
 
 impl<P: Port> Fabric<P> {
     /// Executes the actions of all frames of a batch, with taps.
@@ -62,6 +62,7 @@ impl<P: Port> Fabric<P> {
                 payload: &payload,
                 offload: *offload,
                 from,
+                class: group.class(),
             };
             self.execute_tapped(group.action, frame, excluded);
         }
@@ -132,6 +133,7 @@ impl<P: Port> Fabric<P> {
                 payload,
                 offload,
                 from,
+                class: Class::default(),
             };
             let prepaid = std::mem::take(&mut self.prepaid);
             self.deliver(to, had_tag.then_some(tag.vid), tag, copy);

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use channel::records::{Answer, Stale, key_from_words, mask_from_words};
-use flow_table::{CHANGE, Effort, Origin, Progress, SEEK};
+use flow_table::{CHANGE, Class, Decided, Effort, Origin, Progress, SEEK};
 use policy::{Action, Excluded, Outdated, PortId, Program, SegmentId};
 use port::DropReason;
 use wire::MacAddr;
@@ -68,6 +68,11 @@ impl WorkQueue {
         }
         Outdated::ports(ports)
     }
+}
+
+/// Returns the decision to drop frames.
+fn dropped(reason: DropReason) -> Decided {
+    (Action::Drop(reason), Class::default())
 }
 
 impl<P: Port> Switch<P> {
@@ -164,6 +169,7 @@ impl<P: Port> Switch<P> {
                 key,
                 mask,
                 action,
+                class,
                 segment,
                 learned,
                 except,
@@ -175,11 +181,12 @@ impl<P: Port> Switch<P> {
                 self.work_queue.effort.charge(CHANGE);
                 let rules = self.lookup.flows.intern_rules(rules);
                 let origin = Origin {
+                    class: Class::new(class),
                     segment,
                     learned,
                     rules,
                 };
-                let decided = (action, except);
+                let decided = ((action, origin.class), except);
                 // An answer to an upcall from before the program changed applies to its frames
                 // only.
                 if epoch == self.program().epoch() {
@@ -192,6 +199,7 @@ impl<P: Port> Switch<P> {
             Answer::Once {
                 upcall,
                 action,
+                class,
                 except,
                 rules,
                 epoch,
@@ -199,7 +207,8 @@ impl<P: Port> Switch<P> {
                 self.work_queue.effort.charge(SEEK);
                 self.note_reply(Some(upcall));
                 let rules = self.lookup.flows.intern_rules(rules);
-                self.answer_once(Some(upcall), (action, except), (rules, epoch), now);
+                let decided = ((action, Class::new(class)), except);
+                self.answer_once(Some(upcall), decided, (rules, epoch), now);
                 self.lookup.flows.release_rules(rules);
             }
             Answer::Reply { upcall, frame } => {
@@ -224,19 +233,19 @@ impl<P: Port> Switch<P> {
         &mut self,
         upcall: Option<u64>,
         (key, mask): (&FlowKey, &FlowMask),
-        (action, except): (Action, Vec<PortId>),
+        ((action, class), except): (Decided, Vec<PortId>),
         origin: Origin,
         now: u64,
     ) {
         let Some(excluded) = self.lookup.flows.excluded.intern(except) else {
             // No exclude set is free: the frames are dropped, so that no excluded port gets them.
-            let dropped = (Action::Drop(DropReason::UpcallFull), Vec::new());
+            let dropped = (dropped(DropReason::UpcallFull), Vec::new());
             return self.answer_once(upcall, dropped, (0, self.program().epoch()), now);
         };
         let action = action.excluding(Excluded(excluded));
         self.lookup.flows.install(key, mask, action, origin, now);
         let frames = self.pending.release_covered(upcall, key, mask);
-        self.execute_decided(action, frames, origin.rules, now);
+        self.execute_decided((action, class), frames, origin.rules, now);
         self.lookup.flows.excluded.decref(excluded);
     }
 
@@ -245,7 +254,7 @@ impl<P: Port> Switch<P> {
     fn answer_once(
         &mut self,
         upcall: Option<u64>,
-        (action, except): (Action, Vec<PortId>),
+        ((action, class), except): (Decided, Vec<PortId>),
         (rules, epoch): (u16, u64),
         now: u64,
     ) {
@@ -262,10 +271,10 @@ impl<P: Port> Switch<P> {
         match self.lookup.flows.excluded.intern(except) {
             Some(excluded) => {
                 let action = action.excluding(Excluded(excluded));
-                self.execute_decided(action, frames, rules, now);
+                self.execute_decided((action, class), frames, rules, now);
                 self.lookup.flows.excluded.decref(excluded);
             }
-            None => self.execute_decided(Action::Drop(DropReason::UpcallFull), frames, 0, now),
+            None => self.execute_decided(dropped(DropReason::UpcallFull), frames, 0, now),
         }
     }
 
@@ -276,14 +285,14 @@ impl<P: Port> Switch<P> {
         };
         let (requester, tag) = (waiting.port(), waiting.key.vlan());
         let frames = waiting.into_frames().collect();
-        self.execute_decided(Action::Drop(DropReason::NeighbourReply), frames, 0, now);
+        self.execute_decided(dropped(DropReason::NeighbourReply), frames, 0, now);
         self.send_generated(requester, tag, frame);
     }
 
     /// Applies an action to pending frames and counts them for these rules.
     fn execute_decided(
         &mut self,
-        action: Action,
+        decided: Decided,
         frames: Vec<(FlowKey, PendingFrame)>,
         rules: u16,
         now: u64,
@@ -294,13 +303,13 @@ impl<P: Port> Switch<P> {
         self.lookup
             .flows
             .count_unflowed(rules, packets, bytes as u64, now);
-        self.execute_pending(action, frames);
+        self.execute_pending(decided, frames);
     }
 
     /// Executes an action for frames that waited for it.
     fn execute_pending(
         &mut self,
-        action: Action,
+        (action, class): Decided,
         frames: impl IntoIterator<Item = (FlowKey, PendingFrame)>,
     ) {
         self.meter.begin();
@@ -308,6 +317,7 @@ impl<P: Port> Switch<P> {
             let from = PortId(key.in_port());
             let _served = crash_record::serve(Some(from));
             self.fabric.serving = frame.pair;
+            let by_pair = self.fabric.class_of_pair(from, frame.pair);
             let segments = [memory::Segment {
                 ptr: frame.payload.as_mut_ptr(),
                 len: frame.payload.len() as u32,
@@ -324,6 +334,7 @@ impl<P: Port> Switch<P> {
                     payload: &payload,
                     offload: frame.offload,
                     from,
+                    class: by_pair.unwrap_or(class),
                 },
                 &self.lookup.flows.excluded,
             );

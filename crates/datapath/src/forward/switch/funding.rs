@@ -110,7 +110,7 @@ impl<P: Port> Switch<P> {
     fn decide_funded(&mut self, (id, pair): (PortId, u16), now: u64, upcalls: &mut dyn UpcallSink) {
         let (mut at, mut funded) = (0, 0);
         loop {
-            let unknown = self.find_all(at, now);
+            let unknown = self.find_all(id, at, now);
             if let Some(index) = self.fund(id, &mut funded) {
                 let found = unknown.unwrap_or(self.lookup.flow_batches.len());
                 self.lookup.forget_behind(index, found);
@@ -151,7 +151,7 @@ impl<P: Port> Switch<P> {
         group: &ActionBatch,
         (from, to): (PortId, PortId),
     ) -> Funded {
-        let Some(leaf) = output.leaf(from, DEFAULT_CLASS) else {
+        let Some(leaf) = output.leaf(from, group.class().number()) else {
             return Funded::All;
         };
         let now = self.fabric.now;
@@ -306,6 +306,7 @@ impl<P: Port> Switch<P> {
         if let Some(slot) = self.fabric.slot(id) {
             slot.qos = (qos != SenderQos::default()).then(|| Box::new(qos));
         }
+        self.fabric.update_classes();
     }
 
     /// Returns the limits of a port.
@@ -411,7 +412,7 @@ fn bits_of(output: &Output, batch: &Batch, group: &ActionBatch, frames: Range<us
     let cost = batch.cost(frames);
     let bits = output.bits(cost);
     let tagged = matches!(group.action, Action::Unicast { tag: Some(_), .. });
-    match (group.tagged, tagged) {
+    match (group.is_tagged(), tagged) {
         (false, true) => bits + cost.packets * TAG_BITS,
         (true, false) => bits.saturating_sub(cost.packets * TAG_BITS),
         _ => bits,

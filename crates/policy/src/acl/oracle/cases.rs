@@ -290,7 +290,12 @@ impl Case {
 
     fn names(&self) -> Names<'_> {
         let (segments, ports) = (&self.segments, &self.ports);
-        Names { segments, ports }
+        const NO_CLASSES: &BTreeMap<String, u8> = &BTreeMap::new();
+        Names {
+            segments,
+            ports,
+            classes: NO_CLASSES,
+        }
     }
 
     /// Compiles the model without the rules that are refused.
