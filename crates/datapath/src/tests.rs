@@ -5,6 +5,7 @@ mod batches;
 mod bench;
 mod changes;
 mod chunks;
+mod classes;
 mod explosion;
 mod faulty;
 mod header;

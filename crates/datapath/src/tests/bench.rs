@@ -12,7 +12,7 @@ use channel::records::{Answer, Upcall};
 use channel::switching::Station;
 use policy::acl::{Names, RuleId, Rules};
 use policy::port_security::{PortSecurity, PortSecurityTable};
-use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
+use policy::{Action, DscpClasses, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::counters::{Counters, Traffic};
 use port::{DropReason, Offload, PortId, REASONS};
 use testkit::net::NetHeader;
@@ -444,6 +444,13 @@ impl Bench {
         self.run(program.with_port_security(table));
     }
 
+    /// Sets the classes of DSCPs.
+    pub(super) fn set_dscp_classes(&mut self, classes: DscpClasses) {
+        let rules = self.program.rules().clone();
+        let program = self.program.with_rules(rules, self.program.epoch() + 1);
+        self.run(program.with_dscp_classes(classes));
+    }
+
     fn run(&mut self, program: Program) {
         let outdated = program.outdated(&self.program);
         self.program = program;
@@ -499,12 +506,17 @@ impl Bench {
 
     /// Answers the oldest upcall once, with this action.
     pub(super) fn answer_once(&mut self, action: Action) {
+        self.answer_once_as(action, policy::DEFAULT_CLASS);
+    }
+
+    /// Answers the oldest upcall once, with this action and class.
+    pub(super) fn answer_once_as(&mut self, action: Action, class: u8) {
         let upcall = self.ring.upcalls.remove(0).id;
         self.switch.answer(
             Answer::Once {
                 upcall,
                 action,
-                class: policy::DEFAULT_CLASS,
+                class,
                 except: Vec::new(),
                 rules: Vec::new(),
                 epoch: self.program.epoch(),
