@@ -118,6 +118,8 @@ impl Libvirt {
             add(root, command);
         }
         configure(root);
+        // libvirtd looks for hooks at its start only.
+        write_hook(root, "");
         let mut args = NAMESPACES.map(str::to_owned).to_vec();
         args.extend(["sh", "-c", INIT, "init"].map(str::to_owned));
         args.push(root.display().to_string());
@@ -174,6 +176,20 @@ impl Libvirt {
         let log = args.last().map_or("virsh", String::as_str);
         let log = folder.join(format!("virsh-{}.log", log.replace('/', "_")));
         Process::start("virsh", "virsh", &args, &log)
+    }
+
+    /// Replaces the hook of the QEMU driver, a shell script, which does nothing at first.
+    pub fn set_hook(&self, script: &str) {
+        write_hook(self.folder.path(), script);
+    }
+
+    /// Returns the directory with the state of each running domain, as seen from outside.
+    pub fn states(&self) -> PathBuf {
+        let inside = procfs::children(self.process.pid());
+        let [init] = inside[..] else {
+            panic!("unshare has the children {inside:?}")
+        };
+        PathBuf::from(format!("/proc/{init}/root/run/libvirt/qemu"))
     }
 
     /// Creates a place for a domain's files: any user may use it.
@@ -293,6 +309,13 @@ fn number(file: &Path, name: &str) -> u32 {
     let number = lines.find_map(|mut line| (line.next()? == name).then(|| line.nth(1))?);
     let number = number.unwrap_or_else(|| panic!("no {name} in {}", file.display()));
     number.parse().expect("users and groups have numbers")
+}
+
+fn write_hook(root: &Path, script: &str) {
+    let hook = below(root, "/etc/libvirt/hooks/qemu.d/lasthop");
+    fs::create_dir_all(hook.parent().expect("a folder")).expect("a folder in ours");
+    fs::write(&hook, format!("#!/bin/sh\n{script}\n")).expect("a file of ours");
+    open(&hook, 0o755);
 }
 
 /// Sockets for root alone, no other daemon that is asked, and no other security driver than DAC.

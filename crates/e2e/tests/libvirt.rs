@@ -1,18 +1,20 @@
 //! The libvirt example of docs/user/guests.md: two domains, each with a user of its own, talk,
-//! survive the death of the switch, and cannot take each other's port.
+//! survive the death of the switch, and cannot take each other's port. The hook of the package
+//! gives a port the bandwidth of its domain.
 //!
 //! Users, port and domain are taken from that page. What must differ here is put in their place:
 //! another name, paths, the guest image instead of a disk, and emulation where KVM does not work.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::agent::Agent;
 use e2e::lasthop::Lasthop;
 use e2e::libvirt::{Libvirt, Place};
 use e2e::{paths, turn};
+use serde_json::{Value, json};
 use testkit::process::Process;
 use testkit::procfs;
 use testkit::wait::wait_for;
@@ -257,6 +259,103 @@ fn the_readmes_domains_talk_and_keep_their_ports() {
         assert_eq!((socket.uid(), socket.mode() & 0o777), (user, 0o600));
     }
     libvirt.stop(&users);
+    lasthop.stop();
+}
+
+/// The bandwidth of a domain, and the limits of its port for it.
+const BANDWIDTH: &str = "<bandwidth>
+    <inbound average='12500' burst='2500'/><outbound average='25000' burst='1024'/>
+  </bandwidth>";
+
+fn limits_of_bandwidth() -> Value {
+    json!({
+        "from_guest": {"bits_per_second": 200_000_000, "bits_burst": 8_388_608},
+        "to_guest": {"bits_per_second": 100_000_000, "bits_burst": 20_480_000},
+    })
+}
+
+/// The hook of the package, whose warnings go to a file in the place of a domain.
+struct Hook {
+    programs: PathBuf,
+    log: PathBuf,
+}
+
+impl Hook {
+    fn new(place: &Place) -> Hook {
+        let programs = PathBuf::from(place.path("bin"));
+        let log = PathBuf::from(place.path("hook.log"));
+        fs::create_dir(&programs).expect("a folder of ours");
+        let logger = programs.join("logger");
+        let script = format!("#!/bin/sh\ncat >>'{}'\n", log.display());
+        fs::write(&logger, script).expect("a folder of ours");
+        fs::set_permissions(logger, Permissions::from_mode(0o755)).expect("a file of ours");
+        symlink(paths::binary("lasthop"), programs.join("lasthop")).expect("a folder of ours");
+        Hook { programs, log }
+    }
+
+    /// Returns the script for a Lasthop in this directory.
+    fn script(&self, runtime: &Path) -> String {
+        format!(
+            "export PATH='{}:/usr/bin:/bin' LASTHOP_RUNTIME_DIR='{}'\nexec '{}' \"$@\"",
+            self.programs.display(),
+            runtime.display(),
+            paths::root().join("packaging/libvirt-hook").display()
+        )
+    }
+
+    fn warnings(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+#[test]
+fn the_bandwidth_of_a_domain_is_that_of_its_port() {
+    let turn = turn();
+    if !Libvirt::allowed() {
+        return;
+    }
+    let example = Example::read();
+    let libvirt = Libvirt::start(&[example.useradd("vm1")]);
+    let user = libvirt.user("vm1");
+    let lasthop = Lasthop::start(&format!(
+        "[switch]\nname = \"host1\"\n{}",
+        example.port("vm1", user)
+    ));
+    belongs_to_the_group(&lasthop.folder(), libvirt.group("lasthop"));
+    let place = libvirt.place("vm1");
+    let socket = lasthop.socket_of("vm1");
+    let xml = example.domain("vm1", "vm1", 1, &socket, &place);
+    let model = "<model type='virtio'/>";
+    let xml = swap(&xml, &[(model, format!("{BANDWIDTH}{model}"))]);
+    define(&libvirt, "vm1", &xml, &place);
+    let hook = Hook::new(&place);
+    let limits = || lasthop.port("vm1")["limits"].clone();
+
+    turn.step("a domain is started, and its port has its bandwidth");
+    libvirt.set_hook(&hook.script(&lasthop.folder()));
+    libvirt.virsh(&["start", "vm1"]);
+    assert_eq!(limits(), limits_of_bandwidth());
+
+    turn.step("the bandwidth of running domains is set again");
+    lasthop.ok(&["port", "set", "vm1", "--limit", "from-guest:none"]);
+    assert_ne!(limits(), limits_of_bandwidth());
+    let running = format!("--running={}", libvirt.states().display());
+    lasthop.ok(&["libvirt-hook", &running]);
+    assert_eq!(limits(), limits_of_bandwidth());
+
+    turn.step("the domain ends, and so does its bandwidth");
+    libvirt.virsh(&["destroy", "vm1"]);
+    assert_eq!(limits(), Value::Null);
+    assert_eq!(hook.warnings(), "");
+
+    turn.step("without Lasthop it is a warning, and the domain starts");
+    libvirt.set_hook(&hook.script(Path::new("/nowhere")));
+    libvirt.virsh(&["start", "vm1"]);
+    assert_eq!(limits(), Value::Null);
+    let warnings = hook.warnings();
+    assert!(warnings.contains("/nowhere/api.sock"), "{warnings}");
+    remove(&libvirt, "vm1");
+    libvirt.stop(&[user]);
     lasthop.stop();
 }
 

@@ -11,6 +11,7 @@ mod args;
 mod capture;
 mod events;
 mod generate;
+mod libvirt_hook;
 mod limits;
 mod netmap;
 mod pcap;
@@ -67,6 +68,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Man { out } => generate::man(out.as_deref()),
         Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
         Command::Netmap(arguments) => Err(netmap::start(&runtime_dir, &arguments)),
+        Command::LibvirtHook(hook) => return libvirt_hook::run(runtime_dir, hook),
         Command::Top => Err(siblings::execute(TOP, |top| top.arg(&runtime_dir))),
         Command::Apply {
             file,

@@ -4,6 +4,7 @@ mod acl;
 mod capture;
 mod events;
 mod fdb;
+mod libvirt_hook;
 mod mirror;
 mod netmap;
 mod owner;
@@ -28,6 +29,7 @@ pub(super) use acl::Acl;
 pub(super) use capture::Capture;
 pub(super) use events::Events;
 pub(super) use fdb::Fdb;
+pub(super) use libvirt_hook::LibvirtHook;
 pub(super) use mirror::Mirror;
 pub(super) use netmap::Netmap;
 pub(super) use qos::{Egress, QosClass, QosGroup};
@@ -147,6 +149,8 @@ pub(super) enum Command {
     Events(Events),
     /// Upgrade all processes to another version; guests stay connected
     Upgrade(Upgrade),
+    /// Give ports the bandwidth of libvirt's domains, as a hook of libvirt; always exits with 0
+    LibvirtHook(LibvirtHook),
     /// Print a completion script
     Completions {
         /// Shell
