@@ -37,7 +37,7 @@ use patches::Port;
 
 /// Time for an operation of a domain, which waits for it.
 const CALL_TIME: Duration = Duration::from_millis(900);
-/// Time for all running domains. Nobody waits for it but the start of the service.
+/// Time for all running domains, for which only the start of the service waits.
 const RUNNING_TIME: Duration = Duration::from_secs(10);
 /// Time in which the switch notices that a VMM has ended.
 const DISCONNECT_TIME: Duration = Duration::from_millis(400);
@@ -76,7 +76,7 @@ pub(super) fn run(runtime_dir: PathBuf, hook: LibvirtHook) -> ExitCode {
     // A thread, because standard input, files and sockets may all keep it waiting.
     thread::spawn(move || {
         serve(&runtime_dir, &hook);
-        // Nobody listens when the time is over.
+        // After the time limit there is no receiver.
         let _ = done.send(());
     });
     if end.recv_timeout(time).is_err() {

@@ -188,7 +188,7 @@ fn left(configured: &Value, by_command: &Value) -> Value {
     let set = patches::set(&recorded(), &parsed(&port)).unwrap();
     merge(&mut port, &set);
     assert_eq!(port["qos"]["max"], 400_000_000);
-    merge(&mut port, &[by_command.clone()]);
+    merge(&mut port, std::slice::from_ref(by_command));
     let back = patches::take_back(&recorded(), &parsed(&port), configured);
     merge(&mut port, &back);
     port
