@@ -37,6 +37,8 @@ pub(crate) struct Exchange {
     /// From when a request was due to its answer; 0 without requests.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
+    /// From the time that a quarter of them do not exceed to that of three quarters.
+    pub(crate) quartiles_us: [f64; 2],
     /// Frames that arrived, a second.
     pub(crate) frames: f64,
     /// Kicks, interrupts and sleeps for each of these.

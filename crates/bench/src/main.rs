@@ -112,6 +112,11 @@ enum Experiment {
     /// Throughput with and without a helper on an idle core, and what a thread waits that wants the
     /// core
     Wakeups,
+    /// Pairs of guests that talk at the same time: round trips and streams by their number, beside
+    /// OVS-DPDK and the bridge
+    Vifs,
+    /// Signals, latency and cost of a frame by number of silent guests beside it, beside OVS-DPDK
+    Signals,
     /// Processes on ports and pipes: by batch, slots, bridges, load; round trips; testpmd on memif
     Netmap,
     /// CPU use without traffic, by number of attached ports
@@ -194,6 +199,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Workers => experiments::scaling::workers(&plan)?,
             Experiment::Scheduling => experiments::scheduling::scheduling(&plan)?,
             Experiment::Wakeups => experiments::wakeups::wakeups(&plan)?,
+            Experiment::Vifs => experiments::vifs::vifs(&plan)?,
+            Experiment::Signals => experiments::signals::signals(&plan)?,
             Experiment::Netmap => experiments::netmap::netmap(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,

@@ -89,7 +89,7 @@ enum Ports {
         /// The switch dials.
         client_listens: bool,
     },
-    Taps([File; 2]),
+    Taps(Vec<File>),
 }
 
 /// A running switch.
@@ -115,7 +115,7 @@ impl Peer {
             Kind::Lasthop => lasthop::start(plan),
             Kind::Ovs => ovs::start(plan),
             Kind::Forwarder => forwarder::start(plan),
-            Kind::Bridge => bridge::start(),
+            Kind::Bridge => bridge::start(2),
         }
     }
 
@@ -130,7 +130,8 @@ impl Peer {
         match kind {
             Kind::Lasthop => lasthop::with_ports(plan, ports),
             Kind::Ovs => ovs::learning(plan, ports),
-            Kind::Forwarder | Kind::Bridge => bail!("{} has two ports", kind.name()),
+            Kind::Bridge => bridge::start(ports),
+            Kind::Forwarder => bail!("{} has two ports", kind.name()),
         }
     }
 
@@ -189,7 +190,7 @@ impl Peer {
     }
 
     /// Its TAP devices, if it has no sockets.
-    pub(crate) fn taps(&self) -> Option<&[File; 2]> {
+    pub(crate) fn taps(&self) -> Option<&[File]> {
         match &self.ports {
             Ports::Sockets { .. } => None,
             Ports::Taps(taps) => Some(taps),

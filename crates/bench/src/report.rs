@@ -11,7 +11,7 @@ use e2e::table::table;
 
 use crate::experiments::{
     capture as capture_experiment, external as external_experiment,
-    migration as migration_experiment, netmap as netmap_experiment, policy as policy_experiment,
+    migration as migration_experiment, parts as parts_experiment, policy as policy_experiment,
 };
 use crate::machine::Machine;
 use crate::peers::Kind;
@@ -26,7 +26,7 @@ mod capture;
 mod external;
 mod load;
 mod migration;
-mod netmap;
+mod parts;
 mod policy;
 mod scheduling;
 
@@ -60,9 +60,9 @@ pub(crate) enum Body {
     External {
         samples: Vec<external_experiment::Sample>,
     },
-    /// Samples of processes on ports and pipes.
-    Netmap {
-        samples: Vec<netmap_experiment::Sample>,
+    /// Samples of an experiment in parts.
+    Parts {
+        samples: Vec<parts_experiment::Sample>,
     },
     /// Moves of guests at several peers.
     Migration {
@@ -140,7 +140,7 @@ impl Report {
             // Two bars a peer say no more than the table.
             Body::Bulk { .. } | Body::External { .. } | Body::Migration { .. } => {}
             Body::SetUps { .. } | Body::Changes { .. } | Body::Capture { .. } => {}
-            Body::Netmap { samples } => netmap::save_plots(samples, folder, &stem)?,
+            Body::Parts { samples } => parts::save_plots(samples, folder, &stem)?,
             Body::Rules { samples } => {
                 policy::save_rules_plots(samples, &self.title, folder, &stem)?;
             }
@@ -169,7 +169,7 @@ impl Report {
             Body::Load { samples } => load::table(samples),
             Body::Bulk { samples } => bulk::table(samples),
             Body::External { samples } => external::table(samples),
-            Body::Netmap { samples } => netmap::tables(samples),
+            Body::Parts { samples } => parts::tables(samples),
             Body::Migration { samples } => migration::table(samples),
             Body::Scheduling { samples } => scheduling::table(samples),
             Body::Rules { samples } => policy::rules_table(samples),

@@ -194,6 +194,7 @@ impl Exchange {
             gbit: 8e-9 * sum(|report| report.bytes) as f64 / seconds,
             p50_us: round_trips.quantile(0.5) as f64 / 1e3,
             p99_us: round_trips.quantile(0.99) as f64 / 1e3,
+            quartiles_us: [0.25, 0.75].map(|share| round_trips.quantile(share) as f64 / 1e3),
             frames: frames as f64 / seconds,
             kicks: each(sum(|report| report.kicks)),
             interrupts: each(sum(|report| report.interrupts)),

@@ -11,7 +11,7 @@ use crate::plan::{Layout, Plan};
 use crate::stop;
 
 /// Returns the configuration of every client of this kind.
-pub(super) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
+pub(crate) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
     LeanConfig {
         sockets: peer.sockets().to_vec(),
         listen: peer.client_listens(),

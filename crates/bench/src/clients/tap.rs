@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::{Client, replay};
 use crate::stop;
@@ -27,10 +27,13 @@ pub(crate) struct TapClient {
 }
 
 impl TapClient {
-    pub(crate) fn new(cores: [usize; 2], taps: &[File; 2]) -> Result<Self> {
+    pub(crate) fn new(cores: [usize; 2], taps: &[File]) -> Result<Self> {
+        let [first, second] = taps else {
+            bail!("this client has two TAP devices")
+        };
         Ok(Self {
             cores,
-            taps: [taps[0].try_clone()?, taps[1].try_clone()?],
+            taps: [first.try_clone()?, second.try_clone()?],
             frames: [Vec::new(), Vec::new()],
         })
     }

@@ -1,4 +1,4 @@
-//! The kernel's bridge between two TAP devices, in a network namespace of its own.
+//! The kernel's bridge between TAP devices, in a network namespace of its own.
 //!
 //! Nothing of it has a name that others see: the namespace lives as long as the descriptors of its
 //! devices, so that the kernel removes it all with this process, whatever that dies of.
@@ -15,12 +15,11 @@ use crate::namespace;
 use crate::process::{run, words};
 
 pub(super) const DEVICE: &str = "/dev/net/tun";
-const NAMES: [&str; 2] = ["tap0", "tap1"];
 /// Frames that wait in a device, as in the queues of the other peers.
 const QUEUE: u32 = 1024;
 
-pub(super) fn start() -> Result<Peer> {
-    let taps = namespace::inside_new(make)?;
+pub(super) fn start(ports: u32) -> Result<Peer> {
+    let taps = namespace::inside_new(move || make(ports))?;
     Ok(Peer {
         kind: Kind::Bridge,
         lasthop: None,
@@ -31,17 +30,17 @@ pub(super) fn start() -> Result<Peer> {
     })
 }
 
-fn make() -> Result<[File; 2]> {
-    let [first, second] = NAMES.map(open);
-    let taps = [first?, second?];
+fn make(ports: u32) -> Result<Vec<File>> {
+    let names: Vec<String> = (0..ports).map(|port| format!("tap{port}")).collect();
+    let taps: Result<Vec<File>> = names.iter().map(|name| open(name)).collect();
     ip("link add br0 type bridge stp_state 0 mcast_snooping 0")?;
-    for name in NAMES {
+    for name in &names {
         ip(&format!(
             "link set {name} mtu 9000 txqueuelen {QUEUE} master br0 up"
         ))?;
     }
     ip("link set br0 up")?;
-    Ok(taps)
+    taps
 }
 
 fn ip(arguments: &str) -> Result<()> {

@@ -45,7 +45,7 @@ const DISCONNECT_POLL: Duration = Duration::from_millis(20);
 /// Maximum size of a domain's XML in bytes.
 const MAX_XML: u64 = 8 << 20;
 
-/// What is done with the bandwidth of a domain.
+/// A task with the bandwidth of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     /// The ports get it.

@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 use e2e::lasthop::Lasthop;
 use testkit::process::Process;
 
-use super::{Part, Run};
+use super::MEMIF;
+use crate::experiments::parts::Run;
 use crate::folders;
 use crate::peers::{PROGRAM_DPDK, lasthop as peer};
 use crate::plan::Plan;
@@ -34,7 +35,7 @@ pub(super) fn compare(run: &mut Run<'_>) -> Result<()> {
         let mut receiver = Pmd::end(plan, &socket, "server", 0, "rxonly", size)?;
         let sender = Pmd::end(plan, &socket, "client", 1, "txonly", size)?;
         let way = "two testpmds, one memif";
-        run.take(Part::Memif, way, size.into(), || receiver.mpps(plan.window))?;
+        run.take(&MEMIF, way, size.into(), || receiver.mpps(plan.window))?;
         drop((sender, receiver));
     }
     Ok(())
@@ -51,7 +52,7 @@ fn through_lasthop(run: &mut Run<'_>, size: u32, zero_copy: bool) -> Result<()> 
     let sockets = ["p0", "p1"].map(|name| lasthop.folder().join(format!("{name}.memif")));
     let mut client = Pmd::client(plan, &sockets, size, zero_copy)?;
     let way = way("Lasthop", zero_copy);
-    run.take(Part::Memif, &way, size.into(), || client.mpps(plan.window))
+    run.take(&MEMIF, &way, size.into(), || client.mpps(plan.window))
 }
 
 fn through_forwarder(run: &mut Run<'_>, size: u32, zero_copy: bool) -> Result<()> {
@@ -61,7 +62,7 @@ fn through_forwarder(run: &mut Run<'_>, size: u32, zero_copy: bool) -> Result<()
     let forwarder = Pmd::forwarder(plan, &sockets)?;
     let mut client = Pmd::client(plan, &sockets, size, zero_copy)?;
     let way = way("a testpmd that forwards", zero_copy);
-    run.take(Part::Memif, &way, size.into(), || client.mpps(plan.window))?;
+    run.take(&MEMIF, &way, size.into(), || client.mpps(plan.window))?;
     drop((client, forwarder));
     Ok(())
 }

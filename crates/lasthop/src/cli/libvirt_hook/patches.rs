@@ -20,7 +20,7 @@ const KIBIBYTE: u64 = 8192;
 /// The smallest burst that limits accept: the longest frame, in bits.
 const SMALLEST_BURST: u64 = port::MAX_FRAME as u64 * 8;
 
-/// What the hook knows of a port.
+/// The fields of a port that the hook uses.
 #[derive(Debug, Deserialize)]
 pub(super) struct Port {
     pub(super) name: String,

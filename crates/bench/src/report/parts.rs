@@ -1,11 +1,11 @@
-//! Processes on ports and pipes: a table for each part, medians of each placement.
+//! Experiments in parts: a table for each part, medians of each placement.
 
 use std::path::Path;
 
 use anyhow::Result;
 
 use super::shown;
-use crate::experiments::netmap::{Part, Sample};
+use crate::experiments::parts::{Part, Sample};
 use crate::placement::Placement;
 use crate::plot;
 use crate::statistics::median;
@@ -13,15 +13,27 @@ use crate::statistics::median;
 /// All tables.
 pub(super) fn tables(samples: &[Sample]) -> String {
     let mut text = String::new();
-    for part in Part::ALL {
-        let here: Vec<_> = samples.iter().filter(|s| s.part == part).collect();
-        if !here.is_empty() {
-            text += &table(part, &here);
-        }
+    for part in parts(samples) {
+        text += &table(part, &of(samples, part));
     }
     let flipped = samples.iter().filter(|s| s.placement.is_none()).count();
     let all = samples.len();
     text + &format!("\nOf {all} samples, {flipped} were dropped because the placement flipped.\n")
+}
+
+/// The parts in the order in which they were measured first.
+fn parts(samples: &[Sample]) -> Vec<&'static Part> {
+    let mut parts = Vec::new();
+    for sample in samples {
+        if !parts.contains(&sample.part) {
+            parts.push(sample.part);
+        }
+    }
+    parts
+}
+
+fn of<'a>(samples: &'a [Sample], part: &Part) -> Vec<&'a Sample> {
+    samples.iter().filter(|s| s.part == part).collect()
 }
 
 /// The values of `x` and the ways, in the order in which they were measured first.
@@ -47,9 +59,9 @@ fn middle(samples: &[&Sample], way: &str, x: f64, placement: Placement) -> Optio
     median(&values)
 }
 
-fn table(part: Part, samples: &[&Sample]) -> String {
+fn table(part: &Part, samples: &[&Sample]) -> String {
     let (places, ways) = order(samples);
-    let [axis, unit] = part.axes();
+    let [axis, unit] = part.axes;
     let mut head = vec![axis.to_owned(), "cores".to_owned()];
     head.extend(ways.iter().cloned());
     let mut rows = Vec::new();
@@ -68,16 +80,16 @@ fn table(part: Part, samples: &[&Sample]) -> String {
     }
     format!(
         "\n**{}**, {unit}. Published: {}.\n\n{}",
-        part.name(),
-        part.published(),
+        part.name,
+        part.published,
         super::table(&head, &rows)
     )
 }
 
 /// A plot of each part that has lines, for each placement.
 pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Result<()> {
-    for part in Part::ALL {
-        let here: Vec<_> = samples.iter().filter(|s| s.part == part).collect();
+    for part in parts(samples) {
+        let here = of(samples, part);
         let (places, ways) = order(&here);
         if places.len() < 3 {
             continue;
@@ -91,14 +103,9 @@ pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Resul
                     (way.clone(), points.collect())
                 })
                 .collect();
-            let (name, cores) = (part.name(), placement.name());
+            let (name, cores) = (part.name, placement.name());
             let path = folder.join(format!("{stem}-{name}-{cores}.svg"));
-            plot::lines(
-                &path,
-                &format!("{name}, cores {cores}"),
-                part.axes(),
-                &curves,
-            )?;
+            plot::lines(&path, &format!("{name}, cores {cores}"), part.axes, &curves)?;
         }
     }
     Ok(())

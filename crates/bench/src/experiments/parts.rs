@@ -1,0 +1,135 @@
+//! Experiments in parts: each part is a table, and a plot where it has a line. A row's figure is a
+//! median of the samples at one placement of the cores.
+
+use anyhow::Result;
+use serde::{Serialize, Serializer};
+
+use crate::hugepages::HugePages;
+use crate::peers::Kind;
+use crate::placement::{Placement, round_trip};
+use crate::plan::{Plan, progress};
+use crate::report::{Body, Report};
+use crate::stop;
+
+/// One part of an experiment.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    /// The names of a row's number and of the measured value.
+    pub(crate) axes: [&'static str; 2],
+    /// The figures of a paper, of its machine.
+    pub(crate) published: &'static str,
+}
+
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
+    }
+}
+
+/// One measurement.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) part: &'static Part,
+    /// The way of the frames.
+    pub(crate) way: String,
+    pub(crate) x: f64,
+    pub(crate) value: f64,
+    pub(crate) trips_ns: [f64; 2],
+    /// `None`: the cores were at different places before and after.
+    pub(crate) placement: Option<Placement>,
+}
+
+/// Measurements that are being taken.
+pub(crate) struct Run<'a> {
+    pub(crate) plan: &'a Plan,
+    experiment: &'static str,
+    samples: Vec<Sample>,
+    notes: Vec<String>,
+    _pages: Option<HugePages>,
+}
+
+impl<'a> Run<'a> {
+    /// Makes room for these peers.
+    pub(crate) fn new(
+        plan: &'a Plan,
+        experiment: &'static str,
+        notes: &[&str],
+        kinds: &[Kind],
+    ) -> Self {
+        let mut notes: Vec<String> = notes.iter().map(|&note| note.to_owned()).collect();
+        let desired = kinds.iter().map(|kind| kind.huge_pages()).sum();
+        let pages = HugePages::reserve(desired)
+            .map_err(|error| notes.push(format!("no huge pages, so no DPDK peers: {error:#}")));
+        Self {
+            plan,
+            experiment,
+            samples: Vec::new(),
+            notes,
+            _pages: pages.ok(),
+        }
+    }
+
+    /// Measures something; a failure is a note, once.
+    pub(crate) fn attempt(
+        &mut self,
+        what: &str,
+        measure: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        stop::check()?;
+        if let Err(error) = measure(self) {
+            stop::check()?;
+            let failed = format!("{what} was not measured to the end: {error:#}");
+            progress(&failed);
+            if !self.notes.contains(&failed) {
+                self.notes.push(failed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one sample.
+    pub(crate) fn take(
+        &mut self,
+        part: &'static Part,
+        way: &str,
+        x: f64,
+        measure: impl FnOnce() -> Result<f64>,
+    ) -> Result<()> {
+        self.take_all([part], way, x, || Ok([measure()?]))
+    }
+
+    /// Takes samples of several parts with one measurement.
+    pub(crate) fn take_all<const N: usize>(
+        &mut self,
+        parts: [&'static Part; N],
+        way: &str,
+        x: f64,
+        measure: impl FnOnce() -> Result<[f64; N]>,
+    ) -> Result<()> {
+        stop::check()?;
+        let before = round_trip(self.plan.cores)?;
+        let values = measure()?;
+        let trips_ns = [before, round_trip(self.plan.cores)?];
+        let placement = Placement::of_both(trips_ns, self.plan.near_below);
+        for (part, value) in parts.into_iter().zip(values) {
+            let (experiment, name) = (self.experiment, part.name);
+            progress(&format!("{experiment}: {name}, {way}, {x:.0}: {value:.2}"));
+            self.samples.push(Sample {
+                part,
+                way: way.to_owned(),
+                x,
+                value,
+                trips_ns,
+                placement,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn report(self, title: &str) -> Report {
+        let samples = self.samples;
+        let body = Body::Parts { samples };
+        Report::new(self.plan, self.experiment, title, self.notes, body)
+    }
+}
