@@ -384,9 +384,13 @@ impl Tree {
         };
         let guarantor = self.guarantor(&path, need.smallest());
         let guarantor = guarantor.filter(|_| !rank.is_rest);
-        let bits = self
-            .portion(&path, need, guarantor)
-            .min(room.unwrap_or(u64::MAX));
+        // Without a competitor it gets all at once.
+        let turn = match self.heap.is_empty() {
+            true => u64::MAX,
+            false => QUANTUM,
+        };
+        let most = turn.min(room.unwrap_or(u64::MAX));
+        let bits = self.portion(&path, need, guarantor).min(most);
         let bits = bits.max(need.first).max(1);
         if let Some(root) = &mut self.root {
             root.take(bits);
@@ -413,7 +417,7 @@ impl Tree {
         let guarantee = guarantee.and_then(|node| self.nodes[node].min.as_ref());
         let buckets = ceilings.chain(guarantee).chain(&self.root);
         let least = buckets.map(Tokens::available).min();
-        need.all.min(QUANTUM).min(least.unwrap_or(u64::MAX))
+        need.all.min(least.unwrap_or(u64::MAX))
     }
 
     /// Charges the level whose guarantee was used, and all above.

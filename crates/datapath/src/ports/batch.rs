@@ -431,13 +431,10 @@ impl Batch {
     #[must_use]
     pub fn cost(&self, frames: Range<usize>) -> Cost {
         let frames = self.frames().get(frames).unwrap_or_default();
-        let mut sum = Cost::default();
-        for frame in frames {
-            let cost = Cost::of(frame.len(), &frame.offload);
-            sum.packets += cost.packets;
-            sum.bits += cost.bits;
-        }
-        sum
+        let costs = frames
+            .iter()
+            .map(|frame| Cost::of(frame.len(), &frame.offload));
+        costs.fold(Cost::default(), |sum, cost| sum + cost)
     }
 
     /// Makes a frame's private head as long as possible, for checks beyond Ethernet. Bytes that

@@ -13,6 +13,18 @@ pub struct Cost {
     pub bits: u64,
 }
 
+impl std::ops::Add for Cost {
+    type Output = Self;
+
+    #[inline]
+    fn add(self, other: Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            bits: self.bits + other.bits,
+        }
+    }
+}
+
 impl Cost {
     /// Returns the cost of a frame of `len` bytes that starts with these headers, as its sender
     /// gave it: its offload is not checked yet.
@@ -112,6 +124,12 @@ impl Budget {
             self.short = Some(cost);
         }
         admits
+    }
+
+    /// Charges this instead of all that was charged.
+    pub fn recharge(&mut self, cost: Cost) {
+        (self.packets.used, self.bits.used) = (0, 0);
+        self.charge(cost);
     }
 
     /// Charges a frame, even beyond the budget.

@@ -17,7 +17,7 @@ use super::{Switch, UpcallSink};
 use crate::forward::egress::{Output, Turn};
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
-use crate::ports::batch::Batch;
+use crate::ports::batch::{Batch, Frame};
 use crate::ports::budget::{Budget, Cost};
 use crate::ports::coalescing::Nanos;
 use crate::ports::port::Port;
@@ -70,7 +70,7 @@ impl<P: Port> Switch<P> {
         if self.throttle.backpressure_until != 0 && self.is_under_backpressure(id, now) {
             return false;
         }
-        let budget = match self.rate_limit_budget(id) {
+        let mut budget = match self.rate_limit_budget(id) {
             Ok(budget) => budget,
             Err(until) => {
                 self.throttle.pause = Some(Pause::Until(until));
@@ -88,14 +88,19 @@ impl<P: Port> Switch<P> {
             return false;
         }
         self.fabric.serving = pair;
-        let short = budget.and_then(|mut budget| {
-            let kept = within(&mut budget, &self.lookup.batch);
+        if let Some(budget) = &mut budget {
+            let kept = within(budget, &self.lookup.batch);
             self.cut(id, pair, kept);
-            budget.short
-        });
+        }
         self.group(id);
+        let kept = self.lookup.batch.frames().len();
         self.decide_funded((id, pair), now, upcalls);
-        self.settle_rate_limit(id, budget.map(|budget| Budget { short, ..budget }));
+        if self.lookup.batch.frames().len() < kept
+            && let Some(budget) = &mut budget
+        {
+            budget.recharge(cost_of(&self.lookup.batch));
+        }
+        self.settle_rate_limit(id, budget);
         self.count_taken(id);
         self.drop_malformed(id);
         let any = !self.lookup.batch.is_untouched();
@@ -239,12 +244,9 @@ impl<P: Port> Switch<P> {
         }
     }
 
-    /// Charges the frames that stayed in the batch, and returns the rest of the budget.
+    /// Returns the rest of a budget.
     fn settle_rate_limit(&mut self, id: PortId, budget: Option<Budget>) {
-        let Some(mut budget) = budget else { return };
-        for cost in costs(&self.lookup.batch) {
-            budget.charge(cost);
-        }
+        let Some(budget) = budget else { return };
         let now = self.fabric.now;
         let limits = self.fabric.slot(id).and_then(|slot| slot.limits.as_deref());
         if let Some(until) = limits.and_then(|limits| limits.settle(&budget, now)) {
@@ -384,26 +386,33 @@ impl<P: Port> Switch<P> {
     }
 }
 
-/// Returns the number of frames for which the budget suffices, and notes the cost of the next one.
+/// Charges the budget, and returns the number of frames for which it suffices.
 fn within(budget: &mut Budget, batch: &Batch) -> usize {
+    if budget.admit(cost_of(batch)) {
+        return batch.frames().len();
+    }
+    budget.short = None;
+    batch.dropped().for_each(|len| budget.charge(dropped(len)));
     let frames = batch.frames().iter();
-    let cost = |frame: &crate::ports::batch::Frame| {
-        Cost::of_unchecked(frame.headers.as_slice(), frame.len(), &frame.offload)
-    };
     frames
-        .map(cost)
+        .map(unchecked)
         .take_while(|cost| budget.admit(*cost))
         .count()
 }
 
-/// Returns the costs of all frames that were taken, the dropped ones included.
-fn costs(batch: &Batch) -> impl Iterator<Item = Cost> + '_ {
-    let frames = batch
-        .frames()
-        .iter()
-        .map(|frame| Cost::of_unchecked(frame.headers.as_slice(), frame.len(), &frame.offload));
-    let dropped = batch.dropped();
-    frames.chain(dropped.map(|len| Cost::of(len, &Offload::default())))
+/// Returns the cost of all frames that were taken, the dropped ones included.
+fn cost_of(batch: &Batch) -> Cost {
+    let frames = batch.frames().iter().map(unchecked);
+    let all = frames.chain(batch.dropped().map(dropped));
+    all.fold(Cost::default(), |sum, cost| sum + cost)
+}
+
+fn unchecked(frame: &Frame) -> Cost {
+    Cost::of_unchecked(frame.headers.as_slice(), frame.len(), &frame.offload)
+}
+
+fn dropped(len: u32) -> Cost {
+    Cost::of(len, &Offload::default())
 }
 
 /// Returns the bits of frames behind a scheduled port, with the tag that they leave with.
