@@ -107,8 +107,8 @@ fn fill(nodes: &mut [Node], paths: &[Path], capacity: f64) -> f64 {
                 step = step.min((node.max - node.rate) / flow);
             }
         }
-        for at in 0..nodes.len() {
-            nodes[at].rate += through(&open, &parts, at) * step;
+        for (at, node) in nodes.iter_mut().enumerate() {
+            node.rate += through(&open, &parts, at) * step;
         }
         left -= step;
     }

@@ -126,6 +126,13 @@ impl Budget {
         admits
     }
 
+    /// Returns whether so much is left of it.
+    #[must_use]
+    pub fn covers(&self, cost: Cost) -> bool {
+        let left = |share: Share| share.granted.saturating_sub(share.used);
+        cost.packets <= left(self.packets) && cost.bits <= left(self.bits)
+    }
+
     /// Charges this instead of all that was charged.
     pub fn recharge(&mut self, cost: Cost) {
         (self.packets.used, self.bits.used) = (0, 0);

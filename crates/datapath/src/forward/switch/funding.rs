@@ -388,10 +388,11 @@ impl<P: Port> Switch<P> {
 
 /// Charges the budget, and returns the number of frames for which it suffices.
 fn within(budget: &mut Budget, batch: &Batch) -> usize {
-    if budget.admit(cost_of(batch)) {
+    let whole = cost_of(batch);
+    if budget.covers(whole) {
+        budget.charge(whole);
         return batch.frames().len();
     }
-    budget.short = None;
     batch.dropped().for_each(|len| budget.charge(dropped(len)));
     let frames = batch.frames().iter();
     frames
