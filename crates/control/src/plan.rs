@@ -116,7 +116,7 @@ impl Plan {
         let names = Names {
             segments: &model.segments,
             ports: &numbers.ports,
-            classes: &Default::default(),
+            classes: &numbers.classes,
         };
         let access = basis.access.compiled(&after.access, names);
         let access = access.map_err(|error| placed(&after.access, &error).to_problem_in(None))?;

@@ -9,30 +9,32 @@ pub(crate) mod frame;
 pub(crate) mod steps;
 mod words;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
+use api::v1::DEFAULT_CLASS;
 use policy::SegmentId;
 use port::PortId;
 
+use crate::saved::Numbers;
 pub(crate) use words::{done, time};
 
-/// Names of ports and segments by number.
+/// Names of ports, segments and classes by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     ports: HashMap<PortId, String>,
     segments: HashMap<SegmentId, String>,
+    classes: HashMap<u8, String>,
 }
 
 impl Names {
     /// Makes the maps from those of numbers by name.
-    pub(crate) fn new(
-        ports: &BTreeMap<String, PortId>,
-        segments: &BTreeMap<String, SegmentId>,
-    ) -> Self {
-        let (ports, segments) = (ports.iter(), segments.iter());
+    pub(crate) fn new(numbers: &Numbers) -> Self {
+        let (ports, segments) = (numbers.ports.iter(), numbers.segments.iter());
+        let classes = numbers.classes.iter();
         Self {
             ports: ports.map(|(name, id)| (*id, name.clone())).collect(),
             segments: segments.map(|(name, id)| (*id, name.clone())).collect(),
+            classes: classes.map(|(name, id)| (*id, name.clone())).collect(),
         }
     }
 
@@ -40,6 +42,13 @@ impl Names {
     pub(crate) fn port(&self, id: PortId) -> String {
         let number = || format!("port {}", id.0);
         self.ports.get(&id).cloned().unwrap_or_else(number)
+    }
+
+    /// Returns the name of a class.
+    pub(crate) fn class(&self, number: u8) -> &str {
+        self.classes
+            .get(&number)
+            .map_or(DEFAULT_CLASS, String::as_str)
     }
 
     /// Returns the name of a segment, or its number if it was removed.

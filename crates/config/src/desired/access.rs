@@ -42,10 +42,14 @@ pub fn check_access(state: &DesiredState) -> Result<AccessDoubts, Invalid> {
         return Ok(AccessDoubts::default());
     }
     let (segments, ports) = numbers(state);
+    let classes = state.qos_classes.iter().zip(1..);
+    let classes = classes
+        .map(|(class, at)| (class.name.clone(), at))
+        .collect();
     let names = Names {
         segments: &segments,
         ports: &ports,
-        classes: &BTreeMap::new(),
+        classes: &classes,
     };
     let compiled = Rules::compile(&state.access, names);
     let compiled = compiled.map_err(|error| placed(&state.access, &error))?;

@@ -216,9 +216,8 @@ fn state(state: KeyState) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+    use crate::saved::Numbers;
 
     fn of(ethertype: EtherType, protocol: u8, flags: u16) -> FlowKey {
         let key = FlowKey::from_words([0; 8]).with_ethertype(ethertype);
@@ -226,7 +225,7 @@ mod tests {
     }
 
     fn described(key: &FlowKey, mask: FlowMask) -> String {
-        let names = Names::new(&BTreeMap::new(), &BTreeMap::new());
+        let names = Names::new(&Numbers::default());
         matches(key, &mask.with_ethertype(), &names)
     }
 

@@ -63,7 +63,7 @@ fn dropped(why: DropReason) -> TraceOutcome {
     }
 }
 
-fn class_of(class: u8, origin: ClassOrigin) -> TraceStep {
+fn class_of(class: &str, origin: ClassOrigin) -> TraceStep {
     let origin = match origin {
         ClassOrigin::FromGuest => "by the rule of the sender".to_owned(),
         ClassOrigin::ToGuest => "by the rule of the receiver".to_owned(),
@@ -96,7 +96,7 @@ impl Scene<'_> {
                     self.lists(asked)
                 }
                 Step::Destination(destination) => self.station(key, *destination, decision),
-                Step::Class(class, origin) => class_of(*class, *origin),
+                Step::Class(class, origin) => class_of(self.names.class(*class), *origin),
             };
             described.push(next);
         }

@@ -12,13 +12,42 @@ use super::si;
 pub type Speeds = BTreeMap<String, u64>;
 
 /// Checks that the guarantees of a checked state are within the rates of its outputs, where those
-/// without a configured rate have the speed of their interface.
+/// without a configured rate have the speed of their interface. A state that promises nothing more
+/// than the one `before` is not refused: links become slower, or have no speed while they are down.
 ///
 /// # Errors
 /// The first port or group whose guarantee is beyond an output's rate, or that has one at an output
 /// of unknown rate.
-pub fn admit(state: &DesiredState, speeds: &Speeds) -> Result<(), Invalid> {
+pub fn admit(state: &DesiredState, before: &DesiredState, speeds: &Speeds) -> Result<(), Invalid> {
+    if promises_no_more(state, before) {
+        return Ok(());
+    }
     at_outputs(state, Some(speeds))
+}
+
+/// Returns whether every guarantee and every output of a state was the same before.
+fn promises_no_more(state: &DesiredState, before: &DesiredState) -> bool {
+    let group_is_same = |name: &str| {
+        let min = |state: &DesiredState| state.qos_group(name).and_then(|group| group.min);
+        min(state) == min(before)
+    };
+    let is_same = |port: &PortSpec| {
+        let Some(old) = before.port(&port.name) else {
+            return false;
+        };
+        let promise = |port: &PortSpec| (port.qos.min, port.qos.group.clone());
+        let output = |port: &PortSpec| port.egress.map(|spec| spec.rate);
+        let place = |port: &PortSpec| (port.interface.clone(), port.netns.clone());
+        port.segments().eq(old.segments())
+            && promise(port) == promise(old)
+            && output(port) == output(old)
+            && (port.egress.is_none() || place(port) == place(old))
+            && port.qos.group.as_deref().is_none_or(group_is_same)
+    };
+    let counts = |port: &&PortSpec| {
+        port.egress.is_some() || port.qos.min.is_some() || port.qos.group.is_some()
+    };
+    state.ports.iter().filter(counts).all(is_same)
 }
 
 /// Checks that classes are within their port, and ports within their group.

@@ -273,12 +273,23 @@ fn the_speed_of_an_interface_is_the_rate_of_an_uplink_without_one() {
             .into_iter()
             .collect()
     };
-    assert_eq!(admit(&state, &speeds(Some(2_000_000_000))), Ok(()));
-    let slow = admit(&state, &speeds(Some(1_000_000_000))).unwrap_err();
+    let before = DesiredState::default();
+    let admit = |state: &DesiredState, speed| super::admit(state, &before, &speeds(speed));
+    assert_eq!(admit(&state, Some(2_000_000_000)), Ok(()));
+    let slow = admit(&state, Some(1_000_000_000)).unwrap_err();
     assert!(slow.found.contains("2G of the 1G of \"up\""), "{slow}");
-    let unknown = admit(&state, &speeds(None)).unwrap_err();
+    let unknown = admit(&state, None).unwrap_err();
     assert_eq!((unknown.place, unknown.key), (Place::Qos(0), "min"));
     assert!(unknown.found.contains("the rate of \"up\""), "{unknown}");
+    // A state in effect is not refused because of a link that is down.
+    let mut changed = state.clone();
+    changed.ports[0].mtu = Some(9000);
+    changed.ports.remove(1);
+    changed.ports.push(PortSpec::vhost_user("vm4", "vm4.sock"));
+    let admit = |new: &DesiredState| super::admit(new, &state, &speeds(None));
+    assert_eq!(admit(&changed), Ok(()));
+    changed.ports[1].qos.min = Some(1);
+    assert!(admit(&changed).is_err(), "it promises more");
 }
 
 struct Numbered(BTreeMap<String, u32>);

@@ -18,11 +18,15 @@ pub(super) async fn admit(engine: &Shared<'_>, target: &Target) -> Result<(), Pr
     if !target.is_new {
         return Ok(());
     }
-    let admitted = engine.with(|e| qos::admit(&target.desired, &e.ports.speeds));
+    let admitted = engine.with(|e| {
+        let before = &e.store.saved.desired;
+        qos::admit(&target.desired, before, &e.ports.speeds)
+    });
     admitted.map_err(|invalid| invalid.to_problem_in(None))
 }
 
-/// Learns the speeds of the interfaces of scheduled ports. Returns whether any has changed.
+/// Learns the speeds of the interfaces of scheduled ports. Returns whether any has changed. While a
+/// link is down its last speed counts.
 async fn learn_speeds(engine: &Shared<'_>, desired: &DesiredState) -> Result<bool, Problem> {
     if !has_speeds(desired) {
         engine.with(|e| e.ports.speeds.clear());
@@ -31,8 +35,11 @@ async fn learn_speeds(engine: &Shared<'_>, desired: &DesiredState) -> Result<boo
     let speeds = engine.with(|e| e.links.supervisor.interface_speeds());
     let speeds: Speeds = speeds.await.map_err(unavailable)?.into_iter().collect();
     Ok(engine.with(|e| {
-        let has_changed = e.ports.speeds != speeds;
-        e.ports.speeds = speeds;
+        let mut new = e.ports.speeds.clone();
+        new.retain(|name, _| desired.port(name).is_some());
+        new.extend(speeds);
+        let has_changed = e.ports.speeds != new;
+        e.ports.speeds = new;
         has_changed
     }))
 }

@@ -6,10 +6,10 @@ use api::v1::{AdminState, DesiredState, MirrorDirection, MirrorSpec, Problem};
 use channel::capture::Way;
 use channel::mirrors::Mirror;
 use channel::supervision::GuestWatch;
-use config::desired;
+use config::desired::{self, qos};
 use policy::acl::Names;
 use policy::port_security::{PortSecurity, PortSecurityTable};
-use policy::{Model, Program};
+use policy::{DscpClasses, Model, Program};
 use port::counters::Counters;
 
 use crate::plan::Access;
@@ -49,7 +49,7 @@ impl Target {
         let names = Names {
             segments: &model.segments,
             ports: &self.numbers.ports,
-            classes: &Default::default(),
+            classes: &self.numbers.classes,
         };
         if self.access.has_names(names) && self.access.was_compiled_from(&access) {
             return Ok(());
@@ -73,8 +73,27 @@ impl Target {
             (numbers.port_id(&spec.name), port_security)
         });
         let port_security: PortSecurityTable = port_security.collect();
+        let dscp_classes = self.dscp_classes();
         let program = program.with_port_security(port_security);
+        let program = program.with_dscp_classes(dscp_classes);
         Ok(program.with_rules(self.access.rules(), epoch))
+    }
+
+    /// Returns the classes of DSCPs, and the ports whose DSCPs count.
+    fn dscp_classes(&self) -> DscpClasses {
+        if self
+            .desired
+            .qos_classes
+            .iter()
+            .all(|class| class.dscp.is_empty())
+        {
+            return DscpClasses::default();
+        }
+        let ports = self.desired.ports.iter();
+        let trusted = ports.filter(|spec| qos::trusts_dscp(spec));
+        let trusted = trusted.filter_map(|spec| self.numbers.ports.get(&spec.name));
+        let classes = qos::dscp_of_classes(&self.desired, &self.numbers);
+        DscpClasses::new(classes, trusted.copied())
     }
 
     /// Returns the configuration of vCPU states.

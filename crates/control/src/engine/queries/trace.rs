@@ -274,7 +274,7 @@ impl<'a> Tracer<'a> {
         flows: impl Iterator<Item = &'f FoundFlow>,
         states: &dyn Fn(PortId) -> PortState,
     ) -> Trace {
-        let names = Names::new(&self.saved.numbers.ports, &self.saved.numbers.segments);
+        let names = Names::new(&self.saved.numbers);
         let frame = traced.frame.describe();
         let filled = traced.filled;
         if traced.frame.is_runt() {

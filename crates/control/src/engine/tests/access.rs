@@ -259,7 +259,7 @@ fn a_plan_has_the_numbers_that_new_ports_will_have() {
     let names = Names {
         segments: &model.segments,
         ports: &engine.store.saved.numbers.ports,
-        classes: &Default::default(),
+        classes: &engine.store.saved.numbers.classes,
     };
     assert!(plan.access.has_names(names), "it was compiled once");
     world.ask(&mut engine, key(4, 5, 255));

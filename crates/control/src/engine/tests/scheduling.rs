@@ -187,6 +187,40 @@ fn a_class_keeps_its_number_and_one_of_a_removed_class_comes_last() {
 }
 
 #[test]
+fn frames_have_the_class_of_a_rule_or_of_their_dscp_where_the_port_is_trusted() {
+    let (world, mut engine) = scheduled();
+    let state = json!({
+        "qos_classes": [{"name": "storage"}, {"name": "voice", "dscp": [46]}],
+        "access": {"lists": [{"name": "out", "direction": "from-guest", "ports": ["vm1"],
+            "rules": [{"name": "r", "action": "allow", "protocol": "tcp", "class": "storage"}]}]},
+    });
+    engine.patch_state(state.clone()).unwrap();
+    engine
+        .set_port("vm0", &patch(json!({"qos": {"trust_dscp": true}})))
+        .unwrap();
+    {
+        let switch = world.switch();
+        let trusted = policy::DscpClasses::new([(46, 2)], [PortId(0)]);
+        assert_eq!(switch.program.dscp_classes(), &trusted);
+    }
+    let class = |engine: &mut Engine, name: &str| {
+        let remove = Change::Qos(QosChange::RemoveClass(name.to_owned()));
+        engine.change_to(remove).map(drop).unwrap_err()
+    };
+    let refused = class(&mut engine, "storage");
+    assert!(
+        refused
+            .detail
+            .contains("rule `r` of access list `out` names it"),
+        "{refused}"
+    );
+    let mut without = state;
+    without["qos_classes"] = json!([{"name": "voice"}]);
+    let refused = engine.patch_state(without).unwrap_err();
+    assert_eq!((refused.status, refused.field.is_some()), (422, true));
+}
+
+#[test]
 fn what_cannot_be_promised_changes_nothing() {
     let (world, mut engine) = scheduled();
     world.orders();
