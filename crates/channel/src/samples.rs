@@ -114,6 +114,7 @@ fn requests() -> Vec<SupervisorRequest> {
             socket_type: SocketType::SeqPacket,
         },
         SupervisorRequest::InterfaceSpeeds,
+        SupervisorRequest::Rooms(vec![(text("up"), 256_000)]),
     ]
 }
 

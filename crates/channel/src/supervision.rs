@@ -189,6 +189,9 @@ pub enum SupervisorRequest {
     /// Control: the speeds of the drivers' interfaces; answered with
     /// [`SupervisorEvent::InterfaceSpeeds`].
     InterfaceSpeeds,
+    /// Control: the bytes that may wait in the interfaces of scheduled ports, by the names of
+    /// ports; after [`SupervisorRequest::Drivers`]. Those of others are not bounded.
+    Rooms(Vec<(String, u64)>),
 }
 
 /// Most bytes of a message with no more than a number.
@@ -209,7 +212,7 @@ impl SupervisorRequest {
         // The number of a variant, as postcard writes it.
         match first {
             1..=2 | 7 | 20 | 26 => MAX_LINE,
-            4 | 15 | 18 => MAX_LIST,
+            4 | 15 | 18 | 28 => MAX_LIST,
             9 => MAX_SESSION,
             _ => MAX_NUMBER,
         }
@@ -513,8 +516,8 @@ pub enum SupervisorEvent {
     Events(Vec<String>),
     /// Control: the answer to [`SupervisorRequest::FoundVcpus`].
     FoundVcpus(FoundVcpus),
-    /// Control: the answer to [`SupervisorRequest::InterfaceSpeeds`], in bits a second, by the names
-    /// of ports; without those that are not known.
+    /// Control: the answer to [`SupervisorRequest::InterfaceSpeeds`], in bits a second, by the
+    /// names of ports; without those that are not known.
     InterfaceSpeeds(Vec<(String, u64)>),
 }
 
@@ -548,6 +551,8 @@ mod tests {
             by: GuestStates::Auto,
             threads: (0..1024).map(|n| (PortId(n), "z".repeat(64))).collect(),
         };
+        let rooms = (0..1024).map(|_| ("n".repeat(32), number)).collect();
+        let rooms = SupervisorRequest::Rooms(rooms);
         let name = || Some("u".repeat(256));
         let listen_for = SupervisorRequest::ListenFor {
             path: "x".repeat(MAX_LINE - 1024),
@@ -596,6 +601,7 @@ mod tests {
             (SupervisorRequest::FoundVcpus, word),
             (listen_as, line),
             (SupervisorRequest::InterfaceSpeeds, word),
+            (rooms, list),
         ]
     }
 

@@ -9,13 +9,12 @@ pub(crate) mod frame;
 pub(crate) mod steps;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use api::v1::DEFAULT_CLASS;
 use policy::SegmentId;
 use port::PortId;
 
-use crate::saved::Numbers;
 pub(crate) use words::{done, time};
 
 /// Names of ports, segments and classes by number.
@@ -28,9 +27,12 @@ pub(crate) struct Names {
 
 impl Names {
     /// Makes the maps from those of numbers by name.
-    pub(crate) fn new(numbers: &Numbers) -> Self {
-        let (ports, segments) = (numbers.ports.iter(), numbers.segments.iter());
-        let classes = numbers.classes.iter();
+    pub(crate) fn new(
+        ports: &BTreeMap<String, PortId>,
+        segments: &BTreeMap<String, SegmentId>,
+        classes: &BTreeMap<String, u8>,
+    ) -> Self {
+        let (ports, segments, classes) = (ports.iter(), segments.iter(), classes.iter());
         Self {
             ports: ports.map(|(name, id)| (*id, name.clone())).collect(),
             segments: segments.map(|(name, id)| (*id, name.clone())).collect(),

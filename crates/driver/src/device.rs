@@ -246,6 +246,21 @@ impl Device {
         context(set, || format!("the MAC address of {}", self.interface))
     }
 
+    /// Bounds the bytes that may wait in the interface, or no longer. Only packet sockets count
+    /// bytes: the kernel takes no more than some frames of a TAP device or an `AF_XDP` socket.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn set_room(&self, bytes: Option<u64>) -> Result<(), OpenError> {
+        if self.back_end != BackEnd::Packet {
+            return Ok(());
+        }
+        let bytes = bytes.unwrap_or(BACKLOG) as usize;
+        let mut queues = self.queues.iter();
+        let set = queues.try_for_each(|queue| packet::set_room(queue, bytes));
+        context(set, || format!("the send buffer of {}", self.interface))
+    }
+
     /// The interface's MAC address; none while it is gone.
     #[must_use]
     pub fn mac(&self) -> Option<[u8; 6]> {

@@ -253,6 +253,16 @@ impl Drivers {
             .collect()
     }
 
+    /// Bounds the bytes that may wait in the interfaces of these ports, by name; those of other
+    /// ports are not bounded.
+    pub(super) fn set_rooms(&mut self, rooms: &[(String, u64)]) {
+        for driver in &mut self.all {
+            let mut of = rooms.iter();
+            let room = of.find(|(name, _)| *name == driver.spec.name);
+            driver.set_room(room.map(|(_, room)| *room));
+        }
+    }
+
     /// Returns the speeds of existing interfaces, in bits a second, with the names of their ports,
     /// as far as they are known.
     pub(super) fn speeds(&self) -> Vec<(String, u64)> {

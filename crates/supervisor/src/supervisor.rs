@@ -324,6 +324,10 @@ impl Supervisor {
                 }
                 return None;
             }
+            SupervisorRequest::Rooms(rooms) => {
+                self.drivers.set_rooms(&rooms);
+                return None;
+            }
             SupervisorRequest::Heartbeat => {
                 // A reply without a ping is harmless.
                 let _ = self.child(process)?.on_heartbeat_reply();

@@ -123,6 +123,7 @@ async fn reconcile_switch(engine: &Shared<'_>, target: &mut Target) -> Result<()
     // It closes the interfaces that are no longer desired, so all other claims come first.
     claims::interfaces(engine, target).await?;
     scheduling::admit(engine, target).await?;
+    scheduling::rooms(engine, target)?;
     reconcile_ports(engine, target).await?;
     reconcile_limits(engine, target).await?;
     scheduling::reconcile(engine, target).await?;

@@ -77,6 +77,8 @@ pub(super) struct Ports {
     pub(super) limits: BTreeMap<PortId, Limits>,
     /// Scheduling of the ports.
     pub(super) qos: Qos,
+    /// The bytes that may wait in some interface are bounded.
+    pub(super) has_rooms: bool,
     /// Speeds of the interfaces of ports, as far as they are known.
     pub(super) speeds: Speeds,
     /// Mirrors of the switch.

@@ -37,8 +37,8 @@ impl<'a, 'e> Work<'a, 'e> {
         }
     }
 
-    /// Queues a look at the speeds of interfaces, where they count and no change is under way, which
-    /// would do the same.
+    /// Queues a look at the speeds of interfaces, where they count and no change is under way,
+    /// which would do the same.
     pub(super) fn follow_speeds(&mut self) {
         let engine = self.engine;
         let counts = |e: &mut Engine| changes::has_speeds(&e.store.saved.desired);

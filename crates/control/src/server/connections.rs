@@ -50,8 +50,8 @@ const MAX_RESPONSES: usize = 8;
 const BUFFER: usize = 32 * 1024;
 /// Most lines of a head.
 const HEADERS: usize = 64;
-/// Bytes beyond which a response counts against [`MAX_RESPONSES`] until the client has read it: more
-/// than the API's own document has.
+/// Bytes beyond which a response counts against [`MAX_RESPONSES`] until the client has read it:
+/// more than the API's own document has.
 const LONG_RESPONSE: u64 = 512 * 1024;
 /// Bytes of a response that are passed to the connection at a time.
 const CHUNK: usize = 16 * 1024;

@@ -216,8 +216,9 @@ fn state(state: KeyState) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::saved::Numbers;
 
     fn of(ethertype: EtherType, protocol: u8, flags: u16) -> FlowKey {
         let key = FlowKey::from_words([0; 8]).with_ethertype(ethertype);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     fn described(key: &FlowKey, mask: FlowMask) -> String {
-        let names = Names::new(&Numbers::default());
+        let names = Names::new(&BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
         matches(key, &mask.with_ethertype(), &names)
     }
 

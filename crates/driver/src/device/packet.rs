@@ -50,15 +50,22 @@ fn socket(index: i32, others: &[OwnedFd], all: u16) -> io::Result<OwnedFd> {
     if sockopt::set_socket_recv_buffer_size_force(&socket, backlog).is_err() {
         sockopt::set_socket_recv_buffer_size(&socket, backlog)?;
     }
-    if sockopt::set_socket_send_buffer_size_force(&socket, backlog).is_err() {
-        sockopt::set_socket_send_buffer_size(&socket, backlog)?;
-    }
+    set_room(&socket, backlog)?;
     bind(&socket, index)?;
     promiscuous(&socket, index)?;
     if all > 1 {
         join(&socket, others.first())?;
     }
     Ok(socket)
+}
+
+/// Bounds the bytes that may wait in the interface for frames sent by a socket. The system counts
+/// its own bytes of each frame, too, so it doubles the number (socket(7)).
+pub(super) fn set_room(socket: &OwnedFd, bytes: usize) -> io::Result<()> {
+    if sockopt::set_socket_send_buffer_size_force(socket, bytes).is_err() {
+        sockopt::set_socket_send_buffer_size(socket, bytes)?;
+    }
+    Ok(())
 }
 
 /// Makes the interface promiscuous, as guests have addresses of their own. That ends with the

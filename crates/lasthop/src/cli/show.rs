@@ -150,6 +150,9 @@ fn reason(port: &PortStatus) -> Option<String> {
     } else {
         drivers.or(port.reason.clone())
     };
+    let is_scaled = port.egress.is_some_and(|output| output.scaled);
+    let scaled = is_scaled.then(|| "link slower than its guarantees".to_owned());
+    let reason = reason.or(scaled);
     let paused = Duration::from_millis(port.front_ends.pause_ms);
     if paused.is_zero() {
         return reason;

@@ -29,6 +29,7 @@ impl Kind {
             | SupervisorRequest::DriverStates
             | SupervisorRequest::InterfaceAddresses
             | SupervisorRequest::InterfaceSpeeds
+            | SupervisorRequest::Rooms(_)
             | SupervisorRequest::SwitchGone
             | SupervisorRequest::Events { .. }
             | SupervisorRequest::WatchGuests(_)

@@ -58,6 +58,8 @@ pub(super) struct Driver {
     /// Replacement by a process of another version.
     renewal: Option<Renewal>,
     pub(super) dial: Option<Dial>,
+    /// Bytes that may wait in the interface, where they are bounded.
+    room: Option<u64>,
     /// Counters of previous processes.
     refused_before: Refused,
     refused: Refused,
@@ -101,6 +103,7 @@ impl Driver {
             killed: false,
             renewal: None,
             dial: None,
+            room: None,
             refused_before: Refused::default(),
             refused: Refused::default(),
             events: Vec::new(),
@@ -139,6 +142,24 @@ impl Driver {
         }
         self.spec = spec;
         Ok(())
+    }
+
+    /// Bounds the bytes that may wait in the interface, also after it is opened again.
+    pub(super) fn set_room(&mut self, room: Option<u64>) {
+        if self.room != room {
+            self.room = room;
+            self.apply_room();
+        }
+    }
+
+    fn apply_room(&self) {
+        let set = self
+            .device
+            .as_ref()
+            .map(|device| device.set_room(self.room));
+        if let Some(Err(error)) = set {
+            tracing::warn!("{error}");
+        }
     }
 
     /// Changes the interface; a missing one gets its settings when it is opened.
@@ -350,7 +371,11 @@ impl Driver {
         );
         self.suspect = false;
         let device = self.device.insert(device);
-        device.check().map_err(|e| e.to_string())
+        let ready = device.check().map_err(|e| e.to_string());
+        if self.room.is_some() {
+            self.apply_room();
+        }
+        ready
     }
 
     /// Starts a new process. Returns the switch's end of the connection.

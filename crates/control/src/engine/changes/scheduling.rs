@@ -9,20 +9,44 @@ use port::PortId;
 use super::super::ports::Qos;
 use super::{Shared, Target, save_problem, unavailable};
 
-/// Checks the guarantees of a new target against the speeds of its interfaces, which are open.
+/// Checks the guarantees of a target against the speeds of its interfaces, which are open. One that
+/// has been in effect before is not refused.
 ///
 /// # Errors
 /// The first guarantee that cannot be kept.
 pub(super) async fn admit(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
     learn_speeds(engine, &target.desired).await?;
-    if !target.is_new {
-        return Ok(());
-    }
+    let nothing = DesiredState::default();
     let admitted = engine.with(|e| {
-        let before = &e.store.saved.desired;
+        let before = match target.is_new {
+            true => &e.store.saved.desired,
+            false => &nothing,
+        };
         qos::admit(&target.desired, before, &e.ports.speeds)
     });
-    admitted.map_err(|invalid| invalid.to_problem_in(None))
+    match admitted {
+        Err(invalid) if !target.is_new => {
+            tracing::warn!("guarantees may not be kept: {invalid}");
+            Ok(())
+        }
+        other => other.map_err(|invalid| invalid.to_problem_in(None)),
+    }
+}
+
+/// Sends the supervisor the bytes that may wait in interfaces, if there are or were any. Its
+/// drivers may be new ones.
+pub(super) fn rooms(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
+    let ports = target.desired.ports.iter();
+    let rooms = ports.filter_map(|spec| Some((spec.name.clone(), qos::room_of(spec)?)));
+    let rooms: Vec<_> = rooms.collect();
+    engine.with(|e| {
+        let had_any = std::mem::replace(&mut e.ports.has_rooms, !rooms.is_empty());
+        if rooms.is_empty() && !had_any && !e.store.saved.scheduled {
+            return Ok(());
+        }
+        let sent = e.links.supervisor.set_rooms(rooms);
+        sent.map_err(unavailable)
+    })
 }
 
 /// Learns the speeds of the interfaces of scheduled ports. Returns whether any has changed. While a

@@ -322,6 +322,14 @@ impl SupervisorLink {
         self.send(SupervisorRequest::WatchGuests(watch))
     }
 
+    /// Sends the bytes that may wait in the interfaces of scheduled ports.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn set_rooms(&mut self, rooms: Vec<(String, u64)>) -> io::Result<()> {
+        self.send(SupervisorRequest::Rooms(rooms))
+    }
+
     /// Requests the report on vCPU states.
     ///
     /// # Errors

@@ -42,105 +42,107 @@ pub(in crate::engine) async fn documents(
     }
     Ok(engine.with(|e| {
         let ports = e.store.saved.desired.ports.iter();
-        let one = |spec| e.egress_document(spec, &used);
+        let one = |spec| document_of(e, spec, &used);
         ports.filter_map(one).collect()
     }))
 }
 
-impl Engine {
-    /// Returns the output of a port in effect; `None` for a port that is not scheduled.
-    pub(in crate::engine) fn egress_status(&self, spec: &PortSpec) -> Option<EgressStatus> {
-        let id = self.store.saved.numbers.ports.get(&spec.name)?;
-        let output = self.ports.qos.outputs.get(id)?;
-        let link = self.ports.speeds.get(&spec.name).copied();
-        let (desired, numbers) = (&self.store.saved.desired, &self.store.saved.numbers);
-        let configured = qos::output_of(desired, spec, numbers, None)?;
-        let promised = configured.promised();
-        Some(EgressStatus {
-            rate: output.rate,
-            link,
-            overhead: output.overhead,
-            full: match output.full {
-                channel::egress::Full::Hold => Full::Hold,
-                channel::egress::Full::Drop => Full::Drop,
-            },
-            promised,
-            scaled: link.is_some_and(|link| promised > link),
-        })
-    }
+/// Returns the output of a port in effect; `None` for a port that is not scheduled.
+pub(in crate::engine) fn status(engine: &Engine, spec: &PortSpec) -> Option<EgressStatus> {
+    let id = engine.store.saved.numbers.ports.get(&spec.name)?;
+    let output = engine.ports.qos.outputs.get(id)?;
+    let link = engine.ports.speeds.get(&spec.name).copied();
+    let (desired, numbers) = (&engine.store.saved.desired, &engine.store.saved.numbers);
+    let configured = qos::output_of(desired, spec, numbers, None)?;
+    let promised = configured.promised();
+    Some(EgressStatus {
+        rate: output.rate,
+        link,
+        overhead: output.overhead,
+        full: match output.full {
+            channel::egress::Full::Hold => Full::Hold,
+            channel::egress::Full::Drop => Full::Drop,
+        },
+        promised,
+        scaled: link.is_some_and(|link| promised > link),
+    })
+}
 
-    fn egress_document(
-        &self,
-        spec: &PortSpec,
-        used: &BTreeMap<PortId, Uses>,
-    ) -> Option<EgressDocument> {
-        let output = self.egress_status(spec)?;
-        let id = self.store.saved.numbers.ports.get(&spec.name)?;
-        let config = self.ports.qos.outputs.get(id)?;
-        let none = Uses::new();
-        let uses = used.get(id).unwrap_or(&none);
-        let shares = config.senders.iter();
-        Some(EgressDocument {
-            port: spec.name.clone(),
-            output,
-            shares: shares
-                .flat_map(|sender| self.shares(config, sender, uses))
-                .collect(),
-        })
-    }
+fn document_of(
+    engine: &Engine,
+    spec: &PortSpec,
+    used: &BTreeMap<PortId, Uses>,
+) -> Option<EgressDocument> {
+    let output = status(engine, spec)?;
+    let id = engine.store.saved.numbers.ports.get(&spec.name)?;
+    let config = engine.ports.qos.outputs.get(id)?;
+    let none = Uses::new();
+    let uses = used.get(id).unwrap_or(&none);
+    let senders = config.senders.iter();
+    Some(EgressDocument {
+        port: spec.name.clone(),
+        output,
+        shares: senders
+            .flat_map(|sender| shares(engine, config, sender, uses))
+            .collect(),
+    })
+}
 
-    /// Returns what a sender has at an output: as a whole, and by class.
-    fn shares(&self, config: &OutputConfig, sender: &Sender, uses: &Uses) -> Vec<EgressShare> {
-        let id = PortId(sender.port);
-        let name = self.ports.name(id);
-        let spec = self.store.saved.desired.port(name);
-        let usual = Rates {
-            min: 0,
-            ..Rates::usual()
-        };
-        let share = |class: String, priority: u8, rates: &Rates| EgressShare {
-            sender: name.to_owned(),
-            class,
-            group: spec.and_then(|spec| spec.qos.group.clone()),
-            priority,
-            min: rates.min,
-            max: rates.max,
-            weight: rates.weight,
-            ..EgressShare::default()
-        };
-        let whole = share(String::new(), sender.priority, &sender.rates);
-        let mut all = vec![whole];
-        for (class, priority) in (0..).zip(config.priorities) {
-            let own = sender.classes.iter().find(|(of, _)| *of == class);
-            let used = uses.get(&(id, class));
-            let is_idle = used.is_none_or(|used| {
-                (used.bits, used.dropped_frames, used.waiting_bits) == (0, 0, 0)
-            });
-            if own.is_none() && is_idle {
-                continue;
-            }
-            let rates = own.map_or(&usual, |(_, rates)| rates);
-            let priority = priority.max(sender.priority);
-            let mut of_class = share(self.class_name(class), priority, rates);
-            if let Some(used) = used {
-                of_class.bits = used.bits;
-                of_class.held_us = used.held_ns / 1000;
-                of_class.dropped_frames = used.dropped_frames;
-                of_class.waiting_bits = used.waiting_bits;
-            }
-            let whole = &mut all[0];
-            whole.bits += of_class.bits;
-            whole.held_us += of_class.held_us;
-            whole.dropped_frames += of_class.dropped_frames;
-            whole.waiting_bits += of_class.waiting_bits;
-            all.push(of_class);
+/// Returns what a sender has at an output: as a whole, and by class.
+fn shares(
+    engine: &Engine,
+    config: &OutputConfig,
+    sender: &Sender,
+    uses: &Uses,
+) -> Vec<EgressShare> {
+    let id = PortId(sender.port);
+    let name = engine.ports.name(id);
+    let spec = engine.store.saved.desired.port(name);
+    let usual = Rates {
+        min: 0,
+        ..Rates::usual()
+    };
+    let share = |class: String, priority: u8, rates: &Rates| EgressShare {
+        sender: name.to_owned(),
+        class,
+        group: spec.and_then(|spec| spec.qos.group.clone()),
+        priority,
+        min: rates.min,
+        max: rates.max,
+        weight: rates.weight,
+        ..EgressShare::default()
+    };
+    let whole = share(String::new(), sender.priority, &sender.rates);
+    let mut all = vec![whole];
+    for (class, priority) in (0..).zip(config.priorities) {
+        let own = sender.classes.iter().find(|(of, _)| *of == class);
+        let used = uses.get(&(id, class));
+        let is_idle = used
+            .is_none_or(|used| (used.bits, used.dropped_frames, used.waiting_bits) == (0, 0, 0));
+        if own.is_none() && is_idle {
+            continue;
         }
-        all
+        let rates = own.map_or(&usual, |(_, rates)| rates);
+        let priority = priority.max(sender.priority);
+        let mut of_class = share(class_name(engine, class), priority, rates);
+        if let Some(used) = used {
+            of_class.bits = used.bits;
+            of_class.held_us = used.held_ns / 1000;
+            of_class.dropped_frames = used.dropped_frames;
+            of_class.waiting_bits = used.waiting_bits;
+        }
+        let whole = &mut all[0];
+        whole.bits += of_class.bits;
+        whole.held_us += of_class.held_us;
+        whole.dropped_frames += of_class.dropped_frames;
+        whole.waiting_bits += of_class.waiting_bits;
+        all.push(of_class);
     }
+    all
+}
 
-    fn class_name(&self, number: u8) -> String {
-        let mut classes = self.store.saved.numbers.classes.iter();
-        let found = classes.find(|(_, of)| **of == number);
-        found.map_or(DEFAULT_CLASS, |(name, _)| name).to_owned()
-    }
+fn class_name(engine: &Engine, number: u8) -> String {
+    let mut classes = engine.store.saved.numbers.classes.iter();
+    let found = classes.find(|(_, of)| **of == number);
+    found.map_or(DEFAULT_CLASS, |(name, _)| name).to_owned()
 }

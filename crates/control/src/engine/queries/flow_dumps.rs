@@ -92,7 +92,7 @@ impl FlowDumpQueue {
     ) {
         let is_this = |open: &mut (u64, FlowDump, Vec<CachedFlow>)| open.0 == number;
         if let Some((_, dump, flows)) = self.open.take_if(is_this) {
-            let names = Names::new(numbers);
+            let names = Names::new(&numbers.ports, &numbers.segments, &numbers.classes);
             let document = match error {
                 Some(reason) => Err(Problem::unavailable(reason)),
                 None => Ok(FlowsDocument {

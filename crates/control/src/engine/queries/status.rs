@@ -436,7 +436,7 @@ impl Engine {
                     vcpu_search,
                     work: state.map(|s| self.work_of(s)).unwrap_or_default(),
                     port_security: self.port_security_status(spec, id),
-                    egress: self.egress_status(spec),
+                    egress: egress::status(self, spec),
                     ..port_status(spec, state, driver)
                 }
             })

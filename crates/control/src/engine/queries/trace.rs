@@ -274,7 +274,8 @@ impl<'a> Tracer<'a> {
         flows: impl Iterator<Item = &'f FoundFlow>,
         states: &dyn Fn(PortId) -> PortState,
     ) -> Trace {
-        let names = Names::new(&self.saved.numbers);
+        let numbers = &self.saved.numbers;
+        let names = Names::new(&numbers.ports, &numbers.segments, &numbers.classes);
         let frame = traced.frame.describe();
         let filled = traced.filled;
         if traced.frame.is_runt() {

@@ -482,6 +482,8 @@ pub(super) struct Supervisor {
     /// The owner that was requested last, by path.
     pub(super) owners: BTreeMap<String, SocketOwner>,
     pub(super) drivers: Vec<DriverSpec>,
+    /// Bytes that may wait in interfaces, by port.
+    pub(super) rooms: Vec<(String, u64)>,
     /// Speeds of interfaces by port, in bits a second.
     pub(super) speeds: Vec<(String, u64)>,
     pub(super) dials: Vec<(PortId, String)>,
@@ -604,6 +606,10 @@ fn run_supervisor(
             }
             SupervisorRequest::WatchGuests(watch) => {
                 supervisor.watch = watch;
+                continue;
+            }
+            SupervisorRequest::Rooms(rooms) => {
+                supervisor.rooms = rooms;
                 continue;
             }
             // Tests send the events themselves.
