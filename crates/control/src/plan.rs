@@ -10,7 +10,8 @@ use policy::acl::Names;
 
 use crate::saved::{EncodedChunks, Numbers};
 use channel::sockets::Reach;
-use config::desired::{Change, changed, check_reach, placed, reach_of, version};
+use config::desired::qos::{self, Speeds};
+use config::desired::{Change, Place, changed, check_reach, placed, reach_of, version};
 
 pub(crate) use access::Access;
 
@@ -70,6 +71,7 @@ pub struct Basis {
     pub(crate) access: Access,
     pub(crate) numbers: Numbers,
     pub(crate) reach: Reach,
+    pub(crate) speeds: Speeds,
 }
 
 /// A prepared change.
@@ -110,6 +112,11 @@ impl Plan {
         within.map_err(|beyond| match request.change.port() {
             Some(_) => beyond.to_problem(),
             None => beyond.to_problem_in(None),
+        })?;
+        let promised = qos::foresee(&after, &basis.desired, &basis.speeds);
+        promised.map_err(|invalid| match (request.change.port(), invalid.place) {
+            (Some(_), Place::Qos(_)) => invalid.to_problem(),
+            _ => invalid.to_problem_in(None),
         })?;
         let mut numbers = basis.numbers.clone();
         let model = numbers.model(&after);

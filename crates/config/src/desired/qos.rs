@@ -18,7 +18,7 @@ use port::MAX_FRAME;
 
 use super::check::{At, name, number, quoted};
 use super::invalid::{Invalid, Place, expect};
-pub use admission::{Speeds, admit};
+pub use admission::{Speeds, admit, foresee};
 pub use change::QosChange;
 pub(super) use change::names_class;
 pub use outputs::{
@@ -64,7 +64,7 @@ pub(super) fn check(state: &DesiredState) -> Result<(), Invalid> {
         }
     }
     admission::within_objects(state)?;
-    admission::at_outputs(state, None)
+    admission::at_outputs(state, &Speeds::new(), admission::Unknown::Skipped)
 }
 
 /// Brings classes into their normal form: the default class is listed only if it has settings.

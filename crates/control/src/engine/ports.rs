@@ -10,7 +10,6 @@ use channel::mirrors::Mirror;
 use channel::owners::SocketOwner;
 use channel::sockets::SocketType;
 use channel::switching::{PortConfig, Role};
-use config::desired::qos::Speeds;
 use port::PortId;
 
 use super::links::supervisor::Dials;
@@ -79,8 +78,6 @@ pub(super) struct Ports {
     pub(super) qos: Qos,
     /// The bytes that may wait in some interface are bounded.
     pub(super) has_rooms: bool,
-    /// Speeds of the interfaces of ports, as far as they are known.
-    pub(super) speeds: Speeds,
     /// Mirrors of the switch.
     pub(super) mirrors: Vec<Mirror>,
     /// The sockets to connect to that were sent last, if they are known to be accepted.

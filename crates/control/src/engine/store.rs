@@ -13,6 +13,7 @@ use super::forwarding::Forwarding;
 use crate::plan::{Access, Basis};
 use crate::saved::{EncodedChunks, Saved, SavedStation};
 use channel::sockets::Reach;
+use config::desired::qos::Speeds;
 
 /// Shortest interval, 100 ms, between two saves because of MAC moves: guests that claim
 /// addresses in a loop cost no more than that.
@@ -27,6 +28,8 @@ pub(super) struct Store {
     pub(super) access: Access,
     /// Directories in which sockets may be.
     pub(super) reach: Reach,
+    /// Speeds of the interfaces of scheduled ports, as far as they are known.
+    pub(super) speeds: Speeds,
     saved_at: Duration,
     /// Another control changes and saves the desired state; see [`crate::gate`].
     pub(super) frozen: bool,
@@ -40,6 +43,7 @@ impl Store {
             saved,
             access: Access::default(),
             reach,
+            speeds: Speeds::new(),
             saved_at: Duration::ZERO,
             frozen,
         }
@@ -72,6 +76,7 @@ impl Store {
             access: self.access.clone(),
             numbers: self.saved.numbers.clone(),
             reach: self.reach.clone(),
+            speeds: self.speeds.clone(),
         }
     }
 

@@ -22,7 +22,32 @@ pub fn admit(state: &DesiredState, before: &DesiredState, speeds: &Speeds) -> Re
     if promises_no_more(state, before) {
         return Ok(());
     }
-    at_outputs(state, Some(speeds))
+    at_outputs(state, speeds, Unknown::Refused)
+}
+
+/// As [`admit`], before the interfaces of new uplinks are open: outputs of unknown rate are not
+/// checked.
+///
+/// # Errors
+/// As [`admit`].
+pub fn foresee(
+    state: &DesiredState,
+    before: &DesiredState,
+    speeds: &Speeds,
+) -> Result<(), Invalid> {
+    if promises_no_more(state, before) {
+        return Ok(());
+    }
+    at_outputs(state, speeds, Unknown::Skipped)
+}
+
+/// What becomes of guarantees at an output of unknown rate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unknown {
+    /// They are not checked.
+    Skipped,
+    /// They are refused.
+    Refused,
 }
 
 /// Returns whether every guarantee and every output of a state was the same before.
@@ -77,18 +102,20 @@ pub(super) fn within_objects(state: &DesiredState) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Checks that guarantees are within the rates of the outputs. Without speeds, outputs that have
-/// that of their interface are not checked.
-pub(super) fn at_outputs(state: &DesiredState, speeds: Option<&Speeds>) -> Result<(), Invalid> {
+/// Checks that guarantees are within the rates of the outputs.
+pub(super) fn at_outputs(
+    state: &DesiredState,
+    speeds: &Speeds,
+    unknown: Unknown,
+) -> Result<(), Invalid> {
     let promises = promises(state);
     if promises.is_empty() {
         return Ok(());
     }
     for output in state.ports.iter() {
         let Some(spec) = output.egress else { continue };
-        let speed = || speeds.and_then(|speeds| speeds.get(&output.name).copied());
-        let rate = spec.rate.or_else(speed);
-        if rate.is_some() || speeds.is_some() {
+        let rate = spec.rate.or_else(|| speeds.get(&output.name).copied());
+        if rate.is_some() || unknown == Unknown::Refused {
             at_output(state, &promises, output, rate)?;
         }
     }

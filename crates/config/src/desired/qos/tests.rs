@@ -281,6 +281,12 @@ fn the_speed_of_an_interface_is_the_rate_of_an_uplink_without_one() {
     let unknown = admit(&state, None).unwrap_err();
     assert_eq!((unknown.place, unknown.key), (Place::Qos(0), "min"));
     assert!(unknown.found.contains("the rate of \"up\""), "{unknown}");
+    assert_eq!(
+        foresee(&state, &before, &speeds(None)),
+        Ok(()),
+        "it may become known"
+    );
+    assert!(foresee(&state, &before, &speeds(Some(1_000_000_000))).is_err());
     // A state in effect is not refused because of a link that is down.
     let mut changed = state.clone();
     changed.ports[0].mtu = Some(9000);

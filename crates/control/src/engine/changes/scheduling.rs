@@ -22,7 +22,7 @@ pub(super) async fn admit(engine: &Shared<'_>, target: &Target) -> Result<(), Pr
             true => &e.store.saved.desired,
             false => &nothing,
         };
-        qos::admit(&target.desired, before, &e.ports.speeds)
+        qos::admit(&target.desired, before, &e.store.speeds)
     });
     match admitted {
         Err(invalid) if !target.is_new => {
@@ -53,17 +53,17 @@ pub(super) fn rooms(engine: &Shared<'_>, target: &Target) -> Result<(), Problem>
 /// link is down its last speed counts.
 async fn learn_speeds(engine: &Shared<'_>, desired: &DesiredState) -> Result<bool, Problem> {
     if !has_speeds(desired) {
-        engine.with(|e| e.ports.speeds.clear());
+        engine.with(|e| e.store.speeds.clear());
         return Ok(false);
     }
     let speeds = engine.with(|e| e.links.supervisor.interface_speeds());
     let speeds: Speeds = speeds.await.map_err(unavailable)?.into_iter().collect();
     Ok(engine.with(|e| {
-        let mut new = e.ports.speeds.clone();
+        let mut new = e.store.speeds.clone();
         new.retain(|name, _| desired.port(name).is_some());
         new.extend(speeds);
-        let has_changed = e.ports.speeds != new;
-        e.ports.speeds = new;
+        let has_changed = e.store.speeds != new;
+        e.store.speeds = new;
         has_changed
     }))
 }
@@ -98,7 +98,7 @@ pub(super) async fn reconcile(engine: &Shared<'_>, target: &Target) -> Result<()
     }
     // Senders come first: an output may promise them something at once.
     for (spec, id) in numbered {
-        let speed = engine.with(|e| e.ports.speeds.get(&spec.name).copied());
+        let speed = engine.with(|e| e.store.speeds.get(&spec.name).copied());
         let desired = qos::output_of(&target.desired, spec, &target.numbers, speed);
         let is_other = output(engine, id, desired).await?;
         if let Some(speed) = speed.filter(|_| is_other) {

@@ -51,7 +51,7 @@ pub(in crate::engine) async fn documents(
 pub(in crate::engine) fn status(engine: &Engine, spec: &PortSpec) -> Option<EgressStatus> {
     let id = engine.store.saved.numbers.ports.get(&spec.name)?;
     let output = engine.ports.qos.outputs.get(id)?;
-    let link = engine.ports.speeds.get(&spec.name).copied();
+    let link = engine.store.speeds.get(&spec.name).copied();
     let (desired, numbers) = (&engine.store.saved.desired, &engine.store.saved.numbers);
     let configured = qos::output_of(desired, spec, numbers, None)?;
     let promised = configured.promised();

@@ -322,7 +322,11 @@ fn an_uplink_without_a_rate_promises_nothing_while_its_speed_is_unknown() {
     let rate = |world: &World| world.switch().scheduling.outputs[&PortId(3)].rate;
     assert_eq!(rate(&world), Some(1_000_000));
     let more = patch(json!({"qos": {"min": 1_000_001}}));
-    assert_eq!(engine.set_port("vm1", &more).unwrap_err().status, 422);
+    let refused = engine.set_port("vm1", &more).unwrap_err();
+    assert_eq!(
+        (refused.status, refused.field.as_deref()),
+        (422, Some("qos.min"))
+    );
 }
 
 #[test]
