@@ -225,6 +225,12 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         lasthop_process_anonymous_memory_bytes{process="switch"}                     | 1024.0
         lasthop_port_limit_bytes_per_second{port="vm1",limit="from-guest"}           | 1500.0
         lasthop_port_limit_frames_per_second{port="vm1",limit="multicast"}           | 200.0
+        lasthop_egress_bits_total{port="t0",sender="vm1",class="storage"}            | 12304.0
+        lasthop_egress_held_seconds_total{port="t0",sender="vm1",class="storage"}    | 1.5
+        lasthop_egress_dropped_frames_total{port="t0",sender="vm1",class="storage"}  | 5.0
+        lasthop_egress_guaranteed_bits{port="t0",sender="vm1",class="storage"}       | 200000000.0
+        lasthop_egress_guaranteed_bits{port="t0",sender="vm1",class=""}              | 500000000.0
+        lasthop_egress_scaled{port="t0"}                                             | 1.0
         lasthop_flow_cache_hits_total                                                | 7.0
         lasthop_fdb_entries                                                          | 5.0
         lasthop_port_received_frames_total{port="vm1"}                               | 10.0
