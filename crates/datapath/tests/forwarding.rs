@@ -10,6 +10,8 @@ mod helping;
 mod moving;
 #[path = "forwarding/notified.rs"]
 mod notified;
+#[path = "forwarding/order.rs"]
+mod order;
 #[path = "forwarding/suppressed_kicks.rs"]
 mod suppressed_kicks;
 
