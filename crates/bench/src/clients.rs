@@ -15,6 +15,7 @@ pub(crate) mod new_flows;
 pub(crate) mod paced;
 mod replay;
 pub(crate) mod sharing;
+pub(crate) mod streams;
 mod tap;
 mod testpmd;
 

@@ -117,6 +117,15 @@ enum Experiment {
     Vifs,
     /// Signals, latency and cost of a frame by number of silent guests beside it, beside OVS-DPDK
     Signals,
+    /// One sender above a limit: the part that arrives, and the loss, beside OVS-DPDK's policers and
+    /// the kernel's htb
+    Shaping,
+    /// Senders that share an output: equal, by weight, with a guarantee, beside the same
+    Sharing,
+    /// Latency of a sender with a priority beside floods to the same output, beside the same
+    Priority,
+    /// Frames for a neighbour beside held ones of the same guest, with one queue pair and two
+    Holding,
     /// Processes on ports and pipes: by batch, slots, bridges, load; round trips; testpmd on memif
     Netmap,
     /// CPU use without traffic, by number of attached ports
@@ -201,6 +210,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Wakeups => experiments::wakeups::wakeups(&plan)?,
             Experiment::Vifs => experiments::vifs::vifs(&plan)?,
             Experiment::Signals => experiments::signals::signals(&plan)?,
+            Experiment::Shaping => experiments::shaping::shaping(&plan)?,
+            Experiment::Sharing => experiments::sharing::sharing(&plan)?,
+            Experiment::Priority => experiments::priority::priority(&plan)?,
+            Experiment::Holding => experiments::holding::holding(&plan)?,
             Experiment::Netmap => experiments::netmap::netmap(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,

@@ -2,7 +2,7 @@
 //! forwarding thread on the switch's core; but the Linux bridge has TAP ports, and forwards in its
 //! client's threads.
 
-mod bridge;
+pub(crate) mod bridge;
 mod forwarder;
 pub(crate) mod lasthop;
 pub(crate) mod ovs;

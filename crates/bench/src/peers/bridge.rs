@@ -19,7 +19,19 @@ pub(super) const DEVICE: &str = "/dev/net/tun";
 const QUEUE: u32 = 1024;
 
 pub(super) fn start(ports: u32) -> Result<Peer> {
-    let taps = namespace::inside_new(move || make(ports))?;
+    with(ports, Vec::new())
+}
+
+/// With these commands of `tc`, for the devices `tap0`, `tap1`, ….
+pub(crate) fn with(ports: u32, commands: Vec<String>) -> Result<Peer> {
+    let none: [(&str, &Path); 0] = [];
+    let taps = namespace::inside_new(move || {
+        let taps = make(ports)?;
+        for command in commands {
+            run(&words(&format!("tc {command}")), &none)?;
+        }
+        Ok(taps)
+    })?;
     Ok(Peer {
         kind: Kind::Bridge,
         lasthop: None,

@@ -61,6 +61,17 @@ pub(crate) fn with_four_ports(plan: &Plan) -> Result<Lasthop> {
     start_ports(plan, 4)
 }
 
+/// Ports for clients, each with these lines behind its table; on the switch's core.
+pub(crate) fn with_tables(plan: &Plan, tables: &[String]) -> Result<Peer> {
+    let mut text = "[switch]\nname = \"bench\"\n".to_owned();
+    for (port, table) in tables.iter().enumerate() {
+        text += &port_table(&format!("p{port}"), "default");
+        text += table;
+    }
+    let running = start_with(plan, &plan.cores[..1], &text)?;
+    Ok(into_peer(running, u32::try_from(tables.len())?, Vec::new()))
+}
+
 /// How many frames control has decided about.
 pub(super) fn misses(lasthop: &Lasthop) -> Result<u64> {
     let status = lasthop.ask(&["status", "--json"])?;

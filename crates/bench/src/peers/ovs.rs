@@ -72,6 +72,24 @@ pub(super) fn learning(plan: &Plan, ports: u32) -> Result<Peer> {
     with(plan, (SWITCH, ""), ports, |_| Ok(()))
 }
 
+/// As [`learning`], with these commands of `ovs-vsctl` and these OpenFlow rules, for the ports `v0`,
+/// `v1`, …, which have the numbers 1, 2, ….
+pub(crate) fn with_commands(
+    plan: &Plan,
+    ports: u32,
+    commands: &[String],
+    flows: &[String],
+) -> Result<Peer> {
+    with(plan, (SWITCH, ""), ports, |folder| {
+        for command in commands {
+            vsctl(folder, &words(command))?;
+        }
+        flows
+            .iter()
+            .try_for_each(|flow| ofctl(folder, "add-flow", flow))
+    })
+}
+
 fn with(
     plan: &Plan,
     (program, keys): (&str, &str),
