@@ -31,7 +31,6 @@ fn fake() -> Fake {
 
 /// A recorded document, with the socket of a port in `dir`.
 fn of(recorded: &str, dir: &Path, port: &str) -> String {
-    let recorded = recorded.replace("peak='50000' ", "");
     let socket = format!("{}/{port}.sock", dir.display());
     recorded.replace(&format!("{RECORDED_DIR}/vm1.sock"), &socket)
 }
@@ -52,6 +51,11 @@ fn call(dir: &Path, operation: &str, input: &str) -> String {
 
 fn limits(fake: &Fake, port: &str) -> Value {
     fake.json(&format!("port show {port}"))["limits"].clone()
+}
+
+/// The most bits a second that `vm3` may send to a scheduled port.
+fn max(fake: &Fake) -> Value {
+    fake.json("port show vm3")["qos"]["max"].clone()
 }
 
 /// The limits of the recorded domain.
@@ -83,9 +87,11 @@ fn a_domain_brings_its_bandwidth_and_takes_it_away() {
     for operation in ["started", "reconnect"] {
         assert_eq!(call(fake.dir(), operation, &domain), "");
         assert_eq!(limits(&fake, "vm3"), recorded());
+        assert_eq!(max(&fake), 400_000_000);
     }
     let port = "[[port]]\nname = \"vm3\"\nkind = \"vhost-user\"\nsocket = \"vm3.sock\"\n";
-    let configured = format!("{port}[port.limits]\nto_guest = {{ bits_per_second = \"5M\" }}\n");
+    let limit = "[port.limits]\nto_guest = { bits_per_second = \"5M\" }\n";
+    let configured = format!("{port}{limit}[port.qos]\nmax = \"7M\"\n");
     let supervisor = supervisor(fake.dir(), &configured);
     assert_eq!(call(fake.dir(), "release", &domain), "");
     supervisor.join().unwrap();
@@ -93,6 +99,18 @@ fn a_domain_brings_its_bandwidth_and_takes_it_away() {
         limits(&fake, "vm3"),
         json!({"to_guest": {"bits_per_second": 5_000_000}})
     );
+    assert_eq!(max(&fake), 7_000_000);
+}
+
+#[test]
+fn a_guarantee_that_is_refused_leaves_the_ceilings_in_force() {
+    let fake = fake();
+    let domain = of(DOMAIN, fake.dir(), "vm3");
+    let domain = domain.replace("<inbound ", "<inbound floor='60000' ");
+    let warning = call(fake.dir(), "started", &domain);
+    assert!(warning.contains("/vm3.sock: qos.min: "), "{warning}");
+    assert_eq!(limits(&fake, "vm3"), recorded());
+    assert_eq!(max(&fake), Value::Null);
 }
 
 #[test]

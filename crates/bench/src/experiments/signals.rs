@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use testkit::frontend::FrontListener;
 use testkit::guest_ram::RegionSpec;
 use testkit::lean::{Lean, LeanConfig, Pace, Until};
@@ -107,7 +107,14 @@ fn with_interfaces(run: &mut Run<'_>, kind: Kind, attached: u32) -> Result<()> {
     })?;
     // A switch that learns sees where both addresses are; what it flooded before is no signal too
     // many.
-    pair.run(Until::Elapsed(plan.settle))?;
+    stop::try_wait("frames arrive", DIALLED, || {
+        let report = pair.run(Until::Elapsed(plan.settle))?;
+        Ok(report
+            .ports
+            .iter()
+            .all(|port| port.received > 0)
+            .then_some(()))
+    })?;
     let (way, x) = (kind.name(), f64::from(attached));
     for _ in 0..plan.rounds {
         for (part, rate) in RATES {
@@ -124,6 +131,7 @@ fn with_interfaces(run: &mut Run<'_>, kind: Kind, attached: u32) -> Result<()> {
         }
         run.take(&FRAME, way, x, || {
             let mpps = pair.run(Until::Elapsed(plan.window))?.mpps();
+            ensure!(mpps > 0.0, "no frame arrived");
             Ok(1e3 / mpps)
         })?;
     }
