@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use testkit::frontend::{FrontEnd, FrontListener};
 use testkit::guest::GuestPair;
 use testkit::lean::Histogram;
@@ -299,16 +299,22 @@ impl Guests {
         Ok(guests)
     }
 
-    /// Lets each guest tell its address to all others.
+    /// Lets each guest tell its address to all others, until the first hears of all: a switch may
+    /// take its time to notice a port.
     fn announce(&mut self) -> Result<()> {
-        for (nic, number) in self.nics.iter_mut().zip(1..) {
-            let frame = rarp(mac(number));
-            ensure!(
-                nic.send(0, &frame, &NetHeader::default())?,
-                "a queue is full"
-            );
-        }
-        stop::sleep(REST)?;
+        let others = self.nics.len() - 1;
+        stop::try_wait("all guests are heard", DIALLED, || {
+            for (nic, number) in self.nics.iter_mut().zip(1..) {
+                // A queue that is still full has such frames in it.
+                nic.send(0, &rarp(mac(number)), &NetHeader::default())?;
+            }
+            stop::sleep(REST)?;
+            let mut heard = 0;
+            while self.nics[0].receive(&mut self.frame)? {
+                heard += 1;
+            }
+            Ok((heard >= others).then_some(()))
+        })?;
         self.drain()
     }
 

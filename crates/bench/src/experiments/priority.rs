@@ -42,13 +42,12 @@ const PEERS: [Kind; 3] = [Kind::Lasthop, Kind::Ovs, Kind::Bridge];
 /// Bits a second of the output.
 const RATE: u64 = 1_000_000_000;
 const FLOODS: [usize; 4] = [0, 1, 7, 63];
-const NOTES: [&str; 3] = [
+const NOTES: [&str; 2] = [
     "the output is a guest's port with 1 Gbit/s; the frames with a priority have 64 bytes, the \
      floods 1514 (12.1 us at that rate); one thread plays all guests, and looks at the sender with \
      a priority and at the receiver between any two floods",
     "OVS-DPDK has trtcm-policer, with a guarantee of 20 % in place of a priority, which it does \
      not have; the bridge has tc htb with prio",
-    "the row of 0 floods is the one alone, which tables draw at 0 and plots leave out",
 ];
 
 /// See the module.

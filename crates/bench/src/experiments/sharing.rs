@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::outputs::{Output, Sender};
 use super::parts::{Part, Run};
 use crate::clients::streams::{Carried, Guests, Size, Stream};
-use crate::peers::Kind;
+use crate::peers::{Kind, Peer};
 use crate::plan::{Plan, progress};
 use crate::report::Report;
 use crate::sample::wait_quiet;
@@ -43,21 +43,21 @@ static GUARANTEE: Part = Part {
 };
 
 const PEERS: [Kind; 3] = [Kind::Lasthop, Kind::Ovs, Kind::Bridge];
-/// Bits a second of the output.
-const RATE: u64 = 1_000_000_000;
-const SENDERS: [usize; 4] = [2, 8, 32, 64];
-const WEIGHTED: [usize; 3] = [3, 12, 48];
-const FLOODS: [usize; 3] = [1, 7, 63];
-const MIN: u64 = RATE / 5;
-/// Frames for all peers, and with super-frames.
+const SENDERS: [usize; 3] = [2, 8, 64];
+const WEIGHTED: [usize; 2] = [3, 48];
+const FLOODS: [usize; 2] = [7, 63];
+/// Frames for all peers, and bits a second of the output for which one thread carries them.
 const PLAIN: &[Size] = &[Size::Bytes(64), Size::Bytes(1514)];
-const MIXED: &[Size] = &[Size::Bytes(64), Size::Bytes(1514), Size::Super];
+const PLAIN_RATE: u64 = 200_000_000;
+/// With super-frames: of them, too, a share is many.
+const LONG: &[Size] = &[Size::Bytes(1514), Size::Super];
+const LONG_RATE: u64 = 2_000_000_000;
 /// A share of few frames says little.
 const WINDOW: Duration = Duration::from_secs(1);
 const NOTES: [&str; 3] = [
-    "the output is a guest's port with 1 Gbit/s; each sender sends frames of one size (64 or 1514 \
-     bytes, with super-frames also 64 KiB), neighbours others, as fast as its queue takes them; \
-     one thread plays all guests",
+    "the output is a guest's port with 200 Mbit/s for frames of 64 and of 1514 bytes, with 2 \
+     Gbit/s for frames of 1514 bytes and super-frames of 64 KiB; each sender has frames of one \
+     size, its neighbours others, as many as its queue takes; one thread plays all guests",
     "OVS-DPDK has trtcm-policer with a queue for each sender (cir: the guarantee, eir: the rest of \
      the output's rate), which knows no weights; the bridge has tc htb (rate: the guarantee or the \
      share by weight, ceil: the output's rate)",
@@ -81,7 +81,7 @@ pub(crate) fn sharing(plan: &Plan) -> Result<Report> {
             attempt(&mut run, kind, "guaranteed", floods, guarantee)?;
         }
     }
-    Ok(run.report("Senders that share an output of 1 Gbit/s"))
+    Ok(run.report("Senders that share an output"))
 }
 
 fn attempt(
@@ -97,12 +97,12 @@ fn attempt(
     run.attempt(&what, |run| measure(run, kind, number))
 }
 
-/// The frames that a peer is measured with, and the name of its row.
-fn mixes(kind: Kind) -> Vec<(&'static [Size], String)> {
+/// The frames that a peer is measured with, the rate of the output, and the name of its row.
+fn mixes(kind: Kind) -> Vec<(&'static [Size], u64, String)> {
     let name = kind.name();
-    let mut mixes = vec![(PLAIN, name.to_owned())];
+    let mut mixes = vec![(PLAIN, PLAIN_RATE, name.to_owned())];
     if kind == Kind::Lasthop {
-        mixes.push((MIXED, format!("{name}, with super-frames")));
+        mixes.push((LONG, LONG_RATE, format!("{name}, with super-frames")));
     }
     mixes
 }
@@ -115,16 +115,20 @@ fn floods(senders: usize, sizes: &[Size]) -> Vec<Stream> {
         .collect()
 }
 
-fn output(senders: Vec<Sender>) -> Output {
-    Output {
-        rate: RATE,
+/// Starts a peer with these senders to an output, with a guest at each port.
+fn start(plan: &Plan, kind: Kind, rate: u64, senders: Vec<Sender>) -> Result<(Peer, Guests)> {
+    let output = Output {
+        rate,
         senders,
         others: 0,
         pairs: 1,
-    }
+    };
+    let peer = output.start(kind, plan)?;
+    let guests = Guests::attach(&peer, 1, plan.cores[1])?;
+    Ok((peer, guests))
 }
 
-/// Runs all senders, after some time without a measurement.
+/// Runs all senders, after some time without a measurement; their rates.
 fn carry(plan: &Plan, guests: &mut Guests, streams: &[Stream]) -> Result<Vec<f64>> {
     guests.run(streams, plan.settle)?;
     let carried = guests.run(streams, plan.window.max(WINDOW))?;
@@ -133,14 +137,13 @@ fn carry(plan: &Plan, guests: &mut Guests, streams: &[Stream]) -> Result<Vec<f64
 
 fn equal(run: &mut Run<'_>, kind: Kind, senders: usize) -> Result<()> {
     let plan = run.plan;
-    let peer = output(vec![Sender::default(); senders]).start(kind, plan)?;
-    let mut guests = Guests::attach(&peer, 1, plan.cores[1])?;
-    for (sizes, way) in mixes(kind) {
+    for (sizes, rate, way) in mixes(kind) {
+        let (_peer, mut guests) = start(plan, kind, rate, vec![Sender::default(); senders])?;
         let streams = floods(senders, sizes);
         for _ in 0..plan.rounds {
             run.take_all([&EQUAL, &USED], &way, senders as f64, || {
                 let rates = carry(plan, &mut guests, &streams)?;
-                let used = 100.0 * rates.iter().sum::<f64>() / RATE as f64;
+                let used = 100.0 * rates.iter().sum::<f64>() / rate as f64;
                 Ok([jain(&rates), used])
             })?;
         }
@@ -155,9 +158,9 @@ fn weighted(run: &mut Run<'_>, kind: Kind, senders: usize) -> Result<()> {
         weight,
         ..Sender::default()
     });
-    let peer = output(weighted.collect()).start(kind, plan)?;
-    let mut guests = Guests::attach(&peer, 1, plan.cores[1])?;
-    for (sizes, way) in mixes(kind) {
+    let weighted: Vec<Sender> = weighted.collect();
+    for (sizes, rate, way) in mixes(kind) {
+        let (_peer, mut guests) = start(plan, kind, rate, weighted.clone())?;
         let streams = floods(senders, sizes);
         for _ in 0..plan.rounds {
             run.take(&WEIGHTS, &way, senders as f64, || {
@@ -173,22 +176,21 @@ fn weighted(run: &mut Run<'_>, kind: Kind, senders: usize) -> Result<()> {
 
 fn guarantee(run: &mut Run<'_>, kind: Kind, floods: usize) -> Result<()> {
     let plan = run.plan;
-    let guaranteed = Sender {
-        min: MIN,
+    for (sizes, rate, way) in mixes(kind) {
+        let min = rate / 5;
+        let mut senders = vec![Sender::default(); floods + 1];
         // The rest is for the others alone.
-        max: Some(MIN),
-        ..Sender::default()
-    };
-    let mut senders = vec![Sender::default(); floods + 1];
-    senders[0] = guaranteed;
-    let peer = output(senders).start(kind, plan)?;
-    let mut guests = Guests::attach(&peer, 1, plan.cores[1])?;
-    for (sizes, way) in mixes(kind) {
+        senders[0] = Sender {
+            min,
+            max: Some(min),
+            ..Sender::default()
+        };
+        let (_peer, mut guests) = start(plan, kind, rate, senders)?;
         let mut streams = self::floods(floods + 1, sizes);
         streams[0].sizes = vec![Size::Bytes(1514)];
         for _ in 0..plan.rounds {
             run.take(&GUARANTEE, &way, floods as f64, || {
-                Ok(carry(plan, &mut guests, &streams)?[0] / MIN as f64)
+                Ok(carry(plan, &mut guests, &streams)?[0] / min as f64)
             })?;
         }
     }
