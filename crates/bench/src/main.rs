@@ -117,8 +117,8 @@ enum Experiment {
     Vifs,
     /// Signals, latency and cost of a frame by number of silent guests beside it, beside OVS-DPDK
     Signals,
-    /// One sender above a limit: the part that arrives, and the loss, beside OVS-DPDK's policers and
-    /// the kernel's htb
+    /// One sender above a limit: the part that arrives, and the loss, beside the policers of
+    /// OVS-DPDK and tc htb
     Shaping,
     /// Senders that share an output: equal, by weight, with a guarantee, beside the same
     Sharing,

@@ -299,11 +299,11 @@ impl Guests {
         Ok(guests)
     }
 
-    /// Lets each guest tell its address to all others, until the first hears of all: a switch may
-    /// take its time to notice a port.
+    /// Sends each guest's address to all others, until the first guest has those of all: a switch
+    /// may take its time to notice a port.
     fn announce(&mut self) -> Result<()> {
         let others = self.nics.len() - 1;
-        stop::try_wait("all guests are heard", DIALLED, || {
+        stop::try_wait("frames of all guests arrive", DIALLED, || {
             for (nic, number) in self.nics.iter_mut().zip(1..) {
                 // A queue that is still full has such frames in it.
                 nic.send(0, &rarp(mac(number)), &NetHeader::default())?;

@@ -137,7 +137,7 @@ fn tasks(pairs: u8, of: impl Fn(u8) -> Task) -> Vec<Task> {
 /// Sets tasks, and waits until something arrives.
 fn begin(plan: &Plan, guests: &mut Guests, tasks: Vec<Task>) -> Result<()> {
     guests.set(tasks);
-    stop::try_wait("guests hear of one another", ARRIVE, || {
+    stop::try_wait("frames of guests arrive", ARRIVE, || {
         guests.warm_up(plan.settle)?;
         Ok(guests.heard().then_some(()))
     })

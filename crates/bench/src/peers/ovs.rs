@@ -72,8 +72,8 @@ pub(super) fn learning(plan: &Plan, ports: u32) -> Result<Peer> {
     with(plan, (SWITCH, ""), ports, |_| Ok(()))
 }
 
-/// As [`learning`], with these commands of `ovs-vsctl` and these OpenFlow rules, for the ports `v0`,
-/// `v1`, …, which have the numbers 1, 2, ….
+/// As [`learning`], with these commands of `ovs-vsctl` and these OpenFlow rules. Ports are called
+/// `v0`, `v1`, …, and have the numbers 1, 2, ….
 pub(crate) fn with_commands(
     plan: &Plan,
     ports: u32,
