@@ -17,9 +17,9 @@ mod sync;
 mod tests;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use channel::egress::{Beyond, EgressUse, MAX_CLASSES, OutputConfig};
+use channel::egress::{Beyond, EgressUse, Full, MAX_CLASSES, OutputConfig};
 use egress::{LONGEST, Leaf, Need, QUANTUM, Tree};
 use port::PortId;
 use port::counters::MAX_PORTS;
@@ -32,6 +32,11 @@ use credit::Credit;
 const ALLOTMENT: Nanos = 50_000;
 /// Longest time after which a waiting pair is looked at, nanoseconds.
 const LOOK: Nanos = 1_000_000;
+/// Time after which an interface that takes nothing is looked at again, nanoseconds.
+pub(crate) const FULL_LOOK: Nanos = 100_000;
+/// Longest time for which senders wait for an interface that takes nothing, nanoseconds. A dead one
+/// must not stop them for good.
+const FULL_LIMIT: Nanos = 50_000_000;
 
 /// State of a leaf, shared by all workers.
 #[repr(align(64))]
@@ -62,6 +67,20 @@ pub struct Output {
     scheduler: Mutex<Scheduler>,
     /// Time at which the next allotment is due.
     due: AtomicU64,
+    room: Room,
+}
+
+/// What the interface takes, where senders wait for it.
+#[derive(Debug, Default)]
+struct Room {
+    /// Frames that it took at the last look.
+    frames: AtomicU64,
+    /// Time since when it takes none; 0: it does.
+    full_since: AtomicU64,
+    /// Bits of a frame, lately.
+    frame_bits: AtomicU64,
+    /// Credit that was granted and not taken yet, bits.
+    granted: AtomicI64,
 }
 
 /// Checks that an output can be made of these settings.
@@ -130,6 +149,7 @@ impl Output {
                 needs: Vec::with_capacity(count),
             }),
             due: AtomicU64::new(0),
+            room: Room::default(),
             config,
         };
         output.keep(old);
@@ -196,6 +216,12 @@ impl Output {
     /// is, at least for that one. Returns the amount, of which the rest is to be given back; 0 if
     /// the first frame has to wait.
     pub(crate) fn take(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
+        let taken = self.take_credit(leaf, (first, all), now);
+        self.room.granted.fetch_sub(taken as i64, Relaxed);
+        taken
+    }
+
+    fn take_credit(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
         let credit = &self.state(leaf).credit;
         let mut taken = credit.take(all);
         if taken < all {
@@ -218,6 +244,7 @@ impl Output {
         let state = self.state(leaf);
         if taken > sent {
             state.credit.add(taken - sent);
+            self.room.granted.fetch_add((taken - sent) as i64, Relaxed);
         }
         state.sent.fetch_add(sent, Relaxed);
     }
@@ -306,14 +333,61 @@ impl Output {
                 }
             }
         }
-        let grant = |grant: egress::Grant| self.state(grant.leaf).credit.add(grant.bits);
-        let wait = tree.allot(now, None, needs, grant);
+        let grant = |grant: egress::Grant| {
+            self.state(grant.leaf).credit.add(grant.bits);
+            self.room.granted.fetch_add(grant.bits as i64, Relaxed);
+        };
+        let room = self.room_bits(now);
+        let wait = tree.allot(now, room, needs, grant);
         for need in needs.iter().filter(|need| self.still_asks(need)) {
             let (marks, mark) = self.mark(need.leaf);
             marks.fetch_or(mark, Relaxed);
         }
-        let wait = wait.unwrap_or(LOOK).clamp(ALLOTMENT, LOOK);
+        let most = match room {
+            Some(_) => FULL_LOOK,
+            None => LOOK,
+        };
+        let wait = wait.unwrap_or(most).clamp(ALLOTMENT, most);
         self.due.store(now + wait, Relaxed);
+    }
+
+    /// Returns whether senders wait while the interface takes no more frames.
+    #[inline]
+    pub(crate) fn holds_when_full(&self) -> bool {
+        self.config.full == Full::Hold
+    }
+
+    /// Notes how many frames the interface takes, if that is known, and the bits of a frame.
+    pub(crate) fn note_room(&self, frames: Option<usize>, frame_bits: Option<u64>, now: Nanos) {
+        let room = &self.room;
+        if let Some(bits) = frame_bits {
+            room.frame_bits.store(bits, Relaxed);
+        }
+        let Some(frames) = frames else { return };
+        room.frames.store(frames as u64, Relaxed);
+        if frames > 0 {
+            room.full_since.store(0, Relaxed);
+        } else if room.full_since.load(Relaxed) == 0 {
+            room.full_since.store(now.max(1), Relaxed);
+        }
+    }
+
+    /// Returns whether frames of so many that the interface does not take are to wait.
+    pub(crate) fn waits_for_room(&self, now: Nanos) -> bool {
+        let since = self.room.full_since.load(Relaxed);
+        since == 0 || now.saturating_sub(since) <= FULL_LIMIT
+    }
+
+    /// Returns the bits that the interface takes beside those that were granted already; `None` if
+    /// nobody waits for it.
+    fn room_bits(&self, now: Nanos) -> Option<u64> {
+        if !self.holds_when_full() || !self.waits_for_room(now) {
+            return None;
+        }
+        let room = &self.room;
+        let (frames, bits) = (room.frames.load(Relaxed), room.frame_bits.load(Relaxed));
+        let granted = u64::try_from(room.granted.load(Relaxed)).unwrap_or(0);
+        Some(frames.saturating_mul(bits.max(1)).saturating_sub(granted))
     }
 
     /// Returns whether a leaf asks on: a frame waits, it is in debt, or its frames do not wait.

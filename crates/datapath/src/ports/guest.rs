@@ -387,6 +387,17 @@ impl Port for GuestPort {
         self.receiver(pair).is_some_and(GuestQueue::is_masked)
     }
 
+    fn room(&mut self) -> Option<usize> {
+        let pairs = self.usable_pairs;
+        let mut room = usize::MAX;
+        for pair in 0..pairs {
+            let queue = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+            let available = queue.try_with(|queue| queue.queue.available())?;
+            room = room.min(available.into());
+        }
+        Some(room)
+    }
+
     fn note_dropped(&mut self, pair: u16, reason: DropReason, frames: u64) {
         self.drops.add(to_guest(pair), reason, frames);
     }

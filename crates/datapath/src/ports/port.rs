@@ -97,6 +97,12 @@ pub trait Port {
         false
     }
 
+    /// Returns the number of frames that each queue to the port takes now; `None` if another worker
+    /// has one of them.
+    fn room(&mut self) -> Option<usize> {
+        Some(usize::MAX)
+    }
+
     /// Counts dropped frames for `pair`, which is locked.
     fn note_dropped(&mut self, _pair: u16, _reason: DropReason, _frames: u64) {}
 

@@ -174,6 +174,11 @@ impl Port for TestPort {
         !held
     }
 
+    fn room(&mut self) -> Option<usize> {
+        let state = self.0.borrow();
+        Some(state.room.saturating_sub(state.port.delivered.len()))
+    }
+
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
         let mut done = Traffic::default();
         for piece in frames.take(PIECES) {
@@ -245,6 +250,10 @@ impl Port for Any {
 
     fn hold(&mut self, pair: u16, wait: bool) -> bool {
         self.0.hold(pair, wait)
+    }
+
+    fn room(&mut self) -> Option<usize> {
+        self.0.room()
     }
 
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {

@@ -20,6 +20,10 @@ fn frame(to: u8, number: u8) -> Vec<u8> {
 }
 
 fn output(rate: u64, beyond: Beyond) -> Option<Arc<Output>> {
+    output_of(Some(rate), beyond, Full::Drop)
+}
+
+fn output_of(rate: Option<u64>, beyond: Beyond, full: Full) -> Option<Arc<Output>> {
     let sender = |port| Sender {
         port,
         rates: Rates::usual(),
@@ -29,9 +33,9 @@ fn output(rate: u64, beyond: Beyond) -> Option<Arc<Output>> {
         classes: Vec::new(),
     };
     let config = OutputConfig {
-        rate: Some(rate),
+        rate,
         overhead: 0,
-        full: Full::Drop,
+        full,
         groups: Vec::new(),
         priorities: [0; MAX_CLASSES],
         senders: (1..=7).filter(|port| *port != OUT).map(sender).collect(),
@@ -229,4 +233,52 @@ fn rules_count_a_frame_that_waited_once() {
     let counted = bench.counted();
     // The first one was counted when it was decided.
     assert_eq!(counted["udp"].0, sent, "{counted:?}");
+}
+
+#[test]
+fn senders_wait_for_an_interface_that_takes_no_more() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    bench.switch.set_clock(MS);
+    let output = output_of(None, Beyond::Hold, Full::Hold);
+    bench.switch.set_output(PortId(OUT), output);
+    bench.port(OUT).set_room(70);
+    push(&bench, 3, 200);
+    let mut got = Vec::new();
+    let mut now = MS;
+    while got.len() < 200 {
+        let pause = serve(&mut bench);
+        let frames = numbers(&bench.port(OUT).frames());
+        assert!(frames.len() <= 70);
+        got.extend(frames);
+        let Some(pause) = pause else { continue };
+        while !bench.switch.is_over(&pause, now) {
+            now += MS / 10;
+            assert!(now < 20 * MS, "{} frames", got.len());
+            bench.switch.set_clock(now);
+            bench.switch.allot(now);
+        }
+    }
+    assert_eq!(got, (0..200).collect::<Vec<u8>>());
+    assert_eq!(bench.dropped(OUT, DropReason::ReceiverFull), 0);
+}
+
+#[test]
+fn a_dead_interface_holds_senders_for_a_while_only() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    bench.switch.set_clock(MS);
+    let output = output_of(None, Beyond::Hold, Full::Hold);
+    bench.switch.set_output(PortId(OUT), output);
+    bench.port(OUT).set_room(0);
+    push(&bench, 3, 100);
+    let pause = serve(&mut bench).expect("a pause");
+    let mut now = MS;
+    while !bench.switch.is_over(&pause, now) {
+        now += MS / 10;
+        assert!(now < 100 * MS);
+        bench.switch.set_clock(now);
+        bench.switch.allot(now);
+    }
+    assert!(now > 40 * MS, "{now}");
+    assert_eq!(serve(&mut bench), None);
+    assert_eq!(bench.dropped(OUT, DropReason::ReceiverFull), 100);
 }

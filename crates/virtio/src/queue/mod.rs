@@ -433,6 +433,17 @@ impl Queue {
         either!(self, q => q.waiting())
     }
 
+    /// Returns the number of chains that are available, of a split queue. Of others: its size, if
+    /// any is, since they would have to be counted one by one.
+    #[must_use]
+    pub fn available(&self) -> u16 {
+        match self {
+            Queue::Split(queue) => queue.available(),
+            _ if self.has_available() => self.size(),
+            _ => 0,
+        }
+    }
+
     /// Asks the driver to kick when it makes chains available, or not to. When `on`, a full fence
     /// follows and `true` means that a chain is available already: no kick will come for it.
     ///

@@ -382,6 +382,12 @@ impl SplitQueue {
         pending.is_some() || self.rings.available_index() != self.next
     }
 
+    /// Returns the number of available chains, at most as many as there can be.
+    pub(super) fn available(&self) -> u16 {
+        let ahead = self.rings.available_index().wrapping_sub(self.next);
+        ahead.min(self.size())
+    }
+
     pub(super) fn position(&self) -> u32 {
         u32::from(self.next)
     }

@@ -14,7 +14,7 @@ use policy::Action;
 use port::{DropReason, Offload, PortId};
 
 use super::{Switch, UpcallSink};
-use crate::forward::egress::{Output, Turn};
+use crate::forward::egress::{FULL_LOOK, Output, Turn};
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
 use crate::ports::batch::{Batch, Frame};
@@ -164,11 +164,21 @@ impl<P: Port> Switch<P> {
         let bits = |frames| bits_of(output, batch, group, frames);
         let one = |index| bits(index..index + 1);
         let (first, all) = (one(group.frames.start), bits(group.frames.clone()));
+        let count = group.frames.len();
+        let mut most = count;
+        if output.holds_when_full() {
+            let slot = self.fabric.slot(to);
+            let room = slot.and_then(|slot| slot.port.room());
+            output.note_room(room, Some(all / count as u64), now);
+            if output.waits_for_room(now) {
+                most = count.min(room.unwrap_or(count));
+            }
+        }
         let taken = output.take(leaf, (first, all), now);
-        let (mut sent, mut frames) = (all, group.frames.len());
-        if taken < all {
+        let (mut sent, mut frames) = (all, count);
+        if taken < all || most < count {
             (sent, frames) = (0, 0);
-            for bits in group.frames.clone().map(one) {
+            for bits in group.frames.clone().map(one).take(most) {
                 if sent + bits > taken {
                     break;
                 }
@@ -176,20 +186,22 @@ impl<P: Port> Switch<P> {
             }
         }
         output.settle(leaf, taken, sent);
-        if frames == group.frames.len() {
+        if frames == count {
             return Funded::All;
         }
         let beyond = output.beyond(leaf);
         match beyond {
-            Beyond::Drop => output.note_dropped(leaf, (group.frames.len() - frames) as u64, now),
+            Beyond::Drop => output.note_dropped(leaf, (count - frames) as u64, now),
+            // It has credit, and the interface takes no more.
+            Beyond::Hold if frames == most && taken > 0 => {
+                self.throttle.pause = Some(Pause::Until(now + FULL_LOOK));
+            }
             Beyond::Hold => {
-                let first = one(group.frames.start + frames);
-                let all = all - sent;
                 let turn = Turn {
                     output: to,
                     leaf,
-                    first,
-                    all,
+                    first: one(group.frames.start + frames),
+                    all: all - sent,
                     since: now,
                 };
                 // It asks for what is missing now.
@@ -369,13 +381,19 @@ impl<P: Port> Switch<P> {
 
     /// Lets scheduled ports grant credit where that is due. Returns the time of the next one.
     pub(crate) fn allot(&mut self, now: Nanos) -> Option<Nanos> {
-        let due = |output: &Output| {
+        let slots = &mut self.fabric.slots;
+        let dues = self.throttle.outputs.iter().filter_map(|id| {
+            let slot = slots.get_mut(id.0 as usize)?.as_mut()?;
+            let output = slot.output.as_deref()?;
             if output.due() <= now {
+                if output.holds_when_full() {
+                    output.note_room(slot.port.room(), None, now);
+                }
                 output.allot(now);
             }
-            output.due()
-        };
-        self.outputs().map(due).min()
+            Some(output.due())
+        });
+        dues.min()
     }
 
     fn update_throttle(&mut self) {
