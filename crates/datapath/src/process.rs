@@ -474,8 +474,7 @@ impl Process {
             }
             SwitchCommand::SetQos(id, qos) => {
                 self.known(id)?;
-                self.workers
-                    .each(move |w| w.switch.set_qos(id, qos.clone()));
+                self.workers.each(move |w| w.set_qos(id, qos.clone()));
             }
             SwitchCommand::SetEgress(id, config) => self.set_egress(id, config)?,
             SwitchCommand::EgressUse => self.report_egress(),

@@ -26,6 +26,7 @@ pub mod idle;
 mod paused;
 mod rings;
 mod second_looks;
+mod served_pairs;
 mod sleep;
 mod start;
 mod suppressed_kicks;
@@ -62,6 +63,7 @@ pub use handle::{Notice, Notices, WorkerHandle};
 use paused::PausedPairs;
 use rings::ControlRings;
 use second_looks::SecondLooks;
+use served_pairs::ServedPairs;
 pub(crate) use start::spawn_all;
 use suppressed_kicks::SuppressedKicks;
 
@@ -112,8 +114,7 @@ pub struct Worker {
     active: ActivePairs,
     suppressed: SuppressedKicks,
     paused: PausedPairs,
-    /// The number of pairs that are served, active or not.
-    pairs: usize,
+    served: ServedPairs,
     fair: FairQueue,
     assignments: Assignments,
     pacing: Pacing,
@@ -254,7 +255,7 @@ impl Worker {
         if self.may_move_pairs() {
             self.loads.insert((port, pair), 0);
         }
-        self.pairs += 1;
+        self.served.serve((port, pair));
         self.activate(port, pair);
         Ok(())
     }
@@ -271,12 +272,12 @@ impl Worker {
         if let Some(guest) = self.switch.port_mut(port) {
             let _ = guest.with_kick(2 * pair + 1, |kick| epoll::delete(epoll, kick));
         }
-        self.pairs = self.pairs.saturating_sub(1);
         self.active.remove(port, pair);
         self.suppressed.forget((port, pair));
         self.pacing.kicks.remove((port, pair));
         self.pacing.second_looks.remove((port, pair));
         self.paused.remove((port, pair));
+        self.served.leave((port, pair));
         self.loads.remove(&(port, pair));
     }
 
@@ -406,7 +407,7 @@ impl Worker {
             now = self.upkeep.started.elapsed();
             let limit = if !found {
                 MAX_EMPTY_PASS
-            } else if self.active.len() + self.assignments.count() < self.pairs {
+            } else if self.active.len() + self.assignments.count() < self.served.len() {
                 MAX_PASS_WITH_INACTIVE
             } else {
                 MAX_PASS
@@ -463,16 +464,16 @@ impl Worker {
         let (mut at, mut found) = (0, false);
         self.switch.begin_batches();
         while let Some((port, pair)) = self.active.get(at) {
+            if self.served.has_priorities() && !alone {
+                found |= self.serve_priorities(now);
+            }
             let (switch, upcalls) = (&mut self.switch, &mut self.control);
             match self.fair.serve(switch, (port, pair), alone, now, upcalls) {
                 Turn::Waits => self.active.waits(at),
                 Turn::Served => {
                     found = true;
                     self.active.had_frames(at);
-                    self.assignments.note_batch(&self.switch, (port, pair));
-                    if let Some(load) = self.loads.get_mut(&(port, pair)) {
-                        *load += self.switch.last_load();
-                    }
+                    self.note_batch((port, pair));
                     if self.pauses(at, (port, pair)) {
                         continue;
                     }
@@ -507,6 +508,15 @@ impl Worker {
             self.active.rotate();
         }
         waits || found
+    }
+
+    /// Counts a batch of a pair.
+    #[inline]
+    fn note_batch(&mut self, pair: (PortId, u16)) {
+        self.assignments.note_batch(&self.switch, pair);
+        if let Some(load) = self.loads.get_mut(&pair) {
+            *load += self.switch.last_load();
+        }
     }
 
     /// Sets the rate limits of a port.

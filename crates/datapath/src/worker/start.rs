@@ -21,6 +21,7 @@ use super::helping;
 use super::paused::PausedPairs;
 use super::rings::{ControlRings, UpcallRing};
 use super::second_looks::SecondLooks;
+use super::served_pairs::ServedPairs;
 use super::suppressed_kicks::SuppressedKicks;
 use super::{Events, Pacing, TOKEN_INBOX, TOKEN_TIMER, Upkeep, Worker};
 use crate::forward::cycles::TickRate;
@@ -99,7 +100,7 @@ fn prepare(
         active: ActivePairs::default(),
         suppressed: SuppressedKicks::default(),
         paused: PausedPairs::default(),
-        pairs: 0,
+        served: ServedPairs::default(),
         fair: FairQueue::default(),
         assignments: Assignments::default(),
         pacing: Pacing {
