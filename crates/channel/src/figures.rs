@@ -35,6 +35,8 @@ pub struct WorkerFigures {
     pub busy_ticks: u64,
     /// CPU time of the thread, polling without frames included.
     pub cpu_ns: u64,
+    /// Time in which it waited for locks of queues that other threads had, nanoseconds.
+    pub queue_lock_wait_ns: u64,
 }
 
 /// Bounds of [`Waits`], microseconds.

@@ -269,6 +269,10 @@ fn workers(facts: &Facts, page: &mut Page) {
             "CPU time of a worker or a helper since the switch started, including polling without \
              frames."
             of.cpu_ns as f64 / 1e9;
+        "lasthop_worker_queue_lock_wait_seconds"
+            "Time in which a worker or a helper waited for queues of ports that other threads \
+             used, since the switch started."
+            of.queue_lock_wait_ns as f64 / 1e9;
     }
 }
 

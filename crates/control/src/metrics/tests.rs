@@ -175,6 +175,7 @@ fn facts() -> Facts {
                 helps,
                 busy_ticks: 5_000,
                 cpu_ns: 1_500_000_000,
+                queue_lock_wait_ns: 250_000_000,
             })
             .into(),
         ports: vec![counted(0, "vm1"), counted(1, "t0")],
@@ -250,6 +251,7 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         lasthop_queue_dropped_frames_total{port="vm1",queue="1",reason="acl-denied"} | 3.0
         lasthop_worker_busy_cycles_total{worker="0",kind="worker"}                   | 5000.0
         lasthop_worker_cpu_seconds_total{worker="1",kind="helper"}                   | 1.5
+        lasthop_worker_queue_lock_wait_seconds_total{worker="0",kind="worker"}       | 0.25
         lasthop_acl_rule_packets_total{list="in",rule="web"}                         | 4.0
         lasthop_acl_rule_bytes_total{list="in",rule="web"}                           | 240.0
         lasthop_upcall_seconds_bucket{le="0.00001"}                                  | 1.0

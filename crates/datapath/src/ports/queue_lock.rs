@@ -5,10 +5,11 @@
 //! is locked. A worker that waits for a lock holds no other lock that workers wait for (see
 //! `fabric`), so there is no deadlock.
 
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Number of spins on a locked queue before the thread yields: a batch takes about that time,
 /// unless the owner is not running.
@@ -16,6 +17,14 @@ const SPINS: u32 = 1000;
 
 thread_local! {
     static ON_WAIT: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Returns the time that the calling thread has waited for locks since it began. Locks that it got
+/// at once count nothing, and read no clock.
+#[must_use]
+pub fn waited() -> Duration {
+    WAITED.get()
 }
 
 /// Sets the function that the calling thread calls whenever it is about to yield to the owner of a
@@ -80,6 +89,12 @@ impl<T> QueueLock<T> {
 
     #[cold]
     fn wait(&mut self) {
+        let since = Instant::now();
+        self.spin();
+        WAITED.set(WAITED.get() + since.elapsed());
+    }
+
+    fn spin(&mut self) {
         loop {
             for _ in 0..SPINS {
                 std::hint::spin_loop();
@@ -179,6 +194,27 @@ mod tests {
         mine.unlock();
         yours.with(|n| *n += 1);
         assert_eq!(mine.with(|n| *n), 2);
+    }
+
+    #[test]
+    fn only_the_time_of_waits_is_counted() {
+        let (mut mine, (waits, waiting)) = (QueueLock::new(()), std::sync::mpsc::channel());
+        let mut yours = mine.share();
+        mine.lock();
+        let counted = std::thread::spawn(move || {
+            QueueLock::new(()).with(|()| ());
+            let at_once = waited();
+            set_wait_hook(move || _ = waits.send(()));
+            yours.with(|()| ());
+            (at_once, waited())
+        });
+        waiting.recv().expect("it waits");
+        mine.unlock();
+        let (at_once, after) = counted.join().expect("it got the lock");
+        assert!(
+            at_once == Duration::ZERO && after > Duration::ZERO,
+            "{at_once:?} {after:?}"
+        );
     }
 
     #[test]

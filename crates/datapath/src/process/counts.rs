@@ -6,6 +6,7 @@ use channel::figures::{QueueCounts, WorkerFigures};
 use channel::switching::SwitchFigures;
 use port::{DropReason, PortId};
 
+use crate::ports::queue_lock;
 use crate::worker::Worker;
 use crate::worker::workers::Workers;
 
@@ -36,6 +37,7 @@ impl Counted {
                 busy_ticks: worker.switch.busy(),
                 // A job runs in the worker's thread.
                 cpu_ns: sys::time::of_thread().as_nanos() as u64,
+                queue_lock_wait_ns: queue_lock::waited().as_nanos() as u64,
             },
             drops,
         }
