@@ -19,8 +19,10 @@
 //! ports                     the folder of the above
 //! forward::cycles           cost of batches, and its accounting
 //! forward::limits           rate limits of ports
+//! forward::egress           credit of the senders of a scheduled port
 //! forward::mirror           mirrors of ports
 //! forward::tap              taps of captures
+//! forward::classes          priorities of the tags of traffic classes
 //! forward::flow_batch       frames of a batch that share a decision
 //! forward::pending_upcalls  frames that wait for a decision
 //! forward::revalidator      sweeps over all flows, in parts between batches

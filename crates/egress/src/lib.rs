@@ -2,8 +2,8 @@
 //! its senders, with the words of `devlink-rate(8)`.
 //!
 //! An *output* is such a port. Control describes it ([`OutputConfig`]), and the switch asks its
-//! [`Tree`] for bits when a sender has frames for it. The crate knows neither frames nor threads nor
-//! a clock: it is arithmetic on bits and nanoseconds, which [`oracle`] checks.
+//! [`Tree`] for bits when a sender has frames for it. The crate knows neither frames nor threads
+//! nor a clock: it is arithmetic on bits and nanoseconds, which [`oracle`] checks.
 
 #![forbid(unsafe_code)]
 

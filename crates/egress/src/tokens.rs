@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         /// In no window of time is more granted than depth and rate allow together, and while
-        /// somebody waits, no less than the rate.
+        /// any request waits, no less than the rate.
         #[test]
         fn no_window_has_more_than_depth_and_rate(
             (rate, depth) in (1u64..10_000_000_000, 1000u64..10_000_000),

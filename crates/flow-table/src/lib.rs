@@ -59,8 +59,8 @@ const _: () = assert!(MAX_TUPLES > 3 * policy::acl::MAX_MASKS && MAX_TUPLES <= u
 /// Sets that are searched for a flow to evict when the table is full.
 const SETS_TO_SEARCH: usize = 64;
 
-/// Class of a flow's frames in the bits above the lowest, which is zero and left to whoever looks
-/// flows up for a property of the frames: both are compared at once.
+/// Class of a flow's frames in the bits above the lowest, which is zero and left to the users
+/// of the table, for a property of the frames: both are compared at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Class(u8);
 

@@ -4,11 +4,12 @@
 //! fund     a worker pays for the frames of a batch with the credit of their leaf; at the first
 //!          one that has none the batch is cut, and the queue pair waits for its turn
 //! ask      the leaf asks for what its frames need
-//! allot    whoever needs credit lets the tree grant it, to all leaves that ask, when that is due
+//! allot    a worker that needs credit lets the tree grant it, to all leaves that ask, when that
+//!          is due
 //! ```
 //!
-//! All workers share an output. Nobody waits for its tree: a worker that finds it taken looks at
-//! its leaf's credit again soon. Frames that cannot wait (floods, copies of mirrors, frames that
+//! All workers share an output. None waits for its tree: a worker that finds it taken looks at its
+//! leaf's credit again soon. Frames that cannot wait (floods, copies of mirrors, frames that
 //! waited for control) leave a debt, up to one burst.
 
 mod credit;

@@ -1,5 +1,6 @@
 //! Ports of a switch and the delivery of frames between them.
 
+mod settings;
 mod tapped;
 
 use std::ops::Range;
@@ -80,6 +81,15 @@ struct Receiver {
     load: u64,
 }
 
+/// State of the batch in progress.
+#[derive(Debug, Default)]
+struct InProgress {
+    /// Whether a receiver of this batch with one queue is masked, over its share or rate limited.
+    any_special: bool,
+    /// Reason for which the current frame was dropped before it reached a receiver.
+    dropped_at_sender: Option<DropReason>,
+}
+
 /// State of the switch without the batch, so that both can be borrowed at once.
 #[derive(Debug)]
 pub(crate) struct Fabric<P> {
@@ -97,8 +107,7 @@ pub(crate) struct Fabric<P> {
     pub(crate) served: Vec<(PortId, u16)>,
     /// Receivers with a deferred notification, and its due time.
     pub(crate) deferred: Vec<(PortId, u16, u64)>,
-    /// Whether a receiver of this batch with one queue is masked, over its share or rate limited.
-    any_special: bool,
+    in_progress: InProgress,
     /// Receivers that were flushed and are not charged yet.
     uncharged: Vec<Receiver>,
     pub(crate) shares: ReceiveShares,
@@ -107,8 +116,6 @@ pub(crate) struct Fabric<P> {
     pub(crate) counters: Counters,
     /// Captures and mirrors, if there are any.
     pub(crate) taps: Option<Box<Taps>>,
-    /// Reason for which the current frame was dropped before it reached a receiver.
-    dropped_at_sender: Option<DropReason>,
     pub(crate) fitter: Fitter,
 }
 
@@ -132,14 +139,13 @@ impl<P: Port> Fabric<P> {
             now: 0,
             served: Vec::new(),
             deferred: Vec::with_capacity(64),
-            any_special: false,
+            in_progress: InProgress::default(),
             uncharged: Vec::with_capacity(64),
             shares: ReceiveShares::default(),
             program: Program::default(),
             classes: Classes::default(),
             counters,
             taps: None,
-            dropped_at_sender: None,
             fitter: Fitter::default(),
         }
     }
@@ -192,7 +198,7 @@ impl<P: Port> Fabric<P> {
             }
         }
         // Includes receivers that were flushed already while another queue lock was awaited.
-        self.any_special = any_limited;
+        self.in_progress.any_special = any_limited;
         for id in &self.touched {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
                 let frames = std::mem::take(&mut slot.expected);
@@ -202,7 +208,7 @@ impl<P: Port> Fabric<P> {
                         slot.dropping = Dropping::Masked;
                     }
                 }
-                self.any_special |= slot.dropping != Dropping::Nothing;
+                self.in_progress.any_special |= slot.dropping != Dropping::Nothing;
             }
         }
     }
@@ -233,7 +239,7 @@ impl<P: Port> Fabric<P> {
         excluded: &ExcludeSets,
     ) {
         for group in groups {
-            if self.any_special && self.forward_special(group, batch, from, excluded) {
+            if self.in_progress.any_special && self.forward_special(group, batch, from, excluded) {
                 continue;
             }
             let mut frames = group.frames.clone();
@@ -527,25 +533,6 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Sets the limits of a port.
-    pub(crate) fn set_limits(&mut self, id: PortId, limits: Option<Arc<PortLimits>>) {
-        if let Some(slot) = self.slot(id) {
-            slot.limited = limits
-                .as_ref()
-                .is_some_and(|limits| limits.limits_to_guest());
-            slot.limits = limits;
-            slot.refuses = slot.limited || slot.output.is_some();
-        }
-    }
-
-    /// Schedules what leaves by a port, or no longer.
-    pub(crate) fn set_output(&mut self, id: PortId, output: Option<Arc<Output>>) {
-        if let Some(slot) = self.slot(id) {
-            slot.output = output;
-            slot.refuses = slot.limited || slot.output.is_some();
-        }
-    }
-
     /// Executes the action of one frame of a batch.
     #[inline(always)]
     fn forward_one(
@@ -758,33 +745,6 @@ impl FrameInTransit<'_> {
     fn cost(&self) -> Cost {
         let len = self.headers.len() as u32 + self.payload.len();
         Cost::of(len, &self.offload)
-    }
-}
-
-impl<P> Slot<P> {
-    /// Returns the reason for which a frame is not copied: the port is over its share, its to-guest
-    /// limit is exceeded, or its sender has no credit. The cost of the frame is taken otherwise.
-    #[cold]
-    fn refuses(
-        &self,
-        frame: &FrameInTransit<'_>,
-        tag: Option<u16>,
-        (prepaid, now): (bool, u64),
-    ) -> Option<DropReason> {
-        if self.dropping == Dropping::OverShare {
-            return Some(DropReason::ReceiveShare);
-        }
-        let cost = frame.cost();
-        let limits = self.limits.as_deref().filter(|_| self.limited);
-        let mut admitted = limits.is_none_or(|limits| limits.admits(cost, now));
-        let output = self.output.as_deref().filter(|_| admitted && !prepaid);
-        if let Some(output) = output
-            && let Some(leaf) = output.leaf(frame.from, frame.class.number())
-        {
-            let tags = u64::from(tag.is_some()) * cost.packets * u64::from(TAG) * 8;
-            admitted = output.pay_later(leaf, output.bits(cost) + tags, now);
-        }
-        (!admitted).then_some(DropReason::RateLimited)
     }
 }
 

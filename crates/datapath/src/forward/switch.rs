@@ -300,6 +300,22 @@ impl<P: Port> Switch<P> {
         unknown
     }
 
+    /// Sets the priorities of tags by class, 0 to 7; `None`, and classes beyond: the priority of
+    /// the received tag is kept.
+    pub fn set_priorities(&mut self, priorities: Vec<Option<u8>>) {
+        self.fabric.classes.priorities = priorities;
+    }
+
+    /// Gives the frames of the batch the class of their queue pair, if it has one.
+    #[cold]
+    fn classify_by_pair(&mut self, from: PortId) {
+        if let Some(class) = self.fabric.class_of_pair(from, self.fabric.serving) {
+            for group in &mut self.lookup.action_batches {
+                group.set_class(class);
+            }
+        }
+    }
+
     /// Counts and emits the malformed frames. Called once the batch is certain not to be taken
     /// again.
     #[inline]

@@ -233,9 +233,9 @@ impl Batch {
         self.limit
     }
 
-    /// Leaves only the first `frames` frames in the batch, with what was dropped between them, as if
-    /// the others had not been taken. Returns the number of taken frames that stay, the dropped ones
-    /// included.
+    /// Leaves only the first `frames` frames in the batch, with what was dropped between them, as
+    /// if the others had not been taken. Returns the number of taken frames that stay, the dropped
+    /// ones included.
     pub fn cut(&mut self, frames: usize) -> usize {
         let Some(cut) = self.frames[..self.len].get(frames..) else {
             return self.len + self.drops.len();

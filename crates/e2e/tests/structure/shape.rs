@@ -31,6 +31,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "compiling, deciding, explaining and comparing are files of their own",
     ),
     (
+        "datapath",
+        "Switch",
+        "deciding, paying, asking control, applying its answers: steps of a batch, a file each",
+    ),
+    (
         "supervisor",
         "Supervisor",
         "reload, upgrade, hand-over and replacement are procedures over all its parts, a file each",

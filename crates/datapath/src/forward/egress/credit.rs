@@ -2,7 +2,7 @@
 //!
 //! A worker takes credit for frames that it is about to forward, and asks for more when there is
 //! not enough. The worker that has the output's tree reads the requests and adds credit. A request
-//! stays until it is satisfied: whoever reads it takes its mark away *before* it looks at the
+//! stays until it is satisfied: its reader takes its mark away *before* it looks at the
 //! amounts, so one that is made meanwhile has its mark again.
 
 use super::sync::{AtomicI64, AtomicU64, Ordering};

@@ -82,11 +82,11 @@ impl<P: Port> Fabric<P> {
             return self.execute(action, frame, excluded);
         }
         let (headers, payload, offload) = (frame.headers.clone(), frame.payload, frame.offload);
-        self.dropped_at_sender = None;
+        self.in_progress.dropped_at_sender = None;
         self.execute(action, frame, excluded);
         let lost = match action {
             Action::Drop(reason) => Some(reason),
-            _ => self.dropped_at_sender.take(),
+            _ => self.in_progress.dropped_at_sender.take(),
         };
         let shown = TappedFrame {
             headers: headers.as_slice(),
@@ -145,7 +145,7 @@ impl<P: Port> Fabric<P> {
     #[cold]
     pub(super) fn drop_at_sender(&mut self, from: PortId, reason: DropReason) {
         self.count_drop(from, reason, 1);
-        self.dropped_at_sender = Some(reason);
+        self.in_progress.dropped_at_sender = Some(reason);
     }
 
     /// Counts a frame that is dropped because of its receiver.

@@ -331,7 +331,8 @@ impl<P: Port> Switch<P> {
         limits.map(PortLimits::limits).unwrap_or_default()
     }
 
-    /// Returns whether frames of a port may have to wait, for its rate limit or at a scheduled port.
+    /// Returns whether frames of a port may have to wait, for its rate limit or at a scheduled
+    /// port.
     #[must_use]
     pub(crate) fn may_hold(&self, id: PortId) -> bool {
         self.throttle.active
