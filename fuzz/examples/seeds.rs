@@ -34,7 +34,17 @@ fn main() {
     config();
     expression();
     classifier();
+    egress();
     api();
+}
+
+/// Trees of six shapes: bytes that look like chance make groups, ports and classes of all kinds.
+fn egress() {
+    for tree in 0..6u32 {
+        let byte = |at: u32| (at.wrapping_mul(2_654_435_761) ^ tree.wrapping_mul(40_503)) >> 13;
+        let bytes: Vec<u8> = (1..120).map(|at| byte(at * (tree + 1)) as u8).collect();
+        save("egress_tree", &format!("tree-{tree}"), &bytes);
+    }
 }
 
 fn save(target: &str, name: &str, bytes: &[u8]) {

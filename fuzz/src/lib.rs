@@ -8,6 +8,7 @@ mod api_json;
 mod channel_messages;
 mod classifier;
 mod config_toml;
+mod egress_tree;
 mod expression;
 mod guest;
 mod memif_messages;
@@ -30,6 +31,7 @@ pub use api_json::run as api_json;
 pub use channel_messages::run as channel_messages;
 pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
+pub use egress_tree::run_tree as egress_tree;
 pub use expression::run as expression;
 pub use memif_messages::run as memif_messages;
 pub use offload_deliver::run as offload_deliver;
@@ -57,11 +59,12 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
     ("config_toml", config_toml),
+    ("egress_tree", egress_tree),
     ("expression", expression),
     ("memif_messages", memif_messages),
     ("offload_deliver", offload_deliver),

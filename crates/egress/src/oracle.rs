@@ -1,9 +1,13 @@
 //! Fluid model of a tree whose leaves all have frames at all times: the rates that a scheduler of
 //! infinitely small portions would give them. Guarantees are those of ports, as far as they are
-//! modelled.
+//! modelled. Beside it, senders that always have frames, for the tree itself.
 
+use crate::Nanos;
 use crate::config::{MAX_CLASSES, OutputConfig};
-use crate::tree::Leaf;
+use crate::tree::{Grant, Leaf, Need, Tree};
+
+/// Time between two allotments of [`run`].
+pub const TICK: Nanos = 100_000;
 
 /// One node with its rate so far.
 #[derive(Clone, Copy, Debug)]
@@ -137,4 +141,76 @@ fn part(nodes: &[Node], open: &[&Path], path: &Path) -> f64 {
         part *= nodes[*own].weight / sum;
     }
     part
+}
+
+/// A leaf that always has frames: as a worker does it, it sends what it has credit for, and asks
+/// for the rest of its batch.
+#[derive(Clone, Debug)]
+pub struct Backlogged {
+    /// The leaf.
+    pub leaf: Leaf,
+    frames: Vec<u64>,
+    next: usize,
+    /// Bits that it may send.
+    pub credit: i64,
+    /// Bits that it has sent.
+    pub sent: u64,
+}
+
+impl Backlogged {
+    /// Returns a leaf with frames of these lengths in turn, bits.
+    #[must_use]
+    pub fn new(leaf: Leaf, frames: &[u64]) -> Self {
+        Self {
+            leaf,
+            frames: frames.to_vec(),
+            next: usize::from(leaf.0),
+            credit: 0,
+            sent: 0,
+        }
+    }
+
+    fn frame(&self, ahead: usize) -> u64 {
+        self.frames[(self.next + ahead) % self.frames.len()]
+    }
+
+    /// Sends what it may. Returns the need of the rest of its batch.
+    pub fn send(&mut self) -> Need {
+        while self.credit >= self.frame(0) as i64 {
+            self.credit -= self.frame(0) as i64;
+            self.sent += self.frame(0);
+            self.next += 1;
+        }
+        let batch: u64 = (0..32).map(|ahead| self.frame(ahead)).sum();
+        let missing = |bits: u64| (bits as i64 - self.credit).max(0) as u64;
+        Need {
+            leaf: self.leaf,
+            first: missing(self.frame(0)),
+            all: missing(batch),
+        }
+    }
+}
+
+/// Runs a tree for a while. Returns the grants with their times.
+pub fn run(
+    tree: &mut Tree,
+    leaves: &mut [Backlogged],
+    from: Nanos,
+    to: Nanos,
+) -> Vec<(Nanos, Grant)> {
+    let mut log = Vec::new();
+    for now in (from..to).step_by(TICK as usize) {
+        // A worker asks again when it has sent.
+        let mut before = usize::MAX;
+        while before != log.len() {
+            before = log.len();
+            let mut needs: Vec<Need> = leaves.iter_mut().map(Backlogged::send).collect();
+            tree.allot(now, None, &mut needs, |grant| {
+                let own = leaves.iter_mut().filter(|one| one.leaf == grant.leaf);
+                own.for_each(|one| one.credit += grant.bits as i64);
+                log.push((now, grant));
+            });
+        }
+    }
+    log
 }

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 
+use crate::oracle::{Backlogged, TICK, run};
 use crate::{Beyond, Full, Grant, LONGEST, Leaf, MAX_CLASSES, Nanos, Need, OutputConfig, Rates};
 use crate::{Sender, Tree, oracle};
 
 const SECOND: Nanos = 1_000_000_000;
-const TICK: Nanos = 100_000;
 /// Frame lengths of a mixed sender, bits on the wire.
 const MIXED: [u64; 3] = [88 * 8, 1538 * 8, LONGEST];
 
@@ -43,67 +43,6 @@ fn output(rate: u64, senders: Vec<Sender>) -> OutputConfig {
 
 fn leaf(sender: usize) -> Leaf {
     Leaf::of(sender, 0)
-}
-
-/// A leaf that always has frames: as a worker does it, it sends what it has credit for, and asks
-/// for the rest of its batch.
-struct Backlogged {
-    leaf: Leaf,
-    frames: Vec<u64>,
-    next: usize,
-    credit: i64,
-    sent: u64,
-}
-
-impl Backlogged {
-    fn new(leaf: Leaf, frames: &[u64]) -> Self {
-        Self {
-            leaf,
-            frames: frames.to_vec(),
-            next: usize::from(leaf.0),
-            credit: 0,
-            sent: 0,
-        }
-    }
-
-    fn frame(&self, ahead: usize) -> u64 {
-        self.frames[(self.next + ahead) % self.frames.len()]
-    }
-
-    /// Sends what it may. Returns the need of the rest of its batch.
-    fn send(&mut self) -> Need {
-        while self.credit >= self.frame(0) as i64 {
-            self.credit -= self.frame(0) as i64;
-            self.sent += self.frame(0);
-            self.next += 1;
-        }
-        let batch: u64 = (0..32).map(|ahead| self.frame(ahead)).sum();
-        let missing = |bits: u64| (bits as i64 - self.credit).max(0) as u64;
-        Need {
-            leaf: self.leaf,
-            first: missing(self.frame(0)),
-            all: missing(batch),
-        }
-    }
-}
-
-/// Runs a tree for a while. Returns the grants with their times.
-fn run(tree: &mut Tree, leaves: &mut [Backlogged], from: Nanos, to: Nanos) -> Vec<(Nanos, Grant)> {
-    let mut log = Vec::new();
-    for now in (from..to).step_by(TICK as usize) {
-        // A worker asks again when it has sent.
-        let mut before = usize::MAX;
-        while before != log.len() {
-            before = log.len();
-            let mut needs: Vec<Need> = leaves.iter_mut().map(Backlogged::send).collect();
-            tree.allot(now, None, &mut needs, |grant| {
-                let backlogged = leaves.iter_mut().find(|one| one.leaf == grant.leaf);
-                backlogged.unwrap().credit += grant.bits as i64;
-                log.push((now, grant));
-            });
-        }
-    }
-    log
 }
 
 /// Returns the bits a second that each leaf got in half a second, after another one.
