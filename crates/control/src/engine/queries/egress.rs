@@ -115,6 +115,9 @@ fn shares(
     let whole = share(String::new(), sender.priority, &sender.rates);
     let mut all = vec![whole];
     for (class, priority) in (0..).zip(config.priorities) {
+        let Some(name) = class_name(engine, class) else {
+            continue;
+        };
         let own = sender.classes.iter().find(|(of, _)| *of == class);
         let used = uses.get(&(id, class));
         let is_idle = used
@@ -124,7 +127,7 @@ fn shares(
         }
         let rates = own.map_or(&usual, |(_, rates)| rates);
         let priority = priority.max(sender.priority);
-        let mut of_class = share(class_name(engine, class), priority, rates);
+        let mut of_class = share(name.to_owned(), priority, rates);
         if let Some(used) = used {
             of_class.bits = used.bits;
             of_class.held_us = used.held_ns / 1000;
@@ -141,8 +144,10 @@ fn shares(
     all
 }
 
-fn class_name(engine: &Engine, number: u8) -> String {
+/// Returns the name of a class; `None` for a number that no class has any more.
+fn class_name(engine: &Engine, number: u8) -> Option<&str> {
     let mut classes = engine.store.saved.numbers.classes.iter();
     let found = classes.find(|(_, of)| **of == number);
-    found.map_or(DEFAULT_CLASS, |(name, _)| name).to_owned()
+    let found = found.map(|(name, _)| name.as_str());
+    found.or((number == 0).then_some(DEFAULT_CLASS))
 }

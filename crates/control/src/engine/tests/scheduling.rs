@@ -396,4 +396,14 @@ fn the_use_of_a_scheduled_port_is_shown_by_sender_and_class() {
         ]
     );
     assert_eq!(document.shares[1].held_us, 2);
+    // Frames of a class that is removed are of no class that could be named.
+    engine
+        .set_port("vm0", &patch(json!({"qos": null})))
+        .unwrap();
+    let remove = QosChange::RemoveClass("storage".to_owned());
+    engine.change_to(Change::Qos(remove)).unwrap();
+    let document = engine.egress().unwrap();
+    let shares = document.ports[0].shares.iter();
+    let shares: Vec<_> = shares.map(|of| (&*of.sender, &*of.class)).collect();
+    assert_eq!(shares, [("vm0", ""), ("vm1", "")]);
 }
