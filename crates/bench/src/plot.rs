@@ -33,14 +33,24 @@ fn worthwhile(curves: &[Curve]) -> Vec<&Curve> {
     }
 }
 
-/// Draws curves over a logarithmic axis that starts at the smallest `x`; the other starts at 0.
-/// Nothing is written when there is nothing to draw.
+/// Returns the curves without points that a logarithmic axis has no place for.
+fn drawable(curves: &[Curve]) -> Vec<Curve> {
+    let has_place = |(x, y): &(f64, f64)| x.is_normal() && *x > 0.0 && y.is_finite();
+    let drawable = |(name, points): &Curve| {
+        let points: Vec<_> = points.iter().copied().filter(has_place).collect();
+        (!points.is_empty()).then(|| (name.clone(), points))
+    };
+    curves.iter().filter_map(drawable).collect()
+}
+
+/// Draws curves over a logarithmic axis that starts at the smallest `x` above 0; the other starts
+/// at 0. Nothing is written when there is nothing to draw.
 pub(crate) fn lines(path: &Path, title: &str, axes: [&str; 2], curves: &[Curve]) -> Result<()> {
-    let points = || curves.iter().flat_map(|(_, points)| points);
-    if points().next().is_none() {
+    let curves = drawable(curves);
+    if curves.is_empty() {
         return Ok(());
     }
-    draw(path, title, axes, &worthwhile(curves))
+    draw(path, title, axes, &worthwhile(&curves))
         .map_err(|error| anyhow!("{}: {error}", path.display()))
 }
 
@@ -100,6 +110,16 @@ fn tick(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn points_without_a_place_are_left_out() {
+        let curve = |points: &[(f64, f64)]| ("a".to_owned(), points.to_vec());
+        let curves = [
+            curve(&[(0.0, 1.0), (2.0, 3.0), (4.0, f64::INFINITY)]),
+            curve(&[(0.0, 1.0)]),
+        ];
+        assert_eq!(drawable(&curves), [curve(&[(2.0, 3.0)])]);
+    }
 
     #[test]
     fn labels_have_room() {

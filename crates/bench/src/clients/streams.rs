@@ -29,7 +29,7 @@ const DIALLED: Duration = Duration::from_secs(30);
 /// Entries of a queue.
 const QUEUE: u16 = 256;
 /// Frames that a stream sends in its turn, and that a guest takes.
-const BATCH: usize = 8;
+const BATCH: usize = 32;
 const TAKEN: usize = 64;
 /// Longer than any frame.
 const FRAME: usize = 66_000;
