@@ -1,7 +1,7 @@
 //! Trees of scheduled ports with senders that always have frames: long-run rates are those of the
 //! fluid model, and the output is never exceeded.
 
-use arbitrary::{Arbitrary, Result, Unstructured};
+use arbitrary::{Result, Unstructured};
 use egress::oracle::{Backlogged, rates, run};
 use egress::{Beyond, Full, Leaf, MAX_CLASSES, OutputConfig, Rates, Sender, Tree};
 

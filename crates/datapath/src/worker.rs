@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 use std::time::{Duration, Instant};
 
+use channel::egress::SenderQos;
 use channel::records::Answer;
 use channel::shared;
 use polling::{AdaptivePoll, Next};
@@ -508,6 +509,42 @@ impl Worker {
             self.active.rotate();
         }
         waits || found
+    }
+
+    /// Sets the settings of a port as a sender to scheduled ports.
+    pub fn set_qos(&mut self, port: PortId, qos: SenderQos) {
+        self.served.set(port, qos.priority > 0);
+        self.switch.set_qos(port, qos);
+    }
+
+    /// Serves the pairs with a priority that have frames. `now` is in milliseconds. Returns whether
+    /// there was one.
+    #[cold]
+    fn serve_priorities(&mut self, now: u64) -> bool {
+        let mut found = false;
+        let mut next = 0;
+        while let Some((port, pair)) = self.served.first(next) {
+            next += 1;
+            if self.paused.has((port, pair)) || self.assignments.has((port, pair)) {
+                continue;
+            }
+            let guest = self.switch.port_mut(port);
+            if !guest.is_some_and(|guest| guest.has_frames(pair)) {
+                continue;
+            }
+            self.activate(port, pair);
+            let (switch, upcalls) = (&mut self.switch, &mut self.control);
+            let turn = self.fair.serve(switch, (port, pair), false, now, upcalls);
+            if turn == Turn::Served {
+                found = true;
+                self.note_batch((port, pair));
+            }
+            if let Some(pause) = self.switch.take_pause() {
+                self.active.remove(port, pair);
+                self.paused.add((port, pair), pause);
+            }
+        }
+        found
     }
 
     /// Counts a batch of a pair.

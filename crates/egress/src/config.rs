@@ -50,7 +50,7 @@ pub enum Beyond {
     Drop,
 }
 
-/// What happens when the interface behind a port takes no more frames.
+/// Treatment of frames while the interface behind a port takes no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Full {
     /// Senders wait.
@@ -84,7 +84,7 @@ pub struct OutputConfig {
     pub rate: Option<u64>,
     /// Bytes of each frame on the wire beside its own: preamble, checksum, gap.
     pub overhead: u32,
-    /// What happens when the interface takes no more.
+    /// Treatment of frames while the interface takes no more.
     pub full: Full,
     /// Groups of senders.
     pub groups: Vec<Rates>,

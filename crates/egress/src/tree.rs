@@ -373,7 +373,7 @@ impl Tree {
         {
             return Some(root.ready_in(bits));
         }
-        // Nobody knows when an interface takes more.
+        // When an interface takes more is not known.
         room.is_some_and(|room| room == 0).then_some(0)
     }
 

@@ -60,7 +60,7 @@ pub struct EgressStatus {
     pub link: Option<u64>,
     /// Bytes that a frame takes beside its own.
     pub overhead: u32,
-    /// What happens while its interface takes no more frames.
+    /// Treatment of frames while its interface takes no more.
     pub full: Full,
     /// The sum of what is guaranteed, bits a second, as configured.
     pub promised: u64,
@@ -82,8 +82,8 @@ pub struct EgressDocument {
     pub port: String,
     /// Its settings in effect.
     pub output: EgressStatus,
-    /// What senders may have and have had, by sender and class; classes without settings and frames
-    /// are left out.
+    /// The shares of senders and their use, by sender and class; classes without settings and
+    /// frames are left out.
     pub shares: Vec<EgressShare>,
 }
 

@@ -367,7 +367,7 @@ pub struct PortStatus {
     /// Rate limits.
     #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
     pub limits: LimitsSpec,
-    /// What its frames have at scheduled ports.
+    /// The share of its frames at scheduled ports.
     #[serde(default, skip_serializing_if = "PortQosSpec::is_nothing")]
     pub qos: PortQosSpec,
     /// Scheduling of the frames that go out by it.

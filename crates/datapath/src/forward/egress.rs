@@ -71,7 +71,7 @@ pub struct Output {
     room: Room,
 }
 
-/// What the interface takes, where senders wait for it.
+/// Room in the interface, where senders wait for it.
 #[derive(Debug, Default)]
 struct Room {
     /// Frames that it took at the last look.
@@ -380,7 +380,7 @@ impl Output {
     }
 
     /// Returns the bits that the interface takes beside those that were granted already; `None` if
-    /// nobody waits for it.
+    /// senders do not wait for it.
     fn room_bits(&self, now: Nanos) -> Option<u64> {
         if !self.holds_when_full() || !self.waits_for_room(now) {
             return None;

@@ -110,7 +110,7 @@ fn a_frame_that_waits_holds_those_behind_it() {
     let pause = serve(&mut bench);
     assert!(matches!(pause, Some(Pause::Turn(_))));
     assert!(bench.port(2).frames().is_empty());
-    // Without a schedule nobody waits.
+    // Without a schedule no frame waits.
     bench.switch.set_output(PortId(OUT), None);
     assert!(bench.switch.is_over(&pause.unwrap(), 0));
     bench.serve(1);
@@ -135,7 +135,7 @@ fn frames_that_need_not_wait_pass_before_a_frame_that_does() {
 }
 
 #[test]
-fn beyond_drop_drops_by_name_and_holds_nobody() {
+fn beyond_drop_drops_by_name_and_holds_no_frame() {
     let mut bench = bench(1_000_000, Beyond::Drop);
     push(&bench, 3, 200);
     push(&bench, 2, 1);

@@ -1,14 +1,10 @@
 //! Queue pairs that a worker serves, active or not.
 //!
-//! Those of ports with a priority at scheduled ports (`port.qos.priority`) are looked at between any
-//! two batches of others: a guarantee in bits is worth nothing where the worker looks at the sender
-//! too late. They pay for the time as all do.
+//! Those of ports with a priority at scheduled ports (`port.qos.priority`) are looked at between
+//! any two batches of others: without that, a priority would end at the worker, which looks at the
+//! sender too late. They pay for the time as all do.
 
-use channel::egress::SenderQos;
 use port::PortId;
-
-use super::Worker;
-use super::fair::Turn;
 
 type Pair = (PortId, u16);
 
@@ -38,7 +34,8 @@ impl ServedPairs {
         self.choose();
     }
 
-    fn set(&mut self, port: PortId, has_priority: bool) {
+    /// Notes whether a port has a priority.
+    pub(super) fn set(&mut self, port: PortId, has_priority: bool) {
         self.ports.retain(|known| *known != port);
         self.ports.extend(has_priority.then_some(port));
         self.choose();
@@ -56,47 +53,16 @@ impl ServedPairs {
         self.all.len()
     }
 
+    /// Returns the pairs with a priority, by index.
+    #[inline]
+    pub(super) fn first(&self, at: usize) -> Option<Pair> {
+        self.first.get(at).copied()
+    }
+
     /// Returns whether a pair has a priority.
     #[inline]
     pub(super) fn has_priorities(&self) -> bool {
         !self.first.is_empty()
-    }
-}
-
-impl Worker {
-    /// Sets the settings of a port as a sender to scheduled ports.
-    pub fn set_qos(&mut self, port: PortId, qos: SenderQos) {
-        self.served.set(port, qos.priority > 0);
-        self.switch.set_qos(port, qos);
-    }
-
-    /// Serves the pairs with a priority that have frames. `now` is in milliseconds. Returns whether
-    /// there was one.
-    #[cold]
-    pub(super) fn serve_priorities(&mut self, now: u64) -> bool {
-        let mut found = false;
-        for at in 0..self.served.first.len() {
-            let (port, pair) = self.served.first[at];
-            if self.paused.has((port, pair)) || self.assignments.has((port, pair)) {
-                continue;
-            }
-            let guest = self.switch.port_mut(port);
-            if !guest.is_some_and(|guest| guest.has_frames(pair)) {
-                continue;
-            }
-            self.activate(port, pair);
-            let (switch, upcalls) = (&mut self.switch, &mut self.control);
-            let turn = self.fair.serve(switch, (port, pair), false, now, upcalls);
-            if turn == Turn::Served {
-                found = true;
-                self.note_batch((port, pair));
-            }
-            if let Some(pause) = self.switch.take_pause() {
-                self.active.remove(port, pair);
-                self.paused.add((port, pair), pause);
-            }
-        }
-        found
     }
 }
 

@@ -180,7 +180,7 @@ pub struct PortSpec {
     pub limits: LimitsSpec,
     /// Scheduling of the frames that go out by this port. Default: they are not scheduled.
     pub egress: Option<EgressSpec>,
-    /// What its frames have at scheduled ports.
+    /// The share of its frames at scheduled ports.
     #[serde(default, skip_serializing_if = "PortQosSpec::is_nothing")]
     pub qos: PortQosSpec,
 }

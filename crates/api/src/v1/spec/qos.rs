@@ -238,7 +238,7 @@ pub struct PortQosSpec {
     pub weight: u16,
     /// The group that it belongs to. Default: none.
     pub group: Option<String>,
-    /// What happens to frames that may not go yet. Those of uplinks and TAP ports are always
+    /// Fate of frames that may not go yet. Those of uplinks and TAP ports are always
     /// dropped. Default for other ports: `hold`.
     pub beyond: Option<Beyond>,
     /// Whether the DSCP of its frames gives them their class. Default: `true` for an uplink,

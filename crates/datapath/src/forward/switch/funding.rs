@@ -367,7 +367,7 @@ impl<P: Port> Switch<P> {
             Pause::Until(until) => *until <= now,
             Pause::Turn(turn) => {
                 let slot = self.fabric.slot(turn.output);
-                // A port that is scheduled no longer holds nobody.
+                // A port that is no longer scheduled holds no sender.
                 let output = slot.and_then(|slot| slot.output.as_ref());
                 output.is_none_or(|output| {
                     let over = output.has_turn(turn);
