@@ -242,7 +242,7 @@ fn the_readmes_domains_talk_and_keep_their_ports() {
     );
     assert!(rejected_connections(&lasthop) > 0);
     let shown = lasthop.ok(&["port", "show", "vm1"]);
-    let stranger = format!("the last other user {}", users[1]);
+    let stranger = format!("last rejected uid {}", users[1]);
     assert!(shown.contains(&stranger), "{shown}");
     thief.end(&libvirt);
 

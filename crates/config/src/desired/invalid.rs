@@ -114,7 +114,7 @@ pub enum Place {
     QosGroup(usize),
     /// The output of the port with this index.
     Egress(usize),
-    /// What the port with this index has as a sender.
+    /// Settings of the port with this index as a sender.
     Qos(usize),
 }
 

@@ -103,7 +103,7 @@ endpoints! {
 
     /// Get the use of a scheduled port
     ///
-    /// What each sender and class may have, has had, and waits for.
+    /// Shares, use and waiting frames of each sender and class.
     get "/v1/ports/{name}/egress" => get_egress(engine: Engine, name: Name) -> 200 EgressDocument {
         let mut all = engine.egress().await?.ports.into_iter();
         if let Some(found) = all.find(|of| of.port == name) {

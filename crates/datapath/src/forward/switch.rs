@@ -136,6 +136,9 @@ impl<P: Port> Switch<P> {
     /// [`Switch::continue_work`] completes that.
     pub fn remove_port(&mut self, id: PortId, now: u64) -> Option<P> {
         self.forget_flows_of(id, now);
+        // The next port of this number has limits and senders of its own, or none.
+        self.set_limits(id, None);
+        self.set_output(id, None);
         let slot = self.fabric.slots.get_mut(id.0 as usize)?.take()?;
         self.pending.forget_port(id);
         self.fabric.update_classes();

@@ -236,6 +236,19 @@ fn rules_count_a_frame_that_waited_once() {
 }
 
 #[test]
+fn a_removed_port_leaves_no_schedule_to_the_next_one_of_its_number() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    push(&bench, 3, 120);
+    let pause = serve(&mut bench).expect("a turn to wait for");
+    let port = bench.port(OUT);
+    bench.switch.remove_port(PortId(OUT), bench.now);
+    assert!(bench.switch.is_over(&pause, 0));
+    assert!(!bench.switch.may_hold(PortId(1)));
+    bench.plug(OUT, port);
+    assert!(bench.switch.output_of(PortId(OUT)).is_none());
+}
+
+#[test]
 fn senders_wait_for_an_interface_that_takes_no_more() {
     let mut bench = bench(1_000_000, Beyond::Hold);
     bench.switch.set_clock(MS);

@@ -29,7 +29,7 @@ pub const DEFAULT_CLASS: &str = "default";
 pub const QOS_WEIGHT: u16 = 100;
 
 words! {
-    /// What happens to frames while the interface of a port takes no more.
+    /// Treatment of frames while the interface of a port takes no more.
     pub enum Full {
         /// Senders wait; after 50 ms frames are dropped as `receiver-full`.
         Hold = "hold",
@@ -39,7 +39,7 @@ words! {
 }
 
 words! {
-    /// What happens to a frame that its sender may not send yet.
+    /// Fate of a frame that its sender may not send yet.
     pub enum Beyond {
         /// It waits in the sender's queue, with all behind it.
         Hold = "hold",
@@ -207,7 +207,7 @@ pub struct EgressSpec {
     /// Default: 24 for an uplink, 0 for other ports.
     #[schema(minimum = 0, maximum = 256)]
     pub overhead: Option<u32>,
-    /// What happens while the interface takes no more frames. Only of uplinks and TAP ports.
+    /// Treatment of frames while the interface takes no more. Only of uplinks and TAP ports.
     /// Default: `hold`.
     pub full: Option<Full>,
     /// Bytes that may wait in the interface, 65553 to 10^9; the minimum is the longest frame. Only
@@ -215,7 +215,7 @@ pub struct EgressSpec {
     pub room: Option<u64>,
 }
 
-/// What a port has, as a sender, at every scheduled port that it can reach.
+/// Settings of a port as a sender, at every scheduled port that it can reach.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(remote = "Self", deny_unknown_fields)]

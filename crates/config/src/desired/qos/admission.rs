@@ -41,7 +41,7 @@ pub fn foresee(
     at_outputs(state, speeds, Unknown::Skipped)
 }
 
-/// What becomes of guarantees at an output of unknown rate.
+/// Treatment of guarantees at an output of unknown rate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unknown {
     /// They are not checked.
