@@ -1,5 +1,5 @@
 //! Scheduled ports: checks of their settings, and their values for the switch. Guarantees that
-//! cannot all be kept are found in [`admission`].
+//! cannot all be kept are found in `admission`.
 
 mod admission;
 mod change;
