@@ -265,6 +265,9 @@ impl Output {
             }
             paid = paid || state.credit.owe(bits, burst);
         }
+        if paid {
+            self.room.granted.fetch_sub(bits as i64, Relaxed);
+        }
         match paid {
             true => state.sent.fetch_add(bits, Relaxed),
             false => state.dropped.fetch_add(1, Relaxed),
@@ -388,7 +391,10 @@ impl Output {
         let room = &self.room;
         let (frames, bits) = (room.frames.load(Relaxed), room.frame_bits.load(Relaxed));
         let granted = u64::try_from(room.granted.load(Relaxed)).unwrap_or(0);
-        Some(frames.saturating_mul(bits.max(1)).saturating_sub(granted))
+        let all = frames.saturating_mul(bits.max(1));
+        // Credit that its owner leaves unused must not keep the others from the interface: frames
+        // beyond its room are cut off when they are paid for.
+        Some(all.saturating_sub(granted).max(all / 4))
     }
 
     /// Returns whether a leaf asks on: a frame waits, it is in debt, or its frames do not wait.

@@ -276,6 +276,31 @@ fn senders_wait_for_an_interface_that_takes_no_more() {
 }
 
 #[test]
+fn floods_and_unused_credit_do_not_use_up_the_room_of_an_interface() {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    bench.switch.set_clock(MS);
+    let output = output_of(None, Beyond::Hold, Full::Hold);
+    bench.switch.set_output(PortId(OUT), output);
+    bench.port(OUT).set_room(64);
+    let flood = ethernet(BROADCAST, mac(1), 0x88b5, &[0; 1400]);
+    for round in 0..400 {
+        let now = (round + 2) * MS;
+        bench.switch.set_clock(now);
+        bench.port(1).push(&flood, Default::default());
+        bench.port(1).push(&frame(3, 1), Default::default());
+        let mut waited = 0;
+        while let Some(pause) = serve(&mut bench) {
+            let later = now + waited * MS / 10;
+            bench.switch.set_clock(later);
+            bench.switch.allot(later);
+            waited += u64::from(!bench.switch.is_over(&pause, later));
+            assert!(waited < 9, "round {round}: a sender waits for good");
+        }
+        drop(bench.port(OUT).frames());
+    }
+}
+
+#[test]
 fn a_dead_interface_holds_senders_for_a_while_only() {
     let mut bench = bench(1_000_000, Beyond::Hold);
     bench.switch.set_clock(MS);
