@@ -464,10 +464,14 @@ impl Worker {
         let alone = self.active.len() <= 1;
         let (mut at, mut found) = (0, false);
         self.switch.begin_batches();
-        while let Some((port, pair)) = self.active.get(at) {
+        loop {
             if self.served.has_priorities() && !alone {
                 found |= self.serve_priorities(now);
             }
+            // Only now: pairs that pause there have left the list.
+            let Some((port, pair)) = self.active.get(at) else {
+                break;
+            };
             let (switch, upcalls) = (&mut self.switch, &mut self.control);
             match self.fair.serve(switch, (port, pair), alone, now, upcalls) {
                 Turn::Waits => self.active.waits(at),

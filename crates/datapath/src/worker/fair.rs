@@ -360,7 +360,12 @@ impl ActivePairs {
     }
 
     /// Removes the pair at this index; another one moves there.
-    pub(super) fn remove_at(&mut self, at: usize) {
+    pub(super) fn remove_at(&mut self, mut at: usize) {
+        if at < self.waiting {
+            self.waiting -= 1;
+            self.list.swap(at, self.waiting);
+            at = self.waiting;
+        }
         let Entry { port, pair, .. } = self.list.swap_remove(at);
         self.by_port[port.0 as usize] &= !(1 << pair);
     }
