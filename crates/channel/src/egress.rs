@@ -3,7 +3,7 @@
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
-pub use egress::{Beyond, Full, MAX_CLASSES, OutputConfig, Rates, Sender};
+pub use egress::{Beyond, Full, Group, MAX_CLASSES, OutputConfig, Rates, Sender};
 
 /// Settings of a port as a sender that hold at every scheduled port.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

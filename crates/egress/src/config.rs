@@ -59,6 +59,15 @@ pub enum Full {
     Drop,
 }
 
+/// A group of senders.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Its name, by which it keeps its state when settings change.
+    pub name: String,
+    /// Its rates, of all members together.
+    pub rates: Rates,
+}
+
 /// A port that sends to an output.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Sender {
@@ -87,7 +96,7 @@ pub struct OutputConfig {
     /// Treatment of frames while the interface takes no more.
     pub full: Full,
     /// Groups of senders.
-    pub groups: Vec<Rates>,
+    pub groups: Vec<Group>,
     /// Priorities of the classes, by number.
     pub priorities: [u8; MAX_CLASSES],
     /// All senders.
@@ -95,10 +104,16 @@ pub struct OutputConfig {
 }
 
 impl OutputConfig {
+    /// Returns the name of a sender's group.
+    pub(crate) fn group_of(&self, sender: &Sender) -> Option<&str> {
+        let group = self.groups.get(usize::from(sender.group?))?;
+        Some(&group.name)
+    }
+
     /// Returns the sum of all guarantees at the root: of groups, and of ports without one.
     #[must_use]
     pub fn promised(&self) -> u64 {
-        let groups = self.groups.iter().map(|group| group.min);
+        let groups = self.groups.iter().map(|group| group.rates.min);
         let alone = self.senders.iter().filter(|sender| sender.group.is_none());
         let all = groups.chain(alone.map(|sender| sender.rates.min));
         all.fold(0, u64::saturating_add)
@@ -113,7 +128,8 @@ impl OutputConfig {
         let scale = |rates: &mut Rates| {
             rates.min = (u128::from(rates.min) * u128::from(link) / u128::from(promised)) as u64;
         };
-        self.groups.iter_mut().for_each(scale);
+        let groups = self.groups.iter_mut();
+        groups.map(|group| &mut group.rates).for_each(scale);
         for sender in &mut self.senders {
             scale(&mut sender.rates);
             sender

@@ -16,7 +16,8 @@ mod tokens;
 mod tree;
 
 pub use config::{
-    Beyond, DEFAULT_CLASS, Full, MAX_CLASSES, MAX_PRIORITY, OutputConfig, Rates, Sender, WEIGHT,
+    Beyond, DEFAULT_CLASS, Full, Group, MAX_CLASSES, MAX_PRIORITY, OutputConfig, Rates, Sender,
+    WEIGHT,
 };
 pub use tree::{Grant, Leaf, Need, QUANTUM, Tree};
 

@@ -65,7 +65,11 @@ fn tree(config: &OutputConfig, leaves: &[Leaf]) -> (Vec<Node>, Vec<Path>) {
         max: rates.max.map_or(f64::INFINITY, |max| max as f64),
         rate: 0.0,
     };
-    let mut nodes: Vec<Node> = config.groups.iter().map(node).collect();
+    let mut nodes: Vec<Node> = config
+        .groups
+        .iter()
+        .map(|group| node(&group.rates))
+        .collect();
     nodes.extend(config.senders.iter().map(|sender| node(&sender.rates)));
     for sender in &config.senders {
         for class in 0..MAX_CLASSES as u8 {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::oracle::{Backlogged, TICK, run};
 use crate::{Beyond, Full, Grant, LONGEST, Leaf, MAX_CLASSES, Nanos, Need, OutputConfig, Rates};
-use crate::{Sender, Tree, oracle};
+use crate::{Group, Sender, Tree, oracle};
 
 const SECOND: Nanos = 1_000_000_000;
 /// Frame lengths of a mixed sender, bits on the wire.
@@ -166,7 +166,7 @@ fn a_group_guarantees_for_its_members_together() {
     senders[0].rates.min = 100_000_000;
     senders[2].priority = 1;
     let config = OutputConfig {
-        groups: vec![rates(400_000_000, Some(600_000_000), 100)],
+        groups: vec![group("g", rates(400_000_000, Some(600_000_000), 100))],
         ..output(1_000_000_000, senders)
     };
     let leaves: Vec<Leaf> = (0..4).map(leaf).collect();
@@ -246,6 +246,47 @@ fn without_a_rate_the_room_of_the_interface_is_shared() {
     assert!(!none);
 }
 
+const GROUPS: [&str; 3] = ["a", "b", "c"];
+
+fn group(name: &str, rates: Rates) -> Group {
+    let name = name.to_owned();
+    Group { name, rates }
+}
+
+#[test]
+fn a_change_keeps_the_shares_within_a_group() {
+    let members = |count: u32| -> Vec<Sender> {
+        let member = |port| Sender {
+            group: Some(0),
+            ..sender(port, Rates::usual())
+        };
+        (0..count).map(member).collect()
+    };
+    let config = |members: Vec<Sender>, name: &str| OutputConfig {
+        groups: vec![group(name, Rates::usual())],
+        ..output(1_000_000_000, members)
+    };
+    let old = config(members(2), "a");
+    let mut tree = Tree::new(&old, None);
+    let backlogged = |count| -> Vec<_> {
+        let leaves = (0..count).map(leaf);
+        leaves
+            .map(|leaf| Backlogged::new(leaf, &MIXED[1..2]))
+            .collect()
+    };
+    run(&mut tree, &mut backlogged(2), 0, SECOND);
+    // A third member, of this group or of one that is new, gets a third.
+    for name in ["a", "b"] {
+        let mut tree = Tree::new(&config(members(3), name), Some((&old, &tree)));
+        let mut leaves = backlogged(3);
+        run(&mut tree, &mut leaves, SECOND, SECOND + SECOND / 5);
+        for leaf in &leaves {
+            let share = leaf.sent as f64 * 5.0 / 1e9;
+            assert!((0.3..0.37).contains(&share), "{name}: {share}");
+        }
+    }
+}
+
 /// Trees of up to six ports with up to two classes each, in up to two groups.
 fn configs() -> impl Strategy<Value = (OutputConfig, Vec<Leaf>)> {
     let max = || prop::option::of(20_000_000u64..600_000_000);
@@ -271,7 +312,10 @@ fn configs() -> impl Strategy<Value = (OutputConfig, Vec<Leaf>)> {
             });
         }
         let mut config = output(1_000_000_000, senders);
-        config.groups = groups;
+        config.groups = (0..)
+            .zip(groups)
+            .map(|(at, rates)| group(GROUPS[at], rates))
+            .collect();
         config.priorities[1] = second;
         (config, leaves)
     })

@@ -170,7 +170,7 @@ pub struct Tree {
 
 impl Tree {
     /// Returns a tree with full buckets. Nodes that `old`, a tree of other settings, has too keep
-    /// their state.
+    /// their state: groups are known by their names, senders by their ports.
     #[must_use]
     pub fn new(config: &OutputConfig, old: Option<(&OutputConfig, &Self)>) -> Self {
         let root = config.rate.map(|rate| {
@@ -191,14 +191,22 @@ impl Tree {
             heap: BinaryHeap::with_capacity(config.senders.len() * MAX_CLASSES),
         };
         for group in &config.groups {
-            tree.nodes.push(Node::new(group, None));
+            let former = old.and_then(|(config, tree)| {
+                let groups = &mut config.groups.iter();
+                tree.nodes
+                    .get(groups.position(|old| old.name == group.name)?)
+            });
+            tree.nodes.push(Node::new(&group.rates, former));
         }
         let known = old.map_or_else(HashMap::new, |(config, _)| {
             let senders = config.senders.iter().enumerate();
             senders.map(|(at, sender)| (sender.port, at)).collect()
         });
         for (at, sender) in config.senders.iter().enumerate() {
-            let old = old.and_then(|(_, tree)| Some((tree, *known.get(&sender.port)?)));
+            let old = old.and_then(|(config, tree)| {
+                let at = *known.get(&sender.port)?;
+                Some((tree, at, config.group_of(&config.senders[at])))
+            });
             tree.add(config, at, sender, old);
         }
         tree
@@ -209,16 +217,20 @@ impl Tree {
         config: &OutputConfig,
         index: usize,
         sender: &Sender,
-        old: Option<(&Self, usize)>,
+        old: Option<(&Self, usize, Option<&str>)>,
     ) {
         let before = |class: u8| {
-            let (tree, at) = old?;
+            let (tree, at, _) = old?;
             let leaf = Leaf::of(at, class);
             Some((tree, tree.paths.get(usize::from(leaf.0))?, leaf))
         };
         let old_port = before(0).map(|(tree, path, _)| &tree.nodes[path.port]);
         let port = self.nodes.len();
         self.nodes.push(Node::new(&sender.rates, old_port));
+        if old.is_some_and(|(.., group)| group != config.group_of(sender)) {
+            // Its service among other siblings says nothing here.
+            self.nodes[port].tags = [0; PRIORITIES];
+        }
         for (number, of_class) in config.priorities.iter().enumerate() {
             let own = sender
                 .classes
@@ -245,7 +257,8 @@ impl Tree {
 
     /// Grants bits to leaves in their order, at most what they need. Leaves whose need stays have
     /// to ask again. `room`: bits that the interface takes, where that is known. Returns the
-    /// nanoseconds after which more can be granted, if a leaf got less than its first frame needs.
+    /// nanoseconds after which more can be granted, if a leaf got less than its first frame needs,
+    /// or the output had less than all needed.
     pub fn allot(
         &mut self,
         now: Nanos,
@@ -269,9 +282,7 @@ impl Tree {
                 continue;
             }
             if let Some(missing) = self.root_lacks(need.first, room) {
-                if need.first > 0 {
-                    wait = Some(wait.unwrap_or(missing).min(missing));
-                }
+                wait = Some(wait.unwrap_or(missing).min(missing));
                 break;
             }
             let bits = self.serve(need, &rank, room);

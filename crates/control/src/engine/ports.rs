@@ -35,6 +35,8 @@ pub(super) struct Qos {
     pub(super) outputs: BTreeMap<PortId, OutputConfig>,
     /// Ports of which neither is known.
     pub(super) unknown: BTreeSet<PortId>,
+    /// Outputs of which a sender was removed: the switch has others than control sent.
+    pub(super) changed: BTreeSet<PortId>,
 }
 
 impl Qos {
@@ -43,7 +45,8 @@ impl Qos {
         let no_class = self.code_points.is_empty() && !self.unknown_classes;
         let usual = SenderQos::default();
         let no_sender = self.senders.values().all(|qos| *qos == usual);
-        no_class && no_sender && self.outputs.is_empty() && self.unknown.is_empty()
+        let all_known = self.unknown.is_empty() && self.changed.is_empty();
+        no_class && no_sender && self.outputs.is_empty() && all_known
     }
 
     /// Adopts the scheduling of a switch with these ports: it is sent anew, since a change may have
@@ -53,13 +56,15 @@ impl Qos {
         self.unknown = ports.collect();
     }
 
-    /// Forgets a removed port. Outputs that had it as a sender are no longer known.
+    /// Forgets a removed port.
     fn remove(&mut self, id: PortId) {
         self.senders.remove(&id);
         self.outputs.remove(&id);
         self.unknown.remove(&id);
+        self.changed.remove(&id);
         let is_sender = |output: &OutputConfig| output.senders.iter().any(|s| s.port == id.0);
-        self.outputs.retain(|_, output| !is_sender(output));
+        let changed = self.outputs.iter().filter(|(_, output)| is_sender(output));
+        self.changed.extend(changed.map(|(output, _)| *output));
     }
 }
 

@@ -29,8 +29,9 @@ use crate::ports::budget::Cost;
 use crate::ports::coalescing::Nanos;
 use credit::Credit;
 
-/// Least time between two allotments, nanoseconds.
-const ALLOTMENT: Nanos = 50_000;
+/// Least time between two allotments to waiting pairs, nanoseconds: that in which the output sends
+/// a fourth of a quantum, within these bounds. More often would be one frame for each wake-up.
+const ALLOTMENT: std::ops::RangeInclusive<Nanos> = 50_000..=250_000;
 /// Longest time after which a waiting pair is looked at, nanoseconds.
 const LOOK: Nanos = 1_000_000;
 /// Time after which an interface that takes nothing is looked at again, nanoseconds.
@@ -44,6 +45,8 @@ const FULL_LIMIT: Nanos = 50_000_000;
 #[derive(Debug, Default)]
 struct LeafState {
     credit: Credit,
+    /// Credit that it keeps for frames that cannot wait; 0: its frames can.
+    reserve: u64,
     sent: AtomicU64,
     held: AtomicU64,
     dropped: AtomicU64,
@@ -68,6 +71,8 @@ pub struct Output {
     scheduler: Mutex<Scheduler>,
     /// Time at which the next allotment is due.
     due: AtomicU64,
+    /// Least time until then.
+    pace: Nanos,
     room: Room,
 }
 
@@ -110,6 +115,27 @@ pub fn check(config: &OutputConfig) -> Result<(), String> {
     }
 }
 
+fn burst(config: &OutputConfig, leaf: Leaf) -> u64 {
+    config.senders[leaf.sender()].rates.burst.max(LONGEST)
+}
+
+/// Returns the credit that a leaf keeps for frames that cannot wait: those of a millisecond at the
+/// output's rate, or one of 64 KiB. More would be taken from the others, and sent at once later,
+/// beyond the rate.
+fn reserve(config: &OutputConfig, leaf: Leaf) -> u64 {
+    match config.senders[leaf.sender()].beyond {
+        Beyond::Hold => 0,
+        Beyond::Drop => burst(config, leaf).min((config.rate.unwrap_or(0) / 1000).max(LONGEST)),
+    }
+}
+
+/// Returns the least time between two allotments at this rate.
+fn pace(rate: Option<u64>) -> Nanos {
+    let sent_in = |rate: u64| QUANTUM / 4 * 1_000_000_000 / rate.max(1);
+    rate.map_or(0, sent_in)
+        .clamp(*ALLOTMENT.start(), *ALLOTMENT.end())
+}
+
 /// Turn of a queue pair whose first frame has no credit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Turn {
@@ -135,7 +161,11 @@ impl Output {
             by_port[sender.port as usize] = Some(at as u16);
         }
         let count = senders.len() * MAX_CLASSES;
-        let leaves: Box<[LeafState]> = (0..count).map(|_| LeafState::default()).collect();
+        let leaf = |at| LeafState {
+            reserve: reserve(&config, Leaf(at as u16)),
+            ..LeafState::default()
+        };
+        let leaves: Box<[LeafState]> = (0..count).map(leaf).collect();
         let former = old.and_then(|old| Some((&old.config, old.scheduler.lock().ok()?)));
         let former = former
             .as_ref()
@@ -150,6 +180,7 @@ impl Output {
                 needs: Vec::with_capacity(count),
             }),
             due: AtomicU64::new(0),
+            pace: pace(config.rate),
             room: Room::default(),
             config,
         };
@@ -163,16 +194,13 @@ impl Output {
             let own = Leaf(at as u16);
             let port = PortId(self.config.senders[own.sender()].port);
             let former = old.and_then(|old| Some(old.state(old.leaf(port, own.class())?)));
-            match former {
-                None if self.beyond(own) == Beyond::Drop => leaf.credit.add(self.burst(own)),
-                None => {}
-                Some(former) => {
-                    leaf.credit.set(former.credit.bits());
-                    leaf.sent.store(former.sent.load(Relaxed), Relaxed);
-                    leaf.held.store(former.held.load(Relaxed), Relaxed);
-                    leaf.dropped.store(former.dropped.load(Relaxed), Relaxed);
-                }
-            }
+            let Some(former) = former else { continue };
+            let credit = former.credit.bits();
+            leaf.credit.set(credit);
+            self.room.granted.fetch_add(credit.max(0), Relaxed);
+            leaf.sent.store(former.sent.load(Relaxed), Relaxed);
+            leaf.held.store(former.held.load(Relaxed), Relaxed);
+            leaf.dropped.store(former.dropped.load(Relaxed), Relaxed);
         }
     }
 
@@ -201,7 +229,7 @@ impl Output {
     }
 
     fn burst(&self, leaf: Leaf) -> u64 {
-        self.config.senders[leaf.sender()].rates.burst.max(LONGEST)
+        burst(&self.config, leaf)
     }
 
     fn state(&self, leaf: Leaf) -> &LeafState {
@@ -223,14 +251,18 @@ impl Output {
     }
 
     fn take_credit(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
-        let credit = &self.state(leaf).credit;
+        let LeafState {
+            credit, reserve, ..
+        } = self.state(leaf);
         let mut taken = credit.take(all);
         if taken < all {
             // Some more, so that the tree is not asked for each batch of short frames.
-            let more = (all - taken).max(QUANTUM);
+            let more = (all - taken).max(QUANTUM).max(*reserve);
             credit.ask(first - taken.min(first), more, self.mark(leaf));
             self.allot(now);
             taken += credit.take(all - taken);
+        } else if *reserve > 0 && credit.bits() < (*reserve / 2) as i64 {
+            credit.ask(0, *reserve, self.mark(leaf));
         }
         if taken < first {
             credit.add(taken);
@@ -257,9 +289,11 @@ impl Output {
         let burst = self.burst(leaf);
         let mut paid = state.credit.owe(bits, burst);
         if state.credit.bits() < 0 {
-            // What the leaf asked for before, it still needs.
             let (marks, mark) = self.mark(leaf);
-            marks.fetch_or(mark, Relaxed);
+            if marks.load(Relaxed) & mark == 0 {
+                // No pair waits: the debt is all that is missing.
+                state.credit.ask(0, 0, (marks, mark));
+            }
             if now >= self.due() {
                 self.allot(now);
             }
@@ -275,18 +309,36 @@ impl Output {
         paid
     }
 
-    /// Counts frames that were dropped because their turn had not come, and asks for a full burst.
+    /// Counts frames that were dropped because their turn had not come, and asks for credit for the
+    /// next ones.
     pub(crate) fn note_dropped(&self, leaf: Leaf, frames: u64, now: Nanos) {
         let state = self.state(leaf);
         state.dropped.fetch_add(frames, Relaxed);
-        state.credit.ask(0, self.burst(leaf), self.mark(leaf));
+        state.credit.ask(0, state.reserve, self.mark(leaf));
         self.allot(now);
     }
 
-    /// Asks for the credit of a waiting pair.
-    pub(crate) fn ask(&self, turn: &Turn) {
-        let credit = &self.state(turn.leaf).credit;
-        credit.ask(turn.first, turn.all, self.mark(turn.leaf));
+    /// Asks for credit for a pair that has to wait: its first frame and all that were ready lack so
+    /// many bits. Returns its turn.
+    pub(crate) fn wait(
+        &self,
+        (output, leaf): (PortId, Leaf),
+        (first, all): (u64, u64),
+        now: Nanos,
+    ) -> Turn {
+        let turn = Turn {
+            output,
+            leaf,
+            first,
+            // There may be more behind the batch.
+            all: all.max(QUANTUM),
+            since: now,
+        };
+        self.state(leaf)
+            .credit
+            .ask(first, turn.all, self.mark(leaf));
+        self.due.fetch_min(now + self.pace, Relaxed);
+        turn
     }
 
     /// Returns whether a pair's turn has come. If not, its leaf asks again, should it have been
@@ -295,7 +347,7 @@ impl Output {
         let credit = &self.state(turn.leaf).credit;
         let ready = credit.bits() >= i64::try_from(turn.first).unwrap_or(i64::MAX);
         let (marks, mark) = self.mark(turn.leaf);
-        if !ready && marks.load(Relaxed) & mark == 0 {
+        if !ready && (marks.load(Relaxed) & mark == 0 || !credit.asks_for(turn.first)) {
             credit.ask(turn.first, turn.all, (marks, mark));
         }
         ready
@@ -351,7 +403,7 @@ impl Output {
             Some(_) => FULL_LOOK,
             None => LOOK,
         };
-        let wait = wait.unwrap_or(most).clamp(ALLOTMENT, most);
+        let wait = wait.unwrap_or(most).max(self.pace).min(most);
         self.due.store(now + wait, Relaxed);
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::v1::{Beyond, DEFAULT_CLASS, DesiredState, Full, PortSpec, QosRates};
 use channel::egress::SenderQos;
-use egress::{MAX_CLASSES, OutputConfig, Rates, Sender};
+use egress::{Group, MAX_CLASSES, OutputConfig, Rates, Sender};
 
 use super::{FRAME, beyond_of, full_of, overhead_of};
 
@@ -52,7 +52,7 @@ pub fn output_of(
             Full::Hold => egress::Full::Hold,
             Full::Drop => egress::Full::Drop,
         },
-        groups: groups.rates,
+        groups: groups.all,
         priorities: class_priorities(state, names),
         senders,
     };
@@ -66,17 +66,20 @@ pub fn output_of(
 #[derive(Default)]
 struct Groups<'a> {
     by_name: BTreeMap<&'a str, u16>,
-    rates: Vec<Rates>,
+    all: Vec<Group>,
 }
 
 impl<'a> Groups<'a> {
     /// Returns the index of a sender's group.
     fn index(&mut self, state: &'a DesiredState, sender: &PortSpec) -> Option<u16> {
         let group = state.qos_group(sender.qos.group.as_deref()?)?;
-        let rates = &mut self.rates;
+        let all = &mut self.all;
         let index = self.by_name.entry(&group.name).or_insert_with(|| {
-            rates.push(rates_of(&group.rates()));
-            (rates.len() - 1) as u16
+            all.push(Group {
+                name: group.name.clone(),
+                rates: rates_of(&group.rates()),
+            });
+            (all.len() - 1) as u16
         });
         Some(*index)
     }

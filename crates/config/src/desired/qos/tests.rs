@@ -341,7 +341,7 @@ fn an_output_has_all_ports_that_reach_it_as_senders() {
     assert_eq!(ports, [10, 11, 12, 14], "all but itself");
     let groups: Vec<_> = up.senders.iter().map(|sender| sender.group).collect();
     assert_eq!(groups, [Some(0), None, None, None]);
-    assert_eq!(up.groups[0].min, 1_000_000_000);
+    assert_eq!(up.groups[0].rates.min, 1_000_000_000);
     let [vm1, vm2, vm3, tap] = &up.senders[..] else {
         panic!()
     };

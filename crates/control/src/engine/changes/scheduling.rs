@@ -172,18 +172,18 @@ async fn output(
 ) -> Result<bool, Problem> {
     let is_same = engine.with(|e| {
         let qos = &e.ports.qos;
-        qos.outputs.get(&id) == desired.as_ref() && !qos.unknown.contains(&id)
+        let is_known = !qos.unknown.contains(&id) && !qos.changed.contains(&id);
+        is_known && qos.outputs.get(&id) == desired.as_ref()
     });
     if is_same {
         return Ok(false);
     }
     order(engine, SwitchCommand::SetEgress(id, desired.clone())).await?;
     engine.with(|e| {
-        e.ports.qos.outputs.remove(&id);
-        e.ports
-            .qos
-            .outputs
-            .extend(desired.map(|output| (id, output)));
+        let qos = &mut e.ports.qos;
+        qos.changed.remove(&id);
+        qos.outputs.remove(&id);
+        qos.outputs.extend(desired.map(|output| (id, output)));
     });
     Ok(true)
 }

@@ -166,6 +166,19 @@ fn a_port_that_comes_or_goes_changes_the_outputs_that_it_reaches() {
 }
 
 #[test]
+fn a_port_that_goes_together_with_the_schedule_of_an_output_leaves_none_in_the_switch() {
+    let (world, mut engine) = scheduled();
+    world.orders();
+    let mut new = engine.desired().state;
+    new.ports.retain(|port| port.name != "vm1");
+    for port in &mut new.ports {
+        port.egress = None;
+    }
+    engine.change_to(Change::State(Box::new(new))).unwrap();
+    assert!(world.switch().scheduling.outputs.is_empty());
+}
+
+#[test]
 fn a_class_keeps_its_number_and_one_of_a_removed_class_comes_last() {
     let (world, mut engine) = scheduled();
     let mut change = |change| engine.change_to(Change::Qos(change)).map(drop);

@@ -5,6 +5,8 @@
 //! stays until it is satisfied: its reader takes its mark away *before* it looks at the
 //! amounts, so one that is made meanwhile has its mark again.
 
+use egress::QUANTUM;
+
 use super::sync::{AtomicI64, AtomicU64, Ordering};
 
 /// Bits of a leaf: those that it may send, and those that it asks for.
@@ -86,20 +88,36 @@ impl Credit {
         self.bits.fetch_add(bits, Ordering::Release);
     }
 
-    /// Asks for credit: `first` at least, `all` at most. The mark in `marks` follows it.
-    pub(crate) fn ask(&self, first: u64, all: u64, mark: (&AtomicU64, u64)) {
-        self.first.store(first, Ordering::Relaxed);
-        self.all.store(all.max(first), Ordering::Relaxed);
-        mark.0.fetch_or(mark.1, Ordering::Release);
+    /// Asks for credit: `first` at least, `all` at most. The mark in `marks` follows it. A request
+    /// for more that was not answered yet stays: another queue pair waits for it.
+    pub(crate) fn ask(&self, first: u64, all: u64, (marks, mark): (&AtomicU64, u64)) {
+        let all = all.max(first);
+        if marks.load(Ordering::Relaxed) & mark == 0 {
+            self.first.store(first, Ordering::Relaxed);
+            self.all.store(all, Ordering::Relaxed);
+        } else {
+            self.first.fetch_max(first, Ordering::Relaxed);
+            self.all.fetch_max(all, Ordering::Relaxed);
+        }
+        marks.fetch_or(mark, Ordering::Release);
     }
 
-    /// Returns the bits that are missing; `None` if nothing is.
+    /// Returns whether the last request asks for so much for a first frame.
+    pub(crate) fn asks_for(&self, first: u64) -> bool {
+        self.first.load(Ordering::Relaxed) >= first
+    }
+
+    /// Returns the bits that are missing; `None` if nothing is. A debt is repaid in pieces, so that
+    /// the others do not wait for all of it.
     pub(crate) fn missing(&self) -> Option<Missing> {
         let missing = |desired: &AtomicU64| {
             let desired = i64::try_from(desired.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
             u64::try_from(desired.saturating_sub(self.bits())).unwrap_or(0)
         };
-        let (first, all) = (missing(&self.first), missing(&self.all));
+        let (mut first, all) = (missing(&self.first), missing(&self.all));
+        if self.bits() < 0 {
+            first = first.min(QUANTUM);
+        }
         (all > 0).then_some(Missing { first, all })
     }
 }

@@ -197,15 +197,8 @@ impl<P: Port> Switch<P> {
                 self.throttle.pause = Some(Pause::Until(now + FULL_LOOK));
             }
             Beyond::Hold => {
-                let turn = Turn {
-                    output: to,
-                    leaf,
-                    first: one(group.frames.start + frames),
-                    all: all - sent,
-                    since: now,
-                };
-                // It asks for what is missing now.
-                output.ask(&turn);
+                let missing = (one(group.frames.start + frames), all - sent);
+                let turn = output.wait((to, leaf), missing, now);
                 self.throttle.pause = Some(Pause::Turn(turn));
             }
         }
