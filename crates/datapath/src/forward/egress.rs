@@ -40,6 +40,10 @@ pub(crate) const FULL_LOOK: Nanos = 100_000;
 /// must not stop them for good.
 const FULL_LIMIT: Nanos = 50_000_000;
 
+/// Bytes of the shortest frame of Ethernet, without its checksum (IEEE 802.3, 4.4.2): shorter
+/// ones are padded.
+const ETHERNET_MIN: u32 = 60;
+
 /// State of a leaf, shared by all workers.
 #[repr(align(64))]
 #[derive(Debug, Default)]
@@ -217,7 +221,17 @@ impl Output {
         Some(Leaf::of(usize::from(sender?), class))
     }
 
-    /// Returns the bits of a frame on the wire behind this port.
+    /// Returns the bytes to which frames are padded behind this port. One with an overhead leads to
+    /// Ethernet.
+    #[inline]
+    pub(crate) fn shortest(&self) -> u32 {
+        match self.config.overhead {
+            0 => 0,
+            _ => ETHERNET_MIN,
+        }
+    }
+
+    /// Returns the bits on the wire behind this port of frames that are padded.
     #[inline]
     pub(crate) fn bits(&self, cost: Cost) -> u64 {
         cost.bits + cost.packets * u64::from(self.config.overhead) * 8

@@ -743,8 +743,13 @@ impl<P: Port> Fabric<P> {
 impl FrameInTransit<'_> {
     /// Returns the cost of the frame on the wire.
     fn cost(&self) -> Cost {
+        self.padded_cost(0)
+    }
+
+    /// Returns the same behind a link that pads frames to `shortest` bytes.
+    fn padded_cost(&self, shortest: u32) -> Cost {
         let len = self.headers.len() as u32 + self.payload.len();
-        Cost::of(len, &self.offload)
+        Cost::of_padded(len, &self.offload, shortest)
     }
 }
 

@@ -426,14 +426,15 @@ impl Batch {
         frames.iter().map(|frame| u64::from(frame.len())).sum()
     }
 
-    /// Returns the cost of some of the frames on the wire. Their offloads have been checked.
+    /// Returns the cost of some of the frames on the wire, behind a link that pads them to
+    /// `shortest` bytes. Their offloads have been checked.
     #[inline]
     #[must_use]
-    pub fn cost(&self, frames: Range<usize>) -> Cost {
+    pub fn cost(&self, frames: Range<usize>, shortest: u32) -> Cost {
         let frames = self.frames().get(frames).unwrap_or_default();
         let costs = frames
             .iter()
-            .map(|frame| Cost::of(frame.len(), &frame.offload));
+            .map(|frame| Cost::of_padded(frame.len(), &frame.offload, shortest));
         costs.fold(Cost::default(), |sum, cost| sum + cost)
     }
 

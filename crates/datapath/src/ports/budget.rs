@@ -49,6 +49,31 @@ impl Cost {
         }
     }
 
+    /// Returns the same behind a link that pads frames to `shortest` bytes.
+    #[inline]
+    #[must_use]
+    pub fn of_padded(len: u32, offload: &Offload, shortest: u32) -> Self {
+        match offload.gso {
+            None => Self::of_whole(len.max(shortest)),
+            Some(gso) => Self::of_segments(len, gso.header_len, gso.size)
+                .padded((len, gso.header_len.into(), gso.size.into()), shortest),
+        }
+    }
+
+    /// Adds the padding of the segments of a frame: its length, and the headers and payload of a
+    /// segment.
+    fn padded(self, (len, headers, payload): (u32, u32, u32), shortest: u32) -> Self {
+        let missing = |segment: u64| u64::from(shortest).saturating_sub(segment);
+        let (headers, payload) = (u64::from(headers), u64::from(payload.max(1)));
+        let before = self.packets - 1;
+        let last = u64::from(len).saturating_sub(before * payload);
+        let padding = before * missing(headers + payload) + missing(last);
+        Self {
+            bits: self.bits + padding * 8,
+            ..self
+        }
+    }
+
     #[inline]
     fn of_whole(len: u32) -> Self {
         Self {
@@ -177,6 +202,19 @@ mod tests {
         assert_eq!(cost.bits, each.iter().sum::<u64>() * 8);
         let exact = Cost::of(54 + 2896, &tso(1448));
         assert_eq!((exact.packets, exact.bits), (2, 2 * 1502 * 8));
+    }
+
+    #[test]
+    fn a_link_pads_short_frames_and_short_segments() {
+        let bits = |len, offload| Cost::of_padded(len, &offload, 60).bits;
+        assert_eq!(bits(14, Offload::default()), 60 * 8);
+        assert_eq!(bits(1514, Offload::default()), 1514 * 8);
+        assert_eq!(bits(54 + 500, tso(1)), 500 * 60 * 8);
+        // The last segment has the rest.
+        assert_eq!(bits(54 + 1448 + 2, tso(1448)), (54 + 1448 + 60) * 8);
+        assert_eq!(bits(54 + 7, tso(1448)), 61 * 8);
+        let exact = Cost::of(54 + 3000, &tso(1448));
+        assert_eq!(Cost::of_padded(54 + 3000, &tso(1448), 60), exact);
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use channel::egress::{Beyond, Full, MAX_CLASSES, OutputConfig, Rates, Sender};
 use channel::limits::{Limit, Limits, Rate};
 use port::{DropReason, PortId};
-use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
+use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp};
 
-use super::bench::Bench;
+use super::bench::{Bench, offload};
 use crate::forward::egress::Output;
 use crate::forward::limits::PortLimits;
 use crate::forward::switch::Pause;
@@ -166,6 +166,41 @@ fn floods_are_never_held_and_end_with_a_burst_of_debt() {
     bench.switch.set_clock(20 * MS);
     bench.send_and_decide(2, &udp(&Flow::v4(2, 3), &[1; 100]));
     assert_eq!(bench.port(OUT).frames().len(), 1);
+}
+
+#[test]
+fn runts_and_segments_of_one_byte_cost_what_they_take_on_the_wire() {
+    let mut bench = Bench::with_stations();
+    let runt = |to| ethernet(to, mac(1), 0x88b5, &[]);
+    let (segments, header) = tcp_super(&Flow::v4(1, 3), 1, &[7; 200], 1);
+    let scheduled = output(1_000_000_000, Beyond::Hold).expect("an output");
+    let config = OutputConfig {
+        overhead: 24,
+        ..scheduled.config().clone()
+    };
+    let output = Arc::new(Output::new(config, None));
+    // The flows are known.
+    [runt(mac(3)), runt(BROADCAST)].map(|frame| bench.send_and_decide(1, &frame));
+    bench.port(1).push(&segments, offload(&header));
+    bench.serve(1);
+    bench.decide();
+    bench
+        .switch
+        .set_output(PortId(OUT), Some(Arc::clone(&output)));
+    // An empty frame takes 84 bytes, with preamble, checksum and gap.
+    let mut sent = 0;
+    for (frame, offload, on_the_wire) in [
+        (runt(mac(3)), Default::default(), 1),
+        (runt(BROADCAST), Default::default(), 1),
+        (segments, offload(&header), 200),
+    ] {
+        for _ in 0..3 {
+            bench.port(1).push(&frame, offload);
+        }
+        bench.serve(1);
+        sent += 3 * on_the_wire;
+        assert_eq!(output.uses()[0].bits, sent * 84 * 8);
+    }
 }
 
 #[test]

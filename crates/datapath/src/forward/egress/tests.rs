@@ -101,6 +101,30 @@ fn a_request_that_was_satisfied_for_another_pair_is_made_again() {
 }
 
 #[test]
+fn a_sender_that_vanishes_keeps_no_more_than_it_asked_for() {
+    let output = two_senders(1_000_000_000);
+    send_all(&output, 1, 0);
+    let gone = output.leaf(PortId(1), 0).unwrap();
+    let asked = 64 * FRAME;
+    output.ask(&Turn {
+        output: PortId(9),
+        leaf: gone,
+        first: FRAME,
+        all: asked,
+        since: 0,
+    });
+    let mut sent = 0;
+    for tick in 1..=1000 {
+        output.allot(tick * MS / 10);
+        sent += send_all(&output, 2, tick * MS / 10);
+    }
+    let kept = output.state(gone).credit.bits();
+    assert!((0..=asked as i64).contains(&kept), "{kept}");
+    let least = (100_000_000 - asked) / FRAME - 1;
+    assert!(sent >= least, "{sent}, not {least}");
+}
+
+#[test]
 fn a_debt_is_at_most_one_burst_and_is_paid_first() {
     let output = two_senders(1_000_000_000);
     let leaf = output.leaf(PortId(1), 0).unwrap();

@@ -79,8 +79,10 @@ impl<P> Slot<P> {
         if let Some(output) = output
             && let Some(leaf) = output.leaf(frame.from, frame.class.number())
         {
-            let tags = u64::from(tag.is_some()) * cost.packets * u64::from(TAG) * 8;
-            admitted = output.pay_later(leaf, output.bits(cost) + tags, now);
+            let tag = if tag.is_some() { TAG.into() } else { 0 };
+            let cost = frame.padded_cost(output.shortest().saturating_sub(tag));
+            let bits = output.bits(cost) + cost.packets * u64::from(tag) * 8;
+            admitted = output.pay_later(leaf, bits, now);
         }
         (!admitted).then_some(DropReason::RateLimited)
     }

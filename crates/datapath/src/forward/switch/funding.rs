@@ -22,8 +22,8 @@ use crate::ports::budget::{Budget, Cost};
 use crate::ports::coalescing::Nanos;
 use crate::ports::port::Port;
 
-/// Bits of a VLAN tag.
-const TAG_BITS: u64 = 32;
+/// Bytes of a VLAN tag.
+const TAG: u32 = 4;
 
 /// End of a pause of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -431,12 +431,14 @@ fn dropped(len: u32) -> Cost {
 /// Returns the bits of frames behind a scheduled port, with the tag that they leave with.
 #[inline]
 fn bits_of(output: &Output, batch: &Batch, group: &ActionBatch, frames: Range<usize>) -> u64 {
-    let cost = batch.cost(frames);
-    let bits = output.bits(cost);
     let tagged = matches!(group.action, Action::Unicast { tag: Some(_), .. });
-    match (group.is_tagged(), tagged) {
-        (false, true) => bits + cost.packets * TAG_BITS,
-        (true, false) => bits.saturating_sub(cost.packets * TAG_BITS),
-        _ => bits,
-    }
+    let (added, removed) = match (group.is_tagged(), tagged) {
+        (false, true) => (TAG, 0),
+        (true, false) => (0, TAG),
+        _ => (0, 0),
+    };
+    let shortest = (output.shortest() + removed).saturating_sub(added);
+    let cost = batch.cost(frames, shortest);
+    let bits = |bytes| cost.packets * u64::from(bytes) * 8;
+    (output.bits(cost) + bits(added)).saturating_sub(bits(removed))
 }
