@@ -84,7 +84,7 @@ drop_reasons! {
     StormControl "storm-control"
         "The port exceeded its limit of broadcast, multicast or unknown unicast frames."
     // Counted at the port that the frame was for.
-    RateLimited "rate-limited" "The receiving port reached its rate limit."
+    RateLimited "rate-limited" "A port reached its rate limit, or its share of a scheduled port."
     // Counted at the port that sent the frame. No loss: see `is_loss`.
     NeighbourReply "neighbour-reply"
         "An ARP request or neighbour solicitation to which the switch replied itself."
