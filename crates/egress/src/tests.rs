@@ -90,6 +90,19 @@ fn equal_senders_with_mixed_frames_share_fairly() {
 }
 
 #[test]
+fn more_classes_give_a_sender_no_more() {
+    let senders = (0..2).map(|port| sender(port, Rates::usual())).collect();
+    let mut leaves: Vec<Leaf> = (0..MAX_CLASSES as u8)
+        .map(|class| Leaf::of(0, class))
+        .collect();
+    leaves.push(leaf(1));
+    let bits = bits_a_second(&output(1_000_000_000, senders), &leaves, &MIXED[1..2]);
+    let (classes, one) = bits.split_at(MAX_CLASSES);
+    let all: f64 = classes.iter().sum();
+    assert!(jain(&[all, one[0]]) >= 0.999, "{all} beside {}", one[0]);
+}
+
+#[test]
 fn a_late_sender_keeps_its_share() {
     // One leaf asks only at every third tick, but then for more: it is behind, not idle.
     let config = output(
@@ -217,6 +230,39 @@ fn a_changed_tree_keeps_what_its_nodes_had() {
     });
     assert_eq!(granted, [leaf(1)]);
     assert!(wait.is_some());
+}
+
+#[test]
+fn a_changed_group_keeps_what_it_had() {
+    let limited = rates(0, Some(1_000_000), 100);
+    let member = |port| Sender {
+        group: Some(0),
+        ..sender(port, Rates::usual())
+    };
+    let with = |name, senders| OutputConfig {
+        groups: vec![group(name, limited)],
+        ..output(1_000_000_000, senders)
+    };
+    let before = with("a", vec![member(1), member(2)]);
+    let mut tree = Tree::new(&before, None);
+    let mut leaves = [Backlogged::new(leaf(0), &MIXED[1..2])];
+    assert!(!run(&mut tree, &mut leaves, 0, TICK * 5).is_empty());
+    let mut need = [Need {
+        leaf: leaf(1),
+        first: LONGEST,
+        all: LONGEST,
+    }];
+    // A port joins, another one leaves: the ceiling of the group is used up all the same.
+    let after = with("a", vec![member(3), member(2)]);
+    let mut tree = Tree::new(&after, Some((&before, &tree)));
+    let wait = tree.allot(TICK * 6, None, &mut need, |grant| panic!("{grant:?}"));
+    assert!(wait.is_some());
+    let other = with("b", vec![member(3)]);
+    let mut tree = Tree::new(&other, Some((&after, &tree)));
+    need[0].leaf = leaf(0);
+    let mut granted = false;
+    tree.allot(TICK * 6, None, &mut need, |_| granted = true);
+    assert!(granted);
 }
 
 #[test]
