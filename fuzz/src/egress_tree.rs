@@ -61,6 +61,7 @@ fn config(u: &mut Unstructured<'_>) -> Result<(OutputConfig, Vec<Leaf>)> {
         rate: Some(RATE),
         overhead: 0,
         full: Full::Drop,
+        room: 0,
         groups,
         priorities,
         senders,

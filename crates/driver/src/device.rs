@@ -246,18 +246,18 @@ impl Device {
         context(set, || format!("the MAC address of {}", self.interface))
     }
 
-    /// Bounds the bytes that may wait in the interface, or no longer. Only packet sockets count
-    /// bytes: the kernel takes no more than some frames of a TAP device or an `AF_XDP` socket.
+    /// Bounds the bytes that may wait in the send buffers of the interface, or no longer. `AF_XDP`
+    /// sockets have none: buffers of theirs come back when their frames have left.
     ///
     /// # Errors
     /// The system's refusal.
     pub fn set_room(&self, bytes: Option<u64>) -> Result<(), OpenError> {
-        if self.back_end != BackEnd::Packet {
-            return Ok(());
-        }
-        let bytes = bytes.unwrap_or(BACKLOG) as usize;
-        let mut queues = self.queues.iter();
-        let set = queues.try_for_each(|queue| packet::set_room(queue, bytes));
+        let set_room = |queue| match self.back_end {
+            BackEnd::Tap => tap::set_room(queue, bytes),
+            BackEnd::Packet => packet::set_room(queue, bytes.unwrap_or(BACKLOG) as usize),
+            BackEnd::Xdp { .. } => Ok(()),
+        };
+        let set = self.queues.iter().try_for_each(set_room);
         context(set, || format!("the send buffer of {}", self.interface))
     }
 

@@ -13,7 +13,7 @@ mod xdp;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use channel::driving::{BackEnd, Refused};
 use rustix::io::Errno;
@@ -67,7 +67,8 @@ pub(crate) enum Stop {
     Done,
     /// There is nothing more to receive, or no room to send, for now: the system will notify.
     Wait,
-    /// The system has no memory to receive with, and will not notify.
+    /// The system has no memory to receive with, or no place for a frame in a queue of its own, and
+    /// will not notify.
     Retry,
 }
 
@@ -187,6 +188,7 @@ impl Interface {
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok((done, Stop::Wait)),
+                Err(Errno::NOBUFS) if self.is_worth_a_retry() => return Ok((done, Stop::Retry)),
                 Err(error) if is_gone(error) => return Err(error.into()),
                 Err(_) => {
                     refused.rejected_by_interface += 1;
@@ -195,6 +197,14 @@ impl Interface {
             }
         }
         Ok((done, Stop::Done))
+    }
+
+    /// Returns whether a frame that a queue of the system did not take is to be sent again later.
+    fn is_worth_a_retry(&mut self) -> bool {
+        match self {
+            Self::Packet(packets) => packets.is_worth_a_retry(Instant::now()),
+            Self::Tap(_) | Self::Xdp(_) => false,
+        }
     }
 
     /// Returns whether the return of buffers by the switch is worth being woken for, with so many

@@ -39,7 +39,7 @@ use crate::queue::{Direction, Fault, Queue, Used};
 use crate::region::{QueuePlace, Region};
 use moderation::{Moderation, PAUSE};
 
-/// Interval of retries when the system had no memory.
+/// Interval of retries when the system had no memory, or no room for a frame.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Reason for which a worker ended.
@@ -236,6 +236,8 @@ pub(crate) struct Worker {
     waiting: Vec<Used>,
     /// The interface takes no more, until its notification.
     blocked: bool,
+    /// The interface takes no more, and will not notify.
+    retries: bool,
     /// The system had no memory for received frames.
     short: bool,
     moderation: Moderation,
@@ -278,6 +280,7 @@ impl Worker {
             free: FreeBuffers::all_of(shape.entries),
             waiting: Vec::with_capacity(BATCH),
             blocked: false,
+            retries: false,
             short: false,
             moderation: Moderation::default(),
             arrived: Vec::with_capacity(BATCH),
@@ -430,6 +433,7 @@ impl Worker {
         }
         self.from_switch.publish()?;
         self.set_blocked(stop == Stop::Wait)?;
+        self.retries = stop == Stop::Retry;
         Ok(any && stop == Stop::Done)
     }
 
@@ -448,7 +452,8 @@ impl Worker {
     /// Requests kicks. `true` when there is work already.
     fn prepare_sleep(&mut self, requested: Phase) -> Result<bool, WorkerError> {
         // While the interface takes nothing, more frames of the switch are of no use.
-        let frames = !self.blocked && self.from_switch.queue.arm()?;
+        let takes = !self.blocked && !self.retries;
+        let frames = takes && self.from_switch.queue.arm()?;
         // Used buffers are only waited for when there are none, or few, or all of them must return.
         let waits = requested != Phase::Running || self.interface.is_short(self.free.len());
         let buffers = waits && self.to_switch.queue.arm()?;
@@ -456,7 +461,10 @@ impl Worker {
     }
 
     fn sleep(&mut self) -> Result<(), WorkerError> {
-        let retry = self.short.then_some(RETRY_INTERVAL);
+        // A socket notifies when half of its buffer is free: long after there is room for a frame,
+        // if the interface is slow.
+        let retry = self.short || self.blocked || self.retries;
+        let retry = retry.then_some(RETRY_INTERVAL);
         let limit = self.interface.sleep_limit().or(retry);
         sys::wait::events(&self.epoll, &mut [MaybeUninit::uninit(); 4], limit)?;
         Ok(())

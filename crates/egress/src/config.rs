@@ -95,6 +95,8 @@ pub struct OutputConfig {
     pub overhead: u32,
     /// Treatment of frames while the interface takes no more.
     pub full: Full,
+    /// Bytes that may wait in the queue to the interface with [`Full::Hold`]; 0: any number.
+    pub room: u64,
     /// Groups of senders.
     pub groups: Vec<Group>,
     /// Priorities of the classes, by number.

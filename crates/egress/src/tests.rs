@@ -35,6 +35,7 @@ fn output(rate: u64, senders: Vec<Sender>) -> OutputConfig {
         rate: Some(rate),
         overhead: 0,
         full: Full::Drop,
+        room: 0,
         groups: Vec::new(),
         priorities: [0; MAX_CLASSES],
         senders,

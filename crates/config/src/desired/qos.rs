@@ -131,11 +131,12 @@ pub fn trusts_dscp(port: &PortSpec) -> bool {
     port.qos.trust_dscp.unwrap_or(usual)
 }
 
-/// Returns the bytes that may wait in the interface of a scheduled port.
+/// Returns the bytes that may wait in the interface of a scheduled port, in each of two places: in
+/// the queue of its driver, and in the send buffer that the kernel has for it.
 #[must_use]
 pub fn room_of(port: &PortSpec) -> Option<u64> {
     let spec = port.egress.filter(|_| port.kind.has_interface())?;
-    Some(spec.room.unwrap_or(ROOM))
+    Some(spec.room.unwrap_or(ROOM) / 2)
 }
 
 /// Formats a number exactly, with a decimal prefix where that is no longer: `10.4G`.

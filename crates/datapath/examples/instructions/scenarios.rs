@@ -469,6 +469,7 @@ impl Scene {
                     rate: Some(RATE),
                     overhead: 24,
                     full: Full::Drop,
+                    room: 0,
                     groups: Vec::new(),
                     priorities: [0; MAX_CLASSES],
                     senders: (0..senders).map(sender).collect(),

@@ -13,12 +13,13 @@
 //! waited for control) leave a debt, up to one burst.
 
 mod credit;
+mod room;
 mod sync;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use channel::egress::{Beyond, EgressUse, Full, MAX_CLASSES, OutputConfig};
 use egress::{LONGEST, Leaf, Need, QUANTUM, Tree};
@@ -27,7 +28,9 @@ use port::counters::MAX_PORTS;
 
 use crate::ports::budget::Cost;
 use crate::ports::coalescing::Nanos;
+use crate::ports::port::Buffers;
 use credit::Credit;
+use room::Room;
 
 /// Least time between two allotments to waiting pairs, nanoseconds: that in which the output sends
 /// a fourth of a quantum, within these bounds. More often would be one frame for each wake-up.
@@ -36,9 +39,11 @@ const ALLOTMENT: std::ops::RangeInclusive<Nanos> = 50_000..=250_000;
 const LOOK: Nanos = 1_000_000;
 /// Time after which an interface that takes nothing is looked at again, nanoseconds.
 pub(crate) const FULL_LOOK: Nanos = 100_000;
-/// Longest time for which senders wait for an interface that takes nothing, nanoseconds. A dead one
-/// must not stop them for good.
+/// Longest time for which senders wait for an interface that takes nothing, nanoseconds.
 const FULL_LIMIT: Nanos = 50_000_000;
+/// Time after which credit that its sender does not use is taken back while others wait for an
+/// interface, nanoseconds.
+const UNUSED: Nanos = 1_000_000;
 
 /// Bytes of the shortest frame of Ethernet, without its checksum (IEEE 802.3, 4.4.2): shorter
 /// ones are padded.
@@ -51,6 +56,8 @@ struct LeafState {
     credit: Credit,
     /// Credit that it keeps for frames that cannot wait; 0: its frames can.
     reserve: u64,
+    /// Time at which credit came or was taken, where senders wait for the interface.
+    touched: AtomicU64,
     sent: AtomicU64,
     held: AtomicU64,
     dropped: AtomicU64,
@@ -78,19 +85,6 @@ pub struct Output {
     /// Least time until then.
     pace: Nanos,
     room: Room,
-}
-
-/// Room in the interface, where senders wait for it.
-#[derive(Debug, Default)]
-struct Room {
-    /// Frames that it took at the last look.
-    frames: AtomicU64,
-    /// Time since when it takes none; 0: it does.
-    full_since: AtomicU64,
-    /// Bits of a frame, lately.
-    frame_bits: AtomicU64,
-    /// Credit that was granted and not taken yet, bits.
-    granted: AtomicI64,
 }
 
 /// Checks that an output can be made of these settings.
@@ -185,7 +179,7 @@ impl Output {
             }),
             due: AtomicU64::new(0),
             pace: pace(config.rate),
-            room: Room::default(),
+            room: Room::new(config.room, patience(&config)),
             config,
         };
         output.keep(old);
@@ -194,14 +188,17 @@ impl Output {
 
     /// Takes over the credit and the counters of a former output.
     fn keep(&self, old: Option<&Self>) {
+        if let Some(old) = old {
+            self.room.keep(&old.room);
+        }
         for (at, leaf) in self.leaves.iter().enumerate() {
             let own = Leaf(at as u16);
             let port = PortId(self.config.senders[own.sender()].port);
             let former = old.and_then(|old| Some(old.state(old.leaf(port, own.class())?)));
             let Some(former) = former else { continue };
-            let credit = former.credit.bits();
-            leaf.credit.set(credit);
-            self.room.granted.fetch_add(credit.max(0), Relaxed);
+            let bits = former.credit.bits();
+            leaf.credit.set(bits);
+            self.note_granted(own, u64::try_from(bits).unwrap_or(0), 0);
             leaf.sent.store(former.sent.load(Relaxed), Relaxed);
             leaf.held.store(former.held.load(Relaxed), Relaxed);
             leaf.dropped.store(former.dropped.load(Relaxed), Relaxed);
@@ -260,8 +257,25 @@ impl Output {
     /// the first frame has to wait.
     pub(crate) fn take(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
         let taken = self.take_credit(leaf, (first, all), now);
-        self.room.granted.fetch_sub(taken as i64, Relaxed);
+        if self.counts_granted(leaf) {
+            self.room.take_granted(taken);
+            self.state(leaf).touched.store(now, Relaxed);
+        }
         taken
+    }
+
+    /// Returns whether the credit of a leaf is for room in the interface. Senders that never wait
+    /// have some in store.
+    #[inline]
+    fn counts_granted(&self, leaf: Leaf) -> bool {
+        self.holds_when_full() && self.beyond(leaf) == Beyond::Hold
+    }
+
+    fn note_granted(&self, leaf: Leaf, bits: u64, now: Nanos) {
+        if self.counts_granted(leaf) {
+            self.room.add_granted(bits);
+            self.state(leaf).touched.store(now, Relaxed);
+        }
     }
 
     fn take_credit(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
@@ -291,7 +305,9 @@ impl Output {
         let state = self.state(leaf);
         if taken > sent {
             state.credit.add(taken - sent);
-            self.room.granted.fetch_add((taken - sent) as i64, Relaxed);
+            if self.counts_granted(leaf) {
+                self.room.add_granted(taken - sent);
+            }
         }
         state.sent.fetch_add(sent, Relaxed);
     }
@@ -313,8 +329,11 @@ impl Output {
             }
             paid = paid || state.credit.owe(bits, burst);
         }
-        if paid {
-            self.room.granted.fetch_sub(bits as i64, Relaxed);
+        if paid && self.holds_when_full() {
+            if self.counts_granted(leaf) {
+                self.room.take_granted(bits);
+            }
+            self.room.add(1, bits, false);
         }
         match paid {
             true => state.sent.fetch_add(bits, Relaxed),
@@ -385,6 +404,8 @@ impl Output {
         };
         let Scheduler { tree, needs } = &mut *scheduler;
         needs.clear();
+        // Credit that is too little for a frame takes up no room.
+        let mut too_few = 0;
         for (word, asking) in self.asking.iter().enumerate() {
             let mut marks = match asking.load(Relaxed) {
                 0 => continue,
@@ -394,7 +415,11 @@ impl Output {
             while marks != 0 {
                 let leaf = Leaf((word * 64) as u16 + marks.trailing_zeros() as u16);
                 marks &= marks - 1;
-                if let Some(missing) = self.state(leaf).credit.missing() {
+                let credit = &self.state(leaf).credit;
+                if let Some(missing) = credit.missing() {
+                    if missing.first > 0 && self.counts_granted(leaf) {
+                        too_few += u64::try_from(credit.bits()).unwrap_or(0);
+                    }
                     needs.push(Need {
                         leaf,
                         first: missing.first,
@@ -405,9 +430,9 @@ impl Output {
         }
         let grant = |grant: egress::Grant| {
             self.state(grant.leaf).credit.add(grant.bits);
-            self.room.granted.fetch_add(grant.bits as i64, Relaxed);
+            self.note_granted(grant.leaf, grant.bits, now);
         };
-        let room = self.room_bits(now);
+        let room = self.room_bits(now, too_few, needs);
         let wait = tree.allot(now, room, needs, grant);
         for need in needs.iter().filter(|need| self.still_asks(need)) {
             let (marks, mark) = self.mark(need.leaf);
@@ -427,40 +452,69 @@ impl Output {
         self.config.full == Full::Hold
     }
 
-    /// Notes how many frames the interface takes, if that is known, and the bits of a frame.
-    pub(crate) fn note_room(&self, frames: Option<usize>, frame_bits: Option<u64>, now: Nanos) {
-        let room = &self.room;
-        if let Some(bits) = frame_bits {
-            room.frame_bits.store(bits, Relaxed);
-        }
-        let Some(frames) = frames else { return };
-        room.frames.store(frames as u64, Relaxed);
-        if frames > 0 {
-            room.full_since.store(0, Relaxed);
-        } else if room.full_since.load(Relaxed) == 0 {
-            room.full_since.store(now.max(1), Relaxed);
-        }
+    /// Notes the buffers of the interface, if they are known, and the bits of a frame.
+    pub(crate) fn note_room(&self, buffers: Option<Buffers>, frame_bits: Option<u64>, now: Nanos) {
+        self.room.note(buffers, frame_bits, now);
     }
 
-    /// Returns whether frames of so many that the interface does not take are to wait.
-    pub(crate) fn waits_for_room(&self, now: Nanos) -> bool {
-        let since = self.room.full_since.load(Relaxed);
-        since == 0 || now.saturating_sub(since) <= FULL_LIMIT
+    /// Returns how many of these frames, each with its bits, the interface takes; `free`: its free
+    /// buffers.
+    pub(crate) fn fitting(
+        &self,
+        free: usize,
+        bits: impl Iterator<Item = u64>,
+        now: Nanos,
+    ) -> usize {
+        if !self.room.is_waited_for(now) {
+            return usize::MAX;
+        }
+        let mut left = self.room.bits_left();
+        let fits = |bits: &u64| {
+            let fits = left > 0;
+            left = left.saturating_sub(*bits);
+            fits
+        };
+        bits.take(free).take_while(fits).count()
+    }
+
+    /// Notes frames that were paid for, and are delivered later.
+    pub(crate) fn note_sent(&self, frames: usize, bits: u64) {
+        self.room.add(frames as u64, bits, true);
+    }
+
+    /// Notes that frames of [`Output::note_sent`] were delivered.
+    pub(crate) fn note_delivered(&self, frames: usize) {
+        self.room.delivered(frames as u64);
     }
 
     /// Returns the bits that the interface takes beside those that were granted already; `None` if
     /// senders do not wait for it.
-    fn room_bits(&self, now: Nanos) -> Option<u64> {
-        if !self.holds_when_full() || !self.waits_for_room(now) {
+    fn room_bits(&self, now: Nanos, too_few: u64, needs: &[Need]) -> Option<u64> {
+        if !self.holds_when_full() || !self.room.is_waited_for(now) {
             return None;
         }
-        let room = &self.room;
-        let (frames, bits) = (room.frames.load(Relaxed), room.frame_bits.load(Relaxed));
-        let granted = u64::try_from(room.granted.load(Relaxed)).unwrap_or(0);
-        let all = frames.saturating_mul(bits.max(1));
-        // Credit that its owner leaves unused must not keep the others from the interface: frames
-        // beyond its room are cut off when they are paid for.
-        Some(all.saturating_sub(granted).max(all / 4))
+        let all = self.room.takes();
+        let mut granted = self.room.granted(too_few);
+        // Credit that its owner leaves unused must not keep the others from the interface.
+        if granted > all / 2 && !needs.is_empty() && self.room.is_to_be_swept(now, UNUSED) {
+            self.take_unused(now, needs);
+            granted = self.room.granted(too_few);
+        }
+        Some(all.saturating_sub(granted))
+    }
+
+    /// Takes back the credit of leaves that have not used it for a while and do not ask for more.
+    #[cold]
+    fn take_unused(&self, now: Nanos, needs: &[Need]) {
+        for (at, state) in self.leaves.iter().enumerate() {
+            let leaf = Leaf(at as u16);
+            let is_used = now.saturating_sub(state.touched.load(Relaxed)) < UNUSED;
+            // They are in the order of their leaves.
+            let asks = needs.binary_search_by_key(&leaf, |need| need.leaf).is_ok();
+            if !is_used && !asks && self.counts_granted(leaf) {
+                self.room.take_granted(state.credit.take(u64::MAX));
+            }
+        }
     }
 
     /// Returns whether a leaf asks on: a frame waits, it is in debt, or its frames do not wait.
@@ -492,4 +546,12 @@ impl Output {
             |one: &EgressUse| one.bits | one.held_ns | one.dropped_frames | one.waiting_bits != 0;
         leaves.filter(used).collect()
     }
+}
+
+/// Returns the longest time for which senders wait for an interface that takes nothing.
+fn patience(config: &OutputConfig) -> Nanos {
+    // The longest frame takes its time on a slow wire.
+    let frame = |rate: u64| u128::from(2 * LONGEST) * 1_000_000_000 / u128::from(rate.max(1));
+    let frame = config.rate.map_or(0, frame);
+    FULL_LIMIT.max(u64::try_from(frame).unwrap_or(u64::MAX))
 }

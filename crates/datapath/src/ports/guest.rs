@@ -26,7 +26,7 @@ pub use self::queue::{GuestFault, GuestQueue};
 use crate::ports::batch::{Batch, Pieces};
 use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
 use crate::ports::payload::Outgoing;
-use crate::ports::port::{Accepts, Port};
+use crate::ports::port::{Accepts, Buffers, Port};
 use crate::ports::queue_lock::QueueLock;
 
 /// The kicks that a guest was asked for before its worker sleeps.
@@ -387,15 +387,21 @@ impl Port for GuestPort {
         self.receiver(pair).is_some_and(GuestQueue::is_masked)
     }
 
-    fn room(&mut self) -> Option<usize> {
-        let pairs = self.usable_pairs;
-        let mut room = usize::MAX;
-        for pair in 0..pairs {
+    fn buffers(&mut self) -> Option<Buffers> {
+        let mut all: Option<Buffers> = None;
+        for pair in 0..self.usable_pairs {
             let queue = self.queues.get_mut(to_guest(pair))?.as_mut()?;
-            let available = queue.try_with(|queue| queue.queue.available())?;
-            room = room.min(available.into());
+            let (free, size) =
+                queue.try_with(|queue| (queue.queue.available(), queue.queue.size()))?;
+            let all = all.get_or_insert(Buffers {
+                free: usize::MAX,
+                used: 0,
+            });
+            all.free = all.free.min(free.into());
+            all.used += usize::from(size - free.min(size));
         }
-        Some(room)
+        // One that is not connected takes none.
+        Some(all.unwrap_or_default())
     }
 
     fn note_dropped(&mut self, pair: u16, reason: DropReason, frames: u64) {

@@ -7,6 +7,15 @@ use wire::segment::GsoKind;
 use super::batch::{Batch, Pieces};
 use super::payload::Outgoing;
 
+/// Buffers of the queues to a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Buffers {
+    /// Those that each queue has free, at least: so many frames it takes.
+    pub free: usize,
+    /// Those of all queues that have a frame and did not come back.
+    pub used: usize,
+}
+
 /// Sender's [`Offload`]s that a receiver accepts as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Accepts {
@@ -97,10 +106,12 @@ pub trait Port {
         false
     }
 
-    /// Returns the number of frames that each queue to the port takes now; `None` if another worker
-    /// has one of them.
-    fn room(&mut self) -> Option<usize> {
-        Some(usize::MAX)
+    /// Returns the buffers of the queues to the port; `None` if another worker has one of them.
+    fn buffers(&mut self) -> Option<Buffers> {
+        Some(Buffers {
+            free: usize::MAX,
+            used: 0,
+        })
     }
 
     /// Counts dropped frames for `pair`, which is locked.

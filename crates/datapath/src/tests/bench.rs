@@ -26,7 +26,7 @@ use crate::ports::batch::{Batch, Pieces};
 use crate::ports::guest::header;
 use crate::ports::loopback::LoopbackPort;
 use crate::ports::payload::{Outgoing, Payload};
-use crate::ports::port::{Accepts, Port};
+use crate::ports::port::{Accepts, Buffers, Port};
 
 pub(super) const BLUE: SegmentId = SegmentId(1);
 pub(super) const RED: SegmentId = SegmentId(2);
@@ -132,6 +132,24 @@ impl TestPort {
         std::mem::take(&mut state.port.delivered)
     }
 
+    /// Returns the bytes of those that were not returned yet.
+    pub(super) fn waiting(&self) -> usize {
+        let state = self.0.borrow();
+        state
+            .port
+            .delivered
+            .iter()
+            .map(|(frame, _)| frame.len())
+            .sum()
+    }
+
+    /// Returns the first of them, so many at most; the others stay.
+    pub(super) fn first(&self, count: usize) -> Vec<Vec<u8>> {
+        let delivered = &mut self.0.borrow_mut().port.delivered;
+        let count = count.min(delivered.len());
+        delivered.drain(..count).map(|(frame, _)| frame).collect()
+    }
+
     /// Returns the same frames, which must have no offload.
     pub(super) fn frames(&self) -> Vec<Vec<u8>> {
         let plain = |(frame, offload)| {
@@ -174,9 +192,11 @@ impl Port for TestPort {
         !held
     }
 
-    fn room(&mut self) -> Option<usize> {
+    fn buffers(&mut self) -> Option<Buffers> {
         let state = self.0.borrow();
-        Some(state.room.saturating_sub(state.port.delivered.len()))
+        let used = state.port.delivered.len();
+        let free = state.room.saturating_sub(used);
+        Some(Buffers { free, used })
     }
 
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
@@ -252,8 +272,8 @@ impl Port for Any {
         self.0.hold(pair, wait)
     }
 
-    fn room(&mut self) -> Option<usize> {
-        self.0.room()
+    fn buffers(&mut self) -> Option<Buffers> {
+        self.0.buffers()
     }
 
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {

@@ -24,6 +24,11 @@ fn output(rate: u64, beyond: Beyond) -> Option<Arc<Output>> {
 }
 
 fn output_of(rate: Option<u64>, beyond: Beyond, full: Full) -> Option<Arc<Output>> {
+    let config = config(rate, beyond, full);
+    Some(Arc::new(Output::new(config, None)))
+}
+
+fn config(rate: Option<u64>, beyond: Beyond, full: Full) -> OutputConfig {
     let sender = |port| Sender {
         port,
         rates: Rates::usual(),
@@ -32,15 +37,15 @@ fn output_of(rate: Option<u64>, beyond: Beyond, full: Full) -> Option<Arc<Output
         beyond,
         classes: Vec::new(),
     };
-    let config = OutputConfig {
+    OutputConfig {
         rate,
         overhead: 0,
         full,
+        room: 0,
         groups: Vec::new(),
         priorities: [0; MAX_CLASSES],
         senders: (1..=7).filter(|port| *port != OUT).map(sender).collect(),
-    };
-    Some(Arc::new(Output::new(config, None)))
+    }
 }
 
 /// Returns a bench with flows from port 1 to 2, to 3 and to all, where port 3 is scheduled.
@@ -333,6 +338,81 @@ fn floods_and_unused_credit_do_not_use_up_the_room_of_an_interface() {
         }
         drop(bench.port(OUT).frames());
     }
+}
+
+/// Has ports 1 and 2 always send to an interface that sends three frames each 100 us. Returns how
+/// many of each arrived, and the most bytes that waited in it.
+fn compete(bench: &mut Bench, config: OutputConfig, buffers: usize) -> ([usize; 2], usize) {
+    bench.switch.set_clock(MS);
+    let output = Some(Arc::new(Output::new(config, None)));
+    bench.switch.set_output(PortId(OUT), output);
+    bench.port(OUT).set_room(buffers);
+    let (mut got, mut most, mut waiting) = ([0; 2], 0, 0);
+    let mut pauses = [None; 2];
+    for tick in 1..2000 {
+        let now = MS + tick * MS / 10;
+        bench.switch.set_clock(now);
+        bench.switch.allot(now);
+        for (pause, port) in pauses.iter_mut().zip([1, 2]) {
+            if pause.is_some_and(|pause| !bench.switch.is_over(&pause, now)) {
+                continue;
+            }
+            for _ in 0..4 {
+                let frame = udp(&Flow::v4(port as u8, 3), &[port as u8; 1400]);
+                bench.port(port).push(&frame, Default::default());
+            }
+            bench.serve(port);
+            *pause = bench.switch.take_pause();
+        }
+        waiting = bench.port(OUT).waiting();
+        most = most.max(waiting);
+        for frame in bench.port(OUT).first(3) {
+            got[usize::from(frame[frame.len() - 1]) - 1] += 1;
+        }
+    }
+    assert!(waiting > 0, "it was always full");
+    assert_eq!(bench.dropped(OUT, DropReason::ReceiverFull), 0);
+    (got, most)
+}
+
+fn bench_of_two() -> Bench {
+    let mut bench = bench(1_000_000, Beyond::Hold);
+    bench.send_and_decide(2, &udp(&Flow::v4(2, 3), &[2; 1400]));
+    drop(bench.port(OUT).frames());
+    bench
+}
+
+#[test]
+fn a_full_interface_takes_frames_in_the_order_of_service() {
+    let held = || config(None, Beyond::Hold, Full::Hold);
+    let ([a, b], _) = compete(&mut bench_of_two(), held(), 20);
+    assert!(a.abs_diff(b) <= (a + b) / 50, "{a} and {b}");
+    let mut weighted = held();
+    weighted.senders[1].rates.weight = 300;
+    let ([a, b], _) = compete(&mut bench_of_two(), weighted, 20);
+    assert!(b > 2 * a && b < 4 * a, "{a} and {b}");
+    let mut preferred = held();
+    preferred.senders[1].priority = 5;
+    let ([a, b], _) = compete(&mut bench_of_two(), preferred, 20);
+    assert!(a <= b / 50, "{a} beside {b}");
+    // Of 346 Mbit/s that the interface carries.
+    let mut guaranteed = held();
+    guaranteed.rate = Some(10_000_000_000);
+    guaranteed.senders[0].rates.min = 260_000_000;
+    guaranteed.senders[1].priority = 5;
+    let ([a, b], _) = compete(&mut bench_of_two(), guaranteed, 20);
+    let part = a as f64 / (a + b) as f64;
+    assert!((0.7..0.8).contains(&part), "{a} and {b}");
+}
+
+#[test]
+fn no_more_bytes_wait_in_an_interface_than_it_has_room_for() {
+    let mut bounded = config(None, Beyond::Hold, Full::Hold);
+    bounded.room = 20_000;
+    let ([a, b], most) = compete(&mut bench_of_two(), bounded, 200);
+    // The last frame may exceed it.
+    assert!((18_000..21_500).contains(&most), "{most}");
+    assert!(a.abs_diff(b) <= (a + b) / 50, "{a} and {b}");
 }
 
 #[test]

@@ -167,6 +167,7 @@ fn output() -> Arc<Output> {
         rate: Some(20_000_000),
         overhead: 24,
         full: Full::Hold,
+        room: 0,
         groups: Vec::new(),
         priorities: [0; MAX_CLASSES],
         senders: (0..GUESTS).map(sender).collect(),

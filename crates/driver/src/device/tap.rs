@@ -18,6 +18,7 @@ const ENDS_WITHIN: Duration = Duration::from_millis(200);
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2;
+const TUNSETSNDBUF: libc::Ioctl = 0x4004_54d4;
 const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 const TUNSETVNETLE: libc::Ioctl = 0x4004_54dc;
 /// A new interface, or none.
@@ -105,8 +106,19 @@ fn set_up(queue: &OwnedFd) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Bounds the bytes that may wait in the host for frames of a queue, or no longer. They do so where
+/// the host passes them on by a bridge; what it takes itself, it takes at once. The system counts
+/// its own bytes of each frame, too.
+pub(super) fn set_room(queue: &OwnedFd, bytes: Option<u64>) -> io::Result<()> {
+    // As much as a packet socket has: the system doubles what is told to that.
+    let bytes = bytes.map_or(i32::MAX, |bytes| {
+        i32::try_from(2 * bytes).unwrap_or(i32::MAX)
+    });
+    set_int(queue, TUNSETSNDBUF, bytes)
+}
+
 fn set_int(queue: &OwnedFd, code: libc::Ioctl, value: i32) -> io::Result<()> {
-    // SAFETY: both requests read one int.
+    // SAFETY: all these requests read one int.
     outcome(unsafe { libc::ioctl(queue.as_raw_fd(), code, &raw const value) })
 }
 

@@ -5,18 +5,27 @@
 //! switch: a frame would be copied out of the ring a second time. `recvmmsg` copies it once, to the
 //! buffer of the switch.
 //!
+//! Frames go through the traffic control of the interface (`tc`), which may have no place for one.
+//! That is an error of the call, and the frame is sent again while the bytes that may wait in the
+//! interface are bounded: then senders wait for it. `PACKET_QDISC_BYPASS` would make the queue of
+//! the interface itself tell that, but the operator's shapers, filters and `tcpdump` on the host
+//! would see no frame.
+//!
 //! The header that the system reads and writes has 10 bytes, without `num_buffers`. The system
 //! strips the outermost VLAN tag and reports it beside; it is reinserted here.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use channel::driving::Refused;
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use wire::virtio::net::{self, NetHeader};
 
 use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
+use crate::device::BACKLOG;
 
 /// The system's header: `struct virtio_net_hdr`.
 const SHORT_HEADER: usize = 10;
@@ -26,6 +35,8 @@ const ADDRESSES: usize = 12;
 const TAG: usize = HEADROOM as usize;
 /// Room for one `struct tpacket_auxdata` as ancillary data, aligned as that wants it.
 const CONTROL: usize = 8;
+/// Longest time for which a frame is sent again that traffic control does not take.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// See the module.
 pub(crate) struct Packets {
@@ -33,6 +44,8 @@ pub(crate) struct Packets {
     messages: Box<[libc::mmsghdr; BATCH]>,
     pieces: Box<[[libc::iovec; 2]; BATCH]>,
     control: Box<[[u64; CONTROL]; BATCH]>,
+    /// Time since when traffic control takes no frame.
+    full_since: Option<Instant>,
 }
 
 // SAFETY: the pointers in the three tables are set before each system call and mean nothing after
@@ -54,6 +67,7 @@ impl Packets {
             messages: Box::new([message; BATCH]),
             pieces: Box::new([[piece; 2]; BATCH]),
             control: Box::new([[0; CONTROL]; BATCH]),
+            full_since: None,
         }
     }
 
@@ -187,7 +201,24 @@ impl Packets {
         // SAFETY: as in `receive_some`; the system only reads the pieces.
         let put =
             unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages, frames.len() as _, flags) };
-        usize::try_from(put).map_err(|_| last_error())
+        let put = usize::try_from(put).map_err(|_| last_error())?;
+        self.full_since = None;
+        Ok(put)
+    }
+
+    /// Returns whether a frame that traffic control did not take is to be sent again.
+    pub(super) fn is_worth_a_retry(&mut self, now: Instant) -> bool {
+        let buffer = sockopt::socket_send_buffer_size(&self.socket);
+        // The system doubles what it is told.
+        if buffer.is_ok_and(|bytes| bytes as u64 >= 2 * BACKLOG) {
+            return false;
+        }
+        let since = *self.full_since.get_or_insert(now);
+        let is_young = now.duration_since(since) <= PATIENCE;
+        if !is_young {
+            self.full_since = None;
+        }
+        is_young
     }
 }
 

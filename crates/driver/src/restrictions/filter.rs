@@ -12,11 +12,18 @@ use sandbox::filter::{Allowed, call, memory};
 /// the start.
 pub(crate) fn list(back_end: BackEnd) -> Vec<Allowed> {
     let own = match back_end {
-        BackEnd::Tap | BackEnd::Packet => &[],
+        BackEnd::Tap => &[],
+        BackEnd::Packet => PACKET,
         BackEnd::Xdp { .. } => XDP,
     };
     [own, LIST].concat()
 }
+
+/// System calls that only packet sockets need.
+const PACKET: &[Allowed] = &[call(
+    libc::SYS_getsockopt,
+    "whether the bytes are bounded that may wait in the interface",
+)];
 
 /// System calls that only `AF_XDP` sockets need.
 #[rustfmt::skip]

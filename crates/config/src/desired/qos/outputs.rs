@@ -6,7 +6,7 @@ use api::v1::{Beyond, DEFAULT_CLASS, DesiredState, Full, PortSpec, QosRates};
 use channel::egress::SenderQos;
 use egress::{Group, MAX_CLASSES, OutputConfig, Rates, Sender};
 
-use super::{FRAME, beyond_of, full_of, overhead_of};
+use super::{FRAME, beyond_of, full_of, overhead_of, room_of};
 
 /// Default bursts, as a fraction of a second.
 const USUAL: u64 = 100;
@@ -45,13 +45,15 @@ pub fn output_of(
         (Some(rate), Some(speed)) => Some(rate.min(speed)),
         (rate, speed) => rate.or(speed),
     };
+    let full = match full_of(port, spec) {
+        Full::Hold => egress::Full::Hold,
+        Full::Drop => egress::Full::Drop,
+    };
     let mut output = OutputConfig {
         rate,
         overhead: overhead_of(port, spec),
-        full: match full_of(port, spec) {
-            Full::Hold => egress::Full::Hold,
-            Full::Drop => egress::Full::Drop,
-        },
+        full,
+        room: room_of(port).unwrap_or(0),
         groups: groups.all,
         priorities: class_priorities(state, names),
         senders,

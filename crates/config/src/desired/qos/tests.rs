@@ -400,8 +400,8 @@ fn ports_of_a_kind_have_their_defaults() {
     };
     let expected = [
         (0, false, None),
-        (24, true, Some(ROOM)),
-        (0, false, Some(ROOM)),
+        (24, true, Some(ROOM / 2)),
+        (0, false, Some(ROOM / 2)),
     ];
     assert_eq!(kinds.map(of)[..3], expected);
     assert_eq!(of(PortKind::Memif), expected[0]);

@@ -353,7 +353,7 @@ fn a_link_that_comes_up_slower_scales_guarantees_down_and_says_so() {
         ..PortSpec::new("up", PortKind::Uplink)
     };
     engine.add_port(uplink).unwrap();
-    assert_eq!(world.supervisor().rooms, [("up".to_owned(), 256_000)]);
+    assert_eq!(world.supervisor().rooms, [("up".to_owned(), 128_000)]);
     let min = patch(json!({"qos": {"min": 4_000_000}}));
     engine.set_port("vm0", &min).unwrap();
     world.orders();

@@ -24,6 +24,7 @@ fn config(rate: u64, senders: Vec<Sender>) -> OutputConfig {
         rate: Some(rate),
         overhead: 24,
         full: Full::Drop,
+        room: 0,
         groups: Vec::new(),
         priorities: [0; MAX_CLASSES],
         senders,

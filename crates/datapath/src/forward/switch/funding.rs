@@ -48,6 +48,8 @@ pub(super) struct Throttle {
     outputs: Vec<PortId>,
     /// Pause of the pair that was served last.
     pause: Option<Pause>,
+    /// Frames of the batch in hand that were paid for, by port, where room in the interface counts.
+    sent: Vec<(PortId, usize)>,
 }
 
 /// Result of paying for frames of one flow to a scheduled port.
@@ -107,7 +109,19 @@ impl<P: Port> Switch<P> {
         self.fabric.prepaid = true;
         self.execute_batch(id, pair);
         self.fabric.prepaid = false;
+        self.note_delivered();
         any
+    }
+
+    /// Notes that the frames of the batch are delivered to their interfaces.
+    fn note_delivered(&mut self) {
+        while let Some((to, frames)) = self.throttle.sent.pop() {
+            if let Some(slot) = self.fabric.slot(to)
+                && let Some(output) = &slot.output
+            {
+                output.note_delivered(frames);
+            }
+        }
     }
 
     /// Decides the action of each frame as `decide` does, and pays for those to scheduled ports, up
@@ -168,11 +182,11 @@ impl<P: Port> Switch<P> {
         let mut most = count;
         if output.holds_when_full() {
             let slot = self.fabric.slot(to);
-            let room = slot.and_then(|slot| slot.port.room());
-            output.note_room(room, Some(all / count as u64), now);
-            if output.waits_for_room(now) {
-                most = count.min(room.unwrap_or(count));
-            }
+            let buffers = slot.and_then(|slot| slot.port.buffers());
+            output.note_room(buffers, Some(all / count as u64), now);
+            let free = buffers.map_or(count, |buffers| buffers.free);
+            let frames = group.frames.clone().map(one);
+            most = output.fitting(free, frames, now).min(count);
         }
         let taken = output.take(leaf, (first, all), now);
         let (mut sent, mut frames) = (all, count);
@@ -186,6 +200,10 @@ impl<P: Port> Switch<P> {
             }
         }
         output.settle(leaf, taken, sent);
+        if output.holds_when_full() && frames > 0 {
+            output.note_sent(frames, sent);
+            self.throttle.sent.push((to, frames));
+        }
         if frames == count {
             return Funded::All;
         }
@@ -381,7 +399,7 @@ impl<P: Port> Switch<P> {
             let output = slot.output.as_deref()?;
             if output.due() <= now {
                 if output.holds_when_full() {
-                    output.note_room(slot.port.room(), None, now);
+                    output.note_room(slot.port.buffers(), None, now);
                 }
                 output.allot(now);
             }
