@@ -19,5 +19,6 @@ pub(crate) mod shaping;
 pub(crate) mod sharing;
 pub(crate) mod signals;
 pub(crate) mod throughput;
+mod uplink;
 pub(crate) mod vifs;
 pub(crate) mod wakeups;

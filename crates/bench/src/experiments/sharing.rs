@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::outputs::{Output, Sender};
 use super::parts::{Part, Run};
+use super::uplink::{Full, Uplink};
 use crate::clients::streams::{Carried, Guests, Size, Stream};
 use crate::peers::{Kind, Peer};
 use crate::plan::{Plan, progress};
@@ -41,6 +42,36 @@ static GUARANTEE: Part = Part {
     ],
     published: PUBLISHED,
 };
+static UPLINK_EQUAL: Part = Part {
+    name: "uplink-equal",
+    axes: EQUAL.axes,
+    published: PUBLISHED,
+};
+static UPLINK_USED: Part = Part {
+    name: "uplink-used",
+    axes: ["senders", "% of the wire's rate"],
+    published: PUBLISHED,
+};
+static UPLINK_LOST: Part = Part {
+    name: "uplink-lost",
+    axes: ["senders", "% of their frames that do not arrive"],
+    published: PUBLISHED,
+};
+static UPLINK_PACED_LOST: Part = Part {
+    name: "uplink-paced-lost",
+    axes: ["floods", "% of 500 frames a second that do not arrive"],
+    published: PUBLISHED,
+};
+static UPLINK_PACED_P50: Part = Part {
+    name: "uplink-paced-median",
+    axes: ["floods", "microseconds of those that arrive, median"],
+    published: PUBLISHED,
+};
+static UPLINK_PACED_P99: Part = Part {
+    name: "uplink-paced-p99",
+    axes: ["floods", "microseconds of those that arrive, 99 of 100"],
+    published: PUBLISHED,
+};
 
 const PEERS: [Kind; 3] = [Kind::Lasthop, Kind::Ovs, Kind::Bridge];
 const SENDERS: [usize; 3] = [2, 8, 64];
@@ -52,9 +83,16 @@ const PLAIN_RATE: u64 = 200_000_000;
 /// With super-frames: of them, too, a share is many.
 const LONG: &[Size] = &[Size::Bytes(1514), Size::Super];
 const LONG_RATE: u64 = 2_000_000_000;
+/// Bits a second of a wire behind an uplink, for the same: two drivers share the switch's core.
+const WIRE_RATES: [(&[Size], u64, &str); 2] = [
+    (PLAIN, 50_000_000, ""),
+    (LONG, 1_000_000_000, ", with super-frames"),
+];
+/// Frames a second of a sender with little to send.
+const PACE: f64 = 500.0;
 /// A share of few frames says little.
 const WINDOW: Duration = Duration::from_secs(1);
-const NOTES: [&str; 3] = [
+const NOTES: [&str; 4] = [
     "the output is a guest's port with 200 Mbit/s for frames of 64 and of 1514 bytes, with 2 \
      Gbit/s for frames of 1514 bytes and super-frames of 64 KiB; each sender has frames of one \
      size, its neighbours others, as many as its queue takes; one thread plays all guests",
@@ -63,6 +101,11 @@ const NOTES: [&str; 3] = [
      share by weight, ceil: the output's rate)",
     "with Lasthop senders wait in their own queues and nothing is lost; the policer and the \
      kernel's queues drop what is too much",
+    "uplink: the output is an uplink of Lasthop by packet sockets, over a veth pair that tc tbf \
+     slows down to 50 Mbit/s, and with super-frames to 1 Gbit/s; the switch takes it for one of 10 \
+     Gbit/s, and knows only that it is full; what is lost of a sender that waits are the frames in \
+     its queue when a sample ends; beside the floods, another sender has 500 frames of 64 bytes a \
+     second",
 ];
 
 /// See the module.
@@ -79,6 +122,15 @@ pub(crate) fn sharing(plan: &Plan) -> Result<Report> {
         }
         for floods in FLOODS {
             attempt(&mut run, kind, "guaranteed", floods, guarantee)?;
+        }
+    }
+    for full in Full::ALL {
+        for senders in SENDERS {
+            let name = full.name();
+            progress(&format!("sharing: uplink, {senders}, {name}"));
+            wait_quiet(run.plan.patience / 100)?;
+            let what = format!("an uplink with {senders} senders, {name}");
+            run.attempt(&what, |run| at_uplink(run, full, senders))?;
         }
     }
     Ok(run.report("Senders that share an output"))
@@ -195,6 +247,55 @@ fn guarantee(run: &mut Run<'_>, kind: Kind, floods: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Senders to a full uplink, and beside them one with little to send.
+fn at_uplink(run: &mut Run<'_>, full: Full, senders: usize) -> Result<()> {
+    let plan = run.plan;
+    for (sizes, rate, frames) in WIRE_RATES {
+        let uplink = Uplink {
+            rate,
+            full,
+            ports: senders + 1,
+            pairs: 1,
+        };
+        let mut running = uplink.start(plan)?;
+        let guests = &mut running.guests;
+        let mut streams = floods(senders, sizes);
+        let way = format!("{}{frames}", full.name());
+        for _ in 0..plan.rounds {
+            let parts = [&UPLINK_EQUAL, &UPLINK_USED, &UPLINK_LOST];
+            run.take_all(parts, &way, senders as f64, || {
+                guests.run(&streams, plan.settle)?;
+                let carried = guests.run(&streams, plan.window.max(WINDOW))?;
+                let rates: Vec<f64> = carried.iter().map(Carried::rate).collect();
+                let used = 100.0 * rates.iter().sum::<f64>() / rate as f64;
+                Ok([jain(&rates), used, lost_percent(&carried)])
+            })?;
+        }
+        streams.push(Stream {
+            pace: Some(PACE),
+            ..Stream::flood(senders + 1, 0, &[Size::Bytes(64)])
+        });
+        for _ in 0..plan.rounds {
+            let parts = [&UPLINK_PACED_LOST, &UPLINK_PACED_P50, &UPLINK_PACED_P99];
+            run.take_all(parts, &way, senders as f64, || {
+                guests.run(&streams, plan.settle)?;
+                let carried = guests.run(&streams, plan.window.max(WINDOW))?;
+                let paced = &carried[senders..];
+                let [median, p99] = [0.5, 0.99].map(|q| paced[0].latency.quantile(q) as f64 / 1e3);
+                Ok([lost_percent(paced), median, p99])
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Frames that were sent, or should have been, and did not arrive, in percent.
+fn lost_percent(carried: &[Carried]) -> f64 {
+    let sum = |of: fn(&Carried) -> u64| carried.iter().map(of).sum::<u64>() as f64;
+    let due = sum(|carried| carried.sent + carried.unsent).max(1.0);
+    100.0 * (1.0 - sum(|carried| carried.received) / due).max(0.0)
 }
 
 /// The index of Jain, Chiu and Hawe: 1 for equal rates, 1/n if one has all.

@@ -72,6 +72,12 @@ pub(crate) fn with_tables(plan: &Plan, tables: &[String]) -> Result<Peer> {
     Ok(into_peer(running, u32::try_from(tables.len())?, Vec::new()))
 }
 
+/// With this configuration, whose first ports are for clients; on the switch's core.
+pub(crate) fn with_text(plan: &Plan, text: &str, ports: usize) -> Result<Peer> {
+    let running = start_with(plan, &plan.cores[..1], text)?;
+    Ok(into_peer(running, u32::try_from(ports)?, Vec::new()))
+}
+
 /// How many frames control has decided about.
 pub(super) fn misses(lasthop: &Lasthop) -> Result<u64> {
     let status = lasthop.ask(&["status", "--json"])?;
