@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use testkit::FakeGuest;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 
+/// Limit of a competition.
+const COMPETITION: Duration = Duration::from_secs(30);
+
 /// One stream of numbered UDP datagrams.
 pub struct Stream {
     id: u16,
@@ -68,6 +71,41 @@ pub fn settle(
         std::thread::sleep(Duration::from_millis(1));
     }
     checker.is_clean(stream.id, stream.next)
+}
+
+/// A guest and the stream that it sends.
+pub struct Sender<'a> {
+    /// The guest.
+    pub guest: &'a mut FakeGuest,
+    /// Its stream.
+    pub stream: &'a mut Stream,
+}
+
+/// Has two senders always send frames with `size` bytes of payload, of which at most `window` are on
+/// their way, until so many arrived. Returns those of each.
+pub fn compete(
+    mut senders: [Sender<'_>; 2],
+    to: &mut FakeGuest,
+    checker: &mut SequenceChecker,
+    (size, window, frames): (usize, u64, u64),
+) -> [u64; 2] {
+    let end = Instant::now() + COMPETITION;
+    let arrived =
+        |checker: &SequenceChecker, sender: &Sender<'_>| checker.next_of(sender.stream.id);
+    let before = [0, 1].map(|at| arrived(checker, &senders[at]));
+    loop {
+        for sender in &mut senders {
+            while sender.stream.next < arrived(checker, sender) + window {
+                sender.stream.send(sender.guest, size);
+            }
+        }
+        collect(to, checker);
+        let got = [0, 1].map(|at| arrived(checker, &senders[at]) - before[at]);
+        if got[0] + got[1] >= frames {
+            return got;
+        }
+        assert!(Instant::now() < end, "{got:?} arrived");
+    }
 }
 
 /// Teaches the switch where two guests are: one frame each way, repeated until it arrives.

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use e2e::lasthop::Lasthop;
-use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::numbered::{Sender, Stream, collect, compete, introduce, settle};
 use e2e::{Turn, turn};
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac};
 use testkit::wait::wait_for;
@@ -68,26 +68,10 @@ impl World {
 
     /// Has both senders always send, until so many frames arrived. Returns those of each.
     fn compete(&mut self, streams: &mut Streams, frames: u64) -> [u64; 2] {
-        let end = Instant::now() + 3 * TIMEOUT;
         let Streams { a, c, checker } = streams;
-        let arrived = |checker: &SequenceChecker, of: &Stream| checker.next_of(of.id());
-        let before = [arrived(checker, a), arrived(checker, c)];
-        loop {
-            for (guest, stream) in [(&mut self.a, &mut *a), (&mut self.c, &mut *c)] {
-                while stream.sent() < arrived(checker, stream) + WAITING {
-                    stream.send(guest, LEN);
-                }
-            }
-            collect(&mut self.b, checker);
-            let got = [
-                arrived(checker, a) - before[0],
-                arrived(checker, c) - before[1],
-            ];
-            if got[0] + got[1] >= frames {
-                return got;
-            }
-            assert!(Instant::now() < end, "{got:?} arrived");
-        }
+        let senders = [(&mut self.a, a), (&mut self.c, c)];
+        let senders = senders.map(|(guest, stream)| Sender { guest, stream });
+        compete(senders, &mut self.b, checker, (LEN, WAITING, frames))
     }
 
     /// Waits for all frames that were sent.
