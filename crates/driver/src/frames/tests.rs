@@ -129,6 +129,24 @@ fn a_packet_that_no_header_can_describe_costs_itself_alone() {
 }
 
 #[test]
+fn a_frame_that_traffic_control_refuses_is_tried_again_while_room_is_bounded() {
+    let Some(mut world) = world() else { return };
+    let retries = |world: &mut World, now| match &mut world.socket {
+        Interface::Packet(packets) => packets.is_worth_a_retry(now),
+        other => panic!("{other:?}"),
+    };
+    let now = Instant::now();
+    let later = |ms| now + Duration::from_millis(ms);
+    assert!(!retries(&mut world, now), "without a schedule");
+    world.device.set_room(Some(100_000)).unwrap();
+    assert!(retries(&mut world, now) && retries(&mut world, later(50)));
+    assert!(!retries(&mut world, later(51)), "the frame is lost");
+    assert!(retries(&mut world, later(52)), "the next one");
+    world.device.set_room(None).unwrap();
+    assert!(!retries(&mut world, now));
+}
+
+#[test]
 fn sockets_outlive_a_time_without_the_interface() {
     let Some(mut world) = world() else { return };
     assert_eq!(world.device.check(), Ok(()));
