@@ -277,7 +277,10 @@ impl Worker {
         self.suppressed.forget((port, pair));
         self.pacing.kicks.remove((port, pair));
         self.pacing.second_looks.remove((port, pair));
-        self.paused.remove((port, pair));
+        if let Some(pause) = self.paused.remove((port, pair)) {
+            let now = nanos(self.upkeep.started.elapsed());
+            self.switch.give_up(&pause, now);
+        }
         self.served.leave((port, pair));
         self.loads.remove(&(port, pair));
     }

@@ -4,6 +4,8 @@
 #[path = "forwarding/coalesced_kicks.rs"]
 mod coalesced_kicks;
 mod common;
+#[path = "forwarding/held.rs"]
+mod held;
 #[path = "forwarding/helping.rs"]
 mod helping;
 #[path = "forwarding/moving.rs"]

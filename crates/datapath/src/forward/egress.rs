@@ -392,6 +392,16 @@ impl Output {
         self.state(turn.leaf).held.fetch_add(held, Relaxed);
     }
 
+    /// Takes back the request of a pair that waits no longer, at least not here: its frames may
+    /// never come. Another pair of the leaf asks again when it is looked at.
+    pub(crate) fn give_up(&self, turn: &Turn, now: Nanos) {
+        self.end_turn(turn, now);
+        let credit = &self.state(turn.leaf).credit;
+        let (marks, mark) = self.mark(turn.leaf);
+        marks.fetch_and(!mark, Relaxed);
+        credit.ask(0, 0, (marks, if credit.bits() < 0 { mark } else { 0 }));
+    }
+
     /// Returns the time at which the next allotment is due.
     pub(crate) fn due(&self) -> Nanos {
         self.due.load(Relaxed)

@@ -34,9 +34,10 @@ impl PausedPairs {
         self.pairs.iter().any(|(paused, _)| *paused == pair)
     }
 
-    /// Removes a pair, if it is listed.
-    pub(super) fn remove(&mut self, pair: Pair) {
-        self.pairs.retain(|(paused, _)| *paused != pair);
+    /// Removes a pair, if it is listed. Returns its pause.
+    pub(super) fn remove(&mut self, pair: Pair) -> Option<Pause> {
+        let at = self.pairs.iter().position(|(paused, _)| *paused == pair)?;
+        Some(self.pairs.remove(at).1)
     }
 
     /// Removes and returns any pair that waits for its turn.
@@ -99,8 +100,8 @@ mod tests {
         assert_eq!(over(&mut paused, 20), [a, b]);
         assert_eq!(paused.next(), Some(30));
         assert!(paused.has(c) && !paused.has(a));
-        paused.remove(c);
-        assert_eq!(paused.next(), None);
+        assert_eq!(paused.remove(c), Some(Pause::Until(30)));
+        assert_eq!((paused.remove(c), paused.next()), (None, None));
     }
 
     #[test]

@@ -24,8 +24,19 @@ impl UpcallSink for NoUpcalls {
     }
 }
 
-/// Returns the device's half of a driver's queue.
+/// Returns the device's half of a driver's queue that was never used.
 pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> GuestQueue {
+    let packed = features & RING_PACKED != 0;
+    queue_at(ram, driver, features, if packed { 0x8000_8000 } else { 0 })
+}
+
+/// Returns the device's half of a driver's queue, at this position.
+pub(crate) fn queue_at(
+    ram: &GuestRam,
+    driver: &DriverQueue,
+    features: u64,
+    position: u32,
+) -> GuestQueue {
     let addrs = driver.addrs();
     let layout = Layout {
         size: driver.options().size,
@@ -34,8 +45,6 @@ pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> Gues
         device: addrs.device,
         slots: None,
     };
-    let packed = features & RING_PACKED != 0;
-    let position = if packed { 0x8000_8000 } else { 0 };
     let features = Features::from_bits_truncate(features);
     let queue = Queue::new(ram.memory(), layout, features, position);
     let mut queue = queue.expect("a sound queue");

@@ -107,13 +107,7 @@ fn a_sender_that_vanishes_keeps_no_more_than_it_asked_for() {
     send_all(&output, 1, 0);
     let gone = output.leaf(PortId(1), 0).unwrap();
     let asked = 64 * FRAME;
-    output.ask(&Turn {
-        output: PortId(9),
-        leaf: gone,
-        first: FRAME,
-        all: asked,
-        since: 0,
-    });
+    output.wait((PortId(9), gone), (FRAME, asked), 0);
     let mut sent = 0;
     for tick in 1..=1000 {
         output.allot(tick * MS / 10);
@@ -123,6 +117,33 @@ fn a_sender_that_vanishes_keeps_no_more_than_it_asked_for() {
     assert!((0..=asked as i64).contains(&kept), "{kept}");
     let least = (100_000_000 - asked) / FRAME - 1;
     assert!(sent >= least, "{sent}, not {least}");
+}
+
+#[test]
+fn a_pair_that_gives_up_leaves_its_debt_and_nothing_else() {
+    let output = two_senders(1_000_000);
+    send_all(&output, 1, 0);
+    let leaf = output.leaf(PortId(1), 0).unwrap();
+    let turn = output.wait((PortId(9), leaf), (FRAME, FRAME), 0);
+    let credit = output.state(leaf).credit.bits();
+    output.give_up(&turn, MS);
+    let uses = output.uses();
+    assert_eq!((uses[0].waiting_bits, uses[0].held_ns), (0, MS));
+    // Nothing is granted for it, and another pair of the leaf asks again.
+    output.allot(13 * MS);
+    assert_eq!(output.state(leaf).credit.bits(), credit);
+    assert!(!output.has_turn(&turn));
+    output.allot(14 * MS);
+    assert!(output.has_turn(&turn));
+    assert_eq!(output.take(leaf, (FRAME, FRAME), 14 * MS), FRAME);
+
+    assert!(output.pay_later(leaf, 2 * FRAME, 14 * MS));
+    let turn = output.wait((PortId(9), leaf), (FRAME, FRAME), 14 * MS);
+    output.give_up(&turn, 14 * MS);
+    let second = 1_000 * MS;
+    output.allot(second);
+    assert_eq!(output.uses()[0].waiting_bits, 0, "it is repaid");
+    assert!(!output.has_turn(&turn), "and no more than that was granted");
 }
 
 #[test]

@@ -391,6 +391,15 @@ impl<P: Port> Switch<P> {
         }
     }
 
+    /// Ends the pause of a pair that this worker serves no longer.
+    pub(crate) fn give_up(&mut self, pause: &Pause, now: Nanos) {
+        let Pause::Turn(turn) = pause else { return };
+        let slot = self.fabric.slot(turn.output);
+        if let Some(output) = slot.and_then(|slot| slot.output.as_ref()) {
+            output.give_up(turn, now);
+        }
+    }
+
     /// Lets scheduled ports grant credit where that is due. Returns the time of the next one.
     pub(crate) fn allot(&mut self, now: Nanos) -> Option<Nanos> {
         let slots = &mut self.fabric.slots;
