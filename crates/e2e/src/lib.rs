@@ -50,6 +50,16 @@ pub fn is_long() -> bool {
     long
 }
 
+/// Returns how often a test is to repeat something: the value of this environment variable, or
+/// `few` without it.
+pub fn repetitions(variable: &str, few: usize) -> usize {
+    let desired = std::env::var(variable).ok();
+    desired.map_or(few, |n| {
+        n.parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number"))
+    })
+}
+
 /// Waits until no other test of this file uses the machine.
 pub fn turn() -> Turn {
     let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,12 @@
 use std::time::{Duration, Instant};
 
 use testkit::FakeGuest;
-use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
+use testkit::packets::{
+    Flow, Numbered, SequenceChecker, numbered_payload, numbered_read, payload_of, udp,
+};
+
+/// Time without an arrival after which all frames on their way seem lost.
+const SEEMS_LOST: Duration = Duration::from_millis(100);
 
 /// Limit of a competition.
 const COMPETITION: Duration = Duration::from_secs(30);
@@ -126,4 +131,67 @@ pub fn introduce(a: &mut FakeGuest, b: &mut FakeGuest, flow: Flow) {
         }
     }
     panic!("two guests do not see each other");
+}
+
+/// A guest that always has frames waiting: one stream, with a window of frames on their way.
+pub struct Sender {
+    /// The guest.
+    pub guest: FakeGuest,
+    /// Its stream.
+    pub stream: Stream,
+    /// All of the stream that has arrived.
+    pub checker: SequenceChecker,
+    since: Instant,
+}
+
+impl Sender {
+    /// A sender with frames of this flow. Its stream has the number `id`.
+    pub fn new(guest: FakeGuest, id: u16, flow: Flow) -> Sender {
+        Sender {
+            guest,
+            stream: Stream::new(id, flow),
+            checker: SequenceChecker::default(),
+            since: Instant::now(),
+        }
+    }
+
+    /// Sends frames of `size` bytes until `window` of them are on their way. When all of them seem
+    /// lost, one more is sent: the first that arrives opens the window.
+    pub fn fill(&mut self, window: u64, size: usize) {
+        let next = self.checker.next_of(self.stream.id());
+        while self.stream.sent() < next + window {
+            self.stream.send(&mut self.guest, size);
+        }
+        if self.since.elapsed() > SEEMS_LOST {
+            self.since = Instant::now();
+            self.stream.send(&mut self.guest, size);
+        }
+    }
+
+    /// Takes in a payload that has arrived somewhere. Returns whether it is one of this sender.
+    pub fn see(&mut self, payload: &[u8]) -> bool {
+        let own = numbered_read(payload).is_some_and(|key| key.stream == self.stream.id());
+        if own {
+            self.checker.see(payload);
+            self.since = Instant::now();
+        }
+        own
+    }
+
+    /// Frames that arrived, each counted once.
+    pub fn arrived(&self) -> u64 {
+        self.checker.received - self.checker.duplicated
+    }
+
+    /// Frames that were sent and have not arrived.
+    pub fn missing(&self) -> u64 {
+        self.stream.sent() - self.arrived()
+    }
+
+    /// Frames that are still in the guest's queue.
+    pub fn waiting(&mut self) -> u16 {
+        let nic = &mut self.guest.pairs[0].nic;
+        nic.reclaim().expect("the device keeps the rules");
+        nic.tx.outstanding()
+    }
 }

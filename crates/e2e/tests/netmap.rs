@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::slotgen::Slotgen;
-use e2e::turn;
+use e2e::{repetitions, turn};
 use rustix::process::Signal;
 use testkit::wait::wait_until;
 
@@ -57,17 +57,11 @@ fn frames_of_all_lengths_arrive_once_and_whole() {
     lasthop.stop();
 }
 
-/// Kills of the switch: few, or `LASTHOP_KILLS` of them.
-fn kills() -> u64 {
-    let desired = std::env::var("LASTHOP_KILLS").ok();
-    desired.map_or(3, |n| n.parse().expect("LASTHOP_KILLS is a number"))
-}
-
 #[test]
 fn the_switch_may_die_under_load() {
     let turn = turn();
     let lasthop = two_ports();
-    let kills = kills();
+    let kills = repetitions("LASTHOP_KILLS", 3) as u64;
     let frames = 50_000 * (kills + 1);
     let limit = 60 + 2 * kills;
     let rx = receiver(&lasthop, "b", &format!("-q 2 -C 0,4096 -T {limit}"));
