@@ -163,6 +163,12 @@ impl FakeGuest {
     /// Starts and enables all queues at these bases, two for each pair.
     fn start(&mut self, bases: &[u32]) -> Result<(), GuestError> {
         let front = self.front.as_mut().ok_or(GuestError::Disconnected)?;
+        let queues = 0..self.pairs.len() as u32 * 2;
+        if self.config.enables_first {
+            for index in queues.clone() {
+                front.set_vring_enable(index, true)?;
+            }
+        }
         for (first, pair) in (0..).step_by(2).zip(&self.pairs) {
             let (rx, tx) = (first, first + 1);
             front.start_vring(
@@ -178,8 +184,10 @@ impl FakeGuest {
                 pair.tx_fds(),
             )?;
         }
-        for index in 0..self.pairs.len() as u32 * 2 {
-            front.set_vring_enable(index, true)?;
+        if !self.config.enables_first {
+            for index in queues {
+                front.set_vring_enable(index, true)?;
+            }
         }
         self.pairs.iter_mut().for_each(GuestPair::begin);
         Ok(())

@@ -37,6 +37,9 @@ pub struct GuestConfig {
     pub regions: Option<Vec<RegionSpec>>,
     /// Share memory region by region (ADD_MEM_REG) when the back end can.
     pub memory_slots: bool,
+    /// Enable queues before their start, as QEMU does when it connects again. Frames that are in a
+    /// queue at its start are lost otherwise: a back end drops what a disabled queue sends.
+    pub enables_first: bool,
     /// For load: poll instead of waiting for interrupts, which are suppressed. Kicks are sent only
     /// when the device requests them, as always.
     pub busy: bool,
@@ -71,6 +74,7 @@ impl Default for GuestConfig {
             shape: Shape::Direct,
             regions: None,
             memory_slots: false,
+            enables_first: false,
             busy: false,
             timeout: Duration::from_secs(5),
         }
