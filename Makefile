@@ -113,14 +113,15 @@ hostile: build ## Ten minutes of every known trick of a hostile VMM beside hones
 deb: build ## Debian packages in target/debian/: lasthop, and its debug symbols in lasthop-dbgsym
 	@scripts/deb "$(BUILT)"
 
-miri: ## Queue, queue lock, ring and memory code under Miri (needs a nightly toolchain with miri)
+miri: ## Queue, queue lock, ring and memory code, and the credit and tokens of scheduled ports under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
 	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --lib \
 		--package lasthop-mapping --package lasthop-memory
 	cargo +nightly miri test --package lasthop-virtio --lib queue::
 	cargo +nightly miri test --package lasthop-ring --lib
-	cargo +nightly miri test --package lasthop-datapath --lib queue_lock::
+	cargo +nightly miri test --package lasthop-datapath --lib -- queue_lock:: egress::
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --package lasthop-egress --lib
 
 fuzz: ## Fuzz all that others write, 20 seconds each; or make fuzz TARGET=queue_split SECONDS=600 SANITIZER=address
 	@SANITIZER="$(or $(SANITIZER),none)" fuzz/run "$(TARGET)" "$(SECONDS)"

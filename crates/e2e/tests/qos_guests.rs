@@ -1,6 +1,6 @@
 //! Guests that are reset, vanish, come back or move to another port while their frames wait at a
 //! scheduled port: what waits is in their queues, so it is lost with the queue alone, and the other
-//! senders go on.
+//! senders continue.
 
 use std::time::Instant;
 
@@ -135,9 +135,9 @@ impl World {
     }
 
     /// Has the first sender send until it had so many more frames through.
-    fn goes_on(&mut self) {
-        let aim = self.stays.arrived() + 150;
-        self.until("the other sender goes on", |world| {
+    fn continues(&mut self) {
+        let aim = self.stays.arrived() + 80;
+        self.until("the other sender continues", |world| {
             world.stays.fill(WINDOW, PAYLOAD);
             world.stays.arrived() >= aim
         });
@@ -164,7 +164,7 @@ impl World {
         own.filter_map(|share| share["waiting_bits"].as_u64()).sum()
     }
 
-    /// Waits until nothing of a port waits at the scheduled port, while the other sender goes on.
+    /// Waits until nothing of a port waits at the scheduled port, while the other one sends.
     fn forgotten(&mut self, port: &str) {
         self.until("its turn to be forgotten", |world| {
             world.stays.fill(WINDOW, PAYLOAD);
@@ -174,7 +174,7 @@ impl World {
 
     fn vanish(&mut self) {
         self.moves.guest.crash();
-        self.goes_on();
+        self.continues();
         self.forgotten("vm3");
     }
 
@@ -190,7 +190,7 @@ fn guests_leave_while_they_wait(packed: bool) {
     world.turn.step("a reset: what is in the queue is lost");
     world.load();
     world.moves.guest.reset().expect("a session");
-    world.goes_on();
+    world.continues();
     world.load();
     world.settle(WINDOW);
     let lost = world.moves.missing();
@@ -198,7 +198,7 @@ fn guests_leave_while_they_wait(packed: bool) {
     world.turn.step("stopped and continued: nothing is lost");
     world.load();
     world.moves.guest.disconnect().expect("a session");
-    world.goes_on();
+    world.continues();
     world.forgotten("vm3");
     world.come_back("vm3");
     world.settle(lost);
@@ -230,7 +230,7 @@ fn guests_leave_while_they_wait(packed: bool) {
     let twice = world.moves.checker.duplicated;
     let _log = world.moves.guest.start_log().expect("a session");
     world.moves.guest.disconnect().expect("a session");
-    world.goes_on();
+    world.continues();
     world.forgotten("vm3");
     world.come_back("vm4");
     world.settle(lost);
@@ -265,7 +265,7 @@ fn a_guest_that_vanishes_before_its_turn_is_forgotten() {
     world.turn.step("the other one has a priority");
     let first = ["port", "set", "vm1", "--qos", "priority=5"];
     world.lasthop.ok(&first);
-    world.goes_on();
+    world.continues();
     world.until("it waits", |world| {
         world.stays.fill(WINDOW, PAYLOAD);
         world.moves.fill(WINDOW, PAYLOAD);
@@ -273,7 +273,7 @@ fn a_guest_that_vanishes_before_its_turn_is_forgotten() {
     });
     world.vanish();
     world.come_back("vm3");
-    world.goes_on();
+    world.continues();
     world.settle(0);
     let waits = wait_for("nothing to wait", || {
         let all = ["vm1", "vm3"].map(|port| world.waiting_bits(port));
