@@ -1,6 +1,6 @@
 //! Processes die and are upgraded while senders wait at scheduled ports, a guest's and an uplink:
-//! frames that wait are not lost, each sender continues, and none gets more than it may have, but for
-//! one burst for each death of the switch.
+//! frames that wait are not lost, each sender continues, and none gets more than it may have, but
+//! for one burst for each death of the switch.
 //!
 //! `LASTHOP_KILLS` and `LASTHOP_UPGRADES` increase the numbers of kills and upgrades.
 
