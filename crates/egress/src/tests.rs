@@ -369,7 +369,10 @@ fn configs() -> impl Strategy<Value = (OutputConfig, Vec<Leaf>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 16 },
+        ..ProptestConfig::default()
+    })]
 
     /// Long-run rates are those of the fluid model.
     #[test]
