@@ -52,6 +52,7 @@ fn output(rate: u64, priorities: &[u8], old: Option<&Output>) -> Arc<Output> {
         rate: Some(rate),
         overhead: 24,
         full: Full::Drop,
+        room: 0,
         groups: Vec::new(),
         priorities: [0; MAX_CLASSES],
         senders: SENDERS.iter().zip(priorities).map(sender).collect(),

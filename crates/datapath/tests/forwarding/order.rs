@@ -34,7 +34,7 @@ const WINDOW: u64 = 16;
 /// Frames that each flow sends at least; more as long as pairs have not moved often enough, and
 /// been refused to.
 const FRAMES: u64 = 500;
-const MOVES: u64 = 1000;
+const MOVES: u64 = 500;
 const SEEMS_LOST: Duration = Duration::from_millis(200);
 
 /// Steps of a fixed sequence (xorshift64).
