@@ -79,7 +79,7 @@ pub fn settle(
 }
 
 /// A guest and the stream that it sends.
-pub struct Sender<'a> {
+pub struct Competitor<'a> {
     /// The guest.
     pub guest: &'a mut FakeGuest,
     /// Its stream.
@@ -89,14 +89,14 @@ pub struct Sender<'a> {
 /// Has two senders always send frames with `size` bytes of payload, of which at most `window` are on
 /// their way, until so many arrived. Returns those of each.
 pub fn compete(
-    mut senders: [Sender<'_>; 2],
+    mut senders: [Competitor<'_>; 2],
     to: &mut FakeGuest,
     checker: &mut SequenceChecker,
     (size, window, frames): (usize, u64, u64),
 ) -> [u64; 2] {
     let end = Instant::now() + COMPETITION;
     let arrived =
-        |checker: &SequenceChecker, sender: &Sender<'_>| checker.next_of(sender.stream.id);
+        |checker: &SequenceChecker, sender: &Competitor<'_>| checker.next_of(sender.stream.id);
     let before = [0, 1].map(|at| arrived(checker, &senders[at]));
     loop {
         for sender in &mut senders {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
-use e2e::numbered::{Sender, Stream, collect, compete, introduce, settle};
+use e2e::numbered::{Competitor, Stream, collect, compete, introduce, settle};
 use e2e::uplinks::{driver_pid, uplink, wire};
 use e2e::{Turn, turn};
 use rustix::process::Signal;
@@ -134,7 +134,7 @@ impl World {
     fn compete(&mut self, frames: u64) -> [u64; 2] {
         let [first, second] = &mut self.streams;
         let senders = [(&mut self.a, first), (&mut self.c, second)];
-        let senders = senders.map(|(guest, stream)| Sender { guest, stream });
+        let senders = senders.map(|(guest, stream)| Competitor { guest, stream });
         let what = (LEN, WINDOW, frames);
         compete(senders, &mut self.b, &mut self.checker, what)
     }

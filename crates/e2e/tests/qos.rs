@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use e2e::lasthop::Lasthop;
-use e2e::numbered::{Sender, Stream, collect, compete, introduce, settle};
+use e2e::numbered::{Competitor, Stream, collect, compete, introduce, settle};
 use e2e::{Turn, turn};
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac};
 use testkit::wait::wait_for;
@@ -70,7 +70,7 @@ impl World {
     fn compete(&mut self, streams: &mut Streams, frames: u64) -> [u64; 2] {
         let Streams { a, c, checker } = streams;
         let senders = [(&mut self.a, a), (&mut self.c, c)];
-        let senders = senders.map(|(guest, stream)| Sender { guest, stream });
+        let senders = senders.map(|(guest, stream)| Competitor { guest, stream });
         compete(senders, &mut self.b, checker, (LEN, WAITING, frames))
     }
 
