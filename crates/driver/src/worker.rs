@@ -234,10 +234,8 @@ pub(crate) struct Worker {
     free: FreeBuffers,
     /// Frames that came from the switch and wait for the interface, oldest first.
     waiting: Vec<Used>,
-    /// The interface takes no more, until its notification.
-    blocked: bool,
-    /// The interface takes no more, and will not notify.
-    retries: bool,
+    /// Whether the interface takes more frames, and notifies if it does not.
+    sending: Stop,
     /// The system had no memory for received frames.
     short: bool,
     moderation: Moderation,
@@ -279,8 +277,7 @@ impl Worker {
             to_switch,
             free: FreeBuffers::all_of(shape.entries),
             waiting: Vec::with_capacity(BATCH),
-            blocked: false,
-            retries: false,
+            sending: Stop::Done,
             short: false,
             moderation: Moderation::default(),
             arrived: Vec::with_capacity(BATCH),
@@ -432,15 +429,15 @@ impl Worker {
             queue.submit(*id, 0, room);
         }
         self.from_switch.publish()?;
-        self.set_blocked(stop == Stop::Wait)?;
-        self.retries = stop == Stop::Retry;
+        self.set_sending(stop)?;
         Ok(any && stop == Stop::Done)
     }
 
     /// Enables notification of room in the interface only while frames wait: a socket reports every
     /// frame that has left.
-    fn set_blocked(&mut self, blocked: bool) -> io::Result<()> {
-        if std::mem::replace(&mut self.blocked, blocked) == blocked {
+    fn set_sending(&mut self, stop: Stop) -> io::Result<()> {
+        let blocked = stop == Stop::Wait;
+        if (std::mem::replace(&mut self.sending, stop) == Stop::Wait) == blocked {
             return Ok(());
         }
         let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -452,8 +449,7 @@ impl Worker {
     /// Requests kicks. `true` when there is work already.
     fn prepare_sleep(&mut self, requested: Phase) -> Result<bool, WorkerError> {
         // While the interface takes nothing, more frames of the switch are of no use.
-        let takes = !self.blocked && !self.retries;
-        let frames = takes && self.from_switch.queue.arm()?;
+        let frames = self.sending == Stop::Done && self.from_switch.queue.arm()?;
         // Used buffers are only waited for when there are none, or few, or all of them must return.
         let waits = requested != Phase::Running || self.interface.is_short(self.free.len());
         let buffers = waits && self.to_switch.queue.arm()?;
@@ -463,7 +459,7 @@ impl Worker {
     fn sleep(&mut self) -> Result<(), WorkerError> {
         // A socket notifies when half of its buffer is free: long after there is room for a frame,
         // if the interface is slow.
-        let retry = self.short || self.blocked || self.retries;
+        let retry = self.short || self.sending != Stop::Done;
         let retry = retry.then_some(RETRY_INTERVAL);
         let limit = self.interface.sleep_limit().or(retry);
         sys::wait::events(&self.epoll, &mut [MaybeUninit::uninit(); 4], limit)?;

@@ -222,8 +222,8 @@ fn senders_wait_for_a_full_shaper() {
         return;
     };
     shape(&netns[0], "up0", "rate 20mbit burst 16k limit 8k");
-    let held = "segment = \"near\"\ndriver = \"packet\"\n[port.egress]\nfull = \"hold\"";
-    let near = uplink(&netns[0].path(), held);
+    let held = "segment = \"near\"\ndriver = \"packet\"\n[port.egress]\nfull = \"hold\"\n";
+    let near = uplink(&netns[0].path(), &format!("{held}{ROOM}"));
     let mut world = World::start(near, (folder, netns), |_| ());
     let [a, c] = world.compete(1500);
     assert!(a.abs_diff(c) <= (a + c) / 8, "{a} and {c}");

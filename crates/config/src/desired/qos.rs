@@ -42,8 +42,11 @@ const BURSTS: RangeInclusive<u64> = FRAME..=1_000_000_000_000;
 const OVERHEADS: RangeInclusive<u32> = 0..=256;
 /// Bytes that may wait in an interface.
 const ROOMS: RangeInclusive<u64> = MAX_FRAME as u64..=1_000_000_000;
-/// Bytes that may wait in an interface by default.
+/// Bytes that may wait in an interface by default, at least.
 const ROOM: u64 = 256_000;
+/// A bit rate divided by the bytes that may wait there by default: those of 0.4 milliseconds. The
+/// switch looks at interfaces four times in that time.
+const ROOMS_PER_SECOND: u64 = 20_000;
 /// Most entries of `class_by_pair`, as there are queue pairs.
 const PAIRS_MAX: usize = 64;
 
@@ -131,12 +134,24 @@ pub fn trusts_dscp(port: &PortSpec) -> bool {
     port.qos.trust_dscp.unwrap_or(usual)
 }
 
-/// Returns the bytes that may wait in the interface of a scheduled port, in each of two places: in
-/// the queue of its driver, and in the send buffer that the kernel has for it.
+/// Returns the rate of an output, bits a second, if it is known. `speed` is that of its interface.
 #[must_use]
-pub fn room_of(port: &PortSpec) -> Option<u64> {
+pub fn rate_of(spec: &EgressSpec, speed: Option<u64>) -> Option<u64> {
+    match (spec.rate, speed) {
+        (Some(rate), Some(speed)) => Some(rate.min(speed)),
+        (rate, speed) => rate.or(speed),
+    }
+}
+
+/// Returns the bytes that may wait in the interface of a scheduled port, in each of two places: in
+/// the queue of its driver, and in the send buffer that the kernel has for it. `speed` is that of
+/// the interface.
+#[must_use]
+pub fn room_of(port: &PortSpec, speed: Option<u64>) -> Option<u64> {
     let spec = port.egress.filter(|_| port.kind.has_interface())?;
-    Some(spec.room.unwrap_or(ROOM) / 2)
+    let of_rate = rate_of(&spec, speed).unwrap_or(0) / ROOMS_PER_SECOND;
+    let usual = ROOM.max(of_rate).min(*ROOMS.end());
+    Some(spec.room.unwrap_or(usual) / 2)
 }
 
 /// Formats a number exactly, with a decimal prefix where that is no longer: `10.4G`.

@@ -285,7 +285,11 @@ impl Output {
         let mut taken = credit.take(all);
         if taken < all {
             // Some more, so that the tree is not asked for each batch of short frames.
-            let more = (all - taken).max(QUANTUM).max(*reserve);
+            let least = match self.holds_when_full() && self.room.is_scarce() {
+                true => 0,
+                false => QUANTUM,
+            };
+            let more = (all - taken).max(least).max(*reserve);
             credit.ask(first - taken.min(first), more, self.mark(leaf));
             self.allot(now);
             taken += credit.take(all - taken);
@@ -503,7 +507,8 @@ impl Output {
         if !self.holds_when_full() || !self.room.is_waited_for(now) {
             return None;
         }
-        let all = self.room.takes();
+        let shortest = needs.iter().map(|need| need.first);
+        let all = self.room.takes(shortest.filter(|first| *first > 0).min());
         let mut granted = self.room.granted(too_few);
         // Credit that its owner leaves unused must not keep the others from the interface.
         if granted > all / 2 && !needs.is_empty() && self.room.is_to_be_swept(now, UNUSED) {

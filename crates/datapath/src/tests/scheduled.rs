@@ -340,25 +340,36 @@ fn floods_and_unused_credit_do_not_use_up_the_room_of_an_interface() {
     }
 }
 
-/// Has ports 1 and 2 always send to an interface that sends three frames each 100 us. Returns how
-/// many of each arrived, and the most bytes that waited in it.
+/// Has ports 1 and 2 always send to an interface that sends three frames of 1442 bytes each 100 us.
+/// Returns how many of each arrived, and the most bytes that waited in it.
 fn compete(bench: &mut Bench, config: OutputConfig, buffers: usize) -> ([usize; 2], usize) {
+    compete_with(bench, config, buffers, [1400, 1400])
+}
+
+/// The same with payloads of these lengths, so many of the shorter ones for a longer one.
+fn compete_with(
+    bench: &mut Bench,
+    config: OutputConfig,
+    buffers: usize,
+    lens: [usize; 2],
+) -> ([usize; 2], usize) {
     bench.switch.set_clock(MS);
     let output = Some(Arc::new(Output::new(config, None)));
     bench.switch.set_output(PortId(OUT), output);
     bench.port(OUT).set_room(buffers);
     let (mut got, mut most, mut waiting) = ([0; 2], 0, 0);
+    let mut budget = 0;
     let mut pauses = [None; 2];
     for tick in 1..2000 {
         let now = MS + tick * MS / 10;
         bench.switch.set_clock(now);
         bench.switch.allot(now);
-        for (pause, port) in pauses.iter_mut().zip([1, 2]) {
+        for ((pause, port), len) in pauses.iter_mut().zip([1, 2]).zip(lens) {
             if pause.is_some_and(|pause| !bench.switch.is_over(&pause, now)) {
                 continue;
             }
-            for _ in 0..4 {
-                let frame = udp(&Flow::v4(port as u8, 3), &[port as u8; 1400]);
+            for _ in 0..(4 * 1400 / len).max(1) {
+                let frame = udp(&Flow::v4(port as u8, 3), &vec![port as u8; len]);
                 bench.port(port).push(&frame, Default::default());
             }
             bench.serve(port);
@@ -366,7 +377,11 @@ fn compete(bench: &mut Bench, config: OutputConfig, buffers: usize) -> ([usize; 
         }
         waiting = bench.port(OUT).waiting();
         most = most.max(waiting);
-        for frame in bench.port(OUT).first(3) {
+        budget += 3 * 1442;
+        while budget > 0
+            && let [frame] = &bench.port(OUT).first(1)[..]
+        {
+            budget -= frame.len() as i64;
             got[usize::from(frame[frame.len() - 1]) - 1] += 1;
         }
     }
@@ -387,6 +402,14 @@ fn a_full_interface_takes_frames_in_the_order_of_service() {
     let held = || config(None, Beyond::Hold, Full::Hold);
     let ([a, b], _) = compete(&mut bench_of_two(), held(), 20);
     assert!(a.abs_diff(b) <= (a + b) / 50, "{a} and {b}");
+    let ([a, b], _) = compete_with(&mut bench_of_two(), held(), 40, [1400, 60]);
+    let (a, b) = (a * 1442, b * 102);
+    assert!(a.abs_diff(b) <= (a + b) / 10, "{a} and {b} bytes");
+    let mut long = held();
+    long.room = 128_000;
+    let ([a, b], _) = compete_with(&mut bench_of_two(), long, 256, [1400, 60_000]);
+    let (a, b) = (a * 1442, b * 60_042);
+    assert!(a.abs_diff(b) <= (a + b) / 5, "{a} and {b} bytes");
     let mut weighted = held();
     weighted.senders[1].rates.weight = 300;
     let ([a, b], _) = compete(&mut bench_of_two(), weighted, 20);

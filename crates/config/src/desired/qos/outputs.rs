@@ -6,7 +6,7 @@ use api::v1::{Beyond, DEFAULT_CLASS, DesiredState, Full, PortSpec, QosRates};
 use channel::egress::SenderQos;
 use egress::{Group, MAX_CLASSES, OutputConfig, Rates, Sender};
 
-use super::{FRAME, beyond_of, full_of, overhead_of, room_of};
+use super::{FRAME, beyond_of, full_of, overhead_of, rate_of, room_of};
 
 /// Default bursts, as a fraction of a second.
 const USUAL: u64 = 100;
@@ -41,19 +41,15 @@ pub fn output_of(
         ..sender_of(sender, names)
     });
     let senders = senders.collect();
-    let rate = match (spec.rate, speed) {
-        (Some(rate), Some(speed)) => Some(rate.min(speed)),
-        (rate, speed) => rate.or(speed),
-    };
     let full = match full_of(port, spec) {
         Full::Hold => egress::Full::Hold,
         Full::Drop => egress::Full::Drop,
     };
     let mut output = OutputConfig {
-        rate,
+        rate: rate_of(spec, speed),
         overhead: overhead_of(port, spec),
         full,
-        room: room_of(port).unwrap_or(0),
+        room: room_of(port, speed).unwrap_or(0),
         groups: groups.all,
         priorities: class_priorities(state, names),
         senders,

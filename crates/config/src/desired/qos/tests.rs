@@ -395,7 +395,7 @@ fn ports_of_a_kind_have_their_defaults() {
         (
             overhead_of(&port, &spec),
             trusts_dscp(&port),
-            room_of(&port),
+            room_of(&port, None),
         )
     };
     let expected = [
@@ -406,10 +406,23 @@ fn ports_of_a_kind_have_their_defaults() {
     assert_eq!(kinds.map(of)[..3], expected);
     assert_eq!(of(PortKind::Memif), expected[0]);
     assert_eq!(
-        room_of(&PortSpec::new("p", PortKind::Uplink)),
+        room_of(&PortSpec::new("p", PortKind::Uplink), None),
         None,
         "not scheduled"
     );
+    let fast = |rate, room| PortSpec {
+        egress: Some(EgressSpec {
+            rate,
+            room,
+            ..EgressSpec::default()
+        }),
+        ..PortSpec::new("p", PortKind::Uplink)
+    };
+    let speed = Some(25_000_000_000);
+    assert_eq!(room_of(&fast(None, None), speed), Some(625_000));
+    let slow = Some(10_000_000_000);
+    assert_eq!(room_of(&fast(slow, None), speed), Some(250_000));
+    assert_eq!(room_of(&fast(None, Some(100_000)), speed), Some(50_000));
 }
 
 #[test]

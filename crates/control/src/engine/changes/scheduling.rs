@@ -36,10 +36,12 @@ pub(super) async fn admit(engine: &Shared<'_>, target: &Target) -> Result<(), Pr
 /// Sends the supervisor the bytes that may wait in interfaces, if there are or were any. Its
 /// drivers may be new ones.
 pub(super) fn rooms(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
-    let ports = target.desired.ports.iter();
-    let rooms = ports.filter_map(|spec| Some((spec.name.clone(), qos::room_of(spec)?)));
-    let rooms: Vec<_> = rooms.collect();
     engine.with(|e| {
+        let room = |spec: &PortSpec| {
+            let speed = e.store.speeds.get(&spec.name).copied();
+            Some((spec.name.clone(), qos::room_of(spec, speed)?))
+        };
+        let rooms: Vec<_> = target.desired.ports.iter().filter_map(room).collect();
         let had_any = std::mem::replace(&mut e.ports.has_rooms, !rooms.is_empty());
         if rooms.is_empty() && !had_any && !e.store.saved.scheduled {
             return Ok(());

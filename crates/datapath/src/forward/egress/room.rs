@@ -10,6 +10,8 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
+use egress::QUANTUM;
+
 use crate::ports::coalescing::Nanos;
 use crate::ports::port::Buffers;
 
@@ -132,10 +134,16 @@ impl Room {
         self.limit.saturating_sub(waiting)
     }
 
-    /// Returns about how many bits it takes now.
-    pub(super) fn takes(&self) -> u64 {
-        let frame = self.frame_bits.load(Relaxed).max(1);
-        let free = self.free.load(Relaxed).saturating_mul(frame);
+    /// Returns whether no sender is to get more of it than its frames need.
+    pub(super) fn is_scarce(&self) -> bool {
+        self.takes(None) < 2 * QUANTUM
+    }
+
+    /// Returns how many bits it takes now; `shortest` are those of the shortest frame that waits for
+    /// it, if one does: a free buffer takes no more of that.
+    pub(super) fn takes(&self, shortest: Option<u64>) -> u64 {
+        let frame = shortest.unwrap_or_else(|| self.frame_bits.load(Relaxed));
+        let free = self.free.load(Relaxed).saturating_mul(frame.max(1));
         free.min(self.bits_left())
     }
 
@@ -178,7 +186,7 @@ mod tests {
     fn bytes_that_wait_are_those_of_buffers_that_have_not_come_back() {
         let room = Room::new(1000, 50);
         room.note(buffers(10, 0), Some(800), 1);
-        assert_eq!((room.takes(), room.bits_left()), (8000, 8000));
+        assert_eq!((room.takes(None), room.bits_left()), (8000, 8000));
         room.add(5, 4000, true);
         assert_eq!(room.bits_left(), 4000);
         // Frames that are not delivered yet have not come back.
@@ -186,15 +194,16 @@ mod tests {
         assert_eq!(room.bits_left(), 4000);
         room.delivered(5);
         room.note(buffers(5, 5), None, 3);
-        assert_eq!(room.takes(), 4000);
+        assert_eq!(room.takes(None), 4000);
         room.note(buffers(9, 1), None, 4);
-        assert_eq!((room.takes(), room.bits_left()), (7200, 7200));
+        assert_eq!((room.takes(None), room.bits_left()), (7200, 7200));
         room.note(buffers(10, 0), None, 5);
         assert_eq!(room.bits_left(), 8000);
         // Without a limit it has as much room as buffers.
         let unlimited = Room::new(0, 50);
         unlimited.note(buffers(3, 7), Some(800), 1);
-        assert_eq!(unlimited.takes(), 2400);
+        assert_eq!(unlimited.takes(None), 2400);
+        assert_eq!(unlimited.takes(Some(100)), 300);
     }
 
     #[test]
@@ -225,6 +234,6 @@ mod tests {
         old.note(buffers(2, 4), Some(750), 7);
         let new = Room::new(2000, 50);
         new.keep(&old);
-        assert_eq!((new.takes(), new.bits_left()), (1500, 13_000));
+        assert_eq!((new.takes(None), new.bits_left()), (1500, 13_000));
     }
 }

@@ -174,20 +174,15 @@ impl<P: Port> Switch<P> {
             return Funded::All;
         };
         let now = self.fabric.now;
+        let count = group.frames.len();
+        let most = match output.holds_when_full() {
+            true => self.fitting(output, group, to),
+            false => count,
+        };
         let batch = &self.lookup.batch;
         let bits = |frames| bits_of(output, batch, group, frames);
         let one = |index| bits(index..index + 1);
         let (first, all) = (one(group.frames.start), bits(group.frames.clone()));
-        let count = group.frames.len();
-        let mut most = count;
-        if output.holds_when_full() {
-            let slot = self.fabric.slot(to);
-            let buffers = slot.and_then(|slot| slot.port.buffers());
-            output.note_room(buffers, Some(all / count as u64), now);
-            let free = buffers.map_or(count, |buffers| buffers.free);
-            let frames = group.frames.clone().map(one);
-            most = output.fitting(free, frames, now).min(count);
-        }
         let taken = output.take(leaf, (first, all), now);
         let (mut sent, mut frames) = (all, count);
         if taken < all || most < count {
@@ -221,6 +216,20 @@ impl<P: Port> Switch<P> {
             }
         }
         Funded::Some(frames, beyond)
+    }
+
+    /// Returns how many frames of an action batch the interface behind a port takes now.
+    fn fitting(&mut self, output: &Output, group: &ActionBatch, to: PortId) -> usize {
+        let (now, count) = (self.fabric.now, group.frames.len());
+        let slot = self.fabric.slot(to);
+        let buffers = slot.and_then(|slot| slot.port.buffers());
+        let batch = &self.lookup.batch;
+        let bits = |frames| bits_of(output, batch, group, frames);
+        let usual = bits(group.frames.clone()) / count as u64;
+        output.note_room(buffers, Some(usual), now);
+        let free = buffers.map_or(count, |buffers| buffers.free);
+        let each = group.frames.clone().map(|index| bits(index..index + 1));
+        output.fitting(free, each, now).min(count)
     }
 
     /// Drops the frames of an action batch behind the first `frames`, which were not paid for.
