@@ -278,18 +278,22 @@ impl Output {
         }
     }
 
+    /// Returns the least bits that a leaf asks for: those of several batches of short frames, unless
+    /// the interface has room for few.
+    fn least(&self) -> u64 {
+        match self.holds_when_full() && self.room.is_scarce() {
+            true => 0,
+            false => QUANTUM,
+        }
+    }
+
     fn take_credit(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
         let LeafState {
             credit, reserve, ..
         } = self.state(leaf);
         let mut taken = credit.take(all);
         if taken < all {
-            // Some more, so that the tree is not asked for each batch of short frames.
-            let least = match self.holds_when_full() && self.room.is_scarce() {
-                true => 0,
-                false => QUANTUM,
-            };
-            let more = (all - taken).max(least).max(*reserve);
+            let more = (all - taken).max(self.least()).max(*reserve);
             credit.ask(first - taken.min(first), more, self.mark(leaf));
             self.allot(now);
             taken += credit.take(all - taken);
@@ -367,8 +371,7 @@ impl Output {
             output,
             leaf,
             first,
-            // There may be more behind the batch.
-            all: all.max(QUANTUM),
+            all: all.max(self.least()),
             since: now,
         };
         self.state(leaf)
