@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use e2e::guest::two_guests;
+use e2e::guest::{Guest, two_guests};
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::numbered::{Stream, collect, introduce, settle};
@@ -426,32 +426,47 @@ fn tcp_continues_under_a_limit_that_changes() {
     let (mut one, mut two) = two_guests(&lasthop);
     assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
     serve_iperf(&mut two);
-    for megabits in [20u32, 60] {
+    for megabits in [20, 60] {
         let limit = format!("from-guest:bits={megabits}M");
         lasthop.ok(&["port", "set", "vm1", "--limit", &limit]);
-        let before = lasthop.stats();
-        // The usual burst: two of the longest frames.
-        let most = Most::from_now(megabits * 1_000_000, 2 * 524_424);
-        // A run may end early where the guest's clock leaps.
-        let mut bytes = 0;
-        while bytes < 1_000_000 {
-            let run = iperf(&mut one, "10.0.0.2", 3, "");
-            bytes += run.bytes;
-            let rate = run.bits_per_second / 1e6;
-            turn.step(&format!("{megabits} Mbit/s: {rate:.1}"));
-            assert!(most.began.elapsed() < 3 * TIMEOUT, "{run:?}");
-        }
-        let moved = lasthop.stats().since(&before);
-        most.holds(moved.get("vm1.from_guest.bytes") * 8);
-        assert_eq!(moved.get("vm1.drops.rate-limited"), 0, "{moved:?}");
+        tcp_of_vm1(&turn, &lasthop, &mut one, megabits);
     }
-    turn.step("without a limit");
+    turn.step("a ceiling at a scheduled port");
     lasthop.ok(&["port", "set", "vm1", "--limit", "from-guest:none"]);
+    lasthop.ok(&["port", "set", "vm2", "--egress", "rate=200M"]);
+    for megabits in [20, 60] {
+        let ceiling = format!("max={megabits}M");
+        lasthop.ok(&["port", "set", "vm1", "--qos", &ceiling]);
+        tcp_of_vm1(&turn, &lasthop, &mut one, megabits);
+    }
+    lasthop.ok(&["port", "set", "vm2", "--egress", "none"]);
+    turn.step("without a limit");
     let run = iperf(&mut one, "10.0.0.2", 2, "");
     turn.step(&format!("{:.1} Mbit/s", run.bits_per_second / 1e6));
     assert!(run.bytes > 2_000_000, "{run:?}");
     assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
     lasthop.stop();
+}
+
+/// Sends by TCP from vm1, which may send so many megabits a second: it does not send more, and
+/// loses nothing.
+fn tcp_of_vm1(turn: &Turn, lasthop: &Lasthop, one: &mut Guest, megabits: u32) {
+    let before = lasthop.stats();
+    // The usual burst: two of the longest frames.
+    let most = Most::from_now(megabits * 1_000_000, 2 * 524_424);
+    // A run may end early where the guest's clock leaps.
+    let mut bytes = 0;
+    while bytes < 1_000_000 {
+        let run = iperf(one, "10.0.0.2", 3, "");
+        bytes += run.bytes;
+        let rate = run.bits_per_second / 1e6;
+        turn.step(&format!("{megabits} Mbit/s: {rate:.1}"));
+        assert!(most.began.elapsed() < 3 * TIMEOUT, "{run:?}");
+    }
+    let moved = lasthop.stats().since(&before);
+    most.holds(moved.get("vm1.from_guest.bytes") * 8);
+    assert_eq!(moved.get("vm1.drops.rate-limited"), 0, "{moved:?}");
+    assert_eq!(moved.get("vm2.drops.rate-limited"), 0, "{moved:?}");
 }
 
 /// First frames of a guest's new flows, one after the other: how long each took, sorted.
