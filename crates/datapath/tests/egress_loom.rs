@@ -96,3 +96,25 @@ fn answer(credit: &Credit, marks: &AtomicU64) {
         credit.add(missing.all);
     }
 }
+
+/// A pair takes its request back while another pair of the leaf makes one: that one is granted
+/// after its next look at the latest.
+#[test]
+fn a_request_beside_one_that_is_taken_back_is_granted() {
+    model(|| {
+        let credit = Arc::new(Credit::default());
+        let marks = Arc::new(AtomicU64::new(0));
+        credit.ask(9, 9, (&marks, MARK));
+        let other = (Arc::clone(&credit), Arc::clone(&marks));
+        let gone = thread::spawn(move || other.0.take_back((&other.1, MARK)));
+        credit.ask(5, 5, (&marks, MARK));
+        answer(&credit, &marks);
+        gone.join().unwrap();
+        answer(&credit, &marks);
+        if credit.bits() < 5 && marks.load(Ordering::Relaxed) & MARK == 0 {
+            credit.ask(5, 5, (&marks, MARK));
+        }
+        answer(&credit, &marks);
+        assert!(credit.bits() >= 5, "{credit:?}");
+    });
+}

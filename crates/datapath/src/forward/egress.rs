@@ -404,9 +404,7 @@ impl Output {
     pub(crate) fn give_up(&self, turn: &Turn, now: Nanos) {
         self.end_turn(turn, now);
         let credit = &self.state(turn.leaf).credit;
-        let (marks, mark) = self.mark(turn.leaf);
-        marks.fetch_and(!mark, Relaxed);
-        credit.ask(0, 0, (marks, if credit.bits() < 0 { mark } else { 0 }));
+        credit.take_back(self.mark(turn.leaf));
     }
 
     /// Returns the time at which the next allotment is due.

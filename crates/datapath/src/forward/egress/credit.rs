@@ -107,6 +107,17 @@ impl Credit {
         self.first.load(Ordering::Relaxed) >= first
     }
 
+    /// Takes back the request, but for a debt, which is still to be repaid. A request that another
+    /// worker makes meanwhile may be lost: it makes another one when it finds no mark.
+    pub(crate) fn take_back(&self, mark: (&AtomicU64, u64)) {
+        mark.0.fetch_and(!mark.1, Ordering::Relaxed);
+        self.first.store(0, Ordering::Relaxed);
+        self.all.store(0, Ordering::Relaxed);
+        if self.bits() < 0 {
+            mark.0.fetch_or(mark.1, Ordering::Release);
+        }
+    }
+
     /// Returns the bits that are missing; `None` if nothing is. A debt is repaid in pieces, so that
     /// the others do not wait for all of it.
     pub(crate) fn missing(&self) -> Option<Missing> {
