@@ -3,7 +3,7 @@
 
 use arbitrary::{Result, Unstructured};
 use egress::oracle::{Backlogged, rates, run};
-use egress::{Beyond, Full, Leaf, MAX_CLASSES, OutputConfig, Rates, Sender, Tree};
+use egress::{Beyond, Full, Group, Leaf, MAX_CLASSES, OutputConfig, Rates, Sender, Tree};
 
 /// Bits a second of the output.
 const RATE: u64 = 1_000_000_000;
@@ -24,8 +24,12 @@ fn node(u: &mut Unstructured<'_>) -> Result<Rates> {
 }
 
 fn config(u: &mut Unstructured<'_>) -> Result<(OutputConfig, Vec<Leaf>)> {
+    let group = |number: u8, u: &mut Unstructured<'_>| {
+        let name = number.to_string();
+        node(u).map(|rates| Group { name, rates })
+    };
     let groups = (0..u.int_in_range(0..=2)?)
-        .map(|_| node(u))
+        .map(|number| group(number, u))
         .collect::<Result<Vec<_>>>()?;
     let (mut senders, mut leaves, mut promised) = (Vec::new(), Vec::new(), 0);
     for at in 0..u.int_in_range(1..=6)? {

@@ -185,7 +185,9 @@ fn runts_and_segments_of_one_byte_cost_what_they_take_on_the_wire() {
     };
     let output = Arc::new(Output::new(config, None));
     // The flows are known.
-    [runt(mac(3)), runt(BROADCAST)].map(|frame| bench.send_and_decide(1, &frame));
+    for frame in [runt(mac(3)), runt(BROADCAST)] {
+        bench.send_and_decide(1, &frame);
+    }
     bench.port(1).push(&segments, offload(&header));
     bench.serve(1);
     bench.decide();
