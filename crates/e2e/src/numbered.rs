@@ -86,8 +86,8 @@ pub struct Competitor<'a> {
     pub stream: &'a mut Stream,
 }
 
-/// Has two senders always send frames with `size` bytes of payload, of which at most `window` are on
-/// their way, until so many arrived. Returns those of each.
+/// Has two senders always send frames with `size` bytes of payload, of which at most `window` are
+/// on their way, until so many arrived. Returns those of each.
 pub fn compete(
     mut senders: [Competitor<'_>; 2],
     to: &mut FakeGuest,

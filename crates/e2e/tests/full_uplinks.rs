@@ -1,5 +1,6 @@
-//! Scheduled ports whose interface is slower than what is sent to them: with `full = "hold"` senders
-//! wait, in the order of service, and nothing is lost; with `full = "drop"` frames are dropped.
+//! Scheduled ports whose interface is slower than what is sent to them: with `full = "hold"`
+//! senders wait, in the order of service, and nothing is lost; with `full = "drop"` frames are
+//! dropped.
 //!
 //! ```text
 //! vm1, vm3 - uplink - up0, which a shaper slows down -- wire0 - far - vm2
@@ -151,7 +152,7 @@ impl World {
         assert_eq!(driver["rejected_by_interface"], 0, "{driver}");
     }
 
-    /// Checks that both senders get the same, then that a priority goes first, and then a guarantee.
+    /// Checks that both senders get the same, then that a priority goes first, then a guarantee.
     fn check_order_of_service(&mut self) {
         self.turn.step("equal senders");
         let [a, c] = self.compete(1500);

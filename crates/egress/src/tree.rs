@@ -13,8 +13,8 @@
 //!    highest priority first, in turn. They are charged to the level whose guarantee was used and
 //!    to all above it, as `tc-htb(8)` does.
 //! 2. *The rest*: of the others the highest priority first, then at each level the child that has
-//!    had the least for its weight (start-time fair queueing, Goyal et al. 1996: deficit round robin
-//!    with a queue for each child gives the same shares, and this has no rounds to keep).
+//!    had the least for its weight (start-time fair queueing, Goyal et al. 1996: deficit round
+//!    robin with a queue for each child gives the same shares, and this has no rounds to keep).
 //!
 //! A leaf beyond a `max` of its path gets nothing until that has tokens again. Nothing is granted
 //! that the output has no tokens for: the leaf whose turn it is waits for them, and none overtakes

@@ -1,5 +1,5 @@
-//! An uplink that is slower than its senders. The guest at port 0 is at the far end of a wire with a
-//! shaper, of which the switch knows nothing but that the interface takes no more.
+//! An uplink that is slower than its senders. The guest at port 0 is at the far end of a wire with
+//! a shaper, of which the switch knows nothing but that the interface takes no more.
 //!
 //! ```text
 //! senders, others - up - up0, shaped -- wire0 - far - port 0

@@ -210,9 +210,9 @@ pub struct EgressSpec {
     /// Treatment of frames while the interface takes no more. Only of uplinks and TAP ports.
     /// Default: `hold`.
     pub full: Option<Full>,
-    /// Bytes that may wait between the switch and the wire, 65553 to 10^9; the minimum is the longest
-    /// frame. Only of uplinks and TAP ports. Default: 256000, or what 0.4 ms at `rate` carry if that
-    /// is more.
+    /// Bytes that may wait between the switch and the wire, 65553 to 10^9; the minimum is the
+    /// longest frame. Only of uplinks and TAP ports. Default: 256000, or what 0.4 ms at `rate`
+    /// carry if that is more.
     pub room: Option<u64>,
 }
 
