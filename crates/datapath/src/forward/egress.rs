@@ -19,7 +19,7 @@ mod sync;
 mod tests;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use channel::egress::{Beyond, EgressUse, Full, MAX_CLASSES, OutputConfig};
 use egress::{LONGEST, Leaf, Need, QUANTUM, Tree};
@@ -30,7 +30,7 @@ use crate::ports::budget::Cost;
 use crate::ports::coalescing::Nanos;
 use crate::ports::port::Buffers;
 use credit::Credit;
-use room::Room;
+use room::{Room, Unspent};
 
 /// Least time between two allotments to waiting pairs, nanoseconds: that in which the output sends
 /// a fourth of a quantum, within these bounds. More often would be one frame for each wake-up.
@@ -42,8 +42,8 @@ pub(crate) const FULL_LOOK: Nanos = 100_000;
 /// Longest time for which senders wait for an interface that takes nothing, nanoseconds.
 const FULL_LIMIT: Nanos = 50_000_000;
 /// Time after which credit that its sender does not use is taken back while others wait for an
-/// interface, nanoseconds.
-const UNUSED: Nanos = 1_000_000;
+/// interface, microseconds.
+const UNUSED: u32 = 1000;
 
 /// Bytes of the shortest frame of Ethernet, without its checksum (IEEE 802.3, 4.4.2): shorter
 /// ones are padded.
@@ -56,8 +56,10 @@ struct LeafState {
     credit: Credit,
     /// Credit that it keeps for frames that cannot wait; 0: its frames can.
     reserve: u64,
-    /// Time at which credit came or was taken, where senders wait for the interface.
-    touched: AtomicU64,
+    /// Time at which credit came or was taken, where senders wait for the interface: microseconds.
+    touched: AtomicU32,
+    /// Bits of its first frame when credit was taken last, there.
+    frame: AtomicU32,
     sent: AtomicU64,
     held: AtomicU64,
     dropped: AtomicU64,
@@ -79,6 +81,8 @@ pub struct Output {
     leaves: Box<[LeafState]>,
     /// Leaves that ask for credit, one bit each.
     asking: Box<[AtomicU64]>,
+    /// Leaves with credit for room in the interface, one bit each.
+    unspent: Box<[AtomicU64]>,
     scheduler: Mutex<Scheduler>,
     /// Time at which the next allotment is due.
     due: AtomicU64,
@@ -177,6 +181,7 @@ impl Output {
                 tree,
                 needs: Vec::with_capacity(count),
             }),
+            unspent: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             due: AtomicU64::new(0),
             pace: pace(config.rate),
             room: Room::new(config.room, patience(&config)),
@@ -198,7 +203,7 @@ impl Output {
             let Some(former) = former else { continue };
             let bits = former.credit.bits();
             leaf.credit.set(bits);
-            self.note_granted(own, u64::try_from(bits).unwrap_or(0), 0);
+            self.note_unspent(own);
             leaf.sent.store(former.sent.load(Relaxed), Relaxed);
             leaf.held.store(former.held.load(Relaxed), Relaxed);
             leaf.dropped.store(former.dropped.load(Relaxed), Relaxed);
@@ -256,25 +261,27 @@ impl Output {
     /// is, at least for that one. Returns the amount, of which the rest is to be given back; 0 if
     /// the first frame has to wait.
     pub(crate) fn take(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
-        let taken = self.take_credit(leaf, (first, all), now);
-        if self.counts_granted(leaf) {
-            self.room.take_granted(taken);
-            self.state(leaf).touched.store(now, Relaxed);
+        if self.is_for_room(leaf) {
+            let state = self.state(leaf);
+            state.touched.store(micros(now), Relaxed);
+            let frame = u32::try_from(first).unwrap_or(u32::MAX);
+            state.frame.store(frame, Relaxed);
         }
-        taken
+        self.take_credit(leaf, (first, all), now)
     }
 
     /// Returns whether the credit of a leaf is for room in the interface. Senders that never wait
     /// have some in store.
     #[inline]
-    fn counts_granted(&self, leaf: Leaf) -> bool {
+    fn is_for_room(&self, leaf: Leaf) -> bool {
         self.holds_when_full() && self.beyond(leaf) == Beyond::Hold
     }
 
-    fn note_granted(&self, leaf: Leaf, bits: u64, now: Nanos) {
-        if self.counts_granted(leaf) {
-            self.room.add_granted(bits);
-            self.state(leaf).touched.store(now, Relaxed);
+    /// Notes that a leaf has credit, which is for room in the interface until it is taken.
+    fn note_unspent(&self, leaf: Leaf) {
+        if self.is_for_room(leaf) {
+            let at = usize::from(leaf.0);
+            self.unspent[at / 64].fetch_or(1 << (at % 64), Relaxed);
         }
     }
 
@@ -291,13 +298,16 @@ impl Output {
         let LeafState {
             credit, reserve, ..
         } = self.state(leaf);
-        let mut taken = credit.take(all);
-        if taken < all {
-            let more = (all - taken).max(self.least()).max(*reserve);
-            credit.ask(first - taken.min(first), more, self.mark(leaf));
+        // What it has is not taken before: it is for room in the interface, which another must not
+        // get.
+        let has = u64::try_from(credit.bits()).unwrap_or(0);
+        if has < all {
+            let more = (all - has).max(self.least()).max(*reserve);
+            credit.ask(first, has + more, self.mark(leaf));
             self.allot(now);
-            taken += credit.take(all - taken);
-        } else if *reserve > 0 && credit.bits() < (*reserve / 2) as i64 {
+        }
+        let taken = credit.take(all);
+        if taken == all && *reserve > 0 && credit.bits() < (*reserve / 2) as i64 {
             credit.ask(0, *reserve, self.mark(leaf));
         }
         if taken < first {
@@ -313,9 +323,7 @@ impl Output {
         let state = self.state(leaf);
         if taken > sent {
             state.credit.add(taken - sent);
-            if self.counts_granted(leaf) {
-                self.room.add_granted(taken - sent);
-            }
+            self.note_unspent(leaf);
         }
         state.sent.fetch_add(sent, Relaxed);
     }
@@ -338,9 +346,6 @@ impl Output {
             paid = paid || state.credit.owe(bits, burst);
         }
         if paid && self.holds_when_full() {
-            if self.counts_granted(leaf) {
-                self.room.take_granted(bits);
-            }
             self.room.add(1, bits, false);
         }
         match paid {
@@ -419,8 +424,6 @@ impl Output {
         };
         let Scheduler { tree, needs } = &mut *scheduler;
         needs.clear();
-        // Credit that is too little for a frame takes up no room.
-        let mut too_few = 0;
         for (word, asking) in self.asking.iter().enumerate() {
             let mut marks = match asking.load(Relaxed) {
                 0 => continue,
@@ -432,9 +435,6 @@ impl Output {
                 marks &= marks - 1;
                 let credit = &self.state(leaf).credit;
                 if let Some(missing) = credit.missing() {
-                    if missing.first > 0 && self.counts_granted(leaf) {
-                        too_few += u64::try_from(credit.bits()).unwrap_or(0);
-                    }
                     needs.push(Need {
                         leaf,
                         first: missing.first,
@@ -444,10 +444,12 @@ impl Output {
             }
         }
         let grant = |grant: egress::Grant| {
-            self.state(grant.leaf).credit.add(grant.bits);
-            self.note_granted(grant.leaf, grant.bits, now);
+            let state = self.state(grant.leaf);
+            state.credit.add(grant.bits);
+            state.touched.store(micros(now), Relaxed);
+            self.note_unspent(grant.leaf);
         };
-        let room = self.room_bits(now, too_few, needs);
+        let room = self.room_bits(now, needs);
         let wait = tree.allot(now, room, needs, grant);
         for need in needs.iter().filter(|need| self.still_asks(need)) {
             let (marks, mark) = self.mark(need.leaf);
@@ -504,33 +506,44 @@ impl Output {
 
     /// Returns the bits that the interface takes beside those that were granted already; `None` if
     /// senders do not wait for it.
-    fn room_bits(&self, now: Nanos, too_few: u64, needs: &[Need]) -> Option<u64> {
+    fn room_bits(&self, now: Nanos, needs: &[Need]) -> Option<u64> {
         if !self.holds_when_full() || !self.room.is_waited_for(now) {
             return None;
         }
-        let shortest = needs.iter().map(|need| need.first);
-        let all = self.room.takes(shortest.filter(|first| *first > 0).min());
-        let mut granted = self.room.granted(too_few);
-        // Credit that its owner leaves unused must not keep the others from the interface.
-        if granted > all / 2 && !needs.is_empty() && self.room.is_to_be_swept(now, UNUSED) {
-            self.take_unused(now, needs);
-            granted = self.room.granted(too_few);
-        }
-        Some(all.saturating_sub(granted))
+        let frame = |need: &Need| u64::from(self.state(need.leaf).frame.load(Relaxed));
+        let shortest = needs.iter().filter(|need| need.first > 0).map(frame).min();
+        Some(self.room.takes(shortest, self.unspent(now, needs)))
     }
 
-    /// Takes back the credit of leaves that have not used it for a while and do not ask for more.
-    #[cold]
-    fn take_unused(&self, now: Nanos, needs: &[Need]) {
-        for (at, state) in self.leaves.iter().enumerate() {
-            let leaf = Leaf(at as u16);
-            let is_used = now.saturating_sub(state.touched.load(Relaxed)) < UNUSED;
-            // They are in the order of their leaves.
-            let asks = needs.binary_search_by_key(&leaf, |need| need.leaf).is_ok();
-            if !is_used && !asks && self.counts_granted(leaf) {
-                self.room.take_granted(state.credit.take(u64::MAX));
+    /// Returns the room for which there is credit that was not taken yet. Credit that is too little
+    /// for its sender's frame is for none, and who has left it unused for a while loses it.
+    fn unspent(&self, now: Nanos, needs: &[Need]) -> Unspent {
+        let mut all = Unspent::default();
+        for (word, marks) in self.unspent.iter().enumerate() {
+            let mut left = marks.load(Relaxed);
+            while left != 0 {
+                let at = left.trailing_zeros();
+                left &= left - 1;
+                let leaf = Leaf((word * 64) as u16 + at as u16);
+                let state = self.state(leaf);
+                // They are in the order of their leaves.
+                let need = needs.binary_search_by_key(&leaf, |need| need.leaf);
+                if need.is_ok_and(|at| needs[at].first > 0) {
+                    continue;
+                }
+                let age = micros(now).wrapping_sub(state.touched.load(Relaxed));
+                if age >= UNUSED && need.is_err() {
+                    marks.fetch_and(!(1 << at), Relaxed);
+                    state.credit.take(u64::MAX);
+                    continue;
+                }
+                match u64::try_from(state.credit.bits()) {
+                    Ok(bits) if bits > 0 => all.add(bits, state.frame.load(Relaxed).into()),
+                    _ => drop(marks.fetch_and(!(1 << at), Relaxed)),
+                }
             }
         }
+        all
     }
 
     /// Returns whether a leaf asks on: a frame waits, it is in debt, or its frames do not wait.
@@ -562,6 +575,11 @@ impl Output {
             |one: &EgressUse| one.bits | one.held_ns | one.dropped_frames | one.waiting_bits != 0;
         leaves.filter(used).collect()
     }
+}
+
+/// Returns a time in microseconds, of which only differences count.
+fn micros(now: Nanos) -> u32 {
+    (now / 1000) as u32
 }
 
 /// Returns the longest time for which senders wait for an interface that takes nothing.

@@ -132,6 +132,11 @@ impl TestPort {
         std::mem::take(&mut state.port.delivered)
     }
 
+    /// Returns how many frames its guest has pushed that were not taken.
+    pub(super) fn queued(&self) -> usize {
+        self.0.borrow().port.waiting.len()
+    }
+
     /// Returns the bytes of those that were not returned yet.
     pub(super) fn waiting(&self) -> usize {
         let state = self.0.borrow();

@@ -348,7 +348,7 @@ fn compete(bench: &mut Bench, config: OutputConfig, buffers: usize) -> ([usize; 
     compete_with(bench, config, buffers, [1400, 1400])
 }
 
-/// The same with payloads of these lengths, so many of the shorter ones for a longer one.
+/// The same with payloads of these lengths.
 fn compete_with(
     bench: &mut Bench,
     config: OutputConfig,
@@ -370,7 +370,8 @@ fn compete_with(
             if pause.is_some_and(|pause| !bench.switch.is_over(&pause, now)) {
                 continue;
             }
-            for _ in 0..(4 * 1400 / len).max(1) {
+            // More than a batch has.
+            while bench.port(port).queued() < 80 {
                 let frame = udp(&Flow::v4(port as u8, 3), &vec![port as u8; len]);
                 bench.port(port).push(&frame, Default::default());
             }
@@ -406,7 +407,7 @@ fn a_full_interface_takes_frames_in_the_order_of_service() {
     assert!(a.abs_diff(b) <= (a + b) / 50, "{a} and {b}");
     let ([a, b], _) = compete_with(&mut bench_of_two(), held(), 40, [1400, 60]);
     let (a, b) = (a * 1442, b * 102);
-    assert!(a.abs_diff(b) <= (a + b) / 10, "{a} and {b} bytes");
+    assert!(a.abs_diff(b) <= (a + b) / 50, "{a} and {b} bytes");
     let mut long = held();
     long.room = 128_000;
     let ([a, b], _) = compete_with(&mut bench_of_two(), long, 256, [1400, 60_000]);

@@ -8,7 +8,7 @@
 //! both follows what waits, exactly where frames are of one length, and else in proportion: the
 //! count is right again whenever the interface is empty.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use egress::QUANTUM;
 
@@ -39,10 +39,21 @@ pub(super) struct Room {
     full_since: AtomicU64,
     /// Bits of a frame, lately.
     frame_bits: AtomicU64,
-    /// Credit that was granted to senders that wait, and not taken yet, bits.
-    granted: AtomicI64,
-    /// Time at which unused credit was looked for last.
-    swept: AtomicU64,
+}
+
+/// Room for which senders have credit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unspent {
+    bits: u64,
+    buffers: u64,
+}
+
+impl Unspent {
+    /// Adds the credit of a sender with frames of so many bits.
+    pub(super) fn add(&mut self, bits: u64, frame: u64) {
+        self.bits += bits;
+        self.buffers += bits.div_ceil(frame.max(1));
+    }
 }
 
 impl Room {
@@ -136,41 +147,16 @@ impl Room {
 
     /// Returns whether no sender is to get more of it than its frames need.
     pub(super) fn is_scarce(&self) -> bool {
-        self.takes(None) < 2 * QUANTUM
+        self.takes(None, Unspent::default()) < 2 * QUANTUM
     }
 
-    /// Returns how many bits it takes now; `shortest` are those of the shortest frame that waits for
-    /// it, if one does: a free buffer takes no more of that.
-    pub(super) fn takes(&self, shortest: Option<u64>) -> u64 {
+    /// Returns how many bits it takes now beside those of the credit. `shortest` are those of the
+    /// shortest frame that waits for it, if one does: a free buffer takes no more of that.
+    pub(super) fn takes(&self, shortest: Option<u64>, unspent: Unspent) -> u64 {
         let frame = shortest.unwrap_or_else(|| self.frame_bits.load(Relaxed));
-        let free = self.free.load(Relaxed).saturating_mul(frame.max(1));
-        free.min(self.bits_left())
-    }
-
-    /// Notes credit that a sender got, or gave back.
-    pub(super) fn add_granted(&self, bits: u64) {
-        self.granted.fetch_add(bits as i64, Relaxed);
-    }
-
-    /// Notes credit that was taken.
-    pub(super) fn take_granted(&self, bits: u64) {
-        self.granted.fetch_sub(bits as i64, Relaxed);
-    }
-
-    /// Returns the credit that may be taken at any time, beside so many bits that are too few for
-    /// their senders' frames.
-    pub(super) fn granted(&self, too_few: u64) -> u64 {
-        let granted = self.granted.load(Relaxed);
-        u64::try_from(granted).unwrap_or(0).saturating_sub(too_few)
-    }
-
-    /// Returns whether it is time to look for unused credit, once each `interval`.
-    pub(super) fn is_to_be_swept(&self, now: Nanos, interval: Nanos) -> bool {
-        let due = now.saturating_sub(self.swept.load(Relaxed)) >= interval;
-        if due {
-            self.swept.store(now, Relaxed);
-        }
-        due
+        let free = self.free.load(Relaxed).saturating_sub(unspent.buffers);
+        let left = self.bits_left().saturating_sub(unspent.bits);
+        free.saturating_mul(frame.max(1)).min(left)
     }
 }
 
@@ -186,7 +172,10 @@ mod tests {
     fn bytes_that_wait_are_those_of_buffers_that_have_not_come_back() {
         let room = Room::new(1000, 50);
         room.note(buffers(10, 0), Some(800), 1);
-        assert_eq!((room.takes(None), room.bits_left()), (8000, 8000));
+        assert_eq!(
+            (room.takes(None, Unspent::default()), room.bits_left()),
+            (8000, 8000)
+        );
         room.add(5, 4000, true);
         assert_eq!(room.bits_left(), 4000);
         // Frames that are not delivered yet have not come back.
@@ -194,16 +183,22 @@ mod tests {
         assert_eq!(room.bits_left(), 4000);
         room.delivered(5);
         room.note(buffers(5, 5), None, 3);
-        assert_eq!(room.takes(None), 4000);
+        assert_eq!(room.takes(None, Unspent::default()), 4000);
         room.note(buffers(9, 1), None, 4);
-        assert_eq!((room.takes(None), room.bits_left()), (7200, 7200));
+        assert_eq!(
+            (room.takes(None, Unspent::default()), room.bits_left()),
+            (7200, 7200)
+        );
         room.note(buffers(10, 0), None, 5);
         assert_eq!(room.bits_left(), 8000);
         // Without a limit it has as much room as buffers.
         let unlimited = Room::new(0, 50);
         unlimited.note(buffers(3, 7), Some(800), 1);
-        assert_eq!(unlimited.takes(None), 2400);
-        assert_eq!(unlimited.takes(Some(100)), 300);
+        assert_eq!(unlimited.takes(None, Unspent::default()), 2400);
+        assert_eq!(unlimited.takes(Some(100), Unspent::default()), 300);
+        let mut unspent = Unspent::default();
+        unspent.add(1000, 800);
+        assert_eq!(unlimited.takes(None, unspent), 800, "one buffer is left");
     }
 
     #[test]
@@ -234,6 +229,9 @@ mod tests {
         old.note(buffers(2, 4), Some(750), 7);
         let new = Room::new(2000, 50);
         new.keep(&old);
-        assert_eq!((new.takes(None), new.bits_left()), (1500, 13_000));
+        assert_eq!(
+            (new.takes(None, Unspent::default()), new.bits_left()),
+            (1500, 13_000)
+        );
     }
 }
