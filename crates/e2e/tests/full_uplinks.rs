@@ -216,7 +216,7 @@ fn senders_wait_for_a_full_uplink_in_their_order_and_nothing_is_lost() {
     world.lasthop.stop();
 }
 
-/// What the shaper keeps is less than what may wait in the interface: it takes no more before.
+/// The shaper keeps less than may wait in the interface, and takes no more before that is full.
 #[test]
 fn senders_wait_for_a_full_shaper() {
     let Some((folder, netns)) = namespaces() else {

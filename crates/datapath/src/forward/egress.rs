@@ -285,8 +285,8 @@ impl Output {
         }
     }
 
-    /// Returns the least bits that a leaf asks for: those of several batches of short frames, unless
-    /// the interface has room for few.
+    /// Returns the least bits that a leaf asks for: those of several batches of short frames,
+    /// unless the interface has room for few.
     fn least(&self) -> u64 {
         match self.holds_when_full() && self.room.is_scarce() {
             true => 0,
