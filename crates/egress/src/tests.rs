@@ -234,6 +234,37 @@ fn a_changed_tree_keeps_what_its_nodes_had() {
 }
 
 #[test]
+fn a_burst_that_cannot_wait_passes_after_a_pause_and_the_rate_holds_again() {
+    let burst = 20_000_000;
+    let rates = Rates {
+        burst,
+        ..Rates::usual()
+    };
+    let mut dropped = sender(1, rates);
+    dropped.beyond = Beyond::Drop;
+    let config = output(200_000_000, vec![dropped, sender(2, Rates::usual())]);
+    let mut tree = Tree::new(&config, None);
+    let mut granted = |now, at| {
+        let mut bits = 0;
+        let need = Need {
+            leaf: leaf(at),
+            first: 12_000,
+            all: 100_000_000,
+        };
+        tree.allot(now, None, &mut [need], |grant| bits += grant.bits);
+        bits
+    };
+    let depth = 2 * LONGEST;
+    // A sender that can wait gets what the output has; the rest is left for the other one.
+    assert_eq!(granted(SECOND, 1), depth);
+    assert_eq!(granted(SECOND, 0), burst);
+    assert_eq!(granted(SECOND + SECOND / 1000, 0), 200_000);
+    // It is there again when the output had nothing to do for so long.
+    let pause = (burst + depth) * SECOND / 200_000_000;
+    assert_eq!(granted(2 * SECOND + pause, 0), burst + depth);
+}
+
+#[test]
 fn a_changed_group_keeps_what_it_had() {
     let limited = rates(0, Some(1_000_000), 100);
     let member = |port| Sender {

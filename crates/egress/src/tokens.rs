@@ -38,17 +38,19 @@ impl Tokens {
         }
     }
 
-    /// Adds the tokens that have come until `now`.
-    pub(crate) fn refill(&mut self, now: Nanos) {
+    /// Adds the tokens that have come until `now`. Returns those that are too many.
+    pub(crate) fn refill(&mut self, now: Nanos) -> u64 {
         let passed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
         let come = u128::from(passed) * u128::from(self.rate) + u128::from(self.part);
         let bits = i64::try_from(come / SECOND).unwrap_or(i64::MAX);
         self.part = (come % SECOND) as u64;
         self.level = self.level.saturating_add(bits);
-        if self.level >= self.depth {
+        let beyond = self.level.saturating_sub(self.depth);
+        if beyond >= 0 {
             (self.level, self.part) = (self.depth, 0);
         }
+        u64::try_from(beyond).unwrap_or(0)
     }
 
     /// Returns whether there are so many tokens, or the bucket is full.

@@ -23,7 +23,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::config::{MAX_CLASSES, MAX_PRIORITY, OutputConfig, Rates, Sender, WEIGHT};
+use crate::config::{Beyond, MAX_CLASSES, MAX_PRIORITY, OutputConfig, Rates, Sender, WEIGHT};
 use crate::tokens::Tokens;
 use crate::{LONGEST, Nanos};
 
@@ -115,10 +115,9 @@ impl Node {
 
     fn refill(&mut self, now: Nanos) {
         let buckets = [&mut self.min, &mut self.max];
-        buckets
-            .into_iter()
-            .flatten()
-            .for_each(|tokens| tokens.refill(now));
+        for tokens in buckets.into_iter().flatten() {
+            tokens.refill(now);
+        }
     }
 
     /// Returns the start tag among siblings whose clock is `clock`.
@@ -140,6 +139,8 @@ struct Path {
     port: usize,
     group: Option<usize>,
     priority: usize,
+    /// Its frames cannot wait.
+    drops: bool,
 }
 
 /// Rank of a leaf among those that need bits; the least one is served first.
@@ -157,6 +158,10 @@ struct Rank {
 pub struct Tree {
     /// The output's own tokens; `None`: as many as the interface takes.
     root: Option<Tokens>,
+    /// Tokens of the output that were left over, for frames that cannot wait: those of a burst that
+    /// comes after a pause.
+    spare: u64,
+    spare_depth: u64,
     /// For each priority, the start tag of the child of the root that was served last.
     clock: [Tag; PRIORITIES],
     nodes: Vec<Node>,
@@ -181,8 +186,12 @@ impl Tree {
             }
         });
         let clock = old.map_or([0; PRIORITIES], |(_, tree)| tree.clock);
+        let dropped = config.senders.iter().filter(|s| s.beyond == Beyond::Drop);
+        let spare_depth = dropped.map(|s| s.rates.burst).max().unwrap_or(0);
         let mut tree = Self {
             root,
+            spare: old.map_or(spare_depth, |(_, tree)| tree.spare.min(spare_depth)),
+            spare_depth,
             clock,
             nodes: Vec::new(),
             paths: Vec::with_capacity(config.senders.len() * MAX_CLASSES),
@@ -249,6 +258,7 @@ impl Tree {
                     .group
                     .map(usize::from)
                     .filter(|group| *group < config.groups.len()),
+                drops: sender.beyond == Beyond::Drop,
                 priority: usize::from((*of_class).max(sender.priority).min(MAX_PRIORITY)),
             });
             self.nodes.push(Node::new(&rates, old_node));
@@ -267,7 +277,8 @@ impl Tree {
         mut grant: impl FnMut(Grant),
     ) -> Option<Nanos> {
         if let Some(root) = &mut self.root {
-            root.refill(now);
+            let left_over = root.refill(now);
+            self.spare = self.spare.saturating_add(left_over).min(self.spare_depth);
         }
         self.heap.clear();
         let mut wait: Option<Nanos> = None;
@@ -281,7 +292,7 @@ impl Tree {
                 self.enlist(need, at, &mut wait);
                 continue;
             }
-            if let Some(missing) = self.root_lacks(need.first, room) {
+            if let Some(missing) = self.root_lacks(need, room) {
                 wait = Some(wait.unwrap_or(missing).min(missing));
                 break;
             }
@@ -376,11 +387,20 @@ impl Tree {
         })
     }
 
-    /// Returns the time until the output has tokens for so many bits, if it has not.
-    fn root_lacks(&self, bits: u64, room: Option<u64>) -> Option<Nanos> {
-        let bits = bits.max(1);
+    /// Returns the spare bits for a leaf.
+    fn spare_of(&self, leaf: Leaf) -> u64 {
+        match self.path(leaf) {
+            Some(path) if path.drops => self.spare,
+            _ => 0,
+        }
+    }
+
+    /// Returns the time until the output has tokens for a leaf, if it has not.
+    fn root_lacks(&self, need: &Need, room: Option<u64>) -> Option<Nanos> {
+        let bits = need.first.max(1);
         if let Some(root) = &self.root
             && !root.has(bits)
+            && self.spare_of(need.leaf) < bits
         {
             return Some(root.ready_in(bits));
         }
@@ -404,7 +424,10 @@ impl Tree {
         let bits = self.portion(&path, need, guarantor).min(most);
         let bits = bits.max(need.first).max(1);
         if let Some(root) = &mut self.root {
-            root.take(bits);
+            let spare = bits.saturating_sub(root.available());
+            let spare = if path.drops { spare.min(self.spare) } else { 0 };
+            self.spare -= spare;
+            root.take(bits - spare);
         }
         for node in path.nodes() {
             if let Some(max) = &mut self.nodes[node].max {
@@ -426,8 +449,10 @@ impl Tree {
             .filter_map(|node| self.nodes[node].max.as_ref());
         let guarantee = guarantor.and_then(|level| path.nodes().nth(level));
         let guarantee = guarantee.and_then(|node| self.nodes[node].min.as_ref());
-        let buckets = ceilings.chain(guarantee).chain(&self.root);
-        let least = buckets.map(Tokens::available).min();
+        let buckets = ceilings.chain(guarantee).map(Tokens::available);
+        let root = self.root.as_ref().map(Tokens::available);
+        let root = root.map(|bits| bits.saturating_add(self.spare_of(need.leaf)));
+        let least = buckets.chain(root).min();
         need.all.min(least.unwrap_or(u64::MAX))
     }
 

@@ -121,9 +121,9 @@ pub fn full_of(port: &PortSpec, spec: &EgressSpec) -> Full {
 /// Returns what happens to frames of a port that may not go yet.
 #[must_use]
 pub fn beyond_of(port: &PortSpec) -> Beyond {
-    match port.kind.has_interface() {
-        true => Beyond::Drop,
-        false => port.qos.beyond.unwrap_or(Beyond::Hold),
+    match port.kind {
+        PortKind::Uplink => Beyond::Drop,
+        _ => port.qos.beyond.unwrap_or(Beyond::Hold),
     }
 }
 
@@ -296,7 +296,7 @@ fn of_port(place: Place, port: &PortSpec, state: &DesiredState) -> Result<(), In
         let names = state.qos_groups.iter().map(|group| group.name.as_str());
         return Err(at("group").wrong(one_of("a group", names), quoted(group)));
     }
-    if qos.beyond == Some(Beyond::Hold) && port.kind.has_interface() {
+    if qos.beyond == Some(Beyond::Hold) && port.kind == PortKind::Uplink {
         let kind = quoted(port.kind.as_str());
         let expected = format!("\"drop\" with kind {kind}, whose frames cannot be held");
         return Err(at("beyond").wrong(expected, quoted(Beyond::Hold.as_str())));

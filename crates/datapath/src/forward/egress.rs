@@ -474,17 +474,12 @@ impl Output {
         self.room.note(buffers, frame_bits, now);
     }
 
-    /// Returns how many of these frames, each with its bits, the interface takes; `free`: its free
-    /// buffers.
-    pub(crate) fn fitting(
-        &self,
-        free: usize,
-        bits: impl Iterator<Item = u64>,
-        now: Nanos,
-    ) -> usize {
+    /// Returns how many of these frames, each with its bits, the interface takes.
+    pub(crate) fn fitting(&self, bits: impl Iterator<Item = u64>, now: Nanos) -> usize {
         if !self.room.is_waited_for(now) {
             return usize::MAX;
         }
+        let free = usize::try_from(self.room.free()).unwrap_or(usize::MAX);
         let mut left = self.room.bits_left();
         let fits = |bits: &u64| {
             let fits = left > 0;

@@ -239,8 +239,8 @@ pub struct PortQosSpec {
     pub weight: u16,
     /// The group that it belongs to. Default: none.
     pub group: Option<String>,
-    /// Fate of frames that may not go yet. Those of uplinks and TAP ports are always
-    /// dropped. Default for other ports: `hold`.
+    /// Fate of frames that may not go yet. Those of uplinks are always dropped. Default for other
+    /// ports: `hold`.
     pub beyond: Option<Beyond>,
     /// Whether the DSCP of its frames gives them their class. Default: `true` for an uplink,
     /// `false` for other ports.

@@ -10,6 +10,8 @@ use super::{FRAME, beyond_of, full_of, overhead_of, rate_of, room_of};
 
 /// Default bursts, as a fraction of a second.
 const USUAL: u64 = 100;
+/// The same for frames that are dropped.
+const USUAL_DROPPED: u64 = 10;
 
 /// Numbers of ports and classes by name.
 pub trait Names {
@@ -35,10 +37,11 @@ pub fn output_of(
         sender.name != port.name && sender.segments().any(|name| segments.contains(name))
     };
     let senders: Vec<&PortSpec> = state.ports.iter().filter(reach).collect();
+    let rate = rate_of(spec, speed);
     let mut groups = Groups::default();
     let senders = senders.iter().map(|sender| Sender {
         group: groups.index(state, sender),
-        ..sender_of(sender, names)
+        ..sender_of(sender, rate, names)
     });
     let senders = senders.collect();
     let full = match full_of(port, spec) {
@@ -46,7 +49,7 @@ pub fn output_of(
         Full::Drop => egress::Full::Drop,
     };
     let mut output = OutputConfig {
-        rate: rate_of(spec, speed),
+        rate,
         overhead: overhead_of(port, spec),
         full,
         room: room_of(port, speed).unwrap_or(0),
@@ -83,33 +86,46 @@ impl<'a> Groups<'a> {
     }
 }
 
-fn sender_of(port: &PortSpec, names: &impl Names) -> Sender {
+fn sender_of(port: &PortSpec, rate: Option<u64>, names: &impl Names) -> Sender {
     let classes = port.qos.classes.iter();
+    let beyond = match beyond_of(port) {
+        Beyond::Hold => egress::Beyond::Hold,
+        Beyond::Drop => egress::Beyond::Drop,
+    };
+    let rates = |spec: &QosRates| match beyond {
+        egress::Beyond::Hold => rates_of(spec),
+        egress::Beyond::Drop => dropped_rates_of(spec, rate),
+    };
     Sender {
         port: names.port(&port.name),
-        rates: rates_of(&port.qos.rates()),
+        rates: rates(&port.qos.rates()),
         priority: port.qos.priority,
         group: None,
-        beyond: match beyond_of(port) {
-            Beyond::Hold => egress::Beyond::Hold,
-            Beyond::Drop => egress::Beyond::Drop,
-        },
+        beyond,
         classes: classes
-            .map(|(name, rates)| (names.class(name), rates_of(rates)))
+            .map(|(name, spec)| (names.class(name), rates(spec)))
             .collect(),
     }
 }
 
 /// Returns rates with the default burst filled in.
 fn rates_of(spec: &QosRates) -> Rates {
-    let usual = || {
-        let rate = spec.max.or(spec.min).unwrap_or(0);
-        (rate / USUAL).max(2 * FRAME)
-    };
+    with_burst(spec, spec.max.or(spec.min).unwrap_or(0) / USUAL)
+}
+
+/// Returns the rates of a sender whose frames are dropped, to an output with this rate. TCP gets no
+/// more than a fraction of a rate whose burst is shorter than its round trip, so the default is
+/// longer.
+fn dropped_rates_of(spec: &QosRates, rate: Option<u64>) -> Rates {
+    let rate = spec.max.or(rate).or(spec.min);
+    with_burst(spec, rate.unwrap_or(0) / USUAL_DROPPED)
+}
+
+fn with_burst(spec: &QosRates, usual: u64) -> Rates {
     Rates {
         min: spec.min.unwrap_or(0),
         max: spec.max,
-        burst: spec.burst.unwrap_or_else(usual),
+        burst: spec.burst.unwrap_or(usual.max(2 * FRAME)),
         weight: spec.weight,
     }
 }

@@ -321,6 +321,17 @@ fn output(state: &DesiredState, port: &str, speed: Option<u64>) -> Option<Output
 }
 
 #[test]
+fn frames_of_an_uplink_are_dropped_beyond_a_tenth_of_a_second_of_the_rate() {
+    let state = state(|document| {
+        document["ports"][0]["egress"] = json!({"rate": 200_000_000});
+    });
+    let to_guest = output(&state, "vm1", None).unwrap();
+    let up = to_guest.senders.last().unwrap();
+    assert_eq!((up.port, up.beyond), (13, Beyond::Drop));
+    assert_eq!(up.rates.burst, 20_000_000);
+}
+
+#[test]
 fn an_output_has_all_ports_that_reach_it_as_senders() {
     let state = state(|document| {
         document["ports"][0]["qos"] = json!({"min": 500_000_000, "group": "tenant1"});
@@ -359,7 +370,7 @@ fn an_output_has_all_ports_that_reach_it_as_senders() {
         (2, 1, 600_000)
     );
     assert_eq!((vm3.rates.burst, vm3.rates.weight), (2 * FRAME, 100));
-    assert_eq!((vm3.beyond, tap.beyond), (Beyond::Hold, Beyond::Drop));
+    assert_eq!((vm3.beyond, tap.beyond), (Beyond::Hold, Beyond::Hold));
     assert_eq!(output(&state, "vm1", None), None);
 }
 

@@ -95,7 +95,7 @@ impl Room {
         self.free.store(free, Relaxed);
         let has_moved = used < self.used.swap(used, Relaxed);
         self.match_waiting(used + self.pending.load(Relaxed));
-        if free > 0 && self.bits_left() > 0 {
+        if self.free() > 0 && self.bits_left() > 0 {
             self.full_since.store(0, Relaxed);
         } else if has_moved || self.full_since.load(Relaxed) == 0 {
             self.full_since.store(now.max(1), Relaxed);
@@ -139,6 +139,13 @@ impl Room {
         since == 0 || now.saturating_sub(since) <= self.patience
     }
 
+    /// Returns the free buffers beside those for frames on their way: another worker may deliver
+    /// some.
+    pub(super) fn free(&self) -> u64 {
+        let pending = self.pending.load(Relaxed);
+        self.free.load(Relaxed).saturating_sub(pending)
+    }
+
     /// Returns the bits below the limit.
     pub(super) fn bits_left(&self) -> u64 {
         let waiting = self.waiting.load(Relaxed) & BITS;
@@ -154,7 +161,7 @@ impl Room {
     /// shortest frame that waits for it, if one does: a free buffer takes no more of that.
     pub(super) fn takes(&self, shortest: Option<u64>, unspent: Unspent) -> u64 {
         let frame = shortest.unwrap_or_else(|| self.frame_bits.load(Relaxed));
-        let free = self.free.load(Relaxed).saturating_sub(unspent.buffers);
+        let free = self.free().saturating_sub(unspent.buffers);
         let left = self.bits_left().saturating_sub(unspent.bits);
         free.saturating_mul(frame.max(1)).min(left)
     }

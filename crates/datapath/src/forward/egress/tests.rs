@@ -66,13 +66,7 @@ fn who_waits_has_a_turn_when_credit_has_come() {
     let output = two_senders(1_000_000);
     send_all(&output, 1, 0);
     let leaf = output.leaf(PortId(1), 0).unwrap();
-    let turn = Turn {
-        output: PortId(9),
-        leaf,
-        first: FRAME,
-        all: FRAME,
-        since: 0,
-    };
+    let turn = output.wait((PortId(9), leaf), (FRAME, FRAME), 0);
     assert!(!output.has_turn(&turn));
     // Thirteen milliseconds bring one frame.
     output.allot(13 * MS);
@@ -86,13 +80,7 @@ fn a_request_that_was_satisfied_for_another_pair_is_made_again() {
     let output = two_senders(1_000_000);
     send_all(&output, 1, 0);
     let leaf = output.leaf(PortId(1), 0).unwrap();
-    let turn = Turn {
-        output: PortId(9),
-        leaf,
-        first: FRAME,
-        all: FRAME,
-        since: 0,
-    };
+    let turn = output.wait((PortId(9), leaf), (FRAME, FRAME), 0);
     output.allot(13 * MS);
     assert_eq!(output.take(leaf, (FRAME, FRAME), 13 * MS), FRAME);
     assert!(!output.has_turn(&turn), "the other pair took it");

@@ -227,9 +227,8 @@ impl<P: Port> Switch<P> {
         let bits = |frames| bits_of(output, batch, group, frames);
         let usual = bits(group.frames.clone()) / count as u64;
         output.note_room(buffers, Some(usual), now);
-        let free = buffers.map_or(count, |buffers| buffers.free);
         let each = group.frames.clone().map(|index| bits(index..index + 1));
-        output.fitting(free, each, now).min(count)
+        output.fitting(each, now).min(count)
     }
 
     /// Drops the frames of an action batch behind the first `frames`, which were not paid for.

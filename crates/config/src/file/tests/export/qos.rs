@@ -1,8 +1,8 @@
 //! States with scheduled ports.
 
 use api::v1::{
-    Beyond, DesiredState, EgressSpec, Full, PortQosSpec, PortSpec, QosClassSpec, QosGroupSpec,
-    QosRates,
+    Beyond, DesiredState, EgressSpec, Full, PortKind, PortQosSpec, PortSpec, QosClassSpec,
+    QosGroupSpec, QosRates,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
@@ -43,7 +43,7 @@ fn with(port: PortSpec, egress: Option<EgressSpec>, qos: PortQosSpec) -> PortSpe
         ..spec
     });
     let qos = PortQosSpec {
-        beyond: qos.beyond.filter(|_| !has_interface),
+        beyond: qos.beyond.filter(|_| port.kind != PortKind::Uplink),
         ..qos
     };
     PortSpec {

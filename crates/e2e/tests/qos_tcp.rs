@@ -1,0 +1,56 @@
+//! TCP from interfaces to a scheduled port: frames of a TAP port wait, those of an uplink are
+//! dropped beyond a burst, and neither takes the connection its rate.
+
+use std::time::{Duration, Instant};
+
+use e2e::lasthop::Lasthop;
+use e2e::netns::Netns;
+use e2e::turn;
+use e2e::uplinks::{LOAD, tap, transfer, uplink, wire};
+
+/// Far longer than the transfer takes at the ceiling, and shorter than at the few megabits a second
+/// of a connection that waits for its own time-outs.
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[test]
+fn tcp_of_a_tap_port_and_of_an_uplink_gets_to_a_scheduled_port() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [host, near, far] = ["host", "near", "far"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.0.0.9/24 dev wire0");
+    let ports = [
+        tap(
+            "t0",
+            &near.path(),
+            "10.0.0.1/24",
+            "egress = { rate = \"200M\" }",
+        ),
+        tap("t1", &host.path(), "10.0.0.2/24", ""),
+        uplink(&host.path(), "driver = \"packet\""),
+    ];
+    let lasthop = Lasthop::start(&format!("[switch]\nname = \"host1\"\n{}", ports.concat()));
+    for port in ["t0", "t1", "uplink"] {
+        lasthop.wait_port(port, "up");
+    }
+    for (port, from, number) in [("t1", &host, 5001), ("uplink", &far, 5002)] {
+        let before = lasthop.stats();
+        let began = Instant::now();
+        transfer(from, &near, &format!("10.0.0.1:{number}"), LOAD);
+        let took = began.elapsed();
+        turn.step(&format!(
+            "{port}: {:.0} Mbit/s",
+            8e-6 * LOAD as f64 / took.as_secs_f64()
+        ));
+        assert!(took < LIMIT, "{port}: {took:?}");
+        let dropped = lasthop
+            .stats()
+            .since(&before)
+            .get(&format!("{port}.drops.rate-limited"));
+        assert_eq!(dropped > 0, port == "uplink", "{dropped} of {port}");
+    }
+    lasthop.stop();
+}
