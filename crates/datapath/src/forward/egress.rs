@@ -41,9 +41,9 @@ const LOOK: Nanos = 1_000_000;
 pub(crate) const FULL_LOOK: Nanos = 100_000;
 /// Longest time for which senders wait for an interface that takes nothing, nanoseconds.
 const FULL_LIMIT: Nanos = 50_000_000;
-/// Time after which credit that its sender does not use is taken back while others wait for an
-/// interface, microseconds.
-const UNUSED: u32 = 1000;
+/// Rounds of allotments after which credit that its sender does not use is taken back while others
+/// wait for an interface. Not a time: a worker that lost its core has not looked at its senders.
+const UNUSED: u32 = 16;
 
 /// Bytes of the shortest frame of Ethernet, without its checksum (IEEE 802.3, 4.4.2): shorter
 /// ones are padded.
@@ -56,7 +56,7 @@ struct LeafState {
     credit: Credit,
     /// Credit that it keeps for frames that cannot wait; 0: its frames can.
     reserve: u64,
-    /// Time at which credit came or was taken, where senders wait for the interface: microseconds.
+    /// Round in which credit came or was taken, where senders wait for the interface.
     touched: AtomicU32,
     /// Bits of its first frame when credit was taken last, there.
     frame: AtomicU32,
@@ -86,6 +86,8 @@ pub struct Output {
     scheduler: Mutex<Scheduler>,
     /// Time at which the next allotment is due.
     due: AtomicU64,
+    /// Allotments that were due.
+    round: AtomicU32,
     /// Least time until then.
     pace: Nanos,
     room: Room,
@@ -183,6 +185,7 @@ impl Output {
             }),
             unspent: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             due: AtomicU64::new(0),
+            round: AtomicU32::new(0),
             pace: pace(config.rate),
             room: Room::new(config.room, patience(&config)),
             config,
@@ -263,7 +266,7 @@ impl Output {
     pub(crate) fn take(&self, leaf: Leaf, (first, all): (u64, u64), now: Nanos) -> u64 {
         if self.is_for_room(leaf) {
             let state = self.state(leaf);
-            state.touched.store(micros(now), Relaxed);
+            state.touched.store(self.round.load(Relaxed), Relaxed);
             let frame = u32::try_from(first).unwrap_or(u32::MAX);
             state.frame.store(frame, Relaxed);
         }
@@ -422,6 +425,9 @@ impl Output {
         let Ok(mut scheduler) = self.scheduler.try_lock() else {
             return;
         };
+        if now >= self.due() {
+            self.round.fetch_add(1, Relaxed);
+        }
         let Scheduler { tree, needs } = &mut *scheduler;
         needs.clear();
         for (word, asking) in self.asking.iter().enumerate() {
@@ -446,7 +452,7 @@ impl Output {
         let grant = |grant: egress::Grant| {
             let state = self.state(grant.leaf);
             state.credit.add(grant.bits);
-            state.touched.store(micros(now), Relaxed);
+            state.touched.store(self.round.load(Relaxed), Relaxed);
             self.note_unspent(grant.leaf);
         };
         let room = self.room_bits(now, needs);
@@ -507,12 +513,13 @@ impl Output {
         }
         let frame = |need: &Need| u64::from(self.state(need.leaf).frame.load(Relaxed));
         let shortest = needs.iter().filter(|need| need.first > 0).map(frame).min();
-        Some(self.room.takes(shortest, self.unspent(now, needs)))
+        Some(self.room.takes(shortest, self.unspent(needs)))
     }
 
     /// Returns the room for which there is credit that was not taken yet. Credit that is too little
     /// for its sender's frame is for none, and who has left it unused for a while loses it.
-    fn unspent(&self, now: Nanos, needs: &[Need]) -> Unspent {
+    fn unspent(&self, needs: &[Need]) -> Unspent {
+        let round = self.round.load(Relaxed);
         let mut all = Unspent::default();
         for (word, marks) in self.unspent.iter().enumerate() {
             let mut left = marks.load(Relaxed);
@@ -526,7 +533,7 @@ impl Output {
                 if need.is_ok_and(|at| needs[at].first > 0) {
                     continue;
                 }
-                let age = micros(now).wrapping_sub(state.touched.load(Relaxed));
+                let age = round.wrapping_sub(state.touched.load(Relaxed));
                 if age >= UNUSED && need.is_err() {
                     marks.fetch_and(!(1 << at), Relaxed);
                     state.credit.take(u64::MAX);
@@ -570,11 +577,6 @@ impl Output {
             |one: &EgressUse| one.bits | one.held_ns | one.dropped_frames | one.waiting_bits != 0;
         leaves.filter(used).collect()
     }
-}
-
-/// Returns a time in microseconds, of which only differences count.
-fn micros(now: Nanos) -> u32 {
-    (now / 1000) as u32
 }
 
 /// Returns the longest time for which senders wait for an interface that takes nothing.
