@@ -26,7 +26,7 @@ static SLOW: Part = Part {
         "attached interfaces",
         "microseconds, median, 500 frames a second",
     ],
-    published: "section 5.2: interrupt virtualization of the host takes 1.99 us at one interface \
+    published: "section 5.1: interrupt virtualization of the host takes 1.99 us at one interface \
                 of the SV-NIC, 11.57 us at 32",
 };
 static FAST: Part = Part {
@@ -52,7 +52,7 @@ static OTHERS: Part = Part {
         "attached interfaces",
         "signals to silent guests for 1000 to the receiver's frames",
     ],
-    published: "section 5.2: at 32 interfaces, whose doorbell bits are shared by four, each signal \
+    published: "section 5.1: at 32 interfaces, whose doorbell bits are shared by four, each signal \
                 schedules 1.5 domains for nothing",
 };
 
