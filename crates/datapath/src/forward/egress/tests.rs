@@ -228,8 +228,10 @@ fn a_sender_that_drops_takes_no_more_than_it_sends() {
     }
     let rates = sent.map(|frames| frames * FRAME / 1_000_000);
     assert_eq!(rates[0], 100 * (290_000 / FRAME) * FRAME / 1_000_000);
-    // The rest, and what the output had at first.
-    assert!((21..=23).contains(&rates[1]), "{rates:?}");
+    // The other one gets the rest; both together what comes in a second, what the output had at
+    // first, and one burst.
+    assert!(rates[1] >= 21, "{rates:?}");
+    assert!(rates[0] + rates[1] <= 50 + 2 + 20, "{rates:?}");
 }
 
 #[test]
