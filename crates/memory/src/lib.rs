@@ -1,5 +1,5 @@
-//! Guest memory of the switch: regions that a VMM shared, translation of guest addresses, and the
-//! dirty log of a live migration.
+//! Guest memory of the switch: regions that a VMM shared, translation of guest addresses, the dirty
+//! log of a live migration, and the table of translations of a guest with an IOMMU.
 //!
 //! A [`GuestMemory`] is an immutable snapshot. When the VMM adds or removes a region, or starts to
 //! log, a new snapshot is built from the same [`Region`]s and given to the users of the queues; the
@@ -47,6 +47,7 @@
 
 pub mod copy;
 mod dirty;
+pub mod iotlb;
 mod region;
 
 #[cfg(test)]
@@ -295,6 +296,23 @@ impl GuestMemory {
             let offset = uva.checked_sub(r.uva())?;
             (offset < r.size()).then(|| r.gpa() + offset)
         })
+    }
+
+    /// Returns the guest-physical address of a range in the VMM's own space, if all of it is memory
+    /// that is contiguous in both spaces (used by UPDATE of an IOTLB).
+    #[must_use]
+    pub fn user_range_to_guest(&self, uva: u64, size: u64) -> Option<u64> {
+        let gpa = self.user_to_guest(uva)?;
+        let mut done = 0;
+        while done < size {
+            let at = self.user_to_guest(uva.checked_add(done)?)?;
+            if at != gpa + done {
+                return None;
+            }
+            let span = self.spans[self.search(at)?];
+            done += span.gpa + span.size - at;
+        }
+        Some(gpa)
     }
 
     /// Marks `len` bytes at `gpa` as written. Nothing happens without a log.

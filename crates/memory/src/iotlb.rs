@@ -1,0 +1,289 @@
+//! Translations of I/O virtual addresses: the pages that a guest with an IOMMU has granted.
+//!
+//! Such a guest puts I/O virtual addresses (IOVA) into rings and descriptors, and its VMM tells the
+//! back end where they lead: by `VHOST_USER_IOTLB_MSG` of type UPDATE a range is granted, by
+//! INVALIDATE it is revoked; the back end asks for a missing one by MISS (vhost-user specification,
+//! "IOMMU support"; virtio 1.3, 6, `VIRTIO_F_ACCESS_PLATFORM`). That is the grant mechanism of
+//! chapter 3 of Ram's thesis: the owner issues and revokes alone, and using a grant is a look-up.
+//!
+//! Each connection has one table. One thread changes it, the [`IotlbWriter`]; any number of threads
+//! look addresses up in it without a lock, by an [`Iotlb`]. A translation leads to a guest-physical
+//! address, from which [`GuestMemory`] translates as always. So entries outlive changes of the
+//! memory table, and the dirty log needs no change.
+//!
+//! # Memory map, version 1
+//!
+//! The table is in a memory file whose length is sealed, and a successor of the process continues
+//! it. It holds no pointer, and each slot is valid by itself. Numbers are native-endian `u64`.
+//!
+//! ```text
+//!  offset  field          written by        meaning
+//!       0  magic          creator, last     "LHIOTLB\0"
+//!       8  version        creator           1
+//!      16  slots          creator           65536
+//!      64  classes        writer            bits of the classes that occur: 1, 2, 4
+//!      72  generation     writer            changes when something was revoked
+//!     128  entries        writer            entries now
+//!     136  updates        writer            UPDATEs that were accepted
+//!     144  invalidations  writer            INVALIDATEs that were accepted
+//!     152  evictions      writer            entries that lost their slot to another
+//!     160  refusals       writer            messages that were refused
+//!     168  (zero)                           reserved up to 4096
+//!    4096  sets           writer            16384 sets of 4 slots: check, value
+//!
+//!  key     1 << 63 | first IOVA page << 4 | class             class: 0 4 KiB, 1 2 MiB, 2 1 GiB
+//!  value   first guest-physical page << 4 | access            access: 1 read, 2 write
+//!  check   key ^ value; 0: the slot is free
+//! ```
+//!
+//! `file::set_of` has the set of a key, and `slot` the argument why readers need no lock.
+//!
+//! # Rules of the table
+//!
+//! * **It is a cache.** An entry may go at any time: a full set evicts its oldest entry, and a file
+//!   that cannot be read is not used. A reader that finds nothing notes a [`Miss`].
+//! * **Overlapping entries lead to the same memory.** An UPDATE removes those that do not. So a
+//!   page may be in blocks of several classes, and has the access that any of them gives.
+//! * **Nothing is given that was not asked for**: [`IotlbWriter::update`].
+//! * **512 neighbours become one block** of 2 MiB: QEMU grants single pages where it could grant
+//!   all of memory. An INVALIDATE of one page then forgets the block.
+
+mod access;
+mod block;
+mod file;
+mod misses;
+mod slot;
+mod sync;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+pub use access::{Access, Miss};
+pub use file::AttachError;
+pub use misses::{Misses, Noted};
+pub use writer::IotlbWriter;
+
+use access::PAGE;
+use block::{Block, Class};
+use file::Table;
+use sync::Ordering;
+
+use crate::GuestMemory;
+
+/// Entries of a table at most.
+pub const SLOTS: usize = 1 << 16;
+/// Blocks that one UPDATE enters at most.
+pub const MOST_BLOCKS: usize = 512;
+/// Misses that wait for the writer at most.
+pub const MOST_MISSES: usize = 64;
+
+/// Reason why an UPDATE or an INVALIDATE is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IotlbError {
+    /// A size of 0.
+    #[error("an IOTLB message of size 0")]
+    Empty,
+    /// The permission is none of read, write and both.
+    #[error("an IOTLB message with permission {0}")]
+    Permission(u8),
+    /// Not whole pages.
+    #[error("an IOTLB message with {what} {value:#x}, which is no multiple of {PAGE}")]
+    Misaligned {
+        /// Kind of the value.
+        what: &'static str,
+        /// The value.
+        value: u64,
+    },
+    /// The I/O virtual addresses wrap around.
+    #[error("an IOTLB message for {size:#x} bytes at {iova:#x}, which wraps around")]
+    Wraps {
+        /// First address.
+        iova: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// The user address is not in the memory of this connection.
+    #[error("an IOTLB message with user address {0:#x}, where the guest has no memory")]
+    Outside(u64),
+    /// The memory ends, or continues elsewhere, before the range does.
+    #[error("an IOTLB message with {size:#x} bytes at user address {user_addr:#x}, across a gap")]
+    Gap {
+        /// First user address.
+        user_addr: u64,
+        /// Bytes.
+        size: u64,
+    },
+}
+
+/// The fields of an UPDATE as they came (vhost-user specification, "An IOTLB message").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// First I/O virtual address.
+    pub iova: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Address of the first byte in the front end.
+    pub user_addr: u64,
+    /// 1: read, 2: write, 3: both.
+    pub permission: u8,
+}
+
+impl Update {
+    /// Returns the I/O virtual pages, the guest-physical page of the first, and the access.
+    fn check(&self, memory: &GuestMemory) -> Result<(Range<u64>, u64, Access), IotlbError> {
+        let Self {
+            iova,
+            size,
+            user_addr,
+            permission,
+        } = *self;
+        let Some(last) = size.checked_sub(1) else {
+            return Err(IotlbError::Empty);
+        };
+        let access = Access::from_bits(permission.into());
+        let access = access.ok_or(IotlbError::Permission(permission))?;
+        let fields = [
+            ("address", iova),
+            ("size", size),
+            ("user address", user_addr),
+        ];
+        if let Some((what, value)) = fields.into_iter().find(|(_, v)| !v.is_multiple_of(PAGE)) {
+            return Err(IotlbError::Misaligned { what, value });
+        }
+        if iova.checked_add(last).is_none() {
+            return Err(IotlbError::Wraps { iova, size });
+        }
+        if memory.user_to_guest(user_addr).is_none() {
+            return Err(IotlbError::Outside(user_addr));
+        }
+        let gpa = memory.user_range_to_guest(user_addr, size);
+        let gpa = gpa.ok_or(IotlbError::Gap { user_addr, size })?;
+        let first = iova / PAGE;
+        Ok((first..first + size / PAGE, gpa / PAGE, access))
+    }
+}
+
+/// A translation that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Guest-physical address. It is to be looked up in the guest's memory, which may have lost it.
+    pub gpa: u64,
+    /// Bytes from there to the end of the block, at least 1.
+    pub len: u64,
+}
+
+/// Numbers of what has happened to a table, for all processes that it has had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries now.
+    pub entries: u64,
+    /// UPDATEs that were accepted.
+    pub updates: u64,
+    /// INVALIDATEs that were accepted.
+    pub invalidations: u64,
+    /// Entries that lost their slot to another.
+    pub evictions: u64,
+    /// UPDATEs and INVALIDATEs that were refused.
+    pub refusals: u64,
+}
+
+/// A table, for the threads that look addresses up in it.
+#[derive(Debug)]
+pub struct Iotlb {
+    table: Table,
+    misses: Misses,
+}
+
+impl Iotlb {
+    /// Attaches to the table in a file of another process, which changes it. What it holds is not
+    /// trusted: at worst, a look-up finds a guest-physical address that the guest's memory has not.
+    ///
+    /// # Errors
+    /// A file that is not such a table.
+    pub fn attach(file: &OwnedFd) -> Result<Self, AttachError> {
+        Table::map(file).map(Self::over)
+    }
+
+    fn over(table: Table) -> Self {
+        Self {
+            table,
+            misses: Misses::default(),
+        }
+    }
+
+    /// Looks an I/O virtual address up; `None` when no entry gives this access to it. Nothing that
+    /// was found may be used, or kept, longer than the writer waits for its readers; see
+    /// [`IotlbWriter::invalidate`].
+    #[inline]
+    #[must_use]
+    pub fn look_up(&self, iova: u64, access: Access) -> Option<Hit> {
+        // A bit that is not there yet is a miss, and one that is still there a look-up in vain.
+        let classes = self.table.head().state.classes.load(Ordering::Relaxed);
+        for class in Class::ALL {
+            if classes & class.bit() == 0 {
+                continue;
+            }
+            let Some(value) = self.value(class, iova / PAGE) else {
+                continue;
+            };
+            let (gpa, given) = block::resolve(class, value, iova);
+            if given & access.bits() == access.bits() {
+                let size = class.pages() * PAGE;
+                let len = size - iova % size;
+                return Some(Hit { gpa, len });
+            }
+        }
+        None
+    }
+
+    /// Returns the value of the entry of this class for a page.
+    #[inline]
+    fn value(&self, class: Class, page: u64) -> Option<u64> {
+        let key = class.key(page);
+        let set = self.table.set(file::set_of(class, page));
+        set.0.iter().find_map(|slot| slot.find(key))
+    }
+
+    /// Returns the entry of this class for a page.
+    fn entry(&self, class: Class, page: u64) -> Option<Block> {
+        let value = self.value(class, page)?;
+        Block::decode(class.key(page), value)
+    }
+
+    /// Returns the number of the table's state: another one when something was revoked since. A
+    /// reader may keep a translation together with the number that it has read *before* it looked
+    /// up. It may use it again while it finds that number, asked anew each time when it has marked
+    /// itself as busy; see [`IotlbWriter::invalidate`]. Evictions do not count: an evicted entry is
+    /// still granted.
+    #[inline]
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        // Acquire: a look-up behind it finds none of the entries whose removal the number stands
+        // for.
+        self.table.head().state.generation.load(Ordering::Acquire)
+    }
+
+    /// Returns the translations that readers lack.
+    #[inline]
+    #[must_use]
+    pub fn misses(&self) -> &Misses {
+        &self.misses
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let counters = &self.table.head().counters;
+        Counts {
+            entries: counters.entries.load(Ordering::Relaxed),
+            updates: counters.updates.load(Ordering::Relaxed),
+            invalidations: counters.invalidations.load(Ordering::Relaxed),
+            evictions: counters.evictions.load(Ordering::Relaxed),
+            refusals: counters.refusals.load(Ordering::Relaxed),
+        }
+    }
+}
