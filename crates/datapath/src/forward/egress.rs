@@ -363,6 +363,8 @@ impl Output {
     pub(crate) fn note_dropped(&self, leaf: Leaf, frames: u64, now: Nanos) {
         let state = self.state(leaf);
         state.dropped.fetch_add(frames, Relaxed);
+        // The frame that was asked for is gone.
+        state.credit.take_back(self.mark(leaf));
         state.credit.ask(0, state.reserve, self.mark(leaf));
         self.allot(now);
     }

@@ -222,6 +222,7 @@ fn a_sender_that_drops_takes_no_more_than_it_sends() {
             sent[0] += taken / FRAME;
             if taken == 0 {
                 output.note_dropped(leaf, 1, ms * MS);
+                assert_eq!(output.uses()[0].waiting_bits, 0);
             }
         }
         sent[1] += send_all(&output, 2, ms * MS);
