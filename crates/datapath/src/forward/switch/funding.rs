@@ -225,7 +225,7 @@ impl<P: Port> Switch<P> {
         let buffers = slot.and_then(|slot| slot.port.buffers());
         let batch = &self.lookup.batch;
         let bits = |frames| bits_of(output, batch, group, frames);
-        let usual = bits(group.frames.clone()) / count as u64;
+        let usual = bits(group.frames.clone()) / count.max(1) as u64;
         output.note_room(buffers, Some(usual), now);
         let each = group.frames.clone().map(|index| bits(index..index + 1));
         output.fitting(each, now).min(count)
