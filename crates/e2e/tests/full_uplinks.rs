@@ -131,6 +131,15 @@ impl World {
         world
     }
 
+    /// Starts with an uplink behind the shaper, whose senders wait; `None` without namespaces.
+    fn with_held_uplink() -> Option<Self> {
+        let (folder, netns) = namespaces()?;
+        shape(&netns[0], "up0", SHAPER);
+        let held = "segment = \"near\"\ndriver = \"packet\"\n[port.egress]\nfull = \"hold\"\n";
+        let near = uplink(&netns[0].path(), &format!("{held}{ROOM}"));
+        Some(Self::start(near, (folder, netns), |_| ()))
+    }
+
     /// Has both senders send, until so many frames arrived. Returns those of each.
     fn compete(&mut self, frames: u64) -> [u64; 2] {
         let [first, second] = &mut self.streams;
@@ -181,13 +190,9 @@ impl World {
 
 #[test]
 fn senders_wait_for_a_full_uplink_in_their_order_and_nothing_is_lost() {
-    let Some((folder, netns)) = namespaces() else {
+    let Some(mut world) = World::with_held_uplink() else {
         return;
     };
-    shape(&netns[0], "up0", SHAPER);
-    let held = "segment = \"near\"\ndriver = \"packet\"\n[port.egress]\nfull = \"hold\"\n";
-    let near = uplink(&netns[0].path(), &format!("{held}{ROOM}"));
-    let mut world = World::start(near, (folder, netns), |_| ());
     world.check_order_of_service();
 
     world.turn.step("frames are dropped instead");
@@ -256,13 +261,9 @@ fn senders_wait_for_a_tap_port_that_the_host_bridges() {
 /// Frames in the interface of a driver that is killed are lost, as ever, and none of the others.
 #[test]
 fn senders_that_wait_go_on_after_the_death_of_a_driver() {
-    let Some((folder, netns)) = namespaces() else {
+    let Some(mut world) = World::with_held_uplink() else {
         return;
     };
-    shape(&netns[0], "up0", SHAPER);
-    let held = "segment = \"near\"\ndriver = \"packet\"\n[port.egress]\nfull = \"hold\"\n";
-    let near = uplink(&netns[0].path(), &format!("{held}{ROOM}"));
-    let mut world = World::start(near, (folder, netns), |_| ());
     for round in 0..3 {
         world.turn.step(&format!("kill {round}"));
         world.compete(500);
