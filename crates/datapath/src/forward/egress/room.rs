@@ -209,6 +209,20 @@ mod tests {
     }
 
     #[test]
+    fn buffers_of_frames_on_their_way_are_not_free_for_another_worker() {
+        let room = Room::new(0, 50);
+        room.note(buffers(4, 0), Some(800), 1);
+        room.add(3, 2400, true);
+        assert_eq!(room.free(), 1);
+        // The other worker has the queue, so its buffers cannot be seen now.
+        room.note(None, Some(800), 2);
+        assert_eq!(room.takes(None, Unspent::default()), 800);
+        room.delivered(3);
+        room.note(buffers(1, 3), None, 3);
+        assert_eq!(room.free(), 1);
+    }
+
+    #[test]
     fn an_interface_is_dead_when_no_buffer_comes_back() {
         let room = Room::new(1000, 50);
         room.add(8, 9000, false);
