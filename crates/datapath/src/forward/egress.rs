@@ -301,8 +301,8 @@ impl Output {
         let LeafState {
             credit, reserve, ..
         } = self.state(leaf);
-        // It keeps the credit that it has until more was granted: that is for room in the interface,
-        // which would be granted to another sender, too.
+        // It keeps the credit that it has until more was granted: that is for room in the
+        // interface, which would be granted to another sender, too.
         let has = u64::try_from(credit.bits()).unwrap_or(0);
         if has < all {
             let more = (all - has).max(self.least()).max(*reserve);
