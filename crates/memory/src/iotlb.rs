@@ -28,7 +28,10 @@
 //!     144  invalidations  writer            INVALIDATEs that were accepted
 //!     152  evictions      writer            entries that lost their slot to another
 //!     160  refusals       writer            messages that were refused
-//!     168  (zero)                           reserved up to 4096
+//!     192  answered       writer            the message below was answered last: 1; and taken from
+//!                                           its socket: 2; 0: another message was
+//!     200  message        writer            content of an UPDATE or INVALIDATE, 32 bytes
+//!          (zero)                           reserved up to 4096
 //!    4096  sets           writer            16384 sets of 4 slots: check, value
 //!
 //!  key     1 << 63 | first IOVA page << 4 | class             class: 0 4 KiB, 1 2 MiB, 2 1 GiB
@@ -49,7 +52,9 @@
 //!   all of memory. An INVALIDATE of one page then forgets the block.
 
 mod access;
+mod answered;
 mod block;
+mod denials;
 mod file;
 mod misses;
 mod slot;
@@ -60,17 +65,19 @@ mod writer;
 mod tests;
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use access::{Access, Miss};
+pub use answered::Answered;
 pub use file::AttachError;
 pub use misses::{Misses, Noted};
 pub use writer::IotlbWriter;
 
 use access::PAGE;
 use block::{Block, Class};
+use denials::Denials;
 use file::Table;
-use sync::Ordering;
+use sync::{AtomicU64, Ordering};
 
 use crate::GuestMemory;
 
@@ -196,6 +203,11 @@ pub struct Counts {
 pub struct Iotlb {
     table: Table,
     misses: Misses,
+    denials: Denials,
+    /// Rung by the first miss since the writer took them. None under Miri, which has no such
+    /// system call.
+    asked: Option<OwnedFd>,
+    answers: AtomicU64,
 }
 
 impl Iotlb {
@@ -205,13 +217,17 @@ impl Iotlb {
     /// # Errors
     /// A file that is not such a table.
     pub fn attach(file: &OwnedFd) -> Result<Self, AttachError> {
-        Table::map(file).map(Self::over)
+        let asked = sys::event::create()?;
+        Table::map(file).map(|table| Self::over(table, Some(asked)))
     }
 
-    fn over(table: Table) -> Self {
+    fn over(table: Table, asked: Option<OwnedFd>) -> Self {
         Self {
             table,
             misses: Misses::default(),
+            denials: Denials::default(),
+            asked,
+            answers: AtomicU64::new(0),
         }
     }
 
@@ -265,6 +281,43 @@ impl Iotlb {
         // Acquire: a look-up behind it finds none of the entries whose removal the number stands
         // for.
         self.table.head().state.generation.load(Ordering::Acquire)
+    }
+
+    /// Notes a translation that a reader lacks, and notifies the writer by [`Iotlb::asked`] if it
+    /// has to be. A miss for which there is no room is noted again when the reader looks again,
+    /// which it does after [`Iotlb::answers`] has changed.
+    #[inline(never)]
+    pub fn ask(&self, miss: Miss) {
+        if self.misses.note(miss) == Noted::Notify
+            && let Some(asked) = &self.asked
+        {
+            // An event descriptor of our own takes it, however often.
+            let _ = sys::event::ring(asked);
+        }
+    }
+
+    /// Returns the event descriptor that is readable when the writer has to take the misses. `None`
+    /// under Miri.
+    #[must_use]
+    pub fn asked(&self) -> Option<BorrowedFd<'_>> {
+        self.asked.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes the denial of a miss, if there is one: the front end has no mapping for it, or did not
+    /// answer. The reader then does without that page once, and may ask for it again later.
+    #[must_use]
+    pub fn take_denial(&self, miss: Miss) -> bool {
+        self.denials.take(miss)
+    }
+
+    /// Returns a number that changes with each UPDATE, each denial and whatever revokes. A reader
+    /// that lacks a translation need not look again while it finds the number that it has read
+    /// *before* it looked up.
+    #[inline]
+    #[must_use]
+    pub fn answers(&self) -> u64 {
+        // Acquire: a look-up behind it finds the entry or the denial that the number stands for.
+        self.answers.load(Ordering::Acquire)
     }
 
     /// Returns the translations that readers lack.

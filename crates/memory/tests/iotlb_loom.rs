@@ -23,7 +23,7 @@ mod iotlb {
     pub(crate) mod misses;
     pub(crate) mod slot;
 
-    use access::{Access, Miss};
+    use access::Miss;
 
     const MOST_MISSES: usize = 2;
 }

@@ -81,4 +81,20 @@ impl Miss {
     pub const fn access(self) -> Access {
         self.access
     }
+
+    /// Returns the miss as a word, which is not 0.
+    pub(super) const fn encode(self) -> u64 {
+        self.page << 2 | self.access.bits()
+    }
+
+    /// Returns the miss in a word, if there is one.
+    pub(super) const fn decode(word: u64) -> Option<Self> {
+        match Access::from_bits(word & 3) {
+            Some(access) => Some(Self {
+                page: word >> 2,
+                access,
+            }),
+            None => None,
+        }
+    }
 }

@@ -49,6 +49,14 @@ pub(super) struct State {
     pub(super) generation: AtomicU64,
 }
 
+/// The message of the table that was answered last, see [`super::Answered`].
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(super) struct LastAnswer {
+    pub(super) state: AtomicU64,
+    pub(super) message: [AtomicU64; 4],
+}
+
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Identity {
@@ -63,10 +71,12 @@ pub(super) struct Head {
     identity: Identity,
     pub(super) state: State,
     pub(super) counters: Counters,
+    pub(super) answer: LastAnswer,
 }
 
 const _: () = assert!(size_of::<Head>() == HEAD && size_of::<Set>() == 64);
 const _: () = assert!(offset_of!(Head, state) == 64 && offset_of!(Head, counters) == 128);
+const _: () = assert!(offset_of!(Head, answer) == 192);
 const _: () = assert!(SETS.is_power_of_two() && SETS >= 512 && size_of::<Slot>() == 16);
 
 /// Reason why a file is not used as a table. Its entries are missed then, and the front end is

@@ -12,7 +12,7 @@
 //! and notifies it. So no miss is left behind without a notification.
 
 use super::sync::{AtomicBool, AtomicU64, Ordering};
-use super::{Access, MOST_MISSES, Miss};
+use super::{MOST_MISSES, Miss};
 
 /// Translations that readers lack, each once, until the writer takes them. Lock-free; of bounded
 /// size, because the guest chooses the addresses. It is not in the table's file: readers of a
@@ -51,7 +51,7 @@ impl Misses {
     /// Notes a miss. One that is there already is not noted twice, unless the writer takes others
     /// at the same moment. Then its question is asked twice, which every front end answers.
     pub fn note(&self, miss: Miss) -> Noted {
-        if !self.put(encode(miss)) {
+        if !self.put(miss.encode()) {
             return Noted::Full;
         }
         if self.noted.swap(true, Ordering::AcqRel) {
@@ -80,21 +80,9 @@ impl Misses {
             if at.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            if let Some(miss) = decode(at.swap(0, Ordering::Acquire)) {
+            if let Some(miss) = Miss::decode(at.swap(0, Ordering::Acquire)) {
                 each(miss);
             }
         }
     }
-}
-
-fn encode(miss: Miss) -> u64 {
-    miss.page << 2 | miss.access.bits()
-}
-
-fn decode(word: u64) -> Option<Miss> {
-    let access = Access::from_bits(word & 3)?;
-    Some(Miss {
-        page: word >> 2,
-        access,
-    })
 }

@@ -1,5 +1,6 @@
 mod attach;
 mod differential;
+mod questions;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use super::block::{Block, Class, Cut};
 use super::file::{self, AttachError, Head, SETS, Table, WAYS, set_of};
 use super::slot::Slot;
 use super::sync::{AtomicU64, Ordering};
-use super::{Access, Iotlb, IotlbError, MOST_BLOCKS, Miss, PAGE, Update};
+use super::{Access, Answered, Iotlb, IotlbError, MOST_BLOCKS, Miss, PAGE, Update};
 use crate::GuestMemory;
 
 /// Pages of a range that are looked for one by one. For more, all entries are looked at.
@@ -28,6 +28,8 @@ pub struct IotlbWriter {
     /// takes little memory.
     touched: Box<[bool]>,
     occupancy: Occupancy,
+    /// Number of denials.
+    denied: usize,
 }
 
 impl IotlbWriter {
@@ -37,15 +39,17 @@ impl IotlbWriter {
     /// # Errors
     /// The error of the system call.
     pub fn create() -> Result<(Self, OwnedFd), AttachError> {
+        let asked = sys::event::create()?;
         let (table, file) = Table::create()?;
-        Ok((Self::over(table), file))
+        Ok((Self::over(table, Some(asked)), file))
     }
 
-    /// Creates an empty table on the heap, for tests and Miri.
+    /// Creates an empty table on the heap, for tests and Miri. Panics without descriptors.
     #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap() -> Self {
-        Self::over(Table::heap())
+        let asked = (!cfg!(miri)).then(|| sys::event::create().expect("a descriptor"));
+        Self::over(Table::heap(), asked)
     }
 
     /// Continues a table whose writer is gone. The ages of its entries are lost, which costs no
@@ -55,7 +59,8 @@ impl IotlbWriter {
     /// A file that is not such a table, or has a slot that is not as a writer leaves it at any
     /// moment of its death.
     pub fn resume(file: &OwnedFd) -> Result<Self, AttachError> {
-        let mut writer = Self::over(Table::map(file)?);
+        let asked = sys::event::create()?;
+        let mut writer = Self::over(Table::map(file)?, Some(asked));
         for (slot, block) in file::entries(file)? {
             writer.touched[slot / WAYS / SETS_IN_PAGE] = true;
             writer.occupancy.add(&block);
@@ -64,12 +69,13 @@ impl IotlbWriter {
         Ok(writer)
     }
 
-    fn over(table: Table) -> Self {
+    fn over(table: Table, asked: Option<OwnedFd>) -> Self {
         Self {
-            table: Arc::new(Iotlb::over(table)),
+            table: Arc::new(Iotlb::over(table, asked)),
             ages: vec![Ages::default(); SETS].into(),
             touched: vec![false; SETS / SETS_IN_PAGE].into(),
             occupancy: Occupancy::default(),
+            denied: 0,
         }
     }
 
@@ -112,13 +118,28 @@ impl IotlbWriter {
         let Some(access) = access else {
             return Ok(0);
         };
-        let blocks = Cut::new(pages, offset, access, around).take(MOST_BLOCKS);
-        let blocks: Vec<Block> = blocks.collect();
+        let cut = Cut::new(pages.clone(), offset, access, around);
+        let blocks: Vec<Block> = cut.take(MOST_BLOCKS).collect();
         // The page that was asked for comes last: no other block of the range displaces it.
         for block in blocks.iter().rev() {
             self.enter(*block);
         }
+        self.table.denials.lift(&pages);
+        self.look_again();
         Ok(blocks.len())
+    }
+
+    /// Denies a miss: there is no mapping for it. One reader does without the page once, by
+    /// [`Iotlb::take_denial`]; an UPDATE or INVALIDATE of the page ends the denial.
+    pub fn deny(&mut self, miss: Miss) {
+        self.table.denials.put(miss, self.denied);
+        self.denied = self.denied.wrapping_add(1);
+        self.look_again();
+    }
+
+    /// Lets readers look again.
+    fn look_again(&self) {
+        add(&self.table.answers);
     }
 
     /// Revokes `size` bytes from `iova` (`VHOST_USER_IOTLB_MSG` of type INVALIDATE), rounded
@@ -135,21 +156,34 @@ impl IotlbWriter {
         let last = size.checked_sub(1).ok_or(IotlbError::Empty);
         let last = iova.saturating_add(self.counted(last)?);
         add(&self.head().counters.invalidations);
-        self.remove(&(iova / PAGE..last / PAGE + 1), |_| true);
+        let pages = iova / PAGE..last / PAGE + 1;
+        self.remove(&pages, |_| true);
+        self.table.denials.lift(&pages);
         self.revoked();
         Ok(())
     }
 
-    /// Removes all entries, as at a reset of the device or at the end of its connection. For
-    /// readers that have a translation, [`IotlbWriter::invalidate`] says what is to be done.
+    /// Removes all entries, denials and misses, as at a reset of the device or at the end of its
+    /// connection. For readers that have a translation, [`IotlbWriter::invalidate`] says what is to
+    /// be done.
     pub fn clear(&mut self) {
-        self.remove(&(0..u64::MAX), |_| true);
+        let all = 0..u64::MAX;
+        self.remove(&all, |_| true);
+        self.table.denials.lift(&all);
+        self.table.misses.take(|_| ());
         self.revoked();
+    }
+
+    /// Stores which message was answered last, before its answer can leave. A message may be served
+    /// twice, but is answered once: a successor of the process asks for it by [`Answered::read`].
+    pub fn set_answered(&self, answered: Answered) {
+        self.head().answer.store(answered);
     }
 
     /// Makes readers drop what they have kept of entries. This also comes where nothing was
     /// removed: a reader may have kept an entry that another has displaced since.
     fn revoked(&self) {
+        self.look_again();
         add(&self.head().state.generation);
         fence(Ordering::SeqCst);
     }
