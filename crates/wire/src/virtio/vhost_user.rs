@@ -97,6 +97,68 @@ pub mod code {
     pub const GET_SHMEM_CONFIG: u32 = 44;
 }
 
+/// Message codes of the back end, on its own channel (`VHOST_USER_BACKEND_*`).
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub mod backend_code {
+    pub const IOTLB_MSG: u32 = 1;
+    pub const CONFIG_CHANGE_MSG: u32 = 2;
+}
+
+/// Types of an [`IotlbMessage`] (`VHOST_IOTLB_*` in `linux/vhost_types.h`).
+pub mod iotlb_type {
+    /// The back end asks for a translation.
+    pub const MISS: u8 = 1;
+    /// The front end grants one.
+    pub const UPDATE: u8 = 2;
+    /// The front end revokes some.
+    pub const INVALIDATE: u8 = 3;
+    /// The back end reports an access without a translation.
+    pub const ACCESS_FAIL: u8 = 4;
+}
+
+/// The payload of IOTLB messages in both directions ("An IOTLB message", `struct vhost_iotlb_msg`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IotlbMessage {
+    /// First I/O virtual address.
+    pub iova: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Address of the first byte in the front end.
+    pub user_addr: u64,
+    /// Access: 1 read, 2 write, 3 both.
+    pub permission: u8,
+    /// See [`iotlb_type`].
+    pub kind: u8,
+}
+
+impl IotlbMessage {
+    /// Bytes of the payload.
+    pub const LEN: usize = 32;
+
+    /// Reads a payload; nothing is checked yet, and the padding is not looked at.
+    #[must_use]
+    pub fn parse(bytes: [u8; Self::LEN]) -> Self {
+        let field = |at| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
+        Self {
+            iova: field(0),
+            size: field(8),
+            user_addr: field(16),
+            permission: bytes[24],
+            kind: bytes[25],
+        }
+    }
+
+    /// Returns the payload on the wire, padded with zeros.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let fields = [self.iova, self.size, self.user_addr].map(u64::to_ne_bytes);
+        bytes[..24].copy_from_slice(fields.as_flattened());
+        (bytes[24], bytes[25]) = (self.permission, self.kind);
+        bytes
+    }
+}
+
 /// The header in front of every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
@@ -125,5 +187,27 @@ impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let fields = [self.code, self.flags, self.size].map(u32::to_ne_bytes);
         std::array::from_fn(|at| fields[at / 4][at % 4])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_iotlb_message_has_the_layout_of_the_kernels_structure() {
+        let message = IotlbMessage {
+            iova: 0x1000,
+            size: 0x2000,
+            user_addr: 0x7f00_0000_3000,
+            permission: 3,
+            kind: iotlb_type::UPDATE,
+        };
+        let mut bytes = message.to_bytes();
+        let words = [0x1000u64, 0x2000, 0x7f00_0000_3000].map(u64::to_ne_bytes);
+        assert_eq!(bytes[..24], *words.as_flattened());
+        assert_eq!(bytes[24..], [3, 2, 0, 0, 0, 0, 0, 0]);
+        bytes[26..].fill(0xff);
+        assert_eq!(IotlbMessage::parse(bytes), message);
     }
 }
