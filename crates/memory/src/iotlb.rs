@@ -181,6 +181,8 @@ pub struct Hit {
     pub gpa: u64,
     /// Bytes from there to the end of the block, at least 1.
     pub len: u64,
+    /// Bytes from the start of the block to there.
+    pub offset: u64,
 }
 
 /// Numbers of what has happened to a table, for all processes that it has had.
@@ -249,8 +251,9 @@ impl Iotlb {
             let (gpa, given) = block::resolve(class, value, iova);
             if given & access.bits() == access.bits() {
                 let size = class.pages() * PAGE;
-                let len = size - iova % size;
-                return Some(Hit { gpa, len });
+                let offset = iova % size;
+                let len = size - offset;
+                return Some(Hit { gpa, len, offset });
             }
         }
         None
@@ -308,6 +311,12 @@ impl Iotlb {
     #[must_use]
     pub fn take_denial(&self, miss: Miss) -> bool {
         self.denials.take(miss)
+    }
+
+    /// Returns whether there is a denial of a miss, and leaves it.
+    #[must_use]
+    pub fn is_denied(&self, miss: Miss) -> bool {
+        self.denials.has(miss)
     }
 
     /// Returns a number that changes with each UPDATE, each denial and whatever revokes. A reader

@@ -51,6 +51,14 @@ impl Denials {
         })
     }
 
+    /// Returns whether a denial is there.
+    pub(super) fn has(&self, miss: Miss) -> bool {
+        let word = miss.encode();
+        self.words
+            .iter()
+            .any(|at| at.load(Ordering::Relaxed) == word)
+    }
+
     /// Removes the denials of these pages. For the writer.
     pub(super) fn lift(&self, pages: &Range<u64>) {
         for at in &self.words {

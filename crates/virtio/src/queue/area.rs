@@ -1,6 +1,7 @@
-//! Raw access to ring memory: one area is one contiguous piece of guest memory whose address was
-//! resolved once. All fields are little endian, and atomics: the driver writes them while we read.
-//! `memory` argues for this, in its section on concurrency.
+//! Raw access to ring memory: an area's addresses are resolved once. It is one contiguous piece of
+//! guest memory ([`FlatArea`]), or, for a guest with an IOMMU, may lie anywhere page by page
+//! (`translated::PagedArea`). All fields are little endian, and atomics: the driver writes them
+//! while we read. `memory` argues for this, in its section on concurrency.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -17,20 +18,71 @@ pub(super) fn alive() -> bool {
     true
 }
 
-/// A resolved ring area. Valid while the `GuestMemory` that resolved it lives; the queue keeps
-/// both.
+/// A resolved ring area. Valid while the `GuestMemory` that resolved it lives, and while the guest
+/// grants it; the queue keeps the one and watches the other.
+pub trait Area {
+    /// Returns the address of the byte at `offset`. A field never leaves its page.
+    fn at(&self, offset: usize) -> *mut u8;
+
+    /// Returns the number of bytes.
+    fn len(&self) -> u32;
+
+    /// Logs a write of `len` bytes at `offset`.
+    fn mark(&self, mem: &GuestMemory, offset: usize, len: usize);
+
+    /// Returns the 16-bit field at `at`.
+    ///
+    /// # Safety
+    /// `at + 2 <= len`, `at` is even, and the memory that resolved the area is alive.
+    #[inline]
+    unsafe fn u16(&self, at: usize) -> &AtomicU16 {
+        debug_assert!(at + 2 <= self.len() as usize && at.is_multiple_of(2));
+        // SAFETY: the caller keeps `at` inside the area, which was found mapped and aligned.
+        unsafe { AtomicU16::from_ptr(self.at(at).cast()) }
+    }
+
+    /// Returns the 32-bit field at `at`.
+    ///
+    /// # Safety
+    /// `at + 4 <= len`, `at` and the area are multiples of 4, and the memory is alive.
+    #[inline]
+    unsafe fn u32(&self, at: usize) -> &AtomicU32 {
+        debug_assert!(at + 4 <= self.len() as usize && at.is_multiple_of(4));
+        // SAFETY: the caller keeps `at` inside the area, which was found mapped and aligned.
+        unsafe { AtomicU32::from_ptr(self.at(at).cast()) }
+    }
+
+    /// Returns the 64-bit field at `at`.
+    ///
+    /// # Safety
+    /// `at + 8 <= len`, `at` and the area are multiples of 8, and the memory is alive.
+    #[inline]
+    unsafe fn u64(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at + 8 <= self.len() as usize && at.is_multiple_of(8));
+        // SAFETY: the caller keeps `at` inside the area, which was found mapped and aligned.
+        unsafe { AtomicU64::from_ptr(self.at(at).cast()) }
+    }
+
+    /// Returns the address of the byte at `at`, which may lie behind the area, for a prefetch.
+    #[inline]
+    fn line_of(&self, at: usize) -> *const u8 {
+        self.at(at)
+    }
+}
+
+/// An area that is one contiguous piece of guest memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Area {
+pub struct FlatArea {
     ptr: *mut u8,
     gpa: u64,
     len: u32,
 }
 
-// SAFETY: an Area is an address; every access goes through the unsafe methods below, whose callers
+// SAFETY: it is an address; every access goes through the unsafe methods of `Area`, whose callers
 // hold the GuestMemory that keeps the address mapped.
-unsafe impl Send for Area {}
+unsafe impl Send for FlatArea {}
 
-impl Area {
+impl FlatArea {
     /// Resolves `len` bytes at `gpa`, aligned to `align` here as in the guest.
     pub(super) fn resolve(
         mem: &GuestMemory,
@@ -48,50 +100,22 @@ impl Area {
             len,
         })
     }
+}
 
-    /// Returns the 16-bit field at `at`.
-    ///
-    /// # Safety
-    /// `at + 2 <= len`, `at` is even, and the memory that resolved the area is alive.
-    #[inline]
-    pub(super) unsafe fn u16(&self, at: usize) -> &AtomicU16 {
-        debug_assert!(at + 2 <= self.len as usize && at.is_multiple_of(2));
-        // SAFETY: the caller keeps `at` inside the area, which `resolve` found mapped and aligned.
-        unsafe { AtomicU16::from_ptr(self.ptr.add(at).cast()) }
+impl Area for FlatArea {
+    #[inline(always)]
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.ptr.wrapping_add(offset)
     }
 
-    /// Returns the 32-bit field at `at`.
-    ///
-    /// # Safety
-    /// `at + 4 <= len`, `at` and the area are multiples of 4, and the memory is alive.
-    #[inline]
-    pub(super) unsafe fn u32(&self, at: usize) -> &AtomicU32 {
-        debug_assert!(at + 4 <= self.len as usize && at.is_multiple_of(4));
-        // SAFETY: the caller keeps `at` inside the area, which `resolve` found mapped and aligned.
-        unsafe { AtomicU32::from_ptr(self.ptr.add(at).cast()) }
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        self.len
     }
 
-    /// Returns the 64-bit field at `at`.
-    ///
-    /// # Safety
-    /// `at + 8 <= len`, `at` and the area are multiples of 8, and the memory is alive.
     #[inline]
-    pub(super) unsafe fn u64(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at + 8 <= self.len as usize && at.is_multiple_of(8));
-        // SAFETY: the caller keeps `at` inside the area, which `resolve` found mapped and aligned.
-        unsafe { AtomicU64::from_ptr(self.ptr.add(at).cast()) }
-    }
-
-    /// Returns the address of the byte at `at`, for a prefetch.
-    #[inline]
-    pub(super) fn line_of(&self, at: usize) -> *const u8 {
-        self.ptr.wrapping_add(at)
-    }
-
-    /// Logs a write of `len` bytes at `at`.
-    #[inline]
-    pub(super) fn mark(&self, mem: &GuestMemory, at: usize, len: usize) {
-        mem.mark_dirty(self.gpa + at as u64, len as u64);
+    fn mark(&self, mem: &GuestMemory, offset: usize, len: usize) {
+        mem.mark_dirty(self.gpa + offset as u64, len as u64);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Descriptors as private copies, and the checks that every one of them passes on its way into a
 //! chain.
 
-use memory::{GuestMemory, Segment};
+use memory::Segment;
 
 use super::area::fetch_words;
+use super::space::{Gap, Lack, Space};
 use super::{MAX_CHAIN_BORDERS, MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, QueueFault, SegRange};
 
 /// The chain continues (virtio 1.3, sections 2.7.5, 2.8.6).
@@ -52,8 +53,8 @@ impl Desc {
 }
 
 /// Collects the buffers of one chain, checking each descriptor.
-pub(super) struct Gather<'a> {
-    mem: &'a GuestMemory,
+pub(super) struct Gather<'a, S> {
+    space: &'a S,
     segs: &'a mut Vec<Segment>,
     start: usize,
     bytes: u64,
@@ -61,18 +62,31 @@ pub(super) struct Gather<'a> {
     /// Number of borders between regions that the buffers cross.
     borders: u32,
     writable: bool,
+    /// The worst that the address space had to say of an address.
+    gap: Option<Gap>,
 }
 
-impl<'a> Gather<'a> {
-    pub(super) fn new(mem: &'a GuestMemory, segs: &'a mut Vec<Segment>, writable: bool) -> Self {
+/// A chain that was gathered.
+pub(super) enum Gathered {
+    /// Its buffers, and their bytes.
+    Buffers(SegRange, u32),
+    /// The guest has not granted a part of it: it counts as empty. Its place in the arena.
+    NotGranted(u32),
+    /// A part is not translated yet: it is left where it is.
+    Untranslated,
+}
+
+impl<'a, S: Space> Gather<'a, S> {
+    pub(super) fn new(space: &'a S, segs: &'a mut Vec<Segment>, writable: bool) -> Self {
         Self {
-            mem,
+            space,
             start: segs.len(),
             segs,
             bytes: 0,
             descriptors: 0,
             borders: 0,
             writable,
+            gap: None,
         }
     }
 
@@ -90,19 +104,26 @@ impl<'a> Gather<'a> {
         if self.bytes > u64::from(MAX_CHAIN_BYTES) {
             return Err(QueueFault::ChainTooLarge);
         }
-        match self.mem.translate(desc.addr, desc.len) {
+        match self.space.buffer(desc.addr, desc.len, self.writable) {
             Some(segment) => self.segs.push(segment),
-            None => self.add_across(desc)?,
+            None => self.add_pieces(desc)?,
         }
         Ok(())
     }
 
-    /// Appends a buffer that lies in several regions.
+    /// Appends a buffer that lies in several pieces.
     #[cold]
-    fn add_across(&mut self, desc: &Desc) -> Result<(), QueueFault> {
+    fn add_pieces(&mut self, desc: &Desc) -> Result<(), QueueFault> {
         let before = self.segs.len();
-        if !self.mem.translate_into(desc.addr, desc.len, self.segs) {
-            return Err(QueueFault::UnmappedAddress);
+        let space = self.space;
+        match space.buffer_into(desc.addr, desc.len, self.writable, self.segs) {
+            Ok(()) => {}
+            Err(Lack::Unmapped) => return Err(QueueFault::UnmappedAddress),
+            Err(Lack::Gap(gap)) => {
+                // The rest of the chain is gathered on: all that it lacks is asked for at once.
+                self.gap = self.gap.max(Some(gap));
+                return Ok(());
+            }
         }
         self.borders += (self.segs.len() - before - 1) as u32;
         if self.borders > MAX_CHAIN_BORDERS {
@@ -125,14 +146,31 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Returns the range of the caller's arena that the chain fills, and its bytes.
-    pub(super) fn finish(&self) -> (SegRange, u32) {
+    /// Returns the chain: the range of the caller's arena that it fills, and its bytes.
+    pub(super) fn finish(&mut self) -> Gathered {
+        match self.gap {
+            None => {}
+            Some(Gap::NotGranted) => {
+                self.abandon();
+                return Gathered::NotGranted(self.start as u32);
+            }
+            Some(gap) => {
+                self.abandon();
+                self.space.left(gap);
+                return Gathered::Untranslated;
+            }
+        }
         let range = SegRange {
             start: self.start as u32,
             len: (self.segs.len() - self.start) as u32,
         };
         // At most MAX_CHAIN_BYTES, checked in `add`.
-        (range, self.bytes as u32)
+        Gathered::Buffers(range, self.bytes as u32)
+    }
+
+    /// Returns the number of descriptors.
+    pub(super) fn descriptors(&self) -> u32 {
+        self.descriptors
     }
 
     /// Removes the buffers that were appended.
@@ -141,47 +179,57 @@ impl<'a> Gather<'a> {
     }
 
     /// Opens the indirect table that `desc` refers to.
-    pub(super) fn table(&self, desc: &Desc) -> Result<Table<'a>, QueueFault> {
+    pub(super) fn table(&self, desc: &Desc) -> Result<Table, QueueFault> {
         if desc.len == 0 || !desc.len.is_multiple_of(DESC_LEN) {
             return Err(QueueFault::IndirectLength);
         }
         Ok(Table {
-            mem: self.mem,
             addr: desc.addr,
-            whole: self.mem.translate(desc.addr, desc.len),
+            whole: self.space.buffer(desc.addr, desc.len, false),
             entries: desc.len / DESC_LEN,
         })
+    }
+
+    /// Returns the words of entry `at` of a table, fetched once; `None`, and the chain ends there,
+    /// when the guest has not granted it, or it is not translated yet.
+    pub(super) fn entry(
+        &mut self,
+        table: &Table,
+        at: u32,
+    ) -> Result<Option<(u64, u64)>, QueueFault> {
+        debug_assert!(at < table.entries);
+        let offset = at * DESC_LEN;
+        if let Some(whole) = table.whole {
+            let piece = whole.slice(offset, DESC_LEN);
+            // SAFETY: the table is a piece that was found mapped in the memory of the address
+            // space, which is borrowed; `at < entries` keeps the entry inside.
+            return Ok(Some(unsafe { fetch_words(piece.ptr) }));
+        }
+        let addr = table.addr.checked_add(u64::from(offset));
+        match self
+            .space
+            .descriptor(addr.ok_or(QueueFault::UnmappedTable)?)
+        {
+            Ok(words) => Ok(Some(words)),
+            Err(Lack::Unmapped) => Err(QueueFault::UnmappedTable),
+            Err(Lack::Gap(gap)) => {
+                self.gap = self.gap.max(Some(gap));
+                Ok(None)
+            }
+        }
     }
 }
 
 /// An indirect table in guest memory.
-pub(super) struct Table<'a> {
-    mem: &'a GuestMemory,
+pub(super) struct Table {
     addr: u64,
-    /// The table in one piece; a table across two regions is resolved entry by entry.
+    /// The table in one piece; a table in several is resolved entry by entry.
     whole: Option<Segment>,
     entries: u32,
 }
 
-impl Table<'_> {
+impl Table {
     pub(super) fn entries(&self) -> u32 {
         self.entries
-    }
-
-    /// Returns the words of entry `at`, fetched once.
-    pub(super) fn entry(&self, at: u32) -> Result<(u64, u64), QueueFault> {
-        debug_assert!(at < self.entries);
-        let offset = at * DESC_LEN;
-        let piece = match self.whole {
-            Some(whole) => whole.slice(offset, DESC_LEN),
-            None => self
-                .addr
-                .checked_add(u64::from(offset))
-                .and_then(|addr| self.mem.translate(addr, DESC_LEN))
-                .ok_or(QueueFault::UnmappedTable)?,
-        };
-        // SAFETY: `piece` is 16 bytes that `translate` found mapped in `mem`, which is borrowed for
-        // the table's life; `at < entries` keeps it inside `whole`.
-        Ok(unsafe { fetch_words(piece.ptr) })
     }
 }

@@ -33,7 +33,9 @@ mod journal;
 mod packed;
 mod resume;
 mod slots;
+mod space;
 mod split;
+mod translated;
 mod unnotified;
 
 #[cfg(test)]
@@ -46,6 +48,7 @@ pub use memory::Segment;
 
 use batch::Ring;
 pub use batch::{Fill, Limit, Taken};
+use descriptor::Gathered;
 pub use fault::QueueFault;
 pub use inflight::{Inflight, InflightRegion};
 pub use journal::{Journal, JournalRegion};
@@ -54,7 +57,10 @@ use slots::Slots;
 pub(crate) use slots::netmap;
 pub use slots::netmap::program as netmap_program;
 pub use slots::{MAX_SLOTS_PER_FRAME, SlotFormat};
+use space::Plain;
+pub use space::QueueMemory;
 use split::SplitQueue;
+use translated::{Layouts, Translated, TranslatedQueue};
 use wire::virtio::features::Features;
 
 /// Largest queue size that is served.
@@ -67,7 +73,8 @@ pub const MAX_CHAIN_DESCRIPTORS: u32 = 1024;
 /// chain lies in 2048 pieces of memory at most.
 pub const MAX_CHAIN_BORDERS: u32 = 1024;
 
-/// Place of a queue in guest memory: guest-physical addresses of its three areas.
+/// Place of a queue in guest memory: addresses of its three areas, guest-physical or, of a guest
+/// with an IOMMU, I/O virtual ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Number of descriptors: 1..=4096; a power of two for a split queue and for slots.
@@ -114,11 +121,28 @@ pub struct Chain {
     pub count: u16,
     /// The chain's buffers in the caller's arena, in order.
     pub segs: SegRange,
-    /// Bytes of all buffers together, 1..=[`MAX_CHAIN_BYTES`]; 0 for an empty slot.
+    /// Bytes of all buffers together, 1..=[`MAX_CHAIN_BYTES`]; 0 for an empty slot, and for a chain
+    /// that a guest with an IOMMU has not granted.
     pub bytes: u32,
 }
 
 impl Chain {
+    /// Creates the chain that was gathered, of `count` slots; `None` when it is to be left where it
+    /// is.
+    fn gathered(id: u16, count: u16, gathered: Gathered) -> Option<Self> {
+        let (segs, bytes) = match gathered {
+            Gathered::Buffers(segs, bytes) => (segs, bytes),
+            Gathered::NotGranted(start) => (SegRange { start, len: 0 }, 0),
+            Gathered::Untranslated => return None,
+        };
+        Some(Self {
+            id,
+            count,
+            segs,
+            bytes,
+        })
+    }
+
     /// Creates a chain of one buffer, which is number `start` of the arena.
     #[inline(always)]
     fn of_one(id: u16, start: u32, buffer: Segment) -> Self {
@@ -154,11 +178,13 @@ impl Chain {
 #[derive(Debug)]
 pub enum Queue {
     /// Descriptor table, available ring, used ring.
-    Split(SplitQueue),
+    Split(SplitQueue<Plain>),
     /// One ring of descriptors.
-    Packed(PackedQueue),
+    Packed(PackedQueue<Plain>),
     /// Slots in one order.
     Slots(Slots),
+    /// Either layout of a virtqueue, of a guest with an IOMMU.
+    Translated(Box<TranslatedQueue>),
 }
 
 /// Calls the same method of any layout.
@@ -168,6 +194,7 @@ macro_rules! either {
             Queue::Split($q) => $call,
             Queue::Packed($q) => $call,
             Queue::Slots($q) => $call,
+            Queue::Translated($q) => $call,
         }
     };
 }
@@ -188,12 +215,12 @@ impl Queue {
     /// [`QueueFault::UnmappedRing`]; of slot queues [`QueueFault::BadParameters`],
     /// [`QueueFault::UnmappedPool`], [`QueueFault::WrongCookie`].
     pub fn new(
-        mem: Arc<GuestMemory>,
+        mem: impl Into<QueueMemory>,
         layout: Layout,
         features: Features,
         position: u32,
     ) -> Result<Self, QueueFault> {
-        Self::build(mem, layout, features, position, None)
+        Self::build(mem.into(), layout, features, position, None)
     }
 
     /// As [`Queue::new`], with in-flight chains tracked in `inflight`. Chains that an earlier
@@ -205,18 +232,19 @@ impl Queue {
     /// As [`Queue::new`]; [`QueueFault::InflightMismatch`] and [`QueueFault::InflightCorrupt`] for
     /// a region that cannot be this queue's.
     pub fn with_inflight(
-        mem: Arc<GuestMemory>,
+        mem: impl Into<QueueMemory>,
         layout: Layout,
         features: Features,
         position: u32,
         inflight: Inflight,
     ) -> Result<Self, QueueFault> {
+        let mem = mem.into();
         resume::mark_written(&mem, layout, features);
         Self::build(mem, layout, features, position, Some(inflight))
     }
 
     fn build(
-        mem: Arc<GuestMemory>,
+        mem: QueueMemory,
         layout: Layout,
         features: Features,
         position: u32,
@@ -225,12 +253,59 @@ impl Queue {
         if layout.size == 0 || layout.size > MAX_SIZE {
             return Err(QueueFault::BadSize);
         }
-        match layout.slots {
-            Some(format) => Slots::new(mem, layout, format).map(Self::Slots),
-            None if features.contains(Features::RING_PACKED) => {
-                PackedQueue::new(mem, layout, features, position, inflight).map(Self::Packed)
-            }
-            None => SplitQueue::new(mem, layout, features, position, inflight).map(Self::Split),
+        let QueueMemory { memory, iotlb } = mem;
+        let packed = features.contains(Features::RING_PACKED);
+        if let Some(format) = layout.slots {
+            return Slots::new(memory, layout, format).map(Self::Slots);
+        }
+        let Some(iotlb) = iotlb else {
+            let space = Plain(memory);
+            return if packed {
+                PackedQueue::new(space, layout, features, position, inflight).map(Self::Packed)
+            } else {
+                SplitQueue::new(space, layout, features, position, inflight).map(Self::Split)
+            };
+        };
+        let generation = iotlb.generation();
+        let space = Translated::new(memory, Arc::clone(&iotlb));
+        let queue = if packed {
+            PackedQueue::new(space, layout, features, position, inflight).map(Layouts::Packed)?
+        } else {
+            SplitQueue::new(space, layout, features, position, inflight).map(Layouts::Split)?
+        };
+        let queue = TranslatedQueue::new(queue, iotlb, generation);
+        Ok(Self::Translated(Box::new(queue)))
+    }
+
+    /// Returns whether the queue's addresses are those of a guest with an IOMMU.
+    #[inline]
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        matches!(self, Self::Translated(_))
+    }
+
+    /// Returns whether the last batch ended before an available chain, because that is not
+    /// translated: it will be there when the front end has answered.
+    #[must_use]
+    pub fn is_untranslated(&self) -> bool {
+        matches!(self, Self::Translated(queue) if queue.is_untranslated())
+    }
+
+    /// Asks for the translations of up to `most` buffers that the guest has offered since the last
+    /// time, so that they are there when frames come. Nothing happens without an IOMMU.
+    #[inline]
+    pub fn ask_for_buffers(&mut self, most: u16) {
+        if let Self::Translated(queue) = self {
+            queue.ask_for_buffers(most);
+        }
+    }
+
+    /// Returns the number of chains to the guest that were put unused since the last call, because
+    /// the guest had not granted them.
+    pub fn take_not_granted(&mut self) -> u64 {
+        match self {
+            Self::Translated(queue) => queue.take_not_granted(),
+            _ => 0,
         }
     }
 
@@ -239,8 +314,8 @@ impl Queue {
     #[must_use]
     pub fn header(&self) -> Option<u32> {
         match self {
-            Self::Split(_) | Self::Packed(_) => None,
             Self::Slots(queue) => Some(queue.header()),
+            _ => None,
         }
     }
 
@@ -345,6 +420,7 @@ impl Queue {
             // A struct of its own for a call that is not inlined: the other layouts keep theirs in
             // registers.
             Self::Slots(queue) => queue.take_many::<WRITABLE>(into.again(), limit, prefetch),
+            Self::Translated(queue) => queue.take_many::<WRITABLE>(into.again(), limit, prefetch),
         }
     }
 
@@ -371,13 +447,15 @@ impl Queue {
     #[inline(always)]
     pub fn put_filled<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
         // First: packed queues take two instructions a frame less than with one `match`.
-        if let Self::Slots(queue) = self {
-            return queue.fill(chains, fill);
+        match self {
+            Self::Slots(queue) => return queue.fill(chains, fill),
+            Self::Translated(queue) => return queue.fill(chains, fill),
+            Self::Split(_) | Self::Packed(_) => {}
         }
         let count = match self {
             Self::Split(queue) => queue.put_filled(chains, &mut fill),
             Self::Packed(queue) => queue.put_filled(chains, &mut fill),
-            Self::Slots(_) => 0,
+            Self::Slots(_) | Self::Translated(_) => 0,
         };
         (count, fill)
     }
@@ -385,7 +463,7 @@ impl Queue {
     /// Prefetches the places of about `count` elements that are about to be staged, which are in
     /// the cache of the driver's core. A hint.
     #[inline]
-    pub fn expect_used(&self, count: u16) {
+    pub fn expect_used(&mut self, count: u16) {
         either!(self, q => q.expect_used(count));
     }
 
@@ -406,7 +484,7 @@ impl Queue {
     /// is.
     #[inline]
     #[must_use]
-    pub fn wants_notify(&self) -> bool {
+    pub fn wants_notify(&mut self) -> bool {
         either!(self, q => q.wants_notify())
     }
 
@@ -429,19 +507,20 @@ impl Queue {
 
     /// Returns whether a chain is available.
     #[must_use]
-    pub fn has_available(&self) -> bool {
+    pub fn has_available(&mut self) -> bool {
         either!(self, q => q.waiting())
     }
 
     /// Returns the number of chains that are available, of a split queue. Of others: its size, if
     /// any is, since they would have to be counted one by one.
     #[must_use]
-    pub fn available(&self) -> u16 {
+    pub fn available(&mut self) -> u16 {
         match self {
-            Queue::Split(queue) => queue.available(),
-            _ if self.has_available() => self.size(),
-            _ => 0,
+            Self::Split(queue) => return queue.available(),
+            Self::Translated(queue) => return queue.available(),
+            Self::Packed(_) | Self::Slots(_) => {}
         }
+        if self.has_available() { self.size() } else { 0 }
     }
 
     /// Asks the driver to kick when it makes chains available, or not to. When `on`, a full fence

@@ -9,6 +9,7 @@ use wire::virtio::features::Features;
 use super::descriptor::{Desc, WRITE};
 
 use super::inflight::packed::Tracker;
+use super::space::Space;
 use super::unnotified::Unnotified;
 use super::{Chain, Inflight, Journal, Layout, QueueFault};
 
@@ -23,8 +24,8 @@ use ring::{
 
 /// A packed virtqueue.
 #[derive(Debug)]
-pub struct PackedQueue {
-    ring: Ring,
+pub struct PackedQueue<S: Space> {
+    ring: Ring<S::Area>,
     size: u16,
     /// The next slot to take from.
     next: Cursor,
@@ -49,20 +50,20 @@ pub struct PackedQueue {
     tracker: Option<Box<Tracker>>,
     /// Descriptors of the chain that is being taken, for the tracker.
     scratch: Vec<Desc>,
-    mem: Arc<GuestMemory>,
+    space: S,
     layout: Layout,
 }
 
-impl PackedQueue {
+impl<S: Space> PackedQueue<S> {
     pub(super) fn new(
-        mem: Arc<GuestMemory>,
+        space: S,
         layout: Layout,
         features: Features,
         position: u32,
         inflight: Option<Inflight>,
     ) -> Result<Self, QueueFault> {
         let size = layout.size;
-        let ring = Ring::resolve(&mem, layout)?;
+        let ring = Ring::resolve(&space, layout)?;
         let mut tracker = None;
         let (next, used, in_flight) = match inflight {
             None => positions(position, size)?,
@@ -72,7 +73,7 @@ impl PackedQueue {
                 found.1
             }
         };
-        ring.hide_staged(&mem, used, in_flight);
+        ring.hide_staged(space.memory(), used, in_flight);
         Ok(Self {
             ring,
             size,
@@ -91,13 +92,13 @@ impl PackedQueue {
             fault: None,
             scratch: Vec::with_capacity(tracker.as_ref().map_or(0, |_| usize::from(size))),
             tracker,
-            mem,
+            space,
             layout,
         })
     }
 
     fn attach(
-        ring: &Ring,
+        ring: &Ring<S::Area>,
         part: Inflight,
         size: u16,
         position: u32,
@@ -124,18 +125,36 @@ impl PackedQueue {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
-        match Ring::resolve(&mem, self.layout) {
+        let space = self.space.with_memory(mem);
+        match Ring::resolve(&space, self.layout) {
             Ok(ring) => {
                 self.ring = ring;
-                self.mem = mem;
+                self.space = space;
                 Ok(())
             }
             Err(fault) => Err(self.stop(fault)),
         }
     }
 
+    /// Sets the memory, and leaves the ring to [`PackedQueue::resolve_rings`].
+    pub(super) fn replace_memory(&mut self, mem: Arc<GuestMemory>) {
+        self.space = self.space.with_memory(mem);
+    }
+
+    /// Looks the addresses of the ring up again.
+    pub(super) fn resolve_rings(&mut self) -> Result<(), QueueFault> {
+        self.ring = Ring::resolve(&self.space, self.layout)?;
+        // It may be other memory.
+        self.kicks = None;
+        Ok(())
+    }
+
+    pub(super) fn space(&self) -> &S {
+        &self.space
+    }
+
     pub(super) fn memory(&self) -> &Arc<GuestMemory> {
-        &self.mem
+        self.space.memory()
     }
 
     pub(super) fn size(&self) -> u16 {
@@ -208,8 +227,8 @@ impl PackedQueue {
         if let Some(tracker) = &mut self.tracker {
             tracker.after_publish(self.used);
         }
-        if self.mem.log().is_some() {
-            self.ring.mark_used(&self.mem, from, self.staged);
+        if self.space.memory().log().is_some() {
+            self.ring.mark_used(self.space.memory(), from, self.staged);
         }
         self.in_flight = self.in_flight.saturating_sub(self.staged);
         self.unnotified.add(self.staged);
@@ -253,7 +272,8 @@ impl PackedQueue {
             (true, true) => EVENT_DESC,
         };
         if flags == EVENT_DESC || self.kicks != Some(on) {
-            self.ring.set_device_event(&self.mem, flags, self.next);
+            self.ring
+                .set_device_event(self.space.memory(), flags, self.next);
         }
         self.note_kicks(on)
     }
@@ -264,7 +284,8 @@ impl PackedQueue {
         }
         let mut event = self.next;
         event.advance(chains.clamp(1, self.size) - 1, self.size);
-        self.ring.set_device_event(&self.mem, EVENT_DESC, event);
+        self.ring
+            .set_device_event(self.space.memory(), EVENT_DESC, event);
         Some(self.note_kicks(true))
     }
 

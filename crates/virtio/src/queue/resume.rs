@@ -2,27 +2,48 @@
 
 use std::sync::Arc;
 
-use memory::GuestMemory;
 use wire::virtio::features::Features;
 
 use super::packed::PackedQueue;
+use super::space::{Plain, Space};
 use super::split::SplitQueue;
-use super::{Journal, Layout, Queue, QueueFault};
+use super::translated::Translated;
+use super::{Journal, Layout, Queue, QueueFault, QueueMemory};
+
+/// Evaluates an expression over the address space of a queue.
+macro_rules! over {
+    ($mem:expr, $space:ident => $call:expr) => {
+        match &$mem.iotlb {
+            None => {
+                let $space = Plain(Arc::clone(&$mem.memory));
+                $call
+            }
+            Some(iotlb) => {
+                let $space = Translated::new(Arc::clone(&$mem.memory), Arc::clone(iotlb));
+                $call
+            }
+        }
+    };
+}
 
 /// Marks everything that the device may have written in the rings as dirty. A process that died
 /// between a write to the ring and its mark in the dirty log would otherwise leave the old bytes to
 /// a live migration. The bytes of buffers were marked before they were published.
-pub(super) fn mark_written(mem: &GuestMemory, layout: Layout, features: Features) {
-    let size = u64::from(layout.size);
+pub(super) fn mark_written(mem: &QueueMemory, layout: Layout, features: Features) {
     if layout.slots.is_some() {
         // Processes do not migrate: their memory has no dirty log.
         return;
     }
+    over!(mem, space => mark_areas(&space, layout, features));
+}
+
+fn mark_areas(space: &impl Space, layout: Layout, features: Features) {
+    let size = u32::from(layout.size);
     if features.contains(Features::RING_PACKED) {
-        mem.mark_dirty(layout.desc, 16 * size);
-        mem.mark_dirty(layout.device, 4);
+        space.mark(layout.desc, 16 * size);
+        space.mark(layout.device, 4);
     } else {
-        mem.mark_dirty(layout.device, 6 + 8 * size);
+        space.mark(layout.device, 6 + 8 * size);
     }
 }
 
@@ -38,19 +59,20 @@ impl Queue {
     /// As [`Queue::new`]; [`QueueFault::InflightCorrupt`] for a journal that cannot be this
     /// queue's.
     pub fn resume(
-        mem: Arc<GuestMemory>,
+        mem: impl Into<QueueMemory>,
         layout: Layout,
         features: Features,
         position: u32,
         journal: Option<Journal>,
     ) -> Result<Self, QueueFault> {
+        let mem = mem.into();
         let position = if layout.slots.is_some() {
             // The queue continues at the tail in memory.
             position
         } else if !features.contains(Features::RING_PACKED) {
-            SplitQueue::used_index(&mem, layout)?.into()
+            over!(mem, space => SplitQueue::used_index(&space, layout))?.into()
         } else if let Some(journal) = &journal {
-            PackedQueue::recover(&mem, layout, journal)?.unwrap_or(position)
+            over!(mem, space => PackedQueue::recover(&space, layout, journal))?.unwrap_or(position)
         } else {
             position
         };
@@ -63,8 +85,10 @@ impl Queue {
     /// Records the position of a packed queue in `journal` for a successor of this process. A split
     /// queue needs no journal, nor does one whose chains are tracked in an in-flight area.
     pub fn set_journal(&mut self, journal: Option<Journal>) {
-        if let Self::Packed(queue) = self {
-            queue.set_journal(journal);
+        match self {
+            Self::Packed(queue) => queue.set_journal(journal),
+            Self::Translated(queue) => queue.set_journal(journal),
+            Self::Split(_) | Self::Slots(_) => {}
         }
     }
 
@@ -73,11 +97,12 @@ impl Queue {
     /// show it: the driver puts several descriptors into the ring for a buffer, or has buffers used
     /// in batches.
     #[must_use]
-    pub fn position_in_ring(mem: &GuestMemory, layout: Layout, features: Features) -> Option<u32> {
+    pub fn position_in_ring(mem: &QueueMemory, layout: Layout, features: Features) -> Option<u32> {
         let each_for_itself = features.contains(Features::RING_INDIRECT_DESC)
             && !features.contains(Features::IN_ORDER);
         let served = each_for_itself && Self::was_served(mem, layout);
-        let found = served.then(|| PackedQueue::position_in_ring(mem, layout));
+        let found =
+            served.then(|| over!(mem, space => PackedQueue::position_in_ring(&space, layout)));
         found.flatten()
     }
 
@@ -85,7 +110,7 @@ impl Queue {
     /// driver set it up, as far as the ring shows it: a ring that was just set up has no used flag
     /// anywhere.
     #[must_use]
-    pub fn was_served(mem: &GuestMemory, layout: Layout) -> bool {
-        PackedQueue::was_served(mem, layout).unwrap_or(false)
+    pub fn was_served(mem: &QueueMemory, layout: Layout) -> bool {
+        over!(mem, space => PackedQueue::was_served(&space, layout)).unwrap_or(false)
     }
 }

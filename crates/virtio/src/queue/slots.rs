@@ -28,8 +28,9 @@ use std::sync::atomic::fence;
 use memory::copy::prefetch_line;
 use memory::{GuestMemory, Segment};
 
-use super::area::{Area, alive};
+use super::area::{Area, FlatArea, alive};
 use super::descriptor::{Desc, Gather, NEXT};
+use super::space::{Plain, Space};
 use super::unnotified::Unnotified;
 use super::{Chain, Fill, Layout, Limit, QueueFault, Ring, Taken};
 
@@ -69,11 +70,11 @@ const SLOT: usize = 16;
 /// aligned; the queue keeps the memory that they lie in.
 #[derive(Debug)]
 pub(super) struct Places {
-    slots: Area,
+    slots: FlatArea,
     /// The line that the client writes.
-    driver: Area,
+    driver: FlatArea,
     /// The line that the switch writes; it begins with `tail`.
-    device: Area,
+    device: FlatArea,
     /// `size - 1`: masks a position to a slot.
     mask: u16,
 }
@@ -89,9 +90,9 @@ impl Places {
     ) -> Result<Self, QueueFault> {
         let slots = SLOT as u32 * u32::from(layout.size);
         Ok(Self {
-            slots: Area::resolve(mem, layout.desc, slots, slot_align)?,
-            driver: Area::resolve(mem, layout.driver, driver.0, driver.1)?,
-            device: Area::resolve(mem, layout.device, device.0, device.1)?,
+            slots: FlatArea::resolve(mem, layout.desc, slots, slot_align)?,
+            driver: FlatArea::resolve(mem, layout.driver, driver.0, driver.1)?,
+            device: FlatArea::resolve(mem, layout.device, device.0, device.1)?,
             mask: layout.size.wrapping_sub(1),
         })
     }
@@ -193,7 +194,7 @@ pub struct SlotQueue<F> {
     unnotified: Unnotified,
     kicks: Option<bool>,
     fault: Option<QueueFault>,
-    mem: Arc<GuestMemory>,
+    space: Plain,
     layout: Layout,
 }
 
@@ -216,7 +217,7 @@ impl<F: Format> SlotQueue<F> {
             unnotified: Unnotified::default(),
             kicks: None,
             fault: None,
-            mem,
+            space: Plain(mem),
             layout,
         })
     }
@@ -228,7 +229,7 @@ impl<F: Format> SlotQueue<F> {
         match F::resolve(&mem, self.layout, Some(&self.format)) {
             Ok(format) => {
                 self.format = format;
-                self.mem = mem;
+                self.space = Plain(mem);
                 Ok(())
             }
             Err(fault) => Err(self.stop(fault)),
@@ -236,7 +237,7 @@ impl<F: Format> SlotQueue<F> {
     }
 
     pub(super) fn memory(&self) -> &Arc<GuestMemory> {
-        &self.mem
+        self.space.memory()
     }
 
     pub(super) fn size(&self) -> u16 {
@@ -282,7 +283,7 @@ impl<F: Format> SlotQueue<F> {
         if self.next == self.seen && !self.look()? {
             return Ok(None);
         }
-        let mut gather = Gather::new(&self.mem, segs, WRITABLE);
+        let mut gather = Gather::new(&self.space, segs, WRITABLE);
         let count = match Self::follow::<WRITABLE>(&self.format, self.next, self.seen, &mut gather)
         {
             Ok(Some(count)) => count,
@@ -295,15 +296,9 @@ impl<F: Format> SlotQueue<F> {
                 return Err(self.stop(fault));
             }
         };
-        let (segs, bytes) = gather.finish();
-        let id = self.next;
+        let chain = Chain::gathered(self.next, count, gather.finish());
         self.next = self.next.wrapping_add(count);
-        Ok(Some(Chain {
-            id,
-            count,
-            segs,
-            bytes,
-        }))
+        Ok(chain)
     }
 
     /// Collects the slots of a frame, or one buffer. Returns their number; `None` when the last one
@@ -312,7 +307,7 @@ impl<F: Format> SlotQueue<F> {
         format: &F,
         next: u16,
         head: u16,
-        gather: &mut Gather<'_>,
+        gather: &mut Gather<'_, Plain>,
     ) -> Result<Option<u16>, QueueFault> {
         let available = head.wrapping_sub(next);
         for count in 1..=available {
@@ -460,7 +455,7 @@ impl<F: Format> Ring for SlotQueue<F> {
         if self.next == self.seen && self.look().is_err() {
             return Limit::default();
         }
-        let (format, mem, next) = (&self.format, &*self.mem, self.next);
+        let (format, mem, next) = (&self.format, &**self.space.memory(), self.next);
         let most = usize::from(self.seen.wrapping_sub(next)).min(limit.chains);
         let taken = into.plain(most, limit.bytes, |count| {
             let at = next.wrapping_add(count);

@@ -9,6 +9,7 @@ use wire::virtio::features::Features;
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::inflight::split::Tracker;
+use super::space::Space;
 use super::unnotified::Unnotified;
 use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, Taken};
 
@@ -20,8 +21,8 @@ const DESCRIPTORS_AHEAD: u16 = 8;
 
 /// A split virtqueue.
 #[derive(Debug)]
-pub struct SplitQueue {
-    rings: Rings,
+pub struct SplitQueue<S: Space> {
+    rings: Rings<S::Area>,
     /// Index of the next chain to take.
     next: u16,
     /// The driver's available index when last read; `next == seen` means: read it again.
@@ -37,13 +38,13 @@ pub struct SplitQueue {
     kicks: Option<bool>,
     fault: Option<QueueFault>,
     tracker: Option<Box<Tracker>>,
-    mem: Arc<GuestMemory>,
+    space: S,
     layout: Layout,
 }
 
-impl SplitQueue {
+impl<S: Space> SplitQueue<S> {
     pub(super) fn new(
-        mem: Arc<GuestMemory>,
+        space: S,
         layout: Layout,
         features: Features,
         position: u32,
@@ -54,7 +55,7 @@ impl SplitQueue {
         }
         let mut next = u16::try_from(position).map_err(|_| QueueFault::BadPosition)?;
         let event_idx = features.contains(Features::RING_EVENT_IDX);
-        let rings = Rings::resolve(&mem, layout, event_idx)?;
+        let rings = Rings::resolve(&space, layout, event_idx)?;
         let used = rings.used_index();
         let tracker = match inflight {
             None => None,
@@ -80,35 +81,53 @@ impl SplitQueue {
             kicks: None,
             fault: None,
             tracker,
-            mem,
+            space,
             layout,
         })
     }
 
     /// Returns the used index of the ring at `layout`.
-    pub(super) fn used_index(mem: &GuestMemory, layout: Layout) -> Result<u16, QueueFault> {
+    pub(super) fn used_index(space: &S, layout: Layout) -> Result<u16, QueueFault> {
         if !layout.size.is_power_of_two() {
             return Err(QueueFault::BadSize);
         }
-        Ok(Rings::resolve(mem, layout, false)?.used_index())
+        Ok(Rings::resolve(space, layout, false)?.used_index())
     }
 
     pub(super) fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
-        match Rings::resolve(&mem, self.layout, self.event_idx) {
+        let space = self.space.with_memory(mem);
+        match Rings::resolve(&space, self.layout, self.event_idx) {
             Ok(rings) => {
                 self.rings = rings;
-                self.mem = mem;
+                self.space = space;
                 Ok(())
             }
             Err(fault) => Err(self.stop(fault)),
         }
     }
 
+    /// Sets the memory, and leaves the rings to [`SplitQueue::resolve_rings`].
+    pub(super) fn replace_memory(&mut self, mem: Arc<GuestMemory>) {
+        self.space = self.space.with_memory(mem);
+    }
+
+    /// Looks the addresses of the rings up again.
+    pub(super) fn resolve_rings(&mut self) -> Result<(), QueueFault> {
+        self.rings = Rings::resolve(&self.space, self.layout, self.event_idx)?;
+        // They may be other memory.
+        self.kicks = None;
+        Ok(())
+    }
+
+    pub(super) fn space(&self) -> &S {
+        &self.space
+    }
+
     pub(super) fn memory(&self) -> &Arc<GuestMemory> {
-        &self.mem
+        self.space.memory()
     }
 
     pub(super) fn size(&self) -> u16 {
@@ -130,7 +149,7 @@ impl SplitQueue {
         if desc.flags & KIND != flags || desc.len > MAX_CHAIN_BYTES {
             return None;
         }
-        self.mem.translate(desc.addr, desc.len)
+        self.space.buffer(desc.addr, desc.len, WRITABLE)
     }
 
     #[cold]
@@ -143,8 +162,10 @@ impl SplitQueue {
         }
         if let Some(head) = self.tracker.as_ref().and_then(|t| t.pending()) {
             let chain = self.fetch::<WRITABLE>(head, segs)?;
-            self.tracked(Tracker::took_pending);
-            return Ok(Some(chain));
+            if chain.is_some() {
+                self.tracked(Tracker::took_pending);
+            }
+            return Ok(chain);
         }
         if self.next == self.seen && !self.look()? {
             return Ok(None);
@@ -154,9 +175,11 @@ impl SplitQueue {
             return Err(self.stop(QueueFault::OfferedTwice));
         }
         let chain = self.fetch::<WRITABLE>(head, segs)?;
-        self.tracked(|t| t.took(head));
-        self.next = self.next.wrapping_add(1);
-        Ok(Some(chain))
+        if chain.is_some() {
+            self.tracked(|t| t.took(head));
+            self.next = self.next.wrapping_add(1);
+        }
+        Ok(chain)
     }
 
     #[inline]
@@ -186,23 +209,24 @@ impl SplitQueue {
         Ok(waiting != 0)
     }
 
-    /// Reads the chain at `head`. One direct descriptor in one region is the fast path.
+    /// Reads the chain at `head`; `None` when it is not translated yet. One direct descriptor in
+    /// one piece is the fast path.
     #[inline]
     fn fetch<const WRITABLE: bool>(
         &mut self,
         head: u16,
         segs: &mut Vec<Segment>,
-    ) -> Result<Chain, QueueFault> {
+    ) -> Result<Option<Chain>, QueueFault> {
         let Some(desc) = self.rings.descriptor(head) else {
             return Err(self.stop(QueueFault::HeadOutOfRange));
         };
         if let Some(segment) = self.plain::<WRITABLE>(&desc) {
             let start = segs.len() as u32;
             segs.push(segment);
-            return Ok(Chain::of_one(head, start, segment));
+            return Ok(Some(Chain::of_one(head, start, segment)));
         }
         let chain = self.fetch_long(head, desc, WRITABLE, segs)?;
-        Ok(chain.reload())
+        Ok(chain.as_ref().map(Chain::reload))
     }
 
     #[inline(never)]
@@ -212,22 +236,30 @@ impl SplitQueue {
         first: Desc,
         writable: bool,
         segs: &mut Vec<Segment>,
-    ) -> Result<Chain, QueueFault> {
-        let mut gather = Gather::new(&self.mem, segs, writable);
+    ) -> Result<Option<Chain>, QueueFault> {
+        let mut gather = Gather::new(&self.space, segs, writable);
         if let Err(fault) = self.follow(first, &mut gather) {
             gather.abandon();
             return Err(self.stop(fault));
         }
-        let (segs, bytes) = gather.finish();
-        Ok(Chain {
-            id: head,
-            count: 1,
-            segs,
-            bytes,
-        })
+        Ok(Chain::gathered(head, 1, gather.finish()))
     }
 
-    fn follow(&self, first: Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
+    /// Asks for the translations of the chain that is `ahead` chains behind the next one, as far as
+    /// they are missing. Returns the number of its descriptors. Its faults are found when it is
+    /// taken.
+    pub(super) fn ask_for(&self, ahead: u16, writable: bool, scratch: &mut Vec<Segment>) -> u32 {
+        let head = self.rings.available(self.next.wrapping_add(ahead));
+        let Some(first) = self.rings.descriptor(head) else {
+            return 0;
+        };
+        let mut gather = Gather::new(&self.space, scratch, writable);
+        let _ = self.follow(first, &mut gather);
+        gather.abandon();
+        gather.descriptors()
+    }
+
+    fn follow(&self, first: Desc, gather: &mut Gather<'_, S>) -> Result<(), QueueFault> {
         let mut desc = first;
         for _ in 0..self.layout.size {
             if desc.flags & INDIRECT != 0 {
@@ -245,7 +277,7 @@ impl SplitQueue {
         Err(QueueFault::DescriptorLoop)
     }
 
-    fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
+    fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_, S>) -> Result<(), QueueFault> {
         if !self.indirect {
             return Err(QueueFault::IndirectNotNegotiated);
         }
@@ -255,7 +287,9 @@ impl SplitQueue {
         let table = gather.table(desc)?;
         let mut at = 0;
         for _ in 0..table.entries() {
-            let (addr, rest) = table.entry(at)?;
+            let Some((addr, rest)) = gather.entry(&table, at)? else {
+                return Ok(());
+            };
             let entry = Desc::split(addr, rest);
             if entry.flags & INDIRECT != 0 {
                 return Err(QueueFault::IndirectNested);
@@ -303,8 +337,8 @@ impl SplitQueue {
         self.rings.publish_used(self.used);
         let used = self.used;
         self.tracked(|t| t.after_publish(used));
-        if self.mem.log().is_some() {
-            self.rings.mark_used(&self.mem, from, self.staged);
+        if self.space.memory().log().is_some() {
+            self.rings.mark_used(self.space.memory(), from, self.staged);
         }
         self.unnotified.add(self.staged);
         self.staged = 0;
@@ -349,10 +383,11 @@ impl SplitQueue {
             // An event index that was passed asks for no kicks, so nothing need be written for
             // that.
             if on {
-                self.rings.set_available_event(&self.mem, self.next);
+                self.rings
+                    .set_available_event(self.space.memory(), self.next);
             }
         } else if self.kicks != Some(on) {
-            self.rings.set_kicks_suppressed(&self.mem, !on);
+            self.rings.set_kicks_suppressed(self.space.memory(), !on);
         }
         self.note_kicks(on)
     }
@@ -363,7 +398,7 @@ impl SplitQueue {
         }
         let ahead = chains.clamp(1, self.size()) - 1;
         let event = self.next.wrapping_add(ahead);
-        self.rings.set_available_event(&self.mem, event);
+        self.rings.set_available_event(self.space.memory(), event);
         Some(self.note_kicks(true))
     }
 
@@ -393,7 +428,7 @@ impl SplitQueue {
     }
 }
 
-impl Ring for SplitQueue {
+impl<S: Space> Ring for SplitQueue<S> {
     #[inline]
     fn take<const WRITABLE: bool>(
         &mut self,
@@ -407,8 +442,8 @@ impl Ring for SplitQueue {
             return Ok(None);
         }
         let chain = self.fetch::<WRITABLE>(self.rings.available(self.next), segs)?;
-        self.next = self.next.wrapping_add(1);
-        Ok(Some(chain))
+        self.next = self.next.wrapping_add(u16::from(chain.is_some()));
+        Ok(chain)
     }
 
     #[inline(always)]

@@ -21,3 +21,4 @@ mod hostile;
 mod memory_change;
 mod slots;
 mod threads;
+mod translated;

@@ -10,11 +10,13 @@
 //! Without a snapshot, because all of Lasthop was restarted, the position is read from the ring;
 //! most drivers' rings show it ([`Queue::position_in_ring`]).
 
+use std::sync::Arc;
+
 use super::backend::Backend;
 use super::queues::PACKED_START;
 use super::regions::FileId;
 use super::session::Session;
-use crate::queue::{Layout, Queue};
+use crate::queue::{Layout, Queue, QueueMemory};
 
 /// Position of a running queue when its connection broke.
 #[derive(Debug, Clone)]
@@ -73,11 +75,11 @@ impl Session {
         if !matches!(vring.base, None | Some(PACKED_START)) {
             return None;
         }
-        let memory = self.memory.as_ref()?;
+        let memory = QueueMemory::from(Arc::clone(self.memory.as_ref()?));
         match self.snapshot_at(index, layout) {
-            Some(left) => Queue::was_served(memory, *layout).then_some(left.position),
+            Some(left) => Queue::was_served(&memory, *layout).then_some(left.position),
             None if vring.served || self.inflight.is_some() => None,
-            None => Queue::position_in_ring(memory, *layout, self.features()),
+            None => Queue::position_in_ring(&memory, *layout, self.features()),
         }
     }
 

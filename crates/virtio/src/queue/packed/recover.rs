@@ -1,19 +1,18 @@
 //! Recovery of the position in a ring that a former process served.
 
-use memory::GuestMemory;
-
 use super::PackedQueue;
 use super::ring::{AVAIL, Ring, USED, is_available};
 use crate::queue::descriptor::NEXT;
 use crate::queue::packed::cursor::Cursor;
+use crate::queue::space::Space;
 use crate::queue::{Journal, Layout, MAX_SIZE, QueueFault};
 
-impl PackedQueue {
+impl<S: Space> PackedQueue<S> {
     /// Returns the position of the queue of `journal`, in the encoding of `Queue::position`, after
     /// it has restored the descriptors that the former process overwrote with staged elements and
     /// never published. It can be repeated.
     pub(in crate::queue) fn recover(
-        mem: &GuestMemory,
+        space: &S,
         layout: Layout,
         journal: &Journal,
     ) -> Result<Option<u32>, QueueFault> {
@@ -24,7 +23,7 @@ impl PackedQueue {
         let Some((from, to)) = journal.last_move(size)? else {
             return Ok(None);
         };
-        let ring = Ring::resolve(mem, layout)?;
+        let ring = Ring::resolve(space, layout)?;
         let was_seen = !is_available(ring.flags(from.index), from.wrap);
         let used = if was_seen { to } else { from };
         let mut at = used;
@@ -33,7 +32,7 @@ impl PackedQueue {
             let staged = if at.wrap { AVAIL | USED } else { 0 };
             if ring.flags(at.index) & (AVAIL | USED) == staged {
                 ring.put_back(at.index, journal.kept(at.index));
-                ring.mark_used(mem, at.index, 1);
+                ring.mark_used(space.memory(), at.index, 1);
             }
             at.advance(1, size);
         }
@@ -56,8 +55,8 @@ impl PackedQueue {
     /// the lap before: there is one step in the ring, or none at the start of a lap. Of a chain of
     /// several slots only the first has used flags, and the others look like available ones: a ring
     /// with such chains, or one that is used in batches, is not judged.
-    pub(in crate::queue) fn position_in_ring(mem: &GuestMemory, layout: Layout) -> Option<u32> {
-        let ring = Ring::resolve(mem, layout).ok()?;
+    pub(in crate::queue) fn position_in_ring(space: &S, layout: Layout) -> Option<u32> {
+        let ring = Ring::resolve(space, layout).ok()?;
         let size = layout.size.min(MAX_SIZE);
         let (mut first, mut last, mut step) = (false, false, None);
         for at in 0..size {
@@ -84,8 +83,8 @@ impl PackedQueue {
         Some(u32::from(at.bits()) | u32::from(at.bits()) << 16)
     }
 
-    pub(in crate::queue) fn was_served(mem: &GuestMemory, layout: Layout) -> Option<bool> {
-        let ring = Ring::resolve(mem, layout).ok()?;
+    pub(in crate::queue) fn was_served(space: &S, layout: Layout) -> Option<bool> {
+        let ring = Ring::resolve(space, layout).ok()?;
         let mut slots = 0..layout.size.min(MAX_SIZE);
         Some(slots.any(|at| ring.flags(at) & USED != 0))
     }

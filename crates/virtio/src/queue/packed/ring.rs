@@ -9,10 +9,12 @@ use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 use memory::GuestMemory;
 use memory::copy::{prefetch_line, prefetch_line_for_write};
+use memory::iotlb::Access;
 
 use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
 use crate::queue::packed::cursor::Cursor;
+use crate::queue::space::Space;
 use crate::queue::{Journal, Layout, QueueFault};
 
 /// Descriptor flag: equals the driver's wrap counter when available.
@@ -88,20 +90,27 @@ impl Element {
 /// Resolved areas. Invariant, set up by `resolve`: the ring holds `size` descriptors, each event
 /// structure 4 bytes, all mapped and aligned; the queue keeps the memory that they lie in.
 #[derive(Debug)]
-pub(super) struct Ring {
-    desc: Area,
-    driver: Area,
-    device: Area,
+pub(super) struct Ring<A> {
+    desc: A,
+    driver: A,
+    device: A,
     size: u16,
 }
 
-impl Ring {
-    pub(super) fn resolve(mem: &GuestMemory, layout: Layout) -> Result<Self, QueueFault> {
+impl<A: Area> Ring<A> {
+    pub(super) fn resolve(
+        space: &impl Space<Area = A>,
+        layout: Layout,
+    ) -> Result<Self, QueueFault> {
+        // All of them, so that all that is missing is asked for at once.
         let len = DESC_LEN * u32::from(layout.size);
+        let desc = space.area(layout.desc, len, 16, Access::READ_WRITE);
+        let driver = space.area(layout.driver, EVENT_LEN, 4, Access::READ);
+        let device = space.area(layout.device, EVENT_LEN, 4, Access::READ_WRITE);
         Ok(Self {
-            desc: Area::resolve(mem, layout.desc, len, 16)?,
-            driver: Area::resolve(mem, layout.driver, EVENT_LEN, 4)?,
-            device: Area::resolve(mem, layout.device, EVENT_LEN, 4)?,
+            desc: desc?,
+            driver: driver?,
+            device: device?,
             size: layout.size,
         })
     }

@@ -5,9 +5,10 @@ use memory::Segment;
 use super::PackedQueue;
 use super::ring::is_available;
 use crate::queue::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
+use crate::queue::space::Space;
 use crate::queue::{self, Chain, Limit, MAX_CHAIN_BYTES, QueueFault, Taken};
 
-impl queue::Ring for PackedQueue {
+impl<S: Space> queue::Ring for PackedQueue<S> {
     #[inline]
     fn take<const WRITABLE: bool>(
         &mut self,
@@ -16,10 +17,9 @@ impl queue::Ring for PackedQueue {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
-        if self.tracker.is_some()
-            && let Some(chain) = self.take_pending(WRITABLE, segs)?
-        {
-            return Ok(Some(chain.reload()));
+        if self.tracker.as_ref().is_some_and(|t| t.pending().is_some()) {
+            let chain = self.take_pending(WRITABLE, segs)?;
+            return Ok(chain.as_ref().map(Chain::reload));
         }
         let Some(first) = self.look()? else {
             return Ok(None);
@@ -34,7 +34,7 @@ impl queue::Ring for PackedQueue {
             return Ok(Some(Chain::of_one(first.link, start, segment)));
         }
         let chain = self.take_long(first, WRITABLE, segs)?;
-        Ok(Some(chain.reload()))
+        Ok(chain.as_ref().map(Chain::reload))
     }
 
     #[inline(always)]
@@ -96,7 +96,7 @@ impl queue::Ring for PackedQueue {
     }
 }
 
-impl PackedQueue {
+impl<S: Space> PackedQueue<S> {
     /// Returns the buffer of a chain that is one direct descriptor in one region.
     #[inline(always)]
     fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
@@ -104,7 +104,7 @@ impl PackedQueue {
         if desc.flags & KIND != flags || desc.link >= self.size || desc.len > MAX_CHAIN_BYTES {
             return None;
         }
-        self.mem.translate(desc.addr, desc.len)
+        self.space.buffer(desc.addr, desc.len, WRITABLE)
     }
 
     /// Returns the descriptor at the next slot, if it is available.
@@ -120,25 +120,23 @@ impl PackedQueue {
         Ok(Some(self.ring.descriptor(self.next.index, flags)))
     }
 
+    /// Takes a chain of any kind; `None` when it is not translated yet.
     #[inline(never)]
     fn take_long(
         &mut self,
         first: Desc,
         writable: bool,
         segs: &mut Vec<Segment>,
-    ) -> Result<Chain, QueueFault> {
+    ) -> Result<Option<Chain>, QueueFault> {
         let mut kept = std::mem::take(&mut self.scratch);
         let chain = self.walk_ring(first, writable, segs, &mut kept);
         let chain = chain.and_then(|chain| self.track(chain, segs, &kept));
         self.scratch = kept;
-        match chain {
-            Ok(chain) => {
-                self.next.advance(chain.count, self.size);
-                self.in_flight += chain.count;
-                Ok(chain)
-            }
-            Err(fault) => Err(self.stop(fault)),
+        if let Ok(Some(chain)) = &chain {
+            self.next.advance(chain.count, self.size);
+            self.in_flight += chain.count;
         }
+        chain.map_err(|fault| self.stop(fault))
     }
 
     /// Reads the chain that starts with `first` at the next slot. A tracked queue records its
@@ -149,7 +147,7 @@ impl PackedQueue {
         writable: bool,
         segs: &mut Vec<Segment>,
         kept: &mut Vec<Desc>,
-    ) -> Result<Chain, QueueFault> {
+    ) -> Result<Option<Chain>, QueueFault> {
         let keep = self.tracker.is_some();
         kept.clear();
         if keep {
@@ -169,11 +167,11 @@ impl PackedQueue {
 
     fn track(
         &mut self,
-        chain: Chain,
+        chain: Option<Chain>,
         segs: &mut Vec<Segment>,
         kept: &[Desc],
-    ) -> Result<Chain, QueueFault> {
-        if let Some(tracker) = &mut self.tracker {
+    ) -> Result<Option<Chain>, QueueFault> {
+        if let (Some(tracker), Some(chain)) = (&mut self.tracker, &chain) {
             if tracker.is_live(chain.id) {
                 segs.truncate(chain.segs.start as usize);
                 return Err(QueueFault::OfferedTwice);
@@ -203,17 +201,45 @@ impl PackedQueue {
             Some(tracker.desc(at))
         });
         let chain = match chain {
-            Ok(chain) if tracker.is_chain(chain.id, head, at) => chain,
-            Ok(chain) => {
+            Ok(Some(chain)) if tracker.is_chain(chain.id, head, at) => chain,
+            Ok(Some(chain)) => {
                 segs.truncate(chain.segs.start as usize);
                 return Err(self.stop(QueueFault::InflightCorrupt));
             }
+            Ok(None) => return Ok(None),
             Err(fault) => return Err(self.stop(fault)),
         };
         if let Some(tracker) = &mut self.tracker {
             tracker.took_pending();
         }
         Ok(Some(chain))
+    }
+
+    /// Asks for the translations of the chain `ahead` slots behind the next one, if it is available,
+    /// as far as they are missing. Returns the number of its slots and of its descriptors; `None`
+    /// without such a chain. Its faults are found when it is taken.
+    pub(in crate::queue) fn ask_for(
+        &self,
+        ahead: u16,
+        writable: bool,
+        scratch: &mut Vec<Segment>,
+    ) -> Option<(u16, u32)> {
+        let mut at = self.next;
+        at.advance(ahead, self.size);
+        let flags = self.ring.flags(at.index);
+        if !is_available(flags, at.wrap) {
+            return None;
+        }
+        let first = self.ring.descriptor(at.index, flags);
+        let mut gather = Gather::new(&self.space, scratch, writable);
+        let followed = self.follow(first, self.size, &mut gather, || {
+            at.advance(1, self.size);
+            let flags = self.ring.flags(at.index);
+            Some(self.ring.descriptor(at.index, flags))
+        });
+        gather.abandon();
+        let descriptors = gather.descriptors();
+        followed.ok().map(|(slots, _)| (slots, descriptors))
     }
 
     /// Collects one chain; `more` returns its second and later descriptors, of which there are
@@ -225,17 +251,11 @@ impl PackedQueue {
         writable: bool,
         segs: &mut Vec<Segment>,
         more: impl FnMut() -> Option<Desc>,
-    ) -> Result<Chain, QueueFault> {
-        let mut gather = Gather::new(&self.mem, segs, writable);
+    ) -> Result<Option<Chain>, QueueFault> {
+        let mut gather = Gather::new(&self.space, segs, writable);
         let fault = match self.follow(first, limit, &mut gather, more) {
             Ok((count, id)) if id < self.size => {
-                let (segs, bytes) = gather.finish();
-                return Ok(Chain {
-                    id,
-                    count,
-                    segs,
-                    bytes,
-                });
+                return Ok(Chain::gathered(id, count, gather.finish()));
             }
             Ok(_) => QueueFault::IdOutOfRange,
             Err(fault) => fault,
@@ -249,7 +269,7 @@ impl PackedQueue {
         &self,
         first: Desc,
         limit: u16,
-        gather: &mut Gather<'_>,
+        gather: &mut Gather<'_, S>,
         mut more: impl FnMut() -> Option<Desc>,
     ) -> Result<(u16, u16), QueueFault> {
         if first.flags & INDIRECT != 0 {
@@ -278,7 +298,7 @@ impl PackedQueue {
 
     /// Reads a packed indirect table: all its entries belong to the chain, in order; of their flags
     /// only the direction counts (section 2.8.7).
-    fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
+    fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_, S>) -> Result<(), QueueFault> {
         if !self.indirect {
             return Err(QueueFault::IndirectNotNegotiated);
         }
@@ -287,7 +307,9 @@ impl PackedQueue {
         }
         let table = gather.table(desc)?;
         for at in 0..table.entries() {
-            let (addr, rest) = table.entry(at)?;
+            let Some((addr, rest)) = gather.entry(&table, at)? else {
+                return Ok(());
+            };
             let mut entry = Desc::packed(addr, rest);
             if !gather.is_writable() {
                 // DPDK's driver marks the header of frames that it sends as writable (seen in

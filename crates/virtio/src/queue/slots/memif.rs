@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memory::{GuestMemory, Segment};
 
 use super::{Format, Places, SlotFormat};
-use crate::queue::area::alive;
+use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{Desc, NEXT, WRITE};
 use crate::queue::{Layout, MAX_CHAIN_BYTES, QueueFault};
 

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memory::{GuestMemory, Segment};
 
 use super::{Format, Places, SLOT};
-use crate::queue::area::{Area, alive};
+use crate::queue::area::{Area, FlatArea, alive};
 use crate::queue::descriptor::{Desc, NEXT, WRITE};
 use crate::queue::event::need_event;
 use crate::queue::{Layout, QueueFault};
@@ -59,7 +59,7 @@ struct Parameters {
 
 impl Parameters {
     /// Reads each field once, and checks the copies.
-    fn read(driver: &Area) -> Result<Self, QueueFault> {
+    fn read(driver: &FlatArea) -> Result<Self, QueueFault> {
         let word = |at: usize| {
             // SAFETY: the area is `DRIVER_LEN` bytes long, aligned to a line, and its memory is
             // alive in the call.
@@ -97,7 +97,7 @@ pub struct Netmap {
 /// `driver`: printable ASCII characters.
 #[must_use]
 pub fn program(mem: &GuestMemory, driver: u64) -> Option<String> {
-    let area = Area::resolve(mem, driver, DRIVER_LEN, LINE as usize).ok()?;
+    let area = FlatArea::resolve(mem, driver, DRIVER_LEN, LINE as usize).ok()?;
     let mut name = String::new();
     for at in (AT_PROGRAM..AT_PROGRAM + 16).step_by(4) {
         // SAFETY: the area is `DRIVER_LEN` bytes long and aligned, and `mem` is alive.

@@ -10,9 +10,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memory::GuestMemory;
 use memory::copy::{prefetch_line, prefetch_line_for_write};
+use memory::iotlb::Access;
 
 use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
+use crate::queue::space::Space;
 use crate::queue::{Layout, QueueFault};
 
 /// In the available ring's flags: the driver wants no notifications.
@@ -29,27 +31,31 @@ const USED_IN_A_LINE: u16 = 8;
 /// long as the layout above says for it, mapped and aligned; the queue keeps the memory that they
 /// lie in.
 #[derive(Debug)]
-pub(super) struct Rings {
-    desc: Area,
-    avail: Area,
-    used: Area,
+pub(super) struct Rings<A> {
+    desc: A,
+    avail: A,
+    used: A,
     size: u16,
     /// `size - 1`: masks an index to a slot.
     mask: u16,
 }
 
-impl Rings {
+impl<A: Area> Rings<A> {
     pub(super) fn resolve(
-        mem: &GuestMemory,
+        space: &impl Space<Area = A>,
         layout: Layout,
         event_idx: bool,
     ) -> Result<Self, QueueFault> {
         let size = u32::from(layout.size);
         let event = if event_idx { 2 } else { 0 };
+        // All of them, so that all that is missing is asked for at once.
+        let desc = space.area(layout.desc, DESC_LEN * size, 16, Access::READ);
+        let avail = space.area(layout.driver, 4 + 2 * size + event, 2, Access::READ);
+        let used = space.area(layout.device, 4 + 8 * size + event, 4, Access::READ_WRITE);
         Ok(Self {
-            desc: Area::resolve(mem, layout.desc, DESC_LEN * size, 16)?,
-            avail: Area::resolve(mem, layout.driver, 4 + 2 * size + event, 2)?,
-            used: Area::resolve(mem, layout.device, 4 + 8 * size + event, 4)?,
+            desc: desc?,
+            avail: avail?,
+            used: used?,
             size: layout.size,
             mask: layout.size.wrapping_sub(1),
         })

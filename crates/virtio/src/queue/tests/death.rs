@@ -323,7 +323,7 @@ fn a_ring_shows_whether_it_was_ever_served() {
     let mut queue = world.start();
     let served = |world: &World| {
         let guest = &world.driver.guest;
-        Queue::was_served(&guest.mem, guest.layout)
+        Queue::was_served(&guest.mem.clone().into(), guest.layout)
     };
     (0..8).for_each(|_| world.offer(1, false));
     assert!(!served(&world), "offered only");
@@ -342,7 +342,7 @@ const ONE_SLOT_EACH: Features = Features::VERSION_1
 
 fn told_by_ring(world: &World, features: Features) -> Option<u32> {
     let guest = &world.driver.guest;
-    Queue::position_in_ring(&guest.mem, guest.layout, features)
+    Queue::position_in_ring(&guest.mem.clone().into(), guest.layout, features)
 }
 
 proptest! {
@@ -366,7 +366,7 @@ proptest! {
                 prop_assert_eq!(told, queue.position());
             } else {
                 let guest = &world.driver.guest;
-                prop_assert!(!Queue::was_served(&guest.mem, guest.layout));
+                prop_assert!(!Queue::was_served(&guest.mem.clone().into(), guest.layout));
             }
         }
     }

@@ -1,15 +1,17 @@
 //! A driver in the plainest form: written from the standard's text, no batching, no tricks. It
 //! lives in the same process, on heap memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use memory::iotlb::{IotlbWriter, Miss, Update};
 use memory::{DirtyLog, GuestMemory, Region};
 use proptest::prelude::ProptestConfig;
 use wire::virtio::features::Features;
 
-use crate::queue::{Layout, Queue, QueueFault};
+use crate::queue::{Layout, Queue, QueueFault, QueueMemory};
 
 /// So many cases, fewer under Miri, which has no files.
 pub(crate) fn cases(under_miri: u32, otherwise: u32) -> ProptestConfig {
@@ -49,6 +51,8 @@ pub(crate) struct Guest {
     pub(crate) mem: Arc<GuestMemory>,
     pub(crate) layout: Layout,
     pub(crate) features: Features,
+    /// The IOMMU, of a guest that has one: then all addresses are I/O virtual.
+    pub(crate) iommu: Option<Iommu>,
 }
 
 impl Guest {
@@ -82,6 +86,33 @@ impl Guest {
                 slots: None,
             },
             features,
+            iommu: None,
+        }
+    }
+
+    /// Creates a guest with an IOMMU at the same addresses, whose pages lie anywhere in one region.
+    /// Nothing is granted yet.
+    pub(crate) fn with_iommu(size: u16, features: Features, log: Option<Arc<DirtyLog>>) -> Self {
+        let layout = Self::new(size, features).layout;
+        let end = layout.device + 6 + 8 * u64::from(size);
+        let tables = TABLES + TABLE_LEN * u64::from(size);
+        let iommu = Iommu::new(&[RINGS..end, TABLES..tables, DATA..DATA + 2 * DATA_LEN]);
+        Self {
+            mem: iommu.memory(log),
+            layout,
+            features,
+            iommu: Some(iommu),
+        }
+    }
+
+    /// Returns the queue's memory.
+    pub(crate) fn memory(&self) -> QueueMemory {
+        QueueMemory {
+            memory: self.mem.clone(),
+            iotlb: self
+                .iommu
+                .as_ref()
+                .map(|iommu| iommu.writer.table().clone()),
         }
     }
 
@@ -99,14 +130,20 @@ impl Guest {
     }
 
     pub(crate) fn queue_at(&self, position: u32) -> Result<Queue, QueueFault> {
-        Queue::new(self.mem.clone(), self.layout, self.features, position)
+        Queue::new(self.memory(), self.layout, self.features, position)
     }
 
-    fn ptr(&self, gpa: u64, len: u32) -> *mut u8 {
+    fn ptr(&self, addr: u64, len: u32) -> *mut u8 {
+        let gpa = self.iommu.as_ref().map_or(addr, |iommu| iommu.gpa(addr));
         self.mem.translate(gpa, len).expect("mapped").ptr
     }
 
     pub(crate) fn write<const N: usize>(&self, gpa: u64, bytes: [u8; N]) {
+        if self.iommu.is_some() && gpa % PAGE + N as u64 > PAGE {
+            return (gpa..)
+                .zip(bytes)
+                .for_each(|(at, byte)| self.write(at, [byte]));
+        }
         let at = self.ptr(gpa, N as u32);
         // SAFETY: `ptr` found N bytes mapped; the test has one thread.
         unsafe { at.cast::<[u8; N]>().write_unaligned(bytes) };
@@ -388,6 +425,107 @@ impl Driver {
         }
         self.free.push(id);
         Some((id, len))
+    }
+}
+
+/// The pages of an IOMMU: I/O virtual, and guest-physical ones far from each other.
+const PAGE: u64 = 4096;
+const MEMORY: u64 = 0x4000_0000;
+/// Address of the memory in the front end.
+const USER: u64 = 0x7f00_0000_0000;
+
+/// The IOMMU of a guest, and the table that the front end has of it.
+pub(crate) struct Iommu {
+    /// Guest-physical page by I/O virtual one.
+    pages: BTreeMap<u64, u64>,
+    pub(crate) writer: IotlbWriter,
+}
+
+impl Iommu {
+    /// Maps these I/O virtual addresses.
+    fn new(ranges: &[Range<u64>]) -> Self {
+        let pages = ranges
+            .iter()
+            .flat_map(|r| r.start / PAGE..r.end.div_ceil(PAGE));
+        // Neighbours are never neighbours.
+        let scattered = (0u64..).map(|n| MEMORY / PAGE + if n % 2 == 0 { 4000 - n } else { n });
+        Self {
+            pages: pages.zip(scattered).collect(),
+            writer: IotlbWriter::heap(),
+        }
+    }
+
+    fn memory(&self, log: Option<Arc<DirtyLog>>) -> Arc<GuestMemory> {
+        let region = |gpa: u64| Region::heap(gpa, PAGE, USER + gpa);
+        let regions = self
+            .pages
+            .values()
+            .map(|page| Arc::new(region(page * PAGE)));
+        Arc::new(GuestMemory::new(regions.collect(), log).expect("disjoint regions"))
+    }
+
+    pub(crate) fn gpa(&self, iova: u64) -> u64 {
+        self.pages.get(&(iova / PAGE)).expect("mapped") * PAGE + iova % PAGE
+    }
+
+    /// Returns whether the guest maps an address.
+    pub(crate) fn maps(&self, iova: u64) -> bool {
+        self.pages.contains_key(&(iova / PAGE))
+    }
+
+    /// Maps a page to that of another address.
+    pub(crate) fn remap(&mut self, iova: u64, to: u64) {
+        let page = self.pages[&(to / PAGE)];
+        self.pages.insert(iova / PAGE, page);
+    }
+
+    /// Grants the page of an address, as the answer to `asked` if there is one.
+    pub(crate) fn grant(&mut self, mem: &GuestMemory, iova: u64, asked: Option<Miss>) {
+        let update = Update {
+            iova: iova / PAGE * PAGE,
+            size: PAGE,
+            user_addr: USER + self.gpa(iova / PAGE * PAGE),
+            permission: 3,
+        };
+        self.writer
+            .update(mem, &update, asked)
+            .expect("the guest's memory");
+    }
+
+    pub(crate) fn grant_all(&mut self, mem: &GuestMemory) {
+        let pages: Vec<u64> = self.pages.keys().copied().collect();
+        pages
+            .iter()
+            .for_each(|page| self.grant(mem, page * PAGE, None));
+    }
+
+    /// Revokes the page of an address. No queue is in use.
+    pub(crate) fn revoke(&mut self, iova: u64) {
+        self.writer.invalidate(iova, 1).expect("not empty");
+    }
+
+    /// Answers all questions of the queue, by a grant or by none. Returns them.
+    pub(crate) fn answer(&mut self, mem: &GuestMemory) -> Vec<Miss> {
+        let mut asked = Vec::new();
+        self.writer.table().misses().take(|miss| asked.push(miss));
+        for &miss in &asked {
+            if self.maps(miss.iova()) {
+                self.grant(mem, miss.iova(), Some(miss));
+            } else {
+                self.writer.deny(miss);
+            }
+        }
+        asked
+    }
+
+    /// Returns guest-physical ranges for I/O virtual ones, neighbours merged.
+    pub(crate) fn translate(&self, ranges: &[(u64, u32)]) -> Vec<(u64, u32)> {
+        let pieces = ranges.iter().flat_map(|&(start, len)| {
+            let end = start + u64::from(len);
+            let pages = start / PAGE..end.div_ceil(PAGE);
+            pages.map(move |page| (start.max(page * PAGE), end.min((page + 1) * PAGE)))
+        });
+        merge(pieces.map(|(start, end)| (self.gpa(start), (end - start) as u32)))
     }
 }
 

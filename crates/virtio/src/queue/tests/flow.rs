@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use memory::Segment;
 use proptest::prelude::*;
 use wire::virtio::features::Features;
 
@@ -23,6 +24,8 @@ enum Step {
     },
     Publish,
     Reap,
+    /// With an IOMMU: the page of this address of a buffer, table or ring is revoked.
+    Revoke(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -38,6 +41,11 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (any::<usize>(), 0..3u32).prop_map(|(which, written)| Step::Put { which, written }),
         2 => Just(Step::Publish),
         4 => Just(Step::Reap),
+        1 => prop_oneof![
+            DATA..DATA + 2 * DATA_LEN,
+            TABLES..TABLES + 0x1000,
+            RINGS..RINGS + 0x400,
+        ].prop_map(Step::Revoke),
     ]
 }
 
@@ -56,7 +64,24 @@ struct Model {
 
 impl Model {
     fn new(size: u16, features: Features, start: u16, writable: bool) -> Self {
-        let mut driver = Driver::new(Guest::new(size, features));
+        Self::of(Guest::new(size, features), start, writable)
+    }
+
+    /// As [`Model::new`], of a guest with an IOMMU that grants pages when they are asked for.
+    fn with_iommu(size: u16, features: Features, start: u16, writable: bool) -> Self {
+        let mut guest = Guest::with_iommu(size, features, None);
+        let (layout, mem) = (guest.layout, guest.mem.clone());
+        let iommu = guest.iommu.as_mut().expect("it has one");
+        let end = layout.device + 6 + 8 * u64::from(size);
+        (RINGS..end)
+            .step_by(64)
+            .for_each(|at| iommu.grant(&mem, at, None));
+        iommu.grant(&mem, end - 1, None);
+        Self::of(guest, start, writable)
+    }
+
+    fn of(guest: Guest, start: u16, writable: bool) -> Self {
+        let mut driver = Driver::new(guest);
         let mut position = driver.guest.start();
         if !driver.guest.packed() {
             driver.start_at(start);
@@ -90,6 +115,37 @@ impl Model {
                 self.visible.extend(self.staged.drain(..));
             }
             Step::Reap => assert_eq!(self.driver.reap(), self.visible.pop_front()),
+            Step::Revoke(iova) => self.revoke(iova),
+        }
+    }
+
+    /// Revokes a page, unless the device holds a chain, for which the guest would wait.
+    fn revoke(&mut self, iova: u64) {
+        let is_free = self.taken.is_empty() && self.staged.is_empty();
+        if let Some(iommu) = &mut self.driver.guest.iommu
+            && is_free
+        {
+            iommu.revoke(iova);
+        }
+    }
+
+    /// Takes the next chain, whose missing pages are granted when they are asked for.
+    fn take_next(&mut self, segs: &mut Vec<Segment>) -> Option<Chain> {
+        loop {
+            let chain = if self.writable {
+                self.queue.take_writable(segs)
+            } else {
+                self.queue.take_readable(segs)
+            };
+            let chain = chain.expect("a sound driver");
+            let guest = &mut self.driver.guest;
+            let Some(iommu) = guest.iommu.as_mut().filter(|_| chain.is_none()) else {
+                return chain;
+            };
+            assert!(!self.queue.has_available());
+            if iommu.answer(&guest.mem).is_empty() {
+                return None;
+            }
         }
     }
 
@@ -110,12 +166,7 @@ impl Model {
 
     fn take(&mut self) {
         let mut segs = Vec::new();
-        let chain = if self.writable {
-            self.queue.take_writable(&mut segs)
-        } else {
-            self.queue.take_readable(&mut segs)
-        };
-        let chain = chain.expect("a sound driver");
+        let chain = self.take_next(&mut segs);
         let desired = self.offered.pop_front();
         assert_eq!(chain.map(|c| c.id), desired.as_ref().map(|w| w.0));
         let (Some(chain), Some((_, buffers))) = (chain, desired) else {
@@ -123,7 +174,10 @@ impl Model {
         };
         let bytes: u32 = buffers.iter().map(|b| b.len).sum();
         assert_eq!(chain.bytes, bytes);
-        assert_eq!(ranges(chain.segs.of(&segs)), wanted_ranges(&buffers));
+        let expected = wanted_ranges(&buffers);
+        let iommu = self.driver.guest.iommu.as_ref();
+        let expected = iommu.map_or(expected.clone(), |iommu| iommu.translate(&expected));
+        assert_eq!(ranges(chain.segs.of(&segs)), expected);
         self.taken.push((chain, buffers));
         self.newest += 1;
     }
@@ -181,6 +235,9 @@ proptest! {
     ) {
         let [features, _] = both(Features::RING_INDIRECT_DESC);
         let mut model = Model::new(1 << log2, features, start, writable);
+        steps.clone().into_iter().for_each(|s| model.run(s));
+        model.drain();
+        let mut model = Model::with_iommu(1 << log2, features, start, writable);
         steps.into_iter().for_each(|s| model.run(s));
         model.drain();
     }
@@ -193,6 +250,9 @@ proptest! {
     ) {
         let [_, features] = both(Features::RING_INDIRECT_DESC);
         let mut model = Model::new(size, features, 0, writable);
+        steps.clone().into_iter().for_each(|s| model.run(s));
+        model.drain();
+        let mut model = Model::with_iommu(size, features, 0, writable);
         steps.into_iter().for_each(|s| model.run(s));
         model.drain();
     }
@@ -207,13 +267,17 @@ fn every_queue_size_wraps() {
     };
     for &size in sizes {
         for features in both(Features::empty()) {
-            let mut model = Model::new(size, features, 0, true);
-            for _ in 0..u32::from(size) * 2 + 3 {
-                model.add(&[(0, 60)], false, 0);
-                model.take();
-                model.put(0, 60);
-                model.run(Step::Publish);
-                model.run(Step::Reap);
+            for mut model in [
+                Model::new(size, features, 0, true),
+                Model::with_iommu(size, features, 0, true),
+            ] {
+                for _ in 0..u32::from(size) * 2 + 3 {
+                    model.add(&[(0, 60)], false, 0);
+                    model.take();
+                    model.put(0, 60);
+                    model.run(Step::Publish);
+                    model.run(Step::Reap);
+                }
             }
         }
     }

@@ -318,11 +318,11 @@ proptest::proptest! {
 }
 
 /// A packed queue that was served; the front end knows nothing of that.
-fn served(layout: Layout, memory: &GuestMemory) {
+fn served(layout: Layout, memory: &Arc<GuestMemory>) {
     let slot = memory.translate(layout.desc, 16).expect("mapped").ptr;
     // SAFETY: the slot is mapped, and no other thread accesses it.
     unsafe { slot.add(14).cast::<u16>().write(0x8080) };
-    assert!(Queue::was_served(memory, layout));
+    assert!(Queue::was_served(&memory.clone().into(), layout));
 }
 
 #[test]

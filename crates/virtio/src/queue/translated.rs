@@ -1,0 +1,364 @@
+//! Queues of guests with an IOMMU (virtio 1.3, 6, `VIRTIO_F_ACCESS_PLATFORM`): rings, indirect
+//! tables and buffers have I/O virtual addresses, and the guest grants and revokes single pages.
+//!
+//! It is the code of the other queues over another address space, and none of it is inlined into
+//! theirs.
+//!
+//! **Nothing found in the table is used longer than its grant.** Whoever revokes changes the table,
+//! then waits for the queue's present user (`memory::iotlb`). So every operation of a user who has
+//! no chains, and staged none, begins with a fence and asks for the table's generation: what was
+//! found before a revocation is dropped then, and the rings are looked up again. With chains, the
+//! user has been in the queue since before the revocation, and is waited for.
+//!
+//! **A ring that is revoked suspends the queue** until it is granted again; nothing of it is
+//! touched meanwhile. DPDK kept using it (CVE-2026-86567).
+//!
+//! **A chain that is not translated stays where it is**, its translations are asked for, and those
+//! of the chains behind it. The queue says that nothing is available until the front end has
+//! answered. A chain that is *not granted* is taken as an empty one.
+
+mod area;
+mod space;
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use memory::iotlb::Iotlb;
+use memory::{GuestMemory, Segment};
+
+use super::batch::Ring as _;
+use super::packed::PackedQueue;
+use super::space::{Gap, Space};
+use super::split::SplitQueue;
+use super::{Chain, Fill, Journal, Limit, QueueFault, Taken};
+
+pub(super) use space::Translated;
+
+/// Chains behind one that is not translated whose translations are asked for, too.
+const CHAINS_AHEAD: u16 = 64;
+/// Descriptors that are looked at to ask for translations, at most, in a row.
+const DESCRIPTORS_AHEAD: u32 = 1024;
+
+/// A queue of either layout over a table of translations.
+#[derive(Debug)]
+pub struct TranslatedQueue {
+    layout: Layouts,
+    iotlb: Arc<Iotlb>,
+    /// The table's generation when the rings were looked up.
+    generation: u64,
+    /// Chains that are taken and not put.
+    held: usize,
+    /// Whether elements are staged.
+    staged: bool,
+    /// The number of the answers before which the rings were found missing.
+    suspended: Option<u64>,
+    /// Why the last batch ended before the last available chain, and the number of the answers
+    /// before which that was found.
+    stopped: Option<(Gap, u64)>,
+    /// Slots of the ring from the next one on whose translations were asked for.
+    asked: u16,
+    /// Chains to the guest that were put unused, because they were not granted.
+    not_granted: u64,
+    scratch: Vec<Segment>,
+}
+
+#[derive(Debug)]
+pub(super) enum Layouts {
+    Split(SplitQueue<Translated>),
+    Packed(PackedQueue<Translated>),
+}
+
+/// Calls the same method of either layout.
+macro_rules! either {
+    ($layout:expr, $q:ident => $call:expr) => {
+        match $layout {
+            Layouts::Split($q) => $call,
+            Layouts::Packed($q) => $call,
+        }
+    };
+}
+
+impl TranslatedQueue {
+    pub(super) fn new(layout: Layouts, iotlb: Arc<Iotlb>, generation: u64) -> Self {
+        Self {
+            layout,
+            iotlb,
+            generation,
+            held: 0,
+            staged: false,
+            suspended: None,
+            stopped: None,
+            asked: 0,
+            not_granted: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    fn space(&self) -> &Translated {
+        either!(&self.layout, q => q.space())
+    }
+
+    /// Makes sure that nothing is used that was revoked; see the module. Returns whether the rings
+    /// are there.
+    fn renew(&mut self) -> bool {
+        if self.held > 0 || self.staged {
+            return true;
+        }
+        // Behind the mark that this queue is in use (the turn of its lock), and before the table.
+        fence(Ordering::SeqCst);
+        let (generation, answers) = (self.iotlb.generation(), self.iotlb.answers());
+        let answered = self.suspended.is_some_and(|before| before != answers);
+        if generation != self.generation || answered {
+            self.generation = generation;
+            self.space().forget();
+            self.suspended =
+                either!(&mut self.layout, q => q.resolve_rings().err()).map(|_| answers);
+        }
+        self.suspended.is_none()
+    }
+
+    pub(super) fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
+        if let Some(fault) = self.fault() {
+            return Err(fault);
+        }
+        fence(Ordering::SeqCst);
+        let answers = self.iotlb.answers();
+        self.generation = self.iotlb.generation();
+        either!(&mut self.layout, q => q.replace_memory(mem));
+        let resolved = either!(&mut self.layout, q => q.resolve_rings());
+        self.suspended = resolved.err().map(|_| answers);
+        Ok(())
+    }
+
+    pub(super) fn memory(&self) -> &Arc<GuestMemory> {
+        self.space().memory()
+    }
+
+    pub(super) fn size(&self) -> u16 {
+        either!(&self.layout, q => q.size())
+    }
+
+    pub(super) fn fault(&self) -> Option<QueueFault> {
+        either!(&self.layout, q => q.fault())
+    }
+
+    /// Returns whether the last batch ended at a chain that is not translated, or not granted.
+    pub(super) fn is_untranslated(&self) -> bool {
+        self.suspended.is_some() || self.stopped.is_some()
+    }
+
+    /// Returns whether the front end has answered nothing since the last batch ended at a chain
+    /// that is not translated.
+    fn waits(&self) -> bool {
+        let waits = |answers| answers == self.iotlb.answers();
+        matches!(self.stopped, Some((Gap::Untranslated, answers)) if waits(answers))
+    }
+
+    #[inline(never)]
+    pub(super) fn take_many<const WRITABLE: bool>(
+        &mut self,
+        mut into: Taken<'_>,
+        limit: Limit,
+        prefetch: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        if !self.renew() || self.waits() {
+            return self.fault().map_or(Ok(()), Err);
+        }
+        let answers = self.iotlb.answers();
+        let before = into.chains.len();
+        let mut result;
+        loop {
+            // A chain to the guest that is not granted is put at once, so it has to be the first.
+            self.space().begin(!WRITABLE);
+            result = either!(&mut self.layout, q => {
+                q.take_all::<WRITABLE>(&mut into, limit, &prefetch)
+            });
+            let taken = into.chains.len() - before;
+            if !(WRITABLE && taken == 0 && self.held == 0 && result.is_ok())
+                || !self.drop_next(&mut into)?
+            {
+                self.held += taken;
+                let slots = slots(&into.chains[before..]);
+                self.asked = self.asked.saturating_sub(slots);
+                break;
+            }
+        }
+        self.stopped = self.space().why_left().map(|gap| (gap, answers));
+        if self.stopped.is_some() {
+            self.ask_ahead(WRITABLE, CHAINS_AHEAD);
+        }
+        result
+    }
+
+    /// Takes the next chain.
+    #[cfg(any(test, feature = "test-utils"))]
+    pub(super) fn take<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        let mut chains = Vec::new();
+        let into = Taken {
+            segs,
+            chains: &mut chains,
+        };
+        let limit = Limit {
+            chains: 1,
+            bytes: u64::MAX,
+        };
+        self.take_many::<WRITABLE>(into, limit, |_| ())?;
+        Ok(chains.pop())
+    }
+
+    /// Puts the next chain to the guest unused, if the guest has not granted it.
+    fn drop_next(&mut self, into: &mut Taken<'_>) -> Result<bool, QueueFault> {
+        if self.space().why_left() != Some(Gap::Denied) {
+            return Ok(false);
+        }
+        self.space().begin(true);
+        let chain = either!(&mut self.layout, q => q.take::<true>(into.segs))?;
+        let Some(chain) = chain.filter(|chain| chain.bytes == 0) else {
+            // The front end has granted it meanwhile.
+            if let Some(chain) = chain {
+                either!(&mut self.layout, q => q.untake(&[chain]));
+                into.segs.truncate(chain.segs.start as usize);
+            }
+            return Ok(chain.is_some());
+        };
+        either!(&mut self.layout, q => q.put(chain, 0));
+        (self.staged, self.not_granted) = (true, self.not_granted + 1);
+        Ok(true)
+    }
+
+    /// Asks for missing translations of up to `most` available chains that were not looked at yet.
+    fn ask_ahead(&mut self, writable: bool, most: u16) {
+        self.space().begin(false);
+        let (mut left, size) = (DESCRIPTORS_AHEAD, self.size());
+        for _ in 0..most {
+            let looked = match &self.layout {
+                _ if self.asked >= size => None,
+                Layouts::Split(queue) if self.asked >= queue.available() => None,
+                Layouts::Split(queue) => {
+                    Some((1, queue.ask_for(self.asked, writable, &mut self.scratch)))
+                }
+                Layouts::Packed(queue) => queue.ask_for(self.asked, writable, &mut self.scratch),
+            };
+            let Some((slots, descriptors)) = looked else {
+                break;
+            };
+            self.asked += slots;
+            left = left.saturating_sub(descriptors);
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Asks for translations of buffers that the guest has offered since the last time, so that
+    /// they are there when a frame needs them.
+    pub(super) fn ask_for_buffers(&mut self, most: u16) {
+        if self.fault().is_none() && self.renew() {
+            self.ask_ahead(true, most);
+        }
+    }
+
+    /// Returns the number of chains that were put because they were not granted, since the last
+    /// call.
+    pub(super) fn take_not_granted(&mut self) -> u64 {
+        mem::take(&mut self.not_granted)
+    }
+
+    pub(super) fn untake(&mut self, chains: &[Chain]) {
+        either!(&mut self.layout, q => q.untake(chains));
+        self.held = self.held.saturating_sub(chains.len());
+        self.asked = self.asked.saturating_add(slots(chains));
+    }
+
+    pub(super) fn put(&mut self, chain: Chain, written: u32) {
+        either!(&mut self.layout, q => q.put(chain, written));
+        self.has_put(1);
+    }
+
+    fn has_put(&mut self, chains: usize) {
+        self.held = self.held.saturating_sub(chains);
+        self.staged |= chains > 0;
+    }
+
+    #[inline(never)]
+    pub(super) fn fill<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
+        let count = either!(&mut self.layout, q => q.put_filled(chains, &mut fill));
+        self.has_put(count);
+        (count, fill)
+    }
+
+    pub(super) fn put_read(&mut self, chains: &[Chain]) {
+        either!(&mut self.layout, q => q.put_read(chains));
+        self.has_put(chains.len());
+    }
+
+    pub(super) fn expect_used(&mut self, count: u16) {
+        if self.renew() {
+            either!(&self.layout, q => q.expect_used(count));
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        if mem::take(&mut self.staged) {
+            either!(&mut self.layout, q => q.publish());
+        }
+    }
+
+    pub(super) fn wants_notify(&mut self) -> bool {
+        self.renew() && either!(&self.layout, q => q.wants_notify())
+    }
+
+    pub(super) fn needs_notify(&mut self) -> bool {
+        self.renew() && either!(&mut self.layout, q => q.needs_notify())
+    }
+
+    pub(super) fn unnotified(&self) -> u32 {
+        either!(&self.layout, q => q.unnotified())
+    }
+
+    pub(super) fn waiting(&mut self) -> bool {
+        self.renew() && !self.waits() && either!(&self.layout, q => q.waiting())
+    }
+
+    pub(super) fn available(&mut self) -> u16 {
+        if !self.renew() {
+            return 0;
+        }
+        match &self.layout {
+            Layouts::Split(queue) => queue.available(),
+            Layouts::Packed(queue) if queue.waiting() => queue.size(),
+            Layouts::Packed(_) => 0,
+        }
+    }
+
+    pub(super) fn set_kicks(&mut self, on: bool) -> bool {
+        self.renew() && either!(&mut self.layout, q => q.set_kicks(on)) && !self.waits()
+    }
+
+    pub(super) fn set_kick_threshold(&mut self, chains: u16) -> Option<bool> {
+        if !self.renew() {
+            return Some(false);
+        }
+        let available = either!(&mut self.layout, q => q.set_kick_threshold(chains))?;
+        Some(available && !self.waits())
+    }
+
+    pub(super) fn position(&self) -> u32 {
+        either!(&self.layout, q => q.position())
+    }
+
+    pub(super) fn set_journal(&mut self, journal: Option<Journal>) {
+        if let Layouts::Packed(queue) = &mut self.layout {
+            queue.set_journal(journal);
+        }
+    }
+}
+
+/// Returns the number of slots that chains take in the ring.
+fn slots(chains: &[Chain]) -> u16 {
+    chains.iter().map(|chain| chain.count).sum()
+}

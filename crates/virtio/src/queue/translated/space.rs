@@ -1,0 +1,296 @@
+//! I/O virtual addresses.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use memory::iotlb::{Access, Iotlb, Miss};
+use memory::{GuestMemory, REGION_PAGE, Segment};
+
+use super::area::PagedArea;
+use crate::queue::area::fetch_words;
+use crate::queue::descriptor::DESC_LEN;
+use crate::queue::space::{Gap, Lack, Space};
+use crate::queue::{MAX_CHAIN_BYTES, QueueFault};
+
+/// The address space of a guest with an IOMMU.
+#[derive(Debug)]
+pub(in crate::queue) struct Translated {
+    mem: Arc<GuestMemory>,
+    iotlb: Arc<Iotlb>,
+    /// The block that was found last.
+    last: Cell<Block>,
+    /// Whether a chain may be taken as an empty one, at the cost of the denial of its page.
+    may_drop: Cell<bool>,
+    /// Why a chain was left where it is, since [`Translated::begin`].
+    left: Cell<Option<Gap>>,
+}
+
+/// A block of granted pages that lies in one piece of this process' memory.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    iova: u64,
+    /// Bytes; 0: none was found yet.
+    len: u64,
+    access: Access,
+    ptr: *mut u8,
+    gpa: u64,
+}
+
+impl Block {
+    const NONE: Self = Self {
+        iova: 0,
+        len: 0,
+        access: Access::READ,
+        ptr: std::ptr::null_mut(),
+        gpa: 0,
+    };
+}
+
+// SAFETY: a Block is an address and a length, used only by this queue, which has one user at a time
+// and keeps the GuestMemory.
+unsafe impl Send for Translated {}
+
+/// Returns the access to a buffer.
+#[inline(always)]
+fn access_to(writable: bool) -> Access {
+    if writable {
+        Access::WRITE
+    } else {
+        Access::READ
+    }
+}
+
+impl Translated {
+    pub(in crate::queue) fn new(mem: Arc<GuestMemory>, iotlb: Arc<Iotlb>) -> Self {
+        Self {
+            mem,
+            iotlb,
+            last: Cell::new(Block::NONE),
+            may_drop: Cell::new(false),
+            left: Cell::new(None),
+        }
+    }
+
+    /// Forgets what was kept of the table.
+    pub(super) fn forget(&self) {
+        self.last.set(Block::NONE);
+    }
+
+    /// Begins to take chains. With `may_drop` a chain that is not granted counts as an empty one;
+    /// else it is left where it is, as one that is not translated yet.
+    pub(super) fn begin(&self, may_drop: bool) {
+        self.may_drop.set(may_drop);
+        self.left.set(None);
+    }
+
+    /// Returns why a chain was left where it is, since [`Translated::begin`].
+    pub(super) fn why_left(&self) -> Option<Gap> {
+        self.left.get()
+    }
+
+    /// Looks a buffer up in the table, and keeps its block for the next one.
+    #[inline(never)]
+    fn look_up(&self, addr: u64, len: u32, access: Access) -> Option<Segment> {
+        let hit = self.iotlb.look_up(addr, access)?;
+        if u64::from(len) > hit.len {
+            return self.join(addr, len, access);
+        }
+        let (iova, gpa) = (addr - hit.offset, hit.gpa - hit.offset);
+        let size = hit.offset + hit.len;
+        let whole = u32::try_from(size).ok();
+        match whole.and_then(|size| self.mem.translate(gpa, size)) {
+            Some(block) => {
+                self.last.set(Block {
+                    iova,
+                    len: size,
+                    access,
+                    ptr: block.ptr,
+                    gpa,
+                });
+                Some(block.slice(hit.offset as u32, len))
+            }
+            None => self.mem.translate(hit.gpa, len),
+        }
+    }
+
+    /// Translates a buffer that lies in several blocks, if they are neighbours in memory.
+    fn join(&self, addr: u64, len: u32, access: Access) -> Option<Segment> {
+        if len > MAX_CHAIN_BYTES {
+            return None;
+        }
+        let mut joined: Option<Segment> = None;
+        while let done = joined.map_or(0, |piece| piece.len)
+            && done < len
+        {
+            let at = addr.checked_add(u64::from(done))?;
+            let hit = self.iotlb.look_up(at, access)?;
+            let part = hit.len.min(u64::from(len - done)) as u32;
+            let piece = self.mem.translate(hit.gpa, part)?;
+            joined = Some(match joined {
+                None => piece,
+                Some(before) => follow(before, piece)?,
+            });
+        }
+        joined
+    }
+
+    /// Returns the gap at an address that has no translation. Asks for it, unless the front end has
+    /// none.
+    #[cold]
+    fn gap(&self, addr: u64, access: Access) -> Gap {
+        let miss = Miss::new(addr, access);
+        if !self.iotlb.is_denied(miss) {
+            self.iotlb.ask(miss);
+            Gap::Untranslated
+        } else if self.may_drop.get() && self.iotlb.take_denial(miss) {
+            Gap::NotGranted
+        } else {
+            Gap::Denied
+        }
+    }
+
+    /// Returns page `number` of a ring's area, if all of the area that it has is granted: its start
+    /// here and in guest-physical addresses.
+    pub(super) fn ring_page(
+        &self,
+        addr: u64,
+        len: u32,
+        number: usize,
+        access: Access,
+    ) -> Option<(*mut u8, u64)> {
+        let page = (addr / REGION_PAGE).checked_add(number as u64)?;
+        let start = page.checked_mul(REGION_PAGE)?;
+        let end = addr.checked_add(u64::from(len))?;
+        let first = start.max(addr);
+        let part = end
+            .min(start.saturating_add(REGION_PAGE))
+            .checked_sub(first)?;
+        let Some(hit) = self.iotlb.look_up(first, access) else {
+            let miss = Miss::new(first, access);
+            if !self.iotlb.is_denied(miss) {
+                self.iotlb.ask(miss);
+            }
+            return None;
+        };
+        let piece = self.mem.translate(hit.gpa, part as u32)?;
+        let before = (first - start) as usize;
+        Some((piece.ptr.wrapping_sub(before), hit.gpa - before as u64))
+    }
+}
+
+/// Returns both pieces as one, if the second follows the first here and in the guest.
+fn follow(first: Segment, second: Segment) -> Option<Segment> {
+    let follows = first.ptr.wrapping_add(first.len as usize) == second.ptr
+        && first.gpa + u64::from(first.len) == second.gpa;
+    follows.then(|| Segment {
+        len: first.len + second.len,
+        ..first
+    })
+}
+
+impl Space for Translated {
+    type Area = PagedArea;
+
+    fn memory(&self) -> &Arc<GuestMemory> {
+        &self.mem
+    }
+
+    fn with_memory(&self, mem: Arc<GuestMemory>) -> Self {
+        Self::new(mem, Arc::clone(&self.iotlb))
+    }
+
+    #[inline]
+    fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
+        let (last, access) = (self.last.get(), access_to(writable));
+        let offset = addr.wrapping_sub(last.iova);
+        let fits = offset < last.len && u64::from(len) <= last.len - offset;
+        if !fits || len == 0 || last.access != access {
+            return self.look_up(addr, len, access).filter(|_| len > 0);
+        }
+        Some(Segment {
+            ptr: last.ptr.wrapping_add(offset as usize),
+            len,
+            gpa: last.gpa + offset,
+        })
+    }
+
+    fn buffer_into(
+        &self,
+        addr: u64,
+        len: u32,
+        writable: bool,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), Lack> {
+        let (before, access) = (out.len(), access_to(writable));
+        let (mut at, mut left, mut gap) = (addr, len, None);
+        while left > 0 {
+            let part = match self.iotlb.look_up(at, access) {
+                Some(hit) => {
+                    let part = hit.len.min(u64::from(left)) as u32;
+                    // The table leads to memory that the guest has no longer: no grant either.
+                    let mapped = self.mem.translate_into(hit.gpa, part, out);
+                    gap = gap.max((!mapped).then_some(Gap::NotGranted));
+                    part
+                }
+                None => {
+                    gap = gap.max(Some(self.gap(at, access)));
+                    (REGION_PAGE - at % REGION_PAGE).min(u64::from(left)) as u32
+                }
+            };
+            left -= part;
+            at = at.wrapping_add(u64::from(part));
+        }
+        match gap {
+            None => Ok(()),
+            Some(gap) => {
+                out.truncate(before);
+                Err(Lack::Gap(gap))
+            }
+        }
+    }
+
+    fn descriptor(&self, addr: u64) -> Result<(u64, u64), Lack> {
+        if let Some(piece) = self.buffer(addr, DESC_LEN, false) {
+            // SAFETY: the piece is 16 bytes that were found mapped in the memory, which is borrowed.
+            return Ok(unsafe { fetch_words(piece.ptr) });
+        }
+        let mut bytes = [0; DESC_LEN as usize];
+        for (i, byte) in (0..).zip(&mut bytes) {
+            let at = addr.wrapping_add(i);
+            let Some(piece) = self.buffer(at, 1, false) else {
+                return Err(Lack::Gap(self.gap(at, Access::READ)));
+            };
+            // SAFETY: as above, for a byte, which is always aligned.
+            *byte = unsafe { AtomicU8::from_ptr(piece.ptr) }.load(Ordering::Relaxed);
+        }
+        let words = u128::from_le_bytes(bytes);
+        Ok((words as u64, (words >> 64) as u64))
+    }
+
+    fn area(
+        &self,
+        addr: u64,
+        len: u32,
+        align: usize,
+        access: Access,
+    ) -> Result<PagedArea, QueueFault> {
+        PagedArea::resolve(self, addr, len, align, access)
+    }
+
+    fn left(&self, gap: Gap) {
+        self.left.set(Some(gap));
+    }
+
+    fn mark(&self, addr: u64, len: u32) {
+        let (mut at, mut left) = (addr, u64::from(len));
+        while left > 0 {
+            let part = (REGION_PAGE - at % REGION_PAGE).min(left);
+            if let Some(hit) = self.iotlb.look_up(at, Access::WRITE) {
+                self.mem.mark_dirty(hit.gpa, part);
+            }
+            at = at.wrapping_add(part);
+            left -= part;
+        }
+    }
+}
