@@ -22,7 +22,10 @@ pub(super) fn alive() -> bool {
 /// grants it; the queue keeps the one and watches the other.
 pub trait Area {
     /// Returns the address of the byte at `offset`. A field never leaves its page.
-    fn at(&self, offset: usize) -> *mut u8;
+    ///
+    /// # Safety
+    /// `offset < len`, and the memory that resolved the area is alive.
+    unsafe fn at(&self, offset: usize) -> *mut u8;
 
     /// Returns the number of bytes.
     fn len(&self) -> u32;
@@ -34,7 +37,7 @@ pub trait Area {
     ///
     /// # Safety
     /// `at + 2 <= len`, `at` is even, and the memory that resolved the area is alive.
-    #[inline]
+    #[inline(always)]
     unsafe fn u16(&self, at: usize) -> &AtomicU16 {
         debug_assert!(at + 2 <= self.len() as usize && at.is_multiple_of(2));
         // SAFETY: the caller keeps `at` inside the area, which was found mapped and aligned.
@@ -45,7 +48,7 @@ pub trait Area {
     ///
     /// # Safety
     /// `at + 4 <= len`, `at` and the area are multiples of 4, and the memory is alive.
-    #[inline]
+    #[inline(always)]
     unsafe fn u32(&self, at: usize) -> &AtomicU32 {
         debug_assert!(at + 4 <= self.len() as usize && at.is_multiple_of(4));
         // SAFETY: the caller keeps `at` inside the area, which was found mapped and aligned.
@@ -56,7 +59,7 @@ pub trait Area {
     ///
     /// # Safety
     /// `at + 8 <= len`, `at` and the area are multiples of 8, and the memory is alive.
-    #[inline]
+    #[inline(always)]
     unsafe fn u64(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= self.len() as usize && at.is_multiple_of(8));
         // SAFETY: the caller keeps `at` inside the area, which was found mapped and aligned.
@@ -64,10 +67,7 @@ pub trait Area {
     }
 
     /// Returns the address of the byte at `at`, which may lie behind the area, for a prefetch.
-    #[inline]
-    fn line_of(&self, at: usize) -> *const u8 {
-        self.at(at)
-    }
+    fn line_of(&self, at: usize) -> *const u8;
 }
 
 /// An area that is one contiguous piece of guest memory.
@@ -104,8 +104,14 @@ impl FlatArea {
 
 impl Area for FlatArea {
     #[inline(always)]
-    fn at(&self, offset: usize) -> *mut u8 {
-        self.ptr.wrapping_add(offset)
+    unsafe fn at(&self, offset: usize) -> *mut u8 {
+        // SAFETY: this function's contract has the same requirements.
+        unsafe { self.ptr.add(offset) }
+    }
+
+    #[inline(always)]
+    fn line_of(&self, at: usize) -> *const u8 {
+        self.ptr.wrapping_add(at)
     }
 
     #[inline(always)]

@@ -91,6 +91,7 @@ impl<'a, S: Space> Gather<'a, S> {
     }
 
     /// Checks one direct descriptor and appends its buffer.
+    #[inline(never)]
     pub(super) fn add(&mut self, desc: &Desc) -> Result<(), QueueFault> {
         self.check_direction(desc.flags & WRITE != 0)?;
         self.descriptors += 1;
@@ -192,6 +193,7 @@ impl<'a, S: Space> Gather<'a, S> {
 
     /// Returns the words of entry `at` of a table, fetched once; `None`, and the chain ends there,
     /// when the guest has not granted it, or it is not translated yet.
+    #[inline(always)]
     pub(super) fn entry(
         &mut self,
         table: &Table,
@@ -199,12 +201,21 @@ impl<'a, S: Space> Gather<'a, S> {
     ) -> Result<Option<(u64, u64)>, QueueFault> {
         debug_assert!(at < table.entries);
         let offset = at * DESC_LEN;
-        if let Some(whole) = table.whole {
-            let piece = whole.slice(offset, DESC_LEN);
-            // SAFETY: the table is a piece that was found mapped in the memory of the address
-            // space, which is borrowed; `at < entries` keeps the entry inside.
-            return Ok(Some(unsafe { fetch_words(piece.ptr) }));
-        }
+        let Some(whole) = table.whole else {
+            return self.entry_in_pieces(table, offset);
+        };
+        let piece = whole.slice(offset, DESC_LEN);
+        // SAFETY: the table is a piece that was found mapped in the memory of the address space,
+        // which is borrowed; `at < entries` keeps the entry inside.
+        Ok(Some(unsafe { fetch_words(piece.ptr) }))
+    }
+
+    #[cold]
+    fn entry_in_pieces(
+        &mut self,
+        table: &Table,
+        offset: u32,
+    ) -> Result<Option<(u64, u64)>, QueueFault> {
         let addr = table.addr.checked_add(u64::from(offset));
         match self
             .space

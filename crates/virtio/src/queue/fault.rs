@@ -104,3 +104,29 @@ pub enum QueueFault {
     #[error("inflight region is corrupt")]
     InflightCorrupt,
 }
+
+/// Reason why no chain was taken although one is available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The queue has stopped.
+    Fault(QueueFault),
+    /// The chain is not translated yet, and left where it is.
+    Untranslated,
+}
+
+impl From<QueueFault> for Stop {
+    fn from(fault: QueueFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Stop {
+    /// Returns what the taker of a chain gets.
+    #[cold]
+    pub(super) fn outcome<T>(self) -> Result<Option<T>, QueueFault> {
+        match self {
+            Self::Fault(fault) => Err(fault),
+            Self::Untranslated => Ok(None),
+        }
+    }
+}

@@ -30,6 +30,7 @@ mod event;
 mod fault;
 mod inflight;
 mod journal;
+mod outlined;
 mod packed;
 mod resume;
 mod slots;
@@ -50,14 +51,14 @@ use batch::Ring;
 pub use batch::{Fill, Limit, Taken};
 use descriptor::Gathered;
 pub use fault::QueueFault;
+use fault::Stop;
 pub use inflight::{Inflight, InflightRegion};
 pub use journal::{Journal, JournalRegion};
+use outlined::Outlined;
 use packed::PackedQueue;
-use slots::Slots;
 pub(crate) use slots::netmap;
 pub use slots::netmap::program as netmap_program;
 pub use slots::{MAX_SLOTS_PER_FRAME, SlotFormat};
-use space::Plain;
 pub use space::QueueMemory;
 use split::SplitQueue;
 use translated::{Layouts, Translated, TranslatedQueue};
@@ -127,15 +128,14 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Creates the chain that was gathered, of `count` slots; `None` when it is to be left where it
-    /// is.
-    fn gathered(id: u16, count: u16, gathered: Gathered) -> Option<Self> {
+    /// Creates the chain that was gathered, of `count` slots.
+    fn gathered(id: u16, count: u16, gathered: Gathered) -> Result<Self, Stop> {
         let (segs, bytes) = match gathered {
             Gathered::Buffers(segs, bytes) => (segs, bytes),
             Gathered::NotGranted(start) => (SegRange { start, len: 0 }, 0),
-            Gathered::Untranslated => return None,
+            Gathered::Untranslated => return Err(Stop::Untranslated),
         };
-        Some(Self {
+        Ok(Self {
             id,
             count,
             segs,
@@ -178,13 +178,11 @@ impl Chain {
 #[derive(Debug)]
 pub enum Queue {
     /// Descriptor table, available ring, used ring.
-    Split(SplitQueue<Plain>),
+    Split(SplitQueue<Arc<GuestMemory>>),
     /// One ring of descriptors.
-    Packed(PackedQueue<Plain>),
-    /// Slots in one order.
-    Slots(Slots),
-    /// Either layout of a virtqueue, of a guest with an IOMMU.
-    Translated(Box<TranslatedQueue>),
+    Packed(PackedQueue<Arc<GuestMemory>>),
+    /// A slot queue, or one of a guest with an IOMMU.
+    Outlined(Outlined),
 }
 
 /// Calls the same method of any layout.
@@ -193,8 +191,7 @@ macro_rules! either {
         match $queue {
             Queue::Split($q) => $call,
             Queue::Packed($q) => $call,
-            Queue::Slots($q) => $call,
-            Queue::Translated($q) => $call,
+            Queue::Outlined($q) => $call,
         }
     };
 }
@@ -256,10 +253,10 @@ impl Queue {
         let QueueMemory { memory, iotlb } = mem;
         let packed = features.contains(Features::RING_PACKED);
         if let Some(format) = layout.slots {
-            return Slots::new(memory, layout, format).map(Self::Slots);
+            return Outlined::new(memory, layout, format).map(Self::Outlined);
         }
         let Some(iotlb) = iotlb else {
-            let space = Plain(memory);
+            let space = memory;
             return if packed {
                 PackedQueue::new(space, layout, features, position, inflight).map(Self::Packed)
             } else {
@@ -274,28 +271,29 @@ impl Queue {
             SplitQueue::new(space, layout, features, position, inflight).map(Layouts::Split)?
         };
         let queue = TranslatedQueue::new(queue, iotlb, generation);
-        Ok(Self::Translated(Box::new(queue)))
+        Ok(Self::Outlined(Outlined::Translated(Box::new(queue))))
     }
 
     /// Returns whether the queue's addresses are those of a guest with an IOMMU.
     #[inline]
     #[must_use]
     pub fn is_translated(&self) -> bool {
-        matches!(self, Self::Translated(_))
+        matches!(self, Self::Outlined(Outlined::Translated(_)))
     }
 
     /// Returns whether the last batch ended before an available chain, because that is not
     /// translated: it will be there when the front end has answered.
     #[must_use]
     pub fn is_untranslated(&self) -> bool {
-        matches!(self, Self::Translated(queue) if queue.is_untranslated())
+        self.translated()
+            .is_some_and(|queue| queue.is_untranslated())
     }
 
     /// Asks for the translations of up to `most` buffers that the guest has offered since the last
     /// time, so that they are there when frames come. Nothing happens without an IOMMU.
     #[inline]
     pub fn ask_for_buffers(&mut self, most: u16) {
-        if let Self::Translated(queue) = self {
+        if let Self::Outlined(Outlined::Translated(queue)) = self {
             queue.ask_for_buffers(most);
         }
     }
@@ -304,8 +302,15 @@ impl Queue {
     /// the guest had not granted them.
     pub fn take_not_granted(&mut self) -> u64 {
         match self {
-            Self::Translated(queue) => queue.take_not_granted(),
+            Self::Outlined(Outlined::Translated(queue)) => queue.take_not_granted(),
             _ => 0,
+        }
+    }
+
+    fn translated(&self) -> Option<&TranslatedQueue> {
+        match self {
+            Self::Outlined(Outlined::Translated(queue)) => Some(queue),
+            _ => None,
         }
     }
 
@@ -314,8 +319,8 @@ impl Queue {
     #[must_use]
     pub fn header(&self) -> Option<u32> {
         match self {
-            Self::Slots(queue) => Some(queue.header()),
-            _ => None,
+            Self::Outlined(queue) => queue.header(),
+            Self::Split(_) | Self::Packed(_) => None,
         }
     }
 
@@ -324,7 +329,7 @@ impl Queue {
     /// the mask of before. Such a queue is to be looked at once more a while after each request.
     #[must_use]
     pub fn may_miss_kicks(&self) -> bool {
-        matches!(self, Self::Slots(Slots::Memif(_)))
+        matches!(self, Self::Outlined(Outlined::Memif(_)))
     }
 
     /// Switches to another snapshot of the guest's memory, at the same guest-physical addresses.
@@ -419,8 +424,7 @@ impl Queue {
             Self::Packed(queue) => queue.take_all::<WRITABLE>(into, limit, prefetch),
             // A struct of its own for a call that is not inlined: the other layouts keep theirs in
             // registers.
-            Self::Slots(queue) => queue.take_many::<WRITABLE>(into.again(), limit, prefetch),
-            Self::Translated(queue) => queue.take_many::<WRITABLE>(into.again(), limit, prefetch),
+            Self::Outlined(queue) => queue.take_many::<WRITABLE>(into.again(), limit, prefetch),
         }
     }
 
@@ -447,15 +451,13 @@ impl Queue {
     #[inline(always)]
     pub fn put_filled<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
         // First: packed queues take two instructions a frame less than with one `match`.
-        match self {
-            Self::Slots(queue) => return queue.fill(chains, fill),
-            Self::Translated(queue) => return queue.fill(chains, fill),
-            Self::Split(_) | Self::Packed(_) => {}
+        if let Self::Outlined(queue) = self {
+            return queue.fill(chains, fill);
         }
         let count = match self {
             Self::Split(queue) => queue.put_filled(chains, &mut fill),
             Self::Packed(queue) => queue.put_filled(chains, &mut fill),
-            Self::Slots(_) | Self::Translated(_) => 0,
+            Self::Outlined(_) => 0,
         };
         (count, fill)
     }
@@ -516,11 +518,11 @@ impl Queue {
     #[must_use]
     pub fn available(&mut self) -> u16 {
         match self {
-            Self::Split(queue) => return queue.available(),
-            Self::Translated(queue) => return queue.available(),
-            Self::Packed(_) | Self::Slots(_) => {}
+            Self::Split(queue) => queue.available(),
+            Self::Packed(queue) if queue.waiting() => queue.size(),
+            Self::Packed(_) => 0,
+            Self::Outlined(queue) => queue.available(),
         }
-        if self.has_available() { self.size() } else { 0 }
     }
 
     /// Asks the driver to kick when it makes chains available, or not to. When `on`, a full fence

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use wire::virtio::features::Features;
 
+use super::outlined::Outlined;
 use super::packed::PackedQueue;
-use super::space::{Plain, Space};
+use super::space::Space;
 use super::split::SplitQueue;
 use super::translated::Translated;
 use super::{Journal, Layout, Queue, QueueFault, QueueMemory};
@@ -15,7 +16,7 @@ macro_rules! over {
     ($mem:expr, $space:ident => $call:expr) => {
         match &$mem.iotlb {
             None => {
-                let $space = Plain(Arc::clone(&$mem.memory));
+                let $space = Arc::clone(&$mem.memory);
                 $call
             }
             Some(iotlb) => {
@@ -87,8 +88,8 @@ impl Queue {
     pub fn set_journal(&mut self, journal: Option<Journal>) {
         match self {
             Self::Packed(queue) => queue.set_journal(journal),
-            Self::Translated(queue) => queue.set_journal(journal),
-            Self::Split(_) | Self::Slots(_) => {}
+            Self::Outlined(Outlined::Translated(queue)) => queue.set_journal(journal),
+            Self::Split(_) | Self::Outlined(_) => {}
         }
     }
 

@@ -30,15 +30,12 @@ use memory::{GuestMemory, Segment};
 
 use super::area::{Area, FlatArea, alive};
 use super::descriptor::{Desc, Gather, NEXT};
-use super::space::{Plain, Space};
+use super::fault::Stop;
 use super::unnotified::Unnotified;
 use super::{Chain, Fill, Layout, Limit, QueueFault, Ring, Taken};
 
-mod either;
 pub(super) mod memif;
 pub(crate) mod netmap;
-
-pub(in crate::queue) use either::Slots;
 
 /// Most slots of one frame (netmap: `NETMAP_MAX_FRAGS`).
 pub const MAX_SLOTS_PER_FRAME: u16 = 64;
@@ -194,7 +191,7 @@ pub struct SlotQueue<F> {
     unnotified: Unnotified,
     kicks: Option<bool>,
     fault: Option<QueueFault>,
-    space: Plain,
+    mem: Arc<GuestMemory>,
     layout: Layout,
 }
 
@@ -217,7 +214,7 @@ impl<F: Format> SlotQueue<F> {
             unnotified: Unnotified::default(),
             kicks: None,
             fault: None,
-            space: Plain(mem),
+            mem,
             layout,
         })
     }
@@ -229,7 +226,7 @@ impl<F: Format> SlotQueue<F> {
         match F::resolve(&mem, self.layout, Some(&self.format)) {
             Ok(format) => {
                 self.format = format;
-                self.space = Plain(mem);
+                self.mem = mem;
                 Ok(())
             }
             Err(fault) => Err(self.stop(fault)),
@@ -237,7 +234,7 @@ impl<F: Format> SlotQueue<F> {
     }
 
     pub(super) fn memory(&self) -> &Arc<GuestMemory> {
-        self.space.memory()
+        &self.mem
     }
 
     pub(super) fn size(&self) -> u16 {
@@ -283,7 +280,7 @@ impl<F: Format> SlotQueue<F> {
         if self.next == self.seen && !self.look()? {
             return Ok(None);
         }
-        let mut gather = Gather::new(&self.space, segs, WRITABLE);
+        let mut gather = Gather::new(&self.mem, segs, WRITABLE);
         let count = match Self::follow::<WRITABLE>(&self.format, self.next, self.seen, &mut gather)
         {
             Ok(Some(count)) => count,
@@ -298,7 +295,7 @@ impl<F: Format> SlotQueue<F> {
         };
         let chain = Chain::gathered(self.next, count, gather.finish());
         self.next = self.next.wrapping_add(count);
-        Ok(chain)
+        chain.map_or_else(Stop::outcome, |chain| Ok(Some(chain)))
     }
 
     /// Collects the slots of a frame, or one buffer. Returns their number; `None` when the last one
@@ -307,7 +304,7 @@ impl<F: Format> SlotQueue<F> {
         format: &F,
         next: u16,
         head: u16,
-        gather: &mut Gather<'_, Plain>,
+        gather: &mut Gather<'_, Arc<GuestMemory>>,
     ) -> Result<Option<u16>, QueueFault> {
         let available = head.wrapping_sub(next);
         for count in 1..=available {
@@ -455,7 +452,7 @@ impl<F: Format> Ring for SlotQueue<F> {
         if self.next == self.seen && self.look().is_err() {
             return Limit::default();
         }
-        let (format, mem, next) = (&self.format, &**self.space.memory(), self.next);
+        let (format, mem, next) = (&self.format, &*self.mem, self.next);
         let most = usize::from(self.seen.wrapping_sub(next)).min(limit.chains);
         let taken = into.plain(most, limit.bytes, |count| {
             let at = next.wrapping_add(count);

@@ -1,6 +1,6 @@
 //! Address spaces: what the addresses in descriptors, and those of rings, lead to.
 //!
-//! Most guests put guest-physical addresses there ([`Plain`]). A guest with an IOMMU puts I/O
+//! Most guests put guest-physical addresses there: the memory itself is the address space. A guest with an IOMMU puts I/O
 //! virtual ones there, of which the guest has granted single pages (`translated::Translated`).
 
 use std::fmt::Debug;
@@ -93,24 +93,21 @@ pub trait Space: Debug + Sized {
 }
 
 /// Guest-physical addresses.
-#[derive(Debug)]
-pub struct Plain(pub(super) Arc<GuestMemory>);
-
-impl Space for Plain {
+impl Space for Arc<GuestMemory> {
     type Area = FlatArea;
 
     #[inline(always)]
     fn memory(&self) -> &Arc<GuestMemory> {
-        &self.0
+        self
     }
 
     fn with_memory(&self, mem: Arc<GuestMemory>) -> Self {
-        Self(mem)
+        mem
     }
 
     #[inline(always)]
     fn buffer(&self, addr: u64, len: u32, _writable: bool) -> Option<Segment> {
-        self.0.translate(addr, len)
+        (**self).translate(addr, len)
     }
 
     fn buffer_into(
@@ -120,12 +117,12 @@ impl Space for Plain {
         _writable: bool,
         out: &mut Vec<Segment>,
     ) -> Result<(), Lack> {
-        let mapped = self.0.translate_into(addr, len, out);
+        let mapped = (**self).translate_into(addr, len, out);
         mapped.then_some(()).ok_or(Lack::Unmapped)
     }
 
     fn descriptor(&self, addr: u64) -> Result<(u64, u64), Lack> {
-        let piece = self.0.translate(addr, DESC_LEN).ok_or(Lack::Unmapped)?;
+        let piece = (**self).translate(addr, DESC_LEN).ok_or(Lack::Unmapped)?;
         // SAFETY: the piece is 16 bytes that were found mapped in the memory, which is borrowed.
         Ok(unsafe { fetch_words(piece.ptr) })
     }
@@ -137,13 +134,13 @@ impl Space for Plain {
         align: usize,
         _access: Access,
     ) -> Result<FlatArea, QueueFault> {
-        FlatArea::resolve(&self.0, addr, len, align)
+        FlatArea::resolve(self, addr, len, align)
     }
 
     #[inline(always)]
     fn left(&self, _gap: Gap) {}
 
     fn mark(&self, addr: u64, len: u32) {
-        self.0.mark_dirty(addr, u64::from(len));
+        (**self).mark_dirty(addr, u64::from(len));
     }
 }

@@ -8,6 +8,7 @@ use wire::virtio::features::Features;
 
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
+use super::fault::Stop;
 use super::inflight::split::Tracker;
 use super::space::Space;
 use super::unnotified::Unnotified;
@@ -161,11 +162,12 @@ impl<S: Space> SplitQueue<S> {
             return Err(fault);
         }
         if let Some(head) = self.tracker.as_ref().and_then(|t| t.pending()) {
-            let chain = self.fetch::<WRITABLE>(head, segs)?;
-            if chain.is_some() {
-                self.tracked(Tracker::took_pending);
-            }
-            return Ok(chain);
+            let chain = match self.fetch::<WRITABLE>(head, segs) {
+                Ok(chain) => chain,
+                Err(stop) => return stop.outcome(),
+            };
+            self.tracked(Tracker::took_pending);
+            return Ok(Some(chain));
         }
         if self.next == self.seen && !self.look()? {
             return Ok(None);
@@ -174,12 +176,13 @@ impl<S: Space> SplitQueue<S> {
         if self.tracker.as_ref().is_some_and(|t| t.is_live(head)) {
             return Err(self.stop(QueueFault::OfferedTwice));
         }
-        let chain = self.fetch::<WRITABLE>(head, segs)?;
-        if chain.is_some() {
-            self.tracked(|t| t.took(head));
-            self.next = self.next.wrapping_add(1);
-        }
-        Ok(chain)
+        let chain = match self.fetch::<WRITABLE>(head, segs) {
+            Ok(chain) => chain,
+            Err(stop) => return stop.outcome(),
+        };
+        self.tracked(|t| t.took(head));
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
     }
 
     #[inline]
@@ -190,7 +193,8 @@ impl<S: Space> SplitQueue<S> {
     }
 
     /// Reads the driver's available index. The driver can offer no more than the descriptors that
-    /// are not in flight.
+    /// are not in flight. Not inlined: the loop that takes chains needs the registers.
+    #[inline(never)]
     fn look(&mut self) -> Result<bool, QueueFault> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -209,24 +213,23 @@ impl<S: Space> SplitQueue<S> {
         Ok(waiting != 0)
     }
 
-    /// Reads the chain at `head`; `None` when it is not translated yet. One direct descriptor in
-    /// one piece is the fast path.
+    /// Reads the chain at `head`. One direct descriptor in one piece is the fast path.
     #[inline]
     fn fetch<const WRITABLE: bool>(
         &mut self,
         head: u16,
         segs: &mut Vec<Segment>,
-    ) -> Result<Option<Chain>, QueueFault> {
+    ) -> Result<Chain, Stop> {
         let Some(desc) = self.rings.descriptor(head) else {
-            return Err(self.stop(QueueFault::HeadOutOfRange));
+            return Err(self.stop(QueueFault::HeadOutOfRange).into());
         };
         if let Some(segment) = self.plain::<WRITABLE>(&desc) {
             let start = segs.len() as u32;
             segs.push(segment);
-            return Ok(Some(Chain::of_one(head, start, segment)));
+            return Ok(Chain::of_one(head, start, segment));
         }
         let chain = self.fetch_long(head, desc, WRITABLE, segs)?;
-        Ok(chain.as_ref().map(Chain::reload))
+        Ok(chain.reload())
     }
 
     #[inline(never)]
@@ -236,13 +239,13 @@ impl<S: Space> SplitQueue<S> {
         first: Desc,
         writable: bool,
         segs: &mut Vec<Segment>,
-    ) -> Result<Option<Chain>, QueueFault> {
+    ) -> Result<Chain, Stop> {
         let mut gather = Gather::new(&self.space, segs, writable);
         if let Err(fault) = self.follow(first, &mut gather) {
             gather.abandon();
-            return Err(self.stop(fault));
+            return Err(self.stop(fault).into());
         }
-        Ok(Chain::gathered(head, 1, gather.finish()))
+        Chain::gathered(head, 1, gather.finish())
     }
 
     /// Asks for the translations of the chain that is `ahead` chains behind the next one, as far as
@@ -441,9 +444,12 @@ impl<S: Space> Ring for SplitQueue<S> {
         if self.next == self.seen && !self.look()? {
             return Ok(None);
         }
-        let chain = self.fetch::<WRITABLE>(self.rings.available(self.next), segs)?;
-        self.next = self.next.wrapping_add(u16::from(chain.is_some()));
-        Ok(chain)
+        let chain = match self.fetch::<WRITABLE>(self.rings.available(self.next), segs) {
+            Ok(chain) => chain,
+            Err(stop) => return stop.outcome(),
+        };
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
     }
 
     #[inline(always)]

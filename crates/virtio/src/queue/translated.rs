@@ -23,11 +23,12 @@ mod space;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use memory::iotlb::Iotlb;
 use memory::{GuestMemory, Segment};
 
-use super::batch::Ring as _;
+use super::batch::Ring;
 use super::packed::PackedQueue;
 use super::space::{Gap, Space};
 use super::split::SplitQueue;
@@ -39,6 +40,8 @@ pub(super) use space::Translated;
 const CHAINS_AHEAD: u16 = 64;
 /// Descriptors that are looked at to ask for translations, at most, in a row.
 const DESCRIPTORS_AHEAD: u32 = 1024;
+/// Time after which rings that were denied are asked for again, seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A queue of either layout over a table of translations.
 #[derive(Debug)]
@@ -51,8 +54,8 @@ pub struct TranslatedQueue {
     held: usize,
     /// Whether elements are staged.
     staged: bool,
-    /// The number of the answers before which the rings were found missing.
-    suspended: Option<u64>,
+    /// The rings were found missing.
+    suspended: Option<Suspended>,
     /// Why the last batch ended before the last available chain, and the number of the answers
     /// before which that was found.
     stopped: Option<(Gap, u64)>,
@@ -61,6 +64,27 @@ pub struct TranslatedQueue {
     /// Chains to the guest that were put unused, because they were not granted.
     not_granted: u64,
     scratch: Vec<Segment>,
+}
+
+/// When the rings were found missing.
+#[derive(Clone, Copy, Debug)]
+struct Suspended {
+    /// The number of the answers before that.
+    answers: u64,
+    at: Instant,
+}
+
+impl Suspended {
+    fn since(answers: u64) -> Self {
+        let at = Instant::now();
+        Self { answers, at }
+    }
+
+    /// Returns whether to look again: the front end has answered something, or has said a while ago
+    /// that there is nothing, and the guest may have mapped the rings since.
+    fn is_over(self, answers: u64) -> bool {
+        self.answers != answers || self.at.elapsed() >= PATIENCE
+    }
 }
 
 #[derive(Debug)]
@@ -108,16 +132,17 @@ impl TranslatedQueue {
         // Behind the mark that this queue is in use (the turn of its lock), and before the table.
         fence(Ordering::SeqCst);
         let (generation, answers) = (self.iotlb.generation(), self.iotlb.answers());
-        let answered = self.suspended.is_some_and(|before| before != answers);
-        if generation != self.generation || answered {
+        let again = self.suspended.is_some_and(|since| since.is_over(answers));
+        if generation != self.generation || again {
             self.generation = generation;
             self.space().forget();
-            self.suspended =
-                either!(&mut self.layout, q => q.resolve_rings().err()).map(|_| answers);
+            let resolved = either!(&mut self.layout, q => q.resolve_rings());
+            self.suspended = resolved.err().map(|_| Suspended::since(answers));
         }
         self.suspended.is_none()
     }
 
+    #[inline(never)]
     pub(super) fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
         if let Some(fault) = self.fault() {
             return Err(fault);
@@ -127,7 +152,7 @@ impl TranslatedQueue {
         self.generation = self.iotlb.generation();
         either!(&mut self.layout, q => q.replace_memory(mem));
         let resolved = either!(&mut self.layout, q => q.resolve_rings());
-        self.suspended = resolved.err().map(|_| answers);
+        self.suspended = resolved.err().map(|_| Suspended::since(answers));
         Ok(())
     }
 
@@ -137,10 +162,6 @@ impl TranslatedQueue {
 
     pub(super) fn size(&self) -> u16 {
         either!(&self.layout, q => q.size())
-    }
-
-    pub(super) fn fault(&self) -> Option<QueueFault> {
-        either!(&self.layout, q => q.fault())
     }
 
     /// Returns whether the last batch ended at a chain that is not translated, or not granted.
@@ -153,61 +174,6 @@ impl TranslatedQueue {
     fn waits(&self) -> bool {
         let waits = |answers| answers == self.iotlb.answers();
         matches!(self.stopped, Some((Gap::Untranslated, answers)) if waits(answers))
-    }
-
-    #[inline(never)]
-    pub(super) fn take_many<const WRITABLE: bool>(
-        &mut self,
-        mut into: Taken<'_>,
-        limit: Limit,
-        prefetch: impl Fn(&Segment),
-    ) -> Result<(), QueueFault> {
-        if !self.renew() || self.waits() {
-            return self.fault().map_or(Ok(()), Err);
-        }
-        let answers = self.iotlb.answers();
-        let before = into.chains.len();
-        let mut result;
-        loop {
-            // A chain to the guest that is not granted is put at once, so it has to be the first.
-            self.space().begin(!WRITABLE);
-            result = either!(&mut self.layout, q => {
-                q.take_all::<WRITABLE>(&mut into, limit, &prefetch)
-            });
-            let taken = into.chains.len() - before;
-            if !(WRITABLE && taken == 0 && self.held == 0 && result.is_ok())
-                || !self.drop_next(&mut into)?
-            {
-                self.held += taken;
-                let slots = slots(&into.chains[before..]);
-                self.asked = self.asked.saturating_sub(slots);
-                break;
-            }
-        }
-        self.stopped = self.space().why_left().map(|gap| (gap, answers));
-        if self.stopped.is_some() {
-            self.ask_ahead(WRITABLE, CHAINS_AHEAD);
-        }
-        result
-    }
-
-    /// Takes the next chain.
-    #[cfg(any(test, feature = "test-utils"))]
-    pub(super) fn take<const WRITABLE: bool>(
-        &mut self,
-        segs: &mut Vec<Segment>,
-    ) -> Result<Option<Chain>, QueueFault> {
-        let mut chains = Vec::new();
-        let into = Taken {
-            segs,
-            chains: &mut chains,
-        };
-        let limit = Limit {
-            chains: 1,
-            bytes: u64::MAX,
-        };
-        self.take_many::<WRITABLE>(into, limit, |_| ())?;
-        Ok(chains.pop())
     }
 
     /// Puts the next chain to the guest unused, if the guest has not granted it.
@@ -268,15 +234,31 @@ impl TranslatedQueue {
         mem::take(&mut self.not_granted)
     }
 
+    #[inline(never)]
     pub(super) fn untake(&mut self, chains: &[Chain]) {
         either!(&mut self.layout, q => q.untake(chains));
         self.held = self.held.saturating_sub(chains.len());
         self.asked = self.asked.saturating_add(slots(chains));
     }
 
-    pub(super) fn put(&mut self, chain: Chain, written: u32) {
-        either!(&mut self.layout, q => q.put(chain, written));
-        self.has_put(1);
+    /// Takes chains as [`Ring::take_all`] does.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_many<const WRITABLE: bool>(
+        &mut self,
+        mut into: Taken<'_>,
+        limit: Limit,
+        prefetch: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        self.take_all::<WRITABLE>(&mut into, limit, prefetch)
+    }
+
+    /// Stages chains as [`Ring::put_filled`] does.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fill<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
+        let count = self.put_filled(chains, &mut fill);
+        (count, fill)
     }
 
     fn has_put(&mut self, chains: usize) {
@@ -285,33 +267,25 @@ impl TranslatedQueue {
     }
 
     #[inline(never)]
-    pub(super) fn fill<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
-        let count = either!(&mut self.layout, q => q.put_filled(chains, &mut fill));
-        self.has_put(count);
-        (count, fill)
-    }
-
-    pub(super) fn put_read(&mut self, chains: &[Chain]) {
-        either!(&mut self.layout, q => q.put_read(chains));
-        self.has_put(chains.len());
-    }
-
     pub(super) fn expect_used(&mut self, count: u16) {
         if self.renew() {
             either!(&self.layout, q => q.expect_used(count));
         }
     }
 
+    #[inline(never)]
     pub(super) fn publish(&mut self) {
         if mem::take(&mut self.staged) {
             either!(&mut self.layout, q => q.publish());
         }
     }
 
+    #[inline(never)]
     pub(super) fn wants_notify(&mut self) -> bool {
         self.renew() && either!(&self.layout, q => q.wants_notify())
     }
 
+    #[inline(never)]
     pub(super) fn needs_notify(&mut self) -> bool {
         self.renew() && either!(&mut self.layout, q => q.needs_notify())
     }
@@ -320,10 +294,12 @@ impl TranslatedQueue {
         either!(&self.layout, q => q.unnotified())
     }
 
+    #[inline(never)]
     pub(super) fn waiting(&mut self) -> bool {
         self.renew() && !self.waits() && either!(&self.layout, q => q.waiting())
     }
 
+    #[inline(never)]
     pub(super) fn available(&mut self) -> u16 {
         if !self.renew() {
             return 0;
@@ -335,10 +311,12 @@ impl TranslatedQueue {
         }
     }
 
+    #[inline(never)]
     pub(super) fn set_kicks(&mut self, on: bool) -> bool {
         self.renew() && either!(&mut self.layout, q => q.set_kicks(on)) && !self.waits()
     }
 
+    #[inline(never)]
     pub(super) fn set_kick_threshold(&mut self, chains: u16) -> Option<bool> {
         if !self.renew() {
             return Some(false);
@@ -355,6 +333,99 @@ impl TranslatedQueue {
         if let Layouts::Packed(queue) = &mut self.layout {
             queue.set_journal(journal);
         }
+    }
+}
+
+impl Ring for TranslatedQueue {
+    #[inline(never)]
+    fn take<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        let mut chains = Vec::new();
+        let mut into = Taken {
+            segs,
+            chains: &mut chains,
+        };
+        let limit = Limit {
+            chains: 1,
+            bytes: u64::MAX,
+        };
+        self.take_all::<WRITABLE>(&mut into, limit, |_| ())?;
+        Ok(chains.pop())
+    }
+
+    /// Its chains are taken by `take_all`.
+    fn take_plain<const WRITABLE: bool>(
+        &mut self,
+        _into: &mut Taken<'_>,
+        _limit: Limit,
+        _prefetch: &impl Fn(&Segment),
+    ) -> Limit {
+        Limit::default()
+    }
+
+    #[inline(never)]
+    fn take_all<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        if !self.renew() || self.waits() {
+            return self.fault().map_or(Ok(()), Err);
+        }
+        let answers = self.iotlb.answers();
+        let before = into.chains.len();
+        let mut result;
+        loop {
+            // A chain to the guest that is not granted is put at once, so it has to be the first.
+            self.space().begin(!WRITABLE);
+            result = either!(&mut self.layout, q => {
+                q.take_all::<WRITABLE>(into, limit, &prefetch)
+            });
+            let taken = into.chains.len() - before;
+            if !(WRITABLE && taken == 0 && self.held == 0 && result.is_ok())
+                || !self.drop_next(into)?
+            {
+                self.held += taken;
+                let slots = slots(&into.chains[before..]);
+                self.asked = self.asked.saturating_sub(slots);
+                break;
+            }
+        }
+        self.stopped = self.space().why_left().map(|gap| (gap, answers));
+        if self.stopped.is_some() {
+            self.ask_ahead(WRITABLE, CHAINS_AHEAD);
+        }
+        result
+    }
+
+    #[inline(never)]
+    fn put(&mut self, chain: Chain, written: u32) {
+        either!(&mut self.layout, q => q.put(chain, written));
+        self.has_put(1);
+    }
+
+    #[inline(never)]
+    fn put_filled(&mut self, chains: &[Chain], fill: &mut impl Fill) -> usize {
+        let count = either!(&mut self.layout, q => q.put_filled(chains, fill));
+        self.has_put(count);
+        count
+    }
+
+    #[inline(never)]
+    fn put_for_all(&mut self, chains: &[Chain], last: Chain) {
+        either!(&mut self.layout, q => q.put_for_all(chains, last));
+        self.has_put(chains.len());
+    }
+
+    fn in_order(&self) -> bool {
+        either!(&self.layout, q => q.in_order())
+    }
+
+    fn fault(&self) -> Option<QueueFault> {
+        either!(&self.layout, q => q.fault())
     }
 }
 

@@ -159,7 +159,7 @@ impl GuestQueue {
 
     /// Returns whether the queue is masked, see `Port::is_masked`.
     pub(super) fn is_masked(&mut self) -> bool {
-        let queue = &self.queue;
+        let queue = &mut self.queue;
         self.congestion.masks(|| queue.has_available())
     }
 

@@ -5,6 +5,7 @@ use memory::Segment;
 use super::PackedQueue;
 use super::ring::is_available;
 use crate::queue::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
+use crate::queue::fault::Stop;
 use crate::queue::space::Space;
 use crate::queue::{self, Chain, Limit, MAX_CHAIN_BYTES, QueueFault, Taken};
 
@@ -14,26 +15,7 @@ impl<S: Space> queue::Ring for PackedQueue<S> {
         &mut self,
         segs: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, QueueFault> {
-        if let Some(fault) = self.fault {
-            return Err(fault);
-        }
-        if self.tracker.as_ref().is_some_and(|t| t.pending().is_some()) {
-            let chain = self.take_pending(WRITABLE, segs)?;
-            return Ok(chain.as_ref().map(Chain::reload));
-        }
-        let Some(first) = self.look()? else {
-            return Ok(None);
-        };
-        if self.tracker.is_none()
-            && let Some(segment) = self.plain::<WRITABLE>(&first)
-        {
-            let start = segs.len() as u32;
-            segs.push(segment);
-            self.next.advance(1, self.size);
-            self.in_flight += 1;
-            return Ok(Some(Chain::of_one(first.link, start, segment)));
-        }
-        let chain = self.take_long(first, WRITABLE, segs)?;
+        let chain = self.take_any::<WRITABLE>(segs)?;
         Ok(chain.as_ref().map(Chain::reload))
     }
 
@@ -107,6 +89,41 @@ impl<S: Space> PackedQueue<S> {
         self.space.buffer(desc.addr, desc.len, WRITABLE)
     }
 
+    /// Takes the next chain. Not inlined: the loop that takes plain ones needs the registers.
+    #[inline(never)]
+    fn take_any<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.tracker.is_some()
+            && let Some(taken) = self.take_pending(WRITABLE, segs)
+        {
+            return match taken {
+                Ok(chain) => Ok(Some(chain)),
+                Err(stop) => stop.outcome(),
+            };
+        }
+        let Some(first) = self.look()? else {
+            return Ok(None);
+        };
+        if self.tracker.is_none()
+            && let Some(segment) = self.plain::<WRITABLE>(&first)
+        {
+            let start = segs.len() as u32;
+            segs.push(segment);
+            self.next.advance(1, self.size);
+            self.in_flight += 1;
+            return Ok(Some(Chain::of_one(first.link, start, segment)));
+        }
+        match self.take_long(first, WRITABLE, segs) {
+            Ok(chain) => Ok(Some(chain)),
+            Err(stop) => stop.outcome(),
+        }
+    }
+
     /// Returns the descriptor at the next slot, if it is available.
     #[inline]
     fn look(&mut self) -> Result<Option<Desc>, QueueFault> {
@@ -120,23 +137,26 @@ impl<S: Space> PackedQueue<S> {
         Ok(Some(self.ring.descriptor(self.next.index, flags)))
     }
 
-    /// Takes a chain of any kind; `None` when it is not translated yet.
     #[inline(never)]
     fn take_long(
         &mut self,
         first: Desc,
         writable: bool,
         segs: &mut Vec<Segment>,
-    ) -> Result<Option<Chain>, QueueFault> {
+    ) -> Result<Chain, Stop> {
         let mut kept = std::mem::take(&mut self.scratch);
         let chain = self.walk_ring(first, writable, segs, &mut kept);
         let chain = chain.and_then(|chain| self.track(chain, segs, &kept));
         self.scratch = kept;
-        if let Ok(Some(chain)) = &chain {
-            self.next.advance(chain.count, self.size);
-            self.in_flight += chain.count;
+        match chain {
+            Ok(chain) => {
+                self.next.advance(chain.count, self.size);
+                self.in_flight += chain.count;
+                Ok(chain)
+            }
+            Err(Stop::Fault(fault)) => Err(self.stop(fault).into()),
+            Err(Stop::Untranslated) => Err(Stop::Untranslated),
         }
-        chain.map_err(|fault| self.stop(fault))
     }
 
     /// Reads the chain that starts with `first` at the next slot. A tracked queue records its
@@ -147,7 +167,7 @@ impl<S: Space> PackedQueue<S> {
         writable: bool,
         segs: &mut Vec<Segment>,
         kept: &mut Vec<Desc>,
-    ) -> Result<Option<Chain>, QueueFault> {
+    ) -> Result<Chain, Stop> {
         let keep = self.tracker.is_some();
         kept.clear();
         if keep {
@@ -167,33 +187,30 @@ impl<S: Space> PackedQueue<S> {
 
     fn track(
         &mut self,
-        chain: Option<Chain>,
+        chain: Chain,
         segs: &mut Vec<Segment>,
         kept: &[Desc],
-    ) -> Result<Option<Chain>, QueueFault> {
-        if let (Some(tracker), Some(chain)) = (&mut self.tracker, &chain) {
+    ) -> Result<Chain, Stop> {
+        if let Some(tracker) = &mut self.tracker {
             if tracker.is_live(chain.id) {
                 segs.truncate(chain.segs.start as usize);
-                return Err(QueueFault::OfferedTwice);
+                return Err(QueueFault::OfferedTwice.into());
             }
             tracker.took(kept, chain.id);
         }
         Ok(chain)
     }
 
-    /// Takes the oldest chain that a former process left in flight, from the recorded copies.
+    /// Takes the oldest chain that a former process left in flight, from the recorded copies;
+    /// `None` without such a chain.
     #[cold]
     fn take_pending(
         &mut self,
         writable: bool,
         segs: &mut Vec<Segment>,
-    ) -> Result<Option<Chain>, QueueFault> {
-        let Some(tracker) = self.tracker.as_deref() else {
-            return Ok(None);
-        };
-        let Some(head) = tracker.pending() else {
-            return Ok(None);
-        };
+    ) -> Option<Result<Chain, Stop>> {
+        let tracker = self.tracker.as_deref()?;
+        let head = tracker.pending()?;
         let mut at = head;
         let first = tracker.desc(head);
         let chain = self.gather(first, self.size, writable, segs, || {
@@ -201,18 +218,18 @@ impl<S: Space> PackedQueue<S> {
             Some(tracker.desc(at))
         });
         let chain = match chain {
-            Ok(Some(chain)) if tracker.is_chain(chain.id, head, at) => chain,
-            Ok(Some(chain)) => {
+            Ok(chain) if tracker.is_chain(chain.id, head, at) => chain,
+            Ok(chain) => {
                 segs.truncate(chain.segs.start as usize);
-                return Err(self.stop(QueueFault::InflightCorrupt));
+                return Some(Err(self.stop(QueueFault::InflightCorrupt).into()));
             }
-            Ok(None) => return Ok(None),
-            Err(fault) => return Err(self.stop(fault)),
+            Err(Stop::Fault(fault)) => return Some(Err(self.stop(fault).into())),
+            Err(Stop::Untranslated) => return Some(Err(Stop::Untranslated)),
         };
         if let Some(tracker) = &mut self.tracker {
             tracker.took_pending();
         }
-        Ok(Some(chain))
+        Some(Ok(chain))
     }
 
     /// Asks for the translations of the chain `ahead` slots behind the next one, if it is available,
@@ -251,17 +268,17 @@ impl<S: Space> PackedQueue<S> {
         writable: bool,
         segs: &mut Vec<Segment>,
         more: impl FnMut() -> Option<Desc>,
-    ) -> Result<Option<Chain>, QueueFault> {
+    ) -> Result<Chain, Stop> {
         let mut gather = Gather::new(&self.space, segs, writable);
         let fault = match self.follow(first, limit, &mut gather, more) {
             Ok((count, id)) if id < self.size => {
-                return Ok(Chain::gathered(id, count, gather.finish()));
+                return Chain::gathered(id, count, gather.finish());
             }
             Ok(_) => QueueFault::IdOutOfRange,
             Err(fault) => fault,
         };
         gather.abandon();
-        Err(fault)
+        Err(fault.into())
     }
 
     /// Walks a chain; returns its slots and its buffer id, which is in the last descriptor.

@@ -91,7 +91,7 @@ fn flat(pages: &[Page]) -> Option<*mut u8> {
 
 impl Area for PagedArea {
     #[inline]
-    fn at(&self, offset: usize) -> *mut u8 {
+    unsafe fn at(&self, offset: usize) -> *mut u8 {
         if !self.flat.is_null() {
             return self.flat.wrapping_add(offset);
         }

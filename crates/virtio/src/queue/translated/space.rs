@@ -167,8 +167,9 @@ impl Translated {
             .min(start.saturating_add(REGION_PAGE))
             .checked_sub(first)?;
         let Some(hit) = self.iotlb.look_up(first, access) else {
+            // One that was denied is asked for when the queue looks again.
             let miss = Miss::new(first, access);
-            if !self.iotlb.is_denied(miss) {
+            if !self.iotlb.take_denial(miss) {
                 self.iotlb.ask(miss);
             }
             return None;
