@@ -10,8 +10,10 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use arbitrary::Unstructured;
+use memory::iotlb::{Access, Miss};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
@@ -21,7 +23,8 @@ use wire::virtio::features::Features;
 
 use data_path::DataPath;
 use steps::{Kind, MEM, Step, pair};
-use wire::virtio::vhost_user::{HEADER_LEN, Header, ProtocolFeatures};
+use wire::virtio::vhost_user::backend_code;
+use wire::virtio::vhost_user::{FLAG_REPLY, HEADER_LEN, Header, ProtocolFeatures, VERSION};
 
 struct Rig {
     session: Session,
@@ -31,6 +34,9 @@ struct Rig {
     over_socket: bool,
     /// The VMM's own descriptors of the files that it passed last.
     files: VecDeque<OwnedFd>,
+    /// Its end of the back-end channel that it passed last.
+    channel: Option<OwnedFd>,
+    now: Instant,
 }
 
 /// One byte of options, then steps.
@@ -77,6 +83,7 @@ impl Rig {
             | Features::RING_PACKED
             | Features::RING_EVENT_IDX
             | Features::RING_INDIRECT_DESC
+            | Features::ACCESS_PLATFORM
             | Features::NET_MQ
             | Features::NET_MTU;
         let mut rig = Self {
@@ -85,6 +92,8 @@ impl Rig {
             socket: None,
             over_socket,
             files: VecDeque::new(),
+            channel: None,
+            now: Instant::now(),
         };
         rig.connect();
         rig
@@ -161,13 +170,61 @@ impl Rig {
                     let _ = rustix::fs::ftruncate(file, u64::from(pages) << 12);
                 }
             }
+            Step::Miss(page, access) => {
+                if let Some(table) = self.session.iotlb() {
+                    let access = Access::from_bits(u64::from(access % 3) + 1).expect("an access");
+                    let miss = Miss::new(u64::from(page) << 12, access);
+                    table.ask(miss);
+                    let _ = table.take_denial(miss);
+                }
+                self.session.ask(self.now, &mut self.backend);
+            }
+            Step::Answer(value) => {
+                let header = Header {
+                    code: backend_code::IOTLB_MSG,
+                    flags: VERSION | FLAG_REPLY,
+                    size: 8,
+                };
+                let value = u64::from(value).to_ne_bytes();
+                self.speak(&[&header.to_bytes()[..], &value].concat());
+            }
+            Step::Channel(bytes) => self.speak(&bytes),
+            Step::Time(ms) => {
+                if ms % 2 == 0
+                    && let Some(channel) = &self.channel
+                {
+                    swallow(channel);
+                }
+                self.now += Duration::from_millis(ms.into());
+                self.session.ask(self.now, &mut self.backend);
+                let next = self.session.next_deadline();
+                assert!(next.is_none_or(|at| at > self.now));
+            }
             Step::Again => self.again(),
         }
     }
 
+    /// Sends bytes on the back-end channel.
+    fn speak(&mut self, bytes: &[u8]) {
+        if let Some(channel) = &self.channel {
+            // A closed end is the front end's own trouble.
+            let _ = rustix::net::send(channel, bytes, SendFlags::NOSIGNAL);
+        }
+        self.session.read_answers(self.now, &mut self.backend);
+    }
+
+    fn make_one(&mut self, kind: Kind) -> OwnedFd {
+        if !matches!(kind, Kind::Socket) {
+            return kind.make();
+        }
+        let (ours, theirs) = pair();
+        self.channel = Some(ours);
+        theirs
+    }
+
     /// Makes descriptors to pass on, and keeps the files among them.
     fn make(&mut self, kinds: &[Kind]) -> Vec<OwnedFd> {
-        let fds: Vec<OwnedFd> = kinds.iter().map(|kind| kind.make()).collect();
+        let fds: Vec<OwnedFd> = kinds.iter().map(|kind| self.make_one(*kind)).collect();
         for (kind, fd) in kinds.iter().zip(&fds) {
             if matches!(kind, Kind::Memory | Kind::Page) {
                 self.keep(fd);

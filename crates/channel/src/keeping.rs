@@ -3,8 +3,8 @@
 //! For each open vhost-user connection the switch stores descriptors under numbers
 //! ([`SupervisorRequest::StoreDescriptor`]) and a record that refers to them
 //! ([`SupervisorRequest::StoreSession`]). The supervisor does not interpret them; it passes them to
-//! the next switch. Beside the session's own descriptors, numbered from 0, there are four of the
-//! connection.
+//! the next switch. Beside the session's own descriptors, numbered from 0, there are up to five of
+//! the connection.
 //!
 //! [`SupervisorRequest::StoreDescriptor`]: crate::supervision::SupervisorRequest::StoreDescriptor
 //! [`SupervisorRequest::StoreSession`]: crate::supervision::SupervisorRequest::StoreSession
@@ -33,6 +33,8 @@ pub const PIPE_FROM: u64 = u64::MAX - 1;
 pub const PIPE_TO: u64 = u64::MAX - 2;
 /// The memory with the positions of packed queues.
 pub const JOURNAL: u64 = u64::MAX - 3;
+/// The table of translations of a guest with an IOMMU.
+pub const IOTLB: u64 = u64::MAX - 4;
 
 /// Versions of [`ConnectionRecord`]'s encoding. 11 is 10 and the port's [`Clients`]. Records of
 /// guests and drivers are written as 10, which a build before 11 reads; it has no other clients.

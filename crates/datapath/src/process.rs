@@ -12,11 +12,13 @@ mod mirrors;
 mod saved_connections;
 pub mod session_store;
 mod sweeps;
+mod translations;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,7 +65,7 @@ type ControlLink = Link<SwitchEvent, Request>;
 
 /// The state of the session thread.
 struct Process {
-    epoll: OwnedFd,
+    epoll: Rc<OwnedFd>,
     supervisor: SupervisorLink,
     control: Option<ControlLink>,
     notices: Notices,
@@ -134,7 +136,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     // Each worker replies when it runs.
     workers.each(|_| ());
     let store = SessionStore::new(supervisor.as_fd().try_clone_to_owned()?);
-    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    let epoll = Rc::new(epoll::create(CreateFlags::CLOEXEC)?);
     epoll::add(
         &epoll,
         &supervisor,
@@ -188,12 +190,14 @@ impl Process {
         self.dial_due();
         self.balance_due();
         self.restore_due();
+        self.questions_due();
         let next = [
             self.next_pause_end(),
             self.next_warning(),
             self.next_dial(),
             self.next_balance(),
             self.next_restore(),
+            self.next_question(),
         ];
         let limit = next.into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -207,6 +211,8 @@ impl Process {
                 Token::Notices => self.handle_notices(),
                 Token::Listener(id) => self.accept(id),
                 Token::Connection(id) => self.serve_connection(id),
+                Token::Misses(id) => self.serve_misses(id),
+                Token::Channel(id) => self.serve_channel(id),
             }
         }
         Ok(())
@@ -681,6 +687,10 @@ enum Token {
     Notices,
     Listener(PortId),
     Connection(PortId),
+    /// Translations that queues of a port lack.
+    Misses(PortId),
+    /// The back-end channel of a port.
+    Channel(PortId),
 }
 
 impl Token {
@@ -691,6 +701,8 @@ impl Token {
             Token::Notices => 2,
             Token::Listener(id) => 3 | u64::from(id.0) << 8,
             Token::Connection(id) => 4 | u64::from(id.0) << 8,
+            Token::Misses(id) => 5 | u64::from(id.0) << 8,
+            Token::Channel(id) => 6 | u64::from(id.0) << 8,
         })
     }
 
@@ -701,7 +713,9 @@ impl Token {
             1 => Token::Control,
             2 => Token::Notices,
             3 => Token::Listener(id),
-            _ => Token::Connection(id),
+            4 => Token::Connection(id),
+            5 => Token::Misses(id),
+            _ => Token::Channel(id),
         }
     }
 }

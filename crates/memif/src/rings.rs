@@ -126,6 +126,7 @@ impl Ring {
             call,
             enabled: true,
             inflight: None,
+            iotlb: None,
             mem: Arc::clone(mem),
         })
     }

@@ -243,6 +243,7 @@ impl Session {
             inflight: false,
             last_refusal: None,
             refused_messages: self.refused_messages,
+            iotlb: None,
             queues: self.queue_infos(),
         }
     }

@@ -34,6 +34,9 @@ impl Backend for DataPath {
         assert_eq!(index, setup.index);
         assert!(setup.features.beyond_legacy().is_empty());
         assert!(setup.mem.regions().len() == self.memory.as_ref().map_or(0, |m| m.regions().len()));
+        if setup.iotlb.is_some() {
+            return Err("queues with translations are not served here".into());
+        }
         let (mem, at) = (setup.mem.clone(), setup.position);
         let queue = match setup.inflight.clone() {
             Some(part) => Queue::with_inflight(mem, setup.layout, setup.features, at, part),

@@ -74,6 +74,14 @@ pub(super) enum Step {
     Owner(bool, u16),
     /// The VMM cuts one of its memory files to this many pages.
     Truncate(u8, u8),
+    /// A queue lacks the translation of a page: its number, and whether it reads, writes or both.
+    Miss(u8, u8),
+    /// The front end answers a question for a translation.
+    Answer(u8),
+    /// It sends these bytes on the back-end channel.
+    Channel(Vec<u8>),
+    /// Milliseconds pass. The front end reads its end of the channel before, or does not.
+    Time(u16),
     /// The front end is gone, and another comes.
     Again,
 }
@@ -88,7 +96,14 @@ impl<'a> Arbitrary<'a> for Step {
                 Self::Bytes(u.bytes(len)?.to_vec(), kinds(u)?)
             }
             0xcc..=0xdf => Self::Guest(u.arbitrary()?, u.arbitrary()?),
-            0xe0..=0xf7 => Self::Serve,
+            0xe0..=0xeb => Self::Serve,
+            0xec..=0xef => Self::Miss(u.arbitrary()?, u.arbitrary()?),
+            0xf0..=0xf3 => Self::Answer(u.arbitrary()?),
+            0xf4 => {
+                let len = usize::from(u.arbitrary::<u8>()? % 64).min(u.len());
+                Self::Channel(u.bytes(len)?.to_vec())
+            }
+            0xf5..=0xf7 => Self::Time(u.arbitrary()?),
             0xf8 | 0xf9 => Self::Owner(u.arbitrary()?, u.arbitrary()?),
             0xfa | 0xfb => Self::Truncate(u.arbitrary()?, u.arbitrary()?),
             _ => Self::Again,
@@ -149,6 +164,14 @@ fn message(u: &mut Unstructured<'_>) -> Result<Step> {
                 words.u64(base.wrapping_add(u64::from(u.arbitrary::<u8>()?) << 6));
             }
         }
+        code::IOTLB_MSG => {
+            [number(u)?, number(u)?, number(u)?]
+                .into_iter()
+                .for_each(|n| words.u64(n));
+            let (permission, kind) = (u.arbitrary::<u8>()?, u.arbitrary::<u8>()?);
+            words.u32(u32::from(permission % 5) | u32::from(kind % 7) << 8);
+            words.u32(0);
+        }
         code::SET_VRING_NUM
         | code::SET_VRING_BASE
         | code::GET_VRING_BASE
@@ -202,7 +225,9 @@ fn message(u: &mut Unstructured<'_>) -> Result<Step> {
 fn features(u: &mut Unstructured<'_>) -> Result<u64> {
     let base = 1 << 32 | 1 << 30;
     Ok(match u.arbitrary::<u8>()? % 8 {
-        0..=1 => base,
+        0 => base,
+        // A guest with an IOMMU.
+        1 => base | 1 << 33,
         // A legacy driver.
         2 => 1 << 30,
         3 => base | 1 << 26,

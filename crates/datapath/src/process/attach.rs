@@ -13,12 +13,17 @@ mod queue_snapshots;
 mod rejected;
 mod restore;
 mod status;
+mod translations;
+
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use channel::audit::AUDIT;
+use channel::figures::Waits;
 use channel::switching::{PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
 use virtio::vhost_user::{AnswerPipe, Fault};
@@ -34,6 +39,7 @@ use missing_memory::MissingMemory;
 use open::{Context, Open, store_descriptors};
 pub use queue_snapshots::QueueSnapshots;
 pub use restore::SavedConnection;
+use translations::Watches;
 
 /// Interval between two attempts to dial, milliseconds.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(200);
@@ -97,6 +103,7 @@ impl Attachment {
                 store,
                 connections: 0,
                 event_limits: EventLimits::default(),
+                invalidate_waits: Waits::default(),
             },
             listener,
             open: None,
@@ -221,6 +228,8 @@ impl Attachment {
             missing_memory: MissingMemory::default(),
             answered: None,
             torn: false,
+            has_more: false,
+            watches: Watches::default(),
         });
         self.attached = Instant::now();
         let reason = self.reason.take();
@@ -272,12 +281,21 @@ impl Attachment {
             return Ok(());
         };
         open.serve(&mut self.context, workers)?;
+        open.ask(&mut self.context, workers);
+        self.note_refusal();
+        Ok(())
+    }
+
+    /// Takes over the reason of the last refusal, once the guest is served or something is refused.
+    fn note_refusal(&mut self) {
+        let Some(open) = &self.open else {
+            return;
+        };
         let info = open.client.info();
         if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
             self.reason = info.last_refusal;
             self.previous_reason = None;
         }
-        Ok(())
     }
 
     /// Returns whether the VMM took memory away that it shares by this connection.

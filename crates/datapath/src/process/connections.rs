@@ -133,9 +133,10 @@ impl Process {
         }
         self.disconnect_blocking(id);
         drop(served);
-        let Some(port) = self.ports.get(&id) else {
+        let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
+        port.watch_translations(&self.epoll);
         if let Some((socket, has_pending_reply)) = port.socket() {
             let token = Token::Connection(id).encode();
             let _ = epoll::modify(&self.epoll, socket, token, awaited(has_pending_reply));

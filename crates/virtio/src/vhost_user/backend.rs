@@ -2,8 +2,10 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use memory::GuestMemory;
+use memory::iotlb::Iotlb;
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
@@ -78,7 +80,8 @@ pub enum Resume {
 pub struct QueueSetup {
     /// Queue index; even ones take frames to the guest, odd ones from the guest.
     pub index: u16,
-    /// Size and guest-physical addresses; all three areas are mapped in `mem`.
+    /// Size and guest-physical addresses; all three areas are mapped in `mem`. With `iotlb`, I/O
+    /// virtual addresses, which were translated when the queue was complete.
     pub layout: Layout,
     /// Negotiated virtio features, without the bits of vhost itself.
     pub features: Features,
@@ -96,6 +99,8 @@ pub struct QueueSetup {
     pub inflight: Option<Inflight>,
     /// The memory that the layout was checked against.
     pub mem: Arc<GuestMemory>,
+    /// Translations of the addresses in rings and descriptors, of a guest with an IOMMU.
+    pub iotlb: Option<Arc<Iotlb>>,
 }
 
 /// The data path as a session sees it. Calls are made within `Session::handle` and
@@ -130,6 +135,25 @@ pub trait Backend {
     /// [`Session::record`](super::Session::record), the session can be restored after this process
     /// has died.
     fn keep(&mut self, _number: u64, _fd: BorrowedFd<'_>) {}
+
+    /// Stores the file of the session's translations, in place of an earlier one, for
+    /// [`Backend::kept_iotlb`].
+    fn keep_iotlb(&mut self, _fd: BorrowedFd<'_>) {}
+
+    /// Returns the file of translations that a former process has stored.
+    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+        None
+    }
+
+    /// Waits until no access is under way that has begun before this call: translations have been
+    /// revoked, and the front end is notified then. The wait must not depend on any front end.
+    fn end_access(&mut self) {}
+
+    /// Reports how long [`Backend::end_access`] took.
+    fn access_ended(&mut self, _waited: Duration) {}
+
+    /// Lets queues look again that lack translations ([`Iotlb::answers`] has changed).
+    fn retry(&mut self) {}
 
     /// Adds one to an eventfd of the front end. A hostile front end can make the write wait (it can
     /// clear the descriptor's `O_NONBLOCK`): an owner that must not wait writes where it can be

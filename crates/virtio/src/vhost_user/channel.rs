@@ -1,26 +1,42 @@
-//! Requests from the back end to the front end, over the socket of `SET_BACKEND_REQ_FD`.
+//! Requests from the back end to the front end, over the socket of `SET_BACKEND_REQ_FD`, and the
+//! answers to them.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::AddressFamily;
-use rustix::net::SendFlags;
 use rustix::net::sockopt::socket_domain;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown};
 use sys::descriptors;
-use wire::virtio::vhost_user::{HEADER_LEN, Header, VERSION};
+use wire::virtio::vhost_user::{
+    FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, IotlbMessage, VERSION, VERSION_MASK,
+    backend_code,
+};
 
 use super::backend::Backend;
 use super::fault::Refusal;
 use super::session::{Answer, Request, Session};
 
-/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
-const CONFIG_CHANGE: u32 = 2;
+/// Bytes of the payload of an answer.
+const VALUE_LEN: usize = 8;
 
-/// Sending end of the request channel. Requests need no reply, so nothing is ever read from it.
+/// The request channel. Only requests about translations ask for an answer, so only a session with
+/// an IOMMU reads from it. Nothing here waits for the front end.
 #[derive(Debug)]
 pub struct BackendChannel {
     socket: OwnedFd,
     broken: bool,
+    /// The answer that is being received, and the number of its bytes that are there.
+    incoming: ([u8; HEADER_LEN + VALUE_LEN], usize),
+}
+
+/// Result of sending a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    Whole,
+    /// The front end does not read: the request can be sent again later.
+    NoRoom,
+    /// Nothing can be sent any more.
+    Broken,
 }
 
 impl BackendChannel {
@@ -35,6 +51,7 @@ impl BackendChannel {
         Ok(BackendChannel {
             socket,
             broken: false,
+            incoming: Default::default(),
         })
     }
 
@@ -42,24 +59,79 @@ impl BackendChannel {
     /// (`VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`). Returns whether the message was sent; a front end
     /// that does not read loses it, and a closed channel is not written again.
     pub fn config_changed(&mut self) -> bool {
-        self.request(CONFIG_CHANGE)
+        self.request(backend_code::CONFIG_CHANGE_MSG, false, &[]) == Sent::Whole
     }
 
-    fn request(&mut self, code: u32) -> bool {
+    /// Sends a message about a translation (`VHOST_USER_BACKEND_IOTLB_MSG`).
+    pub(super) fn iotlb(&mut self, message: IotlbMessage, need_reply: bool) -> Sent {
+        self.request(backend_code::IOTLB_MSG, need_reply, &message.to_bytes())
+    }
+
+    fn request(&mut self, code: u32, need_reply: bool, payload: &[u8]) -> Sent {
         if self.broken {
-            return false;
+            return Sent::Broken;
         }
-        let (flags, size) = (VERSION, 0);
-        let bytes = Header { code, flags, size }.to_bytes();
+        let flags = VERSION | if need_reply { FLAG_NEED_REPLY } else { 0 };
+        let size = payload.len() as u32;
+        let bytes = [&Header { code, flags, size }.to_bytes()[..], payload].concat();
         match descriptors::send(&self.socket, &bytes, &[], SendFlags::DONTWAIT) {
-            Ok(HEADER_LEN) => true,
-            Err(Errno::AGAIN) => false,
+            Ok(sent) if sent == bytes.len() => Sent::Whole,
+            Err(Errno::AGAIN) => Sent::NoRoom,
             // Part of a message: the next one could not be parsed.
             Ok(_) | Err(_) => {
                 self.broken = true;
-                false
+                Sent::Broken
             }
         }
+    }
+
+    /// Reads the next answer to a message about a translation: 0, or why there is none. `None`: no
+    /// whole answer is there.
+    ///
+    /// # Errors
+    /// The channel is closed, or something else came than an answer; nothing more is to be read.
+    pub(super) fn answer(&mut self) -> Result<Option<u64>, String> {
+        let (bytes, got) = &mut self.incoming;
+        while *got < bytes.len() {
+            let flags = RecvFlags::DONTWAIT;
+            match descriptors::receive_bytes(&self.socket, &mut bytes[*got..], flags) {
+                Ok(None) => return Ok(None),
+                Ok(Some(received)) if received.bytes == 0 => {
+                    return Err("the front end closed the back-end channel".into());
+                }
+                Ok(Some(received)) => *got += received.bytes,
+                Err(error) => return Err(format!("back-end channel: {error}")),
+            }
+        }
+        *got = 0;
+        let (head, value) = bytes.split_at(HEADER_LEN);
+        let header = Header::parse(std::array::from_fn(|at| head[at]));
+        let is_answer = header.code == backend_code::IOTLB_MSG
+            && header.flags & VERSION_MASK == VERSION
+            && header.flags & FLAG_REPLY != 0
+            && header.size as usize == VALUE_LEN;
+        if !is_answer {
+            let Header { code, flags, size } = header;
+            return Err(format!(
+                "back-end channel: message {code} with flags {flags:#x} and {size} bytes, \
+                 expected an answer to BACKEND_IOTLB_MSG"
+            ));
+        }
+        Ok(Some(u64::from_ne_bytes(std::array::from_fn(|at| {
+            value[at]
+        }))))
+    }
+
+    /// Closes the channel for the front end, even if other processes have it open.
+    pub(super) fn end(self) {
+        // The front end may have closed it.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+impl AsFd for BackendChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -75,5 +147,6 @@ pub(super) fn set_backend_req_fd(
     let channel = BackendChannel::new(fd)?;
     let number = session.keep(&keep, backend);
     session.channel = Some((channel, number));
+    session.channel_changed(backend);
     Ok(Answer::Done)
 }

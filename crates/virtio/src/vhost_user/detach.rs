@@ -41,7 +41,7 @@ impl Session {
     /// session.
     pub fn detach(&mut self, backend: &mut dyn Backend) -> Vec<QueueSnapshot> {
         let mut all = Vec::new();
-        if self.packed() && self.inflight.is_none() {
+        if self.packed() && self.inflight.is_none() && !self.is_translated() {
             let running: Vec<_> = self.queues.iter().map(|vring| vring.running).collect();
             let places: Vec<_> = running.iter().map(|l| self.place(l.as_ref()?)).collect();
             self.stop_all(backend);
@@ -71,6 +71,9 @@ impl Session {
     /// Returns the position of a queue when the front end gives the start and the position is known
     /// to be another: from a snapshot of an earlier session, or else from the ring itself.
     pub(super) fn known_position(&self, index: usize, layout: &Layout) -> Option<u32> {
+        if self.is_translated() {
+            return None;
+        }
         let vring = &self.queues[index];
         if !matches!(vring.base, None | Some(PACKED_START)) {
             return None;

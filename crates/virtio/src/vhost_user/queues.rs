@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::GuestMemory;
+use memory::iotlb::{Access, Iotlb, Miss};
+use wire::virtio::features::Features;
 
 use super::backend::{Backend, QueueSetup, Resume};
 use super::message::VringAddr;
@@ -44,6 +46,8 @@ pub(super) struct Vring {
     pub(super) served: bool,
     /// Reason why the queue does not run although it is complete.
     pub(super) problem: Option<String>,
+    /// Nothing is missing but the translation of its rings.
+    pub(super) untranslated: bool,
 }
 
 impl Vring {
@@ -83,6 +87,8 @@ pub struct QueueInfo {
 enum StartError {
     /// A setting is missing.
     Incomplete(&'static str),
+    /// These translations of its rings are missing.
+    Untranslated(Vec<Miss>),
     /// The settings are invalid.
     Refused(String),
 }
@@ -130,11 +136,10 @@ fn resolve(
     addr: &VringAddr,
     format: Format,
 ) -> Result<Layout, String> {
-    let names = ["descriptor", "driver", "device"];
     let users = [addr.desc, addr.avail, addr.used];
     let mut guest = [0; 3];
     for (i, (len, align)) in format.areas(size).into_iter().enumerate() {
-        let (name, user) = (names[i], users[i]);
+        let (name, user) = (AREAS[i], users[i]);
         let gpa = memory
             .user_to_guest(user)
             .filter(|gpa| memory.translate(*gpa, len).is_some())
@@ -154,6 +159,65 @@ fn resolve(
         driver: guest[1],
         device: guest[2],
         slots: (format == Format::Slots).then_some(SlotFormat::Netmap),
+    })
+}
+
+/// Names of a queue's areas.
+const AREAS: [&str; 3] = ["descriptor", "driver", "device"];
+/// Status of a queue without the translation of its rings.
+const UNTRANSLATED: &str = "the translation of its rings";
+/// The same, where the front end cannot be asked.
+const NO_CHANNEL: &str = "the translation of its rings, and the front end brought no back-end \
+     channel (SET_BACKEND_REQ_FD)";
+/// Bytes of an IOMMU's smallest page.
+const PAGE: u64 = 4096;
+
+/// Checks the queue's addresses, which are I/O virtual ones: aligned, and translated with the
+/// access that each area needs. They may lead anywhere page by page.
+fn resolve_translated(
+    iotlb: &Iotlb,
+    size: u16,
+    addr: &VringAddr,
+    features: Features,
+) -> Result<Layout, StartError> {
+    let packed = features.contains(Features::RING_PACKED);
+    let format = if packed {
+        Format::Packed
+    } else {
+        Format::Split
+    };
+    let first = if packed {
+        Access::READ_WRITE
+    } else {
+        Access::READ
+    };
+    let access = [first, Access::READ, Access::READ_WRITE];
+    let iovas = [addr.desc, addr.avail, addr.used];
+    // The event fields come last in a split queue, and are not there without the feature.
+    let event_idx = packed || features.contains(Features::RING_EVENT_IDX);
+    let events = if event_idx { [0; 3] } else { [0, 2, 2] };
+    let mut missing = Vec::new();
+    for (i, (len, align)) in format.areas(size).into_iter().enumerate() {
+        let (name, iova) = (AREAS[i], iovas[i]);
+        if iova % align != 0 {
+            let reason = format!("its {name} area at {iova:#x} is not aligned to {align}");
+            return Err(StartError::Refused(reason));
+        }
+        let last = iova.checked_add(u64::from(len - events[i]) - 1);
+        let last = last.ok_or_else(|| format!("its {name} area at {iova:#x} wraps around"))?;
+        let pages = (iova / PAGE..=last / PAGE).map(|page| page * PAGE);
+        let misses = pages.filter(|page| iotlb.look_up(*page, access[i]).is_none());
+        missing.extend(misses.map(|page| Miss::new(page, access[i])));
+    }
+    if !missing.is_empty() {
+        return Err(StartError::Untranslated(missing));
+    }
+    Ok(Layout {
+        size,
+        desc: addr.desc,
+        driver: addr.avail,
+        device: addr.used,
+        slots: None,
     })
 }
 
@@ -224,7 +288,11 @@ impl Session {
                 "size {size} of a {kind} queue is no power of two"
             )));
         }
-        let layout = resolve(mem, size, addr, format)?;
+        let iotlb = self.iotlb();
+        let layout = match iotlb {
+            Some(iotlb) => resolve_translated(iotlb, size, addr, features)?,
+            None => resolve(mem, size, addr, format)?,
+        };
         let resume = if vring.resume {
             Resume::Yes
         } else if self.again {
@@ -258,6 +326,7 @@ impl Session {
             enabled: self.enabled(vring),
             inflight,
             mem: Arc::clone(mem),
+            iotlb: iotlb.cloned(),
         })
     }
 
@@ -283,8 +352,14 @@ impl Session {
         if self.queues[index].running.is_some() {
             return Answer::Done;
         }
-        let started = match self.prepare(index) {
+        let prepared = self.prepare(index);
+        self.queues[index].untranslated = matches!(prepared, Err(StartError::Untranslated(_)));
+        let started = match prepared {
             Err(StartError::Incomplete(_)) => return Answer::Done,
+            Err(StartError::Untranslated(misses)) => {
+                self.ask_for_rings(&misses);
+                return Answer::Done;
+            }
             Err(StartError::Refused(reason)) => Err(reason),
             Ok(setup) => {
                 let layout = setup.layout;
@@ -293,6 +368,9 @@ impl Session {
                 backend.start_queue(index as u16, setup).map(|()| layout)
             }
         };
+        if let Some(iotlb) = &mut self.iotlb {
+            iotlb.changed();
+        }
         let vring = &mut self.queues[index];
         match started {
             Ok(layout) => {
@@ -316,6 +394,32 @@ impl Session {
     pub(super) fn start_all(&mut self, backend: &mut dyn Backend) {
         for index in 0..self.queues.len() {
             self.try_start(index, backend);
+        }
+    }
+
+    /// Asks for the translation of rings. A denial does not count any more: it was for an earlier
+    /// question.
+    fn ask_for_rings(&self, misses: &[Miss]) {
+        let Some(iotlb) = self.iotlb().filter(|_| self.channel.is_some()) else {
+            return;
+        };
+        for miss in misses {
+            let _ = iotlb.take_denial(*miss);
+            iotlb.ask(*miss);
+        }
+    }
+
+    /// Returns whether a queue waits for the translation of its rings.
+    pub(super) fn rings_wait(&self) -> bool {
+        self.queues.iter().any(|vring| vring.untranslated)
+    }
+
+    /// Starts the queues that have waited for the translation of their rings, if it is there.
+    pub(super) fn start_untranslated(&mut self, backend: &mut dyn Backend) {
+        for index in 0..self.queues.len() {
+            if self.queues[index].untranslated {
+                self.try_start(index, backend);
+            }
         }
     }
 
@@ -346,16 +450,21 @@ impl Session {
         memory: Option<&GuestMemory>,
         backend: &mut dyn Backend,
     ) {
-        let format = self.format();
+        let (format, is_translated) = (self.format(), self.is_translated());
         for index in 0..self.queues.len() {
             let vring = &self.queues[index];
             let (Some(layout), Some(addr)) = (&vring.running, &vring.addr) else {
                 continue;
             };
-            let now = memory.and_then(|m| resolve(m, layout.size, addr, format).ok());
-            let stays = now.is_some_and(|now| {
-                (now.desc, now.driver, now.device) == (layout.desc, layout.driver, layout.device)
-            });
+            // Where rings with translations lie, the queue finds out itself.
+            let is_there = |memory| {
+                let now = resolve(memory, layout.size, addr, format);
+                now.is_ok_and(|now| {
+                    (now.desc, now.driver, now.device)
+                        == (layout.desc, layout.driver, layout.device)
+                })
+            };
+            let stays = memory.is_some_and(|memory| is_translated || is_there(memory));
             if !stays {
                 self.stop(index, backend);
                 if memory.is_none() {
@@ -400,6 +509,11 @@ impl Session {
             (None, Some(problem)) => stopped(problem),
             (None, None) => match self.prepare(index) {
                 Err(StartError::Incomplete(what)) => (format!("waits for {what}"), None),
+                Err(StartError::Untranslated(_)) => {
+                    let can_ask = self.channel.is_some();
+                    let what = if can_ask { UNTRANSLATED } else { NO_CHANNEL };
+                    (format!("waits for {what}"), None)
+                }
                 Err(StartError::Refused(reason)) => stopped(&reason),
                 Ok(_) => ("stopped".into(), None),
             },

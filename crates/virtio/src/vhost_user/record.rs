@@ -57,8 +57,10 @@ pub(super) struct VringRecord {
 }
 
 impl VringRecord {
-    fn of(vring: &Vring) -> Self {
+    /// A queue that has not been resumed yet, because it lacks translations, still runs.
+    fn of(vring: &Vring, is_translated: bool) -> Self {
         let number = |kept: &Option<Kept>| kept.as_ref().map(|kept| kept.number);
+        let running = vring.running.is_some() || (is_translated && vring.resume);
         Self {
             size: vring.size,
             addr: vring.addr,
@@ -68,8 +70,8 @@ impl VringRecord {
             call: number(&vring.call),
             err: number(&vring.err),
             enabled: vring.enabled,
-            running: vring.running.is_some(),
-            area: vring.area.filter(|_| vring.running.is_some()),
+            running,
+            area: vring.area.filter(|_| running),
             problem: vring.problem.clone(),
         }
     }
@@ -160,7 +162,10 @@ impl Session {
             log: self.log_file.as_ref().map(log),
             inflight: self.inflight.as_ref().map(|area| (area.desc, area.file)),
             channel: self.channel.as_ref().map(|(_, number)| *number),
-            vrings: self.queues.iter().map(VringRecord::of).collect(),
+            vrings: {
+                let of = |vring| VringRecord::of(vring, self.is_translated());
+                self.queues.iter().map(of).collect()
+            },
         }
     }
 }

@@ -80,6 +80,7 @@ impl Session {
             .map_or(Some(0), |n| n.checked_add(1))
             .ok_or("its numbers")?;
         self.restore_features(&record)?;
+        self.restore_iotlb(backend)?;
         if let Some(mtu) = record.mtu {
             backend.set_mtu(mtu)?;
         }
@@ -93,6 +94,9 @@ impl Session {
         for (at, vring) in record.vrings.into_iter().enumerate() {
             self.queues[at] = restore_vring(vring, &mut files)?;
         }
+        // A table is ahead of the record: a queue that lacked translations only may have been started
+        // before, and not recorded.
+        self.again = self.is_translated();
         self.start_all(backend);
         self.again = true;
         Ok(())
@@ -167,5 +171,6 @@ fn restore_vring(record: VringRecord, files: &mut StoredFiles) -> Result<Vring, 
         resume: record.running,
         served: record.running || record.last_position.is_some(),
         problem: record.problem,
+        untranslated: false,
     })
 }

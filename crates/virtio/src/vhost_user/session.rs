@@ -14,6 +14,7 @@ use super::config::NetConfig;
 use super::detach::QueueSnapshot;
 use super::fault::{Fault, Refusal};
 use super::inflight::InflightArea;
+use super::iotlb::{IotlbInfo, Translation};
 use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, Reader, Reply};
 use super::queues::{QueueInfo, Vring};
 use super::regions::{LogFile, Mapped};
@@ -51,14 +52,29 @@ pub struct Session {
     /// Request channel, with the number of its descriptor.
     pub(super) channel: Option<(BackendChannel, u64)>,
     pub(super) queues: Vec<Vring>,
-    last_refusal: Option<String>,
-    refused_messages: u64,
+    pub(super) refusals: Refusals,
+    pub(super) iotlb: Option<Translation>,
     /// Positions of the queues of connections that broke.
     pub(super) snapshots: Vec<QueueSnapshot>,
     /// The number of the next descriptor.
     pub(super) next_number: u64,
     /// The session was restored, and its next message may have been served before.
     pub(super) again: bool,
+}
+
+/// Messages that were refused.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    last: Option<String>,
+    count: u64,
+}
+
+impl Refusals {
+    /// Notes a refusal that does not end the connection.
+    pub(super) fn note(&mut self, name: &str, reason: &str) {
+        self.count += 1;
+        self.last = Some(format!("{name}: {reason}"));
+    }
 }
 
 /// Status of a session.
@@ -82,6 +98,8 @@ pub struct Info {
     pub last_refusal: Option<String>,
     /// Messages that were refused, whatever followed.
     pub refused_messages: u64,
+    /// Translations, of a guest with an IOMMU.
+    pub iotlb: Option<IotlbInfo>,
     /// All queues by index.
     pub queues: Vec<QueueInfo>,
 }
@@ -141,8 +159,8 @@ impl Session {
             inflight: None,
             channel: None,
             queues: (0..count).map(|_| Vring::default()).collect(),
-            last_refusal: None,
-            refused_messages: 0,
+            refusals: Refusals::default(),
+            iotlb: None,
             snapshots: Vec::new(),
             next_number: 0,
             again: false,
@@ -180,8 +198,7 @@ impl Session {
             Ok(Answer::Payload(payload, fd)) => Ok(Some(Reply { code, payload, fd })),
             Ok(Answer::Done) => Ok(self.ack(code, need_reply, 0)),
             Ok(Answer::Failed(reason)) => {
-                self.refused_messages += 1;
-                self.last_refusal = Some(format!("{}: {reason}", row.name));
+                self.refusals.note(row.name, &reason);
                 Ok(self.ack(code, need_reply, 1))
             }
             Err(Refusal(reason)) => {
@@ -201,10 +218,11 @@ impl Session {
     /// its first state again.
     pub fn close(&mut self, backend: &mut dyn Backend) {
         self.stop_all(backend);
-        let (refusal, refused_messages) = (self.last_refusal.take(), self.refused_messages);
+        self.forget_translations();
+        let refusals = std::mem::take(&mut self.refusals);
         let had_memory = self.memory.is_some();
         *self = Session::new(self.offer.clone());
-        (self.last_refusal, self.refused_messages) = (refusal, refused_messages);
+        self.refusals = refusals;
         if had_memory {
             backend.set_memory(None);
         }
@@ -253,8 +271,9 @@ impl Session {
             memory_bytes: self.memory.as_ref().map_or(0, |m| m.size()),
             logging: self.logging() && self.log.is_some(),
             inflight: self.inflight.is_some(),
-            last_refusal: self.last_refusal.clone(),
-            refused_messages: self.refused_messages,
+            last_refusal: self.refusals.last.clone(),
+            refused_messages: self.refusals.count,
+            iotlb: self.iotlb_info(),
             queues: self.queue_infos(),
         }
     }
@@ -315,7 +334,7 @@ impl Session {
         self.offer.features.bits() | log | F_PROTOCOL_FEATURES
     }
 
-    fn has(&self, feature: ProtocolFeatures) -> bool {
+    pub(super) fn has(&self, feature: ProtocolFeatures) -> bool {
         self.protocol.is_some_and(|p| p.contains(feature))
     }
 
@@ -323,6 +342,14 @@ impl Session {
         let needs = match row.legal {
             Legal::Always => return Ok(()),
             Legal::Never(why) => return Err(why.into()),
+            Legal::Feature(needs) => {
+                if self.features().contains(needs) {
+                    return Ok(());
+                }
+                let names: Vec<_> = needs.iter_names().map(|(name, _)| name).collect();
+                let names = names.join(", ");
+                return Err(format!("feature {names} was not negotiated").into());
+            }
             Legal::Protocol(needs) => needs,
             Legal::ProtocolAndFeatures(needs) => {
                 if !self.negotiated() {
@@ -351,13 +378,15 @@ impl Session {
         name: String,
         reason: String,
     ) -> Result<Option<Reply>, Fault> {
-        self.refused_messages += 1;
         match self.ack(message.code, message.need_reply, 1) {
             Some(reply) => {
-                self.last_refusal = Some(format!("{name}: {reason}"));
+                self.refusals.note(&name, &reason);
                 Ok(Some(reply))
             }
-            None => Err(Fault::Refused { name, reason }),
+            None => {
+                self.refusals.count += 1;
+                Err(Fault::Refused { name, reason })
+            }
         }
     }
 
@@ -366,6 +395,7 @@ impl Session {
         for vring in &mut self.queues {
             vring.reset();
         }
+        self.forget_translations();
         self.acked = None;
         self.inflight = None;
         self.status = 0;
@@ -411,7 +441,13 @@ pub(super) fn set_features(
     if changed & desired & F_LOG_ALL != 0 {
         session.check_log()?;
     }
+    if desired & Features::ACCESS_PLATFORM.bits() != 0 {
+        session.create_iotlb(backend)?;
+    }
     session.acked = Some(desired);
+    if !session.any_running() {
+        session.forget_translations();
+    }
     session.update_log(backend);
     session.start_all(backend);
     Ok(Answer::Done)

@@ -1,12 +1,14 @@
 //! Table of messages: payload and descriptors, legal states, reply and handler of each.
 
-use wire::virtio::vhost_user::{ProtocolFeatures as P, code};
+use wire::virtio::features::Features;
+use wire::virtio::vhost_user::{IotlbMessage, ProtocolFeatures as P, code};
 
 use super::backend::Backend;
 use super::channel;
 use super::config::{self, CONFIG_HEAD, MAX_CONFIG};
 use super::fault::{Fault, Refusal};
 use super::inflight;
+use super::iotlb;
 use super::message::{MAX_FDS, Message};
 use super::queues::messages as queues;
 use super::regions;
@@ -86,6 +88,8 @@ pub(super) enum Legal {
     Protocol(P),
     /// After that one is, and `SET_FEATURES` has come.
     ProtocolAndFeatures(P),
+    /// After this virtio feature is negotiated.
+    Feature(Features),
     /// Never, because it is not offered; with the reason.
     Never(&'static str),
 }
@@ -190,7 +194,6 @@ macro_rules! never {
     };
 }
 
-const NO_IOMMU: &str = "no IOMMU is offered (VIRTIO_F_ACCESS_PLATFORM)";
 const NO_ENDIAN: &str =
     "rings of legacy guests are little-endian, and no choice is offered (CROSS_ENDIAN)";
 const NO_CRYPTO: &str = "this is a network device";
@@ -205,7 +208,7 @@ const NO_SHMEM: &str = "shared memory regions are not offered (SHMEM)";
 pub(super) static TABLE: [Row; 44] = {
     use Answered::{Always as Answer, OnDemand};
     use Fds::{None, One, UpToEight, UpToOne};
-    use Legal::{Always, Protocol, ProtocolAndFeatures};
+    use Legal::{Always, Feature, Protocol, ProtocolAndFeatures};
     use Size::{Config, Either, Exact, Regions};
     [
         row!(GET_FEATURES, None, Exact(0), Always, Answer, session::get_features),
@@ -229,7 +232,7 @@ pub(super) static TABLE: [Row; 44] = {
         row!(SEND_RARP, None, Exact(8), Protocol(P::RARP), OnDemand, session::send_rarp),
         row!(NET_SET_MTU, None, Exact(8), Protocol(P::NET_MTU), OnDemand, session::set_mtu),
         row!(SET_BACKEND_REQ_FD, One, Exact(0), Protocol(P::BACKEND_REQ), OnDemand, channel::set_backend_req_fd),
-        never!(IOTLB_MSG, None, NO_IOMMU),
+        row!(IOTLB_MSG, None, Exact(IotlbMessage::LEN), Feature(Features::ACCESS_PLATFORM), Answer, iotlb::message),
         never!(SET_VRING_ENDIAN, None, NO_ENDIAN),
         row!(GET_CONFIG, None, Config, Protocol(P::CONFIG), Answer, config::get_config),
         row!(SET_CONFIG, None, Config, Protocol(P::CONFIG), OnDemand, config::set_config),

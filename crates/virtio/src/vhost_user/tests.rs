@@ -2,6 +2,7 @@
 //! messages.
 
 mod connection;
+mod iotlb;
 mod lifecycle;
 mod negotiation;
 mod quota;
@@ -12,7 +13,7 @@ mod threats;
 mod waits;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use memory::GuestMemory;
@@ -38,6 +39,8 @@ pub(super) struct Recorder {
     pub(super) position: Option<u32>,
     /// Error of `start_queue`.
     pub(super) no_start: Option<String>,
+    /// The file of translations.
+    pub(super) iotlb: Option<OwnedFd>,
 }
 
 impl Recorder {
@@ -105,6 +108,23 @@ impl Backend for Recorder {
         Ok(())
     }
 
+    fn keep_iotlb(&mut self, fd: BorrowedFd<'_>) {
+        self.events.push("keep iotlb".into());
+        self.iotlb = Some(fd.try_clone_to_owned().expect("a descriptor"));
+    }
+
+    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+        self.iotlb.take()
+    }
+
+    fn end_access(&mut self) {
+        self.events.push("end access".into());
+    }
+
+    fn retry(&mut self) {
+        self.events.push("retry".into());
+    }
+
     fn status_changed(&mut self, status: u8) {
         self.events.push(format!("status {status:#x}"));
     }
@@ -136,6 +156,21 @@ impl Rig {
         let mut rig = Rig::fresh();
         rig.protocol(ProtocolFeatures::all());
         rig.features(Features::VERSION_1, F_PROTOCOL_FEATURES);
+        rig.memory();
+        rig.backend.take();
+        rig
+    }
+
+    /// As `ready`, of a guest with an IOMMU.
+    pub(super) fn translated() -> Self {
+        let offer = Offer::new(offered() | Features::ACCESS_PLATFORM, 2);
+        let mut rig = Rig {
+            session: Session::new(offer),
+            backend: Recorder::default(),
+        };
+        rig.protocol(ProtocolFeatures::all());
+        let features = Features::VERSION_1 | Features::ACCESS_PLATFORM;
+        rig.features(features, F_PROTOCOL_FEATURES);
         rig.memory();
         rig.backend.take();
         rig

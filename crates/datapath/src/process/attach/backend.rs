@@ -2,8 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use channel::keeping::JOURNAL;
+use channel::keeping::{IOTLB, JOURNAL};
 use memory::GuestMemory;
 use port::PortId;
 use virtio::queue::{Journal, JournalRegion, Queue};
@@ -22,6 +23,8 @@ pub(super) struct Positions {
     pub(super) journal: Option<Arc<JournalRegion>>,
     /// The number of starts of each queue, by index.
     pub(super) starts: Vec<u32>,
+    /// The file of translations that a former process has left, until the session takes it.
+    pub(super) iotlb: Option<OwnedFd>,
 }
 
 impl Positions {
@@ -29,6 +32,7 @@ impl Positions {
         Self {
             journal: None,
             starts: vec![0; 2 * usize::from(queues)],
+            iotlb: None,
         }
     }
 
@@ -65,6 +69,9 @@ impl WorkerBackend<'_> {
     }
 
     fn make_queue(&mut self, index: u16, setup: &mut QueueSetup) -> Result<Queue, String> {
+        if setup.iotlb.is_some() {
+            return Err("queues of guests with an IOMMU are not supported yet".into());
+        }
         let (mem, layout) = (setup.mem.clone(), setup.layout);
         let (features, position, resume) = (setup.features, setup.position, setup.resume);
         if let Some(inflight) = setup.inflight.take() {
@@ -186,5 +193,18 @@ impl Backend for WorkerBackend<'_> {
 
     fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
         self.context.store.store_descriptor(number, fd);
+    }
+
+    fn keep_iotlb(&mut self, fd: BorrowedFd<'_>) {
+        self.context.store.store_descriptor(IOTLB, fd);
+    }
+
+    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+        self.positions.iotlb.take()
+    }
+
+    fn access_ended(&mut self, waited: Duration) {
+        let ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.context.invalidate_waits.note(ns);
     }
 }

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use std::time::Instant;
+
 use channel::switching::PortConfig;
+use memory::iotlb::Answered;
 use virtio::vhost_user::{AnswerPipe, Backend, Fault, Info, Message, Peeked, QueueSnapshot, Reply};
-use virtio::vhost_user::{Connection, Session};
+use virtio::vhost_user::{Connection, Session, Wakes};
 use wire::virtio::features::Features;
 
 use super::offer::{memif_offer, offer, offer_after_restore};
@@ -203,6 +206,69 @@ impl Client {
         match self {
             Self::VhostUser { session, .. } => session.offered_features(),
             Self::Memif { .. } => memif::FEATURES,
+        }
+    }
+
+    /// Returns the session, if it is one of vhost-user.
+    fn vhost_user(&self) -> Option<&Session> {
+        match self {
+            Self::VhostUser { session, .. } => Some(session),
+            Self::Memif { .. } => None,
+        }
+    }
+
+    fn vhost_user_mut(&mut self) -> Option<&mut Session> {
+        match self {
+            Self::VhostUser { session, .. } => Some(session),
+            Self::Memif { .. } => None,
+        }
+    }
+
+    /// Returns whether there is a table of translations, whose file is stored.
+    pub(super) fn has_iotlb(&self) -> bool {
+        self.vhost_user().is_some_and(Session::has_iotlb)
+    }
+
+    /// Returns whether a message changes nothing in [`Self::record`], as a rule; see
+    /// [`Session::is_unrecorded`].
+    pub(super) fn is_unrecorded(&self, message: &Message) -> bool {
+        self.vhost_user()
+            .is_some_and(|session| session.is_unrecorded(message))
+    }
+
+    /// Returns whether it has changed something all the same.
+    pub(super) fn take_unrecorded(&mut self) -> bool {
+        self.vhost_user_mut().is_some_and(Session::take_unrecorded)
+    }
+
+    /// Stores with the table of translations which message was answered last.
+    pub(super) fn set_answered(&self, answered: Answered) {
+        if let Some(session) = self.vhost_user() {
+            session.set_answered(answered);
+        }
+    }
+
+    /// Returns the descriptors to wait for, beside the socket.
+    pub(super) fn wakes(&self) -> Option<Wakes<'_>> {
+        self.vhost_user()?.wakes()
+    }
+
+    /// Returns the time at which [`Self::ask`] is to be called.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.vhost_user()?.next_deadline()
+    }
+
+    /// Asks the front end for missing translations.
+    pub(super) fn ask(&mut self, now: Instant, backend: &mut dyn Backend) {
+        if let Some(session) = self.vhost_user_mut() {
+            session.ask(now, backend);
+        }
+    }
+
+    /// Reads the front end's answers to that.
+    pub(super) fn read_answers(&mut self, now: Instant, backend: &mut dyn Backend) {
+        if let Some(session) = self.vhost_user_mut() {
+            session.read_answers(now, backend);
         }
     }
 

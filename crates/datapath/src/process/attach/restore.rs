@@ -5,16 +5,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
+use channel::keeping::{ConnectionRecord, IOTLB, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
 use channel::switching::PortConfig;
+use memory::iotlb::Answered;
 use virtio::queue::JournalRegion;
 use virtio::vhost_user::{AnswerPipe, Message, hang_up};
+use wire::virtio::vhost_user::code;
 
 use super::Attachment;
 use super::backend::{Positions, WorkerBackend};
 use super::client::{Client, Link};
 use super::missing_memory::MissingMemory;
 use super::open::Open;
+use super::translations::Watches;
 use crate::ports::watchdog::Doorbells;
 use crate::worker::workers::Workers;
 
@@ -55,7 +58,7 @@ impl SavedConnection {
         found.ok_or_else(|| "a descriptor of the connection was not saved".into())
     }
 
-    fn take_positions(&mut self, port: &PortConfig) -> Result<Positions, String> {
+    pub(super) fn take_positions(&mut self, port: &PortConfig) -> Result<Positions, String> {
         let queues = 2 * port.queues;
         let journal = match self.files.remove(&JOURNAL) {
             None => None,
@@ -66,20 +69,32 @@ impl SavedConnection {
         };
         let mut starts = std::mem::take(&mut self.record.starts);
         starts.resize(usize::from(queues), 0);
-        Ok(Positions { journal, starts })
+        Ok(Positions {
+            journal,
+            starts,
+            iotlb: self.files.remove(&IOTLB),
+        })
     }
 
-    fn take_connection(&mut self, port: &PortConfig) -> Result<Link, String> {
+    pub(super) fn take_connection(&mut self, port: &PortConfig) -> Result<Link, String> {
         let socket = self.take(SOCKET)?;
         let (from, to) = (self.take(PIPE_FROM)?, self.take(PIPE_TO)?);
         let pipe = AnswerPipe::again(from, to).map_err(|e| e.to_string())?;
-        let answered = self.record.answered.clone();
-        let answered = answered.map(|(code, payload)| Message {
+        Client::connect_again(socket, pipe, self.answered().as_ref(), port)
+    }
+
+    /// Returns the message that was answered last, unless it is known to have left the socket.
+    fn answered(&self) -> Option<Message> {
+        let (code, payload) = match self.files.get(&IOTLB).map(Answered::read) {
+            Some(Ok(Answered::Waits(content))) => (code::IOTLB_MSG, content.to_vec()),
+            Some(Ok(Answered::Taken)) => return None,
+            _ => self.record.answered.clone()?,
+        };
+        Some(Message {
             code,
             need_reply: false,
             payload,
-        });
-        Client::connect_again(socket, pipe, answered.as_ref(), port)
+        })
     }
 }
 
@@ -161,6 +176,8 @@ impl Attachment {
             doorbells,
             answered: saved.record.answered,
             torn: false,
+            has_more: false,
+            watches: Watches::default(),
         })
     }
 }

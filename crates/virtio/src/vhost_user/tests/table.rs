@@ -29,6 +29,7 @@ fn example(row: &Row) -> (Vec<u8>, Vec<OwnedFd>) {
         code::REM_MEM_REG => plain(single([GPA, MEM, UVA, 0])),
         code::SET_STATUS => plain(u64s(&[3])),
         code::SET_BACKEND_REQ_FD => (vec![], vec![socket()]),
+        code::IOTLB_MSG => plain(super::iotlb::invalidate(0x1000, 0x1000)),
         _ => match (row.size, row.fds, row.legal) {
             (Size::Exact(0), Fds::None, _) => plain(vec![]),
             (Size::Exact(0), Fds::One, _) => (vec![], vec![event()]),
@@ -36,6 +37,14 @@ fn example(row: &Row) -> (Vec<u8>, Vec<OwnedFd>) {
             (_, _, Legal::Never(_)) => plain(vec![0; 8]),
             _ => panic!("no example of {}", row.name),
         },
+    }
+}
+
+/// A session in which the message is legal.
+fn ready_for(row: &Row) -> Rig {
+    match row.legal {
+        Legal::Feature(_) => Rig::translated(),
+        _ => Rig::ready(),
     }
 }
 
@@ -47,7 +56,7 @@ fn walk() -> impl Iterator<Item = &'static Row> {
 fn every_offered_message_is_served_and_answered_as_its_row_says() {
     for row in walk().filter(|row| !matches!(row.legal, Legal::Never(_))) {
         let (payload, fds) = example(row);
-        let reply = Rig::ready().send(row.code, payload, fds);
+        let reply = ready_for(row).send(row.code, payload, fds);
         let reply = reply.unwrap_or_else(|fault| panic!("{}: {fault}", row.name));
         assert_eq!(
             reply.is_some(),
@@ -57,7 +66,7 @@ fn every_offered_message_is_served_and_answered_as_its_row_says() {
         );
 
         let (payload, fds) = example(row);
-        let reply = Rig::ready().message(row.code, true, payload, fds);
+        let reply = ready_for(row).message(row.code, true, payload, fds);
         let reply = reply.expect(row.name).expect(row.name);
         assert_eq!(reply.code, row.code);
         if row.answered == Answered::OnDemand {
@@ -138,7 +147,7 @@ fn every_message_has_its_size() {
         };
         for size in wrong {
             let (_, fds) = example(row);
-            let fault = Rig::ready()
+            let fault = ready_for(row)
                 .send(row.code, vec![0; *size], fds)
                 .expect_err(row.name);
             assert!(
@@ -165,6 +174,20 @@ fn every_message_waits_for_its_protocol_feature() {
             "{}: {fault}",
             row.name
         );
+    }
+}
+
+#[test]
+fn messages_about_translations_wait_for_the_feature() {
+    for row in walk().filter(|row| matches!(row.legal, Legal::Feature(_))) {
+        let (payload, fds) = example(row);
+        let mut rig = Rig::ready();
+        assert_ne!(rig.ack(row.code, payload.clone(), fds), 0);
+        let why = format!("{}: feature ACCESS_PLATFORM was not negotiated", row.name);
+        assert_eq!(rig.session.info().last_refusal, Some(why));
+        let fault = rig.fault(row.code, payload, vec![]);
+        assert!(fault.contains("refused"), "{fault}");
+        assert!(rig.backend.events.is_empty());
     }
 }
 
