@@ -217,9 +217,11 @@ impl Counters {
             slot.bytes.fetch_add(bytes, Relaxed);
             return;
         };
-        // The slot of a mirror has no room for a sixth reason; this one is a limit, too.
+        // The slot of a mirror has no room for a sixth reason. A share is a limit, too, and a buffer
+        // that is not translated is none.
         let lost = match lost {
             DropReason::ReceiveShare => DropReason::RateLimited,
+            DropReason::ReceiverUntranslated => DropReason::ReceiverFull,
             other => other,
         };
         let at = COPY_LOSSES.iter().position(|reason| *reason == lost);

@@ -98,6 +98,12 @@ drop_reasons! {
     // Counted at the port that the frame was for.
     ReceiveShare "receive-share"
         "The receiving port has had its share of a busy worker's time for copying frames to it."
+    // Counted at the port that sent the frame, whose guest has an IOMMU.
+    NotGranted "not-granted"
+        "The guest sent a buffer that its IOMMU does not map for reading."
+    // Counted at the port that the frame was for, whose guest has an IOMMU.
+    ReceiverUntranslated "receiver-untranslated"
+        "The translation of the receive buffer's address had not come from the front end yet."
 }
 
 /// All reasons by which frames are lost, in the order of [`REASONS`].

@@ -228,6 +228,14 @@ impl GuestPort {
         vcpus.processor(pair, self.usable_pairs)
     }
 
+    /// Asks for the translations of receive buffers again that are missing; see
+    /// [`virtio::queue::Queue::ask_for_buffers`].
+    pub fn ask_for_buffers(&mut self) {
+        for queue in self.queues.iter_mut().step_by(2).flatten() {
+            queue.with(GuestQueue::ask_for_buffers);
+        }
+    }
+
     /// Returns whether `pair` has frames that were not taken yet.
     pub fn has_frames(&mut self, pair: u16) -> bool {
         let has = |queue: &mut GuestQueue| queue.fault.is_none() && queue.queue.has_available();
@@ -435,6 +443,7 @@ impl Port for GuestPort {
         let mut due = None;
         if let Some(queue) = lock.get() {
             queue.give_back();
+            queue.ask_for_buffers();
             queue.congestion.end_batch(now);
             let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
             due = queue.publish_and_notify_by(self.rules, now, activity);

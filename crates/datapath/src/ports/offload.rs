@@ -273,8 +273,12 @@ impl Fitter {
                 }
                 Err(reason) => {
                     // A receiver without a buffer for this segment is not tried with the rest.
-                    let is_over =
-                        matches!(reason, DropReason::ReceiverFull | DropReason::ReceiverDown);
+                    let is_over = matches!(
+                        reason,
+                        DropReason::ReceiverFull
+                            | DropReason::ReceiverUntranslated
+                            | DropReason::ReceiverDown
+                    );
                     let frames = if is_over {
                         segmenter.count() - index
                     } else {

@@ -289,6 +289,13 @@ impl Queue {
             .is_some_and(|queue| queue.is_untranslated())
     }
 
+    /// Returns whether it ended there because the guest has not granted that chain, while one before
+    /// it was in use.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.translated().is_some_and(|queue| queue.is_denied())
+    }
+
     /// Asks for the translations of up to `most` buffers that the guest has offered since the last
     /// time, so that they are there when frames come. Nothing happens without an IOMMU.
     #[inline]

@@ -169,6 +169,11 @@ impl TranslatedQueue {
         self.suspended.is_some() || self.stopped.is_some()
     }
 
+    /// Returns whether it ended at a chain that is not granted, behind one that is in use.
+    pub(super) fn is_denied(&self) -> bool {
+        matches!(self.stopped, Some((Gap::Denied, _)))
+    }
+
     /// Returns whether the front end has answered nothing since the last batch ended at a chain
     /// that is not translated.
     fn waits(&self) -> bool {

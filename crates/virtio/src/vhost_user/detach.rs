@@ -12,6 +12,8 @@
 
 use std::sync::Arc;
 
+use memory::iotlb::Access;
+
 use super::backend::Backend;
 use super::queues::PACKED_START;
 use super::regions::FileId;
@@ -41,7 +43,7 @@ impl Session {
     /// session.
     pub fn detach(&mut self, backend: &mut dyn Backend) -> Vec<QueueSnapshot> {
         let mut all = Vec::new();
-        if self.packed() && self.inflight.is_none() && !self.is_translated() {
+        if self.packed() && self.inflight.is_none() {
             let running: Vec<_> = self.queues.iter().map(|vring| vring.running).collect();
             let places: Vec<_> = running.iter().map(|l| self.place(l.as_ref()?)).collect();
             self.stop_all(backend);
@@ -71,19 +73,24 @@ impl Session {
     /// Returns the position of a queue when the front end gives the start and the position is known
     /// to be another: from a snapshot of an earlier session, or else from the ring itself.
     pub(super) fn known_position(&self, index: usize, layout: &Layout) -> Option<u32> {
-        if self.is_translated() {
-            return None;
-        }
         let vring = &self.queues[index];
         if !matches!(vring.base, None | Some(PACKED_START)) {
             return None;
         }
-        let memory = QueueMemory::from(Arc::clone(self.memory.as_ref()?));
+        let memory = self.queue_memory()?;
         match self.snapshot_at(index, layout) {
             Some(left) => Queue::was_served(&memory, *layout).then_some(left.position),
             None if vring.served || self.inflight.is_some() => None,
             None => Queue::position_in_ring(&memory, *layout, self.features()),
         }
+    }
+
+    /// Returns the memory of the queues.
+    pub(super) fn queue_memory(&self) -> Option<QueueMemory> {
+        Some(QueueMemory {
+            memory: Arc::clone(self.memory.as_ref()?),
+            iotlb: self.iotlb().cloned(),
+        })
     }
 
     fn snapshot_at(&self, index: usize, layout: &Layout) -> Option<&QueueSnapshot> {
@@ -96,7 +103,11 @@ impl Session {
 
     /// Returns the files and offsets of the three areas.
     fn place(&self, layout: &Layout) -> Option<[(FileId, u64); 3]> {
-        let in_file = |gpa: u64| {
+        let in_file = |addr: u64| {
+            let gpa = match self.iotlb() {
+                Some(iotlb) => iotlb.look_up(addr, Access::READ)?.gpa,
+                None => addr,
+            };
             let mut regions = self.regions.iter();
             let found = regions
                 .find(|m| gpa >= m.region.gpa() && gpa - m.region.gpa() < m.region.size())?;

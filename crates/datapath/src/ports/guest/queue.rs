@@ -32,6 +32,8 @@ const AHEAD: usize = 16;
 const MAX_SEGMENTS: usize = 4096;
 /// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
 const MAX_MERGED: usize = 128;
+/// Receive buffers whose translations are asked for in a row, before frames come.
+const ASKED_AHEAD: u16 = 256;
 /// Capacity of a segment list at first.
 const SEGMENTS: usize = 256;
 /// Header of a frame without offloads, in one buffer.
@@ -133,6 +135,7 @@ impl GuestQueue {
             // No worker waits for receive buffers: a frame without one is dropped. Suppressed kicks
             // spare the guest the exits.
             self.queue.set_kicks(false);
+            self.ask_for_buffers();
         }
         self.kicks = Kicks::since(Instant::now());
         // A former switch process may have ended between the last used buffer and its notification.
@@ -154,7 +157,7 @@ impl GuestQueue {
 
     /// Returns whether a buffer is available or was ever taken.
     pub(super) fn shows_buffers(&mut self) -> bool {
-        self.used || self.fault.is_some() || self.queue.has_available()
+        self.used || self.fault.is_some() || self.queue.available() > 0
     }
 
     /// Returns whether the queue is masked, see `Port::is_masked`.
@@ -281,6 +284,11 @@ impl GuestQueue {
             let Some(chain) = self.chains.get(at) else {
                 return;
             };
+            if chain.bytes == 0 && self.queue.is_translated() {
+                batch.drop_taken(DropReason::NotGranted, 0);
+                at += 1;
+                continue;
+            }
             if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
                 self.fault = Some(fault);
                 return self.leave_from(at);
@@ -416,8 +424,7 @@ impl GuestQueue {
                 self.take_ahead(AHEAD)?;
             }
             let Some(chain) = self.chains.get(self.spent + count) else {
-                self.congestion.found_none();
-                return Err(DropReason::ReceiverFull);
+                return Err(self.found_none(count));
             };
             if chain.bytes < self.header {
                 return Err(self.stop(GuestFault::NoRoomForHeader));
@@ -432,6 +439,28 @@ impl GuestQueue {
             return Err(DropReason::BufferTooSmall);
         }
         Ok(count)
+    }
+
+    /// Returns the reason why there are no more than `count` buffers for a frame.
+    #[cold]
+    fn found_none(&mut self, count: usize) -> DropReason {
+        if !self.queue.is_untranslated() {
+            self.congestion.found_none();
+            return DropReason::ReceiverFull;
+        }
+        if count > 0 && self.queue.is_denied() {
+            // The next buffer is given back unused when no other is in use. So these go before it,
+            // or frames that need several would never pass it.
+            self.commit(count, 0);
+        }
+        DropReason::ReceiverUntranslated
+    }
+
+    /// Asks for the translations of receive buffers that the guest has offered since the last time.
+    pub(super) fn ask_for_buffers(&mut self) {
+        if self.fault.is_none() {
+            self.queue.ask_for_buffers(ASKED_AHEAD);
+        }
     }
 
     /// Takes the next `count` buffers, or as many as are available.

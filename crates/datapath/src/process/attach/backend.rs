@@ -7,7 +7,7 @@ use std::time::Duration;
 use channel::keeping::{IOTLB, JOURNAL};
 use memory::GuestMemory;
 use port::PortId;
-use virtio::queue::{Journal, JournalRegion, Queue};
+use virtio::queue::{Journal, JournalRegion, Queue, QueueMemory};
 use virtio::vhost_user::{Backend, QueueSetup, Resume};
 use wire::virtio::features::Features;
 
@@ -69,10 +69,11 @@ impl WorkerBackend<'_> {
     }
 
     fn make_queue(&mut self, index: u16, setup: &mut QueueSetup) -> Result<Queue, String> {
-        if setup.iotlb.is_some() {
-            return Err("queues of guests with an IOMMU are not supported yet".into());
-        }
-        let (mem, layout) = (setup.mem.clone(), setup.layout);
+        let mem = QueueMemory {
+            memory: Arc::clone(&setup.mem),
+            iotlb: setup.iotlb.take(),
+        };
+        let layout = setup.layout;
         let (features, position, resume) = (setup.features, setup.position, setup.resume);
         if let Some(inflight) = setup.inflight.take() {
             let queue = Queue::with_inflight(mem, layout, features, position, inflight);
