@@ -241,6 +241,7 @@ impl Session {
             memory_bytes: self.memory.as_ref().map_or(0, |memory| memory.size()),
             logging: false,
             inflight: false,
+            no_start: None,
             last_refusal: None,
             refused_messages: self.refused_messages,
             iotlb: None,

@@ -61,10 +61,14 @@ impl Backend for Recorder {
     }
 }
 
+/// What a port offered before it could offer `ACCESS_PLATFORM`.
+const BEFORE: Features = Features::VERSION_1
+    .union(Features::RING_PACKED)
+    .union(Features::RING_EVENT_IDX);
+
 /// Serves one connection until its end, and says why it ended.
-fn serve(socket: UnixStream, mut backend: Recorder) -> Fault {
+fn serve(socket: UnixStream, features: Features, mut backend: Recorder) -> Fault {
     let mut connection = Connection::new(socket).unwrap();
-    let features = Features::VERSION_1 | Features::RING_PACKED | Features::RING_EVENT_IDX;
     let mut session = Session::new(Offer::new(features, 1));
     let fault = loop {
         let step = connection.recv().and_then(|received| match received {
@@ -99,15 +103,21 @@ struct Rig {
 impl Rig {
     /// Connected and negotiated, with every message acknowledged, and with memory.
     fn new(features: u64) -> Self {
+        Self::offered(BEFORE | Features::ACCESS_PLATFORM, features)
+    }
+
+    /// The same, at a port that offers no more than `offer`.
+    fn offered(offer: Features, features: u64) -> Self {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let backend = Recorder::default();
         let server = std::thread::spawn({
             let backend = backend.clone();
-            move || serve(ours, backend)
+            move || serve(ours, offer, backend)
         });
         let mut front = Frontend::from_stream(theirs, 2);
         front.set_owner().unwrap();
         let offered = front.get_features().unwrap();
+        assert_eq!(offered, offer.bits() | PROTOCOL | LOG_ALL);
         assert_eq!(features & !offered, 0);
         let protocol = front.get_protocol_features().unwrap();
         assert_eq!(protocol.bits(), 0x1_b23f);
@@ -214,6 +224,24 @@ fn split_queues_start_notify_and_stop() {
     assert_eq!(rig.front.get_vring_base(1).unwrap(), 43);
     rig.with(|seen| assert_eq!(seen.running.len(), 1));
     rig.end();
+}
+
+/// A front end that does not know `ACCESS_PLATFORM` has the same features and queues as before.
+#[test]
+fn a_front_end_without_an_iommu_negotiates_as_before() {
+    let chosen = BEFORE.bits() | PROTOCOL;
+    let started = [BEFORE, BEFORE | Features::ACCESS_PLATFORM].map(|offer| {
+        let mut rig = Rig::offered(offer, chosen);
+        rig.start(0, 0x8000);
+        let started = rig.with(|seen| {
+            let setup = &seen.running[&0];
+            (setup.features, setup.layout, setup.position)
+        });
+        rig.end();
+        started
+    });
+    assert_eq!(started[0], started[1]);
+    assert_eq!(started[0].0, BEFORE);
 }
 
 #[test]

@@ -29,11 +29,13 @@ pub struct Offer {
     pub protocol: ProtocolFeatures,
     /// Slots of each slot queue, unless the client chooses others; 0: virtqueues.
     pub slots: u16,
+    /// No queue starts without `VIRTIO_F_ACCESS_PLATFORM` (virtio 1.3, 6.2).
+    pub iommu_required: bool,
 }
 
 impl Offer {
     /// An offer of `features` and `queue_pairs`, MTU 1500, link up, no address, all protocol
-    /// features.
+    /// features, no feature required.
     #[must_use]
     pub fn new(features: Features, queue_pairs: u16) -> Self {
         Offer {
@@ -44,19 +46,22 @@ impl Offer {
             link_up: true,
             protocol: ProtocolFeatures::all(),
             slots: 0,
+            iommu_required: false,
         }
     }
 
     /// Turns the offer into one of slot queues with so many slots, for a netmap client: features of
-    /// virtqueues go, and so does everything that serves the migration and the reconnection of
-    /// guests.
+    /// virtqueues go, translated addresses too, and so does everything that serves the migration
+    /// and the reconnection of guests.
     #[must_use]
     pub fn of_slot_queues(mut self, slots: u16) -> Self {
         self.slots = slots;
         self.features -= Features::RING_PACKED
             | Features::RING_INDIRECT_DESC
             | Features::RING_EVENT_IDX
-            | Features::IN_ORDER;
+            | Features::IN_ORDER
+            | Features::ACCESS_PLATFORM;
+        self.iommu_required = false;
         self.protocol =
             ProtocolFeatures::MQ | ProtocolFeatures::REPLY_ACK | ProtocolFeatures::SLOT_QUEUES;
         self

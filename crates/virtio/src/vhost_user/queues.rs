@@ -8,6 +8,7 @@ use std::sync::Arc;
 use memory::GuestMemory;
 use memory::iotlb::{Access, Iotlb, Miss};
 use wire::virtio::features::Features;
+use wire::virtio::vhost_user::ProtocolFeatures;
 
 use super::backend::{Backend, QueueSetup, Resume};
 use super::message::VringAddr;
@@ -166,9 +167,6 @@ fn resolve(
 const AREAS: [&str; 3] = ["descriptor", "driver", "device"];
 /// Status of a queue without the translation of its rings.
 const UNTRANSLATED: &str = "the translation of its rings";
-/// The same, where the front end cannot be asked.
-const NO_CHANNEL: &str = "the translation of its rings, and the front end brought no back-end \
-     channel (SET_BACKEND_REQ_FD)";
 /// Bytes of an IOMMU's smallest page.
 const PAGE: u64 = 4096;
 
@@ -265,13 +263,8 @@ impl Session {
                 "the port is for netmap clients, whose rings are slot queues".into(),
             ));
         }
-        let features = self.features();
-        let beyond = features.beyond_legacy();
-        if !beyond.is_empty() {
-            let bits = beyond.bits();
-            return Err(StartError::Refused(format!(
-                "features {bits:#x} without VERSION_1, which they need"
-            )));
+        if let Some(reason) = self.features_refused() {
+            return Err(StartError::Refused(reason));
         }
         if self.logging() && self.log.is_none() {
             // QEMU starts queues in the middle of a migration before it sends the log.
@@ -290,7 +283,7 @@ impl Session {
         }
         let iotlb = self.iotlb();
         let layout = match iotlb {
-            Some(iotlb) => resolve_translated(iotlb, size, addr, features)?,
+            Some(iotlb) => resolve_translated(iotlb, size, addr, self.features())?,
             None => resolve(mem, size, addr, format)?,
         };
         let resume = if vring.resume {
@@ -318,7 +311,7 @@ impl Session {
         Ok(QueueSetup {
             index,
             layout,
-            features,
+            features: self.features(),
             position,
             resume,
             kick: duplicate(kick)?,
@@ -328,6 +321,56 @@ impl Session {
             mem: Arc::clone(mem),
             iotlb: iotlb.cloned(),
         })
+    }
+
+    /// Returns the reason why no queue starts with the negotiated features (virtio 1.3, 3.1.1 and
+    /// 6); `None` before they are negotiated.
+    pub(super) fn features_refused(&self) -> Option<String> {
+        let features = self.features();
+        if !self.negotiated() {
+            return None;
+        }
+        let beyond = features.beyond_legacy();
+        if !beyond.is_empty() {
+            let bits = beyond.bits();
+            return Some(format!(
+                "features {bits:#x} without VERSION_1, which they need"
+            ));
+        }
+        let misses_iommu = !features.contains(Features::ACCESS_PLATFORM);
+        let who = if features.are_legacy() {
+            "the guest has a legacy driver, which cannot take"
+        } else {
+            "the guest did not take"
+        };
+        (self.offer.iommu_required && misses_iommu)
+            .then(|| format!("{who} ACCESS_PLATFORM, and the port has iommu = \"required\""))
+    }
+
+    /// Returns what the front end has to bring, as text, before it can be asked for translations:
+    /// without a channel for questions it does not learn which pages are needed (vhost-user
+    /// specification, "IOMMU support"), unless it grants them unasked. `None` where nothing is
+    /// missing, or addresses are not translated.
+    pub(super) fn lacks_channel(&self) -> Option<&'static str> {
+        if !self.features().contains(Features::ACCESS_PLATFORM) {
+            None
+        } else if !self.has(ProtocolFeatures::BACKEND_REQ) {
+            Some("protocol feature BACKEND_REQ, which ACCESS_PLATFORM needs")
+        } else if self.channel.is_none() {
+            Some("a back-end channel (SET_BACKEND_REQ_FD), which ACCESS_PLATFORM needs")
+        } else {
+            None
+        }
+    }
+
+    /// Returns the reason why no queue of the session starts, whatever is set up: refused features,
+    /// or a channel that is missing.
+    pub(super) fn no_start(&self) -> Option<String> {
+        let waits = || {
+            let what = self.lacks_channel().filter(|_| self.rings_wait())?;
+            Some(format!("the queues wait for {what}"))
+        };
+        self.features_refused().or_else(waits)
     }
 
     fn format(&self) -> Format {
@@ -510,8 +553,7 @@ impl Session {
             (None, None) => match self.prepare(index) {
                 Err(StartError::Incomplete(what)) => (format!("waits for {what}"), None),
                 Err(StartError::Untranslated(_)) => {
-                    let can_ask = self.channel.is_some();
-                    let what = if can_ask { UNTRANSLATED } else { NO_CHANNEL };
+                    let what = self.lacks_channel().unwrap_or(UNTRANSLATED);
                     (format!("waits for {what}"), None)
                 }
                 Err(StartError::Refused(reason)) => stopped(&reason),

@@ -94,6 +94,9 @@ pub struct Info {
     pub logging: bool,
     /// Whether there is an inflight area.
     pub inflight: bool,
+    /// The reason why no queue starts, whatever is set up: the negotiated features are refused, or
+    /// `VIRTIO_F_ACCESS_PLATFORM` was taken and the channel for its questions is missing.
+    pub no_start: Option<String>,
     /// The last message that was refused with an acknowledgement, and why.
     pub last_refusal: Option<String>,
     /// Messages that were refused, whatever followed.
@@ -271,6 +274,7 @@ impl Session {
             memory_bytes: self.memory.as_ref().map_or(0, |m| m.size()),
             logging: self.logging() && self.log.is_some(),
             inflight: self.inflight.is_some(),
+            no_start: self.no_start(),
             last_refusal: self.refusals.last.clone(),
             refused_messages: self.refusals.count,
             iotlb: self.iotlb_info(),
@@ -327,6 +331,13 @@ impl Session {
     #[must_use]
     pub fn offered_features(&self) -> Features {
         self.offer.features
+    }
+
+    /// Returns whether queues start only with `VIRTIO_F_ACCESS_PLATFORM`, as in the session's
+    /// [`Offer`].
+    #[must_use]
+    pub fn requires_iommu(&self) -> bool {
+        self.offer.iommu_required
     }
 
     pub(super) fn offered(&self) -> u64 {
@@ -551,7 +562,7 @@ pub(super) fn set_status(
     };
     if status == 0 {
         session.reset(backend);
-    } else if !session.features().beyond_legacy().is_empty() {
+    } else if session.features_refused().is_some() {
         status &= !FEATURES_OK;
     }
     session.status = status;

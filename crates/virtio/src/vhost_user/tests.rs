@@ -1,6 +1,7 @@
 //! Fixtures of the tests: a back end that records its calls, and a front end that sends single
 //! messages.
 
+mod access_platform;
 mod connection;
 mod iotlb;
 mod lifecycle;

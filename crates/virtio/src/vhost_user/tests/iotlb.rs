@@ -603,8 +603,7 @@ fn without_a_channel_misses_are_denied_at_once_and_the_status_says_why() {
     rig.set_up(0);
     assert_eq!(
         rig.state_of(0),
-        "waits for the translation of its rings, and the front end brought no back-end channel \
-         (SET_BACKEND_REQ_FD)"
+        "waits for a back-end channel (SET_BACKEND_REQ_FD), which ACCESS_PLATFORM needs"
     );
     assert_eq!(rig.session.next_deadline(), None);
 }
