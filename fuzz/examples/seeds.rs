@@ -9,8 +9,8 @@ use channel::records::{Answer, Stale, Upcall};
 use channel::rules::RuleUse;
 use channel::supervision::{ProcessInfo, SupervisorEvent, SupervisorRequest};
 use channel::switching::{
-    Clients, FrontEnds, PortConfig, PortPhase, PortState, QueueState, Request, Role, Station,
-    StationUse, SwitchCommand, SwitchEvent, SwitchFigures,
+    Clients, FrontEnds, Iommu, PortConfig, PortPhase, PortState, QueueState, Request, Role,
+    Station, StationUse, SwitchCommand, SwitchEvent, SwitchFigures,
 };
 use policy::acl::RuleId;
 use policy::{Action, Excluded, SegmentId};
@@ -644,6 +644,7 @@ fn channel() {
         mtu: Some(1500),
         mac: Some([2, 0, 0, 0, 0, 1]),
         clients: Clients::default(),
+        iommu: Iommu::default(),
     };
     let station = Station {
         segment: SegmentId(1),
@@ -690,6 +691,7 @@ fn channel() {
         connections: 1,
         front_ends: FrontEnds::default(),
         client: None,
+        iommu: Some(Iommu::default()),
     };
     message(
         1,

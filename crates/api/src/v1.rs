@@ -44,9 +44,9 @@ pub use spec::{
 };
 pub use spec::{Chunk, ChunkedList, ListDifference, Named};
 pub use spec::{
-    CoalescingSpec, DEFAULT_SEGMENT, DesiredState, GuestStates, MetricsSpec, MirrorDirection,
-    MirrorSpec, NAME_MAX, PipeSpec, Poll, PortKind, PortPatch, PortSpec, Role, Secret,
-    SegmentPatch, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac,
+    CoalescingSpec, DEFAULT_SEGMENT, DesiredState, GuestStates, Iommu, MetricsSpec,
+    MirrorDirection, MirrorSpec, NAME_MAX, PipeSpec, Poll, PortKind, PortPatch, PortSpec, Role,
+    Secret, SegmentPatch, SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, Workers, parse_mac,
     valid_name,
 };
 pub use spec::{Enabled, HelpersSpec};

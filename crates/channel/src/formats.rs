@@ -48,13 +48,14 @@ pub fn formats() -> Formats {
         ("supervision", &[10]),
         // `keeping::ConnectionRecord`, and the session's record in it
         // (`virtio::vhost_user::RECORD_VERSION`, `memif::RECORD_VERSION`).
-        // 11 is written for ports that a build with 10 does not have.
+        // 11 is written for ports that a build with 10 does not have, 12 for ports whose guests
+        // need an IOMMU.
         ("connection", &crate::keeping::VERSIONS.map(u32::from)),
         // The journal of packed queues (`virtio::queue::JournalRegion`), and the crash record.
         ("journal", &[10]),
-        // `control::saved::Saved`, in the state file. 11 is written where something is scheduled:
-        // a state without is one of 10.
-        ("state", &[10, 11]),
+        // `control::saved::Saved`, in the state file. 11 is written where something is scheduled,
+        // 12 where `iommu` of a port is not the default: a state without either is one of 10.
+        ("state", &[10, 11, 12]),
         // `port::counters`.
         ("counters", &[10]),
     ];

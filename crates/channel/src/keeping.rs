@@ -17,7 +17,7 @@ use mapping::Mapping;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
-use crate::switching::{Clients, PortConfig, Role};
+use crate::switching::{Clients, Iommu, PortConfig, Role};
 
 /// Most bytes of one record.
 pub const MAX_RECORD: usize = 96 << 10;
@@ -38,7 +38,9 @@ pub const IOTLB: u64 = u64::MAX - 4;
 
 /// Versions of [`ConnectionRecord`]'s encoding. 11 is 10 and the port's [`Clients`]. Records of
 /// guests and drivers are written as 10, which a build before 11 reads; it has no other clients.
-pub(crate) const VERSIONS: [u8; 2] = [10, 11];
+/// 12 is 11 and [`ConnectionRecord::iommu_required`], written where that is true: a build before
+/// 12 ends such a connection, and would serve a guest that is to be refused.
+pub(crate) const VERSIONS: [u8; 3] = [10, 11, 12];
 
 /// State of a connection beside its session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -58,9 +60,13 @@ pub struct ConnectionRecord {
     pub starts: Vec<u32>,
     /// Number of connections of this port so far.
     pub connections: u64,
+    /// No queue starts without `VIRTIO_F_ACCESS_PLATFORM`. The next connection may be offered
+    /// something else.
+    #[serde(skip)]
+    pub iommu_required: bool,
 }
 
-/// Encoding of a port's configuration, without its clients.
+/// Encoding of a port's configuration, without its clients and what holds for the next connection.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "PortConfig")]
 struct PortWithoutClients {
@@ -74,6 +80,8 @@ struct PortWithoutClients {
     mac: Option<[u8; 6]>,
     #[serde(skip)]
     clients: Clients,
+    #[serde(skip)]
+    iommu: Iommu,
 }
 
 impl ConnectionRecord {
@@ -81,11 +89,13 @@ impl ConnectionRecord {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // Only a writer that runs full can fail here, and a vector grows.
-        let [guests, all] = VERSIONS;
+        let [guests, processes, iommu] = VERSIONS;
         let clients = &self.port.clients;
-        let encoded = match clients {
-            Clients::VhostUser => postcard::to_extend(self, vec![guests]),
-            _ => postcard::to_extend(self, vec![all])
+        let encoded = match (clients, self.iommu_required) {
+            (_, true) => postcard::to_extend(self, vec![iommu])
+                .and_then(|bytes| postcard::to_extend(&(clients, true), bytes)),
+            (Clients::VhostUser, false) => postcard::to_extend(self, vec![guests]),
+            (_, false) => postcard::to_extend(self, vec![processes])
                 .and_then(|bytes| postcard::to_extend(clients, bytes)),
         };
         encoded.unwrap_or_default()
@@ -101,8 +111,12 @@ impl ConnectionRecord {
                 let malformed = |error| format!("malformed record: {error}");
                 let (mut record, mut rest): (Self, _) =
                     postcard::take_from_bytes(rest).map_err(malformed)?;
-                if *version == VERSIONS[1] {
+                if *version >= VERSIONS[1] {
                     (record.port.clients, rest) =
+                        postcard::take_from_bytes(rest).map_err(malformed)?;
+                }
+                if *version >= VERSIONS[2] {
+                    (record.iommu_required, rest) =
                         postcard::take_from_bytes(rest).map_err(malformed)?;
                 }
                 match rest {

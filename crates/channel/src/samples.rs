@@ -22,7 +22,7 @@ use crate::supervision::{
     Coalescing, FoundVcpus, GuestStates, GuestWatch, HelpersConfig, Poll, PortVcpus, ProcessInfo,
     ProcessUsage, SocketDir, SupervisorEvent, SupervisorRequest, SwitchSettings, WatchedGuests,
 };
-use crate::switching::{Clients, PortConfig, Role};
+use crate::switching::{Clients, Iommu, PortConfig, Role};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -303,6 +303,7 @@ fn connection_of(clients: Clients) -> ConnectionRecord {
             weight: 200,
             mac: Some([2, 0, 0, 0, 0, 1]),
             clients,
+            iommu: Iommu::default(),
         },
         offered: 1 << 32,
         session: vec![1, 2, 3],
@@ -310,11 +311,12 @@ fn connection_of(clients: Clients) -> ConnectionRecord {
         torn: true,
         starts: vec![1, 2],
         connections: 9,
+        iommu_required: false,
     }
 }
 
 /// Records of guests are written as a build of version 10 reads them, those of other clients as
-/// version 11.
+/// version 11, and those of guests that need an IOMMU as version 12.
 #[test]
 fn sample_of_connections() {
     let memif = Clients::Memif {
@@ -326,10 +328,22 @@ fn sample_of_connections() {
         (Clients::Netmap { slots: 1024 }, "connection-11-netmap.bin"),
         (memif, "connection-11-memif.bin"),
     ] {
-        let record = connection_of(clients);
-        let sample = sample(HERE, file, &record.to_bytes());
-        assert_eq!(ConnectionRecord::from_bytes(&sample), Ok(record));
+        check_connection(&connection_of(clients), file);
     }
+    let required = ConnectionRecord {
+        iommu_required: true,
+        ..connection_of(Clients::VhostUser)
+    };
+    check_connection(&required, "connection-12.bin");
+    // What holds for the next connection is not of this one.
+    let mut port = required.clone();
+    port.port.iommu = Iommu::Off;
+    assert_eq!(port.to_bytes(), required.to_bytes());
+}
+
+fn check_connection(record: &ConnectionRecord, file: &str) {
+    let sample = sample(HERE, file, &record.to_bytes());
+    assert_eq!(ConnectionRecord::from_bytes(&sample).as_ref(), Ok(record));
 }
 
 /// Returns a crash record with these bytes.

@@ -9,6 +9,7 @@
 //! flows take a while, and later ones may be done before them. A new control process starts with
 //! [`SwitchCommand::Adopt`].
 
+pub use api::v1::Iommu;
 use api::v1::Secret;
 use policy::port_security::Bindings;
 use policy::{Outdated, Program, SegmentId};
@@ -88,6 +89,25 @@ pub struct PortConfig {
     pub mac: Option<[u8; 6]>,
     /// The kind of its clients.
     pub clients: Clients,
+    /// What the next connection is offered about translated addresses; only guests get them.
+    pub iommu: Iommu,
+}
+
+impl PortConfig {
+    /// Returns whether a connection of the port remains when its configuration becomes `new`: they
+    /// differ in nothing but what can change under a running guest, or holds for the next
+    /// connection.
+    #[must_use]
+    pub fn keeps_connection(&self, new: &Self) -> bool {
+        let fixed = |of: &Self| Self {
+            mtu: None,
+            mac: None,
+            weight: 0,
+            iommu: Iommu::default(),
+            ..of.clone()
+        };
+        fixed(self) == fixed(new)
+    }
 }
 
 /// A command of control.
@@ -107,7 +127,8 @@ pub enum SwitchCommand {
     },
     /// Create a port. A server port comes with its listening socket.
     AddPort(PortConfig),
-    /// Change the attributes that can change under a running guest: MTU and weight.
+    /// Change the attributes that can change under a running guest, MTU and weight, and what holds
+    /// for the next connection.
     SetPort(PortConfig),
     /// Set the rate limits of a port. Buckets start full, unless nothing changes.
     SetLimits(PortId, Limits),
@@ -241,6 +262,9 @@ pub struct PortState {
     pub front_ends: FrontEnds,
     /// The connected process; none on ports for guests.
     pub client: Option<ClientProcess>,
+    /// What the present connection was offered about translated addresses; the port may have been
+    /// changed since.
+    pub iommu: Option<Iommu>,
 }
 
 /// The process that is connected to a netmap or memif port.

@@ -51,7 +51,7 @@ pub use mirrors::{MirrorChange, mirrors};
 pub use owner::{check_owners, owner_of, owner_of_pipe};
 pub use pipes::{PipeSocket, pipe_sockets};
 pub use port_security::{has_neighbour_suppression, port_security_of, port_security_status};
-pub use process::{clients_of, socket_type_of};
+pub use process::{clients_of, iommu_of, socket_type_of};
 pub use reach::{check_reach, reach_of};
 pub use settings::switch_settings;
 pub use version::version;

@@ -30,6 +30,7 @@ pub(crate) const KEYS: &[Expected] = &[
     ("kind", None, expect::KIND),
     ("driver", None, expect::DRIVER),
     ("role", None, expect::ROLE),
+    ("iommu", None, expect::IOMMU),
     ("socket", None, expect::SOCKET),
     ("queues", None, expect::QUEUES),
     ("slots", None, expect::SLOTS),

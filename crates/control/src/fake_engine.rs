@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::v1::{
     CaptureQuery, DesiredState, EgressDocument, EgressPortsDocument, EgressShare, EgressSpec,
     EgressStatus, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument, GuestStateStatus,
-    GuestStates, MirrorStats, Notifications, PipesDocument, PortSpec, PortState, PortStats,
+    GuestStates, Iommu, MirrorStats, Notifications, PipesDocument, PortSpec, PortState, PortStats,
     PortStatus, PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault,
     RingFormat, Role, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Trace,
     TraceAction, TraceDocument, TraceOutcome, TraceRequest, Traffic, VcpuSearch, VcpuSource, Work,
@@ -263,6 +263,7 @@ impl FakeEngine {
                     coalesced_kicks: 6,
                 },
                 queue_faults: vec![QueueFault { queue: 1, reason }],
+                iommu_of_connection: (port.iommu != Iommu::default()).then(Iommu::default),
                 ..waits
             }
         });

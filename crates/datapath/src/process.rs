@@ -472,6 +472,7 @@ impl Process {
                     port.set_mtu(config.mtu, &self.workers);
                 }
                 port.set_weight(config.weight, &self.workers);
+                port.set_iommu(config.iommu);
             }
             SwitchCommand::SetLimits(id, limits) => self.set_limits(id, limits)?,
             SwitchCommand::SetClasses(priorities) => {

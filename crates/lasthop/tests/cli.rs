@@ -59,6 +59,7 @@ segment      blue
 mac          -
 mtu          -
 weight       100
+iommu        offered
 cpu time     0.0 s; 0 ns per frame from the guest, 0 ns per frame to it
 queue pairs  2 of 2
 ring         split
@@ -121,6 +122,31 @@ fn a_port_is_added_changed_and_removed() {
 }
 
 #[test]
+fn another_iommu_of_a_connected_guest_waits_for_its_next_connection() {
+    let fake = Fake::start();
+    let changed = fake.prints("port set vm1 --iommu required");
+    let waits = "; iommu required from its next connection\n";
+    assert!(
+        changed.starts_with("port vm1 changed, faulted"),
+        "{changed}"
+    );
+    assert!(changed.ends_with(waits), "{changed}");
+    let shown = fake.prints("port show vm1");
+    let line = "\niommu        required from its next connection (offered now)\n";
+    assert!(shown.contains(line), "{shown}");
+    assert_eq!(fake.json("port show vm1")["iommu_of_connection"], "offered");
+    // Nothing waits where no guest is connected.
+    let changed = fake.prints("port set vm2 --iommu off");
+    assert_eq!(changed, "port vm2 changed, dialing\n");
+    let port = fake.json("port show vm2");
+    assert_eq!(
+        (&port["iommu"], &port["iommu_of_connection"]),
+        (&json!("off"), &json!(null))
+    );
+    assert_eq!(fake.fails("port set vm1 --iommu maybe").0, 2);
+}
+
+#[test]
 fn a_change_of_a_port_has_a_dry_run() {
     let fake = Fake::start();
     let before = fake.json("port list");
@@ -147,6 +173,9 @@ fn a_change_of_a_port_has_a_dry_run() {
             "{message}"
         );
     }
+    let text = "~ port vm1: iommu - -> required (iommu: from its next connection)\n\
+                1 change to apply\n";
+    assert_eq!(dry_run("--iommu required"), (Some(3), text.to_owned()));
     let (status, message) = dry_run("--queues 4 --json");
     let message: serde_json::Value = serde_json::from_str(&message).unwrap();
     assert_eq!((status, &message["applied"]), (Some(3), &json!(false)));

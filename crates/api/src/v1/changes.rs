@@ -105,4 +105,7 @@ pub struct Step {
     pub fields: Vec<FieldChange>,
     /// Whether the change closes the connection of the port's guest or driver.
     pub disconnects: bool,
+    /// Fields of the port whose new values hold from the guest's next connection.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next_connection: Vec<String>,
 }

@@ -32,7 +32,7 @@ pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
 pub use self::mirror::{MirrorDirection, MirrorSpec};
 pub use self::pipe::PipeSpec;
-pub use self::port::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
+pub use self::port::{AdminState, Iommu, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub use self::port_security::{
     Allowed, AllowedWord, PortSecurityPatch, PortSecuritySpec, PortSecurityStatus,
 };

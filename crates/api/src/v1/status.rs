@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    AdminState, EgressStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats,
-    Poll, PortKind, PortQosSpec, PortSecurityStatus, PortSpec, PortStats, Role, Traffic,
-    UplinkDriver, Work,
+    AdminState, EgressStatus, GuestStates, Iommu, LimitsSpec, MirrorDirection, MirrorSpec,
+    MirrorStats, Poll, PortKind, PortQosSpec, PortSecurityStatus, PortSpec, PortStats, Role,
+    Traffic, UplinkDriver, Work,
 };
 use crate::v1::words::words;
 
@@ -364,6 +364,12 @@ pub struct PortStatus {
     /// Its share of the switch's time, relative to other ports.
     #[serde(default)]
     pub weight: u16,
+    /// What a guest's next connection is offered about an IOMMU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu: Option<Iommu>,
+    /// What its present connection was offered, if the port was changed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_of_connection: Option<Iommu>,
     /// Rate limits.
     #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
     pub limits: LimitsSpec,
@@ -514,6 +520,8 @@ impl PortStatus {
             mac: spec.mac.clone(),
             mtu: spec.mtu,
             weight: spec.weight,
+            iommu: (spec.kind == PortKind::VhostUser).then_some(spec.iommu),
+            iommu_of_connection: None,
             limits: spec.limits,
             qos: spec.qos.clone(),
             egress: None,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use api::v1::{PortKind, PortSpec, Role, Secret, UplinkDriver};
+use api::v1::{Iommu, PortKind, PortSpec, Role, Secret, UplinkDriver};
 use channel::driving::{Choice, DeviceSpec, DriverSpec};
 use port::PortId;
 
@@ -101,7 +101,7 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
     match key {
         "socket" | "user" | "group" | "mode" | "peer_user" => !kind.has_interface(),
-        "role" | "vcpu_threads" => kind == PortKind::VhostUser,
+        "role" | "vcpu_threads" | "iommu" => kind == PortKind::VhostUser,
         "slots" | "pipes" => kind == PortKind::Netmap,
         "id" | "secret" => kind == PortKind::Memif,
         "driver" => kind == PortKind::Uplink,
@@ -117,6 +117,7 @@ pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
 fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     let driver = port.driver.map(UplinkDriver::as_str);
     let role = Some(port.role.as_str()).filter(|_| port.role != Role::default());
+    let iommu = Some(port.iommu.as_str()).filter(|_| port.iommu != Iommu::default());
     let socket = Some(port.socket.as_str()).filter(|s| !s.is_empty());
     let (slots, id) = (
         port.slots.map(|slots| slots.to_string()),
@@ -127,6 +128,7 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         ("role", role),
         ("mac", port.mac.as_deref()),
         ("vcpu_threads", port.vcpu_threads.as_deref()),
+        ("iommu", iommu),
         ("driver", driver),
         ("interface", port.interface.as_deref()),
         ("address", port.address.as_deref()),

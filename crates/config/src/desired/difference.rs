@@ -45,6 +45,7 @@ impl Difference {
                     name: None,
                     fields,
                     disconnects: false,
+                    next_connection: Vec::new(),
                 });
             }
         }
@@ -95,6 +96,11 @@ trait Object: Serialize + PartialEq {
     fn disconnects(&self, _new: &Self) -> bool {
         false
     }
+
+    /// Returns the changed fields that hold from the guest's next connection.
+    fn next_connection(&self, _new: &Self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl Object for PortSpec {
@@ -114,6 +120,11 @@ impl Object for PortSpec {
         socket(self) != socket(new)
             || interface(self) != interface(new)
             || rings(self) != rings(new)
+    }
+
+    fn next_connection(&self, new: &Self) -> Vec<String> {
+        let waits = self.iommu != new.iommu && !self.disconnects(new);
+        waits.then(|| "iommu".to_owned()).into_iter().collect()
     }
 }
 
@@ -154,6 +165,7 @@ fn each<T: Object>(old: &[T], new: &[T], changes: &mut Vec<Step>) {
         name: Some(of.name()),
         fields,
         disconnects,
+        next_connection: Vec::new(),
     };
     for old in old.iter().filter(|old| !after.contains_key(&old.name())) {
         let gone = compare(&fields(old), &Fields::new());
@@ -169,7 +181,10 @@ fn each<T: Object>(old: &[T], new: &[T], changes: &mut Vec<Step>) {
             Some(old) => {
                 let changed = compare(&fields(*old), &fields(new));
                 if !changed.is_empty() {
-                    changes.push(step(Action::Change, new, changed, old.disconnects(new)));
+                    changes.push(Step {
+                        next_connection: old.next_connection(new),
+                        ..step(Action::Change, new, changed, old.disconnects(new))
+                    });
                 }
             }
         }
@@ -301,7 +316,20 @@ mod tests {
         let described = steps(|s| s.ports[0].description = "web server".to_owned());
         assert!(!described[0].disconnects);
         let segment = steps(|s| s.ports[0].weight = 7);
-        assert!(!segment[0].disconnects);
+        assert!(!segment[0].disconnects && segment[0].next_connection.is_empty());
+    }
+
+    #[test]
+    fn another_iommu_waits_for_the_next_connection() {
+        let required = |port: &mut PortSpec| port.iommu = api::v1::Iommu::Required;
+        let alone = steps(|s| required(&mut s.ports[0]));
+        assert!(!alone[0].disconnects);
+        assert_eq!(alone[0].next_connection, ["iommu"]);
+        let with_queues = steps(|s| {
+            required(&mut s.ports[0]);
+            s.ports[0].queues = 2;
+        });
+        assert!(with_queues[0].disconnects && with_queues[0].next_connection.is_empty());
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub(crate) mod expect {
     pub(crate) const NETNS: &str = "the name or the path of a network namespace";
     pub(crate) const SOCKET: &str = "the path of a socket";
     pub(crate) const ROLE: &str = "\"server\" or \"client\"";
+    pub(crate) const IOMMU: &str = "\"off\", \"offered\" or \"required\"";
     pub(crate) const USER: &str = "the name or the number of a user, as a text";
     pub(crate) const GROUP: &str = "the name or the number of a group, as a text";
     pub(crate) const MODE: &str = "an octal number up to 0777, as a text like \"0660\"";

@@ -1,6 +1,6 @@
 //! Ports for processes: netmap and memif.
 
-use api::v1::{PortKind, PortSpec};
+use api::v1::{Iommu, PortKind, PortSpec};
 use channel::sockets::SocketType;
 use channel::switching::Clients;
 
@@ -64,6 +64,15 @@ pub(super) fn slots(at: At, slots: u16) -> Result<(), Invalid> {
 #[must_use]
 pub fn socket_type_of(port: &PortSpec) -> SocketType {
     clients_of(port).socket_type()
+}
+
+/// Returns what a checked port offers its clients about an IOMMU: nothing, unless these are guests.
+#[must_use]
+pub fn iommu_of(port: &PortSpec) -> Iommu {
+    match port.kind {
+        PortKind::VhostUser => port.iommu,
+        PortKind::Uplink | PortKind::Tap | PortKind::Netmap | PortKind::Memif => Iommu::Off,
+    }
 }
 
 /// Returns the clients of a normalised port.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use api::v1::Role;
+use api::v1::{Iommu, Role};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
@@ -89,10 +89,12 @@ fn a_patch_changes_only_what_it_names() {
     let patch = PortPatch {
         mtu: Some(None),
         role: Some(Role::Client),
+        iommu: Some(Iommu::Off),
         ..PortPatch::default()
     };
     let new = set_port(&new, "vm1", &patch, dir()).unwrap();
     assert_eq!((new.ports[0].mtu, new.ports[0].role), (None, Role::Client));
+    assert_eq!(new.ports[0].iommu, Iommu::Off);
     assert_eq!(new.ports[0].weight, 7);
     let patch = PortPatch {
         weight: Some(1001),
@@ -100,6 +102,19 @@ fn a_patch_changes_only_what_it_names() {
     };
     let problem = set_port(&new, "vm1", &patch, dir()).unwrap_err();
     assert_eq!(problem.field.as_deref(), Some("weight"));
+}
+
+#[test]
+fn only_guests_are_offered_an_iommu() {
+    for kind in PortKind::ALL {
+        let offered = iommu_of(&PortSpec::new("p", *kind)) != Iommu::Off;
+        assert_eq!(offered, *kind == PortKind::VhostUser, "{kind:?}");
+    }
+    let required = PortSpec {
+        iommu: Iommu::Required,
+        ..port("vm1")
+    };
+    assert_eq!(iommu_of(&required), Iommu::Required);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use api::v1::{
-    AdminState, CoalescingSpec, DesiredState, Enabled, GuestStates, HelpersSpec, Poll, PortSpec,
-    Role, SegmentSpec, SwitchSpec, Workers,
+    AdminState, CoalescingSpec, DesiredState, Enabled, GuestStates, HelpersSpec, Iommu, Poll,
+    PortSpec, Role, SegmentSpec, SwitchSpec, Workers,
 };
 use testkit::table::rows;
 
@@ -150,6 +150,7 @@ fn the_documented_configuration_is_read() {
         mac = "52:54:00:00:00:0A"
         mtu = 1500
         vcpu_threads = "CPU */KVM"
+        iommu = "required"
         description = "web server, rack 4"
         weight = 250
 
@@ -206,6 +207,7 @@ fn the_documented_configuration_is_read() {
         mac: Some("52:54:00:00:00:0a".to_owned()),
         mtu: Some(1500),
         vcpu_threads: Some("CPU */KVM".to_owned()),
+        iommu: Iommu::Required,
         description: "web server, rack 4".to_owned(),
         weight: 250,
         ..PortSpec::vhost_user("vm1", "vm1.sock")
@@ -274,7 +276,7 @@ fn keys() {
         queue = 2
           | 5: port.queue: expected one of the keys name, kind, description, admin_state, socket,
           .. role, user, group, mode, peer_user, queues, segment, trunk, mac, mtu, weight,
-          .. vcpu_threads, port_security, limits, egress, qos, found the unknown key "queue"
+          .. vcpu_threads, iommu, port_security, limits, egress, qos, found the unknown key "queue"
     "#,
     );
 }
@@ -403,6 +405,8 @@ fn shapes() {
         trunk = "a"         | 5: port.trunk: expected an array of names of segments, found "a"
         trunk = [\n"a",\n1] | 7: port.trunk: expected the name of a segment, found 1
         role = "both"       | 5: port.role: expected "server" or "client", found "both"
+        iommu = "maybe"     | 5: port.iommu: expected "off", "offered" or "required", found "maybe"
+        iommu = true        | 5: port.iommu: expected "off", "offered" or "required", found true
         mac = 2026-01-01
           | 5: port.mac: expected a unicast MAC address like "52:54:00:00:00:01", found the time
           .. 2026-01-01

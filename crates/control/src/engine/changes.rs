@@ -52,18 +52,8 @@ fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
         weight: spec.weight,
         mac: spec.mac.as_deref().and_then(api::v1::parse_mac),
         clients: desired::clients_of(spec),
+        iommu: desired::iommu_of(spec),
     }
-}
-
-/// Returns whether the port can stay connected through the change.
-fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
-    let fixed = |p: &PortConfig| PortConfig {
-        mtu: None,
-        mac: None,
-        weight: 0,
-        ..p.clone()
-    };
-    fixed(from) == fixed(to)
 }
 
 /// Returns the problem of a desired state that could not be saved.
@@ -148,7 +138,7 @@ async fn reconcile_ports(engine: &Shared<'_>, target: &mut Target) -> Result<(),
     }
     let is_removed = |(id, old): &(&PortId, &PortConfig)| {
         let new = configs.get(id);
-        new.is_none_or(|(new, _)| !keeps_guest(old, new))
+        new.is_none_or(|(new, _)| !old.keeps_connection(new))
     };
     let removed: Vec<PortId> = engine.with(|e| {
         let removed = e.ports.configs.iter().filter(is_removed);

@@ -278,6 +278,7 @@ fn a_change_event_has_as_many_fields_as_fit() {
             field("mode", json!("a\u{1b}[31m\nb")),
         ],
         disconnects: true,
+        next_connection: Vec::new(),
     };
     let what = change(None, step);
     let line = message(&what);

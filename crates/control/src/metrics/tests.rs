@@ -14,7 +14,7 @@ use api::v1::{
 use channel::figures::{QueueCounts, Waits, WorkerFigures};
 use channel::rules::RuleUse;
 use channel::switching::{
-    Clients, FrontEnds, PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures,
+    Clients, FrontEnds, Iommu, PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures,
 };
 use policy::acl::RuleId;
 use port::counters::{PortCounts, Ticks, Traffic};
@@ -84,6 +84,7 @@ fn facts() -> Facts {
             weight: 100,
             mac: None,
             clients: Clients::default(),
+            iommu: Iommu::default(),
         },
         phase: PortPhase::Up,
         reason: None,
@@ -107,6 +108,7 @@ fn facts() -> Facts {
         }],
         connections: 2,
         client: None,
+        iommu: None,
         front_ends: FrontEnds {
             rejected_connections: 5,
             last_rejected_ms_ago: Some(10),

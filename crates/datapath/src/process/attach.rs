@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use channel::audit::AUDIT;
 use channel::figures::Waits;
-use channel::switching::{PortConfig, PortPhase, Role};
+use channel::switching::{Iommu, PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
 use virtio::vhost_user::{AnswerPipe, Fault};
 
@@ -50,7 +50,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(20);
 /// The reason of a front end that disconnects after reading the offered features: QEMU does so when
 /// its driver uses a feature that the port offered before.
 const NO_FEATURES_CHOSEN: &str = "the front end left without choosing features: \
-     its guest may use one that the port no longer offers (mtu, queues)";
+     its guest may use one that the port no longer offers (mtu, queues, iommu)";
 
 const BLOCKING_EVENTFD: &str = "the front end made its event descriptors blocking";
 
@@ -159,6 +159,11 @@ impl Attachment {
         let id = self.context.config.id;
         workers.each(move |w| w.set_weight(id, weight));
         self.store_session();
+    }
+
+    /// Sets what the next connection is offered about translated addresses.
+    pub fn set_iommu(&mut self, iommu: Iommu) {
+        self.context.config.iommu = iommu;
     }
 
     /// Saves the present session with the supervisor.

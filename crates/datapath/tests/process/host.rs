@@ -19,7 +19,7 @@ use channel::records::{Answer, Stale, Upcall};
 use channel::shared::{self, Region};
 use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings};
 use channel::switching::{
-    Clients, PortConfig, PortPhase, PortState, Request, Role, StationUse, SwitchCommand,
+    Clients, Iommu, PortConfig, PortPhase, PortState, Request, Role, StationUse, SwitchCommand,
     SwitchEvent, SwitchFigures,
 };
 use policy::{Model, PortMode, Program, Segment, SegmentId, decide};
@@ -317,6 +317,7 @@ impl Host {
             weight: channel::switching::WEIGHT,
             mac: None,
             clients: Clients::default(),
+            iommu: Iommu::default(),
         }
     }
 

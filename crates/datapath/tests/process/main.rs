@@ -1,5 +1,6 @@
 //! The whole switch process, in a thread, with guests on its sockets.
 
+mod access_platform;
 mod dirty;
 mod ends;
 mod guests;

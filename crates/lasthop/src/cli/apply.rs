@@ -223,6 +223,10 @@ fn line(step: &Step) -> String {
     if step.disconnects {
         line.push_str(" (loses its connection)");
     }
+    if !step.next_connection.is_empty() {
+        let fields = step.next_connection.join(", ");
+        let _ = write!(line, " ({fields}: from its next connection)");
+    }
     line
 }
 

@@ -16,7 +16,7 @@ mod trace;
 
 use std::path::PathBuf;
 
-use api::v1::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
+use api::v1::{AdminState, Iommu, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -296,6 +296,9 @@ pub(super) struct Add {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
+    /// What a guest is offered about an IOMMU (VIRTIO_F_ACCESS_PLATFORM)
+    #[arg(long, value_parser = one_of::<Iommu>(IOMMUS), default_value = "offered")]
+    iommu: Iommu,
     /// Rate limit, like from-guest:packets=100k,bits=1G or broadcast:packets=100; may be repeated
     #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
     limits: Vec<LimitArg>,
@@ -334,6 +337,7 @@ impl Add {
             mac: self.mac.clone(),
             mtu: self.mtu,
             weight: self.weight,
+            iommu: self.iommu,
             driver: self.driver,
             interface: self.interface.clone(),
             address: self.address.clone(),
@@ -365,7 +369,7 @@ pub(super) struct Set {
     "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu",
     "weight", "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode",
     "peer_user", "description", "slots", "pipes", "id", "secret_file", "no_secret",
-    "qos", "egress",
+    "qos", "egress", "iommu",
 ])]
 pub(super) struct Changes {
     /// Free text for operators: at most 255 bytes; an empty one removes it
@@ -409,6 +413,9 @@ pub(super) struct Changes {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
+    /// What a guest is offered about an IOMMU, from its next connection
+    #[arg(long, value_parser = one_of::<Iommu>(IOMMUS))]
+    iommu: Option<Iommu>,
     #[command(flatten)]
     owner: owner::Owner,
     #[command(flatten)]
@@ -444,6 +451,7 @@ impl Changes {
             mac: change(self.mac.clone(), self.no_mac),
             mtu: change(self.mtu, self.no_mtu),
             weight: self.weight,
+            iommu: self.iommu,
             port_security: self.port_security.patch(),
             limits: limits::patch(&self.limits),
             qos: scheduling::patch(&self.qos),
@@ -501,6 +509,14 @@ const DRIVERS: &Values = &[
 const ROLES: &Values = &[
     ("server", "Lasthop listens, the VMM connects"),
     ("client", "Lasthop connects and reconnects"),
+];
+const IOMMUS: &Values = &[
+    ("off", "The feature is not offered"),
+    ("offered", "The guest may take the feature"),
+    (
+        "required",
+        "Queues of a guest that does not take the feature do not start",
+    ),
 ];
 const DIRECTIONS: &Values = &[
     ("in", "From the port into the switch"),

@@ -166,7 +166,11 @@ fn reason(port: &PortStatus) -> Option<String> {
 
 /// Formats the result of `lasthop port add` and `port set`.
 pub(super) fn change(done: &str, port: &PortStatus) -> String {
-    format!("port {} {done}, {}\n", port.name, state(port))
+    let waits = match (port.iommu, port.iommu_of_connection) {
+        (Some(next), Some(_)) => format!("; iommu {} from its next connection", next.as_str()),
+        _ => String::new(),
+    };
+    format!("port {} {done}, {}{waits}\n", port.name, state(port))
 }
 
 /// `lasthop segment list`.

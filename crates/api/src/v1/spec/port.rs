@@ -92,6 +92,27 @@ impl AdminState {
     }
 }
 
+words! {
+    /// What a guest is offered about an IOMMU: `VIRTIO_F_ACCESS_PLATFORM` (virtio 1.3, 6).
+    #[derive(Default)]
+    pub enum Iommu {
+        /// The feature is not offered.
+        Off = "off",
+        /// The feature is offered. A guest takes it if its device is behind an IOMMU.
+        #[default]
+        Offered = "offered",
+        /// Queues of a guest that does not take the feature do not start.
+        Required = "required",
+    }
+}
+
+impl Iommu {
+    /// Returns whether it is the default.
+    fn is_offered(&self) -> bool {
+        *self == Self::Offered
+    }
+}
+
 /// The desired state of a port: body of `POST /v1/ports`.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -172,6 +193,9 @@ pub struct PortSpec {
     /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
     /// Known VMMs need none.
     pub vcpu_threads: Option<String>,
+    /// What the guest is offered about an IOMMU. Default: `offered`.
+    #[serde(default, skip_serializing_if = "Iommu::is_offered")]
+    pub iommu: Iommu,
     /// Port security: addresses and services that the guest may use.
     #[serde(default, skip_serializing_if = "PortSecuritySpec::is_default")]
     pub port_security: PortSecuritySpec,
@@ -222,6 +246,7 @@ impl PortSpec {
             address: None,
             netns: None,
             vcpu_threads: None,
+            iommu: Iommu::default(),
             port_security: PortSecuritySpec::default(),
             limits: LimitsSpec::default(),
             egress: None,
@@ -293,6 +318,8 @@ pub struct PortPatch {
     pub mtu: Option<Option<u16>>,
     /// The new weight.
     pub weight: Option<u16>,
+    /// What the guest is offered about an IOMMU, from its next connection.
+    pub iommu: Option<Iommu>,
     /// Changes of port security, itself a merge patch; `null` resets all of it.
     #[serde(default, with = "present")]
     pub port_security: Option<Option<PortSecurityPatch>>,

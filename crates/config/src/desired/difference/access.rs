@@ -155,6 +155,7 @@ fn reordered(list: Option<String>) -> Step {
             to: text("another one"),
         }],
         disconnects: false,
+        next_connection: Vec::new(),
     }
 }
 

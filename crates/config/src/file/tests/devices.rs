@@ -1,6 +1,6 @@
 //! Tests of ports with an interface of the host.
 
-use api::v1::{PortKind, UplinkDriver};
+use api::v1::{Iommu, PortKind, UplinkDriver};
 use channel::driving::Choice;
 use port::PortId;
 
@@ -173,6 +173,12 @@ fn a_request_may_not_mix_kinds() {
         ..tap.clone()
     };
     assert_eq!(refused(role).0, "role");
+    let iommu = PortSpec {
+        iommu: Iommu::Required,
+        ..tap.clone()
+    };
+    let detail = "expected no iommu with kind \"tap\", found \"required\"";
+    assert_eq!(refused(iommu), ("iommu".to_owned(), detail.to_owned()));
     let driver = PortSpec {
         driver: Some(UplinkDriver::Tap),
         ..tap

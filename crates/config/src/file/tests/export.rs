@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use api::v1::{
     AccessListSpec, AccessModel, AddressSet, AdminState, Allowed, AllowedWord, CoalescingSpec,
-    Direction, FloodLimit, Group, LimitsSpec, LogSpec, MetricsSpec, MirrorDirection, MirrorSpec,
-    Otherwise, Pieces, PipeSpec, PortKind, PortSecuritySpec, PortText, RateLimit, RuleAction,
-    RuleSpec, SegmentDefault, StaticEntry, UplinkDriver,
+    Direction, FloodLimit, Group, Iommu, LimitsSpec, LogSpec, MetricsSpec, MirrorDirection,
+    MirrorSpec, Otherwise, Pieces, PipeSpec, PortKind, PortSecuritySpec, PortText, RateLimit,
+    RuleAction, RuleSpec, SegmentDefault, StaticEntry, UplinkDriver,
 };
 use proptest::collection::vec;
 use proptest::option::of;
@@ -218,6 +218,7 @@ fn guest(name: &'static str) -> impl Strategy<Value = PortSpec> {
     let user = || of("[a-zü\"']{1,6}");
     let owner = (user(), user(), of("0[0-7]{3}"), user());
     let role = select(vec![Role::Server, Role::Client]);
+    let iommu = select(Iommu::ALL);
     let threads = of(text().prop_map(|text| format!("{text}*")));
     (
         common(name).boxed(),
@@ -225,9 +226,9 @@ fn guest(name: &'static str) -> impl Strategy<Value = PortSpec> {
         role,
         owner,
         of(mac()),
-        threads,
+        (threads, iommu),
     )
-        .prop_map(|(port, socket, role, owner, mac, vcpu_threads)| {
+        .prop_map(|(port, socket, role, owner, mac, (vcpu_threads, iommu))| {
             let (user, group, mode, peer_user) = match role {
                 Role::Server => owner,
                 Role::Client => (None, None, None, None),
@@ -242,6 +243,7 @@ fn guest(name: &'static str) -> impl Strategy<Value = PortSpec> {
                 peer_user,
                 mac,
                 vcpu_threads,
+                iommu,
                 ..port
             }
         })

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use api::v1::{
     ClientStatus, DriverStatus, FdbDocument, FdbEntry, FdbFilter, FrontEndStatus, GuestStateStatus,
-    GuestStates, MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus, PortSpec,
-    PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
+    GuestStates, Iommu, MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus,
+    PortSpec, PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
     ProcessStatus, ProcessUsage, QueueFault, RingFormat, StatsDocument, StatusDocument,
     SwitchStatus, Traffic, VcpuSearch, VcpuSource, Work,
 };
@@ -48,6 +48,7 @@ const FEATURES: &[(u32, &str)] = &[
     (28, "F_INDIRECT_DESC"),
     (29, "F_EVENT_IDX"),
     (32, "F_VERSION_1"),
+    (33, "F_ACCESS_PLATFORM"),
     (RING_PACKED, "F_RING_PACKED"),
     (35, "F_IN_ORDER"),
     (54, "NET_F_GUEST_USO4"),
@@ -117,6 +118,8 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
     status.features = feature_names(state.features);
     status.notifications = notifications(state);
     status.memory_bytes = state.memory;
+    let other = |offered: &Iommu| status.iommu.is_some_and(|next| next != *offered);
+    status.iommu_of_connection = state.iommu.filter(other);
     status.queue_faults = state
         .queues
         .iter()

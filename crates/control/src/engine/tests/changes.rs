@@ -2,7 +2,7 @@
 
 use ::port::{DropReason, PortId};
 use api::v1::{
-    AdminState, DesiredState, MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role,
+    AdminState, DesiredState, Iommu, MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role,
     SegmentPatch, SegmentSpec,
 };
 
@@ -337,6 +337,27 @@ fn another_weight_leaves_the_guest_connected() {
     );
     engine.set_port("vm0", &weight).unwrap();
     assert_eq!(world.orders(), [""; 0], "nothing changes");
+    assert_eq!(world.removed(), [""; 0]);
+}
+
+#[test]
+fn another_iommu_leaves_the_guest_connected_and_waits_for_the_next_connection() {
+    let (world, mut engine) = world();
+    let set = |engine: &mut Engine, iommu| {
+        let status = engine.set_port("vm0", &patch(|p| p.iommu = Some(iommu)));
+        let status = status.unwrap();
+        (status.iommu, status.iommu_of_connection)
+    };
+    let waiting = set(&mut engine, Iommu::Off);
+    assert_eq!(waiting, (Some(Iommu::Off), None), "no guest is connected");
+    assert_eq!(world.orders(), ["set 0 vm0"]);
+    world.switch().guests_are_there = true;
+    let required = set(&mut engine, Iommu::Required);
+    assert_eq!(required, (Some(Iommu::Required), Some(Iommu::Offered)));
+    assert_eq!(world.orders(), ["set 0 vm0"]);
+    assert_eq!(world.switch().ports[&PortId(0)].iommu, Iommu::Required);
+    let offered = set(&mut engine, Iommu::Offered);
+    assert_eq!(offered, (Some(Iommu::Offered), None));
     assert_eq!(world.removed(), [""; 0]);
 }
 

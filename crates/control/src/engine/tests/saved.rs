@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::v1::{AccessModel, AddressSet, DesiredState, Group, PortSpec, RuleSpec, SegmentSpec};
+use api::v1::{
+    AccessModel, AddressSet, DesiredState, Group, Iommu, PortSpec, RuleSpec, SegmentSpec,
+};
 use channel::formats::formats;
 use channel::state::{Part, Place, StateFile};
 use policy::SegmentId;
@@ -304,4 +306,25 @@ fn the_sample_of_a_state_with_scheduled_ports_is_read() {
     assert_eq!(read.desired, saved.desired);
     assert_eq!(read.numbers, saved.numbers);
     assert_eq!((read.scheduled, read.numbers.classes["storage"]), (true, 1));
+}
+
+/// Version 12: a state with ports that offer no IOMMU, or require one. Those above have the default.
+#[test]
+fn the_sample_of_a_state_with_settings_of_iommus_is_read() {
+    let mut desired = desired(&BTreeSet::from([1, 2, 3]));
+    desired.ports[0].iommu = Iommu::Off;
+    desired.ports[1].iommu = Iommu::Required;
+    let mut saved = Saved::initial(desired.clone());
+    let _ = saved.numbers.model(&desired);
+
+    let file = StateFile::create().unwrap();
+    saved.store(&file).unwrap();
+    let version = formats()["state"].reads[2];
+    let name = format!("state-{version}.json");
+    let here = env!("CARGO_MANIFEST_DIR");
+    let document = sample(here, &name, &file.load().unwrap().unwrap());
+    let read = StateFile::create().unwrap();
+    read.save(&document).unwrap();
+    let read = Saved::load(&read).unwrap();
+    assert_eq!(read.desired, saved.desired);
 }

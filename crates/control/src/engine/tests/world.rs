@@ -30,8 +30,8 @@ use channel::supervision::{
     SupervisorRequest, WatchedGuests,
 };
 use channel::switching::{
-    FrontEnds, PortConfig, PortPhase, PortState, Request, Role, Station, StationUse, SwitchCommand,
-    SwitchEvent, SwitchFigures,
+    FrontEnds, Iommu, PortConfig, PortPhase, PortState, Request, Role, Station, StationUse,
+    SwitchCommand, SwitchEvent, SwitchFigures,
 };
 use policy::port_security::Bindings;
 use policy::{Action, DECISION_MASK, Lookup, Outdated, Program, SegmentId, decide};
@@ -220,6 +220,7 @@ impl Switch {
             connections: 0,
             front_ends: FrontEnds::default(),
             client: None,
+            iommu: self.guests_are_there.then(Iommu::default),
         }
     }
 

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use std::time::Instant;
 
-use channel::switching::PortConfig;
+use channel::keeping::ConnectionRecord;
+use channel::switching::{Iommu, PortConfig};
 use memory::iotlb::Answered;
 use virtio::vhost_user::{AnswerPipe, Backend, Fault, Info, Message, Peeked, QueueSnapshot, Reply};
 use virtio::vhost_user::{Connection, Session, Wakes};
@@ -95,14 +96,13 @@ impl Client {
     pub(super) fn restore(
         link: Link,
         config: &PortConfig,
-        offered: u64,
-        record: &[u8],
+        record: &ConnectionRecord,
         files: BTreeMap<u64, OwnedFd>,
         backend: &mut dyn Backend,
     ) -> Result<Self, String> {
         match (link, memif_offer(config)) {
             (Link::Memif(connection), Some(offer)) => {
-                let session = memif::Session::restore(offer, record, files, backend)?;
+                let session = memif::Session::restore(offer, &record.session, files, backend)?;
                 let session = Box::new(session);
                 Ok(Self::Memif {
                     connection,
@@ -110,8 +110,8 @@ impl Client {
                 })
             }
             (Link::VhostUser(connection), None) => {
-                let offer = offer_after_restore(config, offered);
-                let session = Session::restore(offer, record, files, backend)?;
+                let offer = offer_after_restore(config, record);
+                let session = Session::restore(offer, &record.session, files, backend)?;
                 let session = Box::new(session);
                 Ok(Self::VhostUser {
                     connection,
@@ -269,6 +269,16 @@ impl Client {
     pub(super) fn read_answers(&mut self, now: Instant, backend: &mut dyn Backend) {
         if let Some(session) = self.vhost_user_mut() {
             session.read_answers(now, backend);
+        }
+    }
+
+    /// Returns what the front end was offered about translated addresses.
+    pub(super) fn iommu(&self) -> Iommu {
+        let offered = self.offered_features();
+        match self {
+            _ if !offered.contains(Features::ACCESS_PLATFORM) => Iommu::Off,
+            Self::VhostUser { session, .. } if session.requires_iommu() => Iommu::Required,
+            _ => Iommu::Offered,
         }
     }
 

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use channel::figures::Waits;
 use channel::keeping::{ConnectionRecord, IOTLB, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
-use channel::switching::PortConfig;
+use channel::switching::{Iommu, PortConfig};
 use memory::iotlb::Answered;
 use virtio::vhost_user::{AnswerPipe, Fault, Message, Peeked};
 
@@ -146,6 +146,7 @@ impl Open {
             torn: self.torn,
             starts: self.positions.starts.clone(),
             connections: context.connections,
+            iommu_required: self.client.iommu() == Iommu::Required,
         };
         context.store.store_session(record.to_bytes(), numbers);
     }

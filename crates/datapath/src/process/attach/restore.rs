@@ -37,13 +37,7 @@ impl SavedConnection {
     /// guest are the same.
     #[must_use]
     pub fn belongs_to(&self, port: &PortConfig) -> bool {
-        let fixed = |p: &PortConfig| PortConfig {
-            mtu: None,
-            mac: None,
-            weight: 0,
-            ..p.clone()
-        };
-        fixed(&self.record.port) == fixed(port)
+        self.record.port.keeps_connection(port)
     }
 
     /// Ends the connection; its front end notices at once.
@@ -158,9 +152,8 @@ impl Attachment {
             positions: &mut positions,
             doorbells: &doorbells,
         };
-        let (record, files) = (saved.record.session, saved.files);
-        let offered = saved.record.offered;
-        let client = Client::restore(link, &config, offered, &record, files, &mut backend);
+        let (record, files) = (&saved.record, saved.files);
+        let client = Client::restore(link, &config, record, files, &mut backend);
         let mut client = client?;
         if saved.record.port.mtu != self.context.config.mtu {
             client.set_mtu(self.context.config.mtu.unwrap_or(1500));

@@ -67,6 +67,7 @@ impl Attachment {
                 .collect(),
             connections: self.context.connections,
             client: self.client_process(),
+            iommu: self.open.as_ref().map(|open| open.client.iommu()),
             front_ends: FrontEnds {
                 rejected_connections: self.admission.rejected.count,
                 last_rejected_ms_ago: self.admission.rejected.last_ms_ago(),
@@ -103,8 +104,12 @@ impl Attachment {
 
     /// Returns the fault of the open connection, or of the last one.
     fn fault(&self) -> Option<String> {
-        let open = self.open.as_ref();
-        if open.is_some_and(|open| open.missing_memory.is_overdue(Instant::now())) {
+        let lacks_memory = self.open.as_ref().is_some_and(|open| {
+            // Without a reason that memory would not change.
+            let starts = open.client.info().no_start.is_none();
+            starts && open.missing_memory.is_overdue(Instant::now())
+        });
+        if lacks_memory {
             return Some(missing_memory::REASON.to_owned());
         }
         self.persistent_fault()
@@ -112,11 +117,12 @@ impl Attachment {
 
     /// Returns the same without faults that end with the connection.
     pub(super) fn persistent_fault(&self) -> Option<String> {
-        let queues = self.open.iter().flat_map(|open| open.client.info().queues);
-        let stopped = queues.filter_map(|q| {
-            let fault = q.fault?;
+        let info = self.open.as_ref().map(|open| open.client.info());
+        let stopped = info.iter().flat_map(|info| &info.queues).find_map(|q| {
+            let fault = q.fault.as_ref()?;
             Some(format!("queue {} stopped: {fault}", q.index))
         });
-        stopped.take(1).next().or_else(|| self.reason.clone())
+        let no_start = info.as_ref().and_then(|info| info.no_start.clone());
+        stopped.or(no_start).or_else(|| self.reason.clone())
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use channel::keeping::IOTLB;
 use channel::link::{Link, Received, pair};
 use channel::supervision::{Poll, SupervisorEvent, SupervisorRequest};
-use channel::switching::{Clients, PortConfig, Role, WEIGHT};
+use channel::switching::{Clients, Iommu, PortConfig, Role, WEIGHT};
 use memory::iotlb::Answered;
 use port::PortId;
 use port::counters::Counters;
@@ -38,6 +38,7 @@ fn config() -> PortConfig {
         weight: WEIGHT,
         mac: None,
         clients: Clients::VhostUser,
+        iommu: Iommu::Offered,
     }
 }
 

@@ -40,6 +40,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
         ("mtu", or_none(port.mtu)),
         ("weight", port.weight.to_string()),
     ]);
+    lines.extend(iommu(port).map(|iommu| ("iommu", iommu)));
     lines.extend(
         limits::lines(&port.limits)
             .into_iter()
@@ -89,6 +90,15 @@ fn socket(port: &PortStatus) -> Vec<(&'static str, String)> {
         lines.push(("secret", "required".to_owned()));
     }
     lines
+}
+
+/// Formats what a guest is offered about an IOMMU; `None` if the port has no guest.
+fn iommu(port: &PortStatus) -> Option<String> {
+    let next = port.iommu?.as_str();
+    Some(match port.iommu_of_connection {
+        Some(now) => format!("{next} from its next connection ({} now)", now.as_str()),
+        None => next.to_owned(),
+    })
 }
 
 /// Formats the connected process of a port for processes.
