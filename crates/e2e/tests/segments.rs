@@ -22,6 +22,7 @@ name = "blue1"
 kind = "vhost-user"
 socket = "blue1.sock"
 segment = "blue"
+iommu = "off"
 
 [[port]]
 name = "red1"
@@ -48,6 +49,10 @@ fn segments_are_apart_and_a_trunk_joins_them() {
     let trunk = trunk.vlans("10:10.0.0.9/24,20:10.0.20.9/24").start();
     let (mut blue, mut red, mut trunk) = (blue.ready(), red.ready(), trunk.ready());
     red.run("ip address add 10.0.20.2/24 dev eth0");
+
+    turn.step("QEMU without iommu_platform has the same features where an IOMMU is offered");
+    let features = |port: &str| lasthop.port(port)["features"].clone();
+    assert_eq!(features("blue1"), features("red1"));
 
     turn.step("blue and red do not see each other");
     let before = lasthop.stats();

@@ -11,16 +11,16 @@ use testkit::wait::wait_for;
 const SIZES: [u32; 7] = [64, 65, 128, 512, 1518, 4000, 9000];
 
 fn config(role: &str) -> String {
-    let port = |name: &str| {
+    let port = |name: &str, iommu: &str| {
         format!(
             "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n\
-             role = \"{role}\"\n"
+             role = \"{role}\"\niommu = \"{iommu}\"\n"
         )
     };
     format!(
         "[switch]\nname = \"host1\"\n\n{}\n{}",
-        port("p0"),
-        port("p1")
+        port("p0", "off"),
+        port("p1", "offered")
     )
 }
 
@@ -39,6 +39,9 @@ fn bounce_all_sizes(turn: &Turn, role: &str, packed: bool) {
     for port in ["p0", "p1"] {
         assert_eq!(lasthop.wait_port(port, "up")["ring"], layout);
     }
+    // A driver without an IOMMU has the same features where one is offered.
+    let features = |port: &str| lasthop.port(port)["features"].clone();
+    assert_eq!(features("p0"), features("p1"));
     warm_up(&lasthop, &mut testpmd);
     for size in SIZES {
         bounce(turn, &lasthop, &mut testpmd, size);

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::driver::{Piece, Shape};
-use testkit::features::{MRG_RXBUF, MTU};
+use testkit::features::{MRG_RXBUF, MTU, VERSION_1};
+use testkit::frontend::FrontEnd;
 use testkit::guest_ram::RegionSpec;
 use testkit::lasthop::{Place, Running, port};
 use testkit::net::NetHeader;
@@ -342,6 +343,49 @@ fn a_guest_with_an_mtu_survives_the_removal_of_the_mtu() {
     }
     no_connection_ended(&lasthop);
     a.wait_link().expect("the same connection");
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn another_iommu_is_not_of_the_connection_that_continues() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 2));
+    let mut a = guest(&place, 1, GuestConfig::default());
+    let mut b = guest(&place, 2, GuestConfig::default());
+    let changed = lasthop.prints("port set vm1 --iommu required");
+    assert_eq!(
+        changed,
+        "port vm1 changed, up; iommu required from its next connection\n"
+    );
+    let other = |lasthop: &Running| lasthop.json("port show vm1")["iommu_of_connection"].clone();
+    for round in 0..2 {
+        lasthop.kill_and_wait("switch");
+        let frame = udp(&Flow::v4(1, 2), &[round; 100]);
+        a.send(&frame).unwrap();
+        wait_until("it arrives", || {
+            b.recv_all().unwrap().iter().any(|got| got.frame == frame)
+        });
+        assert_eq!(other(&lasthop), "offered");
+    }
+
+    // The next connection has it, and so has the next switch.
+    a.disconnect().unwrap();
+    let state = |lasthop: &Running| lasthop.json("port show vm1")["state"].clone();
+    wait_until("the port is free", || state(&lasthop) == "waiting");
+    let path = place.run_dir().join("vm1.sock");
+    let mut front = FrontEnd::connect(&path, Duration::from_secs(5)).unwrap();
+    front.negotiate(VERSION_1, 0).unwrap();
+    for _ in 0..2 {
+        let refused = "the guest did not take ACCESS_PLATFORM";
+        wait_until("the reason", || {
+            let reason = lasthop.json("port show vm1")["reason"].to_string();
+            reason.contains(refused) && state(&lasthop) == "connected"
+        });
+        assert!(other(&lasthop).is_null());
+        lasthop.kill_and_wait("switch");
+    }
+    let log = lasthop.log();
+    assert!(!log.contains("connection not continued"), "{log}");
     lasthop.end(Signal::TERM);
 }
 
