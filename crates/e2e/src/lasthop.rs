@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::iommu::IommuConfig;
 use testkit::lasthop::{Place, Running, port};
 use testkit::metrics::Metrics;
 use testkit::process::send;
@@ -138,6 +139,17 @@ impl Lasthop {
     /// Attaches a guest of our own to a port, configured like this.
     pub fn connect_as(&self, port: &str, config: GuestConfig) -> FakeGuest {
         FakeGuest::connect(&self.socket_of(port), config).expect("the port takes a guest")
+    }
+
+    /// Attaches a guest of our own with an IOMMU to a port.
+    pub fn connect_translated(
+        &self,
+        port: &str,
+        config: GuestConfig,
+        iommu: IommuConfig,
+    ) -> FakeGuest {
+        FakeGuest::connect_translated(&self.socket_of(port), config, iommu)
+            .expect("the port takes a guest with an IOMMU")
     }
 
     /// The runtime directory.

@@ -1,5 +1,6 @@
-//! DPDK's testpmd with two `net_virtio_user` or `net_memif` ports: an independent virtio driver and
+//! DPDK's testpmd with two ports. `net_virtio_user` or `net_memif`: an independent virtio driver and
 //! vhost-user front end, or memif client, that bounces frames between two of the switch's ports.
+//! `net_vhost`: an independent back end for our own guests, instead of the switch.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub enum Driver {
         /// The secret of both ports.
         secret: Option<String>,
     },
+    /// `net_vhost`, which listens and offers an IOMMU.
+    Vhost,
 }
 
 /// testpmd's counts at its two ports.
@@ -144,6 +147,16 @@ impl Testpmd {
         });
     }
 
+    /// Starts to forward between both ports, frames as they are.
+    pub fn connect_ports(&mut self) {
+        self.tell("set fwd io");
+        self.tell("start");
+        wait_for("testpmd forwards", || {
+            let started = "io packet forwarding packets/burst";
+            self.process.output().contains(started).then_some(())
+        });
+    }
+
     /// Stops forwarding.
     pub fn stop_forwarding(&mut self) {
         self.tell("stop");
@@ -227,6 +240,9 @@ impl Driver {
                     secret.collect::<String>()
                 )
             }
+            Driver::Vhost => {
+                format!("--vdev=net_vhost{index},iface={path},queues=1,iommu-support=1")
+            }
         }
     }
 
@@ -242,6 +258,9 @@ impl Driver {
             Driver::Memif { .. } => {
                 "--single-file-segments -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
                  --total-num-mbufs=24576 --tx-offloads=0x8000"
+            }
+            Driver::Vhost => {
+                "-- -i --nb-cores=1 --total-num-mbufs=24576 --enable-scatter --tx-offloads=0x8000"
             }
         }
     }

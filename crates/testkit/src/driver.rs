@@ -80,7 +80,7 @@ impl QueueOptions {
     }
 }
 
-/// Guest-physical addresses of the three areas of a queue.
+/// The driver's addresses of the three areas of a queue: guest-physical ones without an IOMMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueAddrs {
     /// Descriptor table or descriptor ring.
@@ -91,10 +91,10 @@ pub struct QueueAddrs {
     pub device: u64,
 }
 
-/// A contiguous part of a buffer.
+/// A part of a buffer that is contiguous for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Guest-physical address.
+    /// The device's address: guest-physical without an IOMMU.
     pub gpa: u64,
     /// Length in bytes.
     pub len: u32,
@@ -286,7 +286,7 @@ impl Tables {
         }
         if self.0[id].1 < entries {
             let room = entries.next_power_of_two().max(8);
-            self.0[id] = (ram.alloc(16 * room as u64, 16), room);
+            self.0[id] = (ram.alloc_shared(16 * room as u64, 16), room);
         }
         self.0[id].0
     }
@@ -397,13 +397,25 @@ impl DriverQueue {
         id
     }
 
+    /// Returns whether the ring has room for a buffer of so many pieces.
+    #[must_use]
+    pub fn fits(&self, pieces: usize, shape: Shape) -> bool {
+        let direct = self.direct(pieces, shape);
+        direct + usize::from(direct < pieces) <= usize::from(self.free())
+    }
+
+    /// How many pieces get ring descriptors.
+    fn direct(&self, pieces: usize, shape: Shape) -> usize {
+        match (shape, self.options.layout) {
+            (Shape::Direct, _) => pieces,
+            (Shape::Mixed(n), Layout::Split) if n < pieces => n,
+            _ => 0,
+        }
+    }
+
     fn add_descs(&mut self, descs: &[RawDesc], shape: Shape, token: u64) -> Option<u16> {
         assert!(!descs.is_empty(), "a buffer without pieces");
-        let direct = match (shape, self.options.layout) {
-            (Shape::Direct, _) => descs.len(),
-            (Shape::Mixed(n), Layout::Split) if n < descs.len() => n,
-            _ => 0,
-        };
+        let direct = self.direct(descs.len(), shape);
         let writable = writable_bytes(descs);
         each!(mut self, ring => ring.add(descs, direct, token, writable))
     }

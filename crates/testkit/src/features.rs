@@ -40,6 +40,8 @@ pub const EVENT_IDX: u64 = 1 << 29;
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Compliant with virtio 1.0 or later.
 pub const VERSION_1: u64 = 1 << 32;
+/// The device uses addresses of its own (I/O virtual ones where there is an IOMMU).
+pub const ACCESS_PLATFORM: u64 = 1 << 33;
 /// The packed layout is in use.
 pub const RING_PACKED: u64 = 1 << 34;
 /// Buffers are used in the order they were made available.

@@ -8,11 +8,14 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::features::{PROTOCOL_FEATURES, protocol};
 
 mod event;
+mod iotlb;
+mod line;
 mod listen;
 mod requests;
 mod wire;
@@ -21,6 +24,8 @@ mod wire;
 mod tests;
 
 pub use event::{Event, wait_any};
+pub use iotlb::{BACKEND_IOTLB_MSG, IotlbKind, IotlbMessage};
+pub(crate) use line::Line;
 pub use listen::FrontListener;
 pub use requests::{DirtyFile, Inflight, VringAddr};
 pub use wire::{FLAG_NEED_REPLY, FLAG_REPLY, MAX_FDS, Message, VERSION, request};
@@ -77,7 +82,7 @@ impl FrontError {
 /// One connection to a back end.
 #[derive(Debug)]
 pub struct FrontEnd {
-    socket: UnixStream,
+    line: Arc<Line>,
     backend: Option<UnixStream>,
     /// Features that the back end offered.
     pub offered: u64,
@@ -116,7 +121,7 @@ impl FrontEnd {
         socket.set_read_timeout(timeout)?;
         socket.set_write_timeout(timeout)?;
         Ok(Self {
-            socket,
+            line: Arc::new(Line::new(socket)),
             backend: None,
             offered: 0,
             features: 0,
@@ -129,7 +134,7 @@ impl FrontEnd {
     /// The socket, for polling or for closing half of it.
     #[must_use]
     pub fn socket(&self) -> &UnixStream {
-        &self.socket
+        self.line.socket()
     }
 
     /// Sends a message with any code, flags, claimed size, body and files.
@@ -153,7 +158,7 @@ impl FrontEnd {
     /// # Errors
     /// When they cannot be sent.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontError> {
-        wire::send(&self.socket, bytes, fds)
+        wire::send(self.socket(), bytes, fds)
     }
 
     /// Receives the next message from the back end.
@@ -161,7 +166,7 @@ impl FrontEnd {
     /// # Errors
     /// [`FrontError::Closed`] at the end of the stream, [`FrontError::Timeout`] for none in time.
     pub fn receive(&self) -> Result<Message, FrontError> {
-        wire::receive(&self.socket)
+        wire::receive(self.socket())
     }
 
     /// Returns whether the back end closes the connection within `timeout`; other messages are
@@ -190,19 +195,18 @@ impl FrontEnd {
         body: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), FrontError> {
-        let acked = self.acknowledge && self.protocol & protocol::REPLY_ACK != 0;
-        let flags = VERSION | if acked { FLAG_NEED_REPLY } else { 0 };
-        self.send_raw(code, flags, body.len() as u32, body, fds)?;
-        if !acked {
-            return Ok(());
-        }
-        match self.answer(code)?.u64(code)? {
-            0 => Ok(()),
-            refusal => Err(FrontError::Refused {
-                request: code,
-                code: refusal,
-            }),
-        }
+        self.line.tell(code, body, fds, self.is_acknowledged())
+    }
+
+    /// Returns whether requests without an answer of their own are acknowledged.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.acknowledge && self.protocol & protocol::REPLY_ACK != 0
+    }
+
+    /// The socket, for a part of the VMM that has conversations of its own on it; it ends with
+    /// this front end.
+    pub(crate) fn line(&self) -> Weak<Line> {
+        Arc::downgrade(&self.line)
     }
 
     /// Sends a request that has an answer and returns it.
@@ -215,22 +219,7 @@ impl FrontEnd {
         body: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Message, FrontError> {
-        self.send_raw(code, VERSION, body.len() as u32, body, fds)?;
-        self.answer(code)
-    }
-
-    fn answer(&mut self, code: u32) -> Result<Message, FrontError> {
-        let message = self.receive().map_err(|e| match e {
-            FrontError::Timeout(_) => FrontError::Timeout(code),
-            other => other,
-        })?;
-        if message.request != code {
-            return Err(FrontError::bad(code, &message, "another code"));
-        }
-        if message.flags & 3 != VERSION || message.flags & FLAG_REPLY == 0 {
-            return Err(FrontError::bad(code, &message, "not a reply of version 1"));
-        }
-        Ok(message)
+        self.line.ask(code, body, fds)
     }
 
     /// Negotiates as many of the desired features and protocol features as the back end offers, in
@@ -256,10 +245,15 @@ impl FrontEnd {
     pub fn open_backend_channel(&mut self) -> Result<(), FrontError> {
         use std::os::fd::AsFd;
         let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(self.socket.read_timeout()?)?;
+        ours.set_read_timeout(self.socket().read_timeout()?)?;
         self.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
         self.backend = Some(ours);
         Ok(())
+    }
+
+    /// Takes the channel that [`FrontEnd::open_backend_channel`] opened, to be read elsewhere.
+    pub fn take_backend_channel(&mut self) -> Option<UnixStream> {
+        self.backend.take()
     }
 
     /// The next request of the back end on its own channel.

@@ -15,6 +15,7 @@
 //! ```
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::features::{
@@ -22,6 +23,7 @@ use crate::features::{
 };
 use crate::frontend::{DirtyFile, FrontEnd, FrontError, FrontListener, VringAddr, wait_any};
 use crate::guest_ram::{GuestRam, RegionSpec};
+use crate::iommu::{Iommu, IommuConfig};
 use crate::net::{NetHeader, NicFault, Received};
 
 mod config;
@@ -86,25 +88,50 @@ impl FakeGuest {
         Self::over(listener.accept(config.timeout)?, config)
     }
 
+    /// As [`FakeGuest::connect`], for a guest with an IOMMU, which the back end must then offer.
+    ///
+    /// # Errors
+    /// As [`FakeGuest::connect`].
+    pub fn connect_translated(
+        path: &Path,
+        config: GuestConfig,
+        iommu: IommuConfig,
+    ) -> Result<Self, GuestError> {
+        let front = FrontEnd::connect(path, config.timeout)?;
+        Self::bring_up(front, config.translated(), Some(iommu))
+    }
+
     /// Brings the NIC up over a fresh connection.
     ///
     /// # Errors
     /// As [`FakeGuest::connect`].
-    pub fn over(mut front: FrontEnd, config: GuestConfig) -> Result<Self, GuestError> {
+    pub fn over(front: FrontEnd, config: GuestConfig) -> Result<Self, GuestError> {
+        Self::bring_up(front, config, None)
+    }
+
+    fn bring_up(
+        mut front: FrontEnd,
+        config: GuestConfig,
+        iommu: Option<IommuConfig>,
+    ) -> Result<Self, GuestError> {
         let features = negotiate(&mut front, &config)?;
-        let ram = config.ram()?;
-        let pairs = (0..config.pairs)
-            .map(|_| GuestPair::new(&ram, config.net(features), &config))
-            .collect::<Result<_, _>>()?;
+        let mut ram = config.ram()?;
+        if let Some(iommu) = iommu {
+            let iommu = Iommu::new(&ram, iommu);
+            iommu.attach(&mut front)?;
+            ram = ram.behind(&iommu);
+        }
         let mut guest = Self {
             front: Some(front),
             ram,
             config,
             features,
-            pairs,
+            pairs: Vec::new(),
             bases: None,
         };
+        // First, because mappings are told as they are made.
         guest.share_memory()?;
+        guest.pairs = guest.new_pairs()?;
         guest.start(&vec![
             guest.first_base();
             usize::from(guest.config.pairs) * 2
@@ -124,6 +151,15 @@ impl FakeGuest {
     #[must_use]
     pub fn ram(&self) -> &GuestRam {
         &self.ram
+    }
+
+    /// The guest's IOMMU.
+    ///
+    /// # Panics
+    /// When the guest has none.
+    #[must_use]
+    pub fn iommu(&self) -> &Arc<Iommu> {
+        self.ram.iommu().expect("a guest with an IOMMU")
     }
 
     /// Negotiated features.
@@ -328,20 +364,47 @@ impl FakeGuest {
         self.start(&bases)
     }
 
+    /// Another driver takes the card over: queues are stopped, and new ones start elsewhere, with
+    /// buffers of their own. Behind an IOMMU no mapping of the old driver is left, and no INVALIDATE
+    /// says so: QEMU does not listen while queues are stopped. It sends the features again.
+    ///
+    /// # Errors
+    /// When the session fails.
+    pub fn change_driver(&mut self) -> Result<(), GuestError> {
+        self.stop()?;
+        self.ram.iommu().into_iter().for_each(|i| i.forget_all());
+        let features = self.features;
+        self.front()?.set_features(features)?;
+        self.pairs = self.new_pairs()?;
+        let bases = vec![self.first_base(); self.pairs.len() * 2];
+        self.start(&bases)
+    }
+
+    fn new_pairs(&self) -> Result<Vec<GuestPair>, GuestError> {
+        let net = || self.config.net(self.features);
+        let pairs = (0..self.config.pairs).map(|_| GuestPair::new(&self.ram, net(), &self.config));
+        Ok(pairs.collect::<Result<_, _>>()?)
+    }
+
     /// Stops all queues in good order and closes the session; buffers stay where they are.
     ///
     /// # Errors
     /// When the session fails.
     pub fn disconnect(&mut self) -> Result<(), GuestError> {
         self.bases = Some(self.stop()?);
-        self.front = None;
+        self.hang_up();
         Ok(())
     }
 
     /// Closes the session without a word, as a VMM does that was killed.
     pub fn crash(&mut self) {
-        self.front = None;
+        self.hang_up();
         self.bases = None;
+    }
+
+    fn hang_up(&mut self) {
+        self.front = None;
+        self.ram.iommu().into_iter().for_each(|i| i.detach());
     }
 
     /// Reconnects with rings and buffers as they are. After an orderly disconnect queues continue
@@ -364,8 +427,13 @@ impl FakeGuest {
             ..self.config.clone()
         };
         negotiate(&mut front, &config)?;
+        let iommu = self.ram.iommu().map(Arc::clone);
+        if let Some(iommu) = &iommu {
+            iommu.attach(&mut front)?;
+        }
         self.front = Some(front);
         self.share_memory()?;
+        iommu.iter().for_each(|iommu| iommu.tell_all());
         let bases = self.bases.take().unwrap_or_else(|| self.resume_bases());
         self.start(&bases)
     }
@@ -451,7 +519,7 @@ impl FakeGuest {
                 front.set_vring_addr(
                     index,
                     &VringAddr {
-                        log: on.then_some(queue.addrs().device),
+                        log: on.then_some(self.ram.physical(queue.addrs().device)),
                         ..addr
                     },
                 )?;

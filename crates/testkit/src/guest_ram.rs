@@ -7,12 +7,16 @@
 //! ```
 //! The reserved edges exist in regions of at least 1 MiB; [`GuestRam::straddle`] takes buffers from
 //! them that cross from one region into the next.
+//!
+//! Behind an [IOMMU](crate::iommu) a driver has addresses of its own, which lead to scattered pages,
+//! and the device has others: [`GuestRam::map`]. Without one all three are the same.
 
 mod pool;
 mod written;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -20,12 +24,16 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use memory::{GuestMemory, Region};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
+use crate::iommu::{Access, Iommu};
+
 pub use pool::BufferPool;
 use written::Written;
 
 /// Bytes at both ends of a large region that the allocator leaves alone.
 pub const EDGE: u64 = 64 << 10;
 const EDGED: u64 = 1 << 20;
+
+const PAGE: u64 = 4096;
 
 /// Start of user addresses: never equal to a guest-physical address in tests.
 pub const USER_BASE: u64 = 0x7e00_0000_0000;
@@ -143,6 +151,7 @@ impl RamRegion {
 pub struct GuestRam {
     regions: Vec<Arc<RamRegion>>,
     written: Arc<Written>,
+    iommu: Option<Arc<Iommu>>,
 }
 
 impl GuestRam {
@@ -175,7 +184,23 @@ impl GuestRam {
         Self {
             regions,
             written: Arc::default(),
+            iommu: None,
         }
+    }
+
+    /// This memory for a driver behind `iommu`, which is over the same memory.
+    #[must_use]
+    pub fn behind(&self, iommu: &Arc<Iommu>) -> Self {
+        Self {
+            iommu: Some(Arc::clone(iommu)),
+            ..self.clone()
+        }
+    }
+
+    /// The IOMMU that the device is behind, if there is one.
+    #[must_use]
+    pub fn iommu(&self) -> Option<&Arc<Iommu>> {
+        self.iommu.as_ref()
     }
 
     /// The pages that the guest has written through this memory or a clone of it since this was
@@ -225,16 +250,64 @@ impl GuestRam {
         less
     }
 
-    /// Allocates `len` bytes for good, aligned to `align`, in the first region with room.
+    /// Allocates `len` bytes for good, aligned to `align`, in the first region with room; behind an
+    /// IOMMU on pages of their own.
     ///
     /// # Panics
     /// When no region has room.
     #[must_use]
     pub fn alloc(&self, len: u64, align: u64) -> u64 {
+        if let Some(iommu) = &self.iommu {
+            return iommu.alloc(len, align);
+        }
         self.regions
             .iter()
             .find_map(|r| r.alloc(len, align))
             .unwrap_or_else(|| panic!("guest memory has no {len} bytes left"))
+    }
+
+    /// As [`GuestRam::alloc`], for what driver and device share all the time: rings and tables.
+    ///
+    /// # Panics
+    /// As [`GuestRam::alloc`].
+    #[must_use]
+    pub fn alloc_shared(&self, len: u64, align: u64) -> u64 {
+        match &self.iommu {
+            Some(iommu) => iommu.alloc_shared(len, align),
+            None => self.alloc(len, align),
+        }
+    }
+
+    /// Gives `len` allocated bytes to the device, which does with them what `access` says; returns
+    /// its address of them.
+    #[must_use]
+    pub fn map(&self, addr: u64, len: u64, access: Access) -> u64 {
+        let iommu = self.iommu.as_ref();
+        iommu.map_or(addr, |iommu| iommu.map(addr, len, access))
+    }
+
+    /// Takes what was mapped at `addr` back from the device. Behind an IOMMU its content is lost.
+    pub fn unmap(&self, addr: u64) {
+        if let Some(iommu) = &self.iommu {
+            iommu.unmap(addr);
+        }
+    }
+
+    /// Returns the device's address of memory that is mapped or shared.
+    ///
+    /// # Panics
+    /// When it is neither.
+    #[must_use]
+    pub fn device_address(&self, addr: u64) -> u64 {
+        let iommu = self.iommu.as_ref();
+        iommu.map_or(addr, |iommu| iommu.iova(addr))
+    }
+
+    /// Returns the guest-physical address of the driver's address `addr`.
+    #[must_use]
+    pub fn physical(&self, addr: u64) -> u64 {
+        let iommu = self.iommu.as_ref();
+        iommu.map_or(addr, |iommu| iommu.physical(addr))
     }
 
     /// Allocates in the region at `index`; none when it is full.
@@ -265,7 +338,7 @@ impl GuestRam {
         end - len / 2
     }
 
-    /// The VMM's virtual address of guest address `gpa`, for SET_VRING_ADDR.
+    /// The VMM's virtual address of guest address `gpa`.
     ///
     /// # Panics
     /// When `gpa` lies in no region.
@@ -280,30 +353,46 @@ impl GuestRam {
         spec.uva + (gpa - spec.gpa)
     }
 
+    /// The address of a ring for SET_VRING_ADDR: the VMM's, or the device's behind an IOMMU.
+    ///
+    /// # Panics
+    /// When it lies in no region, or is not shared.
+    #[must_use]
+    pub fn ring_address(&self, addr: u64) -> u64 {
+        match &self.iommu {
+            Some(iommu) => iommu.iova(addr),
+            None => self.user_address(addr),
+        }
+    }
+
     /// Returns the mapping of `len` bytes at `gpa`, which is valid as long as any clone of this
-    /// memory lives.
+    /// memory lives. Behind an IOMMU they must lie on one page.
     ///
     /// # Panics
     /// When they are not one piece of guest memory.
     pub(crate) fn ptr(&self, gpa: u64, len: u64) -> *mut u8 {
+        let gpa = self.physical(gpa);
         self.regions
             .iter()
             .find_map(|r| r.ptr(gpa, len))
             .unwrap_or_else(|| panic!("{gpa:#x}+{len} is not one piece of guest memory"))
     }
 
-    /// Walks `len` bytes from `gpa` region by region: pointer, offset from the start, length.
-    fn pieces(&self, gpa: u64, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
+    /// Walks `len` bytes from `gpa` region by region, behind an IOMMU page by page: address in the
+    /// guest, pointer, range from the start.
+    fn pieces(&self, gpa: u64, len: usize, mut each: impl FnMut(u64, *mut u8, Range<usize>)) {
         let mut done = 0;
         while done < len {
-            let at = gpa + done as u64;
+            let addr = gpa + done as u64;
+            let at = self.physical(addr);
             let (ptr, room) = self
                 .regions
                 .iter()
                 .find_map(|r| r.ptr(at, 1).map(|p| (p, r.spec.size - (at - r.spec.gpa))))
                 .unwrap_or_else(|| panic!("{at:#x} is not guest memory"));
-            let n = (len - done).min(usize::try_from(room).unwrap_or(usize::MAX));
-            each(ptr, done, n);
+            let page = self.iommu.as_ref().map_or(room, |_| PAGE - at % PAGE);
+            let n = (len - done).min(usize::try_from(room.min(page)).unwrap_or(usize::MAX));
+            each(at, ptr, done..done + n);
             done += n;
         }
     }
@@ -313,13 +402,14 @@ impl GuestRam {
     /// # Panics
     /// When the range is not guest memory.
     pub fn write(&self, gpa: u64, bytes: &[u8]) {
-        self.pieces(gpa, bytes.len(), |ptr, at, n| {
+        self.pieces(gpa, bytes.len(), |at, ptr, range| {
+            let part = &bytes[range];
             // SAFETY: `pieces` hands out ranges inside a mapping that `self` keeps alive; the
             // source is a private slice. A device that races with this write is itself the subject
             // of the test.
-            unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + n].as_ptr(), ptr, n) }
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), ptr, part.len()) }
+            self.written.note(at, part.len());
         });
-        self.written.note(gpa, bytes.len());
     }
 
     /// Copies from `gpa` into `out`; may cross adjacent regions.
@@ -327,9 +417,10 @@ impl GuestRam {
     /// # Panics
     /// When the range is not guest memory.
     pub fn read(&self, gpa: u64, out: &mut [u8]) {
-        self.pieces(gpa, out.len(), |ptr, at, n| {
+        self.pieces(gpa, out.len(), |_, ptr, range| {
+            let part = &mut out[range];
             // SAFETY: as in `write`, with the private slice as destination.
-            unsafe { std::ptr::copy_nonoverlapping(ptr, out[at..at + n].as_mut_ptr(), n) }
+            unsafe { std::ptr::copy_nonoverlapping(ptr, part.as_mut_ptr(), part.len()) }
         });
     }
 
@@ -338,7 +429,8 @@ impl GuestRam {
     /// # Panics
     /// When the range is not guest memory.
     pub fn read_onto(&self, gpa: u64, len: usize, out: &mut Vec<u8>) {
-        self.pieces(gpa, len, |ptr, _, n| {
+        self.pieces(gpa, len, |_, ptr, range| {
+            let n = range.len();
             out.reserve(n);
             let old = out.len();
             // SAFETY: `ptr` as in `write`; `reserve` made room for `n` bytes behind the length,
@@ -355,11 +447,11 @@ impl GuestRam {
     /// # Panics
     /// When the range is not guest memory.
     pub fn fill(&self, gpa: u64, len: usize, byte: u8) {
-        self.pieces(gpa, len, |ptr, _, n| {
+        self.pieces(gpa, len, |at, ptr, range| {
             // SAFETY: as in `write`.
-            unsafe { std::ptr::write_bytes(ptr, byte, n) }
+            unsafe { std::ptr::write_bytes(ptr, byte, range.len()) }
+            self.written.note(at, range.len());
         });
-        self.written.note(gpa, len);
     }
 
     /// Reads a little-endian 16-bit field with acquire order.
@@ -379,7 +471,7 @@ impl GuestRam {
         // SAFETY: as in `load_u16`.
         unsafe { AtomicU16::from_ptr(self.field(gpa, 2).cast()) }
             .store(value.to_le(), Ordering::Release);
-        self.written.note(gpa, 2);
+        self.written.note(self.physical(gpa), 2);
     }
 
     /// Reads a little-endian 32-bit field with acquire order.
@@ -396,7 +488,7 @@ impl GuestRam {
         // SAFETY: as in `load_u16`.
         unsafe { AtomicU32::from_ptr(self.field(gpa, 4).cast()) }
             .store(value.to_le(), Ordering::Release);
-        self.written.note(gpa, 4);
+        self.written.note(self.physical(gpa), 4);
     }
 
     /// Reads a little-endian 64-bit field with acquire order.
@@ -413,7 +505,7 @@ impl GuestRam {
         // SAFETY: as in `load_u16`.
         unsafe { AtomicU64::from_ptr(self.field(gpa, 8).cast()) }
             .store(value.to_le(), Ordering::Release);
-        self.written.note(gpa, 8);
+        self.written.note(self.physical(gpa), 8);
     }
 
     fn field(&self, gpa: u64, size: u64) -> *mut u8 {

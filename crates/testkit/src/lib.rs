@@ -14,6 +14,7 @@
 //! * [`pipe_end`]: an end of a pipe, as its server sees it
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
 //! * [`kvm`]: a small VMM of KVM's, whose vCPUs halt
+//! * [`iommu`]: a guest's IOMMU, and the IOTLB messages of its VMM
 //! * [`hostile`]: all known attacks of a hostile VMM against a Lasthop, beside honest ones
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
 //! * [`precopy`]: live migration of a guest's memory by a VMM
@@ -37,6 +38,7 @@ pub mod frontend;
 pub mod guest;
 pub mod guest_ram;
 pub mod hostile;
+pub mod iommu;
 pub mod kvm;
 pub mod lasthop;
 pub mod lean;

@@ -3,12 +3,15 @@
 //! [`NetPair::receive`] checks what virtio 1.3 section 5.1.6 asks of the device and names what was
 //! broken.
 
+use std::borrow::Cow;
+
 use crate::driver::{DriverQueue, Layout, Piece, QueueOptions, Shape, UsedFault};
 use crate::features::{
     EVENT_IDX, GUEST_CSUM, GUEST_ECN, GUEST_TSO4, GUEST_TSO6, GUEST_USO4, GUEST_USO6, IN_ORDER,
     INDIRECT_DESC, MRG_RXBUF, RING_PACKED,
 };
 use crate::guest_ram::{BufferPool, GuestRam};
+use crate::iommu::Access;
 
 mod cuts;
 mod header;
@@ -226,7 +229,9 @@ impl NetPair {
         self.rx.reset();
         self.tx.reset();
         self.rx_idle = (0..self.rx_slots.len() as u64).collect();
-        self.pool.recall();
+        let slots = self.rx_slots.iter();
+        slots.for_each(|slot| self.ram.unmap(slot.memory.gpa));
+        self.pool.recall(&self.ram);
         self.refill();
     }
 
@@ -234,15 +239,18 @@ impl NetPair {
     pub fn refill(&mut self) -> u16 {
         let mut count = 0;
         while let Some(slot) = self.idle_slot() {
-            let pieces = &self.rx_slots[slot as usize].pieces;
-            if self
-                .rx
-                .add(&[], pieces, self.options.shape(), slot)
-                .is_none()
-            {
+            let Slot { memory, pieces, .. } = &self.rx_slots[slot as usize];
+            let shape = self.options.shape();
+            if !self.rx.fits(pieces.len(), shape) {
                 self.rx_idle.push(slot);
                 break;
             }
+            if self.ram.iommu().is_some() {
+                // What was mapped lies on other pages each time.
+                self.rx_slots[slot as usize].guard(&self.ram);
+            }
+            let pieces = give(&self.ram, *memory, pieces, Access::Write);
+            self.rx.add(&[], &pieces, shape, slot);
             count += 1;
         }
         count
@@ -276,17 +284,19 @@ impl NetPair {
     pub fn stage(&mut self, frame: &[u8], header: &NetHeader) -> Result<bool, NicFault> {
         self.reclaim()?;
         let total = (self.options.header() + frame.len()) as u32;
-        let (gpa, size) = self.pool.take(&self.ram, self.options.tx_cuts.room(total));
+        let room = self.options.tx_cuts.room(total);
+        let (gpa, size) = self.pool.take(&self.ram, room);
         let token = gpa << 6 | u64::from(size.trailing_zeros());
         let pieces = self.write_tx(gpa, total, frame, header);
-        let staged = self
-            .tx
-            .add(&pieces, &[], self.options.shape(), token)
-            .is_some();
-        if !staged {
+        let shape = self.options.shape();
+        if !self.tx.fits(pieces.len(), shape) {
             self.pool.give(gpa, size);
+            return Ok(false);
         }
-        Ok(staged)
+        let memory = Piece::new(gpa, size as u32);
+        let pieces = give(&self.ram, memory, &pieces, Access::Read);
+        self.tx.add(&pieces, &[], shape, token);
+        Ok(true)
     }
 
     fn write_tx(&self, gpa: u64, total: u32, frame: &[u8], header: &NetHeader) -> Vec<Piece> {
@@ -324,6 +334,7 @@ impl NetPair {
     pub fn reclaim(&mut self) -> Result<u16, NicFault> {
         let mut count = 0;
         while let Some(used) = self.tx.poll()? {
+            self.ram.unmap(used.token >> 6);
             self.pool.give(used.token >> 6, 1 << (used.token & 63));
             count += 1;
         }
@@ -416,6 +427,7 @@ impl NetPair {
         buffer
             .check_canaries(&self.ram)
             .map_err(NicFault::PortSecurity)?;
+        self.ram.unmap(buffer.memory.gpa);
         self.rx_idle.push(slot);
         Ok(())
     }
@@ -425,6 +437,21 @@ impl NetPair {
     pub fn offered(&self) -> u16 {
         self.rx.outstanding()
     }
+}
+
+/// Gives the memory of a buffer to the device; its pieces with the device's addresses.
+fn give<'a>(
+    ram: &GuestRam,
+    memory: Piece,
+    pieces: &'a [Piece],
+    access: Access,
+) -> Cow<'a, [Piece]> {
+    if ram.iommu().is_none() {
+        return Cow::Borrowed(pieces);
+    }
+    let at = ram.map(memory.gpa, memory.len.into(), access);
+    let piece = |piece: &Piece| Piece::new(at + (piece.gpa - memory.gpa), piece.len);
+    pieces.iter().map(piece).collect()
 }
 
 /// The device's duties in section 5.1.6.4.1 towards a driver with these features.

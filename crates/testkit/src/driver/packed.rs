@@ -43,9 +43,9 @@ pub(super) struct PackedRing {
 impl PackedRing {
     pub(super) fn new(ram: GuestRam, options: QueueOptions) -> Self {
         let addrs = QueueAddrs {
-            desc: ram.alloc(16 * u64::from(options.size), 16),
-            driver: ram.alloc(4, 4),
-            device: ram.alloc(4, 4),
+            desc: ram.alloc_shared(16 * u64::from(options.size), 16),
+            driver: ram.alloc_shared(4, 4),
+            device: ram.alloc_shared(4, 4),
         };
         let mut ring = Self {
             ram,
@@ -188,7 +188,7 @@ impl PackedRing {
             self.ram.write(at, &full.to_bytes());
         }
         RawDesc {
-            gpa,
+            gpa: self.ram.device_address(gpa),
             len: 16 * descs.len() as u32,
             flags: DESC_INDIRECT,
         }

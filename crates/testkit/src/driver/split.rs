@@ -50,9 +50,9 @@ impl SplitRing {
         );
         let size = u64::from(options.size);
         let addrs = QueueAddrs {
-            desc: ram.alloc(16 * size, 16),
-            driver: ram.alloc(6 + 2 * size, 2),
-            device: ram.alloc(6 + 8 * size, 4),
+            desc: ram.alloc_shared(16 * size, 16),
+            driver: ram.alloc_shared(6 + 2 * size, 2),
+            device: ram.alloc_shared(6 + 8 * size, 4),
         };
         let mut ring = Self {
             ram,
@@ -176,7 +176,7 @@ impl SplitRing {
             write_desc(&self.ram, gpa, i, RawDesc { flags, ..*desc }, next);
         }
         RawDesc {
-            gpa,
+            gpa: self.ram.device_address(gpa),
             len: 16 * descs.len() as u32,
             flags: DESC_INDIRECT,
         }

@@ -17,8 +17,8 @@ use crate::guest_ram::{GuestRam, RamRegion, RegionSpec};
 const NO_FD: u64 = 0x100;
 const LOG_PAGE: u64 = 4096;
 
-/// The addresses in SET_VRING_ADDR: the front end's user addresses, and a guest address for the
-/// log.
+/// The addresses in SET_VRING_ADDR: the front end's user addresses or, behind an IOMMU, the
+/// device's, and a guest-physical address for the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VringAddr {
     /// Descriptor table or ring.
@@ -37,9 +37,9 @@ impl VringAddr {
     pub fn of(ram: &GuestRam, queue: &DriverQueue) -> Self {
         let addrs = queue.addrs();
         Self {
-            desc: ram.user_address(addrs.desc),
-            used: ram.user_address(addrs.device),
-            avail: ram.user_address(addrs.driver),
+            desc: ram.ring_address(addrs.desc),
+            used: ram.ring_address(addrs.device),
+            avail: ram.ring_address(addrs.driver),
             log: None,
         }
     }

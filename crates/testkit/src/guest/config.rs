@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::driver::Shape;
 use crate::features::{
-    ALL_OFFLOADS, EVENT_IDX, GUEST_USO4, GUEST_USO6, HOST_USO, IN_ORDER, INDIRECT_DESC, MQ,
-    MRG_RXBUF, PROTOCOL_FEATURES, RING_PACKED, VERSION_1, protocol,
+    ACCESS_PLATFORM, ALL_OFFLOADS, EVENT_IDX, GUEST_USO4, GUEST_USO6, HOST_USO, IN_ORDER,
+    INDIRECT_DESC, MQ, MRG_RXBUF, PROTOCOL_FEATURES, RING_PACKED, VERSION_1, protocol,
 };
 use crate::guest_ram::{GuestRam, RegionSpec};
 use crate::net::{Cuts, NetOptions, RxBuffers};
@@ -107,6 +107,14 @@ impl GuestConfig {
         Self {
             features: self.features | features,
             ..self
+        }
+    }
+
+    /// With what a guest with an IOMMU needs, which the back end must then offer.
+    pub(super) fn translated(self) -> Self {
+        Self {
+            protocol: self.protocol | protocol::BACKEND_REQ,
+            ..self.with(ACCESS_PLATFORM).requiring(ACCESS_PLATFORM)
         }
     }
 

@@ -39,9 +39,10 @@ impl BufferPool {
         self.of(size).free.push(gpa);
     }
 
-    /// Takes back all buffers, used or not.
-    pub fn recall(&mut self) {
+    /// Takes back all buffers, used or not, also from the device.
+    pub fn recall(&mut self, ram: &GuestRam) {
         for list in &mut self.sizes {
+            list.all.iter().for_each(|gpa| ram.unmap(*gpa));
             list.free.clone_from(&list.all);
         }
     }
@@ -76,7 +77,7 @@ mod tests {
             taken.sort_unstable();
             taken.dedup();
             assert_eq!(taken.len(), 8, "none is taken twice");
-            pool.recall();
+            pool.recall(&ram);
         }
     }
 }

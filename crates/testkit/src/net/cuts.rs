@@ -66,26 +66,35 @@ impl Cuts {
 
     /// Returns a buffer with canary bytes in the gaps.
     pub(super) fn slot(&self, ram: &GuestRam, total: u32) -> Slot {
-        let gpa = ram.alloc(self.room(total), 64);
-        let pieces = self.pieces(gpa, total);
-        let guarded = *self != Self::Together;
-        if guarded {
-            pieces
-                .iter()
-                .for_each(|p| ram.fill(p.gpa + u64::from(p.len), GAP as usize, GUARD));
-        }
-        Slot { pieces, guarded }
+        let room = self.room(total);
+        let gpa = ram.alloc(room, 64);
+        let slot = Slot {
+            memory: Piece::new(gpa, room as u32),
+            pieces: self.pieces(gpa, total),
+            guarded: *self != Self::Together,
+        };
+        slot.guard(ram);
+        slot
     }
 }
 
 /// A receive buffer.
 #[derive(Debug)]
 pub(super) struct Slot {
+    /// All of its memory, gaps included.
+    pub(super) memory: Piece,
     pub(super) pieces: Vec<Piece>,
     guarded: bool,
 }
 
 impl Slot {
+    /// Fills the gaps.
+    pub(super) fn guard(&self, ram: &GuestRam) {
+        let ends = self.pieces.iter().map(|p| p.gpa + u64::from(p.len));
+        ends.filter(|_| self.guarded)
+            .for_each(|end| ram.fill(end, GAP as usize, GUARD));
+    }
+
     /// Returns whether the gaps are as they were; else the address of the first one that is not.
     pub(super) fn check_canaries(&self, ram: &GuestRam) -> Result<(), u64> {
         let ends = self.pieces.iter().map(|p| p.gpa + u64::from(p.len));
