@@ -259,9 +259,7 @@ impl Driver {
                 "--single-file-segments -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
                  --total-num-mbufs=24576 --tx-offloads=0x8000"
             }
-            Driver::Vhost => {
-                "-- -i --nb-cores=1 --total-num-mbufs=24576 --enable-scatter --tx-offloads=0x8000"
-            }
+            Driver::Vhost => "-- -i --nb-cores=1 --total-num-mbufs=24576 --tx-offloads=0x8000",
         }
     }
 }

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
-use e2e::numbered::{Stream, introduce, settle};
+use e2e::numbered::Stream;
 use e2e::testpmd::{Driver, MACS, Testpmd, TestpmdSpec};
 use e2e::{Turn, turn};
-use testkit::iommu::{IommuConfig, Iovas, Mode, Placement};
+use testkit::iommu::{Answers, IommuConfig, Iovas, Mode, Placement};
 use testkit::net::Cuts;
-use testkit::packets::{Flow, SequenceChecker};
-use testkit::wait::wait_for;
+use testkit::packets::{Flow, SequenceChecker, payload_of};
+use testkit::wait::{wait_for, wait_until};
 use testkit::{FakeGuest, GuestConfig};
 
 const SIZES: [u32; 7] = [64, 65, 128, 512, 1518, 4000, 9000];
@@ -152,8 +152,9 @@ fn guests_with_an_iommu_and_another_back_end() {
     {
         turn.step(&format!("{mode:?}, packed: {packed}"));
         let iommu = IommuConfig {
-            // It takes neighbours for contiguous.
+            // It takes neighbours for contiguous, and asks for more access than it needs.
             placement: Placement::Lenient,
+            answers: Answers::Qemu,
             iovas: if packed { Iovas::Fresh } else { Iovas::Reused },
             ..IommuConfig::new(mode)
         };
@@ -166,6 +167,8 @@ fn guests_with_an_iommu_and_another_back_end() {
             let socket = &sockets[usize::from(n) - 1];
             FakeGuest::connect_translated(socket, config, iommu).expect("a back end")
         });
+        // It forgets what it is told of before it has the queues.
+        guests.each_ref().map(|guest| guest.iommu().tell_all());
         testpmd.connect_ports();
         exchange(guests);
         testpmd.stop_forwarding();
@@ -173,24 +176,25 @@ fn guests_with_an_iommu_and_another_back_end() {
     testpmd.quit();
 }
 
-/// Frames of several pieces both ways, all of which arrive, and no page is touched that was taken
-/// back.
-fn exchange([mut a, mut b]: [FakeGuest; 2]) {
-    let flow = Flow::v4(1, 2);
-    introduce(&mut a, &mut b, flow);
-    for (id, flow) in [(1, flow), (2, flow.reversed())] {
-        let mut stream = Stream::new(id, flow);
-        let mut checker = SequenceChecker::default();
-        for _ in 0..10 {
-            for _ in 0..20 {
-                stream.send(&mut a, 1400);
+/// Frames of several pieces both ways. What arrives is as it was sent, and no page is touched that
+/// was taken back. A frame for which a buffer is not translated yet is lost: that is DPDK's way.
+fn exchange(mut guests: [FakeGuest; 2]) {
+    for (id, flow) in [(1, Flow::v4(1, 2)), (2, Flow::v4(2, 1))] {
+        let [from, to] = &mut guests;
+        let (mut stream, mut checker) = (Stream::new(id, flow), SequenceChecker::default());
+        wait_until("frames arrive", || {
+            for _ in 0..10 {
+                stream.send(from, 1400);
             }
-            let whole = settle(&mut b, &mut checker, &stream, Duration::from_secs(10));
-            assert!(whole, "{checker:?}, {:?}, {:?}", a.iommu(), b.iommu());
-        }
-        std::mem::swap(&mut a, &mut b);
+            for got in to.recv_all().expect("the device keeps the rules") {
+                checker.see(payload_of(&got.frame).expect("a sound frame"));
+            }
+            checker.received >= 500
+        });
+        assert_eq!(checker.damaged, 0);
+        guests.reverse();
     }
-    for guest in [&a, &b] {
+    for guest in &guests {
         assert!(
             guest.iommu().verify().is_ok(),
             "{:?}",

@@ -60,8 +60,22 @@ pub enum Access {
 }
 
 impl Access {
-    fn permits(self, other: u8) -> bool {
-        self as u8 & other == other
+    /// Returns whether a device gets what it asks for.
+    fn permits(self, asked: u8, answers: Answers) -> bool {
+        let least = match (answers, asked) {
+            (Answers::Qemu, 3) => Self::Write as u8,
+            _ => asked,
+        };
+        self as u8 & least == least
+    }
+}
+
+impl Answers {
+    fn perm(self, access: Access) -> u8 {
+        match self {
+            Self::Exact => access as u8,
+            Self::Qemu => Access::Both as u8,
+        }
     }
 }
 
@@ -104,13 +118,14 @@ pub enum Placement {
     Lenient,
 }
 
-/// How much an answer to MISS says.
+/// What an UPDATE says, also as the answer to MISS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answers {
     /// The mapping as it is: its access, and all neighbours that are contiguous in memory.
     #[default]
     Exact,
-    /// As QEMU: a page of 4 KiB for reads and writes.
+    /// As QEMU: a page of 4 KiB for reads and writes, whatever the mapping's access. A question for
+    /// both is answered when the device may write.
     Qemu,
 }
 
@@ -125,7 +140,7 @@ pub struct IommuConfig {
     pub placement: Placement,
     /// Rings, and buffers that are mapped for good, lie on pages of [`HUGE`] bytes.
     pub huge: bool,
-    /// What MISS is answered with.
+    /// What UPDATEs say.
     pub answers: Answers,
     /// Messages ask for answers, and those are awaited. Without, pages are not watched.
     pub awaited: bool,
@@ -255,7 +270,7 @@ impl Iommu {
         let mut state = self.state();
         if self.config.mode.tells() {
             let pages: Vec<u64> = state.table.keys().copied().collect();
-            state.update(&self.ram, &pages);
+            state.update(self, &pages);
         }
     }
 

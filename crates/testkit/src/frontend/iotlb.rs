@@ -1,7 +1,7 @@
 //! IOTLB messages (vhost-user, "IOMMU support"; `struct vhost_iotlb_msg`).
 //!
 //! ```text
-//! | iova u64 | size u64 | user address u64 | permissions u8 | type u8 | padding 6 |
+//! | iova u64 | size u64 | user address u64 | permissions u8 | type u8 | padding, any 6 bytes |
 //! ```
 
 use super::{FrontEnd, FrontError, request};
@@ -62,14 +62,14 @@ pub struct IotlbMessage {
 }
 
 impl IotlbMessage {
-    /// An INVALIDATE.
+    /// An INVALIDATE, whose other fields are garbage, as from QEMU 7.2.
     #[must_use]
     pub fn invalidate(iova: u64, size: u64) -> Self {
         Self {
             iova,
             size,
-            user: 0,
-            perm: 0,
+            user: 0xdead_beef_dead_beef,
+            perm: 0xb2,
             kind: IotlbKind::Invalidate,
         }
     }
@@ -82,6 +82,7 @@ impl IotlbMessage {
         bytes[8..16].copy_from_slice(&self.size.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.user.to_le_bytes());
         (bytes[24], bytes[25]) = (self.perm, self.kind.code());
+        bytes[26..].fill(0xa6);
         bytes
     }
 

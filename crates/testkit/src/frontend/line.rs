@@ -6,6 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{FLAG_NEED_REPLY, FLAG_REPLY, FrontError, Message, VERSION, wire};
 
+/// Requests that are sent before the first of them is acknowledged.
+const AHEAD: usize = 32;
+
 /// The front end's socket. A request and its answer are one conversation, and others wait until it
 /// is over: so threads can share the socket.
 #[derive(Debug)]
@@ -42,7 +45,8 @@ impl Line {
         Ok(())
     }
 
-    /// Sends requests without files one behind the other, then takes their acknowledgements.
+    /// Sends requests without files, so many ahead of their acknowledgements as surely fit into
+    /// the socket.
     pub(crate) fn tell_all<B: AsRef<[u8]>>(
         &self,
         code: u32,
@@ -50,14 +54,16 @@ impl Line {
         acknowledged: bool,
     ) -> Result<(), FrontError> {
         let _conversation = self.conversation();
-        for body in bodies {
-            self.request(code, body.as_ref(), &[], acknowledged)?;
+        // All acknowledgements are taken, also when one is a refusal.
+        let mut said = Ok(());
+        for chunk in bodies.chunks(AHEAD) {
+            for body in chunk {
+                self.request(code, body.as_ref(), &[], acknowledged)?;
+            }
+            let answers = chunk.iter().filter(|_| acknowledged);
+            said = answers.fold(said, |said, _| said.and(self.acknowledgement(code)));
         }
-        // All of them are taken, also when one is a refusal.
-        let answers = bodies.iter().filter(|_| acknowledged);
-        answers
-            .map(|_| self.acknowledgement(code))
-            .fold(Ok(()), Result::and)
+        said
     }
 
     /// Sends a request that has an answer and returns it.

@@ -5,7 +5,7 @@ use std::sync::Weak;
 use std::thread;
 use std::time::Duration;
 
-use super::{Answers, Iommu, PAGE, State};
+use super::{Answers, Granted, Iommu, PAGE, State};
 use crate::frontend::{
     BACKEND_IOTLB_MSG, FLAG_NEED_REPLY, FLAG_REPLY, FrontEnd, FrontError, IotlbKind, IotlbMessage,
     Message, VERSION,
@@ -66,9 +66,11 @@ impl Iommu {
     /// An UPDATE for a question, if what it asks for is mapped.
     fn answer(&self, state: &mut State, question: &IotlbMessage) -> bool {
         let page = question.iova - question.iova % PAGE;
+        let permits =
+            |granted: &&Granted| granted.access.permits(question.perm, self.config.answers);
         let mapped = state.table.get(&page);
-        let granted = mapped.filter(|granted| granted.access.permits(question.perm));
-        let (Some(_), Some(run)) = (granted, state.run(&self.ram, page)) else {
+        let granted = mapped.filter(permits);
+        let (Some(_), Some(run)) = (granted, state.run(self, page)) else {
             state.counts.refused += 1;
             return false;
         };
@@ -78,7 +80,6 @@ impl Iommu {
                 iova: page,
                 size: PAGE,
                 user: run.user + (page - run.iova),
-                perm: 3,
                 ..run
             },
         };
@@ -134,7 +135,7 @@ impl Iommu {
                 (self.answer(state, question), 2)
             }
             Some(Lie::OtherPage) => {
-                if let Some(run) = state.run(&self.ram, question.iova - question.iova % PAGE) {
+                if let Some(run) = state.run(self, question.iova - question.iova % PAGE) {
                     let iova = run.iova ^ 1 << 46;
                     state.say(&[IotlbMessage { iova, ..run }]);
                 }

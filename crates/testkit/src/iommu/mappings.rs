@@ -99,7 +99,7 @@ impl Iommu {
         };
         state.mappings.insert(first, mapping);
         if self.config.mode.tells() {
-            state.update(&self.ram, &iovas(iova, pages));
+            state.update(self, &iovas(iova, pages));
         }
         iova
     }
@@ -189,7 +189,7 @@ impl Iommu {
         let mut state = self.state();
         let iova = state.grant(gpas, access);
         if self.config.mode.tells() {
-            state.update(&self.ram, &iovas(iova, gpas.len() as u64));
+            state.update(self, &iovas(iova, gpas.len() as u64));
         }
         iova
     }
@@ -200,6 +200,12 @@ impl Iommu {
         state.forget(iova, pages);
         state.say(&[IotlbMessage::invalidate(iova, pages * PAGE)]);
         state.space.give(iova, pages);
+    }
+
+    /// A guest-physical page that no driver uses.
+    #[must_use]
+    pub fn page(&self) -> u64 {
+        self.state().pages.page()
     }
 
     /// IOVAs that lead nowhere, and will not be given out.
@@ -214,7 +220,7 @@ impl Iommu {
         let mut state = self.state();
         state.table.insert(iova, Granted { gpa, access });
         if self.config.mode.tells() {
-            state.update(&self.ram, &[iova]);
+            state.update(self, &[iova]);
         }
     }
 
@@ -247,11 +253,22 @@ impl Iommu {
             state.table.insert(iova + n * PAGE, Granted { gpa, access });
         }
         if self.config.mode.tells() {
-            state.update(&self.ram, &iovas(iova, pages));
+            state.update(self, &iovas(iova, pages));
         }
     }
 
-    /// Unmaps all buffers, without a message: what a driver leaves behind whose device is reset.
+    /// Sends the INVALIDATEs with which QEMU 7.2 flushes a whole domain: the upper one ends at
+    /// 2^64. Mappings stay as they are.
+    pub fn flush_domain(&self) {
+        const UPPER: u64 = 0xfef0_0000;
+        let mut state = self.state();
+        state.say(&[
+            IotlbMessage::invalidate(UPPER, UPPER.wrapping_neg()),
+            IotlbMessage::invalidate(0, 0xfee0_0000),
+        ]);
+    }
+
+    /// Unmaps everything, without a message: what a driver leaves behind whose device is reset.
     pub fn forget_all(&self) {
         let mut state = self.state();
         state.table.clear();

@@ -4,9 +4,8 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Weak;
 
-use super::{Granted, PAGE, State};
+use super::{Granted, Iommu, PAGE, State};
 use crate::frontend::{FrontError, IotlbKind, IotlbMessage, Line, request};
-use crate::guest_ram::GuestRam;
 
 /// The connection; without one, nothing is said.
 #[derive(Debug, Default)]
@@ -48,14 +47,16 @@ impl Drop for Session {
     }
 }
 
-/// The UPDATE for a run of pages.
-fn update(ram: &GuestRam, (iova, granted): (u64, Granted), size: u64) -> IotlbMessage {
-    IotlbMessage {
-        iova,
-        size,
-        user: ram.user_address(granted.gpa),
-        perm: granted.access as u8,
-        kind: IotlbKind::Update,
+impl Iommu {
+    /// The UPDATE for a page.
+    fn update(&self, iova: u64, granted: Granted) -> IotlbMessage {
+        IotlbMessage {
+            iova,
+            size: PAGE,
+            user: self.ram.user_address(granted.gpa),
+            perm: self.config.answers.perm(granted.access),
+            kind: IotlbKind::Update,
+        }
     }
 }
 
@@ -78,13 +79,13 @@ impl State {
     }
 
     /// Tells what these pages lead to, neighbours together where they are contiguous in memory.
-    pub(super) fn update(&mut self, ram: &GuestRam, iovas: &[u64]) {
+    pub(super) fn update(&mut self, iommu: &Iommu, iovas: &[u64]) {
         let mut messages: Vec<IotlbMessage> = Vec::new();
         for iova in iovas {
             let Some(granted) = self.table.get(iova) else {
                 continue;
             };
-            let next = update(ram, (*iova, *granted), PAGE);
+            let next = iommu.update(*iova, *granted);
             match messages.last_mut() {
                 Some(run) if continues(run, &next) => run.size += PAGE,
                 _ => messages.push(next),
@@ -94,17 +95,17 @@ impl State {
     }
 
     /// The run of pages around this one that one UPDATE can tell: contiguous, with one access.
-    pub(super) fn run(&self, ram: &GuestRam, iova: u64) -> Option<IotlbMessage> {
+    pub(super) fn run(&self, iommu: &Iommu, iova: u64) -> Option<IotlbMessage> {
         let granted = *self.table.get(&iova)?;
-        let mut run = update(ram, (iova, granted), PAGE);
+        let mut run = iommu.update(iova, granted);
         while let Some(more) = self.table.get(&(run.iova + run.size))
-            && continues(&run, &update(ram, (run.iova + run.size, *more), PAGE))
+            && continues(&run, &iommu.update(run.iova + run.size, *more))
         {
             run.size += PAGE;
         }
         while let Some(before) = run.iova.checked_sub(PAGE)
             && let Some(less) = self.table.get(&before)
-            && let mut longer = update(ram, (before, *less), PAGE)
+            && let mut longer = iommu.update(before, *less)
             && continues(&longer, &run)
         {
             longer.size += run.size;
