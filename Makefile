@@ -26,7 +26,7 @@ endif
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: ## Install what is missing (Debian packages) and build the guest image; LIBVIRT=1 installs libvirt, too
+setup: ## Install what is missing (Debian packages) and build the guest image; LIBVIRT=1 installs libvirt, VIRTIO_IOMMU=1 makes a guest with virtio-iommu, too
 	@scripts/setup
 
 build: ## Build the release binaries: target/release/lasthop and its siblings
@@ -84,8 +84,9 @@ instructions: setup ## Instructions per frame beside the committed ones; BLESS=1
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
 	LASTHOP_BIN="$(BUILT)/release" cargo test --package lasthop-e2e
 
-# Set-up has this, too.
+# Set-up has these, too.
 test-long: export LIBVIRT := 1
+test-long: export VIRTIO_IOMMU := 1
 test-long: setup build ## All tests with a thousand kills and upgrades, all variants of firmware and guests, and domains of libvirt
 	@rm -f "$(LASTHOP_SKIPPED)"
 	LASTHOP_LONG=1 LASTHOP_KILLS=$(or $(KILLS),1000) LASTHOP_UPGRADES=$(or $(UPGRADES),1000) LASTHOP_BIN="$(BUILT)/release" \
