@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::agent::{Agent, Job};
+use crate::iommu::Iommu;
 use crate::lasthop::Lasthop;
 use crate::paths;
 use crate::qmp::Qmp;
@@ -59,6 +60,7 @@ pub struct GuestSpec {
     memory: Memory,
     arrival: Option<PathBuf>,
     names_threads: bool,
+    iommu: Option<Iommu>,
 }
 
 /// Backing of a guest's memory.
@@ -93,6 +95,7 @@ impl GuestSpec {
             memory: Memory::Shared,
             arrival: None,
             names_threads: true,
+            iommu: None,
         }
     }
 
@@ -186,6 +189,13 @@ impl GuestSpec {
         self
     }
 
+    /// A guest whose card is behind an IOMMU.
+    pub fn iommu(mut self, iommu: Iommu) -> GuestSpec {
+        self.iommu = Some(iommu);
+        self.kernel_arg(iommu.kernel_arguments().to_owned())
+            .device_option(iommu.card())
+    }
+
     /// Packed queues instead of split ones.
     pub fn packed(self) -> GuestSpec {
         self.device_option("packed=on")
@@ -267,21 +277,24 @@ impl GuestSpec {
             format!("socket,id=qmp,path={}", path("qmp")),
         ]);
         args.extend(words("-serial chardev:agent -mon chardev=qmp,mode=control"));
-        args.extend([
-            "-kernel".into(),
-            paths::cache("vmlinux").display().to_string(),
-        ]);
-        args.extend([
-            "-initrd".into(),
-            paths::cache("guest.gz").display().to_string(),
-        ]);
+        args.extend(["-kernel".into(), self.image("vmlinux")]);
+        args.extend(["-initrd".into(), self.image("guest.gz")]);
         args.extend(["-append".into(), self.kernel_command_line()]);
+        args.extend(self.iommu.map(Iommu::devices).unwrap_or_default());
         args.extend(self.plug_arguments());
         args.extend(["-device".into(), self.device()]);
         if let Some(socket) = &self.arrival {
             args.extend(["-incoming".into(), format!("unix:{}", socket.display())]);
         }
         args
+    }
+
+    /// Returns the path of a file of the guest image.
+    fn image(&self, file: &str) -> String {
+        let path = self
+            .iommu
+            .map_or_else(|| file.into(), |iommu| iommu.image(file));
+        paths::cache(path).display().to_string()
     }
 
     fn kernel_command_line(&self) -> String {

@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod echo;
 pub mod guest;
+pub mod iommu;
 pub mod lasthop;
 pub mod libvirt;
 pub mod machine;

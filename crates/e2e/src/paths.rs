@@ -15,7 +15,7 @@ pub fn root() -> &'static Path {
 }
 
 /// A file that `scripts/setup` made.
-pub fn cache(name: &str) -> PathBuf {
+pub fn cache(name: impl AsRef<Path>) -> PathBuf {
     let path = root().join(".cache").join(name);
     assert!(
         path.exists(),

@@ -104,10 +104,7 @@ pub fn ping(guest: &mut Guest, address: &str, count: u32) -> Ping {
 /// Starts iperf3's server in a guest; it serves one client after the other until the guest ends.
 pub fn serve_iperf(guest: &mut Guest) {
     guest.run("iperf3 -s -D");
-    guest.run(
-        "for i in 1 2 3 4 5 6 7 8 9 10; do netstat -ltn | grep -q :5201 && exit; sleep 0.2; \
-        done; exit 1",
-    );
+    guest.run(&until("netstat -ltn | grep -q :5201"));
 }
 
 /// Report of an iperf3 client.
@@ -161,6 +158,39 @@ impl IperfRun {
 /// A TCP run to its end.
 pub fn iperf(guest: &mut Guest, address: &str, seconds: u32, options: &str) -> Iperf {
     IperfRun::start(guest, address, seconds, options).wait()
+}
+
+/// The sum of a guest's counters of wrong checksums.
+pub fn checksum_errors(guest: &mut Guest) -> u64 {
+    let snmp = guest.run("cat /proc/net/snmp");
+    let lines: Vec<Vec<&str>> = snmp
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let tables = lines
+        .chunks_exact(2)
+        .flat_map(|pair| pair[0].iter().zip(&pair[1]));
+    let errors = tables.filter(|(name, _)| ["InCsumErrors", "InHdrErrors"].contains(name));
+    errors
+        .filter_map(|(_, count)| count.parse::<u64>().ok())
+        .sum()
+}
+
+/// Sends `mib` MiB of random bytes by TCP from one guest, whose address this is, to the other. The
+/// sums of what was sent and of what arrived must be the same.
+pub fn send_checked(from: &mut Guest, address: &str, to: &mut Guest, mib: u32) {
+    from.run("mkdir -p /tmp/www; pidof httpd >/dev/null || httpd -p 7000 -h /tmp/www");
+    let bytes = format!("dd if=/dev/urandom of=/tmp/www/bytes bs=1M count={mib} 2>/dev/null");
+    let sent = from.run(&format!("{bytes} && md5sum </tmp/www/bytes"));
+    let arrived = to.run(&format!(
+        "wget -q -O - http://{address}:7000/bytes | md5sum"
+    ));
+    assert_eq!(arrived, sent);
+}
+
+/// A command that waits up to two seconds for the success of another.
+fn until(condition: &str) -> String {
+    format!("for i in 1 2 3 4 5 6 7 8 9 10; do {condition} && exit; sleep 0.2; done; exit 1")
 }
 
 #[cfg(test)]

@@ -1,32 +1,19 @@
 //! The guest image by itself: two guests connected back to back, without a switch. When this fails,
 //! nothing that the other end-to-end tests say means anything.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use e2e::guest::GuestSpec;
-use e2e::traffic::{iperf, ping, serve_iperf};
-use e2e::turn;
+use e2e::guest::{Guest, GuestSpec};
+use e2e::iommu::Iommu;
+use e2e::traffic::{iperf, ping, send_checked, serve_iperf};
+use e2e::{is_long, turn};
 use testkit::wait::wait_for;
 
 #[test]
 fn two_guests_talk_back_to_back() {
     let turn = turn();
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let socket = folder.path().join("wire");
-
-    turn.step("boot the first guest");
-    let began = Instant::now();
-    let mut one = GuestSpec::back_to_back("one", socket.clone(), true)
-        .ip("10.0.0.1/24")
-        .start();
-    wait_for("QEMU listens", || socket.exists().then_some(()));
-    one = one.ready();
-    let alone = began.elapsed();
-    turn.step(&format!("it took {alone:?}; boot the second"));
-    let mut two = GuestSpec::back_to_back("two", socket, false)
-        .ip("10.0.0.2/24")
-        .start()
-        .ready();
+    turn.step("boot two guests, one after the other");
+    let [mut one, mut two] = back_to_back(|spec| spec);
 
     turn.step("the agent reports output and exit status");
     assert_eq!(one.run("echo out; echo err >&2"), "out\nerr\n");
@@ -52,4 +39,46 @@ fn two_guests_talk_back_to_back() {
     assert_eq!(ping(&mut one, "10.0.0.2", 5).lost(), 0);
     one.reboot();
     assert_eq!(ping(&mut one, "10.0.0.2", 5).lost(), 0);
+}
+
+/// QEMU's own card uses the IOMMU, too: what fails here is no mistake of the switch.
+#[test]
+fn guests_with_an_iommu_talk_back_to_back() {
+    let turn = turn();
+    if !is_long() {
+        return;
+    }
+    let modes = [
+        Iommu::PlatformOnly,
+        Iommu::Strict,
+        Iommu::Lazy,
+        Iommu::PassThrough,
+        Iommu::Virtio,
+    ];
+    for mode in modes.into_iter().filter(|mode| mode.has_image()) {
+        turn.step(&format!("boot two guests: {mode:?}"));
+        let [mut one, mut two] = back_to_back(|spec| spec.iommu(mode));
+        one.check_iommu(mode);
+        two.check_iommu(mode);
+        assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
+        send_checked(&mut two, "10.0.0.2", &mut one, 2);
+        turn.step("another driver, and a reboot");
+        one.rebind();
+        assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
+        one.reboot();
+        one.check_iommu(mode);
+        assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
+    }
+}
+
+/// Two guests that are connected without a switch.
+fn back_to_back(config: impl Fn(GuestSpec) -> GuestSpec) -> [Guest; 2] {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let socket = folder.path().join("wire");
+    let one = GuestSpec::back_to_back("one", socket.clone(), true).ip("10.0.0.1/24");
+    let one = config(one).start();
+    wait_for("QEMU listens", || socket.exists().then_some(()));
+    let one = one.ready();
+    let two = GuestSpec::back_to_back("two", socket, false).ip("10.0.0.2/24");
+    [one, config(two).start().ready()]
 }

@@ -3,7 +3,7 @@
 
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
-use e2e::traffic::{iperf, ping, serve_iperf};
+use e2e::traffic::{checksum_errors, iperf, ping, serve_iperf};
 use e2e::turn;
 
 const CONFIG: &str = r#"
@@ -121,23 +121,7 @@ fn offloads_come_out_right_between_guests_that_differ() {
         ("packed", &mut packed),
         ("plain", &mut plain),
     ] {
-        let errors = checksum_errors(&guest.run("cat /proc/net/snmp"));
-        assert_eq!(errors, 0, "checksum errors at {name}");
+        assert_eq!(checksum_errors(guest), 0, "checksum errors at {name}");
     }
     lasthop.stop();
-}
-
-/// The sum of the counters of wrong checksums in `/proc/net/snmp`.
-fn checksum_errors(snmp: &str) -> u64 {
-    let lines: Vec<Vec<&str>> = snmp
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    let tables = lines
-        .chunks_exact(2)
-        .flat_map(|pair| pair[0].iter().zip(&pair[1]));
-    let errors = tables.filter(|(name, _)| ["InCsumErrors", "InHdrErrors"].contains(name));
-    errors
-        .filter_map(|(_, count)| count.parse::<u64>().ok())
-        .sum()
 }
