@@ -12,6 +12,7 @@ use std::time::Duration;
 use e2e::Turn;
 use e2e::echo::{Echo, Gap, Report};
 use e2e::guest::{Guest, GuestSpec};
+use e2e::iommu::Iommu;
 use e2e::lasthop::Lasthop;
 use e2e::migration::Migrated;
 use e2e::numbered::{Stream, collect, introduce, settle};
@@ -57,6 +58,8 @@ enum Kind {
     Packed,
     /// Without `VERSION_1`; the guest has the header of ten bytes.
     Legacy,
+    /// Split, with translated addresses: the log is of guest-physical ones all the same.
+    Translated,
 }
 
 /// A guest at a port, and what goes with it.
@@ -80,6 +83,7 @@ impl World {
         let (spec, config) = match kind {
             Kind::Split => (spec, config),
             Kind::Packed => (spec.packed(), config.packed()),
+            Kind::Translated => (spec.iommu(Iommu::Strict), config),
             Kind::Legacy => {
                 let spec = spec.device_option("disable-modern=on");
                 (spec.device_option("mrg_rxbuf=off"), config.legacy())
@@ -243,6 +247,14 @@ fn a_legacy_guest_moves_too() {
     let turn = turn();
     if is_long() {
         guests_move(turn, Kind::Legacy);
+    }
+}
+
+#[test]
+fn a_guest_with_an_iommu_moves_too() {
+    let turn = turn();
+    if is_long() {
+        guests_move(turn, Kind::Translated);
     }
 }
 
