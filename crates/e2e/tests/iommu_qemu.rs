@@ -161,7 +161,6 @@ impl World {
         self.streams();
         self.counts();
         self.driver_changes();
-        serve_iperf(&mut self.vm2);
         self.kills(KILLS);
         self.lasthop.stop();
     }
