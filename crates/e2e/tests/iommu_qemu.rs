@@ -1,6 +1,6 @@
 //! Guests of QEMU with an IOMMU: every buffer is translated, and revoked when the driver has it
-//! back. `make test` has a strict guest with split queues; other IOMMUs, modes and queues, and kills
-//! by the hundred run with `LASTHOP_LONG=1`. A migration is in `migration.rs`.
+//! back. `make test` has a strict guest with split queues; other IOMMUs, modes and queues, and a
+//! hundred kills run with `LASTHOP_LONG=1`. A migration is in `migration.rs`.
 //!
 //! The guests' addresses are 10.0.0.1 (`vm1`, with the IOMMU) and 10.0.0.2 (`vm2`).
 
@@ -171,8 +171,8 @@ fn count(shown: &Value, name: &str) -> Option<u64> {
     shown["translation"][name].as_u64()
 }
 
-/// A test that takes long, of such a guest and one whose VMM asks for translated addresses but has no
-/// IOMMU.
+/// A test that takes long, of such a guest and one whose VMM asks for translated addresses but has
+/// no IOMMU.
 fn variant(iommu: Iommu, config: impl Fn(GuestSpec) -> GuestSpec) {
     if is_long()
         && let Some(world) = World::new([iommu, Iommu::PlatformOnly], config)
