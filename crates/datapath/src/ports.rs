@@ -4,6 +4,7 @@
 pub mod alike;
 pub mod batch;
 pub mod budget;
+pub mod calls;
 pub mod coalescing;
 pub mod crash_record;
 pub mod guest;

@@ -350,6 +350,16 @@ impl Worker {
         }
     }
 
+    /// Looks at the pairs of a port again, as after kicks: frames that could not be taken may be
+    /// taken now.
+    pub fn retry(&mut self, port: PortId) {
+        let mut at = 0;
+        while let Some(pair) = self.served.next_of(port, &mut at) {
+            self.suppressed.remove((port, pair));
+            self.activate(port, pair);
+        }
+    }
+
     /// Runs one pass of the loop. Returns `false` when all handles are dropped.
     fn run_pass(&mut self) -> bool {
         if !self.run_jobs() {

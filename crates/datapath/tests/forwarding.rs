@@ -14,6 +14,8 @@ mod moving;
 mod notified;
 #[path = "forwarding/order.rs"]
 mod order;
+#[path = "forwarding/passing.rs"]
+mod passing;
 #[path = "forwarding/suppressed_kicks.rs"]
 mod suppressed_kicks;
 

@@ -8,7 +8,8 @@ use channel::records::Answer;
 use common::{NoUpcalls, guest};
 use datapath::forward::switch::Switch;
 use datapath::ports::batch::Batch;
-use datapath::ports::guest::{GuestFault, GuestPort, GuestQueue};
+use datapath::ports::calls::PendingCalls;
+use datapath::ports::guest::{GuestFault, GuestPort};
 use datapath::ports::port::Port;
 use port::PortId;
 use port::counters::Counters;
@@ -205,12 +206,13 @@ fn frames_behind_a_malformed_chain_stay_the_guests() {
         port.take(0, &mut batch);
         assert_eq!(batch.frames().len(), 2, "those before it are taken");
         batch.clear();
-        port.release(0);
+        port.release(0, &mut PendingCalls::default());
         let fault = port.take_fault();
         assert_eq!(fault, Some((1, GuestFault::NoRoomForHeader)));
         let used = std::iter::from_fn(|| nic.tx.poll().unwrap()).count();
         assert_eq!(used, 2, "what was not delivered was not taken either");
-        let position = port.stop(1).unwrap().with(GuestQueue::end);
+        let mut queue = port.stop(1).unwrap();
+        let position = queue.with(|queue| queue.end(&mut PendingCalls::default()));
         assert_eq!(
             position & 0x7fff,
             2,

@@ -1,5 +1,6 @@
 //! Ports of a switch and the delivery of frames between them.
 
+mod flush;
 mod settings;
 mod tapped;
 
@@ -16,7 +17,6 @@ use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{MacAddr, SNAPSHOT};
 
 use crate::forward::classes::Classes;
-use crate::forward::cycles::BYTES_PER_LOAD;
 use crate::forward::egress::Output;
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
@@ -25,6 +25,7 @@ use crate::forward::reject::RejectBudget;
 use crate::forward::tap::Taps;
 use crate::ports::batch::{Batch, SHALLOW};
 use crate::ports::budget::Cost;
+use crate::ports::calls::PendingCalls;
 use crate::ports::offload::{self, Fitter};
 use crate::ports::payload::{Outgoing, Payload};
 use crate::ports::port::Port;
@@ -90,6 +91,24 @@ struct InProgress {
     dropped_at_sender: Option<DropReason>,
 }
 
+/// Notifications of guests that are not sent yet.
+#[derive(Debug)]
+pub(crate) struct Notifications {
+    /// Those that wait until no queue lock is held.
+    calls: PendingCalls,
+    /// Receivers with a deferred notification, and its due time.
+    pub(crate) deferred: Vec<(PortId, u16, u64)>,
+}
+
+impl Default for Notifications {
+    fn default() -> Self {
+        Self {
+            calls: PendingCalls::with_capacity(64),
+            deferred: Vec::with_capacity(64),
+        }
+    }
+}
+
 /// State of the switch without the batch, so that both can be borrowed at once.
 #[derive(Debug)]
 pub(crate) struct Fabric<P> {
@@ -105,8 +124,7 @@ pub(crate) struct Fabric<P> {
     pub(crate) now: u64,
     /// Receivers of the last batches, up to the reserved capacity; see `Switch::next_served`.
     pub(crate) served: Vec<(PortId, u16)>,
-    /// Receivers with a deferred notification, and its due time.
-    pub(crate) deferred: Vec<(PortId, u16, u64)>,
+    pub(crate) notifications: Notifications,
     in_progress: InProgress,
     /// Receivers that were flushed and are not charged yet.
     uncharged: Vec<Receiver>,
@@ -138,7 +156,7 @@ impl<P: Port> Fabric<P> {
             serving: NO_PAIR,
             now: 0,
             served: Vec::new(),
-            deferred: Vec::with_capacity(64),
+            notifications: Notifications::default(),
             in_progress: InProgress::default(),
             uncharged: Vec::with_capacity(64),
             shares: ReceiveShares::default(),
@@ -453,40 +471,6 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Publishes the buffers of all receivers with queue pairs to flush.
-    pub(crate) fn flush(&mut self) {
-        while let Some(id) = self.touched.pop() {
-            let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
-                continue;
-            };
-            while slot.unflushed != 0 {
-                let pair = slot.unflushed.trailing_zeros() as u16;
-                slot.unflushed &= slot.unflushed - 1;
-                if let Some(due) = slot.port.flush(pair, self.now) {
-                    self.deferred.push((id, pair, due));
-                }
-                if self.served.len() < self.served.capacity() {
-                    self.served.push((id, pair));
-                }
-            }
-            slot.expected = 0;
-            match std::mem::take(&mut slot.dropping) {
-                Dropping::Nothing => {}
-                Dropping::Masked => self.counters.add_masked(id),
-                Dropping::OverShare => self.shares.note_dropped(id),
-            }
-            let Traffic { packets, bytes } = std::mem::take(&mut slot.delivered);
-            if packets == 0 {
-                continue;
-            }
-            self.counters.add_to(id, Traffic { packets, bytes });
-            if self.uncharged.len() < MAX_RECEIVERS {
-                let load = packets + bytes / BYTES_PER_LOAD;
-                self.uncharged.push(Receiver { port: id, load });
-            }
-        }
-    }
-
     /// Delivers a frame to all members of its segment except the excluded ones. The payload
     /// checksums of a TSO frame are computed once for all receivers.
     #[inline(never)]
@@ -661,17 +645,6 @@ impl<P: Port> Fabric<P> {
         }
         self.uncharged.clear();
         Some(main)
-    }
-
-    /// Sends the deferred notifications that are due.
-    pub(crate) fn flush_deferred(&mut self) {
-        let (slots, now) = (&mut self.slots, self.now);
-        self.deferred.retain_mut(|(id, pair, due)| {
-            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
-            let next = slot.and_then(|slot| slot.port.notify(*pair, now));
-            *due = next.unwrap_or(*due);
-            next.is_some()
-        });
     }
 
     /// Sends the reply to a rejected frame, which came with this tag.

@@ -8,8 +8,9 @@
 //!           in the flow cache; frames without a flow become pending, an upcall goes to control
 //! expect    announce the number of frames to each receiver, so that it prefetches its buffers
 //! deliver   copy to the receivers' buffers, once, in the form that they accept
-//! flush     publish to all receivers of the batch, notify them
-//! release   return the buffers to the sender
+//! flush     publish to all receivers of the batch, unlock their queues
+//! release   return the buffers to the sender, unlock its queue
+//! notify    write the call descriptors of those that want it
 //! ```
 
 mod apply;
@@ -198,7 +199,7 @@ impl<P: Port> Switch<P> {
         };
         slot.port.take(pair, &mut self.lookup.batch);
         if self.lookup.batch.is_untouched() {
-            slot.port.release(pair);
+            self.fabric.release(id, pair);
             return false;
         }
         self.fabric.serving = pair;
@@ -235,9 +236,7 @@ impl<P: Port> Switch<P> {
         );
         self.fabric.flush();
         self.lookup.batch.clear();
-        if let Some(slot) = self.fabric.slot(id) {
-            slot.port.release(pair);
-        }
+        self.fabric.release(id, pair);
         let copying = self.meter.lap();
         self.charge_batch(id, Ticks { switching, copying });
     }
@@ -266,7 +265,7 @@ impl<P: Port> Switch<P> {
             from,
             excluded,
         );
-        self.fabric.flush();
+        self.fabric.flush_and_notify();
         self.fabric.charge_receivers(0, None);
         self.lookup.batch.clear();
     }
@@ -497,10 +496,11 @@ impl<P: Port> Switch<P> {
     /// Sends the deferred notifications that are due. Returns the time of the next one, if any is
     /// left.
     pub fn flush_deferred(&mut self) -> Option<u64> {
-        if !self.fabric.deferred.is_empty() {
+        if !self.fabric.notifications.deferred.is_empty() {
             self.fabric.flush_deferred();
         }
-        self.fabric.deferred.iter().map(|(_, _, due)| *due).min()
+        let deferred = self.fabric.notifications.deferred.iter();
+        deferred.map(|(_, _, due)| *due).min()
     }
 }
 
@@ -590,8 +590,8 @@ impl Switch<GuestPort> {
     /// one has blocked before the subscription. Without block events the clock ends the deferral.
     pub(crate) fn subscribe_deferred(&mut self) -> bool {
         let mut blocked = false;
-        for at in 0..self.fabric.deferred.len() {
-            let (id, pair, _) = self.fabric.deferred[at];
+        for at in 0..self.fabric.notifications.deferred.len() {
+            let (id, pair, _) = self.fabric.notifications.deferred[at];
             if let Some(guest) = self.port_mut(id) {
                 blocked |= guest.listen(pair) && !guest.runs(pair);
             }

@@ -11,7 +11,7 @@ mod kick_rate;
 mod kicks;
 mod queue;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,6 +24,7 @@ use self::counts::Drops;
 use self::queue::PLAIN;
 pub use self::queue::{GuestFault, GuestQueue};
 use crate::ports::batch::{Batch, Pieces};
+use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
 use crate::ports::payload::Outgoing;
 use crate::ports::port::{Accepts, Buffers, Port};
@@ -113,12 +114,14 @@ impl GuestPort {
     }
 
     /// Sets the eventfd that notifies the guest.
-    pub fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    pub fn set_call(&mut self, index: u16, call: Option<CallFd>) {
+        let mut calls = PendingCalls::default();
         self.with_queue(index, |queue| {
-            queue.notifier.call = call;
+            queue.notifier.call = call.map(Arc::new);
             // The front end may have missed a write to the former descriptor.
-            queue.notify();
+            queue.notify(&mut calls);
         });
+        calls.send();
     }
 
     /// Sets a new snapshot of guest memory for all running queues. Other workers have to call
@@ -182,10 +185,7 @@ impl GuestPort {
     pub fn take_fault(&mut self) -> Option<(u16, GuestFault)> {
         let mut queues = self.queues.iter_mut().enumerate();
         let found = queues.find_map(|(at, queue)| {
-            let fault = queue.as_mut()?.try_with(|queue| {
-                let new = !std::mem::replace(&mut queue.reported, queue.fault.is_some());
-                queue.fault.filter(|_| new)
-            })??;
+            let fault = queue.as_mut()?.try_with(GuestQueue::take_fault)??;
             Some((at as u16, fault))
         });
         if found.is_some() {
@@ -365,10 +365,10 @@ impl Port for GuestPort {
         }
     }
 
-    fn release(&mut self, pair: u16) {
+    fn release(&mut self, pair: u16, calls: &mut PendingCalls) {
         if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
             if let Some(queue) = lock.get() {
-                queue.end_leases();
+                queue.end_leases(calls);
             }
             lock.unlock();
         }
@@ -438,7 +438,7 @@ impl Port for GuestPort {
         }
     }
 
-    fn flush(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
+    fn flush(&mut self, pair: u16, now: Nanos, calls: &mut PendingCalls) -> Option<Nanos> {
         let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
         let mut due = None;
         if let Some(queue) = lock.get() {
@@ -446,18 +446,18 @@ impl Port for GuestPort {
             queue.ask_for_buffers();
             queue.congestion.end_batch(now);
             let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
-            due = queue.publish_and_notify_by(self.rules, now, activity);
+            due = queue.publish_and_notify_by(self.rules, now, activity, calls);
         }
         lock.unlock();
         due
     }
 
-    fn notify(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
+    fn notify(&mut self, pair: u16, now: Nanos, calls: &mut PendingCalls) -> Option<Nanos> {
         let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
         let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
         let notify = |queue: &mut GuestQueue| {
             if queue.notifier.deferred {
-                queue.notify_by(self.rules, now, activity)
+                queue.notify_by(self.rules, now, activity, calls)
             } else {
                 None
             }

@@ -6,6 +6,7 @@ use memory::Segment;
 use port::{DropReason, MAX_FRAME, Offload};
 
 use super::batch::{BATCH, Batch};
+use super::calls::PendingCalls;
 use super::payload::Outgoing;
 use super::port::{Accepts, Port};
 
@@ -89,7 +90,7 @@ impl Port for LoopbackPort {
         }
     }
 
-    fn release(&mut self, _pair: u16) {
+    fn release(&mut self, _pair: u16, _calls: &mut PendingCalls) {
         self.leased.clear();
     }
 
@@ -106,7 +107,7 @@ impl Port for LoopbackPort {
         Ok(())
     }
 
-    fn flush(&mut self, _pair: u16, _now: u64) -> Option<u64> {
+    fn flush(&mut self, _pair: u16, _now: u64, _calls: &mut PendingCalls) -> Option<u64> {
         None
     }
 

@@ -5,6 +5,7 @@ use port::{DropReason, Offload};
 use wire::segment::GsoKind;
 
 use super::batch::{Batch, Pieces};
+use super::calls::PendingCalls;
 use super::payload::Outgoing;
 
 /// Buffers of the queues to a port.
@@ -83,9 +84,9 @@ pub trait Port {
     /// dropped ones included, as if they had not been taken; see [`Batch::cut`].
     fn leave(&mut self, pair: u16, kept: usize);
 
-    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers. It
-    /// follows every `take`, also one that found nothing.
-    fn release(&mut self, pair: u16);
+    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers, and
+    /// is to be notified if it requested that. It follows every `take`, also one that found nothing.
+    fn release(&mut self, pair: u16, calls: &mut PendingCalls);
 
     /// Locks the queue that takes frames to `pair`, which other workers may use too, until the next
     /// [`Port::flush`]; no frame is delivered to a pair that is not locked. Returns `false` when
@@ -134,14 +135,15 @@ pub trait Port {
     /// The drop reason: no room, too large, not attached.
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason>;
 
-    /// Makes the frames delivered to `pair` visible and notifies the receiver when it wants that.
-    /// `now` is in nanoseconds of the machine's monotonic clock. A notification may be deferred:
-    /// then the time is returned at which [`Port::notify`] is to be called, once until it is.
-    fn flush(&mut self, pair: u16, now: u64) -> Option<u64>;
+    /// Makes the frames delivered to `pair` visible and unlocks it. The receiver is to be notified
+    /// if it requested that, when the caller holds no pair of any port any more. `now` is in
+    /// nanoseconds of the machine's monotonic clock. A notification may be deferred: then the time
+    /// is returned at which [`Port::notify`] is to be called, once until it is.
+    fn flush(&mut self, pair: u16, now: u64, calls: &mut PendingCalls) -> Option<u64>;
 
-    /// Sends the notification that a [`Port::flush`] has deferred, if it is due; else returns the
+    /// Notes the notification that a [`Port::flush`] has deferred, if it is due; else returns the
     /// time at which it is due.
-    fn notify(&mut self, _pair: u16, _now: u64) -> Option<u64> {
+    fn notify(&mut self, _pair: u16, _now: u64, _calls: &mut PendingCalls) -> Option<u64> {
         None
     }
 

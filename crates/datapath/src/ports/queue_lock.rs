@@ -3,13 +3,21 @@
 //! Every worker has a [`QueueLock`] for every queue of every port, because frames from any queue
 //! may go to any other. A queue is locked per batch, never per frame, and accessible only while it
 //! is locked. A worker that waits for a lock holds no other lock that workers wait for (see
-//! `fabric`), so there is no deadlock.
+//! `fabric`), so there is no deadlock. A front end's descriptors are written while no lock is held
+//! (see `calls`), so a hold ends after a bounded amount of work.
+//!
+//! A [`Watch`] sees when the present holder has unlocked, and does not lock: a thread that takes
+//! something away from all holders waits by it, see [`turn`].
+
+mod sync;
+mod turn;
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use turn::Turn;
 
 /// Number of spins on a locked queue before the thread yields: a batch takes about that time,
 /// unless the owner is not running.
@@ -33,14 +41,31 @@ pub fn set_wait_hook(hook: impl Fn() + 'static) {
     ON_WAIT.set(Some(Box::new(hook)));
 }
 
+/// Waits until `done` returns true, with the wait hook of this thread.
+fn spin(mut done: impl FnMut() -> bool) {
+    loop {
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+            if done() {
+                return;
+            }
+        }
+        ON_WAIT.with_borrow(|hook| {
+            if let Some(hook) = hook {
+                hook();
+            }
+        });
+        std::thread::yield_now();
+    }
+}
+
 struct Shared<T> {
-    taken: AtomicBool,
+    turn: Turn,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through the one handle that has swapped `taken` from false to
-// true, and it is handed over with release and acquire; so sharing is no more than sending it from
-// owner to owner.
+// SAFETY: the value is reached only through the one handle that has taken the turn, and it is
+// handed over with release and acquire; so sharing is no more than sending it from owner to owner.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 /// Handle of one user to a shared value.
@@ -53,7 +78,7 @@ impl<T> QueueLock<T> {
     /// Returns a handle to `value`, not locked.
     pub fn new(value: T) -> Self {
         let shared = Shared {
-            taken: AtomicBool::new(false),
+            turn: Turn::new(),
             value: UnsafeCell::new(value),
         };
         Self {
@@ -71,11 +96,17 @@ impl<T> QueueLock<T> {
         }
     }
 
+    /// Returns a handle that sees whether the value is locked.
+    #[must_use]
+    pub fn watch(&self) -> Watch<T> {
+        Watch(Arc::clone(&self.shared))
+    }
+
     /// Locks the value if it is not locked by another handle. Returns whether this handle has the
     /// lock.
     #[inline]
     pub fn try_lock(&mut self) -> bool {
-        self.held = self.held || !self.shared.taken.swap(true, Ordering::Acquire);
+        self.held = self.held || self.shared.turn.take();
         self.held
     }
 
@@ -90,25 +121,8 @@ impl<T> QueueLock<T> {
     #[cold]
     fn wait(&mut self) {
         let since = Instant::now();
-        self.spin();
+        spin(|| self.shared.turn.is_free() && self.try_lock());
         WAITED.set(WAITED.get() + since.elapsed());
-    }
-
-    fn spin(&mut self) {
-        loop {
-            for _ in 0..SPINS {
-                std::hint::spin_loop();
-                if !self.shared.taken.load(Ordering::Relaxed) && self.try_lock() {
-                    return;
-                }
-            }
-            ON_WAIT.with_borrow(|hook| {
-                if let Some(hook) = hook {
-                    hook();
-                }
-            });
-            std::thread::yield_now();
-        }
     }
 
     /// Returns the value if this handle has the lock.
@@ -123,7 +137,7 @@ impl<T> QueueLock<T> {
     #[inline]
     pub fn unlock(&mut self) {
         if std::mem::take(&mut self.held) {
-            self.shared.taken.store(false, Ordering::Release);
+            self.shared.turn.end();
         }
     }
 
@@ -161,6 +175,43 @@ impl<T> fmt::Debug for QueueLock<T> {
         f.debug_struct("QueueLock")
             .field("held", &self.held)
             .finish()
+    }
+}
+
+/// Sees whether a value is locked, without the right to lock it.
+pub struct Watch<T>(Arc<Shared<T>>);
+
+impl<T> Watch<T> {
+    /// Returns the present hold of the lock, if it is held.
+    #[inline]
+    #[must_use]
+    pub fn holder(&self) -> Option<Hold<'_>> {
+        let turn = &self.0.turn;
+        let number = turn.holder()?;
+        Some(Hold { turn, number })
+    }
+}
+
+impl<T> fmt::Debug for Watch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Watch").field(&self.0.turn).finish()
+    }
+}
+
+/// One hold of a lock: from a lock to the next unlock.
+#[derive(Debug)]
+pub struct Hold<'a> {
+    turn: &'a Turn,
+    number: u32,
+}
+
+impl Hold<'_> {
+    /// Waits until it has ended; what its owner did is visible then. It does not wait for the next
+    /// owner, and no thread waits for the caller.
+    pub fn wait(self) {
+        if !self.turn.is_over(self.number) {
+            spin(|| self.turn.is_over(self.number));
+        }
     }
 }
 
@@ -215,6 +266,45 @@ mod tests {
             at_once == Duration::ZERO && after > Duration::ZERO,
             "{at_once:?} {after:?}"
         );
+    }
+
+    #[test]
+    fn a_watch_finds_the_holder_and_not_the_next_one() {
+        let mut mine = QueueLock::new(());
+        let mut yours = mine.share();
+        let watch = mine.watch();
+        assert!(watch.holder().is_none());
+        mine.lock();
+        let hold = watch.holder().expect("it is held");
+        assert!(!hold.turn.is_over(hold.number));
+        assert!(!yours.try_lock(), "in vain, and no other turn");
+        assert!(!hold.turn.is_over(hold.number));
+        mine.unlock();
+        // Locked again at once: the hold that was found is over all the same.
+        yours.lock();
+        assert!(hold.turn.is_over(hold.number));
+        hold.wait();
+        let next = watch.holder().expect("the next one");
+        yours.unlock();
+        assert!(watch.holder().is_none());
+        next.wait();
+    }
+
+    #[test]
+    fn a_watch_waits_as_a_lock_does() {
+        let (mut mine, (waits, waiting)) = (QueueLock::new(0), std::sync::mpsc::channel());
+        let watch = mine.watch();
+        mine.lock();
+        let passed = std::thread::spawn(move || {
+            set_wait_hook(move || _ = waits.send(()));
+            watch.holder().expect("it is held").wait();
+            waited()
+        });
+        waiting.recv().expect("it calls the hook");
+        *mine.get().expect("locked") += 1;
+        mine.unlock();
+        let waited = passed.join().expect("it saw the end");
+        assert_eq!(waited, Duration::ZERO, "it waited for no lock");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use port::{DropReason, Gso, MAX_FRAME, Offload, PartialChecksum};
 use wire::segment::GsoKind;
 
 use super::batch::{BATCH, Batch, Piece, SHALLOW, Whole};
+use super::calls::PendingCalls;
 use super::loopback::LoopbackPort;
 use super::payload::Outgoing;
 use super::port::{Accepts, Port};
@@ -27,7 +28,7 @@ fn take_all(port: &mut impl Port) -> Vec<Vec<u8>> {
             .to_vec()
         })
         .collect();
-    port.release(0);
+    port.release(0, &mut PendingCalls::default());
     frames
 }
 

@@ -23,6 +23,7 @@ use wire::virtio::features::Features;
 use crate::forward::revalidator::{FlowSweep, Known};
 use crate::forward::switch::{Switch, UpcallSink};
 use crate::ports::batch::{Batch, Pieces};
+use crate::ports::calls::PendingCalls;
 use crate::ports::guest::header;
 use crate::ports::loopback::LoopbackPort;
 use crate::ports::payload::{Outgoing, Payload};
@@ -186,8 +187,8 @@ impl Port for TestPort {
         self.0.borrow_mut().port.leave(pair, kept);
     }
 
-    fn release(&mut self, pair: u16) {
-        self.0.borrow_mut().port.release(pair);
+    fn release(&mut self, pair: u16, calls: &mut PendingCalls) {
+        self.0.borrow_mut().port.release(pair, calls);
     }
 
     fn hold(&mut self, _pair: u16, wait: bool) -> bool {
@@ -235,7 +236,7 @@ impl Port for TestPort {
         Ok(())
     }
 
-    fn flush(&mut self, pair: u16, _now: u64) -> Option<u64> {
+    fn flush(&mut self, pair: u16, _now: u64, _calls: &mut PendingCalls) -> Option<u64> {
         self.0.borrow_mut().unflushed &= !(1 << pair);
         None
     }
@@ -269,8 +270,8 @@ impl Port for Any {
         self.0.leave(pair, kept);
     }
 
-    fn release(&mut self, pair: u16) {
-        self.0.release(pair);
+    fn release(&mut self, pair: u16, calls: &mut PendingCalls) {
+        self.0.release(pair, calls);
     }
 
     fn hold(&mut self, pair: u16, wait: bool) -> bool {
@@ -289,8 +290,8 @@ impl Port for Any {
         self.0.deliver(pair, frame)
     }
 
-    fn flush(&mut self, pair: u16, now: u64) -> Option<u64> {
-        self.0.flush(pair, now)
+    fn flush(&mut self, pair: u16, now: u64, calls: &mut PendingCalls) -> Option<u64> {
+        self.0.flush(pair, now, calls)
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {

@@ -3,6 +3,7 @@
 use port::{DropReason, Offload};
 
 use crate::ports::batch::Batch;
+use crate::ports::calls::PendingCalls;
 use crate::ports::loopback::LoopbackPort;
 use crate::ports::payload::{Outgoing, Payload};
 use crate::ports::port::{Accepts, Port};
@@ -52,8 +53,8 @@ impl<P: Port> Port for Faulty<P> {
         self.inner.leave(pair, kept);
     }
 
-    fn release(&mut self, pair: u16) {
-        self.inner.release(pair);
+    fn release(&mut self, pair: u16, calls: &mut PendingCalls) {
+        self.inner.release(pair, calls);
     }
 
     fn hold(&mut self, pair: u16, wait: bool) -> bool {
@@ -76,12 +77,12 @@ impl<P: Port> Port for Faulty<P> {
         self.inner.deliver(pair, frame)
     }
 
-    fn flush(&mut self, pair: u16, now: u64) -> Option<u64> {
-        self.inner.flush(pair, now)
+    fn flush(&mut self, pair: u16, now: u64, calls: &mut PendingCalls) -> Option<u64> {
+        self.inner.flush(pair, now, calls)
     }
 
-    fn notify(&mut self, pair: u16, now: u64) -> Option<u64> {
-        self.inner.notify(pair, now)
+    fn notify(&mut self, pair: u16, now: u64, calls: &mut PendingCalls) -> Option<u64> {
+        self.inner.notify(pair, now, calls)
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {

@@ -3,6 +3,7 @@
 use port::DropReason;
 
 use crate::ports::batch::Batch;
+use crate::ports::calls::PendingCalls;
 use crate::ports::payload::Outgoing;
 use crate::ports::port::{Accepts, Port};
 
@@ -26,14 +27,14 @@ impl Port for NullPort {
 
     fn leave(&mut self, _pair: u16, _kept: usize) {}
 
-    fn release(&mut self, _pair: u16) {}
+    fn release(&mut self, _pair: u16, _calls: &mut PendingCalls) {}
 
     fn deliver(&mut self, _pair: u16, _frame: &Outgoing<'_>) -> Result<(), DropReason> {
         self.swallowed += 1;
         Ok(())
     }
 
-    fn flush(&mut self, _pair: u16, _now: u64) -> Option<u64> {
+    fn flush(&mut self, _pair: u16, _now: u64, _calls: &mut PendingCalls) -> Option<u64> {
         None
     }
 

@@ -11,6 +11,7 @@ use testkit::packets::{BROADCAST, Flow, mac, udp_super};
 use super::bench::{BLUE, Bench, offload};
 use crate::forward::switch::{Switch, UpcallSink};
 use crate::ports::batch::Batch;
+use crate::ports::calls::PendingCalls;
 use crate::ports::loopback::LoopbackPort;
 use crate::ports::payload::Outgoing;
 use crate::ports::port::{Accepts, Port};
@@ -37,7 +38,7 @@ impl Port for Refusing {
 
     fn leave(&mut self, _pair: u16, _kept: usize) {}
 
-    fn release(&mut self, _pair: u16) {}
+    fn release(&mut self, _pair: u16, _calls: &mut PendingCalls) {}
 
     fn deliver(&mut self, _pair: u16, _frame: &Outgoing<'_>) -> Result<(), DropReason> {
         let attempts = self.attempts.get() + 1;
@@ -48,7 +49,7 @@ impl Port for Refusing {
         }
     }
 
-    fn flush(&mut self, _pair: u16, _now: u64) -> Option<u64> {
+    fn flush(&mut self, _pair: u16, _now: u64, _calls: &mut PendingCalls) -> Option<u64> {
         None
     }
 

@@ -53,6 +53,14 @@ impl ServedPairs {
         self.all.len()
     }
 
+    /// Returns the next pair of a port; `at` is where the search continues, at first 0.
+    pub(super) fn next_of(&self, port: PortId, at: &mut usize) -> Option<u16> {
+        let rest = self.all.get(*at..)?;
+        let skipped = rest.iter().position(|(of, _)| *of == port)?;
+        *at += skipped + 1;
+        Some(rest[skipped].1)
+    }
+
     /// Returns the pairs with a priority, by index.
     #[inline]
     pub(super) fn first(&self, at: usize) -> Option<Pair> {

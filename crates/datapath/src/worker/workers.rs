@@ -6,10 +6,11 @@
 //! fewest pairs as its home, and [`Workers::balance`] moves pairs when the load is uneven.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use channel::keeping::ThreadSlots;
 use channel::supervision::Poll;
@@ -19,9 +20,10 @@ use sched::{BlockEvents, Slot, View};
 use wire::virtio::features::Features;
 
 use crate::forward::switch::Switch;
+use crate::ports::calls::PendingCalls;
 use crate::ports::crash_record;
 use crate::ports::guest::{GuestPort, GuestQueue};
-use crate::ports::queue_lock::QueueLock;
+use crate::ports::queue_lock::{Hold, QueueLock, Watch};
 use crate::worker::guests::States;
 use crate::worker::idle::helper::Help;
 use crate::worker::idle::helper::Helpers;
@@ -42,6 +44,8 @@ pub struct Workers {
     home_count: usize,
     helpers: Arc<Helpers>,
     homes: RefCell<BTreeMap<Pair, usize>>,
+    /// By port and queue index: whether a worker uses the queue. Of all started queues.
+    watches: RefCell<BTreeMap<(PortId, u16), Watch<GuestQueue>>>,
     /// No pair is served now.
     quiesced: Cell<bool>,
 }
@@ -68,6 +72,7 @@ impl Workers {
             home_count: count,
             helpers,
             homes: RefCell::default(),
+            watches: RefCell::default(),
             quiesced: Cell::new(false),
         };
         Ok((workers, notices))
@@ -186,7 +191,10 @@ impl Workers {
         let to_guest = index.is_multiple_of(2);
         let queue = QueueLock::new(queue);
         let mut first = queue.share();
-        self.first(move |_| first.with(|queue| queue.begin(to_guest)));
+        self.first(move |_| {
+            let mut calls = PendingCalls::default();
+            first.with(|queue| queue.begin(to_guest, &mut calls));
+        });
         for worker in &self.handles {
             let queue = queue.share();
             let added = worker.call(move |w| {
@@ -196,6 +204,9 @@ impl Workers {
             });
             added.ok_or("the port is gone")?;
         }
+        self.watches
+            .borrow_mut()
+            .insert((port, index), queue.watch());
         if to_guest {
             return Ok(());
         }
@@ -219,8 +230,45 @@ impl Workers {
             self.handles[home].call(move |w| w.leave_pair(port, pair));
         }
         let queues = self.each(move |w| w.switch.port_mut(port)?.stop(index));
-        let last = queues.into_iter().flatten().next_back();
-        last.map(|mut queue| queue.with(GuestQueue::end))
+        self.watches.borrow_mut().remove(&(port, index));
+        let mut last = queues.into_iter().flatten().next_back()?;
+        let mut calls = PendingCalls::default();
+        let position = last.with(|queue| queue.end(&mut calls));
+        if !calls.is_empty() {
+            // A worker sends it, because it has a watchdog.
+            self.first(move |_| calls.send());
+        }
+        Some(position)
+    }
+
+    /// Waits until no worker or helper uses anything of a port that it has looked up before this
+    /// call: each queue that is in use now has been unlocked once. Returns for how long it waited.
+    ///
+    /// What was removed in front of a `fence(SeqCst)` before this call is not used any more when it
+    /// returns, if who holds a queue looks it up behind such a fence, too (see `queue_lock::turn`).
+    /// It takes no lock and calls no worker. It waits for the batches that are under way, and not
+    /// for other guests or their VMMs. An idle port costs a load a queue.
+    pub fn pass(&self, port: PortId) -> Duration {
+        let watches = self.watches.borrow();
+        let of_port = watches.range((port, 0)..=(port, u16::MAX));
+        // All are found before the first is waited for: then they end side by side.
+        let busy: Vec<_> = of_port.filter_map(|(_, watch)| watch.holder()).collect();
+        if busy.is_empty() {
+            return Duration::ZERO;
+        }
+        let since = Instant::now();
+        busy.into_iter().for_each(Hold::wait);
+        since.elapsed()
+    }
+
+    /// Has the workers look at a port's pairs again, as after kicks, and returns at once.
+    pub fn retry(&self, port: PortId) {
+        let homes = self.homes.borrow();
+        let of_port = homes.range((port, 0)..=(port, u16::MAX));
+        let homes: BTreeSet<_> = of_port.map(|(_, home)| *home).collect();
+        for home in homes {
+            self.handles[home].post(move |w| w.retry(port));
+        }
     }
 
     /// Returns the worker that is home to the fewest pairs.

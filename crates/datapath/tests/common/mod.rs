@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use channel::records::Upcall;
 use datapath::forward::switch::UpcallSink;
+use datapath::ports::calls::PendingCalls;
 use datapath::ports::guest::{GuestPort, GuestQueue};
 use datapath::ports::queue_lock::QueueLock;
 use rustix::event::{EventfdFlags, eventfd};
@@ -50,7 +51,7 @@ pub(crate) fn queue_at(
     let mut queue = queue.expect("a sound queue");
     // As in the switch: packed queues store their position.
     queue.set_journal(Journal::new(Arc::new(JournalRegion::heap(1)), 0, 1));
-    GuestQueue::new(queue, features, event(), Some(event()), true)
+    GuestQueue::new(queue, features, event(), Some(event().into()), true)
 }
 
 pub(crate) fn event() -> OwnedFd {
@@ -76,7 +77,7 @@ pub(crate) fn guest_at(
     for (index, driver) in [(0u16, &nic.rx), (1, &nic.tx)] {
         let negotiated = Features::from_bits_truncate(features);
         let mut queue = QueueLock::new(queue(&ram, driver, features));
-        queue.with(|queue| queue.begin(index.is_multiple_of(2)));
+        queue.with(|queue| queue.begin(index.is_multiple_of(2), &mut PendingCalls::default()));
         port.start(index, queue, negotiated);
     }
     (ram, nic, port)

@@ -1,5 +1,6 @@
 //! Processes with slot queues in this process.
 
+use datapath::ports::calls::PendingCalls;
 use datapath::ports::guest::{GuestPort, GuestQueue};
 use datapath::ports::queue_lock::QueueLock;
 use testkit::guest_ram::GuestRam;
@@ -30,9 +31,9 @@ pub(crate) fn slot_client(options: SlotOptions, features: u64) -> (GuestRam, Slo
         };
         let features = Features::from_bits_truncate(features);
         let queue = Queue::new(ram.memory(), layout, features, 0).expect("a sound queue");
-        let queue = GuestQueue::new(queue, features, event(), Some(event()), true);
+        let queue = GuestQueue::new(queue, features, event(), Some(event().into()), true);
         let mut queue = QueueLock::new(queue);
-        queue.with(|queue| queue.begin(to_client));
+        queue.with(|queue| queue.begin(to_client, &mut PendingCalls::default()));
         port.start(index, queue, features);
     }
     (ram, nic, port)

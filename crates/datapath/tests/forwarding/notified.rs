@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use channel::supervision::Coalescing;
 use datapath::forward::switch::Switch;
+use datapath::ports::calls::PendingCalls;
 use datapath::ports::coalescing::{Activity, Processor, Rules, Vcpus};
 use datapath::ports::guest::GuestPort;
 use port::counters::Counters;
@@ -54,7 +55,7 @@ impl Scene {
         }));
         let mut port = port.with_rules(rules);
         let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        port.set_call(0, Some(call.try_clone().unwrap()));
+        port.set_call(0, Some(call.try_clone().unwrap().into()));
         let vcpus = Arc::new(FakeVcpus(AtomicU8::new(0)));
         port.set_vcpus(Some(vcpus.clone()));
         switch.add_port(TO, port);
@@ -233,7 +234,7 @@ fn a_deferred_notification_is_sent_when_the_queue_ends() {
         assert!(!scene.is_notified());
         let port = scene.switch.port_mut(TO).unwrap();
         let mut queue = port.stop(0).unwrap();
-        queue.with(|queue| queue.end());
+        queue.with(|queue| queue.end(&mut PendingCalls::default()));
         assert!(scene.is_notified());
         assert_eq!(scene.time_passes(START + PERIOD), None);
     });

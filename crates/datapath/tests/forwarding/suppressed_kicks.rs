@@ -210,7 +210,7 @@ fn a_receiver_that_blocks_before_the_subscription_is_notified() {
     let (workers, [mut from, mut to], _kept) = scene(TO, VERSION_1, &vcpus);
     let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let ours = call.try_clone().unwrap();
-    workers.on_port(TO, move |port| port.set_call(0, Some(call)));
+    workers.on_port(TO, move |port| port.set_call(0, Some(call.into())));
     let is_notified = || rustix::io::read(&ours, &mut [0; 8]).is_ok();
     wait_until("of the descriptor", is_notified);
     let mut pass = || {

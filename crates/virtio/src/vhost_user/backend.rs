@@ -131,6 +131,15 @@ pub trait Backend {
     /// Gives a running queue another descriptor to notify its guest, or none.
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>);
 
+    /// Waits until nothing of guest memory is accessed any more that was looked up before this
+    /// call, in a table of translations or another. What was removed from such a table, with a
+    /// `fence(SeqCst)` behind it, is then out of use. The wait depends on no front end and no guest.
+    fn end_access(&mut self) {}
+
+    /// Has all running queues looked at again, as after kicks: buffers that could not be accessed
+    /// may be accessible now. Returns at once.
+    fn retry(&mut self) {}
+
     /// Reports a queue that is complete and still cannot start; `reason` is text. It is repeated
     /// only when it changes.
     fn queue_refused(&mut self, _index: u16, _reason: &str) {}

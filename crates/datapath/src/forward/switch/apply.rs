@@ -339,7 +339,7 @@ impl<P: Port> Switch<P> {
                 &self.lookup.flows.excluded,
             );
         }
-        self.fabric.flush();
+        self.fabric.flush_and_notify();
         let copying = self.meter.lap_of_all();
         self.fabric.charge_receivers(copying, None);
     }
@@ -352,7 +352,7 @@ impl<P: Port> Switch<P> {
         }
         self.meter.begin();
         self.fabric.deliver_generated(to, tag, frame);
-        self.fabric.flush();
+        self.fabric.flush_and_notify();
         let copying = self.meter.lap();
         self.fabric.charge_receivers(copying, None);
     }

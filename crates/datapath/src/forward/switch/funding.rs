@@ -85,7 +85,7 @@ impl<P: Port> Switch<P> {
         };
         slot.port.take(pair, &mut self.lookup.batch);
         if self.lookup.batch.is_untouched() {
-            slot.port.release(pair);
+            self.fabric.release(id, pair);
             self.settle_rate_limit(id, budget);
             return false;
         }

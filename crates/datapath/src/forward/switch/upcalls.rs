@@ -230,7 +230,7 @@ impl<P: Port> Switch<P> {
                 .emit(waiting.port(), Way::In, shown, Some(reason));
         }
         // Flushes the copies that mirrors made of them.
-        self.fabric.flush();
+        self.fabric.flush_and_notify();
         self.fabric.charge_receivers(0, None);
     }
 }

@@ -20,9 +20,9 @@ use super::congestion::Congestion;
 use super::header::{self, Words};
 use super::kicks::Kicks;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
+use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
 use crate::ports::payload::Outgoing;
-use crate::ports::watchdog::Doorbells;
 
 /// Length of an Ethernet header, the minimum of a frame.
 const MIN_FRAME: u32 = 14;
@@ -59,9 +59,8 @@ pub enum GuestFault {
 /// The notifications of a queue's guest.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
-    /// Eventfd that notifies the guest; without it the guest polls.
-    pub(super) call: Option<OwnedFd>,
-    pub(super) doorbells: Doorbells,
+    /// Notifies the guest; without it the guest polls.
+    pub(super) call: Option<Arc<CallFd>>,
     /// To the guest: time of the last notification of frames.
     pub(super) notified: Option<Nanos>,
     /// To the guest: whether a notification is deferred.
@@ -102,7 +101,7 @@ impl GuestQueue {
         queue: Queue,
         features: Features,
         kick: OwnedFd,
-        call: Option<OwnedFd>,
+        call: Option<CallFd>,
         enabled: bool,
     ) -> Self {
         let logged = queue.memory().log().is_some();
@@ -112,7 +111,7 @@ impl GuestQueue {
             header,
             kick,
             notifier: Notifier {
-                call,
+                call: call.map(Arc::new),
                 ..Notifier::default()
             },
             enabled,
@@ -130,7 +129,7 @@ impl GuestQueue {
     }
 
     /// Starts service; `to_guest`: the queue takes frames to the guest.
-    pub fn begin(&mut self, to_guest: bool) {
+    pub fn begin(&mut self, to_guest: bool, calls: &mut PendingCalls) {
         if to_guest {
             // No worker waits for receive buffers: a frame without one is dropped. Suppressed kicks
             // spare the guest the exits.
@@ -139,14 +138,14 @@ impl GuestQueue {
         }
         self.kicks = Kicks::since(Instant::now());
         // A former switch process may have ended between the last used buffer and its notification.
-        self.notify();
+        self.notify(calls);
     }
 
     /// Ends service. Returns the queue's position, at which the next back end continues.
-    pub fn end(&mut self) -> u32 {
+    pub fn end(&mut self, calls: &mut PendingCalls) -> u32 {
         self.give_back();
         if std::mem::take(&mut self.notifier.deferred) && self.queue.needs_notify() {
-            self.notify();
+            self.notify(calls);
         }
         self.queue.position()
     }
@@ -178,11 +177,15 @@ impl GuestQueue {
         DropReason::ReceiverDown
     }
 
-    /// Sets the connection whose watchdog covers the notifications.
-    #[must_use]
-    pub fn with_doorbells(mut self, doorbells: Doorbells) -> Self {
-        self.notifier.doorbells = doorbells;
-        self
+    /// Returns the fault of the queue, if it is new.
+    pub(super) fn take_fault(&mut self) -> Option<GuestFault> {
+        // It was written behind the lock.
+        let call = self.notifier.call.as_ref();
+        if call.is_some_and(|call| call.has_blocked()) {
+            self.fault.get_or_insert(GuestFault::CallBlocked);
+        }
+        let new = !std::mem::replace(&mut self.reported, self.fault.is_some());
+        self.fault.filter(|_| new)
     }
 
     /// Publishes used buffers, and notifies the guest or defers that. Returns the due time of a new
@@ -192,10 +195,11 @@ impl GuestQueue {
         rules: Rules,
         now: Nanos,
         activity: impl FnOnce() -> Activity,
+        calls: &mut PendingCalls,
     ) -> Option<Nanos> {
         self.queue.publish();
         let was_deferred = self.notifier.deferred;
-        let due = self.notify_by(rules, now, activity);
+        let due = self.notify_by(rules, now, activity, calls);
         due.filter(|_| !was_deferred)
     }
 
@@ -205,6 +209,7 @@ impl GuestQueue {
         rules: Rules,
         now: Nanos,
         activity: impl FnOnce() -> Activity,
+        calls: &mut PendingCalls,
     ) -> Option<Nanos> {
         let published = self.queue.unnotified();
         let until = rules.wait(published, self.notifier.notified, now, activity);
@@ -221,7 +226,7 @@ impl GuestQueue {
         }
         if self.queue.needs_notify() {
             self.notifier.notified = Some(now);
-            self.notify();
+            self.notify(calls);
         }
         None
     }
@@ -231,12 +236,11 @@ impl GuestQueue {
         self.queue.wants_notify() && (self.notifier.deferred || self.notifier.deferral.should_try())
     }
 
-    pub(super) fn notify(&mut self) {
-        self.counts.notifications += u64::from(self.notifier.call.is_some());
-        if let Some(call) = &self.notifier.call
-            && self.notifier.doorbells.ring(call).is_err()
-        {
-            self.fault = Some(GuestFault::CallBlocked);
+    /// Notes that the guest is to be notified.
+    pub(super) fn notify(&mut self, calls: &mut PendingCalls) {
+        if let Some(call) = &self.notifier.call {
+            self.counts.notifications += 1;
+            calls.add(call);
         }
     }
 
@@ -313,12 +317,12 @@ impl GuestQueue {
     }
 
     /// Completes all leased chains.
-    pub(super) fn end_leases(&mut self) {
+    pub(super) fn end_leases(&mut self, calls: &mut PendingCalls) {
         self.queue.put_read(&self.chains);
         self.chains.clear();
         self.queue.publish();
         if self.queue.needs_notify() {
-            self.notify();
+            self.notify(calls);
         }
     }
 

@@ -12,6 +12,7 @@ use virtio::vhost_user::{Backend, QueueSetup, Resume};
 use wire::virtio::features::Features;
 
 use super::open::Context;
+use crate::ports::calls::CallFd;
 use crate::ports::guest::{GuestPort, GuestQueue};
 use crate::ports::watchdog::Doorbells;
 use crate::worker::workers::Workers;
@@ -66,6 +67,10 @@ impl WorkerBackend<'_> {
 
     fn on_port(&self, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
         self.workers.on_port(self.port(), job);
+    }
+
+    fn call(&self, event: OwnedFd) -> CallFd {
+        CallFd::new(event, self.doorbells.clone())
     }
 
     fn make_queue(&mut self, index: u16, setup: &mut QueueSetup) -> Result<Queue, String> {
@@ -139,8 +144,8 @@ impl Backend for WorkerBackend<'_> {
             Some(0) => setup.features.without_offloads(),
             _ => setup.features,
         };
-        let queue = GuestQueue::new(queue, features, setup.kick, setup.call, setup.enabled);
-        let queue = queue.with_doorbells(self.doorbells.clone());
+        let call = setup.call.map(|call| self.call(call));
+        let queue = GuestQueue::new(queue, features, setup.kick, call, setup.enabled);
         self.workers
             .start_queue(self.port(), index, queue, features)
     }
@@ -154,6 +159,7 @@ impl Backend for WorkerBackend<'_> {
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        let call = call.map(|call| self.call(call));
         self.on_port(move |guest| guest.set_call(index, call));
     }
 
@@ -165,6 +171,14 @@ impl Backend for WorkerBackend<'_> {
                 let _ = doorbells.ring(&event);
             });
         }
+    }
+
+    fn end_access(&mut self) {
+        self.workers.pass(self.port());
+    }
+
+    fn retry(&mut self) {
+        self.workers.retry(self.port());
     }
 
     fn queue_refused(&mut self, index: u16, reason: &str) {

@@ -14,6 +14,7 @@ use wire::packet::Parsed;
 
 use super::*;
 use crate::ports::batch::Batch;
+use crate::ports::calls::PendingCalls;
 use crate::ports::payload::Outgoing;
 use crate::ports::port::Accepts;
 
@@ -273,14 +274,14 @@ impl Port for Sender {
 
     fn leave(&mut self, _pair: u16, _kept: usize) {}
 
-    fn release(&mut self, _pair: u16) {}
+    fn release(&mut self, _pair: u16, _calls: &mut PendingCalls) {}
 
     fn deliver(&mut self, _pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         work(u64::from(frame.len()));
         Ok(())
     }
 
-    fn flush(&mut self, _pair: u16, _now: u64) -> Option<u64> {
+    fn flush(&mut self, _pair: u16, _now: u64, _calls: &mut PendingCalls) -> Option<u64> {
         None
     }
 
