@@ -351,8 +351,11 @@ impl Worker {
     }
 
     /// Looks at the pairs of a port again, as after kicks: frames that could not be taken may be
-    /// taken now.
+    /// taken now. Asks for the translations of receive buffers that are still missing.
     pub fn retry(&mut self, port: PortId) {
+        if let Some(guest) = self.switch.port_mut(port) {
+            guest.ask_for_buffers();
+        }
         let mut at = 0;
         while let Some(pair) = self.served.next_of(port, &mut at) {
             self.suppressed.remove((port, pair));

@@ -159,15 +159,8 @@ pub trait Backend {
         None
     }
 
-    /// Waits until no access is under way that has begun before this call: translations have been
-    /// revoked, and the front end is notified then. The wait must not depend on any front end.
-    fn end_access(&mut self) {}
-
     /// Reports how long [`Backend::end_access`] took.
     fn access_ended(&mut self, _waited: Duration) {}
-
-    /// Lets queues look again that lack translations ([`Iotlb::answers`] has changed).
-    fn retry(&mut self) {}
 
     /// Adds one to an eventfd of the front end. A hostile front end can make the write wait (it can
     /// clear the descriptor's `O_NONBLOCK`): an owner that must not wait writes where it can be
