@@ -21,6 +21,7 @@
 //! | output | one reply; nothing more is read until it is gone | [`Connection::recv`] |
 //! | guest memory | 509 regions, each checked against its file before it is mapped | `memory` |
 //! | queues | two a queue pair of the offer, up to [`MAX_QUEUE_SIZE`] entries; every index is checked in its full width | queues |
+//! | translations | a table of fixed size; 64 open questions, each for a second; 256 answers that are owed | iotlb |
 //! | dirty log, inflight area | file length, offset and size checked together; offset applied once | `memory`, inflight |
 //!
 //! Every message has one row in one table (code, name, descriptors, size, state in which it is
