@@ -27,7 +27,7 @@ pub enum Lie {
     Doubled,
     /// Not at all.
     Missing,
-    /// With an UPDATE for a page that nobody asked for.
+    /// With an UPDATE for a page that was not asked for.
     OtherPage,
     /// With bytes that are no message.
     Nonsense,
