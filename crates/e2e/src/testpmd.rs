@@ -1,6 +1,6 @@
-//! DPDK's testpmd with two ports. `net_virtio_user` or `net_memif`: an independent virtio driver and
-//! vhost-user front end, or memif client, that bounces frames between two of the switch's ports.
-//! `net_vhost`: an independent back end for our own guests, instead of the switch.
+//! DPDK's testpmd with two ports. `net_virtio_user` or `net_memif`: an independent virtio driver
+//! and vhost-user front end, or memif client, that bounces frames between two of the switch's
+//! ports. `net_vhost`: an independent back end for our own guests, instead of the switch.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //! The reserved edges exist in regions of at least 1 MiB; [`GuestRam::straddle`] takes buffers from
 //! them that cross from one region into the next.
 //!
-//! Behind an [IOMMU](crate::iommu) a driver has addresses of its own, which lead to scattered pages,
-//! and the device has others: [`GuestRam::map`]. Without one all three are the same.
+//! Behind an [IOMMU](crate::iommu) a driver has addresses of its own, which lead to scattered
+//! pages, and the device has others: [`GuestRam::map`]. Without one all three are the same.
 
 mod pool;
 mod written;

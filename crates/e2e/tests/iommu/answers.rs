@@ -1,0 +1,76 @@
+//! Answers to questions that are wrong, late or missing.
+
+use e2e::numbered::introduce;
+use e2e::turn;
+use testkit::GuestConfig;
+use testkit::driver::{Piece, Shape};
+use testkit::iommu::{IommuConfig, Lie};
+use testkit::packets::{Flow, udp};
+use testkit::wait::wait_until;
+
+use super::{all_arrive, others, pair, settle_down, sound, start};
+
+/// Frames whose receiver's buffers are not translated are dropped by name, and come again when
+/// questions are answered again.
+#[test]
+fn buffers_that_are_not_translated_are_counted_at_their_receiver() {
+    let _turn = turn();
+    let lasthop = start("");
+    let mut guests = pair(&lasthop, &GuestConfig::default(), IommuConfig::qemu());
+    let [a, b] = &mut guests;
+    b.iommu().lie(Some(Lie::Missing));
+    let untranslated = || lasthop.stats().get("vm2.drops.receiver-untranslated");
+    wait_until("buffers that were asked for ahead are used up", || {
+        a.send(&udp(&Flow::v4(1, 2), b"more")).expect("room");
+        b.recv_all().expect("the device keeps the rules");
+        untranslated() > 10
+    });
+    b.iommu().lie(None);
+    introduce(a, b, Flow::v4(1, 2));
+    settle_down([a, b]);
+    all_arrive(a, b, Flow::v4(1, 2), 500);
+    sound(&guests);
+    lasthop.stop();
+}
+
+/// A front end that answers late, twice, wrong or not at all: its own frames wait, and no others
+/// do.
+#[test]
+fn wrong_answers_cost_the_port_that_gives_them() {
+    let turn = turn();
+    let lasthop = start("");
+    let [mut c, mut d] = others(&lasthop);
+    for lie in [
+        Lie::Late,
+        Lie::Refused,
+        Lie::Doubled,
+        Lie::Missing,
+        Lie::OtherPage,
+        Lie::Deaf,
+        Lie::Nonsense,
+    ] {
+        turn.step(&format!("{lie:?}"));
+        let mut guests = pair(&lasthop, &GuestConfig::default(), IommuConfig::qemu());
+        let [a, _] = &mut guests;
+        a.iommu().lie(Some(lie));
+        for _ in 0..200 {
+            // Questions about everything, with or without answers.
+            let nowhere = a.iommu().reserve(1);
+            let pieces = [Piece::new(nowhere, 100)];
+            let nic = &mut a.pairs[0].nic;
+            while nic.tx.poll().expect("the device keeps the rules").is_some() {}
+            nic.tx.add(&pieces, &[], Shape::Direct, 0);
+            a.pairs[0].flush();
+            a.front()
+                .expect("a session")
+                .get_features()
+                .expect("an answer");
+        }
+        all_arrive(&mut c, &mut d, Flow::v4(3, 4), 100);
+        a.iommu().answer_held();
+        a.iommu().lie(None);
+        a.wait_link().expect("the connection goes on");
+        sound(&guests);
+    }
+    lasthop.stop();
+}

@@ -1,0 +1,202 @@
+//! Guests with an IOMMU: what they map is reached, and nothing else, and nothing any more once
+//! INVALIDATE was answered.
+//!
+//! The guests are our own (`testkit::iommu`): their pages lie scattered, their buffers get other
+//! pages each time, and the old ones are watched. `LASTHOP_IOMMU_KILLS=1000` increases the number
+//! of kills.
+
+mod answers;
+mod grants;
+mod records;
+mod traffic;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use e2e::lasthop::{Lasthop, guest_ports};
+use e2e::numbered::{Stream, introduce, settle};
+use testkit::driver::{Piece, Shape};
+use testkit::iommu::{IommuConfig, is_canary};
+use testkit::net::{HEADER_LEN, NetHeader};
+use testkit::packets::{Flow, SequenceChecker, payload_of, udp};
+use testkit::wait::wait_until;
+use testkit::{FakeGuest, GuestConfig};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Frames of one sender on their way: fewer than a receiver's buffers.
+const WINDOW: u64 = 32;
+
+fn start(switch: &str) -> Lasthop {
+    Lasthop::start(&guest_ports(switch, &["vm1", "vm2", "vm3", "vm4"]))
+}
+
+fn layouts() -> [GuestConfig; 2] {
+    [GuestConfig::default(), GuestConfig::default().packed()]
+}
+
+/// Guests at `vm1` and `vm2` that know each other.
+fn pair(lasthop: &Lasthop, config: &GuestConfig, iommu: IommuConfig) -> [FakeGuest; 2] {
+    let [mut a, mut b] = [1, 2].map(|n| {
+        let config = config.clone().guest(n);
+        lasthop.connect_translated(&format!("vm{n}"), config, iommu)
+    });
+    introduce(&mut a, &mut b, Flow::v4(1, 2));
+    [a, b]
+}
+
+/// Guests at `vm3` and `vm4` without an IOMMU.
+fn others(lasthop: &Lasthop) -> [FakeGuest; 2] {
+    let [mut c, mut d] = [("vm3", 3), ("vm4", 4)].map(|(port, n)| lasthop.connect(port, n));
+    introduce(&mut c, &mut d, Flow::v4(3, 4));
+    [c, d]
+}
+
+fn sound(guests: &[FakeGuest]) {
+    for guest in guests {
+        if let Err(fault) = guest.iommu().verify() {
+            panic!("{fault}; {:?}", guest.iommu().counts());
+        }
+    }
+}
+
+/// Numbered frames between two guests, few of them on their way, until `done`.
+struct Talk {
+    /// How many of each guest's frames its peer has seen.
+    seen: [AtomicU64; 2],
+    stop: AtomicBool,
+}
+
+impl Talk {
+    fn new() -> Talk {
+        Talk {
+            seen: Default::default(),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// The part of guest `me`. Frames that seem lost do not stop it.
+    fn part(&self, guest: &mut FakeGuest, me: usize, flow: Flow) -> SequenceChecker {
+        let mut stream = Stream::new(me as u16, flow);
+        let mut checker = SequenceChecker::default();
+        let mut moved = (0, Instant::now());
+        while !self.stop.load(SeqCst) {
+            let seen = self.seen[me].load(SeqCst);
+            if seen > moved.0 {
+                moved = (seen, Instant::now());
+            }
+            let seems_lost = moved.1.elapsed() > Duration::from_millis(100);
+            if stream.sent() < seen + WINDOW || seems_lost {
+                moved.1 = Instant::now();
+                stream.send(guest, 64 + (stream.sent() as usize * 37) % 1300);
+            }
+            self.collect(guest, me, &mut checker);
+        }
+        let quiet = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < quiet {
+            self.collect(guest, me, &mut checker);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        checker
+    }
+
+    fn collect(&self, guest: &mut FakeGuest, me: usize, checker: &mut SequenceChecker) {
+        for got in guest.recv_all().expect("the device keeps the rules") {
+            assert!(!is_canary(&got.frame), "it has bytes of a revoked page");
+            if let Ok(payload) = payload_of(&got.frame) {
+                checker.see(payload);
+            }
+        }
+        let peer = 1 - me;
+        self.seen[peer].store(checker.next_of(peer as u16), SeqCst);
+    }
+
+    /// Waits until the peers of both guests have seen so many frames more.
+    fn wait_more(&self, frames: u64) {
+        let before = [0, 1].map(|n| self.seen[n].load(SeqCst));
+        wait_until("both guests see traffic", || {
+            [0, 1]
+                .iter()
+                .all(|n| self.seen[*n].load(SeqCst) >= before[*n] + frames)
+        });
+    }
+
+    /// Lets the guests talk while `work` is done. Both have seen nothing damaged, and no page that
+    /// they took back was touched.
+    fn during(guests: &mut [FakeGuest; 2], work: impl FnOnce(&Talk)) -> [SequenceChecker; 2] {
+        let talk = Talk::new();
+        let [a, b] = &mut *guests;
+        let checkers = std::thread::scope(|scope| {
+            let first = scope.spawn(|| talk.part(a, 0, Flow::v4(1, 2)));
+            let second = scope.spawn(|| talk.part(b, 1, Flow::v4(2, 1)));
+            work(&talk);
+            talk.stop.store(true, SeqCst);
+            [first, second].map(|part| part.join().expect("frames are sound"))
+        });
+        sound(guests);
+        assert_eq!(checkers.each_ref().map(|checker| checker.damaged), [0; 2]);
+        checkers
+    }
+}
+
+/// Frames one way, all of which arrive.
+fn all_arrive(from: &mut FakeGuest, to: &mut FakeGuest, flow: Flow, frames: u64) {
+    let mut stream = Stream::new(9, flow);
+    let mut checker = SequenceChecker::default();
+    while stream.sent() < frames {
+        for _ in 0..WINDOW.min(frames - stream.sent()) {
+            stream.send(from, 64 + (stream.sent() as usize * 131) % 1300);
+        }
+        let whole = settle(to, &mut checker, &stream, TIMEOUT);
+        assert!(whole, "{checker:?} of {}", stream.sent());
+    }
+}
+
+/// Sends what lies at `iova` as one descriptor, and waits until the device has returned it.
+fn send_at(guest: &mut FakeGuest, iova: u64, len: u64) {
+    let pair = &mut guest.pairs[0];
+    pair.drain().expect("the device returns frames");
+    let pieces = [Piece::new(iova, len as u32)];
+    pair.nic
+        .tx
+        .add(&pieces, &[], Shape::Direct, 0)
+        .expect("room");
+    pair.flush();
+    wait_until("the descriptor is used", || {
+        pair.nic
+            .tx
+            .poll()
+            .expect("the device keeps the rules")
+            .is_some()
+    });
+}
+
+/// A page with a frame behind an empty header, and their length.
+fn page_with(guest: &FakeGuest, payload: &[u8]) -> (u64, u64) {
+    let page = guest.iommu().page();
+    let header = &NetHeader::default().to_bytes()[..HEADER_LEN];
+    let bytes = [header, &udp(&Flow::v4(1, 2), payload)].concat();
+    guest.ram().write(page, &bytes);
+    (page, bytes.len() as u64)
+}
+
+fn arrives(guest: &mut FakeGuest, payload: &[u8]) {
+    let got = guest.recv(TIMEOUT).expect("the device keeps the rules");
+    let frame = got.expect("it arrives").frame;
+    assert_eq!(payload_of(&frame).expect("a sound frame"), payload);
+}
+
+fn not_granted(lasthop: &Lasthop, port: &str) -> u64 {
+    lasthop.stats().get(&format!("{port}.drops.not-granted"))
+}
+
+/// Throws away what is still on its way.
+fn settle_down(guests: [&mut FakeGuest; 2]) {
+    for guest in guests {
+        let pause = Duration::from_millis(100);
+        while guest
+            .recv(pause)
+            .expect("the device keeps the rules")
+            .is_some()
+        {}
+    }
+}
