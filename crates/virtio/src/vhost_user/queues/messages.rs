@@ -120,6 +120,11 @@ pub(in crate::vhost_user) fn get_base(
     let state: VringState = request.parse()?;
     let at = session.queue_at(state.index)?;
     session.stop(at, backend);
+    if !session.any_running() {
+        // QEMU does not revoke what the guest unmaps while no queue runs: its next driver uses the
+        // same addresses for other pages.
+        session.forget_translations();
+    }
     let fresh = if session.packed() { PACKED_START } else { 0 };
     let vring = &mut session.queues[at];
     vring.kick = None;
