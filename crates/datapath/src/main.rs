@@ -29,6 +29,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_fstat, "length of a memory file; kind of an event descriptor"),
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_newfstatat, "the same, in other C libraries"),
+    call(libc::SYS_pread64, "translations that a former process has left"),
     call(libc::SYS_readlinkat, "check that a descriptor is an eventfd"),
     call(libc::SYS_memfd_create, "records of descriptors in flight; rings for control"),
     call(libc::SYS_ftruncate, "their size"),

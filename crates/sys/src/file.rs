@@ -42,6 +42,15 @@ pub fn is_fixed(file: impl AsFd) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(kept))
 }
 
+/// Returns the length of a file, in bytes.
+///
+/// # Errors
+/// The error of the system call.
+pub fn len(file: impl AsFd) -> io::Result<u64> {
+    // Not `File::metadata`, which makes another call, statx(2).
+    Ok(rustix::fs::fstat(file)?.st_size.unsigned_abs())
+}
+
 /// Creates a file of these bytes that can no longer change; it is read from its start.
 ///
 /// # Errors

@@ -163,7 +163,7 @@ impl Table {
         if !sys::file::is_fixed(file.as_fd())? {
             return Err(AttachError::NotSealed);
         }
-        let len = File::from(file.try_clone()?).metadata()?.len();
+        let len = sys::file::len(file)?;
         if len != LEN {
             return Err(AttachError::Length(len));
         }
