@@ -129,7 +129,7 @@ fn client_role_packed() {
     bounce_all_sizes(&turn(), "client", true);
 }
 
-/// Our guests with an IOMMU are told right from wrong by a back end that is not ours: DPDK's.
+/// Our guests with an IOMMU, checked with a back end that is not ours: DPDK's.
 #[test]
 fn guests_with_an_iommu_and_another_back_end() {
     let turn = turn();

@@ -129,7 +129,7 @@ impl FakeGuest {
             pairs: Vec::new(),
             bases: None,
         };
-        // First, because mappings are told as they are made.
+        // First, because mappings are sent as they are made.
         guest.share_memory()?;
         guest.pairs = guest.new_pairs()?;
         guest.start(&vec![
@@ -365,8 +365,9 @@ impl FakeGuest {
     }
 
     /// Another driver takes the card over: queues are stopped, and new ones start elsewhere, with
-    /// buffers of their own. Behind an IOMMU no mapping of the old driver is left, and no INVALIDATE
-    /// says so: QEMU does not listen while queues are stopped. It sends the features again.
+    /// buffers of their own. Behind an IOMMU no mapping of the old driver is left, and no
+    /// INVALIDATE says so: QEMU does not listen while queues are stopped. It sends the features
+    /// again.
     ///
     /// # Errors
     /// When the session fails.

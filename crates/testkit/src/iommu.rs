@@ -2,7 +2,7 @@
 //! virtual addresses (IOVA).
 //!
 //! ```text
-//!  driver's address --view--> guest-physical page <--table-- IOVA      (what UPDATE tells)
+//!  driver's address --view--> guest-physical page <--table-- IOVA      (what UPDATE says)
 //!        0x6000...              scattered                  used again at once, or never
 //! ```
 //! The driver sees its memory through a [view](GuestRam::alloc) in which it is contiguous, as a
@@ -79,21 +79,21 @@ impl Answers {
     }
 }
 
-/// When buffers are mapped and unmapped, and how the back end learns of it. Rings are mapped once
-/// in every mode.
+/// When buffers are mapped and unmapped, and which mappings are sent to the back end before it asks
+/// for them. Rings are mapped once in every mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// All memory of the driver is mapped, and told, when it is allocated (`iommu=pt`).
+    /// All memory of the driver is mapped when it is allocated, and sent then (`iommu=pt`).
     Persistent,
-    /// Buffers are mapped for each use. The back end has to ask; only INVALIDATE is told, and
-    /// answered before the IOVA is used again (QEMU and a guest with `iommu.strict=1`).
+    /// Buffers are mapped for each use. The back end has to ask for them. INVALIDATE is answered
+    /// before the IOVA is used again (QEMU, and a guest with `iommu.strict=1`).
     OnDemand,
-    /// As `OnDemand`, and each mapping is told at once.
+    /// As `OnDemand`, and each mapping is sent at once.
     Strict,
     /// As `Strict`, with INVALIDATEs sent for so many buffers at a time (`iommu.strict=0`).
     Batched(usize),
-    /// Buffers stay mapped, and told, until more than so many pages are: then the one that was
-    /// unused for the longest time is unmapped.
+    /// Buffers are mapped and sent at their first use, and stay mapped until more than so many
+    /// pages are: then the one that was unused for the longest time is unmapped.
     Reuse {
         /// The most pages of buffers.
         pages: usize,
@@ -101,7 +101,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn tells(self) -> bool {
+    fn sends(self) -> bool {
         self != Self::OnDemand
     }
 }
@@ -264,11 +264,11 @@ impl Iommu {
         channel::spawn(Arc::downgrade(self), served)
     }
 
-    /// Tells the back end everything that is mapped, for modes that tell: a back end that is new,
-    /// after it was given the memory.
+    /// Sends everything that is mapped, except on demand: to a back end that is new, after it was
+    /// given the memory.
     pub fn tell_all(&self) {
         let mut state = self.state();
-        if self.config.mode.tells() {
+        if self.config.mode.sends() {
             let pages: Vec<u64> = state.table.keys().copied().collect();
             state.update(self, &pages);
         }

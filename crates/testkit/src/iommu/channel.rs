@@ -11,7 +11,7 @@ use crate::frontend::{
     Message, VERSION,
 };
 
-/// Time between two looks of a thread that is to be told something else.
+/// Time between two looks at what the thread is to do.
 const LOOK: Duration = Duration::from_millis(20);
 /// Questions that are remembered.
 const REMEMBERED: usize = 4096;
@@ -44,7 +44,7 @@ pub(super) struct Questions {
 }
 
 impl Iommu {
-    /// Answers questions from now on with this lie, or honestly.
+    /// Answers questions with this lie until the next call, or honestly.
     pub fn lie(&self, lie: Option<Lie>) {
         self.state().questions.lie = lie;
     }
@@ -88,7 +88,7 @@ impl Iommu {
     }
 
     /// Serves a message of the back end. The lock is held from look-up to answer: a mapping that
-    /// goes meanwhile would be told after its INVALIDATE.
+    /// goes meanwhile would have its UPDATE after its INVALIDATE.
     fn serve_message(&self, channel: &FrontEnd, message: &Message) -> Result<(), FrontError> {
         let mut state = self.state();
         let question = match IotlbMessage::from_bytes(&message.body) {

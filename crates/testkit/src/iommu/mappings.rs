@@ -83,7 +83,7 @@ impl Iommu {
         (view.append(pages) + offset, count)
     }
 
-    /// Maps pages of the driver's that are not mapped, and tells if the mode tells.
+    /// Maps pages of the driver's that are not mapped, and sends UPDATE if the mode does.
     fn enter(&self, first: u64, pages: u64, access: Access, lasting: bool) -> u64 {
         let gpas: Vec<u64> = (0..pages)
             .map(|n| self.physical(first + n * PAGE))
@@ -98,7 +98,7 @@ impl Iommu {
             used,
         };
         state.mappings.insert(first, mapping);
-        if self.config.mode.tells() {
+        if self.config.mode.sends() {
             state.update(self, &iovas(iova, pages));
         }
         iova
@@ -188,7 +188,7 @@ impl Iommu {
     pub fn map_pages(&self, gpas: &[u64], access: Access) -> u64 {
         let mut state = self.state();
         let iova = state.grant(gpas, access);
-        if self.config.mode.tells() {
+        if self.config.mode.sends() {
             state.update(self, &iovas(iova, gpas.len() as u64));
         }
         iova
@@ -214,12 +214,12 @@ impl Iommu {
         self.state().space.take(pages)
     }
 
-    /// Maps a guest-physical page at an IOVA of the caller's, in place of what was there; the back
-    /// end is told if the mode tells.
+    /// Maps a guest-physical page at an IOVA of the caller's, in place of what was there; UPDATE
+    /// follows as the mode says.
     pub fn set(&self, iova: u64, gpa: u64, access: Access) {
         let mut state = self.state();
         state.table.insert(iova, Granted { gpa, access });
-        if self.config.mode.tells() {
+        if self.config.mode.sends() {
             state.update(self, &[iova]);
         }
     }
@@ -242,7 +242,7 @@ impl Iommu {
         }
     }
 
-    /// Gives the device back what [`Iommu::revoke`] took; told if the mode tells.
+    /// Gives the device back what [`Iommu::revoke`] took; UPDATE follows as the mode says.
     pub fn restore(&self, addr: u64, len: u64) {
         let view = self.view();
         let mut state = self.state();
@@ -252,7 +252,7 @@ impl Iommu {
             let access = Access::Both;
             state.table.insert(iova + n * PAGE, Granted { gpa, access });
         }
-        if self.config.mode.tells() {
+        if self.config.mode.sends() {
             state.update(self, &iovas(iova, pages));
         }
     }
@@ -348,7 +348,7 @@ impl State {
         }
     }
 
-    /// A page of which the back end was told to let go.
+    /// A page that INVALIDATE has taken from the back end.
     fn let_go(&mut self, page: u64) {
         if self.is_acknowledged() {
             self.pages.watch(page);

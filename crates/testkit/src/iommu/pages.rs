@@ -71,7 +71,7 @@ impl Pages {
         self.ram.alloc(2 * HUGE, HUGE)
     }
 
-    /// Takes a page back that no device was told of.
+    /// Takes a page back that is not to be watched.
     pub(super) fn give(&mut self, page: u64) {
         self.free.push_back(page);
     }

@@ -18,7 +18,7 @@ struct Scene {
     ram: GuestRam,
     iommu: Arc<Iommu>,
     _front: FrontEnd,
-    /// What the back end was told.
+    /// IOTLB messages that the back end received.
     told: Receiver<IotlbMessage>,
     /// The back end's end of the channel.
     channel: FrontEnd,
