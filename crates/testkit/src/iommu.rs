@@ -118,7 +118,7 @@ pub enum Placement {
     Lenient,
 }
 
-/// What an UPDATE says, also as the answer to MISS.
+/// Content of an UPDATE, also as the answer to MISS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answers {
     /// The mapping as it is: its access, and all neighbours that are contiguous in memory.
@@ -140,7 +140,7 @@ pub struct IommuConfig {
     pub placement: Placement,
     /// Rings, and buffers that are mapped for good, lie on pages of [`HUGE`] bytes.
     pub huge: bool,
-    /// What UPDATEs say.
+    /// Content of UPDATEs.
     pub answers: Answers,
     /// Messages ask for answers, and those are awaited. Without, pages are not watched.
     pub awaited: bool,
@@ -170,7 +170,7 @@ impl IommuConfig {
     }
 }
 
-/// What went over the sockets.
+/// Counts of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IommuCounts {
     /// Questions of the back end.
