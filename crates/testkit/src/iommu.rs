@@ -47,7 +47,7 @@ pub const PAGE: u64 = 4096;
 /// Bytes of a huge page.
 pub const HUGE: u64 = 2 << 20;
 
-/// What a device may do with a page; the values are those of the messages.
+/// Access of a device to a page; the values are those of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {

@@ -9,7 +9,7 @@ use super::{FrontEnd, FrontError, request};
 /// Code of the back end's IOTLB messages on its own channel.
 pub const BACKEND_IOTLB_MSG: u32 = 1;
 
-/// What a message says.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IotlbKind {
     /// The back end has no translation, and asks for one.
@@ -57,7 +57,7 @@ pub struct IotlbMessage {
     pub user: u64,
     /// Permissions: 1 to read, 2 to write.
     pub perm: u8,
-    /// What it says.
+    /// Its kind.
     pub kind: IotlbKind,
 }
 

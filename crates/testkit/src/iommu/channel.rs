@@ -35,7 +35,7 @@ pub enum Lie {
     Deaf,
 }
 
-/// What was asked.
+/// Questions, and how they are answered.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     lie: Option<Lie>,

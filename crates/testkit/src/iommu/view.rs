@@ -10,7 +10,7 @@ pub(super) const BASE: u64 = 0x6000_0000_0000;
 pub(super) struct View {
     /// Guest-physical pages, from [`BASE`] on.
     pages: Vec<u64>,
-    /// What is left of the latest huge pages: first address and end.
+    /// Room in the latest huge pages: first address and end.
     rest: (u64, u64),
 }
 
