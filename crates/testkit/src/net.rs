@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::driver::{DriverQueue, Layout, Piece, QueueOptions, Shape, UsedFault};
+use crate::driver::{DriverQueue, Layout, Piece, QueueOptions, Shape, Used, UsedFault};
 use crate::features::{
     EVENT_IDX, GUEST_CSUM, GUEST_ECN, GUEST_TSO4, GUEST_TSO6, GUEST_USO4, GUEST_USO6, IN_ORDER,
     INDIRECT_DESC, MRG_RXBUF, RING_PACKED,
@@ -184,6 +184,9 @@ pub struct NetPair {
     pool: BufferPool,
     rx_slots: Vec<Slot>,
     rx_idle: Vec<u64>,
+    /// Receive buffers that came back without a packet, from a device behind an IOMMU that has no
+    /// access to them.
+    pub inaccessible: u64,
     /// Whether `receive` offers emptied buffers again at once; off models a guest that stopped
     /// reading.
     pub auto_refill: bool,
@@ -205,6 +208,7 @@ impl NetPair {
             pool: BufferPool::default(),
             rx_slots: Vec::new(),
             rx_idle: Vec::new(),
+            inaccessible: 0,
             auto_refill: true,
         };
         pair.refill();
@@ -364,7 +368,7 @@ impl NetPair {
         frame: &mut Vec<u8>,
     ) -> Result<Option<(NetHeader, u16)>, NicFault> {
         frame.clear();
-        let Some(first) = self.rx.poll()? else {
+        let Some(first) = self.poll_rx(frame)? else {
             return Ok(None);
         };
         let len = self.options.header();
@@ -391,6 +395,19 @@ impl NetPair {
             self.refill();
         }
         Ok(Some((header, merged)))
+    }
+
+    /// The next used receive buffer, without those that the device had no access to.
+    fn poll_rx(&mut self, frame: &mut Vec<u8>) -> Result<Option<Used>, NicFault> {
+        loop {
+            match self.rx.poll()? {
+                Some(used) if used.len == 0 && self.ram.iommu().is_some() => {
+                    self.inaccessible += 1;
+                    self.empty(used.token, 0, frame)?;
+                }
+                other => return Ok(other),
+            }
+        }
     }
 
     /// Takes the packet's other buffers, which must be there already.

@@ -17,6 +17,7 @@ use e2e::lasthop::{Lasthop, guest_ports};
 use e2e::numbered::{Stream, introduce, settle};
 use testkit::driver::{Piece, Shape};
 use testkit::iommu::{IommuConfig, is_canary};
+use testkit::lasthop::port;
 use testkit::net::{HEADER_LEN, NetHeader};
 use testkit::packets::{Flow, SequenceChecker, payload_of, udp};
 use testkit::wait::wait_until;
@@ -26,8 +27,19 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Frames of one sender on their way: fewer than a receiver's buffers.
 const WINDOW: u64 = 32;
 
+/// `vm1` and `vm2` in one segment, `vm3` and `vm4` in another; more keys of the switch.
+fn config(switch: &str) -> String {
+    let segment = "[[segment]]\nname = \"red\"\n";
+    let red = ["vm3", "vm4"].map(|name| port(name, "segment = \"red\""));
+    format!(
+        "{}{segment}{}",
+        guest_ports(switch, &["vm1", "vm2"]),
+        red.concat()
+    )
+}
+
 fn start(switch: &str) -> Lasthop {
-    Lasthop::start(&guest_ports(switch, &["vm1", "vm2", "vm3", "vm4"]))
+    Lasthop::start(&config(switch))
 }
 
 fn layouts() -> [GuestConfig; 2] {

@@ -35,9 +35,10 @@ fn cve_2020_10725_a_buffer_beyond_its_mapping() {
             (u64::MAX - 50, 100),
         ];
         for (at, len) in beyond {
-            let dropped = lasthop.stats().sum("drops");
+            let dropped = || lasthop.stats().drops().values().sum::<u64>();
+            let before = dropped();
             send_at(a, at, len);
-            assert_eq!(lasthop.stats().sum("drops"), dropped + 1, "{at:#x}+{len}");
+            assert_eq!(dropped(), before + 1, "{at:#x}+{len}");
         }
         assert!(not_granted(&lasthop, "vm1") >= before + 2);
         send_at(a, iova, len);
@@ -162,6 +163,12 @@ fn dpdk_37771844a0_more_pages_than_the_table_holds() {
     let gpas: Vec<u64> = (0..PAGES).map(|n| n * 7 % 2048 * PAGE).collect();
     turn.step("map them");
     let iova = a.iommu().map_pages(&gpas, Access::Read);
+    // Entries of buffers were replaced: what needs them is lost until they are asked for again.
+    for n in 0..600 {
+        b.send(&udp(&Flow::v4(2, 1), &[n as u8])).expect("room");
+        a.recv_all().expect("the device keeps the rules");
+    }
+    settle_down([a, b]);
     all_arrive(a, b, Flow::v4(1, 2), 500);
     all_arrive(b, a, Flow::v4(2, 1), 500);
     turn.step("use them");

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use e2e::lasthop::{Lasthop, guest_ports};
+use e2e::lasthop::Lasthop;
 use e2e::numbered::introduce;
 use e2e::{paths, repetitions, turn};
 use rustix::process::Signal;
@@ -16,7 +16,7 @@ use testkit::process::Process;
 use testkit::wait::wait_until;
 use testkit::{FakeGuest, GuestConfig};
 
-use super::{TIMEOUT, Talk, all_arrive, layouts, pair, sound, start};
+use super::{TIMEOUT, Talk, all_arrive, config, layouts, pair, sound, start};
 
 /// The modes of a guest; `Reuse` with fewer pages than the buffers have that are with the device.
 const MODES: [Mode; 5] = [
@@ -107,13 +107,8 @@ fn pages_are_not_touched_once_invalidate_was_answered() {
     let turn = turn();
     for workers in [1, 2, 4] {
         let mirror = "[[mirror]]\nname = \"m1\"\nto = \"vm4\"\nports = [\"vm1\"]\n";
-        let lasthop = Lasthop::start(&format!(
-            "{}{mirror}",
-            guest_ports(
-                &format!("workers = {workers}"),
-                &["vm1", "vm2", "vm3", "vm4"]
-            )
-        ));
+        let workers_key = format!("workers = {workers}");
+        let lasthop = Lasthop::start(&format!("{}{mirror}", config(&workers_key)));
         for (config, mode) in layouts().into_iter().zip([Mode::Strict, Mode::OnDemand]) {
             turn.step(&format!("{workers} workers, {mode:?}"));
             let mut guests = pair(&lasthop, &config, IommuConfig::new(mode));
