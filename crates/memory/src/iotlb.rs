@@ -287,16 +287,18 @@ impl Iotlb {
     }
 
     /// Notes a translation that a reader lacks, and notifies the writer by [`Iotlb::asked`] if it
-    /// has to be. A miss for which there is no room is noted again when the reader looks again,
-    /// which it does after [`Iotlb::answers`] has changed.
+    /// has to be. Returns `false` when there is no room for it: then the reader notes it again when it
+    /// looks again, which it does after [`Iotlb::answers`] has changed.
     #[inline(never)]
-    pub fn ask(&self, miss: Miss) {
-        if self.misses.note(miss) == Noted::Notify
+    pub fn ask(&self, miss: Miss) -> bool {
+        let noted = self.misses.note(miss);
+        if noted == Noted::Notify
             && let Some(asked) = &self.asked
         {
             // An event descriptor of our own takes it, however often.
             let _ = sys::event::ring(asked);
         }
+        noted != Noted::Full
     }
 
     /// Returns the event descriptor that is readable when the writer has to take the misses. `None`

@@ -217,6 +217,10 @@ impl TranslatedQueue {
             let Some((slots, descriptors)) = looked else {
                 break;
             };
+            if self.space().is_full() {
+                // The rest is asked for after an answer.
+                break;
+            }
             self.asked += slots;
             left = left.saturating_sub(descriptors);
             if left == 0 {
@@ -401,6 +405,8 @@ impl Ring for TranslatedQueue {
         }
         self.stopped = self.space().why_left().map(|gap| (gap, answers));
         if self.stopped.is_some() {
+            // From the start: the chains behind it may have lost their translations, too.
+            self.asked = 0;
             self.ask_ahead(WRITABLE, CHAINS_AHEAD);
         }
         result

@@ -24,6 +24,8 @@ pub(in crate::queue) struct Translated {
     may_drop: Cell<bool>,
     /// Why a chain was left where it is, since [`Translated::begin`].
     left: Cell<Option<Gap>>,
+    /// There was no room for a question since then.
+    full: Cell<bool>,
 }
 
 /// A block of granted pages that lies in one piece of this process' memory.
@@ -69,6 +71,7 @@ impl Translated {
             last: Cell::new(Block::NONE),
             may_drop: Cell::new(false),
             left: Cell::new(None),
+            full: Cell::new(false),
         }
     }
 
@@ -82,11 +85,23 @@ impl Translated {
     pub(super) fn begin(&self, may_drop: bool) {
         self.may_drop.set(may_drop);
         self.left.set(None);
+        self.full.set(false);
     }
 
     /// Returns why a chain was left where it is, since [`Translated::begin`].
     pub(super) fn why_left(&self) -> Option<Gap> {
         self.left.get()
+    }
+
+    /// Returns whether there was no room for a question since [`Translated::begin`].
+    pub(super) fn is_full(&self) -> bool {
+        self.full.get()
+    }
+
+    fn ask(&self, miss: Miss) {
+        if !self.iotlb.ask(miss) {
+            self.full.set(true);
+        }
     }
 
     /// Looks a buffer up in the table, and keeps its block for the next one.
@@ -141,7 +156,7 @@ impl Translated {
     fn gap(&self, addr: u64, access: Access) -> Gap {
         let miss = Miss::new(addr, access);
         if !self.iotlb.is_denied(miss) {
-            self.iotlb.ask(miss);
+            self.ask(miss);
             Gap::Untranslated
         } else if self.may_drop.get() && self.iotlb.take_denial(miss) {
             Gap::NotGranted
@@ -170,7 +185,7 @@ impl Translated {
             // One that was denied is asked for when the queue looks again.
             let miss = Miss::new(first, access);
             if !self.iotlb.take_denial(miss) {
-                self.iotlb.ask(miss);
+                self.ask(miss);
             }
             return None;
         };

@@ -433,7 +433,7 @@ fn questions_beyond_64_wait_for_those() {
         (0..64).for_each(|page| {
             guest
                 .table()
-                .ask(Miss::new(IOVA + page * PAGE, Access::READ))
+                .ask(Miss::new(IOVA + page * PAGE, Access::READ));
         });
         guest.ask();
     }
