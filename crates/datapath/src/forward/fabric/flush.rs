@@ -52,7 +52,7 @@ impl<P: Port> Fabric<P> {
 
     /// Returns the buffers of the sender and unlocks its queue, which is the last one that this
     /// worker holds. Then all guests are notified.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn release(&mut self, from: PortId, pair: u16) {
         let calls = &mut self.notifications.calls;
         if let Some(Some(slot)) = self.slots.get_mut(from.0 as usize) {

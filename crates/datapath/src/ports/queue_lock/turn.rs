@@ -1,5 +1,5 @@
-//! The word of a queue lock: even while the lock is free, odd while it is held. Each lock and each
-//! unlock adds one, so every hold has a number of its own.
+//! The word of a queue lock: a number that is even while the lock is free, and odd while it is held,
+//! times two. Each lock and each unlock adds one to it, so every hold has a number of its own.
 //!
 //! A thread that never locks can tell by it when a hold has ended ([`Turn::holder`],
 //! [`Turn::is_over`]), also when the lock was taken again at once. That makes revocation possible
@@ -28,13 +28,14 @@
 //! it kept from an earlier hold it may use only when it knows, behind that fence, that nothing was
 //! removed since.
 //!
-//! The number wraps around. A waiting thread that missed a multiple of 2^32 changes waits for one
+//! The number wraps around. A waiting thread that missed a multiple of 2^31 changes waits for one
 //! more, so it never waits for less than the hold that it found.
 
 use super::sync::{AtomicU32, Ordering};
 
-/// Bit that is set while the lock is held.
-const HELD: u32 = 1;
+/// One, times two: set while the lock is held. (Not bit 0, for which LLVM makes a loop of `take`
+/// where it is followed by a branch.)
+const HELD: u32 = 2;
 
 /// Word of a lock; see the module.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Turn {
     pub(crate) fn end(&self) {
         // No other thread changes an odd number, so this needs no read-modify-write.
         let held = self.0.load(Ordering::Relaxed);
-        self.0.store(held.wrapping_add(1), Ordering::Release);
+        self.0.store(held.wrapping_add(HELD), Ordering::Release);
     }
 
     /// Returns the number of the present hold, if the lock is held.
