@@ -3,8 +3,8 @@
 //! The turn of the queue lock, the slots of the table and its rules are the switch's own, with
 //! loom's atomics; the lock's value, the file and the wait with its hook are left out.
 //!
-//! Each fence is needed here, and so are the orders of `end`, `holder` and `is_over`: without any of
-//! them, one of these tests fails. (That of `take` is needed where there is no fence behind it.)
+//! Each fence is needed here, and so are the orders of `end`, `holder` and `is_over`: without any
+//! of them, one of these tests fails. (That of `take` is needed where no fence is behind it.)
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -85,7 +85,8 @@ pub trait Port {
     fn leave(&mut self, pair: u16, kept: usize);
 
     /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers, and
-    /// is to be notified if it requested that. It follows every `take`, also one that found nothing.
+    /// is to be notified if it requested that. It follows every `take`, also one that found
+    /// nothing.
     fn release(&mut self, pair: u16, calls: &mut PendingCalls);
 
     /// Locks the queue that takes frames to `pair`, which other workers may use too, until the next

@@ -133,7 +133,8 @@ pub trait Backend {
 
     /// Waits until nothing of guest memory is accessed any more that was looked up before this
     /// call, in a table of translations or another. What was removed from such a table, with a
-    /// `fence(SeqCst)` behind it, is then out of use. The wait depends on no front end and no guest.
+    /// `fence(SeqCst)` behind it, is then out of use. The wait depends on no front end and no
+    /// guest.
     fn end_access(&mut self) {}
 
     /// Has all running queues looked at again, as after kicks: buffers that could not be accessed

@@ -1,4 +1,4 @@
-//! The word of a queue lock: a number that is even while the lock is free, and odd while it is held,
+//! The word of a queue lock: a number that is even while the lock is free and odd while it is held,
 //! times two. Each lock and each unlock adds one to it, so every hold has a number of its own.
 //!
 //! A thread that never locks can tell by it when a hold has ended ([`Turn::holder`],
