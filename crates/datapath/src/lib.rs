@@ -8,11 +8,12 @@
 //! ports::payload           a frame on its way to a receiver, its bytes in the sender's memory
 //! ports::batch             frames that are leased from one queue pair
 //! ports::alike             consecutive frames of a batch that need one lookup
+//! ports::watchdog          ringing a front end's eventfd without being blocked by it
+//! ports::calls             notifications of guests, sent when no queue is locked
 //! ports::port              the trait of all ports: frames are taken from it and delivered to it
 //! ports::loopback          a port for tests
 //! ports::crash_record       the port that each thread serves, for crash attribution
 //! ports::queue_lock         the lock of a queue that several workers use
-//! ports::watchdog           ringing a front end's eventfd without being blocked by it
 //! ports::coalescing         when a running guest is notified (no clock, no threads)
 //! ports::offload            checksums and segmentation that senders leave to the receiver
 //! ports::guest              a port made of virtio queues
