@@ -8,7 +8,7 @@ use testkit::iommu::{IommuConfig, Lie};
 use testkit::packets::{Flow, udp};
 use testkit::wait::wait_until;
 
-use super::{all_arrive, others, pair, settle_down, sound, start};
+use super::{all_arrive, arrive_in_the_end, others, pair, settle_down, sound, start};
 
 /// Frames whose receiver's buffers are not translated are dropped by name, and come again when
 /// questions are answered again.
@@ -28,6 +28,7 @@ fn buffers_that_are_not_translated_are_counted_at_their_receiver() {
     b.iommu().lie(None);
     introduce(a, b, Flow::v4(1, 2));
     settle_down([a, b]);
+    arrive_in_the_end(a, b, Flow::v4(1, 2));
     all_arrive(a, b, Flow::v4(1, 2), 500);
     sound(&guests);
     lasthop.stop();

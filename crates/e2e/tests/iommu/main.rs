@@ -150,6 +150,20 @@ impl Talk {
     }
 }
 
+/// Sends frames until so many of them arrive whole: buffers may have to be asked for again.
+fn arrive_in_the_end(from: &mut FakeGuest, to: &mut FakeGuest, flow: Flow) {
+    let mut id = 1000;
+    wait_until("all frames of a batch arrive", || {
+        id += 1;
+        let (mut stream, mut checker) = (Stream::new(id, flow), SequenceChecker::default());
+        for _ in 0..WINDOW {
+            stream.send(from, 500);
+        }
+        settle(to, &mut checker, &stream, Duration::from_millis(300))
+    });
+    settle_down([from, to]);
+}
+
 /// Frames one way, all of which arrive.
 fn all_arrive(from: &mut FakeGuest, to: &mut FakeGuest, flow: Flow, frames: u64) {
     let mut stream = Stream::new(9, flow);
