@@ -585,8 +585,23 @@ fn vhost_user() {
         message(34, 1, &[]),
     ]
     .concat();
+    // The rings are on pages 1 and 2; page 9 is refused, and the channel ends with nonsense.
+    let grant = |page: u8| message(22, 0, &[page, 0x41, page, 3, 2]);
+    let iommu = [
+        features(1),
+        message(21, 0x71, &[]),
+        vec![0xec, 1, 0, 0xec, 2, 2, 0xec, 9, 0],
+        grant(0x41),
+        grant(0x42),
+        vec![0xf0, 0, 0xf0, 0, 0xf0, 1, 0xec, 7, 1, 0xf5, 0xe8, 3],
+        message(22, 0, &[0x41, 0x41, 0, 0, 3]),
+        vec![0xec, 1, 0, 0xf4, 24, 0],
+        vec![5; 23],
+    ]
+    .concat();
     for (how, socket) in [("direct", 0), ("socket", 1)] {
-        let parts: [(&str, &[u8]); 6] = [
+        let parts: [(&str, &[u8]); 7] = [
+            ("iommu", &iommu),
             ("plain", &[]),
             ("log", &log),
             ("inflight", &inflight),
@@ -692,6 +707,7 @@ fn channel() {
         front_ends: FrontEnds::default(),
         client: None,
         iommu: Some(Iommu::default()),
+        translation: None,
     };
     message(
         1,

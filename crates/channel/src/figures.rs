@@ -44,19 +44,19 @@ pub const WAIT_BOUNDS_US: [u64; 12] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 1_000_000,
 ];
 
-/// Histogram of the times until upcalls were answered.
+/// Histogram of waits: of upcalls for their answers, or of INVALIDATE for workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
-    /// Upcalls that waited up to each of [`WAIT_BOUNDS_US`], and not up to the one before.
+    /// Waits of up to each of [`WAIT_BOUNDS_US`], and not up to the one before.
     pub within: [u64; WAIT_BOUNDS_US.len()],
-    /// Upcalls that waited longer.
+    /// Longer waits.
     pub longer: u64,
-    /// Nanoseconds that all have waited together.
+    /// Nanoseconds of all waits together.
     pub total_ns: u64,
 }
 
 impl Waits {
-    /// Counts one upcall.
+    /// Counts one wait.
     pub fn note(&mut self, ns: u64) {
         let bound = WAIT_BOUNDS_US.iter().position(|us| ns <= us * 1000);
         match bound {
@@ -74,6 +74,51 @@ impl Waits {
         self.longer += other.longer;
         self.total_ns += other.total_ns;
     }
+}
+
+impl Waits {
+    /// Returns the number of waits.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.within.iter().sum::<u64>() + self.longer
+    }
+
+    /// Returns the least of [`WAIT_BOUNDS_US`] within which 99 of 100 waits were; `None` without
+    /// waits, or when more were longer than all bounds.
+    #[must_use]
+    pub fn p99_us(&self) -> Option<u64> {
+        let count = self.count();
+        let mut so_far = 0;
+        let mut bounds = WAIT_BOUNDS_US.into_iter().zip(self.within);
+        let found = bounds.find(|(_, waits)| {
+            so_far += waits;
+            so_far * 100 >= count * 99
+        });
+        found.filter(|_| count > 0).map(|(us, _)| us)
+    }
+}
+
+/// Translations of a guest with an IOMMU, since its front end has connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TranslationFigures {
+    /// Entries of the table now.
+    pub entries: u64,
+    /// UPDATEs that were accepted.
+    pub updates: u64,
+    /// INVALIDATEs that were accepted.
+    pub invalidations: u64,
+    /// Entries that lost their place in the table to another.
+    pub evictions: u64,
+    /// UPDATEs and INVALIDATEs that were refused.
+    pub refusals: u64,
+    /// MISS messages that were sent.
+    pub misses: u64,
+    /// Missing translations that the front end has refused, or has not granted in time.
+    pub denied: u64,
+    /// Those of them for which it has not answered in time.
+    pub unanswered: u64,
+    /// Waits of INVALIDATE for workers, since the port was added.
+    pub waits: Waits,
 }
 
 #[cfg(test)]
@@ -94,5 +139,16 @@ mod tests {
         let mut both = waits;
         both.add(&waits);
         assert_eq!((both.within[0], both.longer), (4, 2));
+        assert_eq!((both.count(), both.p99_us()), (10, None));
+    }
+
+    #[test]
+    fn the_99th_percentile_is_a_bound() {
+        let mut waits = Waits::default();
+        assert_eq!(waits.p99_us(), None);
+        (0..98).for_each(|_| waits.note(1));
+        assert_eq!(waits.p99_us(), Some(10));
+        (0..2).for_each(|_| waits.note(70_000));
+        assert_eq!(waits.p99_us(), Some(100));
     }
 }

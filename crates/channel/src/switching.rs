@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capture::CaptureCommand;
 use crate::egress::{EgressUse, OutputConfig, SenderQos};
-use crate::figures::{QueueCounts, Waits, WorkerFigures};
+use crate::figures::{QueueCounts, TranslationFigures, Waits, WorkerFigures};
 use crate::flows::{CachedFlow, FlowDumpRequest, FoundFlow};
 use crate::limits::Limits;
 use crate::mirrors::Mirror;
@@ -265,6 +265,8 @@ pub struct PortState {
     /// What the present connection was offered about translated addresses; the port may have been
     /// changed since.
     pub iommu: Option<Iommu>,
+    /// Translations, of a guest with an IOMMU.
+    pub translation: Option<TranslationFigures>,
 }
 
 /// The process that is connected to a netmap or memif port.

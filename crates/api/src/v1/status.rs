@@ -420,6 +420,36 @@ pub struct PortStatus {
     /// The process that is connected to a netmap or memif port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<ClientStatus>,
+    /// Translations of the connected guest, if it has an IOMMU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub translation: Option<TranslationStatus>,
+}
+
+/// Translations of a guest with an IOMMU (vhost-user IOTLB), since its VMM has connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TranslationStatus {
+    /// Entries of the table of translations now.
+    pub entries: u64,
+    /// UPDATE messages of the VMM that were accepted: pages granted.
+    pub updates: u64,
+    /// INVALIDATE messages of the VMM that were accepted: pages revoked.
+    pub invalidations: u64,
+    /// Entries that lost their place in the table to another; they are asked for again.
+    pub evictions: u64,
+    /// UPDATE and INVALIDATE messages that were refused.
+    pub refusals: u64,
+    /// MISS messages to the VMM: questions for translations.
+    pub misses: u64,
+    /// Missing translations that the VMM has refused, or has not granted in time.
+    pub denied: u64,
+    /// Those of them for which it has not answered within a second.
+    pub unanswered: u64,
+    /// Microseconds for which INVALIDATE has waited for workers on average, since the port was
+    /// added.
+    pub mean_wait_us: u64,
+    /// Microseconds within which 99 of 100 of these waits have ended, rounded up to 10, 20, 50,
+    /// 100 and so on; `null` without any, or above a second.
+    pub p99_wait_us: Option<u64>,
 }
 
 /// The process that is connected to a port for processes.
@@ -541,6 +571,7 @@ impl PortStatus {
             notifications: Notifications::default(),
             queue_faults: Vec::new(),
             front_ends: FrontEndStatus::default(),
+            translation: None,
             client: None,
         }
     }

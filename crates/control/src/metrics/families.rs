@@ -202,6 +202,41 @@ fn counters(facts: &Facts, page: &mut Page) {
             "Log lines about the port that were suppressed by the rate limit."
             front_ends(of).suppressed_log_lines;
     }
+    let translated = || {
+        each(facts).filter_map(|(port, of)| {
+            let state = of.state.as_ref()?;
+            Some((port, state.translation.as_ref()?))
+        })
+    };
+    families! { page, Counter, (port, of) in translated(), ["port" = port.name],
+        "lasthop_port_iotlb_updates"
+            "Pages that the VMM of a guest with an IOMMU has granted: UPDATE messages."
+            of.updates;
+        "lasthop_port_iotlb_invalidations"
+            "Pages that it has revoked: INVALIDATE messages."
+            of.invalidations;
+        "lasthop_port_iotlb_invalidation_wait_seconds"
+            "Time for which INVALIDATE messages have waited for workers, since the port was added."
+            of.waits.total_ns as f64 / 1e9;
+        "lasthop_port_iotlb_evictions"
+            "Translations that lost their place in the table to another."
+            of.evictions;
+        "lasthop_port_iotlb_refusals"
+            "UPDATE and INVALIDATE messages that were refused."
+            of.refusals;
+        "lasthop_port_iotlb_misses"
+            "Questions for translations to the VMM: MISS messages."
+            of.misses;
+        "lasthop_port_iotlb_denied"
+            "Missing translations that the VMM has refused, or has not granted in time."
+            of.denied;
+        "lasthop_port_iotlb_unanswered"
+            "Missing translations for which the VMM has not answered in time."
+            of.unanswered;
+    }
+    families! { page, Gauge, (port, of) in translated(), ["port" = port.name],
+        "lasthop_port_iotlb_entries" "Entries of the table of translations." of.entries;
+    }
     let losses = each(facts).flat_map(|of| port::losses().map(move |reason| (of, *reason)));
     families! { page, Counter, ((port, of), reason) in losses,
         ["port" = port.name, "reason" = reason.name()],

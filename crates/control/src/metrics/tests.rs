@@ -11,7 +11,7 @@ use api::v1::{
     MirrorStats, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
     ProcessUsage, RateLimit, SegmentStatus, StatusDocument,
 };
-use channel::figures::{QueueCounts, Waits, WorkerFigures};
+use channel::figures::{QueueCounts, TranslationFigures, Waits, WorkerFigures};
 use channel::rules::RuleUse;
 use channel::switching::{
     Clients, FrontEnds, Iommu, PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures,
@@ -109,6 +109,21 @@ fn facts() -> Facts {
         connections: 2,
         client: None,
         iommu: None,
+        translation: Some(TranslationFigures {
+            entries: 1,
+            updates: 2,
+            invalidations: 3,
+            evictions: 4,
+            refusals: 5,
+            misses: 6,
+            denied: 7,
+            unanswered: 8,
+            waits: {
+                let mut waits = Waits::default();
+                waits.note(30_000);
+                waits
+            },
+        }),
         front_ends: FrontEnds {
             rejected_connections: 5,
             last_rejected_ms_ago: Some(10),

@@ -110,8 +110,11 @@ impl Process {
         }
     }
 
-    /// Adds a new connection to the epoll set.
+    /// Adds a new connection to the epoll set, or one that is continued.
     pub(super) fn watch(&mut self, id: PortId) {
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.watch_translations(&self.epoll);
+        }
         let Some((socket, has_pending_reply)) = self.ports.get(&id).and_then(Attachment::socket)
         else {
             return;

@@ -22,8 +22,8 @@ impl Process {
         self.report_phase(id);
     }
 
-    /// Reads the answers of a port's front end, after its messages: it may have sent an UPDATE before
-    /// an answer.
+    /// Reads the answers of a port's front end, after its messages: it may have sent an UPDATE
+    /// before an answer.
     pub(super) fn serve_channel(&mut self, id: PortId) {
         self.serve_connection(id);
         let Some(port) = self.ports.get_mut(&id) else {

@@ -2,8 +2,8 @@
 //! for what is missing (vhost-user specification, "IOMMU support").
 //!
 //! A session has a table from the first `SET_FEATURES` with `ACCESS_PLATFORM` until its end. It is
-//! emptied when the device is reset and when features are set while no queue runs, so that no driver
-//! inherits translations of another.
+//! emptied when the device is reset and when features are set while no queue runs, so that no
+//! driver inherits translations of another.
 
 mod questions;
 
@@ -238,7 +238,8 @@ impl Session {
     }
 
     /// Asks the front end for the translations that are missing, as far as it takes questions, and
-    /// denies those for which it has not answered in time. Where it cannot be asked, all are denied.
+    /// denies those for which it has not answered in time. Where it cannot be asked, all are
+    /// denied.
     pub fn ask(&mut self, now: Instant, backend: &mut dyn Backend) {
         let Some(iotlb) = &mut self.iotlb else {
             return;

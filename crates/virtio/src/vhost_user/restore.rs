@@ -94,8 +94,8 @@ impl Session {
         for (at, vring) in record.vrings.into_iter().enumerate() {
             self.queues[at] = restore_vring(vring, &mut files)?;
         }
-        // A table is ahead of the record: a queue that lacked translations only may have been started
-        // before, and not recorded.
+        // A table is ahead of the record: a queue that lacked translations only may have been
+        // started before, and not recorded.
         self.again = self.is_translated();
         self.start_all(backend);
         self.again = true;

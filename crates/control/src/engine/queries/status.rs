@@ -8,9 +8,10 @@ use api::v1::{
     GuestStates, Iommu, MirrorSpec, MirrorStats, Notifications, PortKind, PortSecurityStatus,
     PortSpec, PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
     ProcessStatus, ProcessUsage, QueueFault, RingFormat, StatsDocument, StatusDocument,
-    SwitchStatus, Traffic, VcpuSearch, VcpuSource, Work,
+    SwitchStatus, Traffic, TranslationStatus, VcpuSearch, VcpuSource, Work,
 };
 use channel::driving::DriverState;
+use channel::figures::TranslationFigures;
 use channel::supervision::{self, FoundVcpus, ProcessInfo, WatchedGuests};
 use channel::switching::{Clients, PortPhase, PortState, SwitchFigures};
 use port::counters::{self, COPY_LOSSES, MirrorCounts, PortCounts};
@@ -145,7 +146,23 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
         pid: client.pid,
         program: Some(client.program.clone()).filter(|name| !name.is_empty()),
     });
+    status.translation = state.translation.as_ref().map(translation);
     status
+}
+
+fn translation(of: &TranslationFigures) -> TranslationStatus {
+    TranslationStatus {
+        entries: of.entries,
+        updates: of.updates,
+        invalidations: of.invalidations,
+        evictions: of.evictions,
+        refusals: of.refusals,
+        misses: of.misses,
+        denied: of.denied,
+        unanswered: of.unanswered,
+        mean_wait_us: of.waits.total_ns / of.waits.count().max(1) / 1000,
+        p99_wait_us: of.waits.p99_us(),
+    }
 }
 
 fn ring_format(state: &PortState) -> RingFormat {

@@ -221,6 +221,7 @@ impl Switch {
             front_ends: FrontEnds::default(),
             client: None,
             iommu: self.guests_are_there.then(Iommu::default),
+            translation: None,
         }
     }
 

@@ -154,9 +154,11 @@ impl GuestQueue {
         self.enabled && self.fault.is_none()
     }
 
-    /// Returns whether a buffer is available or was ever taken.
+    /// Returns whether a buffer is available or was ever taken, or may be where it is not translated
+    /// yet.
     pub(super) fn shows_buffers(&mut self) -> bool {
-        self.used || self.fault.is_some() || self.queue.available() > 0
+        let shows = self.used || self.fault.is_some();
+        shows || self.queue.is_translated() || self.queue.available() > 0
     }
 
     /// Returns whether the queue is masked, see `Port::is_masked`.

@@ -11,9 +11,9 @@
 //! sent       a memif session starts its queues when the answer to `CONNECT` has left
 //! ```
 //!
-//! A message about translations (`IOTLB_MSG`) is not recorded, because nothing in the record changes
-//! and a guest may send one for each frame. All that it changes is in the table's file, and so is
-//! the message itself when it has been answered:
+//! A message about translations (`IOTLB_MSG`) is not recorded: nothing in the record changes, and a
+//! guest may cause one for each frame. All that it changes is in the table's file, and so is the
+//! message itself when it has been answered:
 //!
 //! ```text
 //! peek       the message stays in the socket
@@ -25,11 +25,11 @@
 //! send       the answer leaves the pipe
 //! ```
 //!
-//! A crash before the answer is in the pipe leaves the message to the successor, which serves it once
-//! more; that changes nothing. After that the pipe has an answer, and the table says whether the next
-//! message in the socket, if it is the same, has been answered by it. A front end that sends the same
-//! message again without waiting for the answer, and a crash between consuming the first and noting
-//! that, leave the second unanswered.
+//! A crash before the answer is in the pipe leaves the message to the successor, which serves it
+//! once more; that changes nothing. After that the pipe has an answer, and the table says whether
+//! the next message in the socket, if it is the same, has been answered by it. A front end that
+//! sends the same message again without waiting for the answer, and a crash between consuming the
+//! first and noting that, leave the second unanswered.
 //!
 //! Wherever this process crashes, its successor handles the message, or knows that it was handled
 //! and sends the reply in the pipe. Two cases are not covered. A message that was sent in parts is

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use channel::figures::QueueCounts;
+use channel::figures::{QueueCounts, TranslationFigures};
 use channel::peer::Peer;
 use channel::switching::{
     ClientProcess, Clients, FrontEnds, PortPhase, PortState, QueueState, Role,
 };
+
+use virtio::vhost_user::Info;
 
 use super::{Attachment, missing_memory};
 
@@ -68,6 +70,7 @@ impl Attachment {
             connections: self.context.connections,
             client: self.client_process(),
             iommu: self.open.as_ref().map(|open| open.client.iommu()),
+            translation: info.as_ref().and_then(|info| self.translation(info)),
             front_ends: FrontEnds {
                 rejected_connections: self.admission.rejected.count,
                 last_rejected_ms_ago: self.admission.rejected.last_ms_ago(),
@@ -78,6 +81,21 @@ impl Attachment {
                 suppressed_log_lines: self.context.event_limits.suppressed_log_lines(),
             },
         }
+    }
+
+    fn translation(&self, info: &Info) -> Option<TranslationFigures> {
+        let iotlb = info.iotlb?;
+        Some(TranslationFigures {
+            entries: iotlb.counts.entries,
+            updates: iotlb.counts.updates,
+            invalidations: iotlb.counts.invalidations,
+            evictions: iotlb.counts.evictions,
+            refusals: iotlb.counts.refusals,
+            misses: iotlb.misses,
+            denied: iotlb.denied,
+            unanswered: iotlb.unanswered,
+            waits: self.context.invalidate_waits,
+        })
     }
 
     /// Returns the connected process, on a port for processes.

@@ -17,8 +17,8 @@ use crate::worker::workers::Workers;
 /// A descriptor in the epoll set, as long as this lives.
 ///
 /// The set knows a file together with the number of the descriptor, and keeps it while any process
-/// has the file open; the supervisor has that of the channel, and queues hold the table. So this has
-/// a descriptor of its own, and removes it before it closes it.
+/// has the file open; the supervisor has that of the channel, and queues hold the table. So this
+/// has a descriptor of its own, and removes it before it closes it.
 #[derive(Debug)]
 struct Watched {
     epoll: Rc<OwnedFd>,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use api::v1::{
     AdminState, Allowed, ClientStatus, DriverStatus, FrontEndStatus, Notifications,
-    PortSecurityStatus, PortStatus, VcpuSource, Work,
+    PortSecurityStatus, PortStatus, TranslationStatus, VcpuSource, Work,
 };
 
 use super::super::tables::facts;
@@ -69,6 +69,7 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     if port.notifications != Notifications::default() {
         lines.push(("interrupts", notifications(&port.notifications)));
     }
+    lines.extend(port.translation.iter().flat_map(translation));
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     lines.push(("connections", connections(&port.front_ends)));
     facts(&lines)
@@ -130,6 +131,33 @@ fn notifications(of: &Notifications) -> String {
         count(of.suppressed_kicks),
         count(of.coalesced_kicks)
     )
+}
+
+/// Formats the translations of a guest with an IOMMU.
+fn translation(of: &TranslationStatus) -> Vec<(&'static str, String)> {
+    let table = format!(
+        "{} entries, {} granted, {} revoked, {} evicted, {} refused",
+        count(of.entries),
+        count(of.updates),
+        count(of.invalidations),
+        count(of.evictions),
+        count(of.refusals)
+    );
+    let misses = format!(
+        "{} asked for, {} denied, {} of them unanswered",
+        count(of.misses),
+        count(of.denied),
+        count(of.unanswered)
+    );
+    let mut lines = vec![("translations", table), ("misses", misses)];
+    if let Some(us) = of.p99_wait_us {
+        let mean = of.mean_wait_us;
+        lines.push((
+            "revocation",
+            format!("waits {mean} us on average, 99 % within {us} us"),
+        ));
+    }
+    lines
 }
 
 /// Returns the texts in one, or [`NONE`].

@@ -34,7 +34,7 @@ pub(super) fn invalidate(iova: u64, size: u64) -> Vec<u8> {
     iotlb(iotlb_type::INVALIDATE, iova, size, 0, 0)
 }
 
-fn update(iova: u64, size: u64, offset: u64, permission: u8) -> Vec<u8> {
+pub(super) fn update(iova: u64, size: u64, offset: u64, permission: u8) -> Vec<u8> {
     iotlb(iotlb_type::UPDATE, iova, size, UVA + offset, permission)
 }
 
@@ -201,7 +201,6 @@ fn messages_are_answered_whether_answers_were_agreed_or_not() {
     assert_eq!(guest.say(invalidate(IOVA, PAGE)), 0);
 }
 
-/// The table "Bad input" of `docs/dev/iommu.md`, line by line.
 #[test]
 fn updates_that_grant_no_memory_of_the_port_change_nothing() {
     let mut guest = Guest::new();

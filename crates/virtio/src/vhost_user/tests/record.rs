@@ -51,10 +51,18 @@ impl Backend for RecordStore {
         let fd = fd.try_clone_to_owned().expect("a descriptor");
         assert!(self.kept.insert(number, fd).is_none(), "a number twice");
     }
+
+    fn keep_iotlb(&mut self, fd: BorrowedFd<'_>) {
+        self.recorder.keep_iotlb(fd);
+    }
+
+    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+        self.recorder.kept_iotlb()
+    }
 }
 
 fn offer() -> Offer {
-    Offer::new(offered(), 2)
+    Offer::new(offered() | Features::ACCESS_PLATFORM, 2)
 }
 
 struct Kept {
@@ -114,6 +122,26 @@ impl Kept {
     fn die(self) -> (Result<Session, String>, RecordStore) {
         let (bytes, numbers) = self.session.record();
         restore(&bytes, &numbers, self.store.kept)
+    }
+}
+
+fn clones(kept: &BTreeMap<u64, OwnedFd>) -> BTreeMap<u64, OwnedFd> {
+    let copies = kept.iter();
+    let copies = copies.map(|(number, fd)| (*number, fd.try_clone().expect("a descriptor")));
+    copies.collect()
+}
+
+/// As [`restore`], with the file of translations or without it.
+fn restore_translated(mut kept: Kept, with_table: bool) -> Kept {
+    let (bytes, numbers) = kept.session.record();
+    kept.store.kept.retain(|number, _| numbers.contains(number));
+    let mut store = RecordStore::default();
+    store.recorder.iotlb = kept.store.recorder.iotlb.filter(|_| with_table);
+    let session = Session::restore(offer(), &bytes, clones(&kept.store.kept), &mut store);
+    store.kept = kept.store.kept;
+    Kept {
+        session: session.expect("a sound record"),
+        store,
     }
 }
 
@@ -507,4 +535,76 @@ fn sample_of_a_session() {
     let name = format!("session-{RECORD_VERSION}.bin");
     let sample = sample(env!("CARGO_MANIFEST_DIR"), &name, &record.to_bytes());
     assert_eq!(Record::from_bytes(&sample), Ok(record));
+}
+
+/// A session of a guest with an IOMMU, with queue 0 on pages 0, 2 and 4.
+fn translated(packed: bool) -> Kept {
+    let mut kept = Kept::new();
+    let protocol = ProtocolFeatures::all().bits();
+    kept.tell(code::SET_PROTOCOL_FEATURES, u64s(&[protocol]), vec![]);
+    let mut features = Features::VERSION_1 | Features::ACCESS_PLATFORM;
+    features.set(Features::RING_PACKED, packed);
+    let acked = features.bits() | F_PROTOCOL_FEATURES;
+    kept.tell(code::SET_FEATURES, u64s(&[acked]), vec![]);
+    let table = mem_table(&[[GPA, MEM, UVA, 0]]);
+    kept.tell(code::SET_MEM_TABLE, table, vec![memfd(MEM)]);
+    kept.tell(code::SET_BACKEND_REQ_FD, vec![], vec![socket()]);
+    kept.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+    kept.tell(
+        code::SET_VRING_ADDR,
+        addr_at(0, 0, [0, 0x4000, 0x2000]),
+        vec![],
+    );
+    kept.tell(code::SET_VRING_KICK, u64s(&[0]), vec![event()]);
+    kept
+}
+
+fn grant_rings(kept: &mut Kept) {
+    for page in [0, 0x2000, 0x4000] {
+        kept.tell(
+            code::IOTLB_MSG,
+            super::iotlb::update(page, 0x1000, page, 3),
+            vec![],
+        );
+    }
+}
+
+#[test]
+fn a_queue_with_translations_resumes_when_they_are_there() {
+    for (packed, with_table) in [(false, true), (true, true), (false, false), (true, false)] {
+        let mut kept = translated(packed);
+        grant_rings(&mut kept);
+        let before = kept.session.as_record();
+        assert!(before.vrings[0].running);
+        let mut next = restore_translated(kept, with_table);
+        assert!(next.session.has_iotlb());
+        let events = next.store.recorder.take();
+        assert_eq!(
+            events.contains(&"resume".to_owned()),
+            with_table,
+            "{events:?}"
+        );
+        // It is to be resumed by any successor, be its table there or not.
+        assert_eq!(next.session.as_record(), before);
+        let mut last = restore_translated(next, true);
+        grant_rings(&mut last);
+        let events = last.store.recorder.take();
+        assert!(events.contains(&"resume".to_owned()), "{events:?}");
+        assert!(last.store.recorder.running.contains_key(&0));
+        assert_eq!(last.session.as_record(), before);
+    }
+}
+
+/// The process died after an UPDATE had started a queue, and before that was recorded.
+#[test]
+fn a_queue_that_lacked_translations_only_may_have_been_started() {
+    let mut kept = translated(false);
+    let (bytes, _) = kept.session.record();
+    grant_rings(&mut kept);
+    let mut store = RecordStore::default();
+    store.recorder.iotlb = kept.store.recorder.iotlb.take();
+    let session = Session::restore(offer(), &bytes, clones(&kept.store.kept), &mut store);
+    session.expect("a sound record");
+    let events = store.recorder.take();
+    assert!(events.contains(&"perhaps".to_owned()), "{events:?}");
 }
