@@ -11,6 +11,8 @@
 //! word when it has exchanged `noted`, and takes it. If the writer does, the reader finds `false`
 //! and notifies it. So no miss is left behind without a notification.
 
+use std::ops::Range;
+
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 use super::{MOST_MISSES, Miss};
 
@@ -70,6 +72,19 @@ impl Misses {
             put.is_ok() || put == Err(word)
         };
         self.words.iter().any(has) || self.words.iter().any(put)
+    }
+
+    /// Removes the misses of these pages, and returns whether there were any. For the writer.
+    pub(super) fn lift(&self, pages: &Range<u64>) -> bool {
+        let mut lifted = false;
+        for at in &self.words {
+            let word = at.load(Ordering::Relaxed);
+            if Miss::decode(word).is_some_and(|miss| pages.contains(&miss.page)) {
+                let taken = at.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+                lifted |= taken.is_ok();
+            }
+        }
+        lifted
     }
 
     /// Takes all misses. For the writer.

@@ -150,17 +150,21 @@ impl IotlbWriter {
     /// function ends with a sequentially consistent fence, so a reader that marks itself as busy,
     /// has such a fence behind that mark, and then looks up, either misses or is seen to be busy.
     ///
+    /// Misses of the pages end: QEMU takes a question for a page that is not mapped as the guest's
+    /// fault. Returns whether there were any; their readers have to look again.
+    ///
     /// # Errors
     /// A size of 0. Nothing is changed then.
-    pub fn invalidate(&mut self, iova: u64, size: u64) -> Result<(), IotlbError> {
+    pub fn invalidate(&mut self, iova: u64, size: u64) -> Result<bool, IotlbError> {
         let last = size.checked_sub(1).ok_or(IotlbError::Empty);
         let last = iova.saturating_add(self.counted(last)?);
         add(&self.head().counters.invalidations);
         let pages = iova / PAGE..last / PAGE + 1;
         self.remove(&pages, |_| true);
         self.table.denials.lift(&pages);
+        let lifted = self.table.misses.lift(&pages);
         self.revoked();
-        Ok(())
+        Ok(lifted)
     }
 
     /// Removes all entries, denials and misses, as at a reset of the device or at the end of its

@@ -206,8 +206,10 @@ impl Session {
     ) -> Result<(), String> {
         let iotlb = self.iotlb.as_mut().ok_or("no table")?;
         let revoked = iotlb.writer.invalidate(iova, size);
-        revoked.map_err(|error| error.to_string())?;
-        iotlb.questions.invalidated(iova, size);
+        let lifted = revoked.map_err(|error| error.to_string())?;
+        if iotlb.questions.invalidated(iova, size) || lifted {
+            backend.retry();
+        }
         let began = Instant::now();
         backend.end_access();
         backend.access_ended(began.elapsed());

@@ -3,23 +3,28 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 
 use channel::keeping::IOTLB;
 use channel::link::{Link, Received, pair};
 use channel::supervision::{Poll, SupervisorEvent, SupervisorRequest};
 use channel::switching::{Clients, Iommu, PortConfig, Role, WEIGHT};
-use memory::iotlb::Answered;
+use memory::iotlb::{Access, Answered, Miss};
 use port::PortId;
 use port::counters::Counters;
+use rustix::event::epoll::{self, CreateFlags};
 use virtio::vhost_user::{Connection, Offer, Peeked, Session};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::{
-    FLAG_NEED_REPLY, HEADER_LEN, Header, IotlbMessage, ProtocolFeatures, VERSION, code, iotlb_type,
+    FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, IotlbMessage, ProtocolFeatures, VERSION, code,
+    iotlb_type,
 };
 
 use super::*;
+use crate::process::Token;
 use crate::process::session_store::SessionStore;
 use crate::worker::idle::helper::Help;
 
@@ -244,6 +249,27 @@ impl Rig {
         rig
     }
 
+    fn session(&self) -> &Session {
+        match &self.open.client {
+            Client::VhostUser { session, .. } => session,
+            Client::Memif { .. } => unreachable!(),
+        }
+    }
+
+    /// Gives the session a back-end channel; returns the front end's end of it.
+    fn connect_channel(&mut self) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        self.tell(code::SET_BACKEND_REQ_FD, &[], Some(&theirs.into()));
+        ours
+    }
+
+    /// Watches what the session waits for; returns the number of descriptors in the set.
+    fn watch(&mut self, epoll: &Rc<OwnedFd>) -> usize {
+        let wakes = self.open.client.wakes().unwrap();
+        self.open.watches.update(epoll, PortId(0), &wakes);
+        watched(epoll)
+    }
+
     fn entries(&self) -> u64 {
         self.open.client.info().iotlb.unwrap().counts.entries
     }
@@ -270,6 +296,21 @@ impl virtio::vhost_user::Backend for Kept {
     fn kept_iotlb(&mut self) -> Option<OwnedFd> {
         self.0.take()
     }
+}
+
+/// Returns the number of descriptors in an epoll set.
+fn watched(epoll: &OwnedFd) -> usize {
+    let info = format!("/proc/self/fdinfo/{}", epoll.as_raw_fd());
+    let info = std::fs::read_to_string(info).unwrap();
+    info.lines().filter(|line| line.starts_with("tfd:")).count()
+}
+
+/// Returns what is ready in the set.
+fn ready(epoll: &OwnedFd) -> Vec<Token> {
+    let mut events = [MaybeUninit::uninit(); 8];
+    let events = sys::wait::events(epoll, &mut events, Some(Duration::ZERO)).unwrap();
+    let tokens = events.iter().map(|event| Token::decode(event.data));
+    tokens.collect()
 }
 
 fn message(kind: u8, iova: u64) -> [u8; IotlbMessage::LEN] {
@@ -346,24 +387,20 @@ fn serve_until(rig: &mut Rig, died: Died) {
     let reply = rig.open.client.handle(message.clone(), fds, &mut backend);
     let reply = reply.unwrap().unwrap();
     let client = &mut rig.open.client;
-    let steps: [(Died, &mut dyn FnMut(&mut Client)); 5] = [
-        (Died::Noted, &mut |client| {
-            client.set_answered(Answered::Waits(content))
-        }),
-        (Died::Answered, &mut |client| {
-            let reply = virtio::vhost_user::Reply::new(reply.code, reply.payload.clone());
-            client.stage(reply).unwrap();
-        }),
-        (Died::Consumed, &mut |client| {
-            client.consume(&message, 0).unwrap()
-        }),
-        (Died::NotedTaken, &mut |client| {
-            client.set_answered(Answered::Taken)
-        }),
-        (Died::Sent, &mut |client| assert!(client.flush().unwrap())),
-    ];
-    for (_, step) in steps.into_iter().filter(|(at, _)| *at <= died) {
-        step(client);
+    if died >= Died::Noted {
+        client.set_answered(Answered::Waits(content));
+    }
+    if died >= Died::Answered {
+        client.stage(reply).unwrap();
+    }
+    if died >= Died::Consumed {
+        client.consume(&message, 0).unwrap();
+    }
+    if died >= Died::NotedTaken {
+        client.set_answered(Answered::Taken);
+    }
+    if died >= Died::Sent {
+        assert!(client.flush().unwrap());
     }
 }
 
@@ -433,4 +470,41 @@ fn a_table_that_cannot_be_read_is_replaced() {
     file.write_all(&[0xff; 8]).unwrap();
     let rig = rig.succeed();
     assert_eq!(rig.entries(), 0);
+}
+
+#[test]
+fn misses_and_answers_wake_the_session_as_long_as_it_lasts() {
+    let mut rig = Rig::new();
+    let epoll = Rc::new(epoll::create(CreateFlags::CLOEXEC).unwrap());
+    assert_eq!(rig.watch(&epoll), 1);
+    let mut channel = rig.connect_channel();
+    assert_eq!((rig.watch(&epoll), rig.watch(&epoll)), (2, 2));
+    assert_eq!(ready(&epoll), []);
+    let table = rig.session().iotlb().unwrap().clone();
+    let miss = Miss::new(0x10_0000, Access::READ);
+    table.ask(miss);
+    assert_eq!(ready(&epoll), [Token::Misses(PortId(0))]);
+    sys::event::clear(table.asked().unwrap());
+    rig.open.ask(&mut rig.context, &rig.workers);
+    assert_eq!(ready(&epoll), []);
+    let header = Header {
+        code: 1,
+        flags: VERSION | FLAG_REPLY,
+        size: 8,
+    };
+    channel.write_all(&header.to_bytes()).unwrap();
+    channel.write_all(&1u64.to_ne_bytes()).unwrap();
+    assert_eq!(ready(&epoll), [Token::Channel(PortId(0))]);
+    rig.open.read_answers(&mut rig.context, &rig.workers);
+    assert_eq!(ready(&epoll), []);
+    assert!(table.take_denial(miss));
+    // The supervisor has the former channel open, until it has the next record.
+    let other = rig.connect_channel();
+    assert_eq!(rig.watch(&epoll), 2);
+    drop(channel);
+    assert_eq!(ready(&epoll), []);
+    // Queues may have the table for a moment longer than the session.
+    drop(rig.open);
+    assert_eq!(watched(&epoll), 0);
+    drop((other, table));
 }

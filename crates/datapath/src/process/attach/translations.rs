@@ -70,7 +70,7 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    fn update(&mut self, epoll: &Rc<OwnedFd>, id: PortId, wakes: &Wakes<'_>) {
+    pub(super) fn update(&mut self, epoll: &Rc<OwnedFd>, id: PortId, wakes: &Wakes<'_>) {
         if self.misses.is_none() {
             let added = Watched::add(epoll, wakes.misses, Token::Misses(id), 0);
             self.misses = logged(added);
@@ -115,7 +115,7 @@ impl Open {
     }
 
     /// Reads the front end's answers, unless messages wait that it has sent before.
-    fn read_answers(&mut self, context: &mut Context, workers: &Workers) {
+    pub(super) fn read_answers(&mut self, context: &mut Context, workers: &Workers) {
         if self.has_more {
             return;
         }

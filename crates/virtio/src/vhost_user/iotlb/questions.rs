@@ -170,11 +170,13 @@ impl Questions {
         });
     }
 
-    /// Ends the questions for pages that were revoked.
-    pub(super) fn invalidated(&mut self, iova: u64, size: u64) {
+    /// Ends the questions for pages that were revoked. Returns whether there were any.
+    pub(super) fn invalidated(&mut self, iova: u64, size: u64) -> bool {
+        let before = self.open.len() + self.backlog.len();
         let stays = |miss: Miss| !is_in(miss, iova, size);
         self.open.retain(|question| stays(question.miss));
         self.backlog.retain(|miss| stays(*miss));
+        self.open.len() + self.backlog.len() < before
     }
 
     /// Ends all questions: the device was reset.
