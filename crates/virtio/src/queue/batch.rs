@@ -91,12 +91,23 @@ pub struct Limit {
 }
 
 impl Limit {
-    fn is_reached(self) -> bool {
+    /// Returns the amount that chains are.
+    pub(super) fn of(chains: &[Chain]) -> Self {
+        let cost = |chain: &Chain| {
+            u64::from(chain.bytes) + u64::from(chain.segs.len.saturating_sub(1)) * PIECE
+        };
+        Self {
+            chains: chains.len(),
+            bytes: chains.iter().map(cost).sum(),
+        }
+    }
+
+    pub(super) fn is_reached(self) -> bool {
         self.chains == 0 || self.bytes == 0
     }
 
     /// Returns the rest of the limit.
-    fn less(self, taken: Limit) -> Self {
+    pub(super) fn less(self, taken: Limit) -> Self {
         Self {
             chains: self.chains.saturating_sub(taken.chains),
             bytes: self.bytes.saturating_sub(taken.bytes),
@@ -150,10 +161,7 @@ pub(super) trait Ring {
             let Some(chain) = self.take::<WRITABLE>(into.segs)? else {
                 return Ok(());
             };
-            left = left.less(Limit {
-                chains: 1,
-                bytes: u64::from(chain.bytes) + u64::from(chain.segs.len.saturating_sub(1)) * PIECE,
-            });
+            left = left.less(Limit::of(&[chain]));
             into.push(chain).map(&prefetch);
         }
     }

@@ -34,6 +34,7 @@ use super::space::{Gap, Space};
 use super::split::SplitQueue;
 use super::{Chain, Fill, Journal, Limit, QueueFault, Taken};
 
+use space::Denials;
 pub(super) use space::Translated;
 
 /// Chains behind one that is not translated whose translations are asked for, too.
@@ -181,29 +182,40 @@ impl TranslatedQueue {
         matches!(self.stopped, Some((Gap::Untranslated, answers)) if waits(answers))
     }
 
-    /// Puts the next chain to the guest unused, if the guest has not granted it.
-    fn drop_next(&mut self, into: &mut Taken<'_>) -> Result<bool, QueueFault> {
-        if self.space().why_left() != Some(Gap::Denied) {
-            return Ok(false);
-        }
-        self.space().begin(true);
-        let chain = either!(&mut self.layout, q => q.take::<true>(into.segs))?;
-        let Some(chain) = chain.filter(|chain| chain.bytes == 0) else {
-            // The front end has granted it meanwhile.
-            if let Some(chain) = chain {
-                either!(&mut self.layout, q => q.untake(&[chain]));
-                into.segs.truncate(chain.segs.start as usize);
-            }
-            return Ok(chain.is_some());
+    /// Takes the chain at which the last batch ended. It alone may count as an empty one. If it is to
+    /// the guest, it is put at once then, so it has to be the first in use.
+    fn take_left<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        prefetch: &impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        let may_drop = !WRITABLE || self.held == 0;
+        self.space().begin(if may_drop {
+            Denials::Count
+        } else {
+            Denials::Keep
+        });
+        let before = into.chains.len();
+        let one = Limit {
+            chains: 1,
+            bytes: u64::MAX,
         };
-        either!(&mut self.layout, q => q.put(chain, 0));
-        (self.staged, self.not_granted) = (true, self.not_granted + 1);
-        Ok(true)
+        let result = either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, one, prefetch));
+        if WRITABLE
+            && let Some(&chain) = into.chains[before..].first()
+            && chain.bytes == 0
+        {
+            into.chains.truncate(before);
+            either!(&mut self.layout, q => q.put(chain, 0));
+            self.asked = self.asked.saturating_sub(chain.count);
+            (self.staged, self.not_granted) = (true, self.not_granted + 1);
+        }
+        result
     }
 
     /// Asks for missing translations of up to `most` available chains that were not looked at yet.
     fn ask_ahead(&mut self, writable: bool, most: u16) {
-        self.space().begin(false);
+        self.space().begin(Denials::Keep);
         let (mut left, size) = (DESCRIPTORS_AHEAD, self.size());
         for _ in 0..most {
             let looked = match &self.layout {
@@ -386,23 +398,19 @@ impl Ring for TranslatedQueue {
         }
         let answers = self.iotlb.answers();
         let before = into.chains.len();
-        let mut result;
-        loop {
-            // A chain to the guest that is not granted is put at once, so it has to be the first.
-            self.space().begin(!WRITABLE);
-            result = either!(&mut self.layout, q => {
-                q.take_all::<WRITABLE>(into, limit, &prefetch)
-            });
-            let taken = into.chains.len() - before;
-            if !(WRITABLE && taken == 0 && self.held == 0 && result.is_ok())
-                || !self.drop_next(into)?
-            {
-                self.held += taken;
-                let slots = slots(&into.chains[before..]);
-                self.asked = self.asked.saturating_sub(slots);
-                break;
-            }
+        let mut result = Ok(());
+        self.space().begin(Denials::Stale);
+        if self.stopped.is_some() {
+            result = self.take_left::<WRITABLE>(into, &prefetch);
         }
+        let rest = limit.less(Limit::of(&into.chains[before..]));
+        if result.is_ok() && self.space().why_left().is_none() && !rest.is_reached() {
+            self.space().begin(Denials::Stale);
+            result = either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, rest, &prefetch));
+        }
+        let taken = &into.chains[before..];
+        self.held += taken.len();
+        self.asked = self.asked.saturating_sub(slots(taken));
         self.stopped = self.space().why_left().map(|gap| (gap, answers));
         if self.stopped.is_some() {
             // From the start: the chains behind it may have lost their translations, too.

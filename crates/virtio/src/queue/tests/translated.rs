@@ -319,3 +319,16 @@ fn writes_are_logged_by_guest_physical_pages() {
         }
     }
 }
+
+#[test]
+fn a_denial_does_not_count_for_a_later_chain() {
+    for mut world in worlds(16) {
+        let stale = Miss::new(DATA, Access::READ);
+        world.iommu().revoke(DATA);
+        world.iommu().writer.deny(stale);
+        world.offer(DATA, 60, false);
+        assert_eq!(world.take_readable(), None);
+        assert_eq!(world.answer(), [stale]);
+        assert_eq!(world.take_readable().expect("a chain").bytes, 60);
+    }
+}

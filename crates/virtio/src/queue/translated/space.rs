@@ -20,12 +20,23 @@ pub(in crate::queue) struct Translated {
     iotlb: Arc<Iotlb>,
     /// The block that was found last.
     last: Cell<Block>,
-    /// Whether a chain may be taken as an empty one, at the cost of the denial of its page.
-    may_drop: Cell<bool>,
+    denials: Cell<Denials>,
     /// Why a chain was left where it is, since [`Translated::begin`].
     left: Cell<Option<Gap>>,
     /// There was no room for a question since then.
     full: Cell<bool>,
+}
+
+/// Meaning of a denial: the front end's answer that it has no mapping for a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Denials {
+    /// It is for a chain that is left where it is for now.
+    Keep,
+    /// It is for this chain, which counts as an empty one.
+    Count,
+    /// It was for an earlier chain, and the guest may have mapped the page since: it is asked for
+    /// again.
+    Stale,
 }
 
 /// A block of granted pages that lies in one piece of this process' memory.
@@ -69,7 +80,7 @@ impl Translated {
             mem,
             iotlb,
             last: Cell::new(Block::NONE),
-            may_drop: Cell::new(false),
+            denials: Cell::new(Denials::Stale),
             left: Cell::new(None),
             full: Cell::new(false),
         }
@@ -80,10 +91,9 @@ impl Translated {
         self.last.set(Block::NONE);
     }
 
-    /// Begins to take chains. With `may_drop` a chain that is not granted counts as an empty one;
-    /// else it is left where it is, as one that is not translated yet.
-    pub(super) fn begin(&self, may_drop: bool) {
-        self.may_drop.set(may_drop);
+    /// Begins to take chains.
+    pub(super) fn begin(&self, denials: Denials) {
+        self.denials.set(denials);
         self.left.set(None);
         self.full.set(false);
     }
@@ -155,14 +165,14 @@ impl Translated {
     #[cold]
     fn gap(&self, addr: u64, access: Access) -> Gap {
         let miss = Miss::new(addr, access);
-        if !self.iotlb.is_denied(miss) {
-            self.ask(miss);
-            Gap::Untranslated
-        } else if self.may_drop.get() && self.iotlb.take_denial(miss) {
-            Gap::NotGranted
-        } else {
-            Gap::Denied
+        match self.denials.get() {
+            Denials::Count if self.iotlb.take_denial(miss) => return Gap::NotGranted,
+            Denials::Keep if self.iotlb.is_denied(miss) => return Gap::Denied,
+            Denials::Stale => _ = self.iotlb.take_denial(miss),
+            Denials::Count | Denials::Keep => {}
         }
+        self.ask(miss);
+        Gap::Untranslated
     }
 
     /// Returns page `number` of a ring's area, if all of the area that it has is granted: its start
