@@ -149,6 +149,25 @@ const FEW_REGIONS: usize = 8;
 #[derive(Debug, Default)]
 struct LastHit(AtomicUsize);
 
+/// Memory with a copy of what most translations need. A loop that has its own copy reads it once;
+/// otherwise it would read it again in every turn, because its stores might have changed it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    last: Span,
+    memory: &'a GuestMemory,
+}
+
+impl View<'_> {
+    /// As [`GuestMemory::translate`].
+    #[inline(always)]
+    #[must_use]
+    pub fn translate(&self, gpa: u64, len: u32) -> Option<Segment> {
+        // Most guests have most of their memory in their last region.
+        let segment = self.last.whole(gpa, len);
+        segment.or_else(|| self.memory.translate_in_any(gpa, len))
+    }
+}
+
 impl GuestMemory {
     /// Creates a snapshot of `regions`, in any order.
     ///
@@ -249,13 +268,21 @@ impl GuestMemory {
     #[inline]
     #[must_use]
     pub fn translate(&self, gpa: u64, len: u32) -> Option<Segment> {
-        // Most guests have most of their memory in their last region.
-        if let Some(last) = self.spans.last()
-            && let Some(segment) = last.whole(gpa, len)
-        {
-            return Some(segment);
-        }
+        self.view().translate(gpa, len)
+    }
+
+    fn translate_in_any(&self, gpa: u64, len: u32) -> Option<Segment> {
         self.span_of(gpa)?.whole(gpa, len)
+    }
+
+    /// Returns the memory for many translations in a row.
+    #[inline(always)]
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View {
+            last: self.spans.last().copied().unwrap_or(Span::NONE),
+            memory: self,
+        }
     }
 
     /// Appends the mapped pieces of `len` bytes at `gpa` to `out`; they may cross from one region

@@ -181,6 +181,13 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
+    /// No memory.
+    pub(crate) const NONE: Self = Self {
+        gpa: 0,
+        size: 0,
+        ptr: std::ptr::null_mut(),
+    };
+
     #[inline]
     pub(crate) fn contains(&self, gpa: u64) -> bool {
         gpa.wrapping_sub(self.gpa) < self.size

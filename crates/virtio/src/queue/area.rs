@@ -21,6 +21,13 @@ pub(super) fn alive() -> bool {
 /// A resolved ring area. Valid while the `GuestMemory` that resolved it lives, and while the guest
 /// grants it; the queue keeps the one and watches the other.
 pub trait Area {
+    /// A copy for a loop, which then reads the address once: see [`memory::View`].
+    type View<'a>: Area + Copy
+    where
+        Self: 'a;
+
+    fn view(&self) -> Self::View<'_>;
+
     /// Returns the address of the byte at `offset`. A field never leaves its page.
     ///
     /// # Safety
@@ -103,6 +110,13 @@ impl FlatArea {
 }
 
 impl Area for FlatArea {
+    type View<'a> = Self;
+
+    #[inline(always)]
+    fn view(&self) -> Self {
+        *self
+    }
+
     #[inline(always)]
     unsafe fn at(&self, offset: usize) -> *mut u8 {
         // SAFETY: this function's contract has the same requirements.

@@ -96,9 +96,7 @@ impl Outlined {
         limit: Limit,
         prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        if let Self::Translated(queue) = self {
-            queue.take_many::<WRITABLE>(into, limit, prefetch)
-        } else if WRITABLE {
+        if WRITABLE {
             self.take_writable(&mut into, limit, prefetch)
         } else {
             self.take_all::<false>(&mut into, limit, prefetch)
@@ -112,18 +110,13 @@ impl Outlined {
         limit: Limit,
         prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        any!(self, queue => queue.take_all::<true>(into, limit, prefetch))
+        self.take_all::<true>(into, limit, prefetch)
     }
 
     /// Stages chains as [`Queue::put_filled`](crate::queue::Queue::put_filled) does.
     #[cold]
-    pub(super) fn fill<F: Fill>(&mut self, chains: &[Chain], mut fill: F) -> (usize, F) {
-        let count = match self {
-            Self::Netmap(queue) => queue.put_filled(chains, &mut fill),
-            Self::Memif(queue) => queue.put_filled(chains, &mut fill),
-            Self::Translated(queue) => return queue.fill(chains, fill),
-        };
-        (count, fill)
+    pub(super) fn fill<F: Fill>(&mut self, chains: &[Chain], fill: F) -> (usize, F) {
+        any!(self, queue => queue.fill(chains, fill))
     }
 
     /// A slot is written where it was fetched: its line is here.
@@ -196,7 +189,7 @@ impl Ring for Outlined {
         limit: Limit,
         prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        any!(self, queue => queue.take_all::<WRITABLE>(into, limit, prefetch))
+        any!(self, queue => queue.take_many::<WRITABLE>(into, limit, prefetch))
     }
 
     #[inline(never)]

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use memory::copy::prefetch_line;
-use memory::{GuestMemory, Segment};
+use memory::{GuestMemory, Segment, View};
 
 use super::area::{Area, FlatArea, alive};
 use super::descriptor::{Desc, Gather, NEXT};
@@ -65,7 +65,7 @@ const SLOT: usize = 16;
 /// The resolved areas of a queue. Invariant, set up by `resolve`: `size` is a power of two, there
 /// are as many slots, the lines are as long as their format says, and all of it is mapped and
 /// aligned; the queue keeps the memory that they lie in.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     slots: FlatArea,
     /// The line that the client writes.
@@ -103,7 +103,7 @@ impl Places {
 
 /// The slots of a queue in memory, and the lines of its indices. An implementation resolves its
 /// areas once. Positions are free-running.
-pub(super) trait Format: Sized {
+pub(super) trait Format: Copy {
     /// Resolves the areas of `layout`, and reads the parameters that the client set up: once, or
     /// takes them from `before`, which had the same layout.
     fn resolve(
@@ -152,7 +152,7 @@ pub(super) trait Format: Sized {
 
     /// Returns the buffer of the slot at `at`, if it is a frame of one slot (`WRITABLE`: a buffer)
     /// without a fault. The slot is fetched once.
-    fn plain<const WRITABLE: bool>(&self, mem: &GuestMemory, at: u16) -> Option<Segment>;
+    fn plain<const WRITABLE: bool>(&self, mem: &View<'_>, at: u16) -> Option<Segment>;
 
     /// Returns the slot at `at`, fetched once and checked. `NEXT` of its flags says that the frame
     /// continues in the next slot.
@@ -343,6 +343,25 @@ impl<F: Format> SlotQueue<F> {
         Ok(None)
     }
 
+    /// Takes chains as [`Ring::take_all`] does. Not inlined, as [`SlotQueue::fill`]: a loop that
+    /// shares its function with those of other queues has fewer registers.
+    #[inline(never)]
+    pub(super) fn take_many<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        self.take_all::<WRITABLE>(into, limit, prefetch)
+    }
+
+    /// Stages chains as [`Ring::put_filled`] does.
+    #[inline(never)]
+    pub(super) fn fill<W: Fill>(&mut self, chains: &[Chain], mut fill: W) -> (usize, W) {
+        let count = self.put_filled(chains, &mut fill);
+        (count, fill)
+    }
+
     pub(super) fn untake(&mut self, chains: &[Chain]) {
         if self.fault.is_some() {
             return;
@@ -452,11 +471,12 @@ impl<F: Format> Ring for SlotQueue<F> {
         if self.next == self.seen && self.look().is_err() {
             return Limit::default();
         }
-        let (format, mem, next) = (&self.format, &*self.mem, self.next);
+        // Copies, which the loop reads once: see `memory::View`.
+        let (format, mem, next) = (self.format, self.mem.view(), self.next);
         let most = usize::from(self.seen.wrapping_sub(next)).min(limit.chains);
         let taken = into.plain(most, limit.bytes, |count| {
             let at = next.wrapping_add(count);
-            let segment = format.plain::<WRITABLE>(mem, at)?;
+            let segment = format.plain::<WRITABLE>(&mem, at)?;
             prefetch(&segment);
             Some((at, segment))
         });

@@ -1,13 +1,14 @@
 //! Address spaces: what the addresses in descriptors, and those of rings, lead to.
 //!
-//! Most guests put guest-physical addresses there: the memory itself is the address space. A guest with an IOMMU puts I/O
-//! virtual ones there, of which the guest has granted single pages (`translated::Translated`).
+//! Most guests put guest-physical addresses there: the memory itself is the address space. A guest
+//! with an IOMMU puts I/O virtual ones there, of which it has granted single pages
+//! (`translated::Translated`).
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use memory::iotlb::{Access, Iotlb};
-use memory::{GuestMemory, Segment};
+use memory::{GuestMemory, Segment, View};
 
 use super::QueueFault;
 use super::area::{Area, FlatArea, fetch_words};
@@ -51,18 +52,34 @@ pub enum Lack {
     Gap(Gap),
 }
 
+/// The look-up of buffers.
+pub trait Lookup {
+    /// Returns a buffer that lies in one piece; the device writes it if `writable`, else it reads.
+    fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment>;
+}
+
+impl<T: Lookup> Lookup for &T {
+    #[inline(always)]
+    fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
+        (**self).buffer(addr, len, writable)
+    }
+}
+
 /// An address space.
-pub trait Space: Debug + Sized {
+pub trait Space: Lookup + Debug + Sized {
     /// Memory of a ring.
     type Area: Area + Debug;
+    /// The space for many look-ups in a row; see [`memory::View`].
+    type View<'a>: Lookup
+    where
+        Self: 'a;
+
+    fn view(&self) -> Self::View<'_>;
 
     fn memory(&self) -> &Arc<GuestMemory>;
 
     /// Returns the same address space over another snapshot of the memory.
     fn with_memory(&self, mem: Arc<GuestMemory>) -> Self;
-
-    /// Returns a buffer that lies in one piece; the device writes it if `writable`, else it reads.
-    fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment>;
 
     /// Appends the pieces of a buffer to `out`, which is as before after an error.
     fn buffer_into(
@@ -92,9 +109,29 @@ pub trait Space: Debug + Sized {
     fn mark(&self, addr: u64, len: u32);
 }
 
+impl Lookup for Arc<GuestMemory> {
+    #[inline(always)]
+    fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
+        (**self).view().buffer(addr, len, writable)
+    }
+}
+
+impl Lookup for View<'_> {
+    #[inline(always)]
+    fn buffer(&self, addr: u64, len: u32, _writable: bool) -> Option<Segment> {
+        self.translate(addr, len)
+    }
+}
+
 /// Guest-physical addresses.
 impl Space for Arc<GuestMemory> {
     type Area = FlatArea;
+    type View<'a> = View<'a>;
+
+    #[inline(always)]
+    fn view(&self) -> View<'_> {
+        (**self).view()
+    }
 
     #[inline(always)]
     fn memory(&self) -> &Arc<GuestMemory> {
@@ -103,11 +140,6 @@ impl Space for Arc<GuestMemory> {
 
     fn with_memory(&self, mem: Arc<GuestMemory>) -> Self {
         mem
-    }
-
-    #[inline(always)]
-    fn buffer(&self, addr: u64, len: u32, _writable: bool) -> Option<Segment> {
-        (**self).translate(addr, len)
     }
 
     fn buffer_into(

@@ -10,7 +10,7 @@ use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::fault::Stop;
 use super::inflight::split::Tracker;
-use super::space::Space;
+use super::space::{Lookup, Space};
 use super::unnotified::Unnotified;
 use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, Taken};
 
@@ -41,6 +41,16 @@ pub struct SplitQueue<S: Space> {
     tracker: Option<Box<Tracker>>,
     space: S,
     layout: Layout,
+}
+
+/// Returns the buffer of a chain that is one direct descriptor in one piece.
+#[inline(always)]
+fn plain<const WRITABLE: bool>(space: &impl Lookup, desc: &Desc) -> Option<Segment> {
+    let flags = if WRITABLE { WRITE } else { 0 };
+    if desc.flags & KIND != flags || desc.len > MAX_CHAIN_BYTES {
+        return None;
+    }
+    space.buffer(desc.addr, desc.len, WRITABLE)
 }
 
 impl<S: Space> SplitQueue<S> {
@@ -143,16 +153,6 @@ impl<S: Space> SplitQueue<S> {
         *self.fault.get_or_insert(fault)
     }
 
-    /// Returns the buffer of a chain that is one direct descriptor in one region.
-    #[inline(always)]
-    fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
-        let flags = if WRITABLE { WRITE } else { 0 };
-        if desc.flags & KIND != flags || desc.len > MAX_CHAIN_BYTES {
-            return None;
-        }
-        self.space.buffer(desc.addr, desc.len, WRITABLE)
-    }
-
     #[cold]
     fn take_tracked<const WRITABLE: bool>(
         &mut self,
@@ -223,7 +223,7 @@ impl<S: Space> SplitQueue<S> {
         let Some(desc) = self.rings.descriptor(head) else {
             return Err(self.stop(QueueFault::HeadOutOfRange).into());
         };
-        if let Some(segment) = self.plain::<WRITABLE>(&desc) {
+        if let Some(segment) = plain::<WRITABLE>(&self.space, &desc) {
             let start = segs.len() as u32;
             segs.push(segment);
             return Ok(Chain::of_one(head, start, segment));
@@ -462,13 +462,13 @@ impl<S: Space> Ring for SplitQueue<S> {
         if self.tracker.is_some() || (self.next == self.seen && self.look().is_err()) {
             return Limit::default();
         }
-        let (rings, next) = (&self.rings, self.next);
+        let (rings, space, next) = (self.rings.view(), self.space.view(), self.next);
         let most = usize::from(self.seen.wrapping_sub(next)).min(limit.chains);
         let taken = into.plain(most, limit.bytes, |count| {
             let at = next.wrapping_add(count);
             rings.prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
             let head = rings.available(at);
-            let segment = self.plain::<WRITABLE>(&rings.descriptor(head)?)?;
+            let segment = plain::<WRITABLE>(&space, &rings.descriptor(head)?)?;
             prefetch(&segment);
             Some((head, segment))
         });

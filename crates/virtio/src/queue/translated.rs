@@ -267,11 +267,11 @@ impl TranslatedQueue {
     #[inline(never)]
     pub(super) fn take_many<const WRITABLE: bool>(
         &mut self,
-        mut into: Taken<'_>,
+        into: &mut Taken<'_>,
         limit: Limit,
         prefetch: impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        self.take_all::<WRITABLE>(&mut into, limit, prefetch)
+        self.take_all::<WRITABLE>(into, limit, prefetch)
     }
 
     /// Stages chains as [`Ring::put_filled`] does.

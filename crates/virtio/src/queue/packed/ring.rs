@@ -89,7 +89,7 @@ impl Element {
 
 /// Resolved areas. Invariant, set up by `resolve`: the ring holds `size` descriptors, each event
 /// structure 4 bytes, all mapped and aligned; the queue keeps the memory that they lie in.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Ring<A> {
     desc: A,
     driver: A,
@@ -113,6 +113,17 @@ impl<A: Area> Ring<A> {
             device: device?,
             size: layout.size,
         })
+    }
+
+    /// Returns a copy for a loop; see [`memory::View`].
+    #[inline(always)]
+    pub(super) fn view(&self) -> Ring<A::View<'_>> {
+        Ring {
+            desc: self.desc.view(),
+            driver: self.driver.view(),
+            device: self.device.view(),
+            size: self.size,
+        }
     }
 
     /// Returns the offset of slot `at`.

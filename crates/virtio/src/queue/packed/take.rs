@@ -6,7 +6,7 @@ use super::PackedQueue;
 use super::ring::is_available;
 use crate::queue::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use crate::queue::fault::Stop;
-use crate::queue::space::Space;
+use crate::queue::space::{Lookup, Space};
 use crate::queue::{self, Chain, Limit, MAX_CHAIN_BYTES, QueueFault, Taken};
 
 impl<S: Space> queue::Ring for PackedQueue<S> {
@@ -31,18 +31,19 @@ impl<S: Space> queue::Ring for PackedQueue<S> {
         }
         let to_write = WRITABLE || !self.in_order;
         let free = usize::from(self.size.saturating_sub(self.in_flight));
+        let (ring, space, size) = (self.ring.view(), self.space.view(), self.size);
         let mut at = self.next;
-        self.ring.prefetch_first(at.index, to_write);
+        ring.prefetch_first(at.index, to_write);
         let taken = into.plain(limit.chains.min(free), limit.bytes, |_| {
-            let flags = self.ring.flags(at.index);
+            let flags = ring.flags(at.index);
             if !is_available(flags, at.wrap) {
                 return None;
             }
-            self.ring.prefetch_ahead(at.index, to_write);
-            let desc = self.ring.descriptor(at.index, flags);
-            let segment = self.plain::<WRITABLE>(&desc)?;
+            ring.prefetch_ahead(at.index, to_write);
+            let desc = ring.descriptor(at.index, flags);
+            let segment = plain::<WRITABLE>(&space, size, &desc)?;
             prefetch(&segment);
-            at.advance(1, self.size);
+            at.advance(1, size);
             Some((desc.link, segment))
         });
         self.next = at;
@@ -78,17 +79,18 @@ impl<S: Space> queue::Ring for PackedQueue<S> {
     }
 }
 
-impl<S: Space> PackedQueue<S> {
-    /// Returns the buffer of a chain that is one direct descriptor in one region.
-    #[inline(always)]
-    fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
-        let flags = if WRITABLE { WRITE } else { 0 };
-        if desc.flags & KIND != flags || desc.link >= self.size || desc.len > MAX_CHAIN_BYTES {
-            return None;
-        }
-        self.space.buffer(desc.addr, desc.len, WRITABLE)
+/// Returns the buffer of a chain that is one direct descriptor in one piece, in a ring of `size`
+/// slots.
+#[inline(always)]
+fn plain<const WRITABLE: bool>(space: &impl Lookup, size: u16, desc: &Desc) -> Option<Segment> {
+    let flags = if WRITABLE { WRITE } else { 0 };
+    if desc.flags & KIND != flags || desc.link >= size || desc.len > MAX_CHAIN_BYTES {
+        return None;
     }
+    space.buffer(desc.addr, desc.len, WRITABLE)
+}
 
+impl<S: Space> PackedQueue<S> {
     /// Takes the next chain. Not inlined: the loop that takes plain ones needs the registers.
     #[inline(never)]
     fn take_any<const WRITABLE: bool>(
@@ -110,7 +112,7 @@ impl<S: Space> PackedQueue<S> {
             return Ok(None);
         };
         if self.tracker.is_none()
-            && let Some(segment) = self.plain::<WRITABLE>(&first)
+            && let Some(segment) = plain::<WRITABLE>(&self.space, self.size, &first)
         {
             let start = segs.len() as u32;
             segs.push(segment);

@@ -17,7 +17,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use memory::{GuestMemory, Segment};
+use memory::{GuestMemory, Segment, View};
 
 use super::{Format, Places, SlotFormat};
 use crate::queue::area::{Area, alive};
@@ -38,7 +38,7 @@ const AT_LEN: usize = 4;
 const MORE: u16 = 1;
 
 /// The descriptors of a ring.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Memif {
     places: Places,
     to_client: bool,
@@ -111,7 +111,7 @@ impl Format for Memif {
     }
 
     #[inline(always)]
-    fn plain<const WRITABLE: bool>(&self, mem: &GuestMemory, at: u16) -> Option<Segment> {
+    fn plain<const WRITABLE: bool>(&self, mem: &View<'_>, at: u16) -> Option<Segment> {
         let slot = self.fetch(at);
         if (!WRITABLE && slot.flags & MORE != 0) || slot.len > MAX_CHAIN_BYTES {
             return None;

@@ -16,7 +16,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use memory::{GuestMemory, Segment};
+use memory::{GuestMemory, Segment, View};
 
 use super::{Format, Places, SLOT};
 use crate::queue::area::{Area, FlatArea, alive};
@@ -86,7 +86,7 @@ impl Parameters {
 }
 
 /// The slots of a queue, and its pool: `buffers` times `buffer_size` bytes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Netmap {
     places: Places,
     pool: Segment,
@@ -158,7 +158,7 @@ impl Format for Netmap {
     }
 
     #[inline(always)]
-    fn plain<const WRITABLE: bool>(&self, _: &GuestMemory, at: u16) -> Option<Segment> {
+    fn plain<const WRITABLE: bool>(&self, _: &View<'_>, at: u16) -> Option<Segment> {
         let (buffer, len, flags) = self.fetch(at);
         let Parameters {
             buffer_size,

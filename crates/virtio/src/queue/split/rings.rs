@@ -30,7 +30,7 @@ const USED_IN_A_LINE: u16 = 8;
 /// Resolved areas. Invariant, set up by `resolve`: `size` is a power of two, and the areas are as
 /// long as the layout above says for it, mapped and aligned; the queue keeps the memory that they
 /// lie in.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Rings<A> {
     desc: A,
     avail: A,
@@ -59,6 +59,18 @@ impl<A: Area> Rings<A> {
             size: layout.size,
             mask: layout.size.wrapping_sub(1),
         })
+    }
+
+    /// Returns a copy for a loop; see [`memory::View`].
+    #[inline(always)]
+    pub(super) fn view(&self) -> Rings<A::View<'_>> {
+        Rings {
+            desc: self.desc.view(),
+            avail: self.avail.view(),
+            used: self.used.view(),
+            size: self.size,
+            mask: self.mask,
+        }
     }
 
     #[inline]

@@ -16,11 +16,20 @@ const PAGE: usize = REGION_PAGE as usize;
 /// it is aligned to its size in the guest.
 #[derive(Debug)]
 pub(in crate::queue) struct PagedArea {
+    pages: Box<[Page]>,
+    flat: *mut u8,
+    before: usize,
+    len: u32,
+}
+
+/// The same, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::queue) struct Pages<'a> {
     /// The area, where its pages are neighbours in this process; else null.
     flat: *mut u8,
     /// Bytes of the first page before the area.
     before: usize,
-    pages: Box<[Page]>,
+    pages: &'a [Page],
     len: u32,
 }
 
@@ -73,7 +82,9 @@ impl PagedArea {
             len,
         })
     }
+}
 
+impl Pages<'_> {
     /// Returns the number of a byte's page, and its offset there.
     #[inline]
     fn place(&self, offset: usize) -> (usize, usize) {
@@ -90,6 +101,50 @@ fn flat(pages: &[Page]) -> Option<*mut u8> {
 }
 
 impl Area for PagedArea {
+    type View<'a> = Pages<'a>;
+
+    #[inline(always)]
+    fn view(&self) -> Pages<'_> {
+        Pages {
+            flat: self.flat,
+            before: self.before,
+            pages: &self.pages,
+            len: self.len,
+        }
+    }
+
+    #[inline]
+    unsafe fn at(&self, offset: usize) -> *mut u8 {
+        // SAFETY: this function's contract has the same requirements.
+        unsafe { self.view().at(offset) }
+    }
+
+    #[inline]
+    fn len(&self) -> u32 {
+        self.len
+    }
+
+    fn mark(&self, mem: &GuestMemory, offset: usize, len: usize) {
+        self.view().mark(mem, offset, len);
+    }
+
+    #[inline]
+    fn line_of(&self, at: usize) -> *const u8 {
+        self.view().line_of(at)
+    }
+}
+
+impl<'p> Area for Pages<'p> {
+    type View<'a>
+        = Self
+    where
+        'p: 'a;
+
+    #[inline(always)]
+    fn view(&self) -> Self {
+        *self
+    }
+
     #[inline]
     unsafe fn at(&self, offset: usize) -> *mut u8 {
         if !self.flat.is_null() {

@@ -10,7 +10,7 @@ use memory::{GuestMemory, REGION_PAGE, Segment};
 use super::area::PagedArea;
 use crate::queue::area::fetch_words;
 use crate::queue::descriptor::DESC_LEN;
-use crate::queue::space::{Gap, Lack, Space};
+use crate::queue::space::{Gap, Lack, Lookup, Space};
 use crate::queue::{MAX_CHAIN_BYTES, QueueFault};
 
 /// The address space of a guest with an IOMMU.
@@ -215,17 +215,7 @@ fn follow(first: Segment, second: Segment) -> Option<Segment> {
     })
 }
 
-impl Space for Translated {
-    type Area = PagedArea;
-
-    fn memory(&self) -> &Arc<GuestMemory> {
-        &self.mem
-    }
-
-    fn with_memory(&self, mem: Arc<GuestMemory>) -> Self {
-        Self::new(mem, Arc::clone(&self.iotlb))
-    }
-
+impl Lookup for Translated {
     #[inline]
     fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
         let (last, access) = (self.last.get(), access_to(writable));
@@ -239,6 +229,24 @@ impl Space for Translated {
             len,
             gpa: last.gpa + offset,
         })
+    }
+}
+
+impl Space for Translated {
+    type Area = PagedArea;
+    type View<'a> = &'a Self;
+
+    #[inline(always)]
+    fn view(&self) -> &Self {
+        self
+    }
+
+    fn memory(&self) -> &Arc<GuestMemory> {
+        &self.mem
+    }
+
+    fn with_memory(&self, mem: Arc<GuestMemory>) -> Self {
+        Self::new(mem, Arc::clone(&self.iotlb))
     }
 
     fn buffer_into(
