@@ -297,6 +297,14 @@ impl Iommu {
         self.state().table.len()
     }
 
+    /// Returns everything that is mapped: IOVA, guest-physical address and access of each page.
+    #[must_use]
+    pub fn granted(&self) -> Vec<(u64, u64, Access)> {
+        let state = self.state();
+        let entry = |(iova, page): (&u64, &Granted)| (*iova, page.gpa, page.access);
+        state.table.iter().map(entry).collect()
+    }
+
     /// Checks every page that is watched; returns how many.
     ///
     /// # Errors

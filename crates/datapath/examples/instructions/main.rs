@@ -3,6 +3,7 @@
 //! ```text
 //! main       one run of itself under callgrind for each scenario; the table; --bless
 //! scenarios  the frames and flows, and the replay of them that is counted
+//! iommu      guests whose queues have I/O virtual addresses
 //! callgrind  runs valgrind and reads its counts
 //! ledger     the file of committed numbers, and the comparison
 //! ```
@@ -13,6 +14,7 @@
 mod callgrind;
 #[path = "../../tests/common/mod.rs"]
 mod common;
+mod iommu;
 mod ledger;
 mod scenarios;
 #[path = "../../tests/common/slot_clients.rs"]

@@ -23,6 +23,7 @@ use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 
 use crate::common::{NoUpcalls, guest};
+use crate::iommu::{Translations, translated};
 use crate::slot_clients::slot_client;
 
 /// Rounds before the counted ones, in which arenas and rings reach their working size.
@@ -62,6 +63,8 @@ pub(crate) struct Scenario {
     features: u64,
     /// Format of slot queues, of clients that are no guests.
     slots: Option<SlotFormat>,
+    /// Entries of the IOTLB, if both guests have an IOMMU.
+    iommu: Option<Entries>,
     /// Frames that are sent repeatedly in this order.
     frames: fn() -> Vec<Frame>,
     /// Frames that wait at once.
@@ -88,10 +91,20 @@ enum Hold {
     Schedule(u32),
 }
 
+/// Sizes of entries of an IOTLB.
+#[derive(Clone, Copy, PartialEq)]
+enum Entries {
+    /// 4 KiB.
+    Small,
+    /// 2 MiB.
+    Large,
+}
+
 const PLAIN: Scenario = Scenario {
     name: "",
     features: LINUX,
     slots: None,
+    iommu: None,
     frames: || bytes(64),
     round: 64,
     mask: DECISION_MASK,
@@ -102,7 +115,7 @@ const PLAIN: Scenario = Scenario {
 };
 
 /// All scenarios. Sizes are frame lengths from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 23] = [
+pub(crate) const SCENARIOS: [Scenario; 27] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -220,6 +233,28 @@ pub(crate) const SCENARIOS: [Scenario; 23] = [
         ..PLAIN
     },
     Scenario {
+        name: "split-64-iotlb",
+        iommu: Some(Entries::Small),
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-iotlb-2m",
+        iommu: Some(Entries::Large),
+        ..PLAIN
+    },
+    Scenario {
+        name: "packed-64-iotlb",
+        iommu: Some(Entries::Small),
+        features: PACKED,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-1500-iotlb",
+        iommu: Some(Entries::Small),
+        frames: || bytes(1500),
+        ..PLAIN
+    },
+    Scenario {
         name: "split-tso-64k",
         features: OFFLOADS,
         frames: super_frame,
@@ -331,18 +366,26 @@ impl Scenario {
 
 /// The other side of a port.
 enum Nic {
-    Guest(Box<NetPair>),
+    Guest(Box<NetPair>, Option<Box<Translations>>),
     Client(SlotNic),
 }
 
 impl Nic {
     fn plug(scenario: &Scenario) -> (Self, GuestPort) {
-        match scenario.slots {
-            None => {
+        match (scenario.slots, scenario.iommu) {
+            (None, None) => {
                 let (_, nic, port) = guest(scenario.options(), MEMORY);
-                (Self::Guest(Box::new(nic)), port)
+                (Self::Guest(Box::new(nic), None), port)
             }
-            Some(format) => {
+            (None, Some(entries)) => {
+                let huge = entries == Entries::Large;
+                let (translations, nic, port) = translated(scenario.options(), huge);
+                (
+                    Self::Guest(Box::new(nic), Some(Box::new(translations))),
+                    port,
+                )
+            }
+            (Some(format), _) => {
                 let options = SlotOptions::new(format, QUEUE);
                 let (_, nic, port) = slot_client(options, scenario.features);
                 (Self::Client(nic), port)
@@ -355,14 +398,17 @@ impl Nic {
         let mut sent = 0;
         for (frame, header) in frames {
             let room = match self {
-                Self::Guest(nic) => nic.stage(frame, header).expect("sound"),
+                Self::Guest(nic, _) => nic.stage(frame, header).expect("sound"),
                 Self::Client(nic) => nic.stage(frame, header),
             };
             assert!(room, "room");
             sent += 1;
         }
         match self {
-            Self::Guest(nic) => {
+            Self::Guest(nic, translations) => {
+                if let Some(translations) = translations {
+                    translations.grant();
+                }
                 nic.tx.publish();
                 nic.tx.set_notifications(false);
             }
@@ -373,7 +419,7 @@ impl Nic {
 
     /// Does not want to be notified of frames.
     fn poll(&mut self) {
-        if let Self::Guest(nic) = self {
+        if let Self::Guest(nic, _) = self {
             nic.rx.set_notifications(false);
         }
     }
@@ -382,7 +428,7 @@ impl Nic {
     fn receive(&mut self, bytes: &mut Vec<u8>) -> usize {
         let mut frames = 0;
         match self {
-            Self::Guest(nic) => {
+            Self::Guest(nic, _) => {
                 while nic.receive_into(bytes).expect("correct").is_some() {
                     frames += 1;
                 }

@@ -13,7 +13,7 @@ use testkit::driver::DriverQueue;
 use testkit::features::RING_PACKED;
 use testkit::guest_ram::{GuestRam, RegionSpec};
 use testkit::net::{NetOptions, NetPair};
-use virtio::queue::{Journal, JournalRegion, Layout, Queue};
+use virtio::queue::{Journal, JournalRegion, Layout, Queue, QueueMemory};
 use wire::virtio::features::Features;
 
 /// Sink for tests in which all flows are installed beforehand.
@@ -38,16 +38,27 @@ pub(crate) fn queue_at(
     features: u64,
     position: u32,
 ) -> GuestQueue {
+    queue_in(ram, ram.memory(), driver, features, position)
+}
+
+/// Returns the device's half of a driver's queue, which reaches it by `memory`.
+pub(crate) fn queue_in(
+    ram: &GuestRam,
+    memory: impl Into<QueueMemory>,
+    driver: &DriverQueue,
+    features: u64,
+    position: u32,
+) -> GuestQueue {
     let addrs = driver.addrs();
     let layout = Layout {
         size: driver.options().size,
-        desc: addrs.desc,
-        driver: addrs.driver,
-        device: addrs.device,
+        desc: ram.device_address(addrs.desc),
+        driver: ram.device_address(addrs.driver),
+        device: ram.device_address(addrs.device),
         slots: None,
     };
     let features = Features::from_bits_truncate(features);
-    let queue = Queue::new(ram.memory(), layout, features, position);
+    let queue = Queue::new(memory, layout, features, position);
     let mut queue = queue.expect("a sound queue");
     // As in the switch: packed queues store their position.
     queue.set_journal(Journal::new(Arc::new(JournalRegion::heap(1)), 0, 1));

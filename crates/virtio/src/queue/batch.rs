@@ -34,21 +34,28 @@ impl Taken<'_> {
         enough: u64,
         mut next: impl FnMut(u16) -> Option<(u16, Segment)>,
     ) -> Limit {
+        let most = if enough > 0 { most } else { 0 };
         self.segs.reserve(most);
         self.chains.reserve(most);
         let (first_seg, first_chain) = (self.segs.len(), self.chains.len());
         let segs = &mut self.segs.spare_capacity_mut()[..most];
         let chains = &mut self.chains.spare_capacity_mut()[..most];
-        let (mut count, mut bytes) = (0, 0);
-        while count < most && bytes < enough {
+        let (mut count, mut left) = (0, enough);
+        while count < most {
             let Some((id, segment)) = next(count as u16) else {
                 break;
             };
             segs[count].write(segment);
             chains[count].write(Chain::of_one(id, (first_seg + count) as u32, segment));
-            bytes += u64::from(segment.len);
             count += 1;
+            // Wraps around in the last turn only, as does the sum below.
+            let before = left;
+            left = left.wrapping_sub(u64::from(segment.len));
+            if before <= u64::from(segment.len) {
+                break;
+            }
         }
+        let bytes = enough.wrapping_sub(left);
         // SAFETY: the first `count` of the spare places of both were written to.
         unsafe {
             self.segs.set_len(first_seg + count);

@@ -65,7 +65,7 @@ const SLOT: usize = 16;
 /// The resolved areas of a queue. Invariant, set up by `resolve`: `size` is a power of two, there
 /// are as many slots, the lines are as long as their format says, and all of it is mapped and
 /// aligned; the queue keeps the memory that they lie in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Places {
     slots: FlatArea,
     /// The line that the client writes.
@@ -73,7 +73,7 @@ pub(super) struct Places {
     /// The line that the switch writes; it begins with `tail`.
     device: FlatArea,
     /// `size - 1`: masks a position to a slot.
-    mask: u16,
+    mask: usize,
 }
 
 impl Places {
@@ -90,20 +90,20 @@ impl Places {
             slots: FlatArea::resolve(mem, layout.desc, slots, slot_align)?,
             driver: FlatArea::resolve(mem, layout.driver, driver.0, driver.1)?,
             device: FlatArea::resolve(mem, layout.device, device.0, device.1)?,
-            mask: layout.size.wrapping_sub(1),
+            mask: usize::from(layout.size.wrapping_sub(1)),
         })
     }
 
     /// Returns the offset of the slot at this position.
     #[inline(always)]
     fn offset(&self, at: u16) -> usize {
-        SLOT * usize::from(at & self.mask)
+        SLOT * (usize::from(at) & self.mask)
     }
 }
 
 /// The slots of a queue in memory, and the lines of its indices. An implementation resolves its
 /// areas once. Positions are free-running.
-pub(super) trait Format: Copy {
+pub(super) trait Format: Sized {
     /// Resolves the areas of `layout`, and reads the parameters that the client set up: once, or
     /// takes them from `before`, which had the same layout.
     fn resolve(
@@ -471,8 +471,7 @@ impl<F: Format> Ring for SlotQueue<F> {
         if self.next == self.seen && self.look().is_err() {
             return Limit::default();
         }
-        // Copies, which the loop reads once: see `memory::View`.
-        let (format, mem, next) = (self.format, self.mem.view(), self.next);
+        let (format, mem, next) = (&self.format, self.mem.view(), self.next);
         let most = usize::from(self.seen.wrapping_sub(next)).min(limit.chains);
         let taken = into.plain(most, limit.bytes, |count| {
             let at = next.wrapping_add(count);

@@ -439,6 +439,12 @@ impl Ring for TranslatedQueue {
         self.has_put(chains.len());
     }
 
+    #[inline(never)]
+    fn put_read(&mut self, chains: &[Chain]) {
+        either!(&mut self.layout, q => q.put_read(chains));
+        self.has_put(chains.len());
+    }
+
     fn in_order(&self) -> bool {
         either!(&self.layout, q => q.in_order())
     }

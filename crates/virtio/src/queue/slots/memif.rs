@@ -38,7 +38,7 @@ const AT_LEN: usize = 4;
 const MORE: u16 = 1;
 
 /// The descriptors of a ring.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Memif {
     places: Places,
     to_client: bool,

@@ -86,7 +86,7 @@ impl Parameters {
 }
 
 /// The slots of a queue, and its pool: `buffers` times `buffer_size` bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Netmap {
     places: Places,
     pool: Segment,
