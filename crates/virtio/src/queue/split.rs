@@ -256,6 +256,9 @@ impl<S: Space> SplitQueue<S> {
         let Some(first) = self.rings.descriptor(head) else {
             return 0;
         };
+        if writable && plain::<true>(&self.space, &first).is_some() {
+            return 1;
+        }
         let mut gather = Gather::new(&self.space, scratch, writable);
         let _ = self.follow(first, &mut gather);
         gather.abandon();

@@ -250,6 +250,9 @@ impl<S: Space> PackedQueue<S> {
             return None;
         }
         let first = self.ring.descriptor(at.index, flags);
+        if writable && plain::<true>(&self.space, self.size, &first).is_some() {
+            return Some((1, 1));
+        }
         let mut gather = Gather::new(&self.space, scratch, writable);
         let followed = self.follow(first, self.size, &mut gather, || {
             at.advance(1, self.size);

@@ -117,11 +117,9 @@ impl Netmap {
         // SAFETY: the mask keeps the slot inside the area.
         let word =
             u64::from_le(unsafe { self.places.slots.u64(self.places.offset(at)) }.load(Relaxed));
-        (
-            word as u32,
-            u32::from((word >> 32) as u16),
-            (word >> 48) as u16,
-        )
+        // Masked, not cast to 16 bits: the length is zero-extended once then.
+        let len = word >> 32 & 0xffff;
+        (word as u32, len as u32, (word >> 48) as u16)
     }
 }
 

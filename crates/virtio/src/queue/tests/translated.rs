@@ -332,3 +332,22 @@ fn a_denial_does_not_count_for_a_later_chain() {
         assert_eq!(world.take_readable().expect("a chain").bytes, 60);
     }
 }
+
+#[test]
+fn pages_are_forgotten_in_every_round() {
+    for mut world in worlds(16) {
+        for _ in 0..if cfg!(miri) { 3 } else { 2100 } {
+            world.offer(DATA, 60, false);
+            let chain = world.take_readable().expect("a chain");
+            world.finish(chain, 0);
+            world.driver.reap();
+            world.iommu().revoke(DATA);
+            world.offer(DATA, 60, false);
+            assert_eq!(world.take_readable(), None);
+            world.answer();
+            let chain = world.take_readable().expect("a chain");
+            world.finish(chain, 0);
+            world.driver.reap();
+        }
+    }
+}

@@ -171,6 +171,9 @@ impl<'p> Area for Pages<'p> {
 
     #[inline]
     fn line_of(&self, at: usize) -> *const u8 {
+        if !self.flat.is_null() {
+            return self.flat.wrapping_add(at);
+        }
         let (page, offset) = self.place(at);
         let page = self.pages.get(page);
         page.map_or(ptr::null(), |page| page.ptr.wrapping_add(offset))

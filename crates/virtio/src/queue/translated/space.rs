@@ -18,6 +18,10 @@ use crate::queue::{MAX_CHAIN_BYTES, QueueFault};
 pub(in crate::queue) struct Translated {
     mem: Arc<GuestMemory>,
     iotlb: Arc<Iotlb>,
+    /// Pages that were found, each in the place that its number determines.
+    kept: Box<[Cell<Kept>; KEPT]>,
+    /// The present round of them.
+    round: Cell<u64>,
     /// The block that was found last.
     last: Cell<Block>,
     denials: Cell<Denials>,
@@ -64,6 +68,42 @@ impl Block {
 // and keeps the GuestMemory.
 unsafe impl Send for Translated {}
 
+/// Pages that are kept: as many as large rings have buffers.
+const KEPT: usize = 1024;
+
+/// A page that was found for an access: a small cache in front of the table, whose look-up is
+/// several times the work. Parts of it may lie outside of mapped memory, so it is kept only when
+/// regions consist of whole pages, as they do (`memory::Region`).
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// I/O virtual address of the page, in its low bits the round (see [`Translated::forget`]) and
+    /// the access; 0: none.
+    tag: u64,
+    ptr: *mut u8,
+    gpa: u64,
+}
+
+impl Kept {
+    const NONE: Self = Self {
+        tag: 0,
+        ptr: std::ptr::null_mut(),
+        gpa: 0,
+    };
+
+    /// The first bit of the round, behind those of the access.
+    const ROUND: u64 = 4;
+
+    #[inline(always)]
+    fn tag(addr: u64, round: u64, access: Access) -> u64 {
+        addr & !(REGION_PAGE - 1) | round | access.bits()
+    }
+
+    #[inline(always)]
+    fn place(addr: u64) -> usize {
+        (addr / REGION_PAGE) as usize % KEPT
+    }
+}
+
 /// Returns the access to a buffer.
 #[inline(always)]
 fn access_to(writable: bool) -> Access {
@@ -79,6 +119,8 @@ impl Translated {
         Self {
             mem,
             iotlb,
+            kept: Box::new([const { Cell::new(Kept::NONE) }; KEPT]),
+            round: Cell::new(0),
             last: Cell::new(Block::NONE),
             denials: Cell::new(Denials::Stale),
             left: Cell::new(None),
@@ -89,6 +131,23 @@ impl Translated {
     /// Forgets what was kept of the table.
     pub(super) fn forget(&self) {
         self.last.set(Block::NONE);
+        // Pages of an earlier round do not match. After the last round they are removed.
+        let next = self.round.get() + Kept::ROUND;
+        if next < REGION_PAGE {
+            return self.round.set(next);
+        }
+        self.round.set(0);
+        self.kept.iter().for_each(|kept| kept.set(Kept::NONE));
+    }
+
+    /// Keeps a page in which a buffer lies.
+    fn keep(&self, addr: u64, access: Access, buffer: Segment) {
+        let offset = addr % REGION_PAGE;
+        self.kept[Kept::place(addr)].set(Kept {
+            tag: Kept::tag(addr, self.round.get(), access),
+            ptr: buffer.ptr.wrapping_sub(offset as usize),
+            gpa: buffer.gpa.wrapping_sub(offset),
+        });
     }
 
     /// Begins to take chains.
@@ -114,8 +173,28 @@ impl Translated {
         }
     }
 
-    /// Looks a buffer up in the table, and keeps its block for the next one.
+    /// Looks a buffer up in the block that was found last, or in the table.
     #[inline(never)]
+    fn find(&self, addr: u64, len: u32, access: Access) -> Option<Segment> {
+        if len == 0 {
+            return None;
+        }
+        let last = self.last.get();
+        let offset = addr.wrapping_sub(last.iova);
+        let there = offset < last.len && u64::from(len) <= last.len - offset;
+        if !there || last.access != access {
+            return self.look_up(addr, len, access);
+        }
+        let buffer = Segment {
+            ptr: last.ptr.wrapping_add(offset as usize),
+            len,
+            gpa: last.gpa + offset,
+        };
+        self.keep(addr, access, buffer);
+        Some(buffer)
+    }
+
+    /// Looks a buffer up in the table, and keeps its block for the next one.
     fn look_up(&self, addr: u64, len: u32, access: Access) -> Option<Segment> {
         let hit = self.iotlb.look_up(addr, access)?;
         if u64::from(len) > hit.len {
@@ -133,7 +212,9 @@ impl Translated {
                     ptr: block.ptr,
                     gpa,
                 });
-                Some(block.slice(hit.offset as u32, len))
+                let buffer = block.slice(hit.offset as u32, len);
+                self.keep(addr, access, buffer);
+                Some(buffer)
             }
             None => self.mem.translate(hit.gpa, len),
         }
@@ -218,16 +299,17 @@ fn follow(first: Segment, second: Segment) -> Option<Segment> {
 impl Lookup for Translated {
     #[inline]
     fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
-        let (last, access) = (self.last.get(), access_to(writable));
-        let offset = addr.wrapping_sub(last.iova);
-        let fits = offset < last.len && u64::from(len) <= last.len - offset;
-        if !fits || len == 0 || last.access != access {
-            return self.look_up(addr, len, access).filter(|_| len > 0);
+        let access = access_to(writable);
+        let kept = self.kept[Kept::place(addr)].get();
+        let offset = addr % REGION_PAGE;
+        let fits = len > 0 && offset + u64::from(len) <= REGION_PAGE;
+        if kept.tag != Kept::tag(addr, self.round.get(), access) || !fits {
+            return self.find(addr, len, access);
         }
         Some(Segment {
-            ptr: last.ptr.wrapping_add(offset as usize),
+            ptr: kept.ptr.wrapping_add(offset as usize),
             len,
-            gpa: last.gpa + offset,
+            gpa: kept.gpa + offset,
         })
     }
 }
