@@ -1,5 +1,6 @@
 //! Guests with an IOMMU. All their pages are granted before they are used.
 
+use datapath::ports::calls::PendingCalls;
 use datapath::ports::guest::GuestPort;
 use datapath::ports::queue_lock::QueueLock;
 use memory::iotlb::{IotlbWriter, Update};
@@ -88,7 +89,9 @@ pub(crate) fn translated(options: NetOptions, huge: bool) -> (Translations, NetP
         let memory = translations.memory();
         let queue = queue_in(&translations.ram, memory, driver, features, start);
         let mut queue = QueueLock::new(queue);
-        queue.with(|queue| queue.begin(index.is_multiple_of(2)));
+        queue.with(|queue| {
+            queue.begin(index.is_multiple_of(2), &mut PendingCalls::default());
+        });
         port.start(index, queue, Features::from_bits_truncate(features));
     }
     (translations, nic, port)
