@@ -305,15 +305,6 @@ impl Queue {
         }
     }
 
-    /// Returns the number of chains to the guest that were put unused since the last call, because
-    /// the guest had not granted them.
-    pub fn take_not_granted(&mut self) -> u64 {
-        match self {
-            Self::Outlined(Outlined::Translated(queue)) => queue.take_not_granted(),
-            _ => 0,
-        }
-    }
-
     fn translated(&self) -> Option<&TranslatedQueue> {
         match self {
             Self::Outlined(Outlined::Translated(queue)) => Some(queue),

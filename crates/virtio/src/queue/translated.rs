@@ -62,8 +62,6 @@ pub struct TranslatedQueue {
     stopped: Option<(Gap, u64)>,
     /// Slots of the ring from the next one on whose translations were asked for.
     asked: u16,
-    /// Chains to the guest that were put unused, because they were not granted.
-    not_granted: u64,
     scratch: Vec<Segment>,
 }
 
@@ -115,7 +113,6 @@ impl TranslatedQueue {
             suspended: None,
             stopped: None,
             asked: 0,
-            not_granted: 0,
             scratch: Vec::new(),
         }
     }
@@ -208,7 +205,7 @@ impl TranslatedQueue {
             into.chains.truncate(before);
             either!(&mut self.layout, q => q.put(chain, 0));
             self.asked = self.asked.saturating_sub(chain.count);
-            (self.staged, self.not_granted) = (true, self.not_granted + 1);
+            self.staged = true;
         }
         result
     }
@@ -247,12 +244,6 @@ impl TranslatedQueue {
         if self.fault().is_none() && self.renew() {
             self.ask_ahead(true, most);
         }
-    }
-
-    /// Returns the number of chains that were put because they were not granted, since the last
-    /// call.
-    pub(super) fn take_not_granted(&mut self) -> u64 {
-        mem::take(&mut self.not_granted)
     }
 
     #[inline(never)]

@@ -256,6 +256,15 @@ impl Translated {
         Gap::Untranslated
     }
 
+    /// Returns the gap where the guest has lost the memory of a page.
+    #[cold]
+    fn lost(&self) -> Gap {
+        match self.denials.get() {
+            Denials::Count => Gap::NotGranted,
+            Denials::Keep | Denials::Stale => Gap::Denied,
+        }
+    }
+
     /// Returns page `number` of a ring's area, if all of the area that it has is granted: its start
     /// here and in guest-physical addresses.
     pub(super) fn ring_page(
@@ -346,7 +355,7 @@ impl Space for Translated {
                     let part = hit.len.min(u64::from(left)) as u32;
                     // The table leads to memory that the guest has no longer: no grant either.
                     let mapped = self.mem.translate_into(hit.gpa, part, out);
-                    gap = gap.max((!mapped).then_some(Gap::NotGranted));
+                    gap = gap.max((!mapped).then(|| self.lost()));
                     part
                 }
                 None => {
