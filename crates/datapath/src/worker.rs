@@ -354,7 +354,7 @@ impl Worker {
     /// taken now. Asks for the translations of receive buffers that are still missing.
     pub fn retry(&mut self, port: PortId) {
         if let Some(guest) = self.switch.port_mut(port) {
-            guest.ask_for_buffers();
+            guest.retry();
         }
         let mut at = 0;
         while let Some(pair) = self.served.next_of(port, &mut at) {

@@ -228,12 +228,19 @@ impl GuestPort {
         vcpus.processor(pair, self.usable_pairs)
     }
 
-    /// Asks for the translations of receive buffers again that are missing; see
-    /// [`virtio::queue::Queue::ask_for_buffers`].
-    pub fn ask_for_buffers(&mut self) {
+    /// Looks at the queues to the guest again after an answer of its front end: asks for the
+    /// translations of receive buffers that are missing (see
+    /// [`virtio::queue::Queue::ask_for_buffers`]), and notifies the guest of frames if its ring was
+    /// not translated when they were published.
+    pub fn retry(&mut self) {
+        let mut calls = PendingCalls::default();
         for queue in self.queues.iter_mut().step_by(2).flatten() {
-            queue.with(GuestQueue::ask_for_buffers);
+            queue.with(|queue| {
+                queue.ask_for_buffers();
+                queue.notify_again(&mut calls);
+            });
         }
+        calls.send();
     }
 
     /// Returns whether `pair` has frames that were not taken yet.

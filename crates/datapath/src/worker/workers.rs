@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use channel::keeping::ThreadSlots;
@@ -46,6 +47,9 @@ pub struct Workers {
     homes: RefCell<BTreeMap<Pair, usize>>,
     /// By port and queue index: whether a worker uses the queue. Of all started queues.
     watches: RefCell<BTreeMap<(PortId, u16), Watch<GuestQueue>>>,
+    /// By port and home: whether a worker has been asked to look at the port's pairs again, and has
+    /// not begun to.
+    retries: RefCell<BTreeMap<(PortId, usize), Arc<AtomicBool>>>,
     /// No pair is served now.
     quiesced: Cell<bool>,
 }
@@ -73,6 +77,7 @@ impl Workers {
             helpers,
             homes: RefCell::default(),
             watches: RefCell::default(),
+            retries: RefCell::default(),
             quiesced: Cell::new(false),
         };
         Ok((workers, notices))
@@ -195,6 +200,10 @@ impl Workers {
             let mut calls = PendingCalls::default();
             first.with(|queue| queue.begin(to_guest, &mut calls));
         });
+        // Before any worker has it: who revokes waits for each that may use it.
+        self.watches
+            .borrow_mut()
+            .insert((port, index), queue.watch());
         for worker in &self.handles {
             let queue = queue.share();
             let added = worker.call(move |w| {
@@ -202,11 +211,11 @@ impl Workers {
                 guest.start(index, queue, features);
                 Some(())
             });
-            added.ok_or("the port is gone")?;
+            if added.is_none() {
+                self.watches.borrow_mut().remove(&(port, index));
+                return Err("the port is gone".into());
+            }
         }
-        self.watches
-            .borrow_mut()
-            .insert((port, index), queue.watch());
         if to_guest {
             return Ok(());
         }
@@ -267,7 +276,16 @@ impl Workers {
         let of_port = homes.range((port, 0)..=(port, u16::MAX));
         let homes: BTreeSet<_> = of_port.map(|(_, home)| *home).collect();
         for home in homes {
-            self.handles[home].post(move |w| w.retry(port));
+            let mut pending = self.retries.borrow_mut();
+            let pending = pending.entry((port, home)).or_default();
+            // One job at a time: a front end's messages must not fill a worker's inbox.
+            if !pending.swap(true, Ordering::AcqRel) {
+                let pending = Arc::clone(pending);
+                self.handles[home].post(move |w| {
+                    pending.swap(false, Ordering::AcqRel);
+                    w.retry(port);
+                });
+            }
         }
     }
 

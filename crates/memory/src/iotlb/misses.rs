@@ -68,6 +68,10 @@ impl Misses {
     fn put(&self, word: u64) -> bool {
         let has = |at: &AtomicU64| at.load(Ordering::Relaxed) == word;
         let put = |at: &AtomicU64| {
+            // A load first: where there is no room, an exchange of each word would take long.
+            if at.load(Ordering::Relaxed) != 0 {
+                return false;
+            }
             let put = at.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
             put.is_ok() || put == Err(word)
         };

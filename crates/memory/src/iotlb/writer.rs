@@ -137,8 +137,8 @@ impl IotlbWriter {
         self.look_again();
     }
 
-    /// Lets readers look again.
-    fn look_again(&self) {
+    /// Lets readers look again that lack a translation; see [`Iotlb::answers`].
+    pub fn look_again(&self) {
         add(&self.table.answers);
     }
 

@@ -57,11 +57,15 @@ pub struct TranslatedQueue {
     staged: bool,
     /// The rings were found missing.
     suspended: Option<Suspended>,
-    /// Why the last batch ended before the last available chain, and the number of the answers
-    /// before which that was found.
+    /// Why a batch ended before the last available chain, and the number of the answers before which
+    /// that was found.
     stopped: Option<(Gap, u64)>,
+    /// Chains between the next one and that one, which were taken since and given back.
+    before_stop: usize,
     /// Slots of the ring from the next one on whose translations were asked for.
     asked: u16,
+    /// There was no room for further questions before the answer with this number.
+    full_at: Option<u64>,
     scratch: Vec<Segment>,
 }
 
@@ -112,7 +116,9 @@ impl TranslatedQueue {
             staged: false,
             suspended: None,
             stopped: None,
+            before_stop: 0,
             asked: 0,
+            full_at: None,
             scratch: Vec::new(),
         }
     }
@@ -175,8 +181,50 @@ impl TranslatedQueue {
     /// Returns whether the front end has answered nothing since the last batch ended at a chain
     /// that is not translated.
     fn waits(&self) -> bool {
-        let waits = |answers| answers == self.iotlb.answers();
+        let waits = |answers| self.before_stop == 0 && answers == self.iotlb.answers();
         matches!(self.stopped, Some((Gap::Untranslated, answers)) if waits(answers))
+    }
+
+    /// Takes the chains before the one that was left, that one, and those behind it, as far as they
+    /// can be taken.
+    fn take_parts<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: &impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        let before = into.chains.len();
+        let rest = |into: &Taken<'_>| limit.less(Limit::of(&into.chains[before..]));
+        self.space().begin(Denials::Stale);
+        if let Some(stopped) = self.stopped.take() {
+            let chains = limit.chains.min(self.before_stop);
+            if chains > 0 {
+                self.take_some::<WRITABLE>(into, Limit { chains, ..limit }, prefetch)?;
+                self.before_stop -= (into.chains.len() - before).min(self.before_stop);
+            }
+            if self.space().why_left().is_some() {
+                return Ok(());
+            }
+            if self.before_stop > 0 || rest(into).is_reached() {
+                self.stopped = Some(stopped);
+                return Ok(());
+            }
+            self.take_left::<WRITABLE>(into, prefetch)?;
+            if self.space().why_left().is_some() || rest(into).is_reached() {
+                return Ok(());
+            }
+            self.space().begin(Denials::Stale);
+        }
+        self.take_some::<WRITABLE>(into, rest(into), prefetch)
+    }
+
+    fn take_some<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: &impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, limit, prefetch))
     }
 
     /// Takes the chain at which the last batch ended. It alone may count as an empty one. If it is to
@@ -197,7 +245,7 @@ impl TranslatedQueue {
             chains: 1,
             bytes: u64::MAX,
         };
-        let result = either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, one, prefetch));
+        let result = self.take_some::<WRITABLE>(into, one, prefetch);
         if WRITABLE
             && let Some(&chain) = into.chains[before..].first()
             && chain.bytes == 0
@@ -228,6 +276,7 @@ impl TranslatedQueue {
             };
             if self.space().is_full() {
                 // The rest is asked for after an answer.
+                self.full_at = Some(self.iotlb.answers());
                 break;
             }
             self.asked += slots;
@@ -241,7 +290,8 @@ impl TranslatedQueue {
     /// Asks for translations of buffers that the guest has offered since the last time, so that
     /// they are there when a frame needs them.
     pub(super) fn ask_for_buffers(&mut self, most: u16) {
-        if self.fault().is_none() && self.renew() {
+        let is_full = self.full_at == Some(self.iotlb.answers());
+        if !is_full && self.fault().is_none() && self.renew() {
             self.ask_ahead(true, most);
         }
     }
@@ -251,6 +301,9 @@ impl TranslatedQueue {
         either!(&mut self.layout, q => q.untake(chains));
         self.held = self.held.saturating_sub(chains.len());
         self.asked = self.asked.saturating_add(slots(chains));
+        if self.stopped.is_some() {
+            self.before_stop += chains.len();
+        }
     }
 
     /// Takes chains as [`Ring::take_all`] does.
@@ -389,21 +442,12 @@ impl Ring for TranslatedQueue {
         }
         let answers = self.iotlb.answers();
         let before = into.chains.len();
-        let mut result = Ok(());
-        self.space().begin(Denials::Stale);
-        if self.stopped.is_some() {
-            result = self.take_left::<WRITABLE>(into, &prefetch);
-        }
-        let rest = limit.less(Limit::of(&into.chains[before..]));
-        if result.is_ok() && self.space().why_left().is_none() && !rest.is_reached() {
-            self.space().begin(Denials::Stale);
-            result = either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, rest, &prefetch));
-        }
+        let result = self.take_parts::<WRITABLE>(into, limit, &prefetch);
         let taken = &into.chains[before..];
         self.held += taken.len();
         self.asked = self.asked.saturating_sub(slots(taken));
-        self.stopped = self.space().why_left().map(|gap| (gap, answers));
-        if self.stopped.is_some() {
+        if let Some(gap) = self.space().why_left() {
+            (self.stopped, self.before_stop) = (Some((gap, answers)), 0);
             // From the start: the chains behind it may have lost their translations, too.
             self.asked = 0;
             self.ask_ahead(WRITABLE, CHAINS_AHEAD);

@@ -248,6 +248,9 @@ impl Session {
         };
         if iotlb.rings_at.is_some_and(|at| at <= now) {
             iotlb.rings_at = None;
+            // Queues that wait for their rings, and those that run and have lost theirs.
+            iotlb.writer.look_again();
+            backend.retry();
             self.start_untranslated(backend);
         }
         let mut denied = Vec::new();
@@ -301,7 +304,6 @@ impl Session {
 
     /// Lets readers do without pages for which there is no mapping.
     fn deny(&mut self, misses: &[Miss], now: Instant, backend: &mut dyn Backend) {
-        let rings_wait = self.rings_wait();
         let (Some(iotlb), Some(first)) = (&mut self.iotlb, misses.first()) else {
             return;
         };
@@ -309,9 +311,8 @@ impl Session {
             iotlb.writer.deny(*miss);
         }
         iotlb.denied += misses.len() as u64;
-        if rings_wait {
-            iotlb.rings_at.get_or_insert(now + PATIENCE);
-        }
+        // It may be a page of a ring. The guest may map it later, which QEMU does not report.
+        iotlb.rings_at.get_or_insert(now + PATIENCE);
         let due = iotlb
             .access_failed
             .is_none_or(|at| now.saturating_duration_since(at) >= ACCESS_FAIL_INTERVAL);

@@ -469,7 +469,8 @@ impl Session {
     /// Stops a running queue; its position becomes its base.
     fn stop(&mut self, index: usize, backend: &mut dyn Backend) {
         let vring = &mut self.queues[index];
-        vring.resume = false;
+        // One that waits for the translation of its rings has its position there.
+        vring.resume &= vring.untranslated;
         if vring.running.take().is_some()
             && let Some(position) = backend.stop_queue(index as u16)
         {

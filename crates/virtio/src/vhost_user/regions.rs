@@ -101,6 +101,10 @@ impl Session {
         backend.set_memory(snapshot);
         drop(former);
         self.regions = regions;
+        if self.is_translated() {
+            // They were not stopped, and look for their rings themselves.
+            backend.retry();
+        }
         self.start_all(backend);
         Ok(())
     }

@@ -238,6 +238,14 @@ impl GuestQueue {
         self.queue.wants_notify() && (self.notifier.deferred || self.notifier.deferral.should_try())
     }
 
+    /// Notifies the guest of what was published when its ring could not be asked whether it wants
+    /// that.
+    pub(super) fn notify_again(&mut self, calls: &mut PendingCalls) {
+        if self.fault.is_none() && !self.notifier.deferred && self.queue.needs_notify() {
+            self.notify(calls);
+        }
+    }
+
     /// Notes that the guest is to be notified.
     pub(super) fn notify(&mut self, calls: &mut PendingCalls) {
         if let Some(call) = &self.notifier.call {

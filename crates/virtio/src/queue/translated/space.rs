@@ -245,6 +245,10 @@ impl Translated {
     /// none.
     #[cold]
     fn gap(&self, addr: u64, access: Access) -> Gap {
+        if self.full.get() {
+            // Bounds the work for a chain of many pages.
+            return Gap::Untranslated;
+        }
         let miss = Miss::new(addr, access);
         match self.denials.get() {
             Denials::Count if self.iotlb.take_denial(miss) => return Gap::NotGranted,
