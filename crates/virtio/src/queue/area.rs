@@ -73,6 +73,18 @@ pub trait Area {
         unsafe { AtomicU64::from_ptr(self.at(at).cast()) }
     }
 
+    /// Returns the two words of the descriptor at `at`, which lies in one page.
+    ///
+    /// # Safety
+    /// `at + 16 <= len`, `at` and the area are multiples of 16, and the memory is alive.
+    #[inline(always)]
+    unsafe fn words(&self, at: usize) -> &[AtomicU64; 2] {
+        debug_assert!(at + 16 <= self.len() as usize && at.is_multiple_of(16));
+        // SAFETY: the caller keeps `at` inside the area, which was found mapped and aligned. Two
+        // atomics have the layout of two words.
+        unsafe { &*self.at(at).cast() }
+    }
+
     /// Returns the address of the byte at `at`, which may lie behind the area, for a prefetch.
     fn line_of(&self, at: usize) -> *const u8;
 }

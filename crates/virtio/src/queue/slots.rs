@@ -73,7 +73,7 @@ pub(super) struct Places {
     /// The line that the switch writes; it begins with `tail`.
     device: FlatArea,
     /// `size - 1`: masks a position to a slot.
-    mask: u16,
+    mask: usize,
 }
 
 impl Places {
@@ -90,14 +90,14 @@ impl Places {
             slots: FlatArea::resolve(mem, layout.desc, slots, slot_align)?,
             driver: FlatArea::resolve(mem, layout.driver, driver.0, driver.1)?,
             device: FlatArea::resolve(mem, layout.device, device.0, device.1)?,
-            mask: layout.size.wrapping_sub(1),
+            mask: usize::from(layout.size.wrapping_sub(1)),
         })
     }
 
     /// Returns the offset of the slot at this position.
     #[inline(always)]
     fn offset(&self, at: u16) -> usize {
-        SLOT * usize::from(at & self.mask)
+        SLOT * (usize::from(at) & self.mask)
     }
 }
 

@@ -261,11 +261,14 @@ impl TranslatedQueue {
     /// Asks for missing translations of up to `most` available chains that were not looked at yet.
     fn ask_ahead(&mut self, writable: bool, most: u16) {
         self.space().begin(Denials::Keep);
-        let (mut left, size) = (DESCRIPTORS_AHEAD, self.size());
+        let mut left = DESCRIPTORS_AHEAD;
+        let available = match &self.layout {
+            Layouts::Split(queue) => queue.available(),
+            Layouts::Packed(queue) => queue.size(),
+        };
         for _ in 0..most {
             let looked = match &self.layout {
-                _ if self.asked >= size => None,
-                Layouts::Split(queue) if self.asked >= queue.available() => None,
+                _ if self.asked >= available => None,
                 Layouts::Split(queue) => {
                     Some((1, queue.ask_for(self.asked, writable, &mut self.scratch)))
                 }

@@ -86,12 +86,8 @@ impl<A: Area> Rings<A> {
         }
         let offset = DESC_LEN as usize * usize::from(at);
         // SAFETY: `at < size`, so both words lie in the table by the invariant.
-        let (addr, rest) = unsafe {
-            (
-                self.desc.u64(offset).load(Relaxed),
-                self.desc.u64(offset + 8).load(Relaxed),
-            )
-        };
+        let [addr, rest] = unsafe { self.desc.words(offset) };
+        let (addr, rest) = (addr.load(Relaxed), rest.load(Relaxed));
         Some(Desc::split(u64::from_le(addr), u64::from_le(rest)))
     }
 
