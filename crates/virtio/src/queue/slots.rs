@@ -65,7 +65,7 @@ const SLOT: usize = 16;
 /// The resolved areas of a queue. Invariant, set up by `resolve`: `size` is a power of two, there
 /// are as many slots, the lines are as long as their format says, and all of it is mapped and
 /// aligned; the queue keeps the memory that they lie in.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     slots: FlatArea,
     /// The line that the client writes.
@@ -161,7 +161,7 @@ pub(super) trait Format: Sized {
     /// Writes the result for the slot at `at`: the bytes of its part of a frame, and whether the
     /// frame continues. Fields that have the value already are not written, because a cache line
     /// that is only read stays with the client's core.
-    fn set_written(&self, at: u16, len: u32, more: bool);
+    fn set_written(places: &Places, at: u16, len: u32, more: bool);
 
     /// Returns whether the client wants a call when `tail` has moved on to `tail` by `moved`. With
     /// `None` it is not known by how much.
@@ -489,7 +489,7 @@ impl<F: Format> Ring for SlotQueue<F> {
     #[inline(always)]
     fn put(&mut self, chain: Chain, written: u32) {
         if written > 0 {
-            self.format.set_written(chain.id, written, false);
+            F::set_written(self.format.places(), chain.id, written, false);
         }
         self.staged += chain.count;
     }
@@ -499,12 +499,14 @@ impl<F: Format> Ring for SlotQueue<F> {
         if self.fault.is_some() {
             return 0;
         }
+        // A copy, which the loop reads once: see `memory::View`.
+        let places = *self.format.places();
         let mut done = 0;
         for chain in chains {
             let Some(written) = fill.fill(chain) else {
                 break;
             };
-            self.format.set_written(chain.id, written, fill.more());
+            F::set_written(&places, chain.id, written, fill.more());
             done += 1;
         }
         // Each chain to the client is one slot.

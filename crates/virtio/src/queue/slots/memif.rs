@@ -131,15 +131,11 @@ impl Format for Memif {
     }
 
     #[inline(always)]
-    fn set_written(&self, at: u16, len: u32, more: bool) {
-        let offset = self.places.offset(at);
+    fn set_written(places: &Places, at: u16, len: u32, more: bool) {
+        let offset = places.offset(at);
         // SAFETY: the mask keeps the descriptor inside the area.
-        let (flags, length) = unsafe {
-            (
-                self.places.slots.u16(offset),
-                self.places.slots.u32(offset + AT_LEN),
-            )
-        };
+        let (flags, length) =
+            unsafe { (places.slots.u16(offset), places.slots.u32(offset + AT_LEN)) };
         let (len, more) = (len.to_le(), if more { MORE } else { 0 }.to_le());
         if length.load(Relaxed) != len && alive() {
             length.store(len, Relaxed);

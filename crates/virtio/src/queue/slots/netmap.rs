@@ -193,12 +193,12 @@ impl Format for Netmap {
     }
 
     #[inline(always)]
-    fn set_written(&self, at: u16, len: u32, more: bool) {
+    fn set_written(places: &Places, at: u16, len: u32, more: bool) {
         let flags = if more { u32::from(MORE) << 16 } else { 0 };
         // A buffer's length fits in 16 bits.
         let word = (len | flags).to_le();
         // SAFETY: the mask keeps the slot inside the area.
-        let field = unsafe { self.places.slots.u32(self.places.offset(at) + AT_LEN) };
+        let field = unsafe { places.slots.u32(places.offset(at) + AT_LEN) };
         if field.load(Relaxed) != word && alive() {
             field.store(word, Relaxed);
         }
