@@ -298,17 +298,23 @@ impl GuestQueue {
             let Some(chain) = self.chains.get(at) else {
                 return;
             };
-            if chain.bytes == 0 && self.queue.is_translated() {
-                batch.drop_taken(DropReason::NotGranted, 0);
-                at += 1;
-                continue;
-            }
             if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
-                self.fault = Some(fault);
-                return self.leave_from(at);
+                if !self.is_not_granted(at) {
+                    self.fault = Some(fault);
+                    return self.leave_from(at);
+                }
+                batch.drop_taken(DropReason::NotGranted, 0);
             }
             at += 1;
         }
+    }
+
+    /// Returns whether the guest has not granted this chain: then it has no bytes, and so no room
+    /// for a header.
+    #[cold]
+    #[inline(never)]
+    fn is_not_granted(&self, at: usize) -> bool {
+        self.chains[at].bytes == 0 && self.queue.is_translated()
     }
 
     /// Returns the chains from this one on to the guest, not processed.
