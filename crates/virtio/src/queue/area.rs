@@ -28,6 +28,9 @@ pub trait Area {
 
     fn view(&self) -> Self::View<'_>;
 
+    /// Returns the area for a loop, if it is contiguous here.
+    fn flat(&self) -> Option<FlatArea>;
+
     /// Returns the address of the byte at `offset`. A field never leaves its page.
     ///
     /// # Safety
@@ -92,9 +95,9 @@ pub trait Area {
 /// An area that is one contiguous piece of guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct FlatArea {
-    ptr: *mut u8,
-    gpa: u64,
-    len: u32,
+    pub(super) ptr: *mut u8,
+    pub(super) gpa: u64,
+    pub(super) len: u32,
 }
 
 // SAFETY: it is an address; every access goes through the unsafe methods of `Area`, whose callers
@@ -127,6 +130,11 @@ impl Area for FlatArea {
     #[inline(always)]
     fn view(&self) -> Self {
         *self
+    }
+
+    #[inline(always)]
+    fn flat(&self) -> Option<Self> {
+        Some(*self)
     }
 
     #[inline(always)]

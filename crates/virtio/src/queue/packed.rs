@@ -183,7 +183,7 @@ impl<S: Space> PackedQueue<S> {
     }
 
     /// Writes a used element that stands for `slots` slots.
-    #[inline]
+    #[inline(always)]
     fn stage(&mut self, id: u16, written: u32, slots: u16) {
         let at = self.staged_to;
         let mut flags = if at.wrap { AVAIL | USED } else { 0 };

@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use memory::{GuestMemory, Segment};
 use wire::virtio::features::Features;
 
+use super::area::Area;
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::fault::Stop;
@@ -51,6 +52,27 @@ fn plain<const WRITABLE: bool>(space: &impl Lookup, desc: &Desc) -> Option<Segme
         return None;
     }
     space.buffer(desc.addr, desc.len, WRITABLE)
+}
+
+/// Takes chains of one buffer from the position `next` on, of which `limit` have been seen.
+#[inline(always)]
+fn take_seen<const WRITABLE: bool>(
+    rings: Rings<impl Area>,
+    space: &impl Space,
+    next: u16,
+    into: &mut Taken<'_>,
+    limit: Limit,
+    prefetch: &impl Fn(&Segment),
+) -> Limit {
+    let space = space.view();
+    into.plain(limit.chains, limit.bytes, |count| {
+        let at = next.wrapping_add(count);
+        rings.prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
+        let head = rings.available(at);
+        let segment = plain::<WRITABLE>(&space, &rings.descriptor(head)?)?;
+        prefetch(&segment);
+        Some((head, segment))
+    })
 }
 
 impl<S: Space> SplitQueue<S> {
@@ -465,16 +487,19 @@ impl<S: Space> Ring for SplitQueue<S> {
         if self.tracker.is_some() || (self.next == self.seen && self.look().is_err()) {
             return Limit::default();
         }
-        let (rings, space, next) = (self.rings.view(), self.space.view(), self.next);
-        let most = usize::from(self.seen.wrapping_sub(next)).min(limit.chains);
-        let taken = into.plain(most, limit.bytes, |count| {
-            let at = next.wrapping_add(count);
-            rings.prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
-            let head = rings.available(at);
-            let segment = plain::<WRITABLE>(&space, &rings.descriptor(head)?)?;
-            prefetch(&segment);
-            Some((head, segment))
-        });
+        let next = self.next;
+        let limit = Limit {
+            chains: usize::from(self.seen.wrapping_sub(next)).min(limit.chains),
+            ..limit
+        };
+        // A loop for each kind of rings: the usual kind takes fewer instructions.
+        let taken = match self.rings.flat() {
+            Some(rings) => take_seen::<WRITABLE>(rings, &self.space, next, into, limit, prefetch),
+            None => {
+                let rings = self.rings.view();
+                take_seen::<WRITABLE>(rings, &self.space, next, into, limit, prefetch)
+            }
+        };
         self.next = next.wrapping_add(taken.chains as u16);
         taken
     }

@@ -144,7 +144,7 @@ impl<A: Area> Ring<A> {
     }
 
     /// Returns the descriptor in slot `at`, whose flags were fetched before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn descriptor(&self, at: u16, flags: u16) -> Desc {
         let offset = self.slot(at);
         // SAFETY: `slot` keeps the descriptor inside the ring.

@@ -12,7 +12,7 @@ use memory::GuestMemory;
 use memory::copy::{prefetch_line, prefetch_line_for_write};
 use memory::iotlb::Access;
 
-use crate::queue::area::{Area, alive};
+use crate::queue::area::{Area, FlatArea, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
 use crate::queue::space::Space;
 use crate::queue::{Layout, QueueFault};
@@ -58,6 +58,18 @@ impl<A: Area> Rings<A> {
             used: used?,
             size: layout.size,
             mask: layout.size.wrapping_sub(1),
+        })
+    }
+
+    /// Returns a copy for a loop, if all areas are contiguous here.
+    #[inline(always)]
+    pub(super) fn flat(&self) -> Option<Rings<FlatArea>> {
+        Some(Rings {
+            desc: self.desc.flat()?,
+            avail: self.avail.flat()?,
+            used: self.used.flat()?,
+            size: self.size,
+            mask: self.mask,
         })
     }
 

@@ -7,7 +7,7 @@ use memory::{GuestMemory, REGION_PAGE};
 
 use super::Translated;
 use crate::queue::QueueFault;
-use crate::queue::area::Area;
+use crate::queue::area::{Area, FlatArea};
 
 const PAGE: usize = REGION_PAGE as usize;
 
@@ -113,6 +113,11 @@ impl Area for PagedArea {
         }
     }
 
+    #[inline(always)]
+    fn flat(&self) -> Option<FlatArea> {
+        self.view().flat()
+    }
+
     #[inline]
     unsafe fn at(&self, offset: usize) -> *mut u8 {
         // SAFETY: this function's contract has the same requirements.
@@ -143,6 +148,16 @@ impl<'p> Area for Pages<'p> {
     #[inline(always)]
     fn view(&self) -> Self {
         *self
+    }
+
+    /// For reads only: nothing in it is logged, because its pages may lie apart in the guest.
+    #[inline(always)]
+    fn flat(&self) -> Option<FlatArea> {
+        (!self.flat.is_null()).then_some(FlatArea {
+            ptr: self.flat,
+            gpa: 0,
+            len: self.len,
+        })
     }
 
     #[inline]

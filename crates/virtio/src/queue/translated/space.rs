@@ -64,16 +64,15 @@ impl Block {
     };
 }
 
-// SAFETY: a Block is an address and a length, used only by this queue, which has one user at a time
-// and keeps the GuestMemory.
+// SAFETY: a Block and a Kept are addresses and lengths, used only by this queue, which has one user at
+// a time and keeps the GuestMemory.
 unsafe impl Send for Translated {}
 
 /// Pages that are kept: as many as large rings have buffers.
 const KEPT: usize = 1024;
 
 /// A page that was found for an access: a small cache in front of the table, whose look-up is
-/// several times the work. Parts of it may lie outside of mapped memory, so it is kept only when
-/// regions consist of whole pages, as they do (`memory::Region`).
+/// several times the work.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// I/O virtual address of the page, in its low bits the round (see [`Translated::forget`]) and
@@ -81,6 +80,8 @@ struct Kept {
     tag: u64,
     ptr: *mut u8,
     gpa: u64,
+    /// Bytes from the start of the page to the end of its block.
+    room: u64,
 }
 
 impl Kept {
@@ -88,6 +89,7 @@ impl Kept {
         tag: 0,
         ptr: std::ptr::null_mut(),
         gpa: 0,
+        room: 0,
     };
 
     /// The first bit of the round, behind those of the access.
@@ -140,13 +142,15 @@ impl Translated {
         self.kept.iter().for_each(|kept| kept.set(Kept::NONE));
     }
 
-    /// Keeps a page in which a buffer lies.
-    fn keep(&self, addr: u64, access: Access, buffer: Segment) {
-        let offset = addr % REGION_PAGE;
+    /// Keeps the page at `addr` of the block that was found last.
+    fn keep(&self, addr: u64) {
+        let last = self.last.get();
+        let start = (addr - addr % REGION_PAGE).wrapping_sub(last.iova);
         self.kept[Kept::place(addr)].set(Kept {
-            tag: Kept::tag(addr, self.round.get(), access),
-            ptr: buffer.ptr.wrapping_sub(offset as usize),
-            gpa: buffer.gpa.wrapping_sub(offset),
+            tag: Kept::tag(addr, self.round.get(), last.access),
+            ptr: last.ptr.wrapping_add(start as usize),
+            gpa: last.gpa.wrapping_add(start),
+            room: last.len - start,
         });
     }
 
@@ -190,7 +194,7 @@ impl Translated {
             len,
             gpa: last.gpa + offset,
         };
-        self.keep(addr, access, buffer);
+        self.keep(addr);
         Some(buffer)
     }
 
@@ -212,9 +216,8 @@ impl Translated {
                     ptr: block.ptr,
                     gpa,
                 });
-                let buffer = block.slice(hit.offset as u32, len);
-                self.keep(addr, access, buffer);
-                Some(buffer)
+                self.keep(addr);
+                Some(block.slice(hit.offset as u32, len))
             }
             None => self.mem.translate(hit.gpa, len),
         }
@@ -315,7 +318,7 @@ impl Lookup for Translated {
         let access = access_to(writable);
         let kept = self.kept[Kept::place(addr)].get();
         let offset = addr % REGION_PAGE;
-        let fits = len > 0 && offset + u64::from(len) <= REGION_PAGE;
+        let fits = len > 0 && offset + u64::from(len) <= kept.room;
         if kept.tag != Kept::tag(addr, self.round.get(), access) || !fits {
             return self.find(addr, len, access);
         }
