@@ -210,6 +210,7 @@ pub struct Iotlb {
     /// system call.
     asked: Option<OwnedFd>,
     answers: AtomicU64,
+    flushes: AtomicU64,
 }
 
 impl Iotlb {
@@ -230,6 +231,7 @@ impl Iotlb {
             denials: Denials::default(),
             asked,
             answers: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
         }
     }
 
@@ -329,6 +331,15 @@ impl Iotlb {
     pub fn answers(&self) -> u64 {
         // Acquire: a look-up behind it finds the entry or the denial that the number stands for.
         self.answers.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of INVALIDATEs that removed many entries: Linux flushes all of them every
+    /// few milliseconds when it defers invalidations (`iommu.strict=0`). A reader that asks ahead
+    /// looks at all again then.
+    #[inline]
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Acquire)
     }
 
     /// Returns the translations that readers lack.

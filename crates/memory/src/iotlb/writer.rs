@@ -15,6 +15,8 @@ use crate::GuestMemory;
 
 /// Pages of a range that are looked for one by one. For more, all entries are looked at.
 const MOST_PROBES: u64 = 1024;
+/// Entries that an INVALIDATE removes at most, unless it counts as a flush.
+const FLUSH: usize = 32;
 /// Sets in a page of the table's file.
 const SETS_IN_PAGE: usize = 64;
 
@@ -151,7 +153,8 @@ impl IotlbWriter {
     /// has such a fence behind that mark, and then looks up, either misses or is seen to be busy.
     ///
     /// Misses of the pages end: QEMU takes a question for a page that is not mapped as the guest's
-    /// fault. Returns whether there were any; their readers have to look again.
+    /// fault. Returns whether readers have to look again: there were such misses, or many entries were
+    /// removed ([`Iotlb::flushes`]).
     ///
     /// # Errors
     /// A size of 0. Nothing is changed then.
@@ -160,11 +163,14 @@ impl IotlbWriter {
         let last = iova.saturating_add(self.counted(last)?);
         add(&self.head().counters.invalidations);
         let pages = iova / PAGE..last / PAGE + 1;
-        self.remove(&pages, |_| true);
+        let is_flush = self.remove(&pages, |_| true) > FLUSH;
+        if is_flush {
+            add(&self.table.flushes);
+        }
         self.table.denials.lift(&pages);
         let lifted = self.table.misses.lift(&pages);
         self.revoked();
-        Ok(lifted)
+        Ok(lifted || is_flush)
     }
 
     /// Removes all entries, denials and misses, as at a reset of the device or at the end of its

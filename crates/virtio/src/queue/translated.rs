@@ -64,6 +64,8 @@ pub struct TranslatedQueue {
     before_stop: usize,
     /// Slots of the ring from the next one on whose translations were asked for.
     asked: u16,
+    /// Number of the table's flushes since which chains were looked at ahead.
+    flushes: u64,
     /// There was no room for further questions before the answer with this number.
     full_at: Option<u64>,
     scratch: Vec<Segment>,
@@ -118,6 +120,7 @@ impl TranslatedQueue {
             stopped: None,
             before_stop: 0,
             asked: 0,
+            flushes: 0,
             full_at: None,
             scratch: Vec::new(),
         }
@@ -293,6 +296,10 @@ impl TranslatedQueue {
     /// Asks for translations of buffers that the guest has offered since the last time, so that
     /// they are there when a frame needs them.
     pub(super) fn ask_for_buffers(&mut self, most: u16) {
+        let flushes = self.iotlb.flushes();
+        if mem::replace(&mut self.flushes, flushes) != flushes {
+            self.asked = 0;
+        }
         let is_full = self.full_at == Some(self.iotlb.answers());
         if !is_full && self.fault().is_none() && self.renew() {
             self.ask_ahead(true, most);
