@@ -18,6 +18,8 @@ use e2e::{Turn, is_long, turn};
 
 /// Slower than this, TCP lives on retransmissions.
 const SLOW: f64 = 2e6;
+/// Frames of 100 that may be lost when a guest defers invalidations.
+const LAZY: u64 = 20;
 /// Kills of the switch under one flow.
 const KILLS: u32 = 4;
 
@@ -65,7 +67,9 @@ impl World {
         count(&shown, name).unwrap_or_else(|| panic!("no {name} at vm1: {shown}"))
     }
 
-    /// Checks that both reach each other and lose nothing.
+    /// Checks that both reach each other and lose nothing. A lazy guest flushes the translations of
+    /// all its buffers again and again: frames that come before they are there again are dropped by
+    /// name.
     fn talk(&mut self) {
         assert!(
             reachable(&mut self.vm1, "10.0.0.2"),
@@ -78,7 +82,13 @@ impl World {
             ping(&mut self.vm2, "10.0.0.1", 50).lost(),
         ];
         let moved = self.lasthop.stats().since(&before);
-        assert_eq!(lost, [0, 0], "{moved:?}");
+        let excused = if self.iommus.contains(&Iommu::Lazy) {
+            moved.get("drops.receiver-untranslated").min(LAZY)
+        } else {
+            0
+        };
+        let lost = lost.iter().map(|lost| u64::from(*lost)).sum::<u64>();
+        assert!(lost <= excused, "{lost} lost, {moved:?}");
     }
 
     /// TCP both ways, by iperf3 and with checked sums.

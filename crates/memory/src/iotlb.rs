@@ -333,9 +333,9 @@ impl Iotlb {
         self.answers.load(Ordering::Acquire)
     }
 
-    /// Returns the number of INVALIDATEs that removed many entries: Linux flushes all of them every
-    /// few milliseconds when it defers invalidations (`iommu.strict=0`). A reader that asks ahead
-    /// looks at all again then.
+    /// Returns a number that changes when a reader that asks ahead has to look at all again: an
+    /// INVALIDATE removed many entries, as Linux does every few milliseconds when it defers
+    /// invalidations (`iommu.strict=0`), or denials have ended.
     #[inline]
     #[must_use]
     pub fn flushes(&self) -> u64 {

@@ -139,8 +139,15 @@ impl IotlbWriter {
         self.look_again();
     }
 
+    /// Ends all denials: the guest may have mapped those pages since. Readers look again, also ahead.
+    pub fn end_denials(&mut self) {
+        self.table.denials.lift(&(0..u64::MAX));
+        add(&self.table.flushes);
+        self.look_again();
+    }
+
     /// Lets readers look again that lack a translation; see [`Iotlb::answers`].
-    pub fn look_again(&self) {
+    fn look_again(&self) {
         add(&self.table.answers);
     }
 

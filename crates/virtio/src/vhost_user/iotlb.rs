@@ -38,8 +38,8 @@ pub(super) struct Translation {
     denied: u64,
     /// Time of the last `ACCESS_FAIL`.
     access_failed: Option<Instant>,
-    /// Time at which rings that were denied are asked for again.
-    rings_at: Option<Instant>,
+    /// Time at which denials end: those pages are asked for again if they are still needed.
+    denials_end: Option<Instant>,
     /// The session has changed by a message that changes none otherwise; see
     /// [`Session::take_unrecorded`].
     unrecorded: bool,
@@ -87,7 +87,7 @@ impl Translation {
             questions: Questions::default(),
             denied: 0,
             access_failed: None,
-            rings_at: None,
+            denials_end: None,
             unrecorded: false,
         }
     }
@@ -104,7 +104,7 @@ impl Translation {
     fn clear(&mut self) {
         self.writer.clear();
         self.questions.clear();
-        self.rings_at = None;
+        self.denials_end = None;
     }
 }
 
@@ -235,7 +235,7 @@ impl Session {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let iotlb = self.iotlb.as_ref()?;
-        let times = [iotlb.questions.deadline(), iotlb.rings_at];
+        let times = [iotlb.questions.deadline(), iotlb.denials_end];
         times.into_iter().flatten().min()
     }
 
@@ -246,10 +246,11 @@ impl Session {
         let Some(iotlb) = &mut self.iotlb else {
             return;
         };
-        if iotlb.rings_at.is_some_and(|at| at <= now) {
-            iotlb.rings_at = None;
-            // Queues that wait for their rings, and those that run and have lost theirs.
-            iotlb.writer.look_again();
+        if iotlb.denials_end.is_some_and(|at| at <= now) {
+            iotlb.denials_end = None;
+            // Queues that wait for their rings, those that run and have lost theirs, and buffers that
+            // no frame has needed yet.
+            iotlb.writer.end_denials();
             backend.retry();
             self.start_untranslated(backend);
         }
@@ -311,8 +312,8 @@ impl Session {
             iotlb.writer.deny(*miss);
         }
         iotlb.denied += misses.len() as u64;
-        // It may be a page of a ring. The guest may map it later, which QEMU does not report.
-        iotlb.rings_at.get_or_insert(now + PATIENCE);
+        // The guest may map it later, which QEMU does not report.
+        iotlb.denials_end.get_or_insert(now + PATIENCE);
         let due = iotlb
             .access_failed
             .is_none_or(|at| now.saturating_duration_since(at) >= ACCESS_FAIL_INTERVAL);
