@@ -113,7 +113,7 @@ impl World {
         let names = ["misses", "updates", "invalidations", "evictions", "entries"];
         let counts = names.map(|name| (name, self.count(name)));
         self.turn.step(&format!("    {counts:?}"));
-        assert_eq!(self.count("refusals"), 0, "QEMU makes no mistakes");
+        assert_eq!(self.count("refused"), 0, "QEMU makes no mistakes");
         assert!(self.count("updates") > 0);
         if self.iommus[0] == Iommu::PassThrough {
             assert!(self.count("entries") > 0);
@@ -156,8 +156,13 @@ impl World {
         }
         let (steady, stream) = (steady.wait(), stream.wait());
         self.turn.step(&format!("    {steady:?}, {stream:?}"));
-        // What waited in the switch for an answer dies with it.
-        assert!(steady.lost() <= 4 * kills, "{steady:?}");
+        // What waited in the switch for an answer dies with it. A lazy guest loses frames anyway.
+        let lazy = if self.iommus.contains(&Iommu::Lazy) {
+            LAZY as u32 * kills
+        } else {
+            0
+        };
+        assert!(steady.lost() <= 4 * kills + lazy, "{steady:?}");
         assert!(stream.bytes > 500_000, "{stream:?}");
         assert_eq!([self.vm1.link_changes(), self.vm2.link_changes()], links);
         let log = self.lasthop.log();

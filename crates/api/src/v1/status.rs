@@ -437,7 +437,7 @@ pub struct TranslationStatus {
     /// Entries that lost their place in the table to another; they are asked for again.
     pub evictions: u64,
     /// UPDATE and INVALIDATE messages that were refused.
-    pub refusals: u64,
+    pub refused: u64,
     /// MISS messages to the VMM: questions for translations.
     pub misses: u64,
     /// Missing translations that the VMM has refused, or has not granted in time.

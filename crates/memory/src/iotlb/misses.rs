@@ -69,8 +69,9 @@ impl Misses {
         let has = |at: &AtomicU64| at.load(Ordering::Relaxed) == word;
         let put = |at: &AtomicU64| {
             // A load first: where there is no room, an exchange of each word would take long.
-            if at.load(Ordering::Relaxed) != 0 {
-                return false;
+            let there = at.load(Ordering::Relaxed);
+            if there != 0 {
+                return there == word;
             }
             let put = at.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
             put.is_ok() || put == Err(word)

@@ -367,7 +367,7 @@ impl Session {
     /// or a channel that is missing.
     pub(super) fn no_start(&self) -> Option<String> {
         let waits = || {
-            let what = self.lacks_channel().filter(|_| self.rings_wait())?;
+            let what = self.lacks_channel().filter(|_| !self.any_running())?;
             Some(format!("the queues wait for {what}"))
         };
         self.features_refused().or_else(waits)
@@ -450,11 +450,6 @@ impl Session {
             let _ = iotlb.take_denial(*miss);
             iotlb.ask(*miss);
         }
-    }
-
-    /// Returns whether a queue waits for the translation of its rings.
-    pub(super) fn rings_wait(&self) -> bool {
-        self.queues.iter().any(|vring| vring.untranslated)
     }
 
     /// Starts the queues that have waited for the translation of their rings, if it is there.

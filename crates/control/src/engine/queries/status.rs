@@ -156,7 +156,7 @@ fn translation(of: &TranslationFigures) -> TranslationStatus {
         updates: of.updates,
         invalidations: of.invalidations,
         evictions: of.evictions,
-        refusals: of.refusals,
+        refused: of.refusals,
         misses: of.misses,
         denied: of.denied,
         unanswered: of.unanswered,

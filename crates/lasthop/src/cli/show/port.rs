@@ -141,7 +141,7 @@ fn translation(of: &TranslationStatus) -> Vec<(&'static str, String)> {
         count(of.updates),
         count(of.invalidations),
         count(of.evictions),
-        count(of.refusals)
+        count(of.refused)
     );
     let misses = format!(
         "{} asked for, {} denied, {} of them unanswered",
