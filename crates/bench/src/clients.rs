@@ -8,6 +8,7 @@
 
 mod bulk;
 pub(crate) mod captured;
+pub(crate) mod grants;
 pub(crate) mod guests;
 pub(crate) mod lean;
 pub(crate) mod neighbours;

@@ -3,6 +3,7 @@
 pub(crate) mod bulk;
 pub(crate) mod capture;
 pub(crate) mod external;
+pub(crate) mod grants;
 pub(crate) mod holding;
 pub(crate) mod load;
 pub(crate) mod migration;

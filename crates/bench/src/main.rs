@@ -128,6 +128,9 @@ enum Experiment {
     Holding,
     /// Processes on ports and pipes: by batch, slots, bridges, load; round trips; testpmd on memif
     Netmap,
+    /// Guests with an IOMMU: sending, receiving and guest to guest by the time for which a page is
+    /// mapped; messages; beside DPDK's forwarder
+    Grants,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -215,6 +218,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Priority => experiments::priority::priority(&plan)?,
             Experiment::Holding => experiments::holding::holding(&plan)?,
             Experiment::Netmap => experiments::netmap::netmap(&plan)?,
+            Experiment::Grants => experiments::grants::grants(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,
         };

@@ -3,7 +3,7 @@
 //! client's threads.
 
 pub(crate) mod bridge;
-mod forwarder;
+pub(crate) mod forwarder;
 pub(crate) mod lasthop;
 pub(crate) mod ovs;
 

@@ -32,6 +32,7 @@ mod bulk;
 mod burst;
 mod drive;
 mod frames;
+mod grants;
 mod histogram;
 mod memcpy;
 mod null;
@@ -49,6 +50,7 @@ mod tests;
 pub use bulk::FRAME_LEN as SUPER_FRAME_LEN;
 pub use burst::BurstReport;
 pub use frames::Head;
+pub use grants::Grants;
 pub use histogram::Histogram;
 pub use memcpy::memcpy;
 pub use null::NullBackEnd;
@@ -111,6 +113,10 @@ pub struct LeanConfig {
     pub window: Option<u64>,
     /// CPU to run on.
     pub cpu: Option<usize>,
+    /// Mappings of each port, or none for a port without an IOMMU; empty: no port has one. Where
+    /// it is not empty, all buffers lie on pages of their own, and `apart` is without effect. Only
+    /// [`Lean::run`] revokes mappings.
+    pub grants: Vec<Option<Grants>>,
     /// How long to wait for the back end to connect and to answer.
     pub timeout: Duration,
     /// How long to wait for frames on their way before they count as lost.
@@ -140,6 +146,7 @@ impl Default for LeanConfig {
             gap: 0,
             window: None,
             cpu: None,
+            grants: Vec::new(),
             timeout: Duration::from_secs(10),
             patience: Duration::from_millis(100),
         }
@@ -193,6 +200,11 @@ impl LeanConfig {
             (
                 self.macs.is_empty() || self.macs.len() == ports,
                 "an address for each port",
+            ),
+            (
+                self.grants.is_empty()
+                    || (self.grants.len() == ports && !self.slots && !self.in_order),
+                "mappings for each port, and virtqueues that are not in order",
             ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
@@ -446,6 +458,15 @@ impl Lean {
             Ports::Split(ports) => drive::run(ports, until, self.config.patience),
             Ports::Packed(ports) => drive::run(ports, until, self.config.patience),
             Ports::Slots(ports) => drive::run(ports, until, self.config.patience),
+        }
+    }
+
+    /// From now on ports 0, 2, … send to their partners, and those only receive.
+    pub fn one_way(&mut self) {
+        match &mut self.ports {
+            Ports::Split(ports) => drive::one_way(ports),
+            Ports::Packed(ports) => drive::one_way(ports),
+            Ports::Slots(ports) => drive::one_way(ports),
         }
     }
 

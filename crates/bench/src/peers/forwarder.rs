@@ -14,6 +14,15 @@ use crate::stop;
 const SETTLE: Duration = Duration::from_millis(100);
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
+    with_devices(plan, "")
+}
+
+/// Its ports take the IOTLB messages of guests with an IOMMU.
+pub(crate) fn with_iommu(plan: &Plan) -> Result<Peer> {
+    with_devices(plan, ",iommu-support=1")
+}
+
+fn with_devices(plan: &Plan, options: &str) -> Result<Peer> {
     let folder = folders::new("fwd")?;
     let [switch, client] = plan.cores;
     let sockets = ["s0.sock", "s1.sock"].map(|name| folder.path().join(name));
@@ -21,8 +30,8 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     let command = format!(
         "stdbuf -oL {PROGRAM_DPDK} --no-pci --in-memory -m 400 -l {client},{switch} \
          --main-lcore={client} \
-         --no-telemetry --file-prefix=lasthop-bench-fwd --vdev=net_vhost0,iface={first},queues=1 \
-         --vdev=net_vhost1,iface={second},queues=1 -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
+         --no-telemetry --file-prefix=lasthop-bench-fwd --vdev=net_vhost0,iface={first},queues=1{options} \
+         --vdev=net_vhost1,iface={second},queues=1{options} -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
          --total-num-mbufs=32768"
     );
     let log = folder.path().join("log");

@@ -86,6 +86,28 @@ pub(super) fn misses(lasthop: &Lasthop) -> Result<u64> {
     upcalls.context("'lasthop status --json' is not what it was")
 }
 
+/// Messages about translations of all ports so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Translations {
+    /// UPDATE and INVALIDATE.
+    pub(crate) messages: u64,
+    pub(crate) misses: u64,
+}
+
+/// What has been said about translations, all ports added.
+pub(crate) fn translations(peer: &Peer) -> Result<Translations> {
+    let lasthop = peer.lasthop.as_ref().context("a peer that is Lasthop")?;
+    let mut sum = Translations::default();
+    for port in 0..peer.sockets().len() {
+        let shown = lasthop.ask(&["port", "show", &format!("p{port}"), "--json"])?;
+        let shown: serde_json::Value = serde_json::from_str(&shown)?;
+        let count = |name: &str| shown["translation"][name].as_u64().unwrap_or(0);
+        sum.messages += count("updates") + count("invalidations");
+        sum.misses += count("misses");
+    }
+    Ok(sum)
+}
+
 /// One pair of ports for a client, and more with a silent guest each.
 pub(crate) fn with_idle(plan: &Plan, idle: u32) -> Result<Peer> {
     let running = start_ports(plan, 2 + idle)?;

@@ -1,7 +1,7 @@
 //! The lean client of the benchmarks, through the real switch.
 
 use channel::switching::{Clients, PortConfig, Role};
-use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
+use testkit::lean::{Grants, Lean, LeanConfig, LeanReport, Until};
 
 use crate::host::{Host, TIMEOUT, wait_for};
 
@@ -92,6 +92,41 @@ fn a_port_for_netmap_clients_refuses_guests() {
         let reason = host.state(1).reason;
         reason.is_some_and(|reason| reason.contains("for netmap clients"))
     });
+}
+
+/// Frames wait in the ring of a sender whose pages are not mapped yet; at a receiver they do not.
+#[test]
+fn frames_of_ports_behind_an_iommu_arrive_whole() {
+    let modes = [
+        Grants::Persistent { huge: true },
+        Grants::Persistent { huge: false },
+        Grants::Reuse { drained: None },
+        Grants::Reuse { drained: Some(512) },
+        Grants::Batched(16),
+        Grants::Strict,
+        Grants::OnDemand,
+    ];
+    for mode in modes {
+        for packed in [false, true] {
+            let host = Host::with_ports(1..=2);
+            let receiver = Some(mode).filter(|mode| *mode != Grants::OnDemand);
+            let config = LeanConfig {
+                packed,
+                in_order: false,
+                grants: vec![Some(mode), receiver],
+                ..config(&host)
+            };
+            let mut lean = Lean::connect(config).expect("sessions");
+            lean.run(Until::Sent(1)).expect("a correct device");
+            if receiver.is_none() {
+                lean.one_way();
+            }
+            let report = lean.run(Until::Sent(FRAMES)).expect("a correct device");
+            assert_eq!(report.ports[0].sent, FRAMES, "{mode:?}: {report:?}");
+            assert_eq!(report.ports[1].received, FRAMES, "{mode:?}: {report:?}");
+            assert_eq!(report.ports[1].strange, 0);
+        }
+    }
 }
 
 #[test]

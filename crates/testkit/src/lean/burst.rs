@@ -56,7 +56,7 @@ pub(super) fn run<R: Ring>(
         report.busy += begin.elapsed();
         report.bytes += ports.len() as u64 * u64::from(window) * u64::from(bulk::FRAME_LEN);
         for (port, held) in ports.iter_mut().zip(&mut held) {
-            port.read_held(held);
+            port.read_held(held)?;
         }
     }
     Ok(report)

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::ring::Buffers;
 use super::span::Span;
 use crate::guest_ram::GuestRam;
+use crate::iommu::PAGE;
 use crate::net::HEADER_LEN;
 use crate::packets::{Flow, udp};
 
@@ -73,6 +74,8 @@ pub(super) struct Frames {
     /// Byte of the first buffer.
     first: usize,
     stride: usize,
+    /// See [`Buffers`].
+    spread: u16,
     len: u32,
     /// First bytes of received frames.
     to_me: [u8; 6],
@@ -97,6 +100,22 @@ impl Frames {
             memory: Span::new(ram, stride * usize::from(count)),
             first,
             stride,
+            spread: 0,
+            len,
+            to_me,
+        }
+    }
+
+    /// As [`Frames::new`], each buffer on pages of its own. They begin at various lines of their
+    /// pages as far as they fit, for the same reason.
+    pub(super) fn paged(ram: &GuestRam, (count, len): (u16, u32), to_me: [u8; 6]) -> Self {
+        let stride = (len as usize).next_multiple_of(PAGE as usize);
+        let lines = (stride - len as usize) / 64 + 1;
+        Self {
+            memory: Span::new(ram, stride * usize::from(count)),
+            first: 0,
+            stride,
+            spread: (1 << lines.min(64).ilog2()) - 1,
             len,
             to_me,
         }
@@ -106,6 +125,7 @@ impl Frames {
         Buffers {
             gpa: self.memory.gpa() + self.first as u64,
             stride: self.stride as u32,
+            spread: self.spread,
             len: self.len,
         }
     }
@@ -135,7 +155,7 @@ impl Frames {
     /// Byte of buffer `id`.
     #[inline]
     pub(super) fn start(&self, id: u16) -> usize {
-        self.first + usize::from(id) * self.stride
+        self.first + usize::from(id) * self.stride + 64 * usize::from(id & self.spread)
     }
 
     /// Two bytes of buffer `id`.

@@ -117,7 +117,7 @@ pub(super) fn start<R: Ring>(
         way.0.begin();
         way.1.begin();
     }
-    ports.iter_mut().for_each(Port::begin);
+    ports.iter_mut().try_for_each(Port::begin)?;
     let written = u32::from(config.frame_len) + HEADER_LEN as u32;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);

@@ -7,13 +7,16 @@ use std::time::Instant;
 
 use super::bulk;
 use super::frames::{Frames, Head};
-use super::ring::{Ring, RingOptions};
+use super::grants::{Access, Granted, Grants};
+use super::ring::{Buffers, Ring, RingOptions};
 use super::{LeanConfig, LeanError, LeanPort};
 use crate::features::{
-    EVENT_IDX, IN_ORDER, MRG_RXBUF, PROTOCOL_FEATURES, RING_PACKED, VERSION_1, protocol,
+    ACCESS_PLATFORM, EVENT_IDX, IN_ORDER, MRG_RXBUF, PROTOCOL_FEATURES, RING_PACKED, VERSION_1,
+    protocol,
 };
 use crate::frontend::{Event, FrontEnd, VringAddr};
 use crate::guest_ram::{EDGE, GuestRam, RegionSpec};
+use crate::iommu::PAGE;
 use crate::net::HEADER_LEN;
 
 /// Start of the port's memory in its guest.
@@ -99,15 +102,26 @@ pub(super) struct Port<R> {
     heads: Arc<[Head]>,
     /// Of a port that sends super-frames.
     bulk: Option<(bulk::Writer, bulk::Reader)>,
+    /// Of a port behind an IOMMU.
+    grants: Option<Box<Granted>>,
+    /// Buffers that came back, while their mappings are revoked.
+    back: Vec<u16>,
 }
 
-fn negotiate(front: &mut FrontEnd, config: &LeanConfig) -> Result<u64, LeanError> {
+fn negotiate(
+    front: &mut FrontEnd,
+    config: &LeanConfig,
+    grants: Option<Grants>,
+) -> Result<u64, LeanError> {
     let mut required = VERSION_1 | PROTOCOL_FEATURES;
     if config.packed {
         required |= RING_PACKED;
     }
     if config.bulk {
         required |= bulk::FEATURES;
+    }
+    if grants.is_some() {
+        required |= ACCESS_PLATFORM;
     }
     let missing = required & !front.get_features()?;
     if missing != 0 {
@@ -121,7 +135,9 @@ fn negotiate(front: &mut FrontEnd, config: &LeanConfig) -> Result<u64, LeanError
     } else {
         0
     };
-    Ok(front.negotiate(required | optional, protocol::REPLY_ACK | slots)?)
+    let channel = grants.map_or(0, |_| protocol::BACKEND_REQ);
+    let protocol = protocol::REPLY_ACK | slots | channel;
+    Ok(front.negotiate(required | optional, protocol)?)
 }
 
 impl<R: Ring> Port<R> {
@@ -131,15 +147,26 @@ impl<R: Ring> Port<R> {
         index: usize,
         config: &LeanConfig,
     ) -> Result<Self, LeanError> {
-        let features = negotiate(&mut front, config)?;
+        let grants = config.grants.get(index).copied().flatten();
+        let features = negotiate(&mut front, config, grants)?;
         let mut port = Self::new(index, config, features)?;
         front.set_mem_table(&port.ram)?;
-        start(&mut front, RX, (&port.ram, &port.rx), &port.rx_bell)?;
-        start(&mut front, TX, (&port.ram, &port.tx), &port.tx_bell)?;
+        if let Some(mode) = grants {
+            let frames = [
+                (&port.rx_frames, port.rx.size()),
+                (&port.tx_frames, port.tx.size()),
+            ];
+            let granted = Granted::new(mode, &mut front, &port.ram, frames)?;
+            port.grants = Some(Box::new(granted));
+        }
+        let shift = grants.map(Grants::shift);
+        let address = |gpa| shift.map_or_else(|| port.ram.user_address(gpa), |shift| gpa + shift);
+        start(&mut front, RX, (&address, &port.rx), &port.rx_bell)?;
+        start(&mut front, TX, (&address, &port.tx), &port.tx_bell)?;
         for queue in [RX, TX] {
             front.set_vring_enable(queue, true)?;
         }
-        port.begin();
+        port.begin()?;
         // An answer proves that all of it was worked through.
         front.get_features()?;
         port._front = Some(front);
@@ -156,15 +183,24 @@ impl<R: Ring> Port<R> {
             (config.frame_len, size, config.frame_len)
         };
         let apart = config.apart && !config.bulk;
+        let paged = if config.grants.is_empty() {
+            0
+        } else {
+            PAGE as u32
+        };
         let with_header = |len: u16| u32::from(len) + HEADER_LEN as u32;
         let tx_len = with_header(frame_len);
         let rx_len = config.rx_buffer.max(with_header(least));
-        let each = |count: u16, len| u64::from(count) * u64::from(len + 320u32);
+        let each = |count: u16, len| u64::from(count) * u64::from(len + 320u32 + paged);
         let room = each(tx_size, tx_len) + each(size, rx_len) + 8 * EDGE;
         let spec = RegionSpec::at(MEMORY, room.next_multiple_of(2 << 20));
         let ram = GuestRam::memfd(&[spec])?;
-        let rx_frames = Frames::new(&ram, (size, rx_len), apart, me);
-        let tx_frames = Frames::new(&ram, (tx_size, tx_len), apart, me);
+        let frames = |buffers| match config.grants[..] {
+            [] => Frames::new(&ram, buffers, apart, me),
+            _ => Frames::paged(&ram, buffers, me),
+        };
+        let rx_frames = frames((size, rx_len));
+        let tx_frames = frames((tx_size, tx_len));
         let bulk = if config.bulk {
             let writer = bulk::Writer::fill(&tx_frames, (&ram, tx_size), [me, partner]);
             Some((writer, bulk::Reader::default()))
@@ -179,7 +215,10 @@ impl<R: Ring> Port<R> {
                 in_order: features & IN_ORDER != 0,
                 event_index: features & EVENT_IDX != 0,
             };
-            R::new(&ram, frames.buffers(), options)
+            let grants = config.grants.get(index).copied().flatten();
+            let buffers = frames.buffers();
+            let gpa = buffers.gpa + grants.map_or(0, Grants::shift);
+            R::new(&ram, Buffers { gpa, ..buffers }, options)
         };
         // An event index answers a question only once.
         let once = R::EVENT_INDEX || features & EVENT_IDX != 0;
@@ -206,21 +245,27 @@ impl<R: Ring> Port<R> {
             flow: 0,
             heads: Arc::clone(&config.heads),
             bulk,
+            grants: None,
+            back: Vec::new(),
         })
     }
 
     /// Offers all receive buffers and kicks both queues once, for what the device may have missed.
-    pub(super) fn begin(&mut self) {
-        self.rx.offer(self.rx.free());
+    pub(super) fn begin(&mut self) -> Result<(), LeanError> {
+        self.offer_rx()?;
         for bell in [&mut self.rx_bell, &mut self.tx_bell] {
             bell.kick.signal();
             self.counts.kicks += 1;
         }
+        Ok(())
     }
 
     /// Takes what came and offers its buffers again; whether anything did.
     #[inline]
     pub(super) fn receive(&mut self) -> Result<bool, LeanError> {
+        if let Some(grants) = &mut self.grants {
+            grants.look()?;
+        }
         if self.bulk.is_some() {
             return self.receive_bulk();
         }
@@ -242,10 +287,15 @@ impl<R: Ring> Port<R> {
         mut look: impl FnMut(&Frames, &mut LeanPort, u16),
     ) -> Result<bool, LeanError> {
         let (counts, frames) = (&mut self.counts, &self.rx_frames);
+        let revokes = self.grants.as_ref().is_some_and(|grants| grants.revokes());
+        let back = &mut self.back;
         let mut bytes = 0u64;
         let n = self.rx.take(|id, len| {
             bytes += u64::from(len);
             look(frames, counts, id);
+            if revokes {
+                back.push(id);
+            }
         })?;
         if n == 0 {
             return Ok(false);
@@ -255,7 +305,7 @@ impl<R: Ring> Port<R> {
         counts.bytes += bytes
             .checked_sub(u64::from(n) * HEADER_LEN as u64)
             .ok_or(LeanError::Device("less written than a virtio header"))?;
-        self.refill();
+        self.refill()?;
         Ok(true)
     }
 
@@ -266,25 +316,46 @@ impl<R: Ring> Port<R> {
             return Ok(false);
         };
         let begin = Instant::now();
-        let n = self
-            .rx
-            .take(|id, len| reader.take(frames, counts, id, len))?;
+        let revokes = self.grants.as_ref().is_some_and(|grants| grants.revokes());
+        let back = &mut self.back;
+        let n = self.rx.take(|id, len| {
+            reader.take(frames, counts, id, len);
+            if revokes {
+                back.push(id);
+            }
+        })?;
         if n > 0 {
             counts.working += begin.elapsed().as_nanos() as u64;
-            self.refill();
+            self.refill()?;
         }
         Ok(n > 0)
     }
 
+    /// Offers all receive buffers that are free.
+    fn offer_rx(&mut self) -> Result<(), LeanError> {
+        let free = self.rx.free();
+        if let Some(grants) = &mut self.grants {
+            let ids = (0..free).map(|ahead| self.rx.buffer(ahead));
+            grants.give(Access::Write, ids)?;
+        }
+        self.rx.offer(free);
+        Ok(())
+    }
+
     /// Offers the buffers that came back, when there are enough of them.
     #[inline]
-    fn refill(&mut self) {
-        let free = self.rx.free();
-        if free >= self.batch {
-            self.rx.offer(free);
+    fn refill(&mut self) -> Result<(), LeanError> {
+        if let Some(grants) = &mut self.grants {
+            for id in self.back.drain(..) {
+                grants.take(Access::Write, id)?;
+            }
+        }
+        if self.rx.free() >= self.batch {
+            self.offer_rx()?;
             self.rx_bell.owed = true;
             self.counts.kicks += self.rx_bell.settle(&mut self.rx);
         }
+        Ok(())
     }
 
     /// Sends a batch, or `most` when that is less; whether there was room for it.
@@ -298,6 +369,10 @@ impl<R: Ring> Port<R> {
             self.patch(n);
         }
         self.write(n);
+        if let Some(grants) = &mut self.grants {
+            let ids = (0..n).map(|ahead| self.tx.buffer(ahead));
+            grants.give(Access::Read, ids)?;
+        }
         self.publish(n);
         Ok(true)
     }
@@ -306,9 +381,19 @@ impl<R: Ring> Port<R> {
     #[inline]
     pub(super) fn has_room(&mut self, n: u16) -> Result<bool, LeanError> {
         if self.tx.free() < n {
-            self.tx.reclaim()?;
+            self.reclaim()?;
         }
         Ok(self.tx.free() >= n)
+    }
+
+    fn reclaim(&mut self) -> Result<(), LeanError> {
+        let Some(grants) = self.grants.as_mut().filter(|grants| grants.revokes()) else {
+            self.tx.reclaim()?;
+            return Ok(());
+        };
+        self.tx.take(|id, _| self.back.push(id))?;
+        let mut back = self.back.drain(..);
+        back.try_for_each(|id| grants.take(Access::Read, id))
     }
 
     /// Writes the payload of the next `n` super-frames; nothing where frames are small.
@@ -343,13 +428,14 @@ impl<R: Ring> Port<R> {
     }
 
     /// Reads the super-frames in these buffers and offers the buffers again.
-    pub(super) fn read_held(&mut self, held: &mut Vec<(u16, u32)>) {
+    pub(super) fn read_held(&mut self, held: &mut Vec<(u16, u32)>) -> Result<(), LeanError> {
         if let Some((_, reader)) = &mut self.bulk {
             for (id, len) in held.drain(..) {
                 reader.take(&self.rx_frames, &mut self.counts, id, len);
             }
-            self.refill();
+            self.refill()?;
         }
+        Ok(())
     }
 
     fn patch(&mut self, n: u16) {
@@ -426,7 +512,7 @@ impl<R: Ring> Port<R> {
 fn start<R: Ring>(
     front: &mut FrontEnd,
     index: u32,
-    (ram, ring): (&GuestRam, &R),
+    (address, ring): (&impl Fn(u64) -> u64, &R),
     bell: &Bell,
 ) -> Result<(), LeanError> {
     let addrs = ring.addrs();
@@ -435,9 +521,9 @@ fn start<R: Ring>(
     front.set_vring_addr(
         index,
         &VringAddr {
-            desc: ram.user_address(addrs.desc),
-            used: ram.user_address(addrs.device),
-            avail: ram.user_address(addrs.driver),
+            desc: address(addrs.desc),
+            used: address(addrs.device),
+            avail: address(addrs.driver),
             log: None,
         },
     )?;

@@ -11,13 +11,16 @@ pub(super) struct Buffers {
     pub(super) gpa: u64,
     /// Bytes from one to the next.
     pub(super) stride: u32,
+    /// Buffer `n` begins `n & spread` cache lines behind its stride's begin.
+    pub(super) spread: u16,
     /// Bytes of each.
     pub(super) len: u32,
 }
 
 impl Buffers {
     pub(super) fn at(&self, id: u16) -> u64 {
-        self.gpa + u64::from(id) * u64::from(self.stride)
+        let lines = u64::from(id & self.spread);
+        self.gpa + u64::from(id) * u64::from(self.stride) + 64 * lines
     }
 }
 
