@@ -40,12 +40,12 @@ impl Mapped {
 pub(crate) struct GrantsClient(Lean);
 
 impl GrantsClient {
-    /// Connects, with frames of `size` bytes; super-frames, if that is their size. Without
-    /// `queue`, queues have their usual number of entries.
+    /// Connects, with frames of `size` bytes, super-frames if that is their size, and queues of so
+    /// many entries.
     pub(crate) fn connect(
         plan: &Plan,
         peer: &Peer,
-        (size, queue): (u32, Option<u16>),
+        (size, queue_size): (u32, u16),
         mapped: Mapped,
     ) -> Result<Self> {
         let config = if size == u32::from(SUPER_FRAME_LEN) {
@@ -58,7 +58,7 @@ impl GrantsClient {
             }
         };
         let mut lean = Lean::connect(LeanConfig {
-            queue_size: queue.unwrap_or(config.queue_size),
+            queue_size,
             // Buffers come back by their elements, which a device that is in order need not write.
             in_order: false,
             grants: mapped.ports(),

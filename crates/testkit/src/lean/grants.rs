@@ -157,7 +157,7 @@ impl Granted {
             // Rings lie behind all buffers.
             _ => sides[1].memory.end..end,
         };
-        let granted = Self {
+        Ok(Self {
             mode,
             line: front.line(),
             channel,
@@ -166,16 +166,22 @@ impl Granted {
             lasting,
             drained: 0,
             rounds: 0,
-        };
-        let block = match mode {
+        })
+    }
+
+    /// Sends what is mapped for good. It is to be sent before the queues are set up, so that they
+    /// start at once, and again after it, because DPDK 22.11 keeps translations for those queues
+    /// only that it knows of.
+    pub(super) fn tell_lasting(&self) -> Result<(), LeanError> {
+        let block = match self.mode {
             Grants::Persistent { huge: true } => HUGE,
             Grants::Persistent { huge: false } => PAGE,
             _ => MOST * PAGE,
         };
-        let starts = granted.lasting.clone().step_by(block as usize);
-        let update = |at: u64| granted.update(at..end.min(at + block), 3);
-        granted.tell(&starts.map(update).collect::<Vec<_>>())?;
-        Ok(granted)
+        let end = self.lasting.end;
+        let starts = self.lasting.clone().step_by(block as usize);
+        let update = |at: u64| self.update(at..end.min(at + block), 3);
+        self.tell(&starts.map(update).collect::<Vec<_>>())
     }
 
     /// Makes mappings for these buffers of a queue, which are about to be offered.

@@ -157,12 +157,16 @@ impl<R: Ring> Port<R> {
                 (&port.tx_frames, port.tx.size()),
             ];
             let granted = Granted::new(mode, &mut front, &port.ram, frames)?;
+            granted.tell_lasting()?;
             port.grants = Some(Box::new(granted));
         }
         let shift = grants.map(Grants::shift);
         let address = |gpa| shift.map_or_else(|| port.ram.user_address(gpa), |shift| gpa + shift);
         start(&mut front, RX, (&address, &port.rx), &port.rx_bell)?;
         start(&mut front, TX, (&address, &port.tx), &port.tx_bell)?;
+        if let Some(grants) = &port.grants {
+            grants.tell_lasting()?;
+        }
         for queue in [RX, TX] {
             front.set_vring_enable(queue, true)?;
         }
