@@ -29,6 +29,7 @@ struct Way {
     ratio: Part,
     messages: Part,
     misses: Part,
+    cpu: Part,
 }
 
 const AXIS: &str = "bytes of a frame";
@@ -36,6 +37,7 @@ const RATE: &str = "1000 frames a second";
 const RATIO: &str = "% of the rate without an IOMMU in the same round";
 const MESSAGES: &str = "UPDATE and INVALIDATE messages for each frame that arrived";
 const MISSES: &str = "MISS messages for each frame that arrived";
+const CPU: &str = "microseconds of CPU of the switch's processes for each frame that arrived";
 const COUNTS: &str = "no figure";
 
 const fn part(name: &'static str, value: &'static str, published: &'static str) -> Part {
@@ -63,6 +65,12 @@ static WAYS: [Way; 3] = [
         ),
         messages: part("sending-messages", MESSAGES, COUNTS),
         misses: part("sending-misses", MISSES, COUNTS),
+        cpu: part(
+            "sending-cpu",
+            CPU,
+            "figure 3.9, cycles a packet of 1514 bytes: IOMMU 600 % more than no IOMMU, with mapping \
+             counts 80 % less than that, grants that are reused 45 % less; without reuse 88 % more",
+        ),
     },
     Way {
         behind: Behind::Receiver,
@@ -79,6 +87,12 @@ static WAYS: [Way; 3] = [
         ),
         messages: part("receiving-messages", MESSAGES, COUNTS),
         misses: part("receiving-misses", MISSES, COUNTS),
+        cpu: part(
+            "receiving-cpu",
+            CPU,
+            "figure 3.7, cycles a packet of 1514 bytes: IOMMU 40 % more than no IOMMU, grants that \
+             are reused 20 % less; without reuse 14 % more",
+        ),
     },
     Way {
         behind: Behind::Both,
@@ -95,6 +109,12 @@ static WAYS: [Way; 3] = [
         ),
         messages: part("guest-to-guest-messages", MESSAGES, COUNTS),
         misses: part("guest-to-guest-misses", MISSES, COUNTS),
+        cpu: part(
+            "guest-to-guest-cpu",
+            CPU,
+            "figure 3.11, cycles a packet of 1514 bytes: IOMMU 170 % more than no IOMMU, grants that \
+             are reused 40 % less; without reuse 475 % more",
+        ),
     },
 ];
 
@@ -197,10 +217,12 @@ fn modes(run: &mut Run<'_>, peer: &Peer, way: &'static Way, size: u32) -> Result
         };
         let mut client = GrantsClient::connect(plan, peer, (size, QUEUE), mapped)?;
         client.run(plan.settle)?;
-        let parts = [&way.rate, &way.ratio, &way.messages, &way.misses];
+        let parts = [&way.rate, &way.ratio, &way.messages, &way.misses, &way.cpu];
         run.take_all(parts, name, size.into(), || {
             let before = lasthop::translations(peer)?;
+            let cpu = peer.cpu_seconds();
             let (rate, report) = client.run(plan.window)?;
+            let cpu = peer.cpu_seconds() - cpu;
             let after = lasthop::translations(peer)?;
             let frames = report.received.max(1) as f64;
             Ok([
@@ -208,6 +230,7 @@ fn modes(run: &mut Run<'_>, peer: &Peer, way: &'static Way, size: u32) -> Result
                 100.0 * rate / *none.get_or_insert(rate),
                 (after.messages - before.messages) as f64 / frames,
                 (after.misses - before.misses) as f64 / frames,
+                1e6 * cpu / frames,
             ])
         })?;
     }
