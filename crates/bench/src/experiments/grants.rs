@@ -68,8 +68,8 @@ static WAYS: [Way; 3] = [
         cpu: part(
             "sending-cpu",
             CPU,
-            "figure 3.9, cycles a packet of 1514 bytes: IOMMU 600 % more than no IOMMU, with mapping \
-             counts 80 % less than that, grants that are reused 45 % less; without reuse 88 % more",
+            "figure 3.9, cycles a packet of 1514 bytes: IOMMU 600 % more than no IOMMU, with \
+             mapping counts 80 % less than that, grants that are reused 45 % less; without reuse 88 % more",
         ),
     },
     Way {
@@ -112,8 +112,8 @@ static WAYS: [Way; 3] = [
         cpu: part(
             "guest-to-guest-cpu",
             CPU,
-            "figure 3.11, cycles a packet of 1514 bytes: IOMMU 170 % more than no IOMMU, grants that \
-             are reused 40 % less; without reuse 475 % more",
+            "figure 3.11, cycles a packet of 1514 bytes: IOMMU 170 % more than no IOMMU, grants \
+             that are reused 40 % less; without reuse 475 % more",
         ),
     },
 ];
@@ -177,7 +177,8 @@ const MESSAGE: usize = 44;
 const ANSWER: usize = 20;
 const NOTES: [&str; 3] = [
     "frames go one way, from a port to the other, and one thread has both; where more are sent \
-     than a receiver has mapped buffers for, the switch drops them: rates are of those that arrived",
+     than a receiver has mapped buffers for, the switch drops them: rates are of those that \
+     arrived",
     "strict: UPDATE, frame, INVALIDATE, each answered; batched: UPDATEs of 64 frames together, \
      then INVALIDATEs for 64, neighbours in one; on demand: the switch asks (MISS), a page each; \
      reuse, drained: every page is unmapped once for 4096 frames",
