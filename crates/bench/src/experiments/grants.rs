@@ -69,7 +69,8 @@ static WAYS: [Way; 3] = [
             "sending-cpu",
             CPU,
             "figure 3.9, cycles a packet of 1514 bytes: IOMMU 600 % more than no IOMMU, with \
-             mapping counts 80 % less than that, grants that are reused 45 % less; without reuse 88 % more",
+             mapping counts 80 % less than that, grants that are reused 45 % less; without reuse \
+             88 % more",
         ),
     },
     Way {

@@ -88,6 +88,12 @@ pub trait Fill {
     }
 }
 
+/// Returns the cost of a chain, in bytes.
+#[inline(always)]
+fn cost(chain: &Chain) -> u64 {
+    u64::from(chain.bytes) + u64::from(chain.segs.len.saturating_sub(1)) * PIECE
+}
+
 /// Limit of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limit {
@@ -100,9 +106,6 @@ pub struct Limit {
 impl Limit {
     /// Returns the amount that chains are.
     pub(super) fn of(chains: &[Chain]) -> Self {
-        let cost = |chain: &Chain| {
-            u64::from(chain.bytes) + u64::from(chain.segs.len.saturating_sub(1)) * PIECE
-        };
         Self {
             chains: chains.len(),
             bytes: chains.iter().map(cost).sum(),
@@ -168,7 +171,10 @@ pub(super) trait Ring {
             let Some(chain) = self.take::<WRITABLE>(into.segs)? else {
                 return Ok(());
             };
-            left = left.less(Limit::of(&[chain]));
+            left = left.less(Limit {
+                chains: 1,
+                bytes: cost(&chain),
+            });
             into.push(chain).map(&prefetch);
         }
     }
