@@ -178,7 +178,8 @@ impl Scene {
         for port in [SENDERS[0], SENDERS[1], TO] {
             assert_eq!(self.dropped(port), [], "{}", self.summary());
         }
-        assert_eq!(self.waiting(), [0; 2]);
+        // The worker notes it after the frames have arrived.
+        self.until("no frame waits", |scene| scene.waiting() == [0; 2]);
     }
 
     fn use_of(&self, sender: usize) -> Option<EgressUse> {
