@@ -352,3 +352,28 @@ fn pages_are_forgotten_in_every_round() {
         }
     }
 }
+
+#[test]
+fn a_chain_that_was_given_back_comes_before_the_one_that_waits() {
+    for mut world in worlds(16) {
+        let first = world.offer(DATA, 60, true);
+        let nowhere = world.offer(NOWHERE, 60, true);
+        let last = world.offer(DATA + PAGE, 60, true);
+        let taken = world.take_writable(8);
+        assert_eq!(taken.iter().map(|c| c.id).collect::<Vec<_>>(), [first]);
+        world.queue.untake(&taken);
+        assert!(world.queue.has_available(), "the first may be used");
+        assert_eq!(world.answer(), [Miss::new(NOWHERE, Access::WRITE)]);
+        // A frame that needs two: the denial is not forgotten.
+        let taken = world.take_writable(1);
+        assert_eq!(taken.iter().map(|c| c.id).collect::<Vec<_>>(), [first]);
+        assert!(world.take_writable(1).is_empty());
+        assert!(world.queue.is_denied() && world.answer().is_empty());
+        world.queue.put(taken[0], 0);
+        let rest = world.take_writable(8);
+        assert_eq!(rest.iter().map(|c| c.id).collect::<Vec<_>>(), [last]);
+        world.finish(rest[0], 60);
+        let used = [(first, 0), (nowhere, 0), (last, 60)];
+        assert_eq!(used.map(|_| world.driver.reap().unwrap()), used);
+    }
+}
