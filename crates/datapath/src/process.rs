@@ -12,7 +12,6 @@ mod mirrors;
 mod saved_connections;
 pub mod session_store;
 mod sweeps;
-mod translations;
 
 use std::collections::BTreeMap;
 use std::io;

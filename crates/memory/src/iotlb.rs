@@ -289,8 +289,8 @@ impl Iotlb {
     }
 
     /// Notes a translation that a reader lacks, and notifies the writer by [`Iotlb::asked`] if it
-    /// has to be. Returns `false` when there is no room for it: then the reader notes it again when it
-    /// looks again, which it does after [`Iotlb::answers`] has changed.
+    /// has to be. Returns `false` when there is no room for it: then the reader notes it again when
+    /// it looks again, which it does after [`Iotlb::answers`] has changed.
     #[inline(never)]
     pub fn ask(&self, miss: Miss) -> bool {
         let noted = self.misses.note(miss);

@@ -217,8 +217,8 @@ impl Counters {
             slot.bytes.fetch_add(bytes, Relaxed);
             return;
         };
-        // The slot of a mirror has no room for a sixth reason. A share is a limit, too, and a buffer
-        // that is not translated is none.
+        // The slot of a mirror has no room for a sixth reason. A share is a limit, too, and a
+        // buffer that is not translated is none.
         let lost = match lost {
             DropReason::ReceiveShare => DropReason::RateLimited,
             DropReason::ReceiverUntranslated => DropReason::ReceiverFull,

@@ -461,7 +461,7 @@ impl Lean {
         }
     }
 
-    /// From now on ports 0, 2, … send to their partners, and those only receive.
+    /// After this, ports 0, 2, … send to their partners, and those only receive.
     pub fn one_way(&mut self) {
         match &mut self.ports {
             Ports::Split(ports) => drive::one_way(ports),

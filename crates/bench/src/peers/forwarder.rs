@@ -30,8 +30,10 @@ fn with_devices(plan: &Plan, options: &str) -> Result<Peer> {
     let command = format!(
         "stdbuf -oL {PROGRAM_DPDK} --no-pci --in-memory -m 400 -l {client},{switch} \
          --main-lcore={client} \
-         --no-telemetry --file-prefix=lasthop-bench-fwd --vdev=net_vhost0,iface={first},queues=1{options} \
-         --vdev=net_vhost1,iface={second},queues=1{options} -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
+         --no-telemetry --file-prefix=lasthop-bench-fwd \
+         --vdev=net_vhost0,iface={first},queues=1{options} \
+         --vdev=net_vhost1,iface={second},queues=1{options} \
+         -- -i --nb-cores=1 --txd=1024 --rxd=1024 \
          --total-num-mbufs=32768"
     );
     let log = folder.path().join("log");

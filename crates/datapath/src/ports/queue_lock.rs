@@ -7,7 +7,7 @@
 //! (see `calls`), so a hold ends after a bounded amount of work.
 //!
 //! A [`Watch`] sees when the present holder has unlocked, and does not lock: a thread that takes
-//! something away from all holders waits by it, see [`turn`].
+//! something away from all holders waits by it, see `turn`.
 
 mod sync;
 mod turn;

@@ -20,6 +20,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use channel::audit::AUDIT;
@@ -300,6 +301,42 @@ impl Attachment {
         if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
             self.reason = info.last_refusal;
             self.previous_reason = None;
+        }
+    }
+
+    /// Watches the descriptors of the open connection, beside its socket; `tokens` are those of
+    /// missing translations and of the back-end channel.
+    pub fn watch_translations(&mut self, epoll: &Rc<OwnedFd>, tokens: [u64; 2]) {
+        if let Some(open) = &mut self.open {
+            match open.client.wakes() {
+                Some(wakes) => open.watches.update(epoll, tokens, &wakes),
+                None => open.watches = Watches::default(),
+            }
+        }
+    }
+
+    /// Returns the time at which a question to the front end ends without an answer.
+    #[must_use]
+    pub fn next_question(&self) -> Option<Instant> {
+        self.open.as_ref()?.client.next_deadline()
+    }
+
+    /// Asks the front end for translations that queues lack, and ends questions that are overdue.
+    pub fn ask(&mut self, workers: &Workers) {
+        if let Some(open) = &mut self.open {
+            if let Some(wakes) = open.client.wakes() {
+                sys::event::clear(wakes.misses);
+            }
+            open.ask(&mut self.context, workers);
+            self.note_refusal();
+        }
+    }
+
+    /// Reads the front end's answers to questions. Its messages are to be served before.
+    pub fn read_answers(&mut self, workers: &Workers) {
+        if let Some(open) = &mut self.open {
+            open.read_answers(&mut self.context, workers);
+            self.note_refusal();
         }
     }
 

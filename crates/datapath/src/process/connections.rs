@@ -37,6 +37,11 @@ fn awaited(has_pending_reply: bool) -> EventFlags {
     }
 }
 
+/// Returns the tokens of missing translations and of the back-end channel of a port.
+fn translation_tokens(id: PortId) -> [u64; 2] {
+    [Token::Misses(id), Token::Channel(id)].map(|token| token.encode().u64())
+}
+
 impl Process {
     /// Adds a port's listening socket to the epoll set, unless the port is paused. A port that
     /// restores a saved connection is added after that: its front end may have disconnected, and
@@ -113,7 +118,7 @@ impl Process {
     /// Adds a new connection to the epoll set, or one that is continued.
     pub(super) fn watch(&mut self, id: PortId) {
         if let Some(port) = self.ports.get_mut(&id) {
-            port.watch_translations(&self.epoll);
+            port.watch_translations(&self.epoll, translation_tokens(id));
         }
         let Some((socket, has_pending_reply)) = self.ports.get(&id).and_then(Attachment::socket)
         else {
@@ -139,12 +144,54 @@ impl Process {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        port.watch_translations(&self.epoll);
+        port.watch_translations(&self.epoll, translation_tokens(id));
         if let Some((socket, has_pending_reply)) = port.socket() {
             let token = Token::Connection(id).encode();
             let _ = epoll::modify(&self.epoll, socket, token, awaited(has_pending_reply));
         }
         self.report_phase(id);
+    }
+
+    /// Asks the front end of a port for translations.
+    pub(super) fn serve_misses(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        let served = crash_record::serve(Some(id));
+        port.ask(&self.workers);
+        port.watch_translations(&self.epoll, translation_tokens(id));
+        drop(served);
+        self.report_phase(id);
+    }
+
+    /// Reads the answers of a port's front end, after its messages: it may have sent an UPDATE
+    /// before an answer.
+    pub(super) fn serve_channel(&mut self, id: PortId) {
+        self.serve_connection(id);
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        let served = crash_record::serve(Some(id));
+        port.read_answers(&self.workers);
+        port.watch_translations(&self.epoll, translation_tokens(id));
+        drop(served);
+        self.report_phase(id);
+    }
+
+    /// The time at which the first question to a front end ends without an answer.
+    pub(super) fn next_question(&self) -> Option<Instant> {
+        let questions = self.ports.values();
+        questions.filter_map(Attachment::next_question).min()
+    }
+
+    /// Ends questions that have not been answered in time.
+    pub(super) fn questions_due(&mut self) {
+        let now = Instant::now();
+        let is_due = |port: &Attachment| port.next_question().is_some_and(|at| at <= now);
+        let due = self.ports.iter().filter(|(_, port)| is_due(port));
+        for id in due.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.serve_misses(id);
+        }
     }
 
     /// Ends a connection with a fault of its front end.

@@ -1,5 +1,5 @@
 //! The message of the table that was answered last. It is in the table's file, so that a successor
-//! of the process knows it, and no other process has to be told of each message.
+//! of the process knows it, and no other process has to know of each message.
 
 use std::os::fd::OwnedFd;
 

@@ -139,7 +139,8 @@ impl IotlbWriter {
         self.look_again();
     }
 
-    /// Ends all denials: the guest may have mapped those pages since. Readers look again, also ahead.
+    /// Ends all denials: the guest may have mapped those pages since. Readers look again, also
+    /// ahead.
     pub fn end_denials(&mut self) {
         self.table.denials.lift(&(0..u64::MAX));
         add(&self.table.flushes);
@@ -160,8 +161,8 @@ impl IotlbWriter {
     /// has such a fence behind that mark, and then looks up, either misses or is seen to be busy.
     ///
     /// Misses of the pages end: QEMU takes a question for a page that is not mapped as the guest's
-    /// fault. Returns whether readers have to look again: there were such misses, or many entries were
-    /// removed ([`Iotlb::flushes`]).
+    /// fault. Returns whether readers have to look again: there were such misses, or many entries
+    /// were removed ([`Iotlb::flushes`]).
     ///
     /// # Errors
     /// A size of 0. Nothing is changed then.

@@ -289,8 +289,8 @@ impl Queue {
             .is_some_and(|queue| queue.is_untranslated())
     }
 
-    /// Returns whether it ended there because the guest has not granted that chain, while one before
-    /// it was in use.
+    /// Returns whether it ended there because the guest has not granted that chain, while one
+    /// before it was in use.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         self.translated().is_some_and(|queue| queue.is_denied())

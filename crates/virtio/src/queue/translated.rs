@@ -4,11 +4,11 @@
 //! It is the code of the other queues over another address space, and none of it is inlined into
 //! theirs.
 //!
-//! **Nothing found in the table is used longer than its grant.** Whoever revokes changes the table,
-//! then waits for the queue's present user (`memory::iotlb`). So every operation of a user who has
-//! no chains, and staged none, begins with a fence and asks for the table's generation: what was
-//! found before a revocation is dropped then, and the rings are looked up again. With chains, the
-//! user has been in the queue since before the revocation, and is waited for.
+//! **Nothing found in the table is used longer than its grant.** A thread that revokes changes the
+//! table, then waits for the queue's present user (`memory::iotlb`). So every operation of a user
+//! who has no chains, and staged none, begins with a fence and asks for the table's generation:
+//! what was found before a revocation is dropped then, and the rings are looked up again. With
+//! chains, the user has been in the queue since before the revocation, and is waited for.
 //!
 //! **A ring that is revoked suspends the queue** until it is granted again; nothing of it is
 //! touched meanwhile. DPDK kept using it (CVE-2026-86567).
@@ -57,8 +57,8 @@ pub struct TranslatedQueue {
     staged: bool,
     /// The rings were found missing.
     suspended: Option<Suspended>,
-    /// Why a batch ended before the last available chain, and the number of the answers before which
-    /// that was found.
+    /// Why a batch ended before the last available chain, and the number of the answers before
+    /// which that was found.
     stopped: Option<(Gap, u64)>,
     /// Chains between the next one and that one, which were taken since and given back.
     before_stop: usize,
@@ -230,8 +230,8 @@ impl TranslatedQueue {
         either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, limit, prefetch))
     }
 
-    /// Takes the chain at which the last batch ended. It alone may count as an empty one. If it is to
-    /// the guest, it is put at once then, so it has to be the first in use.
+    /// Takes the chain at which the last batch ended. It alone may count as an empty one. If it is
+    /// to the guest, it is put at once then, so it has to be the first in use.
     fn take_left<const WRITABLE: bool>(
         &mut self,
         into: &mut Taken<'_>,

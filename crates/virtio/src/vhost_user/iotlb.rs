@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Returns whether the session has a table, which is stored by
-    /// [`Backend::keep_iotlb`](super::Backend::keep_iotlb).
+    /// [`Backend::keep_iotlb`].
     #[must_use]
     pub fn has_iotlb(&self) -> bool {
         self.iotlb.is_some()
@@ -248,8 +248,8 @@ impl Session {
         };
         if iotlb.denials_end.is_some_and(|at| at <= now) {
             iotlb.denials_end = None;
-            // Queues that wait for their rings, those that run and have lost theirs, and buffers that
-            // no frame has needed yet.
+            // Queues that wait for their rings, those that run and have lost theirs, and buffers
+            // that no frame has needed yet.
             iotlb.writer.end_denials();
             backend.retry();
             self.start_untranslated(backend);
@@ -325,7 +325,7 @@ impl Session {
         backend.retry();
     }
 
-    /// Closes the channel, and goes on without it.
+    /// Closes the channel, and continues without it.
     fn close_channel(&mut self, reason: String) {
         if let Some((channel, _)) = self.channel.take() {
             channel.end();

@@ -308,7 +308,8 @@ fn the_sample_of_a_state_with_scheduled_ports_is_read() {
     assert_eq!((read.scheduled, read.numbers.classes["storage"]), (true, 1));
 }
 
-/// Version 12: a state with ports that offer no IOMMU, or require one. Those above have the default.
+/// Version 12: a state with ports that offer no IOMMU, or require one. Those above have the
+/// default.
 #[test]
 fn the_sample_of_a_state_with_settings_of_iommus_is_read() {
     let mut desired = desired(&BTreeSet::from([1, 2, 3]));

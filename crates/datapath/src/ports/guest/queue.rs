@@ -154,8 +154,8 @@ impl GuestQueue {
         self.enabled && self.fault.is_none()
     }
 
-    /// Returns whether a buffer is available or was ever taken, or may be where it is not translated
-    /// yet.
+    /// Returns whether a buffer is available or was ever taken, or may be where it is not
+    /// translated yet.
     pub(super) fn shows_buffers(&mut self) -> bool {
         let shows = self.used || self.fault.is_some();
         shows || self.queue.is_translated() || self.queue.available() > 0

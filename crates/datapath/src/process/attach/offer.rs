@@ -33,8 +33,8 @@ fn offered(config: &PortConfig) -> Features {
     features
 }
 
-/// Returns the offer for a restored connection: the earlier one, without features that are no longer
-/// served. Changes of the port that hold for the next connection do not count.
+/// Returns the offer for a restored connection: the earlier one, without features that are no
+/// longer served. Changes of the port that hold for the next connection do not count.
 pub(super) fn offer_after_restore(config: &PortConfig, record: &ConnectionRecord) -> Offer {
     let mut offer = offer(config);
     let served = offer.features | Features::NET_MTU | Features::ACCESS_PLATFORM;

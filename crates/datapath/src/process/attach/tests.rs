@@ -266,7 +266,9 @@ impl Rig {
     /// Watches what the session waits for; returns the number of descriptors in the set.
     fn watch(&mut self, epoll: &Rc<OwnedFd>) -> usize {
         let wakes = self.open.client.wakes().unwrap();
-        self.open.watches.update(epoll, PortId(0), &wakes);
+        let tokens = [Token::Misses(PortId(0)), Token::Channel(PortId(0))];
+        let tokens = tokens.map(|token| token.encode().u64());
+        self.open.watches.update(epoll, tokens, &wakes);
         watched(epoll)
     }
 

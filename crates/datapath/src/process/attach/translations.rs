@@ -4,14 +4,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use port::PortId;
-use rustix::event::epoll::{self, EventFlags};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use virtio::vhost_user::Wakes;
 
-use super::Attachment;
 use super::backend::WorkerBackend;
 use super::open::{Context, Open};
-use crate::process::Token;
 use crate::worker::workers::Workers;
 
 /// A descriptor in the epoll set, as long as this lives.
@@ -23,7 +20,7 @@ use crate::worker::workers::Workers;
 struct Watched {
     epoll: Rc<OwnedFd>,
     fd: OwnedFd,
-    token: Token,
+    token: u64,
     flags: EventFlags,
     /// The number of the descriptor in the session.
     number: u64,
@@ -33,11 +30,11 @@ impl Watched {
     fn add(
         epoll: &Rc<OwnedFd>,
         fd: BorrowedFd<'_>,
-        token: Token,
+        token: u64,
         number: u64,
     ) -> std::io::Result<Self> {
         let fd = fd.try_clone_to_owned()?;
-        epoll::add(epoll, &fd, token.encode(), EventFlags::IN)?;
+        epoll::add(epoll, &fd, EventData::new_u64(token), EventFlags::IN)?;
         Ok(Self {
             epoll: Rc::clone(epoll),
             fd,
@@ -51,7 +48,7 @@ impl Watched {
         if self.flags != flags {
             self.flags = flags;
             // It is in the set.
-            let _ = epoll::modify(&self.epoll, &self.fd, self.token.encode(), flags);
+            let _ = epoll::modify(&self.epoll, &self.fd, EventData::new_u64(self.token), flags);
         }
     }
 }
@@ -70,9 +67,11 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    pub(super) fn update(&mut self, epoll: &Rc<OwnedFd>, id: PortId, wakes: &Wakes<'_>) {
+    /// Watches the descriptors to wait for; `tokens` are those of the misses and of the channel.
+    pub(super) fn update(&mut self, epoll: &Rc<OwnedFd>, tokens: [u64; 2], wakes: &Wakes<'_>) {
+        let [misses, of_channel] = tokens;
         if self.misses.is_none() {
-            let added = Watched::add(epoll, wakes.misses, Token::Misses(id), 0);
+            let added = Watched::add(epoll, wakes.misses, misses, 0);
             self.misses = logged(added);
         }
         let Some(channel) = wakes.channel else {
@@ -80,8 +79,12 @@ impl Watches {
             return;
         };
         if self.channel.as_ref().map(|watched| watched.number) != Some(channel.number) {
-            let token = Token::Channel(id);
-            self.channel = logged(Watched::add(epoll, channel.socket, token, channel.number));
+            self.channel = logged(Watched::add(
+                epoll,
+                channel.socket,
+                of_channel,
+                channel.number,
+            ));
         }
         if let Some(watched) = &mut self.channel {
             let mut flags = EventFlags::IN;
@@ -127,43 +130,5 @@ impl Open {
         };
         self.client.read_answers(Instant::now(), &mut backend);
         self.record_unrecorded(context);
-    }
-}
-
-impl Attachment {
-    /// Watches the descriptors of the open connection, beside its socket.
-    pub fn watch_translations(&mut self, epoll: &Rc<OwnedFd>) {
-        let id = self.context.config.id;
-        if let Some(open) = &mut self.open {
-            match open.client.wakes() {
-                Some(wakes) => open.watches.update(epoll, id, &wakes),
-                None => open.watches = Watches::default(),
-            }
-        }
-    }
-
-    /// Returns the time at which a question to the front end ends without an answer.
-    #[must_use]
-    pub fn next_question(&self) -> Option<Instant> {
-        self.open.as_ref()?.client.next_deadline()
-    }
-
-    /// Asks the front end for translations that queues lack, and ends questions that are overdue.
-    pub fn ask(&mut self, workers: &Workers) {
-        if let Some(open) = &mut self.open {
-            if let Some(wakes) = open.client.wakes() {
-                sys::event::clear(wakes.misses);
-            }
-            open.ask(&mut self.context, workers);
-            self.note_refusal();
-        }
-    }
-
-    /// Reads the front end's answers to questions. Its messages are to be served before.
-    pub fn read_answers(&mut self, workers: &Workers) {
-        if let Some(open) = &mut self.open {
-            open.read_answers(&mut self.context, workers);
-            self.note_refusal();
-        }
     }
 }

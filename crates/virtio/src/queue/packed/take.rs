@@ -234,9 +234,9 @@ impl<S: Space> PackedQueue<S> {
         Some(Ok(chain))
     }
 
-    /// Asks for the translations of the chain `ahead` slots behind the next one, if it is available,
-    /// as far as they are missing. Returns the number of its slots and of its descriptors; `None`
-    /// without such a chain. Its faults are found when it is taken.
+    /// Asks for the translations of the chain `ahead` slots behind the next one, if it is
+    /// available, as far as they are missing. Returns the number of its slots and of its
+    /// descriptors; `None` without such a chain. Its faults are found when it is taken.
     pub(in crate::queue) fn ask_for(
         &self,
         ahead: u16,

@@ -64,8 +64,8 @@ impl Block {
     };
 }
 
-// SAFETY: a Block and a Kept are addresses and lengths, used only by this queue, which has one user at
-// a time and keeps the GuestMemory.
+// SAFETY: a Block and a Kept are addresses and lengths, used only by this queue, which has one user
+// at a time and keeps the GuestMemory.
 unsafe impl Send for Translated {}
 
 /// Pages that are kept: as many as large rings have buffers.
@@ -384,7 +384,8 @@ impl Space for Translated {
 
     fn descriptor(&self, addr: u64) -> Result<(u64, u64), Lack> {
         if let Some(piece) = self.buffer(addr, DESC_LEN, false) {
-            // SAFETY: the piece is 16 bytes that were found mapped in the memory, which is borrowed.
+            // SAFETY: the piece is 16 bytes that were found mapped in the memory, which is
+            // borrowed.
             return Ok(unsafe { fetch_words(piece.ptr) });
         }
         let mut bytes = [0; DESC_LEN as usize];
