@@ -89,7 +89,7 @@ pub struct PortConfig {
     pub mac: Option<[u8; 6]>,
     /// The kind of its clients.
     pub clients: Clients,
-    /// What the next connection is offered about translated addresses; only guests get them.
+    /// The offer of translated addresses to the next connection; only guests get it.
     pub iommu: Iommu,
 }
 
@@ -262,7 +262,7 @@ pub struct PortState {
     pub front_ends: FrontEnds,
     /// The connected process; none on ports for guests.
     pub client: Option<ClientProcess>,
-    /// What the present connection was offered about translated addresses; the port may have been
+    /// The offer of translated addresses to the present connection; the port may have been
     /// changed since.
     pub iommu: Option<Iommu>,
     /// Translations, of a guest with an IOMMU.

@@ -61,7 +61,7 @@ impl Backend for Recorder {
     }
 }
 
-/// What a port offered before it could offer `ACCESS_PLATFORM`.
+/// The offer of a port before it could offer `ACCESS_PLATFORM`.
 const BEFORE: Features = Features::VERSION_1
     .union(Features::RING_PACKED)
     .union(Features::RING_EVENT_IDX);

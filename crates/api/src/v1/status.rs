@@ -364,7 +364,7 @@ pub struct PortStatus {
     /// Its share of the switch's time, relative to other ports.
     #[serde(default)]
     pub weight: u16,
-    /// What a guest's next connection is offered about an IOMMU.
+    /// Offer of an IOMMU to a guest's next connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu: Option<Iommu>,
     /// What its present connection was offered, if the port was changed since.

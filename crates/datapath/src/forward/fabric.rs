@@ -1,7 +1,6 @@
 //! Ports of a switch and the delivery of frames between them.
 
-mod flush;
-mod settings;
+mod ports;
 mod tapped;
 
 use std::ops::Range;

@@ -36,11 +36,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "deciding, paying, asking control, applying its answers: steps of a batch, a file each",
     ),
     (
-        "datapath",
-        "Fabric",
-        "settings, copies for taps, and the end of a batch have files of their own",
-    ),
-    (
         "supervisor",
         "Supervisor",
         "reload, upgrade, hand-over and replacement are procedures over all its parts, a file each",

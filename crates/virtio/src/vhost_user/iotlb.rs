@@ -48,7 +48,7 @@ pub(super) struct Translation {
 /// Figures of a session's translations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IotlbInfo {
-    /// What has happened to the table.
+    /// Counters of the table.
     pub counts: Counts,
     /// MISS messages that were sent.
     pub misses: u64,

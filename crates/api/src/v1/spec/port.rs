@@ -93,7 +93,7 @@ impl AdminState {
 }
 
 words! {
-    /// What a guest is offered about an IOMMU: `VIRTIO_F_ACCESS_PLATFORM` (virtio 1.3, 6).
+    /// Offer of an IOMMU to a guest: `VIRTIO_F_ACCESS_PLATFORM` (virtio 1.3, 6).
     #[derive(Default)]
     pub enum Iommu {
         /// The feature is not offered.
@@ -193,7 +193,7 @@ pub struct PortSpec {
     /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
     /// Known VMMs need none.
     pub vcpu_threads: Option<String>,
-    /// What the guest is offered about an IOMMU. Default: `offered`.
+    /// Offer of an IOMMU to the guest. Default: `offered`.
     #[serde(default, skip_serializing_if = "Iommu::is_offered")]
     pub iommu: Iommu,
     /// Port security: addresses and services that the guest may use.
@@ -318,7 +318,7 @@ pub struct PortPatch {
     pub mtu: Option<Option<u16>>,
     /// The new weight.
     pub weight: Option<u16>,
-    /// What the guest is offered about an IOMMU, from its next connection.
+    /// Offer of an IOMMU to the guest, from its next connection.
     pub iommu: Option<Iommu>,
     /// Changes of port security, itself a merge patch; `null` resets all of it.
     #[serde(default, with = "present")]
