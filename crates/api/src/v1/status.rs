@@ -367,7 +367,7 @@ pub struct PortStatus {
     /// Offer of an IOMMU to a guest's next connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu: Option<Iommu>,
-    /// What its present connection was offered, if the port was changed since.
+    /// The offer to its present connection, if the port was changed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_of_connection: Option<Iommu>,
     /// Rate limits.

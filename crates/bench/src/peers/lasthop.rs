@@ -94,7 +94,7 @@ pub(crate) struct Translations {
     pub(crate) misses: u64,
 }
 
-/// What has been said about translations, all ports added.
+/// Messages about translations, of all ports together.
 pub(crate) fn translations(peer: &Peer) -> Result<Translations> {
     let lasthop = peer.lasthop.as_ref().context("a peer that is Lasthop")?;
     let mut sum = Translations::default();

@@ -296,7 +296,7 @@ pub(super) struct Add {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
-    /// What a guest is offered about an IOMMU (VIRTIO_F_ACCESS_PLATFORM)
+    /// Offer of an IOMMU to a guest (VIRTIO_F_ACCESS_PLATFORM)
     #[arg(long, value_parser = one_of::<Iommu>(IOMMUS), default_value = "offered")]
     iommu: Iommu,
     /// Rate limit, like from-guest:packets=100k,bits=1G or broadcast:packets=100; may be repeated
@@ -413,7 +413,7 @@ pub(super) struct Changes {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
-    /// What a guest is offered about an IOMMU, from its next connection
+    /// Offer of an IOMMU to a guest, from its next connection
     #[arg(long, value_parser = one_of::<Iommu>(IOMMUS))]
     iommu: Option<Iommu>,
     #[command(flatten)]

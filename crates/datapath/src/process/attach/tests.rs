@@ -51,7 +51,7 @@ fn offer() -> Offer {
     Offer::new(FEATURES, 1)
 }
 
-/// What the supervisor holds of a connection.
+/// Files and record of a connection that the supervisor holds.
 #[derive(Default)]
 struct Stored {
     files: BTreeMap<u64, OwnedFd>,
