@@ -212,7 +212,8 @@ impl TranslatedQueue {
                 self.stopped = Some(stopped);
                 return Ok(());
             }
-            self.take_left::<WRITABLE>(into, prefetch)?;
+            let is_first = self.held == 0 && into.chains.len() == before;
+            self.take_left::<WRITABLE>(into, prefetch, !WRITABLE || is_first)?;
             if self.space().why_left().is_some() || rest(into).is_reached() {
                 return Ok(());
             }
@@ -236,8 +237,8 @@ impl TranslatedQueue {
         &mut self,
         into: &mut Taken<'_>,
         prefetch: &impl Fn(&Segment),
+        may_drop: bool,
     ) -> Result<(), QueueFault> {
-        let may_drop = !WRITABLE || self.held == 0;
         self.space().begin(if may_drop {
             Denials::Count
         } else {

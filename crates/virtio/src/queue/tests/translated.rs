@@ -377,3 +377,25 @@ fn a_chain_that_was_given_back_comes_before_the_one_that_waits() {
         assert_eq!(used.map(|_| world.driver.reap().unwrap()), used);
     }
 }
+
+#[test]
+fn a_buffer_is_not_given_back_before_one_that_the_same_batch_took() {
+    for mut world in worlds(16) {
+        let first = world.offer(DATA, 60, true);
+        let nowhere = world.offer(NOWHERE, 60, true);
+        let taken = world.take_writable(8);
+        world.queue.untake(&taken);
+        world.answer();
+        let taken = world.take_writable(8);
+        assert_eq!(taken.iter().map(|c| c.id).collect::<Vec<_>>(), [first]);
+        world.queue.untake(&taken);
+        world.queue.publish();
+        assert_eq!(world.driver.reap(), None, "nothing is used yet");
+        let taken = world.take_writable(1);
+        world.queue.put(taken[0], 60);
+        assert!(world.take_writable(1).is_empty());
+        world.queue.publish();
+        let used = [(first, 60), (nowhere, 0)];
+        assert_eq!(used.map(|_| world.driver.reap().unwrap()), used);
+    }
+}
