@@ -67,6 +67,10 @@ impl<T: Lookup> Lookup for &T {
 
 /// An address space.
 pub trait Space: Lookup + Debug + Sized {
+    /// The descriptors of buffers to write were looked at before they are taken: their lines are
+    /// here.
+    const LOOKS_AHEAD: bool = false;
+
     /// Memory of a ring.
     type Area: Area + Debug;
     /// The space for many look-ups in a row; see [`memory::View`].

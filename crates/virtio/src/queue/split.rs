@@ -56,9 +56,9 @@ fn plain<const WRITABLE: bool>(space: &impl Lookup, desc: &Desc) -> Option<Segme
 
 /// Takes chains of one buffer from the position `next` on, of which `limit` have been seen.
 #[inline(always)]
-fn take_seen<const WRITABLE: bool>(
+fn take_seen<const WRITABLE: bool, S: Space>(
     rings: Rings<impl Area>,
-    space: &impl Space,
+    space: &S,
     next: u16,
     into: &mut Taken<'_>,
     limit: Limit,
@@ -67,12 +67,31 @@ fn take_seen<const WRITABLE: bool>(
     let space = space.view();
     into.plain(limit.chains, limit.bytes, |count| {
         let at = next.wrapping_add(count);
-        rings.prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
+        if !(WRITABLE && S::LOOKS_AHEAD) {
+            rings.prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
+        }
         let head = rings.available(at);
         let segment = plain::<WRITABLE>(&space, &rings.descriptor(head)?)?;
         prefetch(&segment);
         Some((head, segment))
     })
+}
+
+/// Returns the number of chains from the position `at` on, up to `most`, that are one buffer that
+/// was found.
+#[inline(always)]
+fn count_plain<const WRITABLE: bool>(
+    rings: Rings<impl Area>,
+    space: impl Lookup,
+    at: u16,
+    most: u16,
+) -> u16 {
+    let is_plain = |ahead: &u16| {
+        let head = rings.available(at.wrapping_add(*ahead));
+        let desc = rings.descriptor(head);
+        desc.is_some_and(|desc| plain::<WRITABLE>(&space, &desc).is_some())
+    };
+    (0..most).find(|ahead| !is_plain(ahead)).unwrap_or(most)
 }
 
 impl<S: Space> SplitQueue<S> {
@@ -270,6 +289,16 @@ impl<S: Space> SplitQueue<S> {
         Chain::gathered(head, 1, gather.finish())
     }
 
+    /// Returns for how many chains in a row, up to `most`, no translation is missing, and that they
+    /// have one buffer each; from the chain on that is `ahead` chains behind the next one.
+    pub(super) fn count_plain<const WRITABLE: bool>(&self, ahead: u16, most: u16) -> u16 {
+        let (at, space) = (self.next.wrapping_add(ahead), self.space.view());
+        match self.rings.flat() {
+            Some(rings) => count_plain::<WRITABLE>(rings, space, at, most),
+            None => count_plain::<WRITABLE>(self.rings.view(), space, at, most),
+        }
+    }
+
     /// Asks for the translations of the chain that is `ahead` chains behind the next one, as far as
     /// they are missing. Returns the number of its descriptors. Its faults are found when it is
     /// taken.
@@ -278,9 +307,6 @@ impl<S: Space> SplitQueue<S> {
         let Some(first) = self.rings.descriptor(head) else {
             return 0;
         };
-        if writable && plain::<true>(&self.space, &first).is_some() {
-            return 1;
-        }
         let mut gather = Gather::new(&self.space, scratch, writable);
         let _ = self.follow(first, &mut gather);
         gather.abandon();
@@ -494,10 +520,12 @@ impl<S: Space> Ring for SplitQueue<S> {
         };
         // A loop for each kind of rings: the usual kind takes fewer instructions.
         let taken = match self.rings.flat() {
-            Some(rings) => take_seen::<WRITABLE>(rings, &self.space, next, into, limit, prefetch),
+            Some(rings) => {
+                take_seen::<WRITABLE, _>(rings, &self.space, next, into, limit, prefetch)
+            }
             None => {
                 let rings = self.rings.view();
-                take_seen::<WRITABLE>(rings, &self.space, next, into, limit, prefetch)
+                take_seen::<WRITABLE, _>(rings, &self.space, next, into, limit, prefetch)
             }
         };
         self.next = next.wrapping_add(taken.chains as u16);

@@ -18,6 +18,7 @@
 //! answered. A chain that is *not granted* is taken as an empty one.
 
 mod area;
+mod kept;
 mod space;
 
 use std::mem;
@@ -30,6 +31,7 @@ use memory::{GuestMemory, Segment};
 
 use super::batch::Ring;
 use super::packed::PackedQueue;
+use super::packed::cursor::Cursor;
 use super::space::{Gap, Space};
 use super::split::SplitQueue;
 use super::{Chain, Fill, Journal, Limit, QueueFault, Taken};
@@ -256,27 +258,38 @@ impl TranslatedQueue {
         {
             into.chains.truncate(before);
             either!(&mut self.layout, q => q.put(chain, 0));
-            self.asked = self.asked.saturating_sub(chain.count);
             self.staged = true;
         }
         result
     }
 
     /// Asks for missing translations of up to `most` available chains that were not looked at yet.
-    fn ask_ahead(&mut self, writable: bool, most: u16) {
-        self.space().begin(Denials::Keep);
-        let mut left = DESCRIPTORS_AHEAD;
+    #[inline]
+    fn ask_ahead<const WRITABLE: bool>(&mut self, most: u16) {
         let available = match &self.layout {
             Layouts::Split(queue) => queue.available(),
             Layouts::Packed(queue) => queue.size(),
         };
-        for _ in 0..most {
+        let end = available.min(self.asked.saturating_add(most));
+        let most = end.saturating_sub(self.asked);
+        // Nearly always all.
+        self.asked += either!(&self.layout, q => q.count_plain::<WRITABLE>(self.asked, most));
+        if self.asked < end {
+            self.ask_each(WRITABLE, end);
+        }
+    }
+
+    /// Asks for the missing translations of the chains in the slots up to `end`.
+    #[cold]
+    #[inline(never)]
+    fn ask_each(&mut self, writable: bool, end: u16) {
+        self.space().begin(Denials::Keep);
+        let mut left = DESCRIPTORS_AHEAD;
+        while self.asked < end && left > 0 {
+            let scratch = &mut self.scratch;
             let looked = match &self.layout {
-                _ if self.asked >= available => None,
-                Layouts::Split(queue) => {
-                    Some((1, queue.ask_for(self.asked, writable, &mut self.scratch)))
-                }
-                Layouts::Packed(queue) => queue.ask_for(self.asked, writable, &mut self.scratch),
+                Layouts::Split(queue) => Some((1, queue.ask_for(self.asked, writable, scratch))),
+                Layouts::Packed(queue) => queue.ask_for(self.asked, writable, scratch),
             };
             let Some((slots, descriptors)) = looked else {
                 break;
@@ -288,9 +301,6 @@ impl TranslatedQueue {
             }
             self.asked += slots;
             left = left.saturating_sub(descriptors);
-            if left == 0 {
-                break;
-            }
         }
     }
 
@@ -303,15 +313,17 @@ impl TranslatedQueue {
         }
         let is_full = self.full_at == Some(self.iotlb.answers());
         if !is_full && self.fault().is_none() && self.renew() {
-            self.ask_ahead(true, most);
+            self.ask_ahead::<true>(most);
         }
     }
 
     #[inline(never)]
     pub(super) fn untake(&mut self, chains: &[Chain]) {
+        let before = self.position();
         either!(&mut self.layout, q => q.untake(chains));
         self.held = self.held.saturating_sub(chains.len());
-        self.asked = self.asked.saturating_add(slots(chains));
+        let slots = self.slots(self.position(), before);
+        self.asked = self.asked.saturating_add(slots);
         if self.stopped.is_some() {
             self.before_stop += chains.len();
         }
@@ -405,6 +417,17 @@ impl TranslatedQueue {
         either!(&self.layout, q => q.position())
     }
 
+    /// Returns the number of slots between two positions.
+    fn slots(&self, from: u32, to: u32) -> u16 {
+        let (from, to) = (from as u16, to as u16);
+        match &self.layout {
+            Layouts::Split(_) => to.wrapping_sub(from),
+            Layouts::Packed(queue) => {
+                Cursor::from_bits(from).distance(Cursor::from_bits(to), queue.size())
+            }
+        }
+    }
+
     pub(super) fn set_journal(&mut self, journal: Option<Journal>) {
         if let Layouts::Packed(queue) = &mut self.layout {
             queue.set_journal(journal);
@@ -452,16 +475,16 @@ impl Ring for TranslatedQueue {
             return self.fault().map_or(Ok(()), Err);
         }
         let answers = self.iotlb.answers();
-        let before = into.chains.len();
+        let (before, position) = (into.chains.len(), self.position());
         let result = self.take_parts::<WRITABLE>(into, limit, &prefetch);
-        let taken = &into.chains[before..];
-        self.held += taken.len();
-        self.asked = self.asked.saturating_sub(slots(taken));
+        self.held += into.chains.len() - before;
+        let slots = self.slots(position, self.position());
+        self.asked = self.asked.saturating_sub(slots);
         if let Some(gap) = self.space().why_left() {
             (self.stopped, self.before_stop) = (Some((gap, answers)), 0);
             // From the start: the chains behind it may have lost their translations, too.
             self.asked = 0;
-            self.ask_ahead(WRITABLE, CHAINS_AHEAD);
+            self.ask_ahead::<WRITABLE>(CHAINS_AHEAD);
         }
         result
     }
@@ -498,9 +521,4 @@ impl Ring for TranslatedQueue {
     fn fault(&self) -> Option<QueueFault> {
         either!(&self.layout, q => q.fault())
     }
-}
-
-/// Returns the number of slots that chains take in the ring.
-fn slots(chains: &[Chain]) -> u16 {
-    chains.iter().map(|chain| chain.count).sum()
 }

@@ -11,7 +11,7 @@ use memory::GuestMemory;
 use memory::copy::{prefetch_line, prefetch_line_for_write};
 use memory::iotlb::Access;
 
-use crate::queue::area::{Area, alive};
+use crate::queue::area::{Area, FlatArea, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
 use crate::queue::packed::cursor::Cursor;
 use crate::queue::space::Space;
@@ -113,6 +113,22 @@ impl<A: Area> Ring<A> {
             device: device?,
             size: layout.size,
         })
+    }
+
+    /// Returns a copy for a loop, if all areas are contiguous here.
+    #[inline(always)]
+    pub(super) fn flat(&self) -> Option<Ring<FlatArea>> {
+        Some(Ring {
+            desc: self.desc.flat()?,
+            driver: self.driver.flat()?,
+            device: self.device.flat()?,
+            size: self.size,
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn size(&self) -> u16 {
+        self.size
     }
 
     /// Returns a copy for a loop; see [`memory::View`].

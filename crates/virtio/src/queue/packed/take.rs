@@ -3,7 +3,9 @@
 use memory::Segment;
 
 use super::PackedQueue;
-use super::ring::is_available;
+use super::cursor::Cursor;
+use super::ring::{Ring, is_available};
+use crate::queue::area::Area;
 use crate::queue::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use crate::queue::fault::Stop;
 use crate::queue::space::{Lookup, Space};
@@ -29,24 +31,23 @@ impl<S: Space> queue::Ring for PackedQueue<S> {
         if self.tracker.is_some() || self.fault.is_some() {
             return Limit::default();
         }
-        let to_write = WRITABLE || !self.in_order;
         let free = usize::from(self.size.saturating_sub(self.in_flight));
-        let (ring, space, size) = (self.ring.view(), self.space.view(), self.size);
-        let mut at = self.next;
-        ring.prefetch_first(at.index, to_write);
-        let taken = into.plain(limit.chains.min(free), limit.bytes, |_| {
-            let flags = ring.flags(at.index);
-            if !is_available(flags, at.wrap) {
-                return None;
+        let limit = Limit {
+            chains: limit.chains.min(free),
+            ..limit
+        };
+        let to_write = WRITABLE || !self.in_order;
+        let (at, space) = (&mut self.next, self.space.view());
+        // A loop for each kind of ring: the usual kind takes fewer instructions.
+        let taken = match self.ring.flat() {
+            Some(ring) => {
+                take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch)
             }
-            ring.prefetch_ahead(at.index, to_write);
-            let desc = ring.descriptor(at.index, flags);
-            let segment = plain::<WRITABLE>(&space, size, &desc)?;
-            prefetch(&segment);
-            at.advance(1, size);
-            Some((desc.link, segment))
-        });
-        self.next = at;
+            None => {
+                let ring = self.ring.view();
+                take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch)
+            }
+        };
         self.in_flight += taken.chains as u16;
         taken
     }
@@ -77,6 +78,56 @@ impl<S: Space> queue::Ring for PackedQueue<S> {
     fn fault(&self) -> Option<QueueFault> {
         self.fault
     }
+}
+
+/// Takes chains of one buffer from the slot `next` on, and advances it.
+#[inline(always)]
+fn take_seen<const WRITABLE: bool>(
+    ring: Ring<impl Area>,
+    space: impl Lookup,
+    next: &mut Cursor,
+    to_write: bool,
+    into: &mut Taken<'_>,
+    limit: Limit,
+    prefetch: &impl Fn(&Segment),
+) -> Limit {
+    let (mut at, size) = (*next, ring.size());
+    ring.prefetch_first(at.index, to_write);
+    let taken = into.plain(limit.chains, limit.bytes, |_| {
+        let flags = ring.flags(at.index);
+        if !is_available(flags, at.wrap) {
+            return None;
+        }
+        ring.prefetch_ahead(at.index, to_write);
+        let desc = ring.descriptor(at.index, flags);
+        let segment = plain::<WRITABLE>(&space, size, &desc)?;
+        prefetch(&segment);
+        at.advance(1, size);
+        Some((desc.link, segment))
+    });
+    *next = at;
+    taken
+}
+
+/// Returns the number of slots from `at` on, up to `most`, that are one available buffer each that
+/// was found.
+#[inline(always)]
+fn count_plain<const WRITABLE: bool>(
+    ring: Ring<impl Area>,
+    space: impl Lookup,
+    mut at: Cursor,
+    most: u16,
+) -> u16 {
+    let mut is_plain = || {
+        let flags = ring.flags(at.index);
+        if !is_available(flags, at.wrap) {
+            return false;
+        }
+        let desc = ring.descriptor(at.index, flags);
+        at.advance(1, ring.size());
+        plain::<WRITABLE>(&space, ring.size(), &desc).is_some()
+    };
+    (0..most).find(|_| !is_plain()).unwrap_or(most)
 }
 
 /// Returns the buffer of a chain that is one direct descriptor in one piece, in a ring of `size`
@@ -234,6 +285,18 @@ impl<S: Space> PackedQueue<S> {
         Some(Ok(chain))
     }
 
+    /// Returns for how many slots in a row, up to `most`, no translation is missing, and that they
+    /// are available and have one buffer each; from the slot on that is `ahead` slots behind the
+    /// next one.
+    pub(in crate::queue) fn count_plain<const WRITABLE: bool>(&self, ahead: u16, most: u16) -> u16 {
+        let (mut at, space) = (self.next, self.space.view());
+        at.advance(ahead, self.size);
+        match self.ring.flat() {
+            Some(ring) => count_plain::<WRITABLE>(ring, space, at, most),
+            None => count_plain::<WRITABLE>(self.ring.view(), space, at, most),
+        }
+    }
+
     /// Asks for the translations of the chain `ahead` slots behind the next one, if it is
     /// available, as far as they are missing. Returns the number of its slots and of its
     /// descriptors; `None` without such a chain. Its faults are found when it is taken.
@@ -250,9 +313,6 @@ impl<S: Space> PackedQueue<S> {
             return None;
         }
         let first = self.ring.descriptor(at.index, flags);
-        if writable && plain::<true>(&self.space, self.size, &first).is_some() {
-            return Some((1, 1));
-        }
         let mut gather = Gather::new(&self.space, scratch, writable);
         let followed = self.follow(first, self.size, &mut gather, || {
             at.advance(1, self.size);

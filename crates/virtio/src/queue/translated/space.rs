@@ -8,6 +8,7 @@ use memory::iotlb::{Access, Iotlb, Miss};
 use memory::{GuestMemory, REGION_PAGE, Segment};
 
 use super::area::PagedArea;
+use super::kept::{self, Block, Kept};
 use crate::queue::area::fetch_words;
 use crate::queue::descriptor::DESC_LEN;
 use crate::queue::space::{Gap, Lack, Lookup, Space};
@@ -18,12 +19,10 @@ use crate::queue::{MAX_CHAIN_BYTES, QueueFault};
 pub(in crate::queue) struct Translated {
     mem: Arc<GuestMemory>,
     iotlb: Arc<Iotlb>,
-    /// Pages that were found, each in the place that its number determines.
-    kept: Box<[Cell<Kept>; KEPT]>,
-    /// The present round of them.
-    round: Cell<u64>,
-    /// The block that was found last.
-    last: Cell<Block>,
+    /// Blocks that were found for reads.
+    read: Kept,
+    /// Blocks that were found for writes.
+    write: Kept,
     denials: Cell<Denials>,
     /// Why a chain was left where it is, since [`Translated::begin`].
     left: Cell<Option<Gap>>,
@@ -43,69 +42,6 @@ pub(super) enum Denials {
     Stale,
 }
 
-/// A block of granted pages that lies in one piece of this process' memory.
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    iova: u64,
-    /// Bytes; 0: none was found yet.
-    len: u64,
-    access: Access,
-    ptr: *mut u8,
-    gpa: u64,
-}
-
-impl Block {
-    const NONE: Self = Self {
-        iova: 0,
-        len: 0,
-        access: Access::READ,
-        ptr: std::ptr::null_mut(),
-        gpa: 0,
-    };
-}
-
-// SAFETY: a Block and a Kept are addresses and lengths, used only by this queue, which has one user
-// at a time and keeps the GuestMemory.
-unsafe impl Send for Translated {}
-
-/// Pages that are kept: as many as large rings have buffers.
-const KEPT: usize = 1024;
-
-/// A page that was found for an access: a small cache in front of the table, whose look-up is
-/// several times the work.
-#[derive(Clone, Copy, Debug)]
-struct Kept {
-    /// I/O virtual address of the page, in its low bits the round (see [`Translated::forget`]) and
-    /// the access; 0: none.
-    tag: u64,
-    ptr: *mut u8,
-    gpa: u64,
-    /// Bytes from the start of the page to the end of its block.
-    room: u64,
-}
-
-impl Kept {
-    const NONE: Self = Self {
-        tag: 0,
-        ptr: std::ptr::null_mut(),
-        gpa: 0,
-        room: 0,
-    };
-
-    /// The first bit of the round, behind those of the access.
-    const ROUND: u64 = 4;
-
-    #[inline(always)]
-    fn tag(addr: u64, round: u64, access: Access) -> u64 {
-        addr & !(REGION_PAGE - 1) | round | access.bits()
-    }
-
-    #[inline(always)]
-    fn place(addr: u64) -> usize {
-        (addr / REGION_PAGE) as usize % KEPT
-    }
-}
-
 /// Returns the access to a buffer.
 #[inline(always)]
 fn access_to(writable: bool) -> Access {
@@ -121,9 +57,8 @@ impl Translated {
         Self {
             mem,
             iotlb,
-            kept: Box::new([const { Cell::new(Kept::NONE) }; KEPT]),
-            round: Cell::new(0),
-            last: Cell::new(Block::NONE),
+            read: Kept::new(),
+            write: Kept::new(),
             denials: Cell::new(Denials::Stale),
             left: Cell::new(None),
             full: Cell::new(false),
@@ -132,26 +67,8 @@ impl Translated {
 
     /// Forgets what was kept of the table.
     pub(super) fn forget(&self) {
-        self.last.set(Block::NONE);
-        // Pages of an earlier round do not match. After the last round they are removed.
-        let next = self.round.get() + Kept::ROUND;
-        if next < REGION_PAGE {
-            return self.round.set(next);
-        }
-        self.round.set(0);
-        self.kept.iter().for_each(|kept| kept.set(Kept::NONE));
-    }
-
-    /// Keeps the page at `addr` of the block that was found last.
-    fn keep(&self, addr: u64) {
-        let last = self.last.get();
-        let start = (addr - addr % REGION_PAGE).wrapping_sub(last.iova);
-        self.kept[Kept::place(addr)].set(Kept {
-            tag: Kept::tag(addr, self.round.get(), last.access),
-            ptr: last.ptr.wrapping_add(start as usize),
-            gpa: last.gpa.wrapping_add(start),
-            room: last.len - start,
-        });
+        self.read.forget();
+        self.write.forget();
     }
 
     /// Begins to take chains.
@@ -177,29 +94,14 @@ impl Translated {
         }
     }
 
-    /// Looks a buffer up in the block that was found last, or in the table.
+    /// Looks a buffer up in the table, and keeps its block for the next one.
+    #[cold]
     #[inline(never)]
-    fn find(&self, addr: u64, len: u32, access: Access) -> Option<Segment> {
+    fn look_up(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
         if len == 0 {
             return None;
         }
-        let last = self.last.get();
-        let offset = addr.wrapping_sub(last.iova);
-        let there = offset < last.len && u64::from(len) <= last.len - offset;
-        if !there || last.access != access {
-            return self.look_up(addr, len, access);
-        }
-        let buffer = Segment {
-            ptr: last.ptr.wrapping_add(offset as usize),
-            len,
-            gpa: last.gpa + offset,
-        };
-        self.keep(addr);
-        Some(buffer)
-    }
-
-    /// Looks a buffer up in the table, and keeps its block for the next one.
-    fn look_up(&self, addr: u64, len: u32, access: Access) -> Option<Segment> {
+        let access = access_to(writable);
         let hit = self.iotlb.look_up(addr, access)?;
         if u64::from(len) > hit.len {
             return self.join(addr, len, access);
@@ -207,20 +109,18 @@ impl Translated {
         let (iova, gpa) = (addr - hit.offset, hit.gpa - hit.offset);
         let size = hit.offset + hit.len;
         let whole = u32::try_from(size).ok();
-        match whole.and_then(|size| self.mem.translate(gpa, size)) {
-            Some(block) => {
-                self.last.set(Block {
-                    iova,
-                    len: size,
-                    access,
-                    ptr: block.ptr,
-                    gpa,
-                });
-                self.keep(addr);
-                Some(block.slice(hit.offset as u32, len))
-            }
-            None => self.mem.translate(hit.gpa, len),
-        }
+        let Some(whole) = whole.and_then(|size| self.mem.translate(gpa, size)) else {
+            return self.mem.translate(hit.gpa, len);
+        };
+        let block = Block {
+            iova,
+            len: size,
+            ptr: whole.ptr,
+            gpa,
+        };
+        let kept = if writable { &self.write } else { &self.read };
+        kept.keep(addr, block);
+        block.buffer(addr, len)
     }
 
     /// Translates a buffer that lies in several blocks, if they are neighbours in memory.
@@ -312,31 +212,43 @@ fn follow(first: Segment, second: Segment) -> Option<Segment> {
     })
 }
 
-impl Lookup for Translated {
-    #[inline]
+/// The address space for many look-ups in a row.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::queue) struct View<'a> {
+    space: &'a Translated,
+    read: kept::View<'a>,
+    write: kept::View<'a>,
+}
+
+impl Lookup for View<'_> {
+    #[inline(always)]
     fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
-        let access = access_to(writable);
-        let kept = self.kept[Kept::place(addr)].get();
-        let offset = addr % REGION_PAGE;
-        let fits = len > 0 && offset + u64::from(len) <= kept.room;
-        if kept.tag != Kept::tag(addr, self.round.get(), access) || !fits {
-            return self.find(addr, len, access);
-        }
-        Some(Segment {
-            ptr: kept.ptr.wrapping_add(offset as usize),
-            len,
-            gpa: kept.gpa + offset,
-        })
+        let kept = if writable { self.write } else { self.read };
+        let buffer = kept.buffer(addr, len);
+        buffer.or_else(|| self.space.look_up(addr, len, writable))
+    }
+}
+
+impl Lookup for Translated {
+    #[inline(always)]
+    fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
+        self.view().buffer(addr, len, writable)
     }
 }
 
 impl Space for Translated {
+    const LOOKS_AHEAD: bool = true;
+
     type Area = PagedArea;
-    type View<'a> = &'a Self;
+    type View<'a> = View<'a>;
 
     #[inline(always)]
-    fn view(&self) -> &Self {
-        self
+    fn view(&self) -> View<'_> {
+        View {
+            space: self,
+            read: self.read.view(),
+            write: self.write.view(),
+        }
     }
 
     fn memory(&self) -> &Arc<GuestMemory> {
