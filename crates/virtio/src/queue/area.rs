@@ -65,6 +65,16 @@ pub trait Area {
         unsafe { AtomicU32::from_ptr(self.at(at).cast()) }
     }
 
+    /// Returns the 32-bit fields at `at` and behind that, which may be on another page.
+    ///
+    /// # Safety
+    /// `at + 8 <= len`, `at` and the area are multiples of 4, and the memory is alive.
+    #[inline(always)]
+    unsafe fn u32_pair(&self, at: usize) -> [&AtomicU32; 2] {
+        // SAFETY: the caller keeps both inside the area.
+        unsafe { [self.u32(at), self.u32(at + 4)] }
+    }
+
     /// Returns the 64-bit field at `at`.
     ///
     /// # Safety

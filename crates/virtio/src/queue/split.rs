@@ -12,6 +12,7 @@ use super::event::need_event;
 use super::fault::Stop;
 use super::inflight::split::Tracker;
 use super::space::{Lookup, Space};
+use super::translated::Ready;
 use super::unnotified::Unnotified;
 use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, Taken};
 
@@ -77,21 +78,30 @@ fn take_seen<const WRITABLE: bool, S: Space>(
     })
 }
 
-/// Returns the number of chains from the position `at` on, up to `most`, that are one buffer that
-/// was found.
+/// Looks at the chains from the position `at` on, up to `most`, while each is one buffer that is
+/// found. Calls `found` with their slots, heads and buffers. Returns their number.
 #[inline(always)]
-fn count_plain<const WRITABLE: bool>(
+fn look_ahead<const WRITABLE: bool>(
     rings: Rings<impl Area>,
     space: impl Lookup,
     at: u16,
     most: u16,
+    mut found: impl FnMut(u16, u16, Segment),
 ) -> u16 {
-    let is_plain = |ahead: &u16| {
-        let head = rings.available(at.wrapping_add(*ahead));
-        let desc = rings.descriptor(head);
-        desc.is_some_and(|desc| plain::<WRITABLE>(&space, &desc).is_some())
-    };
-    (0..most).find(|ahead| !is_plain(ahead)).unwrap_or(most)
+    let mut count = 0;
+    while count < most {
+        let at = at.wrapping_add(count);
+        let head = rings.available(at);
+        let segment = rings
+            .descriptor(head)
+            .and_then(|desc| plain::<WRITABLE>(&space, &desc));
+        let Some(segment) = segment else {
+            break;
+        };
+        found(rings.slot(at) as u16, head, segment);
+        count += 1;
+    }
+    count
 }
 
 impl<S: Space> SplitQueue<S> {
@@ -289,14 +299,60 @@ impl<S: Space> SplitQueue<S> {
         Chain::gathered(head, 1, gather.finish())
     }
 
-    /// Returns for how many chains in a row, up to `most`, no translation is missing, and that they
-    /// have one buffer each; from the chain on that is `ahead` chains behind the next one.
-    pub(super) fn count_plain<const WRITABLE: bool>(&self, ahead: u16, most: u16) -> u16 {
+    /// Looks at the chains from the one on that is `ahead` chains behind the next one, up to `most`,
+    /// while each is one buffer that is found. Calls `found` with their slots, heads and buffers.
+    /// Returns their number.
+    #[inline(always)]
+    pub(super) fn look_ahead<const WRITABLE: bool>(
+        &self,
+        ahead: u16,
+        most: u16,
+        found: impl FnMut(u16, u16, Segment),
+    ) -> u16 {
         let (at, space) = (self.next.wrapping_add(ahead), self.space.view());
         match self.rings.flat() {
-            Some(rings) => count_plain::<WRITABLE>(rings, space, at, most),
-            None => count_plain::<WRITABLE>(self.rings.view(), space, at, most),
+            Some(rings) => look_ahead::<WRITABLE>(rings, space, at, most, found),
+            None => look_ahead::<WRITABLE>(self.rings.view(), space, at, most, found),
         }
+    }
+
+    /// Returns the slot in which the chain is that is `ahead` chains behind the next one.
+    pub(super) fn slot(&self, ahead: u16) -> u16 {
+        self.rings.slot(self.next.wrapping_add(ahead)) as u16
+    }
+
+    /// Takes chains of one buffer that were looked at ahead, as [`Ring::take_plain`] does.
+    #[inline(always)]
+    pub(super) fn take_ready(
+        &mut self,
+        ready: &Ready,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: &impl Fn(&Segment),
+    ) -> Limit {
+        let (next, mask) = (self.next, self.layout.size.wrapping_sub(1));
+        self.take_available(limit, |_, limit| {
+            into.plain(limit.chains, limit.bytes, |count| {
+                let (head, segment) = ready.get(next.wrapping_add(count) & mask)?;
+                prefetch(&segment);
+                Some((head, segment))
+            })
+        })
+    }
+
+    /// Takes chains by `take`, which has the limit, of those only that are available.
+    #[inline(always)]
+    fn take_available(&mut self, limit: Limit, take: impl FnOnce(&Self, Limit) -> Limit) -> Limit {
+        if self.tracker.is_some() || (self.next == self.seen && self.look().is_err()) {
+            return Limit::default();
+        }
+        let limit = Limit {
+            chains: usize::from(self.seen.wrapping_sub(self.next)).min(limit.chains),
+            ..limit
+        };
+        let taken = take(self, limit);
+        self.next = self.next.wrapping_add(taken.chains as u16);
+        taken
     }
 
     /// Asks for the translations of the chain that is `ahead` chains behind the next one, as far as
@@ -510,26 +566,17 @@ impl<S: Space> Ring for SplitQueue<S> {
         limit: Limit,
         prefetch: &impl Fn(&Segment),
     ) -> Limit {
-        if self.tracker.is_some() || (self.next == self.seen && self.look().is_err()) {
-            return Limit::default();
-        }
         let next = self.next;
-        let limit = Limit {
-            chains: usize::from(self.seen.wrapping_sub(next)).min(limit.chains),
-            ..limit
-        };
         // A loop for each kind of rings: the usual kind takes fewer instructions.
-        let taken = match self.rings.flat() {
+        self.take_available(limit, |queue, limit| match queue.rings.flat() {
             Some(rings) => {
-                take_seen::<WRITABLE, _>(rings, &self.space, next, into, limit, prefetch)
+                take_seen::<WRITABLE, _>(rings, &queue.space, next, into, limit, prefetch)
             }
             None => {
-                let rings = self.rings.view();
-                take_seen::<WRITABLE, _>(rings, &self.space, next, into, limit, prefetch)
+                let rings = queue.rings.view();
+                take_seen::<WRITABLE, _>(rings, &queue.space, next, into, limit, prefetch)
             }
-        };
-        self.next = next.wrapping_add(taken.chains as u16);
-        taken
+        })
     }
 
     #[inline(always)]

@@ -19,6 +19,7 @@
 
 mod area;
 mod kept;
+mod ready;
 mod space;
 
 use std::mem;
@@ -36,6 +37,7 @@ use super::space::{Gap, Space};
 use super::split::SplitQueue;
 use super::{Chain, Fill, Journal, Limit, QueueFault, Taken};
 
+pub(super) use ready::Ready;
 use space::Denials;
 pub(super) use space::Translated;
 
@@ -66,6 +68,8 @@ pub struct TranslatedQueue {
     before_stop: usize,
     /// Slots of the ring from the next one on whose translations were asked for.
     asked: u16,
+    /// Those of them whose buffers were found, of a queue to the guest.
+    ready: Ready,
     /// Number of the table's flushes since which chains were looked at ahead.
     flushes: u64,
     /// There was no room for further questions before the answer with this number.
@@ -122,6 +126,7 @@ impl TranslatedQueue {
             stopped: None,
             before_stop: 0,
             asked: 0,
+            ready: Ready::default(),
             flushes: 0,
             full_at: None,
             scratch: Vec::new(),
@@ -145,6 +150,7 @@ impl TranslatedQueue {
         if generation != self.generation || again {
             self.generation = generation;
             self.space().forget();
+            self.ready.forget_all();
             let resolved = either!(&mut self.layout, q => q.resolve_rings());
             self.suspended = resolved.err().map(|_| Suspended::since(answers));
         }
@@ -160,6 +166,7 @@ impl TranslatedQueue {
         let answers = self.iotlb.answers();
         self.generation = self.iotlb.generation();
         either!(&mut self.layout, q => q.replace_memory(mem));
+        self.ready.forget_all();
         let resolved = either!(&mut self.layout, q => q.resolve_rings());
         self.suspended = resolved.err().map(|_| Suspended::since(answers));
         Ok(())
@@ -221,7 +228,14 @@ impl TranslatedQueue {
             }
             self.space().begin(Denials::Stale);
         }
-        self.take_some::<WRITABLE>(into, rest(into), prefetch)
+        let mut rest = rest(into);
+        if WRITABLE {
+            rest = self.take_ready(into, rest, prefetch);
+            if rest.is_reached() {
+                return Ok(());
+            }
+        }
+        self.take_some::<WRITABLE>(into, rest, prefetch)
     }
 
     fn take_some<const WRITABLE: bool>(
@@ -272,8 +286,14 @@ impl TranslatedQueue {
         };
         let end = available.min(self.asked.saturating_add(most));
         let most = end.saturating_sub(self.asked);
+        let ready = &mut self.ready;
+        let found = |slot, id, buffer| {
+            if WRITABLE {
+                ready.set(slot, id, buffer);
+            }
+        };
         // Nearly always all.
-        self.asked += either!(&self.layout, q => q.count_plain::<WRITABLE>(self.asked, most));
+        self.asked += either!(&self.layout, q => q.look_ahead::<WRITABLE>(self.asked, most, found));
         if self.asked < end {
             self.ask_each(WRITABLE, end);
         }
@@ -299,9 +319,26 @@ impl TranslatedQueue {
                 self.full_at = Some(self.iotlb.answers());
                 break;
             }
+            let slot = either!(&self.layout, q => q.slot(self.asked));
+            self.ready.forget(slot, slots);
             self.asked += slots;
             left = left.saturating_sub(descriptors);
         }
+    }
+
+    /// Takes buffers that were looked up ahead. Returns the rest of the limit.
+    fn take_ready(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: &impl Fn(&Segment),
+    ) -> Limit {
+        let ahead = Limit {
+            chains: limit.chains.min(self.asked.into()),
+            ..limit
+        };
+        let ready = &self.ready;
+        limit.less(either!(&mut self.layout, q => q.take_ready(ready, into, ahead, prefetch)))
     }
 
     /// Asks for translations of buffers that the guest has offered since the last time, so that
@@ -313,6 +350,7 @@ impl TranslatedQueue {
         }
         let is_full = self.full_at == Some(self.iotlb.answers());
         if !is_full && self.fault().is_none() && self.renew() {
+            self.ready.resize(self.size());
             self.ask_ahead::<true>(most);
         }
     }
@@ -324,6 +362,9 @@ impl TranslatedQueue {
         self.held = self.held.saturating_sub(chains.len());
         let slots = self.slots(self.position(), before);
         self.asked = self.asked.saturating_add(slots);
+        // Some of them may have been taken from the ring.
+        let slot = either!(&self.layout, q => q.slot(0));
+        self.ready.forget(slot, slots);
         if self.stopped.is_some() {
             self.before_stop += chains.len();
         }

@@ -61,7 +61,7 @@ pub(super) fn positions(position: u32, size: u16) -> Result<(Cursor, Cursor, u16
 /// Returns whether a descriptor with these flags is available in the lap of `wrap`.
 #[inline]
 pub(super) fn is_available(flags: u16, wrap: bool) -> bool {
-    (flags & AVAIL != 0) == wrap && (flags & USED != 0) != wrap
+    flags & (AVAIL | USED) == if wrap { AVAIL } else { USED }
 }
 
 /// A used element.

@@ -9,6 +9,7 @@ use crate::queue::area::Area;
 use crate::queue::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use crate::queue::fault::Stop;
 use crate::queue::space::{Lookup, Space};
+use crate::queue::translated::Ready;
 use crate::queue::{self, Chain, Limit, MAX_CHAIN_BYTES, QueueFault, Taken};
 
 impl<S: Space> queue::Ring for PackedQueue<S> {
@@ -40,9 +41,7 @@ impl<S: Space> queue::Ring for PackedQueue<S> {
         let (at, space) = (&mut self.next, self.space.view());
         // A loop for each kind of ring: the usual kind takes fewer instructions.
         let taken = match self.ring.flat() {
-            Some(ring) => {
-                take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch)
-            }
+            Some(ring) => take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch),
             None => {
                 let ring = self.ring.view();
                 take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch)
@@ -109,25 +108,31 @@ fn take_seen<const WRITABLE: bool>(
     taken
 }
 
-/// Returns the number of slots from `at` on, up to `most`, that are one available buffer each that
-/// was found.
+/// Looks at the slots from `at` on, up to `most`, while each is one available buffer that is found.
+/// Calls `found` with the slots, buffer ids and buffers. Returns their number.
 #[inline(always)]
-fn count_plain<const WRITABLE: bool>(
+fn look_ahead<const WRITABLE: bool>(
     ring: Ring<impl Area>,
     space: impl Lookup,
     mut at: Cursor,
     most: u16,
+    mut found: impl FnMut(u16, u16, Segment),
 ) -> u16 {
-    let mut is_plain = || {
+    let (size, mut count) = (ring.size(), 0);
+    while count < most {
         let flags = ring.flags(at.index);
         if !is_available(flags, at.wrap) {
-            return false;
+            break;
         }
         let desc = ring.descriptor(at.index, flags);
-        at.advance(1, ring.size());
-        plain::<WRITABLE>(&space, ring.size(), &desc).is_some()
-    };
-    (0..most).find(|_| !is_plain()).unwrap_or(most)
+        let Some(segment) = plain::<WRITABLE>(&space, size, &desc) else {
+            break;
+        };
+        found(at.index, desc.link, segment);
+        at.advance(1, size);
+        count += 1;
+    }
+    count
 }
 
 /// Returns the buffer of a chain that is one direct descriptor in one piece, in a ring of `size`
@@ -285,16 +290,54 @@ impl<S: Space> PackedQueue<S> {
         Some(Ok(chain))
     }
 
-    /// Returns for how many slots in a row, up to `most`, no translation is missing, and that they
-    /// are available and have one buffer each; from the slot on that is `ahead` slots behind the
-    /// next one.
-    pub(in crate::queue) fn count_plain<const WRITABLE: bool>(&self, ahead: u16, most: u16) -> u16 {
+    /// Looks at the slots from the one on that is `ahead` slots behind the next one, up to `most`,
+    /// while each is one available buffer that is found. Calls `found` with the slots, buffer ids
+    /// and buffers. Returns their number.
+    #[inline(always)]
+    pub(in crate::queue) fn look_ahead<const WRITABLE: bool>(
+        &self,
+        ahead: u16,
+        most: u16,
+        found: impl FnMut(u16, u16, Segment),
+    ) -> u16 {
         let (mut at, space) = (self.next, self.space.view());
         at.advance(ahead, self.size);
         match self.ring.flat() {
-            Some(ring) => count_plain::<WRITABLE>(ring, space, at, most),
-            None => count_plain::<WRITABLE>(self.ring.view(), space, at, most),
+            Some(ring) => look_ahead::<WRITABLE>(ring, space, at, most, found),
+            None => look_ahead::<WRITABLE>(self.ring.view(), space, at, most, found),
         }
+    }
+
+    /// Returns the slot that is `ahead` slots behind the next one.
+    pub(in crate::queue) fn slot(&self, ahead: u16) -> u16 {
+        let mut at = self.next;
+        at.advance(ahead, self.size);
+        at.index
+    }
+
+    /// Takes chains of one buffer that were looked at ahead, as [`queue::Ring::take_plain`] does.
+    #[inline(always)]
+    pub(in crate::queue) fn take_ready(
+        &mut self,
+        ready: &Ready,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        prefetch: &impl Fn(&Segment),
+    ) -> Limit {
+        if self.tracker.is_some() || self.fault.is_some() {
+            return Limit::default();
+        }
+        let free = usize::from(self.size.saturating_sub(self.in_flight));
+        let (mut at, size) = (self.next, self.size);
+        let taken = into.plain(limit.chains.min(free), limit.bytes, |_| {
+            let (id, segment) = ready.get(at.index)?;
+            prefetch(&segment);
+            at.advance(1, size);
+            Some((id, segment))
+        });
+        self.next = at;
+        self.in_flight += taken.chains as u16;
+        taken
     }
 
     /// Asks for the translations of the chain `ahead` slots behind the next one, if it is

@@ -85,8 +85,9 @@ impl<A: Area> Rings<A> {
         }
     }
 
+    /// Returns the slot of an index.
     #[inline]
-    fn slot(&self, index: u16) -> usize {
+    pub(super) fn slot(&self, index: u16) -> usize {
         usize::from(index & self.mask)
     }
 
@@ -163,10 +164,9 @@ impl<A: Area> Rings<A> {
             return;
         }
         // SAFETY: the masked slot is below `size`, inside the area by the invariant.
-        unsafe {
-            self.used.u32(at).store(u32::from(id).to_le(), Relaxed);
-            self.used.u32(at + 4).store(len.to_le(), Relaxed);
-        }
+        let [id_at, len_at] = unsafe { self.used.u32_pair(at) };
+        id_at.store(u32::from(id).to_le(), Relaxed);
+        len_at.store(len.to_le(), Relaxed);
     }
 
     /// Publishes all elements below `index`.

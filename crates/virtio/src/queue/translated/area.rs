@@ -1,6 +1,7 @@
 //! Memory of a ring whose pages may lie anywhere.
 
 use std::ptr;
+use std::sync::atomic::AtomicU32;
 
 use memory::iotlb::Access;
 use memory::{GuestMemory, REGION_PAGE};
@@ -122,6 +123,18 @@ impl Area for PagedArea {
     unsafe fn at(&self, offset: usize) -> *mut u8 {
         // SAFETY: this function's contract has the same requirements.
         unsafe { self.view().at(offset) }
+    }
+
+    #[inline(always)]
+    unsafe fn u32_pair(&self, at: usize) -> [&AtomicU32; 2] {
+        match self.flat() {
+            // SAFETY: this function's contract has the same requirements.
+            Some(flat) => unsafe {
+                (*flat.ptr.wrapping_add(at).cast::<[AtomicU32; 2]>()).each_ref()
+            },
+            // SAFETY: as above.
+            None => unsafe { [self.u32(at), self.u32(at + 4)] },
+        }
     }
 
     #[inline]

@@ -1,0 +1,68 @@
+//! Receive buffers that were looked up ahead.
+
+use memory::Segment;
+
+/// A receive buffer: the only one of a chain that was looked at, and translated, before a frame
+/// needs it.
+#[derive(Clone, Copy, Debug)]
+struct Buffer {
+    segment: Segment,
+    /// Split: head of the chain. Packed: buffer id.
+    id: u16,
+}
+
+/// A buffer that is taken from the ring.
+const NONE: Buffer = Buffer {
+    segment: Segment {
+        ptr: std::ptr::null_mut(),
+        len: 0,
+        gpa: 0,
+    },
+    id: 0,
+};
+
+/// The buffers that were looked up ahead, by their slots in the ring. Whoever takes one from here
+/// does not read its descriptor again.
+#[derive(Debug, Default)]
+pub(in crate::queue) struct Ready(Vec<Buffer>);
+
+// SAFETY: a Buffer is an address and a length, used only by the queue that keeps it, which has one
+// user at a time and keeps the GuestMemory.
+unsafe impl Send for Ready {}
+
+impl Ready {
+    /// Makes places for the slots of a ring.
+    pub(super) fn resize(&mut self, size: u16) {
+        self.0.resize(usize::from(size), NONE);
+    }
+
+    /// Notes the buffer in a slot.
+    #[inline(always)]
+    pub(in crate::queue) fn set(&mut self, slot: u16, id: u16, segment: Segment) {
+        if let Some(place) = self.0.get_mut(usize::from(slot)) {
+            *place = Buffer { segment, id };
+        }
+    }
+
+    /// Returns the buffer in a slot, and its chain; `None`: it is taken from the ring.
+    #[inline(always)]
+    pub(in crate::queue) fn get(&self, slot: u16) -> Option<(u16, Segment)> {
+        let &Buffer { segment, id } = self.0.get(usize::from(slot))?;
+        (segment.len > 0).then_some((id, segment))
+    }
+
+    /// Forgets the buffers in `count` slots from `slot` on.
+    pub(super) fn forget(&mut self, slot: u16, count: u16) {
+        let size = self.0.len();
+        let count = usize::from(count).min(size);
+        let first = usize::from(slot).min(size);
+        let end = (first + count).min(size);
+        self.0[first..end].fill(NONE);
+        self.0[..count - (end - first)].fill(NONE);
+    }
+
+    /// Forgets all buffers.
+    pub(super) fn forget_all(&mut self) {
+        self.0.fill(NONE);
+    }
+}
