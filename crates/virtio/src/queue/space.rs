@@ -73,7 +73,7 @@ pub trait Space: Lookup + Debug + Sized {
 
     /// Memory of a ring.
     type Area: Area + Debug;
-    /// The space for many look-ups in a row; see [`memory::View`].
+    /// The space for many look-ups in a row; see [`memory::View`]. It may find less.
     type View<'a>: Lookup
     where
         Self: 'a;

@@ -277,53 +277,66 @@ impl TranslatedQueue {
         result
     }
 
+    /// Looks at the chains up to slot `end` that were not looked at yet, while they are one buffer
+    /// whose translation is kept.
+    #[inline(always)]
+    fn look_ahead<const WRITABLE: bool>(&mut self, end: u16) {
+        let most = end.saturating_sub(self.asked);
+        let mut note = self.ready.note();
+        let found = |slot, id, buffer| {
+            if WRITABLE {
+                note(slot, id, buffer);
+            }
+        };
+        // Nearly always all.
+        self.asked += either!(&self.layout, q => q.look_ahead::<WRITABLE>(self.asked, most, found));
+    }
+
     /// Asks for missing translations of up to `most` available chains that were not looked at yet.
-    #[inline]
+    #[inline(never)]
     fn ask_ahead<const WRITABLE: bool>(&mut self, most: u16) {
         let available = match &self.layout {
             Layouts::Split(queue) => queue.available(),
             Layouts::Packed(queue) => queue.size(),
         };
         let end = available.min(self.asked.saturating_add(most));
-        let most = end.saturating_sub(self.asked);
-        let ready = &mut self.ready;
-        let found = |slot, id, buffer| {
-            if WRITABLE {
-                ready.set(slot, id, buffer);
+        let mut left = DESCRIPTORS_AHEAD;
+        self.space().begin(Denials::Keep);
+        loop {
+            self.look_ahead::<WRITABLE>(end);
+            if self.asked >= end || left == 0 {
+                return;
             }
-        };
-        // Nearly always all.
-        self.asked += either!(&self.layout, q => q.look_ahead::<WRITABLE>(self.asked, most, found));
-        if self.asked < end {
-            self.ask_each(WRITABLE, end);
+            let Some(descriptors) = self.ask_for_next::<WRITABLE>() else {
+                return;
+            };
+            left = left.saturating_sub(descriptors);
         }
     }
 
-    /// Asks for the missing translations of the chains in the slots up to `end`.
+    /// Asks for the missing translations of the next chain that was not looked at yet. Returns the
+    /// number of its descriptors; `None` if there is no such chain, or no room for questions.
     #[cold]
     #[inline(never)]
-    fn ask_each(&mut self, writable: bool, end: u16) {
-        self.space().begin(Denials::Keep);
-        let mut left = DESCRIPTORS_AHEAD;
-        while self.asked < end && left > 0 {
-            let scratch = &mut self.scratch;
-            let looked = match &self.layout {
-                Layouts::Split(queue) => Some((1, queue.ask_for(self.asked, writable, scratch))),
-                Layouts::Packed(queue) => queue.ask_for(self.asked, writable, scratch),
-            };
-            let Some((slots, descriptors)) = looked else {
-                break;
-            };
-            if self.space().is_full() {
-                // The rest is asked for after an answer.
-                self.full_at = Some(self.iotlb.answers());
-                break;
-            }
-            let slot = either!(&self.layout, q => q.slot(self.asked));
+    fn ask_for_next<const WRITABLE: bool>(&mut self) -> Option<u32> {
+        let scratch = &mut self.scratch;
+        let (slots, descriptors) = match &self.layout {
+            Layouts::Split(queue) => (1, queue.ask_for(self.asked, WRITABLE, scratch)),
+            Layouts::Packed(queue) => queue.ask_for(self.asked, WRITABLE, scratch)?,
+        };
+        if self.space().is_full() {
+            // The rest is asked for after an answer.
+            self.full_at = Some(self.iotlb.answers());
+            return None;
+        }
+        let (before, slot) = (self.asked, either!(&self.layout, q => q.slot(self.asked)));
+        // It may have been found in the table, and is kept now.
+        self.look_ahead::<WRITABLE>(before + 1);
+        if self.asked == before {
             self.ready.forget(slot, slots);
             self.asked += slots;
-            left = left.saturating_sub(descriptors);
         }
+        Some(descriptors)
     }
 
     /// Takes buffers that were looked up ahead. Returns the rest of the limit.

@@ -36,15 +36,19 @@ impl Ready {
         self.0.resize(usize::from(size), NONE);
     }
 
-    /// Notes the buffer in a slot.
+    /// Returns a function that notes a buffer: its slot, the id of its chain, and its memory.
     #[inline(always)]
-    pub(in crate::queue) fn set(&mut self, slot: u16, id: u16, segment: Segment) {
-        if let Some(place) = self.0.get_mut(usize::from(slot)) {
-            *place = Buffer { segment, id };
+    pub(super) fn note(&mut self) -> impl FnMut(u16, u16, Segment) {
+        // The loop that calls it reads their address once.
+        let buffers = &mut self.0[..];
+        move |slot, id, segment| {
+            if let Some(place) = buffers.get_mut(usize::from(slot)) {
+                *place = Buffer { segment, id };
+            }
         }
     }
 
-    /// Returns the buffer in a slot, and its chain; `None`: it is taken from the ring.
+    /// Returns the id of the chain in a slot, and its buffer; `None`: it is taken from the ring.
     #[inline(always)]
     pub(in crate::queue) fn get(&self, slot: u16) -> Option<(u16, Segment)> {
         let &Buffer { segment, id } = self.0.get(usize::from(slot))?;

@@ -212,10 +212,10 @@ fn follow(first: Segment, second: Segment) -> Option<Segment> {
     })
 }
 
-/// The address space for many look-ups in a row.
+/// The blocks that are kept, for many look-ups in a row. It leaves all others to the look-up of the
+/// address space: a loop without a call has all registers.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::queue) struct View<'a> {
-    space: &'a Translated,
     read: kept::View<'a>,
     write: kept::View<'a>,
 }
@@ -224,15 +224,15 @@ impl Lookup for View<'_> {
     #[inline(always)]
     fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
         let kept = if writable { self.write } else { self.read };
-        let buffer = kept.buffer(addr, len);
-        buffer.or_else(|| self.space.look_up(addr, len, writable))
+        kept.buffer(addr, len)
     }
 }
 
 impl Lookup for Translated {
-    #[inline(always)]
+    #[inline]
     fn buffer(&self, addr: u64, len: u32, writable: bool) -> Option<Segment> {
-        self.view().buffer(addr, len, writable)
+        let kept = self.view().buffer(addr, len, writable);
+        kept.or_else(|| self.look_up(addr, len, writable))
     }
 }
 
@@ -245,7 +245,6 @@ impl Space for Translated {
     #[inline(always)]
     fn view(&self) -> View<'_> {
         View {
-            space: self,
             read: self.read.view(),
             write: self.write.view(),
         }
