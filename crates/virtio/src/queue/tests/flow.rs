@@ -26,6 +26,8 @@ enum Step {
     Reap,
     /// With an IOMMU: the page of this address of a buffer, table or ring is revoked.
     Revoke(u64),
+    /// With an IOMMU, to the guest: so many buffers are looked at ahead.
+    LookAhead(u16),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -46,6 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
             TABLES..TABLES + 0x1000,
             RINGS..RINGS + 0x400,
         ].prop_map(Step::Revoke),
+        2 => (1..8u16).prop_map(Step::LookAhead),
     ]
 }
 
@@ -116,16 +119,25 @@ impl Model {
             }
             Step::Reap => assert_eq!(self.driver.reap(), self.visible.pop_front()),
             Step::Revoke(iova) => self.revoke(iova),
+            Step::LookAhead(most) => {
+                if self.writable {
+                    self.queue.ask_for_buffers(most);
+                }
+            }
         }
     }
 
-    /// Revokes a page, unless the device holds a chain, for which the guest would wait.
+    /// Revokes a page, unless the device holds a chain, for which the guest would wait. The address
+    /// of a buffer leads to another page then.
     fn revoke(&mut self, iova: u64) {
         let is_free = self.taken.is_empty() && self.staged.is_empty();
         if let Some(iommu) = &mut self.driver.guest.iommu
             && is_free
         {
             iommu.revoke(iova);
+            if (DATA..DATA + 2 * DATA_LEN).contains(&iova) {
+                iommu.remap(iova, DATA + iova * 3 % (2 * DATA_LEN));
+            }
         }
     }
 

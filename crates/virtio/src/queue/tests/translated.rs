@@ -226,6 +226,51 @@ fn what_was_found_before_a_revocation_is_not_used_after_it() {
 }
 
 #[test]
+fn a_buffer_that_was_looked_up_ahead_is_not_used_after_its_revocation() {
+    for mut world in worlds(16) {
+        let pages = [DATA, DATA + PAGE, DATA + 2 * PAGE];
+        for iova in pages {
+            world.offer(iova, 60, true);
+        }
+        world.queue.ask_for_buffers(16);
+        assert!(world.answer().is_empty(), "all are granted");
+        let taken = world.take_writable(1);
+        world.finish(taken[0], 60);
+        let before = world.iommu().gpa(pages[1]);
+        world.iommu().revoke(pages[1]);
+        world.iommu().remap(pages[1], DATA + 3 * PAGE);
+        assert!(world.take_writable(2).is_empty(), "it waits for its page");
+        assert_eq!(world.answer(), [Miss::new(pages[1], Access::WRITE)]);
+        let taken = world.take_writable(2);
+        assert_eq!(taken.len(), 2);
+        let gpa = world.segs[taken[0].segs.start as usize].gpa;
+        assert_eq!(gpa, world.iommu().gpa(pages[1]));
+        assert_ne!(gpa, before, "the page is another one");
+    }
+}
+
+#[test]
+fn a_buffer_that_was_looked_up_ahead_is_not_used_in_the_next_lap() {
+    for mut world in worlds(4) {
+        for lap in 0..5 {
+            let iova = DATA + lap * PAGE;
+            world.offer(iova, 60, true);
+            if lap == 0 {
+                world.queue.ask_for_buffers(16);
+            }
+            let taken = world.take_writable(1);
+            // One that is given back was looked up in this lap, too.
+            world.queue.untake(&taken);
+            let taken = world.take_writable(1);
+            let segment = world.segs[taken[0].segs.start as usize];
+            assert_eq!(segment.gpa, world.iommu().gpa(iova), "lap {lap}");
+            world.finish(taken[0], 60);
+            world.driver.reap();
+        }
+    }
+}
+
+#[test]
 fn memory_that_the_guest_lost_is_not_granted() {
     for mut world in worlds(16) {
         world.offer(DATA, 60, false);
