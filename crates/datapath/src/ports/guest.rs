@@ -474,6 +474,10 @@ impl Port for GuestPort {
         lock.try_with(notify).unwrap_or(Some(now))
     }
 
+    fn end_deferral(&mut self, pair: u16, calls: &mut PendingCalls) {
+        self.with_queue(2 * pair, |queue| queue.end_deferral(calls));
+    }
+
     fn arm(&mut self, pair: u16, on: bool) -> bool {
         let arm = |queue: &mut GuestQueue| queue.fault.is_none() && queue.queue.set_kicks(on);
         self.with_queue(from_guest(pair) as u16, arm) == Some(true)

@@ -148,6 +148,9 @@ pub trait Port {
         None
     }
 
+    /// Notes the notification that a [`Port::flush`] has deferred, due or not.
+    fn end_deferral(&mut self, _pair: u16, _calls: &mut PendingCalls) {}
+
     /// Enables (`true`) or disables notifications of new frames on `pair`. Returns whether frames
     /// are waiting already, in which case there may be no notification for them.
     fn arm(&mut self, pair: u16, on: bool) -> bool;

@@ -8,7 +8,8 @@
 //! supervisor   Quiesce
 //!              workers end their batches
 //!              and leave all queues;
-//!              control decides open upcalls
+//!              control decides open upcalls;
+//!              deferred notifications are sent
 //!              Quiesced
 //! supervisor                                   saved sessions, TakeOver
 //!                                              connections continue, workers serve their queues
@@ -18,7 +19,8 @@
 //!
 //! The position of a queue is in guest memory or in its journal, as after a crash. The hand-over
 //! happens between two batches, so that no frame is taken twice. Frames that wait for control are
-//! decided or dropped before. Messages of VMMs wait in their sockets. `SupervisorEvent::Resume`
+//! decided or dropped before. Deferred notifications are sent before, so that the serving process
+//! does not come back to a queue for them. Messages of VMMs wait in their sockets. `SupervisorEvent::Resume`
 //! undoes the hand-over until the next process receives `SupervisorEvent::TakeOver`.
 
 use std::io;
@@ -49,6 +51,8 @@ impl Process {
         let at_ns = sys::time::monotonic_ns();
         self.workers.quiesce();
         self.drain_upcalls();
+        // Frames of upcalls have been delivered, too. No queue is used from here on.
+        self.workers.each(|w| w.switch.end_deferrals());
         self.quiesced = true;
         self.supervisor
             .send(&SupervisorRequest::Quiesced { at_ns }, &[])

@@ -239,3 +239,22 @@ fn a_deferred_notification_is_sent_when_the_queue_ends() {
         assert_eq!(scene.time_passes(START + PERIOD), None);
     });
 }
+
+/// Another process serves the queues next, or this one again.
+#[test]
+fn deferred_notifications_are_sent_once_before_a_hand_over() {
+    in_all_layouts(|mut scene| {
+        scene.pass(1, START);
+        assert!(scene.is_notified());
+        scene.switch.end_deferrals();
+        assert!(!scene.is_notified(), "none is deferred");
+        scene.pass(2, START + 1);
+        assert!(!scene.is_notified());
+        scene.switch.end_deferrals();
+        assert!(scene.is_notified());
+        assert_eq!(scene.time_passes(START + PERIOD), None);
+        assert!(!scene.is_notified(), "and not once more");
+        scene.pass(1, START + 2 * PERIOD);
+        assert!(scene.is_notified(), "it continues as before");
+    });
+}

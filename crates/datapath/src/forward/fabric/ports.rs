@@ -83,6 +83,17 @@ impl<P: Port> Fabric<P> {
         calls.send();
     }
 
+    /// Sends all deferred notifications, due or not.
+    pub(crate) fn end_deferrals(&mut self) {
+        let Notifications { calls, deferred } = &mut self.notifications;
+        for (id, pair, _) in deferred.drain(..) {
+            if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
+                slot.port.end_deferral(pair, calls);
+            }
+        }
+        calls.send();
+    }
+
     /// Sets the limits of a port.
     pub(crate) fn set_limits(&mut self, id: PortId, limits: Option<Arc<PortLimits>>) {
         if let Some(slot) = self.slot(id) {

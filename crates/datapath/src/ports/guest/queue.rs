@@ -144,10 +144,15 @@ impl GuestQueue {
     /// Ends service. Returns the queue's position, at which the next back end continues.
     pub fn end(&mut self, calls: &mut PendingCalls) -> u32 {
         self.give_back();
+        self.end_deferral(calls);
+        self.queue.position()
+    }
+
+    /// Notifies the guest at once if that was deferred.
+    pub(super) fn end_deferral(&mut self, calls: &mut PendingCalls) {
         if std::mem::take(&mut self.notifier.deferred) && self.queue.needs_notify() {
             self.notify(calls);
         }
-        self.queue.position()
     }
 
     pub(super) fn usable(&self) -> bool {
