@@ -12,6 +12,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
 
 use iotlb::slot::Slot;
+use queue_lock::line::Line;
 use queue_lock::turn::Turn;
 
 #[path = "../src/ports/queue_lock"]
@@ -22,6 +23,7 @@ mod queue_lock {
         pub(super) use loom::sync::atomic::{AtomicU32, Ordering};
     }
 
+    pub(crate) mod line;
     pub(crate) mod turn;
 }
 
@@ -200,5 +202,100 @@ fn a_translation_that_was_kept_is_not_used_once_it_is_revoked() {
         worker.join().expect("no panic");
         // SAFETY: the worker has ended.
         assert_eq!(granted.page.with(|page| unsafe { *page }), 100);
+    });
+}
+
+/// A lock with its line, and what it protects.
+struct Shared {
+    turn: Turn,
+    line: Line,
+    value: UnsafeCell<u32>,
+}
+
+// SAFETY: these tests prove that the value is reached by one thread at a time.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            turn: Turn::new(),
+            line: Line::new(),
+            value: UnsafeCell::new(0),
+        })
+    }
+
+    /// What a thread does that has the lock. Returns the number of holds before it.
+    fn hold(&self) -> u32 {
+        // SAFETY: loom checks it.
+        let before = self.value.with_mut(|value| unsafe {
+            *value += 1;
+            *value - 1
+        });
+        self.turn.end();
+        before
+    }
+
+    /// One attempt of the thread at a place in the line, as `QueueLock::wait` repeats it. Returns
+    /// the number of holds before it.
+    fn attempt_at(&self, place: u32) -> Option<u32> {
+        let may_lock = self.line.is_first(place) && self.turn.is_free() && self.turn.take();
+        may_lock.then(|| {
+            self.line.leave(place);
+            self.hold()
+        })
+    }
+
+    /// One attempt of a thread outside the line.
+    fn attempt(&self) -> Option<u32> {
+        let may_lock = self.line.is_empty() && self.turn.take();
+        may_lock.then(|| self.hold())
+    }
+}
+
+/// Threads in the line lock in its order, and others after them. No lock is held twice.
+#[test]
+fn a_line_ends_in_its_order() {
+    model(|| {
+        let shared = Shared::new();
+        let places = [shared.line.join(), shared.line.join()];
+        let waiters = places.map(|place| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.attempt_at(place))
+        });
+        let outside = shared.attempt();
+        let [first, second] = waiters.map(|waiter| waiter.join().expect("no panic"));
+        assert!(matches!(first, None | Some(0)));
+        assert!(matches!(second, None | Some(1)));
+        assert!(matches!(outside, None | Some(2)));
+        assert!(first.is_some() || second.is_none());
+    });
+}
+
+/// A thread that locks again and again has begun each hold before another joins the line, or has it
+/// after that one.
+#[test]
+fn a_thread_in_the_line_loses_no_further_hold() {
+    model(|| {
+        let shared = Shared::new();
+        let theirs = Arc::clone(&shared);
+        let joined = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&joined);
+        let waiter = thread::spawn(move || {
+            let place = theirs.line.join();
+            told.store(true, Ordering::Release);
+            theirs.attempt_at(place)
+        });
+        let mut mine = 0;
+        for _ in 0..2 {
+            let in_line = joined.load(Ordering::Acquire);
+            if let Some(before) = shared.attempt() {
+                assert!(!in_line || before == mine + 1, "behind it");
+                mine += 1;
+            }
+        }
+        let waited = waiter.join().expect("no panic");
+        assert!(waited.is_none_or(|before| before <= mine));
     });
 }

@@ -6,9 +6,13 @@
 //! `fabric`), so there is no deadlock. A front end's descriptors are written while no lock is held
 //! (see `calls`), so a hold ends after a bounded amount of work.
 //!
+//! A worker that locks a queue again and again may do so before another that waits. Such a one loses
+//! 16 holds at most, and then goes into a line (see `line`).
+//!
 //! A [`Watch`] sees when the present holder has unlocked, and does not lock: a thread that takes
 //! something away from all holders waits by it, see `turn`.
 
+mod line;
 mod sync;
 mod turn;
 
@@ -17,11 +21,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use line::Line;
 use turn::Turn;
 
 /// Number of spins on a locked queue before the thread yields: a batch takes about that time,
 /// unless the owner is not running.
 const SPINS: u32 = 1000;
+/// Number of holds of others after which a waiting thread goes into the line.
+const MOST_LOST: u32 = 16;
 
 thread_local! {
     static ON_WAIT: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
@@ -61,6 +68,7 @@ fn spin(mut done: impl FnMut() -> bool) {
 
 struct Shared<T> {
     turn: Turn,
+    line: Line,
     value: UnsafeCell<T>,
 }
 
@@ -79,6 +87,7 @@ impl<T> QueueLock<T> {
     pub fn new(value: T) -> Self {
         let shared = Shared {
             turn: Turn::new(),
+            line: Line::new(),
             value: UnsafeCell::new(value),
         };
         Self {
@@ -102,11 +111,12 @@ impl<T> QueueLock<T> {
         Watch(Arc::clone(&self.shared))
     }
 
-    /// Locks the value if it is not locked by another handle. Returns whether this handle has the
-    /// lock.
+    /// Locks the value if it is not locked by another handle, and none has waited for long. Returns
+    /// whether this handle has the lock.
     #[inline]
     pub fn try_lock(&mut self) -> bool {
-        self.held = self.held || self.shared.turn.take();
+        let shared = &*self.shared;
+        self.held = self.held || shared.line.is_empty() && shared.turn.take();
         self.held
     }
 
@@ -121,7 +131,19 @@ impl<T> QueueLock<T> {
     #[cold]
     fn wait(&mut self) {
         let since = Instant::now();
-        spin(|| self.shared.turn.is_free() && self.try_lock());
+        let Shared { turn, line, .. } = &*self.shared;
+        let (first, mut place) = (turn.holds(), None);
+        spin(|| {
+            if place.is_none() && turn.holds().wrapping_sub(first) >= MOST_LOST {
+                place = Some(line.join());
+            }
+            let is_next = place.map_or_else(|| line.is_empty(), |place| line.is_first(place));
+            is_next && turn.is_free() && turn.take()
+        });
+        if let Some(place) = place {
+            line.leave(place);
+        }
+        self.held = true;
         WAITED.set(WAITED.get() + since.elapsed());
     }
 
@@ -305,6 +327,51 @@ mod tests {
         mine.unlock();
         let waited = passed.join().expect("it saw the end");
         assert_eq!(waited, Duration::ZERO, "it waited for no lock");
+    }
+
+    #[test]
+    fn who_has_lost_many_holds_is_next() {
+        let (mut mine, (waits, waiting)) = (QueueLock::new(0), std::sync::mpsc::channel());
+        let mut yours = mine.share();
+        mine.lock();
+        let waiter = std::thread::spawn(move || {
+            set_wait_hook(move || _ = waits.send(()));
+            yours.with(|n| *n += 1);
+        });
+        waiting.recv().expect("it waits");
+        for _ in 0..2 * MOST_LOST {
+            mine.unlock();
+            // If it was faster, there is nothing to be shown this time.
+            mine.lock();
+        }
+        if mine.with(|n| *n) == 0 {
+            // It has looked at the lock since, all the time between two of its hooks.
+            waiting.try_iter().for_each(drop);
+            (0..2).for_each(|_| waiting.recv().expect("it waits still"));
+            assert!(!mine.shared.line.is_empty());
+            mine.unlock();
+            mine.lock();
+            assert_eq!(mine.with(|n| *n), 1, "not before it");
+        }
+        mine.unlock();
+        waiter.join().expect("it got the lock");
+        assert!(mine.try_lock(), "the line is empty again");
+    }
+
+    #[test]
+    fn those_in_the_line_lock_in_its_order_and_others_after_them() {
+        let mut mine = QueueLock::new(());
+        let line = &mine.shared.line;
+        let [first, second] = [line.join(), line.join()];
+        assert!(line.is_first(first) && !line.is_first(second));
+        let mut yours = mine.share();
+        assert!(!yours.try_lock() && yours.try_with(|()| ()).is_none());
+        mine.shared.line.leave(first);
+        assert!(mine.shared.line.is_first(second) && !yours.try_lock());
+        mine.shared.line.leave(second);
+        assert!(yours.try_lock());
+        yours.unlock();
+        assert!(mine.try_lock());
     }
 
     #[test]

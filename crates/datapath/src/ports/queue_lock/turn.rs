@@ -68,6 +68,12 @@ impl Turn {
         self.0.store(held.wrapping_add(HELD), Ordering::Release);
     }
 
+    /// Returns the number of holds that have ended, as a hint. It wraps around.
+    #[inline]
+    pub(crate) fn holds(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) / (2 * HELD)
+    }
+
     /// Returns the number of the present hold, if the lock is held.
     #[inline]
     pub(crate) fn holder(&self) -> Option<u32> {
