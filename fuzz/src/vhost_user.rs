@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use arbitrary::Unstructured;
-use memory::iotlb::{Access, Miss};
+use memory::iotlb::{Access, Miss, Need};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
@@ -172,9 +172,11 @@ impl Rig {
             }
             Step::Miss(page, access) => {
                 if let Some(table) = self.session.iotlb() {
+                    let is_ahead = access & 0x80 != 0;
                     let access = Access::from_bits(u64::from(access % 3) + 1).expect("an access");
                     let miss = Miss::new(u64::from(page) << 12, access);
-                    table.ask(miss);
+                    let need = if is_ahead { Need::Ahead } else { Need::Now };
+                    table.ask(miss, need);
                     let _ = table.take_denial(miss);
                 }
                 self.session.ask(self.now, &mut self.backend);

@@ -67,7 +67,7 @@ mod tests;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-pub use access::{Access, Miss};
+pub use access::{Access, Miss, Need};
 pub use answered::Answered;
 pub use file::AttachError;
 pub use misses::{Misses, Noted};
@@ -292,8 +292,8 @@ impl Iotlb {
     /// has to be. Returns `false` when there is no room for it: then the reader notes it again when
     /// it looks again, which it does after [`Iotlb::answers`] has changed.
     #[inline(never)]
-    pub fn ask(&self, miss: Miss) -> bool {
-        let noted = self.misses.note(miss);
+    pub fn ask(&self, miss: Miss, need: Need) -> bool {
+        let noted = self.misses.note(miss, need);
         if noted == Noted::Notify
             && let Some(asked) = &self.asked
         {

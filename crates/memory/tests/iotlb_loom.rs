@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
-use iotlb::access::{Access, Miss};
+use iotlb::access::{Access, Miss, Need};
 use iotlb::misses::{Misses, Noted};
 use iotlb::slot::Slot;
 
@@ -23,7 +23,7 @@ mod iotlb {
     pub(crate) mod misses;
     pub(crate) mod slot;
 
-    use access::Miss;
+    use access::{Miss, Need};
 
     const MOST_MISSES: usize = 2;
 }
@@ -149,7 +149,7 @@ fn no_miss_is_left_without_a_notification() {
     model(|| {
         let misses = Arc::new(Misses::default());
         let theirs = Arc::clone(&misses);
-        let other = thread::spawn(move || theirs.note(Miss::new(0x5000, Access::READ)));
+        let other = thread::spawn(move || theirs.note(Miss::new(0x5000, Access::READ), Need::Now));
         let mut taken = 0;
         misses.take(|_| taken += 1);
         assert_eq!(other.join().expect("no panic"), Noted::Notify);
@@ -165,8 +165,11 @@ fn a_page_that_two_readers_miss_is_asked_for_once() {
         let misses = Arc::new(Misses::default());
         let miss = Miss::new(0x5000, Access::WRITE);
         let theirs = Arc::clone(&misses);
-        let other = thread::spawn(move || theirs.note(miss));
-        let noted = [misses.note(miss), other.join().expect("no panic")];
+        let other = thread::spawn(move || theirs.note(miss, Need::Now));
+        let noted = [
+            misses.note(miss, Need::Now),
+            other.join().expect("no panic"),
+        ];
         assert!(noted.contains(&Noted::Notify) && noted.contains(&Noted::Pending));
         let mut taken = Vec::new();
         misses.take(|miss| taken.push(miss));
@@ -182,9 +185,9 @@ fn a_miss_beside_one_that_is_taken_is_not_lost() {
         let misses = Arc::new(Misses::default());
         let first = Miss::new(0x5000, Access::READ);
         let second = Miss::new(0x6000, Access::READ);
-        assert_eq!(misses.note(first), Noted::Notify);
+        assert_eq!(misses.note(first, Need::Now), Noted::Notify);
         let theirs = Arc::clone(&misses);
-        let other = thread::spawn(move || theirs.note(second));
+        let other = thread::spawn(move || theirs.note(second, Need::Now));
         let mut taken = Vec::new();
         misses.take(|miss| taken.push(miss));
         let noted = other.join().expect("no panic");
@@ -195,5 +198,31 @@ fn a_miss_beside_one_that_is_taken_is_not_lost() {
         misses.take(|miss| taken.push(miss));
         taken.sort_by_key(|miss| miss.iova());
         assert_eq!(taken, [first, second]);
+    });
+}
+
+/// A frame needs a page that was asked for ahead, while the writer looks and has room for what is
+/// needed now only: it is taken at once, or at the next look, for which there is a notification.
+#[test]
+fn a_miss_that_is_needed_now_is_not_left_as_one_ahead() {
+    model(|| {
+        let misses = Arc::new(Misses::default());
+        let miss = Miss::new(0x5000, Access::READ);
+        assert_eq!(misses.note(miss, Need::Ahead), Noted::Notify);
+        let theirs = Arc::clone(&misses);
+        let other = thread::spawn(move || theirs.note(miss, Need::Now));
+        let mut taken = 0;
+        let mut look = || {
+            misses.take_some(|_, need| {
+                let take = need == Need::Now;
+                taken += usize::from(take);
+                take
+            });
+            taken
+        };
+        let at_once = look();
+        let noted = other.join().expect("no panic");
+        assert!(at_once == 1 || noted == Noted::Notify);
+        assert_eq!(look(), 1);
     });
 }

@@ -53,6 +53,15 @@ impl Access {
     }
 }
 
+/// Urgency of a question for a translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A frame or a queue waits for it.
+    Now,
+    /// It will be used later. Questions of this kind leave room for others.
+    Ahead,
+}
+
 /// A translation that a reader lacks: the content of a `VHOST_USER_BACKEND_IOTLB_MSG` of type MISS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Miss {

@@ -10,11 +10,18 @@
 //! `noted` is exchanged by both, so one comes first. If the reader does, the writer has seen the
 //! word when it has exchanged `noted`, and takes it. If the writer does, the reader finds `false`
 //! and notifies it. So no miss is left behind without a notification.
+//!
+//! A word that the writer has no room for stays, and the writer looks again when it has.
 
 use std::ops::Range;
 
 use super::sync::{AtomicBool, AtomicU64, Ordering};
-use super::{MOST_MISSES, Miss};
+use super::{MOST_MISSES, Miss, Need};
+
+/// Set in the word of a miss for later use ([`Need::Ahead`]).
+const AHEAD: u64 = 1 << 63;
+/// Places that misses for later use leave to others.
+const KEPT_FREE: usize = MOST_MISSES / 4;
 
 /// Translations that readers lack, each once, until the writer takes them. Lock-free; of bounded
 /// size, because the guest chooses the addresses. It is not in the table's file: readers of a
@@ -22,7 +29,7 @@ use super::{MOST_MISSES, Miss};
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct Misses {
-    /// Page and access; 0: free.
+    /// Page and access, and whether it is for later use; 0: free.
     words: [AtomicU64; MOST_MISSES],
     /// The writer has been notified since it has last taken them.
     noted: AtomicBool,
@@ -50,10 +57,12 @@ impl Default for Misses {
 }
 
 impl Misses {
-    /// Notes a miss. One that is there already is not noted twice, unless the writer takes others
-    /// at the same moment. Then its question is asked twice, which every front end answers.
-    pub fn note(&self, miss: Miss) -> Noted {
-        if !self.put(miss.encode()) {
+    /// Notes a miss. One that is there already is not noted twice, unless the writer takes others,
+    /// or a reader with another need notes it, at the same moment. Then its question is asked
+    /// twice, which every front end answers.
+    pub fn note(&self, miss: Miss, need: Need) -> Noted {
+        let word = miss.encode();
+        if !self.find(word, need) && !self.put(word, need) {
             return Noted::Full;
         }
         if self.noted.swap(true, Ordering::AcqRel) {
@@ -63,20 +72,38 @@ impl Misses {
         }
     }
 
+    /// Returns whether a word is there. It waits no longer behind others if it is needed now.
+    fn find(&self, word: u64, need: Need) -> bool {
+        self.words.iter().any(|at| {
+            let there = at.load(Ordering::Relaxed);
+            if there & !AHEAD != word {
+                return false;
+            }
+            if need == Need::Now && there != word {
+                // If it fails, the writer has just taken it, or another reader was faster.
+                let _ = at.compare_exchange(there, word, Ordering::Release, Ordering::Relaxed);
+            }
+            true
+        })
+    }
+
     /// Puts a word into the first free place, unless one has it. Readers that do this at the same
     /// time meet at that place, and the second finds the first's word there.
-    fn put(&self, word: u64) -> bool {
-        let has = |at: &AtomicU64| at.load(Ordering::Relaxed) == word;
-        let put = |at: &AtomicU64| {
+    fn put(&self, word: u64, need: Need) -> bool {
+        let (first, word) = match need {
+            Need::Now => (0, word),
+            Need::Ahead => (KEPT_FREE, word | AHEAD),
+        };
+        let is_same = |there: u64| (there ^ word) & !AHEAD == 0;
+        self.words[first..].iter().any(|at| {
             // A load first: where there is no room, an exchange of each word would take long.
             let there = at.load(Ordering::Relaxed);
             if there != 0 {
-                return there == word;
+                return is_same(there);
             }
             let put = at.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
-            put.is_ok() || put == Err(word)
-        };
-        self.words.iter().any(has) || self.words.iter().any(put)
+            put.is_ok() || put.is_err_and(is_same)
+        })
     }
 
     /// Removes the misses of these pages, and returns whether there were any. For the writer.
@@ -84,7 +111,8 @@ impl Misses {
         let mut lifted = false;
         for at in &self.words {
             let word = at.load(Ordering::Relaxed);
-            if Miss::decode(word).is_some_and(|miss| pages.contains(&miss.page)) {
+            let miss = Miss::decode(word & !AHEAD);
+            if miss.is_some_and(|miss| pages.contains(&miss.page)) {
                 let taken = at.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
                 lifted |= taken.is_ok();
             }
@@ -94,14 +122,28 @@ impl Misses {
 
     /// Takes all misses. For the writer.
     pub fn take(&self, mut each: impl FnMut(Miss)) {
+        self.take_some(|miss, _| {
+            each(miss);
+            true
+        });
+    }
+
+    /// Takes the misses for which `each` returns true. The others stay, and are to be looked at
+    /// again when there is room for them: no notification comes for them. For the writer.
+    pub fn take_some(&self, mut each: impl FnMut(Miss, Need) -> bool) {
         self.noted.swap(false, Ordering::AcqRel);
         for at in &self.words {
             // Most are free, and an exchange takes the cache line from the readers.
-            if at.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            if let Some(miss) = Miss::decode(at.swap(0, Ordering::Acquire)) {
-                each(miss);
+            let word = at.load(Ordering::Relaxed);
+            let need = if word & AHEAD == 0 {
+                Need::Now
+            } else {
+                Need::Ahead
+            };
+            if let Some(miss) = Miss::decode(word & !AHEAD)
+                && each(miss, need)
+            {
+                at.swap(0, Ordering::Acquire);
             }
         }
     }

@@ -507,23 +507,38 @@ fn misses_are_taken_once() {
     let rig = Rig::new();
     let misses = rig.writer.table().misses();
     let miss = |n: u64, access| Miss::new(n * PAGE + 17, access);
-    assert_eq!(misses.note(miss(0, Access::READ)), Noted::Notify);
-    assert_eq!(misses.note(miss(0, Access::READ)), Noted::Pending);
+    assert_eq!(misses.note(miss(0, Access::READ), Need::Now), Noted::Notify);
+    assert_eq!(
+        misses.note(miss(0, Access::READ), Need::Now),
+        Noted::Pending
+    );
     // Another access is another question.
-    assert_eq!(misses.note(miss(0, Access::WRITE)), Noted::Pending);
+    assert_eq!(
+        misses.note(miss(0, Access::WRITE), Need::Now),
+        Noted::Pending
+    );
     for n in 1..63 {
-        assert_eq!(misses.note(miss(n, Access::READ)), Noted::Pending);
+        assert_eq!(
+            misses.note(miss(n, Access::READ), Need::Now),
+            Noted::Pending
+        );
     }
-    assert_eq!(misses.note(miss(63, Access::READ)), Noted::Full);
-    assert_eq!(misses.note(miss(62, Access::READ)), Noted::Pending);
+    assert_eq!(misses.note(miss(63, Access::READ), Need::Now), Noted::Full);
+    assert_eq!(
+        misses.note(miss(62, Access::READ), Need::Now),
+        Noted::Pending
+    );
     let mut taken = Vec::new();
     misses.take(|miss| taken.push((miss.iova(), miss.access())));
     assert_eq!(taken.len(), MOST_MISSES);
     assert_eq!(taken[1], (0, Access::WRITE));
     misses.take(|miss| panic!("{miss:?} once more"));
-    assert_eq!(misses.note(miss(63, Access::READ)), Noted::Notify);
+    assert_eq!(
+        misses.note(miss(63, Access::READ), Need::Now),
+        Noted::Notify
+    );
     let last = Miss::new(u64::MAX, Access::READ_WRITE);
-    assert_eq!(misses.note(last), Noted::Pending);
+    assert_eq!(misses.note(last, Need::Now), Noted::Pending);
     misses.take(|miss| taken.push((miss.iova(), miss.access())));
     assert_eq!(taken.last(), Some(&(u64::MAX - 0xfff, Access::READ_WRITE)));
 }

@@ -10,7 +10,7 @@ use super::block::{Block, Class, Cut};
 use super::file::{self, AttachError, Head, SETS, Table, WAYS, set_of};
 use super::slot::Slot;
 use super::sync::{AtomicU64, Ordering};
-use super::{Access, Answered, Iotlb, IotlbError, MOST_BLOCKS, Miss, PAGE, Update};
+use super::{Access, Answered, Iotlb, IotlbError, MOST_BLOCKS, Miss, Need, PAGE, Update};
 use crate::GuestMemory;
 
 /// Pages of a range that are looked for one by one. For more, all entries are looked at.
@@ -30,8 +30,8 @@ pub struct IotlbWriter {
     /// takes little memory.
     touched: Box<[bool]>,
     occupancy: Occupancy,
-    /// Number of denials.
-    denied: usize,
+    /// Numbers of denials, for readers that wait and of what was asked for ahead.
+    denied: [usize; 2],
 }
 
 impl IotlbWriter {
@@ -77,7 +77,7 @@ impl IotlbWriter {
             ages: vec![Ages::default(); SETS].into(),
             touched: vec![false; SETS / SETS_IN_PAGE].into(),
             occupancy: Occupancy::default(),
-            denied: 0,
+            denied: [0; 2],
         }
     }
 
@@ -106,8 +106,33 @@ impl IotlbWriter {
         update: &Update,
         asked: Option<Miss>,
     ) -> Result<usize, IotlbError> {
-        let (pages, frame, access) = self.counted(update.check(memory))?;
+        let checked = self.counted(update.check(memory))?;
         add(&self.head().counters.updates);
+        Ok(self.enter_range(checked, asked))
+    }
+
+    /// Enters more of a range that was granted by an earlier [`IotlbWriter::update`], as the answer
+    /// to another question.
+    ///
+    /// # Errors
+    /// [`IotlbError`]: the guest's memory has changed since. Nothing is changed then.
+    pub fn update_further(
+        &mut self,
+        memory: &GuestMemory,
+        update: &Update,
+        asked: Miss,
+    ) -> Result<(), IotlbError> {
+        let checked = update.check(memory)?;
+        self.enter_range(checked, Some(asked));
+        Ok(())
+    }
+
+    /// Enters a range, and returns the number of its blocks; see [`IotlbWriter::update`].
+    fn enter_range(
+        &mut self,
+        (pages, frame, access): (Range<u64>, u64, Access),
+        asked: Option<Miss>,
+    ) -> usize {
         let offset = frame.wrapping_sub(pages.start);
         if self.remove(&pages, |block| block.offset() != offset) > 0 {
             self.revoked();
@@ -118,7 +143,7 @@ impl IotlbWriter {
             None => (pages.start, Some(access)),
         };
         let Some(access) = access else {
-            return Ok(0);
+            return 0;
         };
         let cut = Cut::new(pages.clone(), offset, access, around);
         let blocks: Vec<Block> = cut.take(MOST_BLOCKS).collect();
@@ -128,21 +153,22 @@ impl IotlbWriter {
         }
         self.table.denials.lift(&pages);
         self.look_again();
-        Ok(blocks.len())
+        blocks.len()
     }
 
-    /// Denies a miss: there is no mapping for it. One reader does without the page once, by
+    /// Denies a miss, of this need: there is no mapping for it. One reader does without the page once, by
     /// [`Iotlb::take_denial`]; an UPDATE or INVALIDATE of the page ends the denial.
-    pub fn deny(&mut self, miss: Miss) {
-        self.table.denials.put(miss, self.denied);
-        self.denied = self.denied.wrapping_add(1);
+    pub fn deny(&mut self, miss: Miss, need: Need) {
+        let number = &mut self.denied[usize::from(need == Need::Ahead)];
+        self.table.denials.put(miss, need, *number);
+        *number = number.wrapping_add(1);
         self.look_again();
     }
 
     /// Ends all denials: the guest may have mapped those pages since. Readers look again, also
     /// ahead.
     pub fn end_denials(&mut self) {
-        self.table.denials.lift(&(0..u64::MAX));
+        self.table.denials.lift_all();
         add(&self.table.flushes);
         self.look_again();
     }
@@ -187,7 +213,7 @@ impl IotlbWriter {
     pub fn clear(&mut self) {
         let all = 0..u64::MAX;
         self.remove(&all, |_| true);
-        self.table.denials.lift(&all);
+        self.table.denials.lift_all();
         self.table.misses.take(|_| ());
         self.revoked();
     }

@@ -301,7 +301,7 @@ impl TranslatedQueue {
         };
         let end = available.min(self.asked.saturating_add(most));
         let mut left = DESCRIPTORS_AHEAD;
-        self.space().begin(Denials::Keep);
+        self.space().begin(Denials::Ahead);
         loop {
             self.look_ahead::<WRITABLE>(end);
             if self.asked >= end || left == 0 {

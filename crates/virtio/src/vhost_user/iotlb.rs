@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memory::iotlb::{Answered, Counts, Iotlb, IotlbWriter, Miss, Update};
+use memory::iotlb::{Answered, Counts, Iotlb, IotlbWriter, Miss, Need, Update};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::{IotlbMessage, ProtocolFeatures, code, iotlb_type};
 
@@ -20,7 +20,7 @@ use super::channel::Sent;
 use super::fault::Refusal;
 use super::message::Message;
 use super::session::{Answer, Request, Session};
-use questions::{PATIENCE, Questions};
+use questions::{self as question, PATIENCE, Questions};
 
 /// Least time between two `ACCESS_FAIL`s, seconds: QEMU logs each.
 const ACCESS_FAIL_INTERVAL: Duration = Duration::from_secs(1);
@@ -81,10 +81,10 @@ pub struct ChannelWake<'a> {
 }
 
 impl Translation {
-    fn new(writer: IotlbWriter) -> Self {
+    fn new(writer: IotlbWriter, questions: Questions) -> Self {
         Self {
             writer,
-            questions: Questions::default(),
+            questions,
             denied: 0,
             access_failed: None,
             denials_end: None,
@@ -153,10 +153,19 @@ impl Session {
     /// Creates the table, if there is none.
     pub(super) fn create_iotlb(&mut self, backend: &mut dyn Backend) -> Result<(), Refusal> {
         if self.iotlb.is_none() {
-            let (writer, file) = IotlbWriter::create().map_err(|e| e.to_string())?;
-            backend.keep_iotlb(file.as_fd());
-            self.iotlb = Some(Translation::new(writer));
+            self.replace_iotlb(Questions::default(), backend)?;
         }
+        Ok(())
+    }
+
+    fn replace_iotlb(
+        &mut self,
+        questions: Questions,
+        backend: &mut dyn Backend,
+    ) -> Result<(), Refusal> {
+        let (writer, file) = IotlbWriter::create().map_err(|e| e.to_string())?;
+        backend.keep_iotlb(file.as_fd());
+        self.iotlb = Some(Translation::new(writer, questions));
         Ok(())
     }
 
@@ -165,13 +174,15 @@ impl Session {
     pub(super) fn restore_iotlb(&mut self, backend: &mut dyn Backend) -> Result<(), Refusal> {
         let kept = backend.kept_iotlb();
         let resumed = kept.as_ref().map(IotlbWriter::resume);
-        self.iotlb = resumed.and_then(Result::ok).map(Translation::new);
+        let questions = || Questions::after_restart(Instant::now());
+        let resumed = resumed.and_then(Result::ok);
+        self.iotlb = resumed.map(|writer| Translation::new(writer, questions()));
         if let Some(Ok(Answered::Waits(_))) = kept.as_ref().map(Answered::read) {
             // If it was still in the socket, it has been taken before the session is restored.
             self.set_answered(Answered::Taken);
         }
-        if self.is_translated() {
-            self.create_iotlb(backend)?;
+        if self.is_translated() && self.iotlb.is_none() {
+            self.replace_iotlb(questions(), backend)?;
         }
         Ok(())
     }
@@ -190,9 +201,10 @@ impl Session {
             .ok_or("an UPDATE before guest memory")?;
         let iotlb = self.iotlb.as_mut().ok_or("no table")?;
         let asked = iotlb.questions.answered_by(update);
-        let entered = iotlb.writer.update(memory, update, asked);
+        let miss = asked.map(|asked| asked.miss);
+        let entered = iotlb.writer.update(memory, update, miss);
         entered.map_err(|error| error.to_string())?;
-        iotlb.questions.updated(update, iotlb.writer.table());
+        iotlb.questions.updated(update, asked, iotlb.writer.table());
         backend.retry();
         self.start_untranslated(backend);
         Ok(())
@@ -260,7 +272,7 @@ impl Session {
             if self.channel.is_some() {
                 let table = Arc::clone(iotlb.table());
                 iotlb.questions.take(&table, now);
-                self.send_questions();
+                self.send_questions(now);
             } else {
                 denied.extend(iotlb.questions.take_all(iotlb.writer.table()));
             }
@@ -268,13 +280,13 @@ impl Session {
         self.deny(&denied, now, backend);
     }
 
-    fn send_questions(&mut self) {
+    fn send_questions(&mut self, now: Instant) {
         let agreed = self.has(ProtocolFeatures::REPLY_ACK);
         let (Some(iotlb), Some((channel, _))) = (&mut self.iotlb, &mut self.channel) else {
             return;
         };
         while let Some(miss) = iotlb.questions.unsent() {
-            let need_reply = agreed && iotlb.questions.requests_answers();
+            let need_reply = agreed && iotlb.questions.requests_answers(now);
             match channel.iotlb(message_about(miss, iotlb_type::MISS), need_reply) {
                 Sent::Whole => iotlb.questions.sent(need_reply),
                 Sent::NoRoom => return,
@@ -295,7 +307,14 @@ impl Session {
             };
             match channel.answer() {
                 Ok(None) => break,
-                Ok(Some(value)) => denied.extend(iotlb.questions.answered(value)),
+                Ok(Some(value)) => match iotlb.questions.answered(value) {
+                    Some(question::Answered::Denied(miss, need)) => denied.push((miss, need)),
+                    Some(question::Answered::Permitted(miss, need, update)) => {
+                        let permitted = self.permit(miss, &update, backend);
+                        denied.extend((!permitted).then_some((miss, need)));
+                    }
+                    None => {}
+                },
                 Err(reason) => self.close_channel(reason),
             }
         }
@@ -303,13 +322,27 @@ impl Session {
         self.ask(now, backend);
     }
 
+    /// Enters what an UPDATE permits that has answered another question before. Returns false if
+    /// the guest's memory has changed so that it is wrong now.
+    fn permit(&mut self, miss: Miss, update: &Update, backend: &mut dyn Backend) -> bool {
+        let (Some(iotlb), Some(memory)) = (&mut self.iotlb, &self.memory) else {
+            return false;
+        };
+        if iotlb.writer.update_further(memory, update, miss).is_err() {
+            return false;
+        }
+        backend.retry();
+        self.start_untranslated(backend);
+        true
+    }
+
     /// Lets readers do without pages for which there is no mapping.
-    fn deny(&mut self, misses: &[Miss], now: Instant, backend: &mut dyn Backend) {
-        let (Some(iotlb), Some(first)) = (&mut self.iotlb, misses.first()) else {
+    fn deny(&mut self, misses: &[(Miss, Need)], now: Instant, backend: &mut dyn Backend) {
+        let (Some(iotlb), Some((first, _))) = (&mut self.iotlb, misses.first()) else {
             return;
         };
-        for miss in misses {
-            iotlb.writer.deny(*miss);
+        for (miss, need) in misses {
+            iotlb.writer.deny(*miss, *need);
         }
         iotlb.denied += misses.len() as u64;
         // The guest may map it later, which QEMU does not report.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::GuestMemory;
-use memory::iotlb::{Access, Iotlb, Miss};
+use memory::iotlb::{Access, Iotlb, Miss, Need};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
@@ -448,7 +448,7 @@ impl Session {
         };
         for miss in misses {
             let _ = iotlb.take_denial(*miss);
-            iotlb.ask(*miss);
+            iotlb.ask(*miss, Need::Now);
         }
     }
 

@@ -12,7 +12,7 @@ use channel::keeping::IOTLB;
 use channel::link::{Link, Received, pair};
 use channel::supervision::{Poll, SupervisorEvent, SupervisorRequest};
 use channel::switching::{Clients, Iommu, PortConfig, Role, WEIGHT};
-use memory::iotlb::{Access, Answered, Miss};
+use memory::iotlb::{Access, Answered, Miss, Need};
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::epoll::{self, CreateFlags};
@@ -484,7 +484,7 @@ fn misses_and_answers_wake_the_session_as_long_as_it_lasts() {
     assert_eq!(ready(&epoll), []);
     let table = rig.session().iotlb().unwrap().clone();
     let miss = Miss::new(0x10_0000, Access::READ);
-    table.ask(miss);
+    table.ask(miss, Need::Now);
     assert_eq!(ready(&epoll), [Token::Misses(PortId(0))]);
     sys::event::clear(table.asked().unwrap());
     rig.open.ask(&mut rig.context, &rig.workers);

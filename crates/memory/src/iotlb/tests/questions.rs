@@ -8,8 +8,8 @@ const READ: Miss = Miss::new(0x8000, Access::READ);
 fn a_denial_is_taken_once() {
     let mut rig = Rig::new();
     assert!(!rig.writer.table().take_denial(READ));
-    rig.writer.deny(READ);
-    rig.writer.deny(READ);
+    rig.writer.deny(READ, Need::Now);
+    rig.writer.deny(READ, Need::Now);
     let table = rig.writer.table();
     assert!(!table.take_denial(Miss::new(0x8000, Access::WRITE)));
     assert!(!table.take_denial(Miss::new(0x9000, Access::READ)));
@@ -22,8 +22,8 @@ fn what_is_granted_or_revoked_is_not_denied_any_more() {
     let other = Miss::new(0x9000, Access::READ);
     for revoke in [false, true] {
         let mut rig = Rig::new();
-        rig.writer.deny(READ);
-        rig.writer.deny(other);
+        rig.writer.deny(READ, Need::Now);
+        rig.writer.deny(other, Need::Now);
         if revoke {
             rig.writer.invalidate(0x8000, 0x1000).unwrap();
         } else {
@@ -31,7 +31,7 @@ fn what_is_granted_or_revoked_is_not_denied_any_more() {
         }
         assert!(!rig.writer.table().take_denial(READ));
         assert!(rig.writer.table().take_denial(other));
-        rig.writer.deny(READ);
+        rig.writer.deny(READ, Need::Now);
         rig.writer.clear();
         assert!(!rig.writer.table().take_denial(READ));
     }
@@ -40,7 +40,7 @@ fn what_is_granted_or_revoked_is_not_denied_any_more() {
 #[test]
 fn an_update_that_is_refused_or_grants_nothing_leaves_a_denial() {
     let mut rig = Rig::new();
-    rig.writer.deny(READ);
+    rig.writer.deny(READ, Need::Now);
     let before = rig.writer.table().answers();
     rig.refused(update(0x8000, 0x1000, MEMORY, 1));
     rig.refused(update(0x8000, 0x800, 0x3000, 1));
@@ -49,15 +49,94 @@ fn an_update_that_is_refused_or_grants_nothing_leaves_a_denial() {
     assert!(rig.writer.table().take_denial(READ));
 }
 
+/// Returns those of these pages whose denials are there, and takes them.
+fn denied(rig: &Rig, pages: Range<u64>) -> Vec<u64> {
+    let table = rig.writer.table();
+    pages.filter(|n| table.take_denial(page(*n))).collect()
+}
+
+const fn page(number: u64) -> Miss {
+    Miss::new(number * PAGE, Access::READ)
+}
+
 #[test]
-fn there_is_room_for_64_denials_and_the_oldest_go() {
+fn all_that_can_be_denied_before_a_reader_looks_is_found_denied() {
     let mut rig = Rig::new();
-    let miss = |page: usize| Miss::new(page as u64 * PAGE, Access::READ);
-    (0..2 * MOST_MISSES).for_each(|page| rig.writer.deny(miss(page)));
-    let left: Vec<_> = (0..2 * MOST_MISSES)
-        .filter(|page| rig.writer.table().take_denial(miss(*page)))
-        .collect();
-    assert_eq!(left, (MOST_MISSES..2 * MOST_MISSES).collect::<Vec<_>>());
+    // Those of readers that have gone away.
+    (1000..1300).for_each(|n| rig.writer.deny(page(n), Need::Now));
+    assert_eq!(denied(&rig, 1200..1250).len(), 50);
+    // Open questions, those that wait to be asked, misses.
+    let most = 3 * MOST_MISSES as u64;
+    (0..most).for_each(|n| rig.writer.deny(page(n), Need::Now));
+    // What is denied once more comes last.
+    rig.writer.deny(page(0), Need::Now);
+    rig.writer.deny(page(most), Need::Now);
+    assert_eq!(denied(&rig, 0..most + 1).len() as u64, most);
+    assert_eq!(denied(&rig, 1..2), []);
+}
+
+#[test]
+fn what_was_asked_for_ahead_displaces_no_denial_for_a_reader_that_waits() {
+    let mut rig = Rig::new();
+    rig.writer.deny(READ, Need::Now);
+    (100..500).for_each(|n| rig.writer.deny(page(n), Need::Ahead));
+    let left = denied(&rig, 100..500);
+    assert_eq!(left, (500 - MOST_MISSES as u64..500).collect::<Vec<_>>());
+    assert_eq!(denied(&rig, 8..9), [8]);
+}
+
+#[test]
+fn denials_end_together() {
+    let mut rig = Rig::new();
+    for _ in 0..2 {
+        rig.writer.deny(page(1), Need::Now);
+        rig.writer.deny(page(2), Need::Ahead);
+        assert!(rig.writer.table().is_denied(page(1)));
+        rig.writer.end_denials();
+        assert_eq!(denied(&rig, 0..10), []);
+    }
+}
+
+#[test]
+fn misses_ahead_leave_places_to_others() {
+    let rig = Rig::new();
+    let table = rig.writer.table();
+    let room = (0..)
+        .take_while(|n| table.ask(page(*n), Need::Ahead))
+        .count();
+    assert_eq!(room, MOST_MISSES / 4 * 3);
+    let more = (100..)
+        .take_while(|n| table.ask(page(*n), Need::Now))
+        .count();
+    assert_eq!(more, MOST_MISSES / 4);
+    // One that is there has its place, whatever it is needed for.
+    assert!(table.ask(page(0), Need::Now) && table.ask(page(100), Need::Ahead));
+    let mut ahead = 0;
+    table.misses().take_some(|_, need| {
+        ahead += usize::from(need == Need::Ahead);
+        true
+    });
+    assert_eq!(ahead, room - 1);
+}
+
+#[test]
+fn misses_for_which_the_writer_has_no_room_stay() {
+    let rig = Rig::new();
+    let table = rig.writer.table();
+    table.ask(page(1), Need::Now);
+    table.ask(page(2), Need::Ahead);
+    let take_now = || {
+        let mut seen = Vec::new();
+        table.misses().take_some(|miss, need| {
+            seen.push(miss);
+            need == Need::Now
+        });
+        seen
+    };
+    assert_eq!(take_now(), [page(1), page(2)]);
+    assert_eq!(take_now(), [page(2)]);
+    table.ask(page(2), Need::Now);
+    assert_eq!((take_now(), take_now()), (vec![page(2)], vec![]));
 }
 
 #[test]
@@ -70,20 +149,20 @@ fn whatever_answers_a_miss_lets_readers_look_again() {
     };
     rig.grant(update(0x8000, 0x1000, 0x3000, 1), None);
     assert!(changed(&rig));
-    rig.writer.deny(READ);
+    rig.writer.deny(READ, Need::Now);
     assert!(changed(&rig));
     rig.writer.invalidate(0x8000, 1).unwrap();
     assert!(changed(&rig));
     rig.writer.clear();
     assert!(changed(&rig));
-    rig.writer.table().ask(READ);
+    rig.writer.table().ask(READ, Need::Now);
     assert!(!changed(&rig));
 }
 
 #[test]
 fn a_reset_forgets_misses() {
     let mut rig = Rig::new();
-    rig.writer.table().ask(READ);
+    rig.writer.table().ask(READ, Need::Now);
     rig.writer.clear();
     rig.writer.table().misses().take(|miss| panic!("{miss:?}"));
 }
@@ -102,10 +181,10 @@ fn the_first_miss_since_they_were_taken_notifies_the_writer() {
     };
     for _ in 0..2 {
         assert!(!is_rung());
-        table.ask(READ);
+        table.ask(READ, Need::Now);
         assert!(is_rung());
         sys::event::clear(asked);
-        table.ask(Miss::new(0x9000, Access::READ));
+        table.ask(Miss::new(0x9000, Access::READ), Need::Now);
         assert!(!is_rung());
         let mut taken = 0;
         table.misses().take(|_| taken += 1);

@@ -507,15 +507,18 @@ impl Iommu {
     /// Answers all questions of the queue, by a grant or by none. Returns them.
     pub(crate) fn answer(&mut self, mem: &GuestMemory) -> Vec<Miss> {
         let mut asked = Vec::new();
-        self.writer.table().misses().take(|miss| asked.push(miss));
-        for &miss in &asked {
+        self.writer.table().misses().take_some(|miss, need| {
+            asked.push((miss, need));
+            true
+        });
+        for &(miss, need) in &asked {
             if self.maps(miss.iova()) {
                 self.grant(mem, miss.iova(), Some(miss));
             } else {
-                self.writer.deny(miss);
+                self.writer.deny(miss, need);
             }
         }
-        asked
+        asked.into_iter().map(|(miss, _)| miss).collect()
     }
 
     /// Returns guest-physical ranges for I/O virtual ones, neighbours merged.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memory::iotlb::{Access, Miss};
+use memory::iotlb::{Access, Miss, Need};
 use memory::{DirtyLog, GuestMemory, Segment};
 use wire::virtio::features::Features;
 
@@ -34,6 +34,17 @@ impl World {
 
     fn iommu(&mut self) -> &mut Iommu {
         self.driver.guest.iommu.as_mut().expect("it has one")
+    }
+
+    /// Takes what the queue has asked for.
+    fn asked(&mut self) -> Vec<(Miss, Need)> {
+        let mut asked = Vec::new();
+        let misses = self.iommu().writer.table().misses();
+        misses.take_some(|miss, need| {
+            asked.push((miss, need));
+            true
+        });
+        asked
     }
 
     fn answer(&mut self) -> Vec<Miss> {
@@ -323,14 +334,40 @@ fn a_queue_does_not_start_without_its_rings() {
 }
 
 #[test]
-fn a_front_end_that_answers_nothing_is_asked_for_64_pages() {
+fn a_front_end_that_answers_nothing_is_asked_for_49_pages() {
     for mut world in worlds(128) {
         (0..100).for_each(|n| _ = world.offer(NOWHERE + n * PAGE, 60, false));
         assert_eq!(world.take_readable(), None);
         assert_eq!(world.take_readable(), None);
-        let mut asked = 0;
-        world.iommu().writer.table().misses().take(|_| asked += 1);
-        assert_eq!(asked, 64);
+        // The chain that waits, and as many ahead as there is room for.
+        let asked = world.asked();
+        assert_eq!(asked.len(), 1 + 48);
+        let now = asked.iter().filter(|(_, need)| *need == Need::Now);
+        let waits = &(Miss::new(NOWHERE, Access::READ), Need::Now);
+        assert_eq!(now.collect::<Vec<_>>(), [waits]);
+    }
+}
+
+#[test]
+fn a_chain_that_waits_is_asked_for_beside_receive_buffers_without_number() {
+    for mut world in worlds(128) {
+        (0..100).for_each(|n| _ = world.offer(NOWHERE + n * PAGE, 60, true));
+        world.queue.ask_for_buffers(100);
+        let asked = world.asked();
+        assert_eq!(asked.len(), 48);
+        assert!(asked.iter().all(|(_, need)| *need == Need::Ahead));
+    }
+    for mut world in worlds(16) {
+        let table = world.iommu().writer.table().clone();
+        let ahead = |n: &u64| table.ask(Miss::new(n * PAGE, Access::WRITE), Need::Ahead);
+        assert_eq!((100..).take_while(ahead).count(), 48);
+        // A chain of many pages needs one place.
+        world.offer(NOWHERE, 30 * PAGE as u32, false);
+        assert_eq!(world.take_readable(), None);
+        let asked = world.asked();
+        assert_eq!(asked.len(), 49);
+        let waits = (Miss::new(NOWHERE, Access::READ), Need::Now);
+        assert_eq!(asked[0], waits);
     }
 }
 
@@ -371,7 +408,7 @@ fn a_denial_does_not_count_for_a_later_chain() {
     for mut world in worlds(16) {
         let stale = Miss::new(DATA, Access::READ);
         world.iommu().revoke(DATA);
-        world.iommu().writer.deny(stale);
+        world.iommu().writer.deny(stale, Need::Now);
         world.offer(DATA, 60, false);
         assert_eq!(world.take_readable(), None);
         assert_eq!(world.answer(), [stale]);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use memory::iotlb::{Access, Iotlb, Miss};
+use memory::iotlb::{Access, Iotlb, Miss, Need};
 use memory::{GuestMemory, REGION_PAGE, Segment};
 
 use super::area::PagedArea;
@@ -28,6 +28,8 @@ pub(in crate::queue) struct Translated {
     left: Cell<Option<Gap>>,
     /// There was no room for a question since then.
     full: Cell<bool>,
+    /// Need of the next question since then.
+    need: Cell<Need>,
 }
 
 /// Meaning of a denial: the front end's answer that it has no mapping for a page.
@@ -35,6 +37,8 @@ pub(in crate::queue) struct Translated {
 pub(super) enum Denials {
     /// It is for a chain that is left where it is for now.
     Keep,
+    /// As `Keep`, for chains that are only looked at.
+    Ahead,
     /// It is for this chain, which counts as an empty one.
     Count,
     /// It was for an earlier chain, and the guest may have mapped the page since: it is asked for
@@ -62,6 +66,7 @@ impl Translated {
             denials: Cell::new(Denials::Stale),
             left: Cell::new(None),
             full: Cell::new(false),
+            need: Cell::new(Need::Ahead),
         }
     }
 
@@ -71,9 +76,13 @@ impl Translated {
         self.write.forget();
     }
 
-    /// Begins to take chains.
+    /// Begins to take chains, or to look at them.
     pub(super) fn begin(&self, denials: Denials) {
         self.denials.set(denials);
+        self.need.set(match denials {
+            Denials::Ahead => Need::Ahead,
+            Denials::Keep | Denials::Count | Denials::Stale => Need::Now,
+        });
         self.left.set(None);
         self.full.set(false);
     }
@@ -88,8 +97,10 @@ impl Translated {
         self.full.get()
     }
 
+    /// Asks for a page of a chain. Only the first that a chain lacks is needed now: one that is
+    /// denied decides about the chain, so chains of many pages leave room for those of others.
     fn ask(&self, miss: Miss) {
-        if !self.iotlb.ask(miss) {
+        if !self.iotlb.ask(miss, self.need.replace(Need::Ahead)) {
             self.full.set(true);
         }
     }
@@ -148,16 +159,14 @@ impl Translated {
     /// none.
     #[cold]
     fn gap(&self, addr: u64, access: Access) -> Gap {
-        if self.full.get() {
-            // Bounds the work for a chain of many pages.
-            return Gap::Untranslated;
-        }
         let miss = Miss::new(addr, access);
         match self.denials.get() {
             Denials::Count if self.iotlb.take_denial(miss) => return Gap::NotGranted,
-            Denials::Keep if self.iotlb.is_denied(miss) => return Gap::Denied,
+            // Bounds the work for a chain of many pages.
+            _ if self.full.get() => return Gap::Untranslated,
+            Denials::Keep | Denials::Ahead if self.iotlb.is_denied(miss) => return Gap::Denied,
             Denials::Stale => _ = self.iotlb.take_denial(miss),
-            Denials::Count | Denials::Keep => {}
+            Denials::Count | Denials::Keep | Denials::Ahead => {}
         }
         self.ask(miss);
         Gap::Untranslated
@@ -168,7 +177,7 @@ impl Translated {
     fn lost(&self) -> Gap {
         match self.denials.get() {
             Denials::Count => Gap::NotGranted,
-            Denials::Keep | Denials::Stale => Gap::Denied,
+            Denials::Keep | Denials::Ahead | Denials::Stale => Gap::Denied,
         }
     }
 
@@ -191,8 +200,8 @@ impl Translated {
         let Some(hit) = self.iotlb.look_up(first, access) else {
             // One that was denied is asked for when the queue looks again.
             let miss = Miss::new(first, access);
-            if !self.iotlb.take_denial(miss) {
-                self.ask(miss);
+            if !self.iotlb.take_denial(miss) && !self.iotlb.ask(miss, Need::Now) {
+                self.full.set(true);
             }
             return None;
         };

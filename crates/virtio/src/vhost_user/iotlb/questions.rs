@@ -1,36 +1,76 @@
 //! Questions for translations: what was asked on the back-end channel and is not settled.
 //!
 //! ```text
-//! Misses (64)  ->  backlog (64)  ->  open (64)  ->  channel
-//!                                      ends by UPDATE, by the answer that there is none,
-//!                                      by INVALIDATE, or after a second
+//! Misses (64)  ->  backlogs (64 each)  ->  open (64)  ->  channel
+//!                                            ends by UPDATE, by the answer that there is none,
+//!                                            by INVALIDATE, or after a second
 //! ```
 //!
+//! What is asked for ahead has a backlog of its own, and leaves 16 places among the open questions
+//! to what a frame or a queue waits for.
+//!
 //! The front end answers in the order of the questions, also those that have ended meanwhile. So
-//! the numbers of all questions that it has not answered are kept in that order; an answer to one
-//! that has ended changes nothing.
+//! all questions of which it owes the answer are kept in that order; an answer to one that has
+//! ended changes nothing.
+//!
+//! **An UPDATE answers one question, and gives no more than that has asked for.** It is the oldest
+//! for a page of the message, also if it has ended: QEMU answers each with an UPDATE of its own,
+//! which permits more than was asked for, and perhaps more than the guest has granted. What another
+//! question has asked for, and the same UPDATE permits, is given when the front end says on the
+//! channel that it has answered that one, too. An UPDATE that can be no answer holds as it is.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use memory::iotlb::{Access, Iotlb, MOST_MISSES, Miss, Update};
+use memory::REGION_PAGE;
+use memory::iotlb::{Access, Iotlb, MOST_MISSES, Miss, Need, Update};
 
 /// Questions that are open at a time.
 const MOST_QUESTIONS: usize = MOST_MISSES;
+/// Open questions beyond which nothing is asked for ahead.
+const MOST_AHEAD: usize = MOST_QUESTIONS / 4 * 3;
 /// Time after which a question ends without an answer, seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Answers that a front end may owe. One that owes more does not answer at all: it is asked without
-/// a request for answers, and its UPDATEs are what counts.
+/// Answers that a front end may owe. While it owes as many, it is asked without a request for
+/// answers, and its UPDATEs are what counts.
 const MOST_OWED: usize = 256;
 
 /// A question that is not settled.
 #[derive(Debug)]
 struct Question {
     miss: Miss,
+    need: Need,
     /// Time at which it ends by itself.
     until: Instant,
     /// Its number, when it was sent.
     sent: Option<u64>,
+    /// An UPDATE that answers another question and permits this, too, of this page alone.
+    permitted: Option<Update>,
+}
+
+/// A question to which the front end owes an answer. It may have ended.
+#[derive(Debug)]
+struct Owed {
+    number: u64,
+    miss: Miss,
+    /// An UPDATE has answered it.
+    updated: bool,
+}
+
+/// Result of an answer to an open question.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// There is no mapping.
+    Denied(Miss, Need),
+    /// This UPDATE of its page holds for it, too.
+    Permitted(Miss, Need, Update),
+}
+
+/// The question that an UPDATE answers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    number: u64,
+    pub(super) miss: Miss,
 }
 
 /// The questions of a session.
@@ -40,10 +80,12 @@ pub(super) struct Questions {
     open: VecDeque<Question>,
     /// Misses for which there is no room among the open questions.
     backlog: VecDeque<Miss>,
+    /// The same of what is asked for ahead.
+    backlog_ahead: VecDeque<Miss>,
     /// Questions that are not answered, in their order on the channel.
-    owed: VecDeque<u64>,
-    /// The front end does not answer at all.
-    mute: bool,
+    owed: VecDeque<Owed>,
+    /// Answers before this time may be those to questions of a former process.
+    unclear_until: Option<Instant>,
     /// The number of the next question.
     next: u64,
     /// Questions that were sent.
@@ -53,41 +95,88 @@ pub(super) struct Questions {
 }
 
 impl Questions {
+    /// Returns the questions of a process that continues a session. Its front end may owe answers
+    /// to the former process. It is asked for none until they have come.
+    pub(super) fn after_restart(now: Instant) -> Self {
+        Self {
+            unclear_until: Some(now + PATIENCE),
+            ..Self::default()
+        }
+    }
+
     /// Takes the misses of a table, and makes questions of them while there is room.
     pub(super) fn take(&mut self, table: &Iotlb, now: Instant) {
-        self.fill_backlog(table);
-        while self.open.len() < MOST_QUESTIONS {
-            self.fill_backlog(table);
-            let Some(miss) = self.backlog.pop_front() else {
-                return;
-            };
-            if table.look_up(miss.iova(), miss.access()).is_none() {
+        self.fill_backlogs(table);
+        while let Some((miss, need)) = self.next_miss(table) {
+            if !self.is_open(miss, need) && table.look_up(miss.iova(), miss.access()).is_none() {
                 self.open.push_back(Question {
                     miss,
+                    need,
                     until: now + PATIENCE,
                     sent: None,
+                    permitted: None,
                 });
             }
         }
     }
 
-    /// Takes the misses of a table into an empty backlog, without those that are asked for.
-    fn fill_backlog(&mut self, table: &Iotlb) {
-        if !self.backlog.is_empty() {
-            return;
+    /// Returns the next miss for which there is room among the open questions.
+    fn next_miss(&mut self, table: &Iotlb) -> Option<(Miss, Need)> {
+        let open = self.open.len();
+        if open >= MOST_QUESTIONS {
+            return None;
         }
-        let open = &self.open;
-        table.misses().take(|miss| {
-            if !open.iter().any(|question| question.miss == miss) {
-                self.backlog.push_back(miss);
+        if self.backlog.is_empty() {
+            self.fill_backlogs(table);
+        }
+        if let Some(miss) = self.backlog.pop_front() {
+            self.backlog_ahead.retain(|other| *other != miss);
+            return Some((miss, Need::Now));
+        }
+        let miss = self.backlog_ahead.pop_front_if(|_| open < MOST_AHEAD)?;
+        Some((miss, Need::Ahead))
+    }
+
+    /// Takes the misses of a table into those backlogs that are empty, without those that are asked
+    /// for.
+    fn fill_backlogs(&mut self, table: &Iotlb) {
+        let may_take = [self.backlog.is_empty(), self.backlog_ahead.is_empty()];
+        table.misses().take_some(|miss, need| {
+            if self.is_open(miss, need) {
+                return true;
             }
+            let (may_take, backlog) = match need {
+                Need::Now => (may_take[0], &mut self.backlog),
+                Need::Ahead => (may_take[1], &mut self.backlog_ahead),
+            };
+            if may_take {
+                backlog.push_back(miss);
+            }
+            may_take
         });
     }
 
+    /// Returns whether a miss is asked for, which may be needed now since.
+    fn is_open(&mut self, miss: Miss, need: Need) -> bool {
+        let same = self.open.iter_mut().find(|question| question.miss == miss);
+        let Some(question) = same else {
+            return false;
+        };
+        if need == Need::Now {
+            question.need = need;
+        }
+        true
+    }
+
     /// Takes all misses of a table, which cannot be asked for.
-    pub(super) fn take_all(&mut self, table: &Iotlb) -> Vec<Miss> {
-        let mut all: Vec<_> = self.backlog.drain(..).collect();
-        table.misses().take(|miss| all.push(miss));
+    pub(super) fn take_all(&mut self, table: &Iotlb) -> Vec<(Miss, Need)> {
+        let now = self.backlog.drain(..).map(|miss| (miss, Need::Now));
+        let ahead = self.backlog_ahead.drain(..);
+        let mut all: Vec<_> = now.chain(ahead.map(|miss| (miss, Need::Ahead))).collect();
+        table.misses().take_some(|miss, need| {
+            all.push((miss, need));
+            true
+        });
         all
     }
 
@@ -98,45 +187,56 @@ impl Questions {
     }
 
     /// Returns whether the next question requests an answer, where that was agreed.
-    pub(super) fn requests_answers(&self) -> bool {
-        !self.mute
+    pub(super) fn requests_answers(&mut self, now: Instant) -> bool {
+        self.unclear_until = self.unclear_until.filter(|until| now < *until);
+        self.unclear_until.is_none() && self.owed.len() < MOST_OWED
     }
 
     /// Notes that the next question was sent; `answered`: with a request for an answer.
     pub(super) fn sent(&mut self, answered: bool) {
-        let unsent = self
-            .open
-            .iter_mut()
-            .find(|question| question.sent.is_none());
-        if let Some(question) = unsent {
-            question.sent = Some(self.next);
+        let mut open = self.open.iter_mut();
+        let Some(question) = open.find(|question| question.sent.is_none()) else {
+            return;
+        };
+        let number = self.next;
+        question.sent = Some(number);
+        if answered {
+            self.owed.push_back(Owed {
+                number,
+                miss: question.miss,
+                updated: false,
+            });
         }
         self.sent += 1;
-        if answered {
-            self.owed.push_back(self.next);
-        }
         self.next += 1;
-        if self.owed.len() > MOST_OWED {
-            self.mute = true;
-            self.owed.clear();
-        }
     }
 
-    /// Ends the question of an answer that there is no mapping, and returns its miss. After another
-    /// answer, the question waits for its UPDATE.
-    pub(super) fn answered(&mut self, value: u64) -> Option<Miss> {
-        let number = self.owed.pop_front()?;
+    /// Takes an answer: 0, or that there is no mapping. After 0, a question that is still open and
+    /// was permitted by no UPDATE waits for its own.
+    pub(super) fn answered(&mut self, value: u64) -> Option<Answered> {
+        let number = self.owed.pop_front()?.number;
         let is_it = |question: &Question| question.sent == Some(number);
-        let at = self.open.iter().position(is_it).filter(|_| value != 0)?;
-        self.open.remove(at).map(|question| question.miss)
+        let at = self.open.iter().position(is_it)?;
+        let Question {
+            miss,
+            need,
+            permitted,
+            ..
+        } = self.open[at];
+        let answer = if value == 0 {
+            Answered::Permitted(miss, need, permitted?)
+        } else {
+            Answered::Denied(miss, need)
+        };
+        self.open.remove(at);
+        Some(answer)
     }
 
     /// Ends a question whose time is over, and returns its miss.
-    pub(super) fn overdue(&mut self, now: Instant) -> Option<Miss> {
-        let oldest = self.open.front().filter(|oldest| oldest.until <= now)?.miss;
-        self.open.pop_front();
+    pub(super) fn overdue(&mut self, now: Instant) -> Option<(Miss, Need)> {
+        let oldest = self.open.pop_front_if(|oldest| oldest.until <= now)?;
         self.unanswered += 1;
-        Some(oldest)
+        Some((oldest.miss, oldest.need))
     }
 
     /// Returns the time at which the oldest question ends by itself.
@@ -144,55 +244,95 @@ impl Questions {
         self.open.front().map(|oldest| oldest.until)
     }
 
-    /// Returns the question that an UPDATE answers: the oldest for its pages, with the access of
-    /// all for the same page. One that it does not grant any of is not answered.
-    pub(super) fn answered_by(&self, update: &Update) -> Option<Miss> {
-        let granted = Access::from_bits(update.permission.into())?;
-        let in_range = |question: &&Question| is_in(question.miss, update.iova, update.size);
-        let mut open = self.open.iter().filter(in_range);
-        let first = open.find(|question| question.miss.access().common(granted).is_some())?;
-        let page = first.miss.iova();
-        let same = open.filter(|question| question.miss.iova() == page);
-        let access = same.fold(first.miss.access(), |all, question| {
-            all.with(question.miss.access())
+    /// Returns the question that an UPDATE answers: the oldest that was sent for one of its pages
+    /// and was not answered by another, if it permits some of what was asked for.
+    pub(super) fn answered_by(&self, update: &Update) -> Option<Asked> {
+        let permitted = Access::from_bits(update.permission.into())?;
+        let fits = |miss: Miss| {
+            let permits = miss.access().common(permitted).is_some();
+            permits && is_in(miss, update.iova, update.size)
+        };
+        let mut owed = self.owed.iter().filter(|owed| !owed.updated);
+        let owed = owed.find(|owed| fits(owed.miss)).map(|owed| Asked {
+            number: owed.number,
+            miss: owed.miss,
         });
-        Some(Miss::new(page, access))
+        let mut open = self.open.iter().filter_map(|question| {
+            let (number, miss) = (question.sent?, question.miss);
+            Some(Asked { number, miss })
+        });
+        let open = open.find(|asked| fits(asked.miss) && !self.owes(asked.number));
+        [owed, open]
+            .into_iter()
+            .flatten()
+            .min_by_key(|asked| asked.number)
     }
 
-    /// Ends the questions that an UPDATE has answered, at least in part.
-    pub(super) fn updated(&mut self, update: &Update, table: &Iotlb) {
-        self.open.retain(|question| {
+    fn owes(&self, number: u64) -> bool {
+        self.owed.iter().any(|owed| owed.number == number)
+    }
+
+    /// Notes that an UPDATE was accepted as the answer to `asked`. Ends that question, and others
+    /// for which there is a translation now.
+    pub(super) fn updated(&mut self, update: &Update, asked: Option<Asked>, table: &Iotlb) {
+        let asked = asked.map(|asked| asked.number);
+        let mut owed = self.owed.iter_mut();
+        if let Some(owed) = owed.find(|owed| Some(owed.number) == asked) {
+            owed.updated = true;
+        }
+        self.open.retain_mut(|question| {
             let miss = question.miss;
-            let found = [Access::READ, Access::WRITE].into_iter().any(|access| {
-                miss.access().includes(access) && table.look_up(miss.iova(), access).is_some()
-            });
-            !(found && is_in(miss, update.iova, update.size))
+            if !is_in(miss, update.iova, update.size) {
+                return true;
+            }
+            question.permitted = of_page(update, miss);
+            let is_it = question.sent.is_some() && question.sent == asked;
+            !is_it && table.look_up(miss.iova(), miss.access()).is_none()
         });
     }
 
     /// Ends the questions for pages that were revoked. Returns whether there were any.
     pub(super) fn invalidated(&mut self, iova: u64, size: u64) -> bool {
-        let before = self.open.len() + self.backlog.len();
+        let before = self.waiting();
         let stays = |miss: Miss| !is_in(miss, iova, size);
         self.open.retain(|question| stays(question.miss));
         self.backlog.retain(|miss| stays(*miss));
-        self.open.len() + self.backlog.len() < before
+        self.backlog_ahead.retain(|miss| stays(*miss));
+        self.waiting() < before
+    }
+
+    fn waiting(&self) -> usize {
+        self.open.len() + self.backlog.len() + self.backlog_ahead.len()
     }
 
     /// Ends all questions: the device was reset.
     pub(super) fn clear(&mut self) {
         self.open.clear();
         self.backlog.clear();
+        self.backlog_ahead.clear();
     }
 
     /// Asks open questions once more, on a new channel.
     pub(super) fn channel_changed(&mut self) {
         self.owed.clear();
-        self.mute = false;
+        self.unclear_until = None;
         for question in &mut self.open {
             question.sent = None;
         }
     }
+}
+
+/// Returns what an UPDATE says of the page of a miss, if it permits some of that.
+fn of_page(update: &Update, miss: Miss) -> Option<Update> {
+    let permitted = Access::from_bits(update.permission.into())?;
+    miss.access().common(permitted)?;
+    let offset = miss.iova().checked_sub(update.iova)?;
+    Some(Update {
+        iova: miss.iova(),
+        size: REGION_PAGE,
+        user_addr: update.user_addr.checked_add(offset)?,
+        permission: update.permission,
+    })
 }
 
 /// Returns whether a range has a byte of the page of a miss. A range that wraps around ends with

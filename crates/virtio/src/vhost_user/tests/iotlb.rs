@@ -1,11 +1,13 @@
 //! Messages about translations, and the questions for them: of front ends that are right, late,
 //! wrong or mute.
 
+mod questions;
+
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use memory::iotlb::{Access, Iotlb, Miss};
+use memory::iotlb::{Access, Iotlb, Miss, Need};
 use wire::virtio::vhost_user::{HEADER_LEN, Header, IotlbMessage, backend_code, iotlb_type};
 
 use super::*;
@@ -92,7 +94,7 @@ impl Guest {
     /// A queue lacks a translation.
     fn miss(&mut self, page: u64, access: Access) -> Miss {
         let miss = Miss::new(IOVA + page * PAGE, access);
-        self.table().ask(miss);
+        self.table().ask(miss, Need::Now);
         self.ask();
         miss
     }
@@ -134,6 +136,20 @@ impl Guest {
         let questions = self.questions().into_iter();
         let misses = questions.filter(|question| question.1 == iotlb_type::MISS);
         misses.map(|question| question.2).collect()
+    }
+
+    /// Fills the channel, so that no question has room in it. Returns the number of bytes.
+    fn fill_channel(&self) -> usize {
+        let channel = self.rig.session.channel.as_ref().expect("a channel");
+        let message = [0; HEADER_LEN + IotlbMessage::LEN];
+        let flags = rustix::net::SendFlags::DONTWAIT;
+        let fill = || rustix::net::send(channel.0.as_fd(), &message, flags);
+        std::iter::from_fn(|| fill().ok()).sum()
+    }
+
+    fn drain_channel(&mut self, filled: usize) {
+        let read = self.channel.read_exact(&mut vec![0; filled]);
+        read.expect("it is there");
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -320,17 +336,6 @@ fn a_permission_that_is_added_later_is_asked_for_and_joined() {
 }
 
 #[test]
-fn two_questions_for_one_page_are_answered_together() {
-    let mut guest = Guest::new();
-    guest.miss(0, Access::READ);
-    guest.miss(0, Access::WRITE);
-    assert_eq!(guest.asked(), [0, 0]);
-    guest.grant(IOVA, 0, 3);
-    assert!(guest.table().look_up(IOVA, Access::READ_WRITE).is_some());
-    assert_eq!(guest.rig.session.next_deadline(), None);
-}
-
-#[test]
 fn a_question_is_not_answered_by_an_update_of_other_pages_or_another_access() {
     let mut guest = Guest::new();
     guest.miss(0, Access::WRITE);
@@ -389,26 +394,6 @@ fn a_front_end_that_never_answers_costs_a_second_for_each_question() {
 }
 
 #[test]
-fn an_answer_that_is_late_or_comes_twice_concerns_no_other_question() {
-    let mut guest = Guest::new();
-    let late = guest.miss(0, Access::READ);
-    guest.later(SECOND);
-    assert!(guest.table().take_denial(late));
-    let other = guest.miss(1, Access::READ);
-    guest.answer(1);
-    assert!(!guest.table().take_denial(other));
-    guest.answer(1);
-    assert!(guest.table().take_denial(other));
-    // Nothing is owed any more.
-    guest.answer(1);
-    guest.answer(0);
-    let third = guest.miss(2, Access::READ);
-    assert!(!guest.table().take_denial(third));
-    guest.answer(1);
-    assert!(guest.table().take_denial(third));
-}
-
-#[test]
 fn a_question_for_a_page_that_is_revoked_ends_neither_granted_nor_denied() {
     let mut guest = Guest::new();
     let miss = guest.miss(0, Access::READ);
@@ -425,46 +410,12 @@ fn a_question_for_a_page_that_is_revoked_ends_neither_granted_nor_denied() {
     assert!(guest.table().take_denial(miss));
 }
 
-#[test]
-fn questions_beyond_64_wait_for_those() {
-    let mut guest = Guest::new();
-    for _ in 0..2 {
-        (0..64).for_each(|page| {
-            guest
-                .table()
-                .ask(Miss::new(IOVA + page * PAGE, Access::READ));
-        });
-        guest.ask();
-    }
-    (64..100).for_each(|page| {
-        guest.miss(page, Access::READ);
-    });
-    assert_eq!(guest.asked(), (0..64).collect::<Vec<_>>());
-    guest.grant(IOVA + 5 * PAGE, 0, 3);
-    guest.answer(1);
-    assert_eq!(guest.asked(), [64, 65]);
-    guest.later(SECOND);
-    assert_eq!(guest.asked(), (66..100).collect::<Vec<_>>());
-}
-
 /// DPDK 1aadb2f6b1: a back end that waited for room in the channel, while the front end waited for
 /// its answer.
 #[test]
 fn dpdk_1aadb2f6b1_a_full_channel_holds_up_nothing() {
     let mut guest = Guest::new();
-    let channel = guest.rig.session.channel.as_ref().expect("a channel");
-    let filler = channel
-        .0
-        .as_fd()
-        .try_clone_to_owned()
-        .expect("a descriptor");
-    let mut filler = UnixStream::from(filler);
-    let mut filled = 0;
-    let message = [0; HEADER_LEN + IotlbMessage::LEN];
-    let flags = rustix::net::SendFlags::DONTWAIT;
-    while rustix::net::send(&filler, &message, flags).is_ok() {
-        filled += message.len();
-    }
+    let filled = guest.fill_channel();
     let miss = guest.miss(0, Access::READ);
     let wakes = guest.rig.session.wakes().expect("a table");
     assert!(wakes.channel.expect("a channel").wants_write);
@@ -475,13 +426,9 @@ fn dpdk_1aadb2f6b1_a_full_channel_holds_up_nothing() {
     assert!(guest.table().take_denial(miss));
     // When there is room again, what is missing still is asked for.
     guest.miss(1, Access::READ);
-    guest
-        .channel
-        .read_exact(&mut vec![0; filled])
-        .expect("it is there");
+    guest.drain_channel(filled);
     guest.ask();
     assert_eq!(guest.asked(), [1]);
-    filler.flush().expect("nothing");
     let wakes = guest.rig.session.wakes().expect("a table");
     assert!(!wakes.channel.expect("a channel").wants_write);
 }
@@ -564,27 +511,6 @@ fn a_channel_that_is_closed_is_not_written_again() {
 }
 
 #[test]
-fn a_front_end_that_owes_too_many_answers_is_asked_without_them() {
-    let mut guest = Guest::new();
-    let mut flags = Vec::new();
-    for page in 0..300 {
-        guest.miss(page, Access::READ);
-        guest.grant(IOVA + page * PAGE, 0, 3);
-        flags.extend(guest.questions().iter().map(|question| question.0));
-    }
-    let with = flags
-        .iter()
-        .take_while(|flags| **flags == NEED_REPLY)
-        .count();
-    assert_eq!(with, 257);
-    assert!(flags[with..].iter().all(|flags| *flags == PLAIN) && flags.len() == 300);
-    // Its answers after all mean nothing.
-    let miss = guest.miss(300, Access::READ);
-    guest.answer(1);
-    assert!(!guest.table().take_denial(miss));
-}
-
-#[test]
 fn without_acknowledgements_questions_request_no_answer() {
     let mut guest = Guest::with_protocol(ProtocolFeatures::all() - ProtocolFeatures::REPLY_ACK);
     guest.miss(0, Access::READ);
@@ -596,7 +522,7 @@ fn without_a_channel_misses_are_denied_at_once_and_the_status_says_why() {
     let mut rig = Rig::translated();
     let table = rig.session.iotlb().expect("a table").clone();
     let miss = Miss::new(IOVA, Access::READ);
-    table.ask(miss);
+    table.ask(miss, Need::Now);
     rig.session.ask(Instant::now(), &mut rig.backend);
     assert!(table.take_denial(miss));
     rig.set_up(0);

@@ -1,0 +1,314 @@
+//! Which question an UPDATE or an answer is for, and questions that wait for others.
+
+use super::*;
+
+/// The miss of a page that is to be read.
+fn read(page: u64) -> Miss {
+    Miss::new(IOVA + page * PAGE, Access::READ)
+}
+
+impl Guest {
+    /// Returns the access that the table gives to a page.
+    fn access(&self, page: u64) -> u64 {
+        let table = self.table();
+        let kinds = [Access::READ, Access::WRITE].into_iter();
+        let given = kinds.filter(|access| table.look_up(IOVA + page * PAGE, *access).is_some());
+        given.map(Access::bits).sum()
+    }
+
+    /// The next process continues the session.
+    fn restart(&mut self) {
+        self.rig.session.iotlb = None;
+        let restored = self.rig.session.restore_iotlb(&mut self.rig.backend);
+        assert!(restored.is_ok());
+    }
+}
+
+#[test]
+fn an_answer_that_is_late_or_comes_twice_concerns_no_other_question() {
+    let mut guest = Guest::new();
+    let late = guest.miss(0, Access::READ);
+    guest.later(SECOND);
+    assert!(guest.table().take_denial(late));
+    let other = guest.miss(1, Access::READ);
+    guest.answer(1);
+    assert!(!guest.table().take_denial(other));
+    guest.answer(1);
+    assert!(guest.table().take_denial(other));
+    // Nothing is owed any more.
+    guest.answer(1);
+    guest.answer(0);
+    let third = guest.miss(2, Access::READ);
+    assert!(!guest.table().take_denial(third));
+    guest.answer(1);
+    assert!(guest.table().take_denial(third));
+}
+
+#[test]
+fn questions_beyond_64_wait_for_those() {
+    let mut guest = Guest::new();
+    for _ in 0..2 {
+        (0..64).for_each(|page| {
+            guest.table().ask(read(page), Need::Now);
+        });
+        guest.ask();
+    }
+    (64..100).for_each(|page| {
+        guest.miss(page, Access::READ);
+    });
+    assert_eq!(guest.asked(), (0..64).collect::<Vec<_>>());
+    guest.grant(IOVA + 5 * PAGE, 0, 3);
+    guest.answer(1);
+    assert_eq!(guest.asked(), [64, 65]);
+    guest.later(SECOND);
+    assert_eq!(guest.asked(), (66..100).collect::<Vec<_>>());
+}
+
+/// QEMU grants reads and writes for every question, also where the guest permits reads only.
+#[test]
+fn an_update_answers_one_question_and_gives_no_more_than_that_asked_for() {
+    let mut guest = Guest::new();
+    guest.miss(0, Access::READ);
+    guest.miss(0, Access::WRITE);
+    assert_eq!(guest.asked(), [0, 0]);
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 1);
+    // The front end has no mapping for writes.
+    guest.answer(0);
+    guest.answer(1);
+    assert_eq!(guest.access(0), 1);
+    assert!(guest.table().take_denial(Miss::new(IOVA, Access::WRITE)));
+}
+
+#[test]
+fn an_update_for_each_question_gives_both() {
+    let mut guest = Guest::new();
+    guest.miss(0, Access::READ);
+    guest.miss(0, Access::WRITE);
+    guest.grant(IOVA, 0, 3);
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 3);
+    assert_eq!(guest.rig.session.next_deadline(), None);
+    (0..2).for_each(|_| guest.answer(0));
+    assert_eq!(guest.info().denied, 0);
+}
+
+#[test]
+fn one_update_for_several_questions_holds_for_all_when_all_are_answered() {
+    let mut guest = Guest::new();
+    guest.miss(0, Access::READ);
+    guest.miss(0, Access::WRITE);
+    guest.miss(1, Access::WRITE);
+    assert_eq!(guest.say(update(IOVA, 2 * PAGE, 0, 3)), 0);
+    assert_eq!([0, 1].map(|page| guest.access(page)), [1, 1]);
+    guest.answer(0);
+    assert_eq!([0, 1].map(|page| guest.access(page)), [1, 1]);
+    guest.rig.backend.take();
+    guest.answer(0);
+    assert_eq!([0, 1].map(|page| guest.access(page)), [3, 1]);
+    assert_eq!(guest.rig.backend.take(), ["retry"]);
+    guest.answer(0);
+    assert_eq!([0, 1].map(|page| guest.access(page)), [3, 3]);
+    assert_eq!(guest.rig.session.next_deadline(), None);
+    let info = guest.info();
+    assert_eq!((info.counts.updates, info.denied), (1, 0));
+    let hit = guest.table().look_up(IOVA + PAGE, Access::WRITE);
+    assert_eq!(hit.expect("a hit").gpa, GPA + PAGE);
+}
+
+#[test]
+fn what_an_update_permitted_beside_its_question_ends_with_the_mapping() {
+    for revoke in [false, true] {
+        let mut guest = Guest::new();
+        guest.miss(0, Access::READ);
+        guest.miss(0, Access::WRITE);
+        guest.grant(IOVA, 0, 3);
+        if revoke {
+            assert_eq!(guest.say(invalidate(IOVA, PAGE)), 0);
+        } else {
+            // The memory to which it led is removed.
+            let memory = single([GPA, MEM, UVA, 0]);
+            guest.rig.tell(code::REM_MEM_REG, memory, vec![]);
+        }
+        (0..2).for_each(|_| guest.answer(0));
+        assert_eq!(guest.access(0), u64::from(!revoke));
+        let miss = Miss::new(IOVA, Access::WRITE);
+        assert_eq!(guest.table().take_denial(miss), !revoke);
+        assert_eq!(guest.rig.session.next_deadline().is_some(), !revoke);
+    }
+}
+
+#[test]
+fn the_answer_to_a_question_that_has_ended_gives_no_more_than_that_asked_for() {
+    for revoke in [false, true] {
+        let mut guest = Guest::new();
+        guest.miss(0, Access::READ);
+        if revoke {
+            assert_eq!(guest.say(invalidate(IOVA, PAGE)), 0);
+        } else {
+            guest.later(SECOND);
+        }
+        guest.grant(IOVA, 0, 3);
+        assert_eq!(guest.access(0), 1);
+        // One that can be no answer holds as it is.
+        guest.grant(IOVA, 0, 3);
+        assert_eq!(guest.access(0), 3);
+    }
+}
+
+#[test]
+fn an_update_that_comes_unasked_holds_as_it_is() {
+    let mut guest = Guest::new();
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 3);
+    // A question that was answered.
+    guest.miss(1, Access::READ);
+    guest.answer(1);
+    guest.grant(IOVA + PAGE, PAGE, 3);
+    assert_eq!(guest.access(1), 3);
+    // One that was not sent.
+    guest.questions();
+    let filled = guest.fill_channel();
+    guest.miss(2, Access::READ);
+    guest.grant(IOVA + 2 * PAGE, PAGE, 3);
+    assert_eq!(guest.access(2), 3);
+    guest.drain_channel(filled);
+    guest.ask();
+    assert!(guest.asked().is_empty());
+}
+
+#[test]
+fn without_acknowledgements_an_update_answers_one_question_too() {
+    let mut guest = Guest::with_protocol(ProtocolFeatures::all() - ProtocolFeatures::REPLY_ACK);
+    guest.miss(0, Access::READ);
+    guest.miss(0, Access::WRITE);
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 1);
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 3);
+}
+
+#[test]
+fn a_front_end_that_owes_many_answers_is_asked_for_more_when_some_have_come() {
+    let mut guest = Guest::new();
+    let mut flags = Vec::new();
+    for page in 0..300 {
+        guest.miss(page, Access::READ);
+        guest.grant(IOVA + page * PAGE, 0, 3);
+        flags.extend(guest.questions().iter().map(|question| question.0));
+    }
+    assert_eq!(flags[..256], [NEED_REPLY; 256]);
+    assert_eq!(flags[256..], [PLAIN; 44]);
+    // They are late, and concern no other question.
+    let plain = guest.miss(300, Access::READ);
+    (0..100).for_each(|_| guest.answer(1));
+    assert!(!guest.table().take_denial(plain));
+    let asked = guest.miss(301, Access::READ);
+    let questions = guest.questions();
+    assert_eq!(
+        questions.last().map(|question| question.0),
+        Some(NEED_REPLY)
+    );
+    (0..156).for_each(|_| guest.answer(1));
+    assert!(!guest.table().take_denial(asked));
+    guest.answer(1);
+    assert!(guest.table().take_denial(asked) && !guest.table().take_denial(plain));
+}
+
+#[test]
+fn a_front_end_that_answers_by_updates_alone_is_served_for_good() {
+    let mut guest = Guest::new();
+    for page in 0..600 {
+        guest.miss(page, Access::READ);
+        guest.grant(IOVA + page * PAGE, 0, 3);
+        guest.miss(page, Access::WRITE);
+        guest.grant(IOVA + page * PAGE, 0, 3);
+        assert_eq!(guest.access(page), 3);
+        guest.questions();
+    }
+    let info = guest.info();
+    assert_eq!((info.misses, info.denied), (1200, 0));
+}
+
+#[test]
+fn answers_to_a_process_that_died_concern_no_question_of_the_next() {
+    let mut guest = Guest::new();
+    guest.miss(0, Access::READ);
+    guest.miss(1, Access::READ);
+    assert_eq!(guest.asked(), [0, 1]);
+    guest.restart();
+    let miss = guest.miss(2, Access::READ);
+    assert_eq!(guest.questions(), [(PLAIN, iotlb_type::MISS, 2, 1)]);
+    (0..2).for_each(|_| guest.answer(1));
+    assert!(!guest.table().take_denial(miss));
+    guest.later(2 * SECOND);
+    assert!(guest.table().take_denial(miss));
+    guest.questions();
+    let miss = guest.miss(3, Access::READ);
+    assert_eq!(guest.questions(), [(NEED_REPLY, iotlb_type::MISS, 3, 1)]);
+    guest.answer(1);
+    assert!(guest.table().take_denial(miss));
+}
+
+#[test]
+fn questions_ahead_leave_room_for_those_that_a_frame_waits_for() {
+    let mut guest = Guest::new();
+    for page in 0..48 {
+        guest.table().ask(read(page), Need::Ahead);
+    }
+    guest.ask();
+    for page in 48..96 {
+        guest.table().ask(read(page), Need::Ahead);
+    }
+    guest.ask();
+    assert_eq!(guest.asked(), (0..48).collect::<Vec<_>>());
+    let miss = guest.miss(200, Access::READ);
+    assert_eq!(guest.asked(), [200]);
+    // One of those that wait is needed now. It is asked for once.
+    guest.miss(95, Access::READ);
+    assert_eq!(guest.asked(), [95]);
+    guest.later(SECOND);
+    assert!(guest.table().take_denial(miss));
+    assert_eq!(guest.asked(), (48..95).collect::<Vec<_>>());
+    guest.later(SECOND);
+    assert!(guest.asked().is_empty());
+    let info = guest.info();
+    assert_eq!((info.misses, info.unanswered), (97, 97));
+}
+
+#[test]
+fn all_questions_end_when_a_channel_is_closed() {
+    let mut guest = Guest::new();
+    for start in [0, 64, 128] {
+        for page in start..start + 64 {
+            assert!(guest.table().ask(read(page), Need::Now));
+        }
+        if start < 128 {
+            guest.ask();
+        }
+    }
+    guest.questions();
+    guest.put(&[0xff; 4096]);
+    let table = guest.table();
+    let denied = |pages: std::ops::Range<u64>| {
+        let mut misses = pages.map(read);
+        misses.all(|miss| table.take_denial(miss))
+    };
+    assert!(denied(64..192), "those that were not asked");
+    guest.later(SECOND);
+    assert!(denied(0..64));
+    // And without one, all at once, also beside those that a queue has asked for ahead.
+    for _ in 0..4 {
+        for page in 300..364 {
+            let need = if page % 4 == 0 {
+                Need::Now
+            } else {
+                Need::Ahead
+            };
+            table.ask(read(page), need);
+        }
+        guest.ask();
+        let waiting = (300..364).step_by(4);
+        assert!(waiting.map(read).all(|miss| table.is_denied(miss)));
+    }
+}
