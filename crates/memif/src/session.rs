@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::GuestMemory;
-use virtio::vhost_user::{Backend, Fault, Info, Message, QueueInfo, Reply};
+use virtio::vhost_user::{Backend, Fault, Info, Message, QueueInfo, QueueSummary, Reply};
 use wire::virtio::features::Features;
 
 use crate::message::{self, Init, MODE_ETHERNET, PAYLOAD_LEN, SECRET_LEN, VERSION};
@@ -247,6 +247,16 @@ impl Session {
             iotlb: None,
             queues: self.queue_infos(),
         }
+    }
+
+    /// Returns which states the queues are in, as [`Session::info`] has them.
+    #[must_use]
+    pub fn queue_summary(&self) -> QueueSummary {
+        let mut summary = QueueSummary::default();
+        for ring in self.rings.iter().flatten() {
+            summary.add(ring.running, true, ring.problem.is_some());
+        }
+        summary
     }
 
     fn queue_infos(&self) -> Vec<QueueInfo> {

@@ -297,9 +297,12 @@ impl Attachment {
         let Some(open) = &self.open else {
             return;
         };
-        let info = open.client.info();
-        if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
-            self.reason = info.last_refusal;
+        let refusal = open.client.last_refusal();
+        if refusal.is_some() || open.client.queue_summary().any_running {
+            // Mostly the same as after the last message.
+            if self.reason.as_deref() != refusal {
+                self.reason = refusal.map(str::to_owned);
+            }
             self.previous_reason = None;
         }
     }

@@ -79,7 +79,7 @@ pub use fault::Fault;
 pub use iotlb::{ChannelWake, IotlbInfo, Wakes};
 pub use message::{MAX_FDS, MAX_PAYLOAD, Message, Reply};
 pub use peek::{Peeked, hang_up};
-pub use queues::{MAX_QUEUE_SIZE, QueueInfo};
+pub use queues::{MAX_QUEUE_SIZE, QueueInfo, QueueSummary};
 pub use record::RECORD_VERSION;
 pub use restore::StoredFiles;
 pub use session::{Info, Session};

@@ -84,6 +84,26 @@ pub struct QueueInfo {
     pub fault: Option<String>,
 }
 
+/// States that the queues of a session are in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueSummary {
+    /// The data path serves one.
+    pub any_running: bool,
+    /// Frames may pass in one that runs.
+    pub any_up: bool,
+    /// One was stopped for a fault, or cannot start.
+    pub any_fault: bool,
+}
+
+impl QueueSummary {
+    /// Adds a queue.
+    pub fn add(&mut self, running: bool, enabled: bool, fault: bool) {
+        self.any_running |= running;
+        self.any_up |= running && enabled;
+        self.any_fault |= fault;
+    }
+}
+
 /// Reason why a queue is not started.
 enum StartError {
     /// A setting is missing.
@@ -532,6 +552,18 @@ impl Session {
             backend.signal(&err.fd);
         }
         true
+    }
+
+    /// Returns which states the queues are in, as [`Session::info`] has them.
+    #[must_use]
+    pub fn queue_summary(&self) -> QueueSummary {
+        let mut summary = QueueSummary::default();
+        for (index, vring) in self.queues.iter().enumerate() {
+            let refused = || matches!(self.prepare(index), Err(StartError::Refused(_)));
+            let fault = vring.running.is_none() && (vring.problem.is_some() || refused());
+            summary.add(vring.running.is_some(), self.enabled(vring), fault);
+        }
+        summary
     }
 
     pub(super) fn queue_infos(&self) -> Vec<QueueInfo> {

@@ -282,6 +282,12 @@ impl Session {
         }
     }
 
+    /// Returns the last message that was refused with an acknowledgement, and why.
+    #[must_use]
+    pub fn last_refusal(&self) -> Option<&str> {
+        self.refusals.last.as_deref()
+    }
+
     /// Returns whether features are chosen now: a driver that is reset, or ends, takes its choice
     /// back.
     #[must_use]

@@ -24,7 +24,7 @@ use wire::virtio::features::Features;
 use wire::virtio::vhost_user::{ProtocolFeatures, code};
 
 use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES};
-use super::{Backend, Fault, Message, Offer, QueueSetup, Reply, Session};
+use super::{Backend, Fault, Message, Offer, QueueSetup, QueueSummary, Reply, Session};
 
 pub(super) const UVA: u64 = 0x7f00_0000_0000;
 pub(super) const GPA: u64 = 0x10_0000;
@@ -206,7 +206,20 @@ impl Rig {
             need_reply,
             payload,
         };
-        self.session.handle(message, fds, &mut self.backend)
+        let handled = self.session.handle(message, fds, &mut self.backend);
+        self.check_summary();
+        handled
+    }
+
+    /// The summary of the queues is that of their status.
+    #[track_caller]
+    fn check_summary(&self) {
+        let (info, mut summary) = (self.session.info(), QueueSummary::default());
+        for queue in &info.queues {
+            summary.add(queue.running, queue.enabled, queue.fault.is_some());
+        }
+        assert_eq!(self.session.queue_summary(), summary);
+        assert_eq!(self.session.last_refusal(), info.last_refusal.as_deref());
     }
 
     /// Sends a message that is not answered.

@@ -11,7 +11,7 @@ use channel::keeping::ConnectionRecord;
 use channel::switching::{Iommu, PortConfig};
 use memory::iotlb::Answered;
 use virtio::vhost_user::{AnswerPipe, Backend, Fault, Info, Message, Peeked, QueueSnapshot, Reply};
-use virtio::vhost_user::{Connection, Session, Wakes};
+use virtio::vhost_user::{Connection, QueueSummary, Session, Wakes};
 use wire::virtio::features::Features;
 
 use super::offer::{memif_offer, offer, offer_after_restore};
@@ -280,6 +280,17 @@ impl Client {
             Self::VhostUser { session, .. } if session.requires_iommu() => Iommu::Required,
             _ => Iommu::Offered,
         }
+    }
+
+    /// Returns which states the queues are in; see [`Self::info`] for each. It is asked for after
+    /// every message.
+    pub(super) fn queue_summary(&self) -> QueueSummary {
+        either!(self, session => session.queue_summary())
+    }
+
+    /// Returns the last message that was refused with an acknowledgement, and why.
+    pub(super) fn last_refusal(&self) -> Option<&str> {
+        self.vhost_user()?.last_refusal()
     }
 
     pub(super) fn info(&self) -> Info {

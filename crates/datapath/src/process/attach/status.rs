@@ -23,10 +23,10 @@ impl Attachment {
                 Role::Client => PortPhase::Dialing,
             };
         };
-        let queues = open.client.info().queues;
-        if queues.iter().any(|q| q.fault.is_some()) {
+        let queues = open.client.queue_summary();
+        if queues.any_fault {
             PortPhase::Faulted
-        } else if queues.iter().any(|q| q.running && q.enabled) {
+        } else if queues.any_up {
             PortPhase::Up
         } else {
             PortPhase::Connected
