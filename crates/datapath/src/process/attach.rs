@@ -311,10 +311,7 @@ impl Attachment {
     /// missing translations and of the back-end channel.
     pub fn watch_translations(&mut self, epoll: &Rc<OwnedFd>, tokens: [u64; 2]) {
         if let Some(open) = &mut self.open {
-            match open.client.wakes() {
-                Some(wakes) => open.watches.update(epoll, tokens, &wakes),
-                None => open.watches = Watches::default(),
-            }
+            open.watch(epoll, tokens, &mut self.context);
         }
     }
 

@@ -265,10 +265,9 @@ impl Rig {
 
     /// Watches what the session waits for; returns the number of descriptors in the set.
     fn watch(&mut self, epoll: &Rc<OwnedFd>) -> usize {
-        let wakes = self.open.client.wakes().unwrap();
         let tokens = [Token::Misses(PortId(0)), Token::Channel(PortId(0))];
         let tokens = tokens.map(|token| token.encode().u64());
-        self.open.watches.update(epoll, tokens, &wakes);
+        self.open.watch(epoll, tokens, &mut self.context);
         watched(epoll)
     }
 
@@ -509,4 +508,18 @@ fn misses_and_answers_wake_the_session_as_long_as_it_lasts() {
     drop(rig.open);
     assert_eq!(watched(&epoll), 0);
     drop((other, table));
+}
+
+#[test]
+fn a_guest_whose_translations_cannot_be_watched_fills_no_log() {
+    let mut rig = Rig::new();
+    let no_epoll = Rc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+    for _ in 0..1000 {
+        rig.open.watch(&no_epoll, [1, 2], &mut rig.context);
+    }
+    let suppressed = rig.context.event_limits.suppressed_log_lines();
+    assert!((900..1000).contains(&suppressed), "{suppressed}");
+    // It is watched as soon as that is possible.
+    let epoll = Rc::new(epoll::create(CreateFlags::CLOEXEC).unwrap());
+    assert_eq!(rig.watch(&epoll), 1);
 }

@@ -68,40 +68,56 @@ pub(super) struct Watches {
 
 impl Watches {
     /// Watches the descriptors to wait for; `tokens` are those of the misses and of the channel.
-    pub(super) fn update(&mut self, epoll: &Rc<OwnedFd>, tokens: [u64; 2], wakes: &Wakes<'_>) {
+    ///
+    /// # Errors
+    /// One cannot be watched. The next call tries again.
+    fn update(
+        &mut self,
+        epoll: &Rc<OwnedFd>,
+        tokens: [u64; 2],
+        wakes: &Wakes<'_>,
+    ) -> std::io::Result<()> {
         let [misses, of_channel] = tokens;
         if self.misses.is_none() {
-            let added = Watched::add(epoll, wakes.misses, misses, 0);
-            self.misses = logged(added);
+            self.misses = Some(Watched::add(epoll, wakes.misses, misses, 0)?);
+        }
+        let number = wakes.channel.map(|channel| channel.number);
+        if self.channel.as_ref().map(|watched| watched.number) != number {
+            self.channel = None;
         }
         let Some(channel) = wakes.channel else {
-            self.channel = None;
-            return;
+            return Ok(());
         };
-        if self.channel.as_ref().map(|watched| watched.number) != Some(channel.number) {
-            self.channel = logged(Watched::add(
-                epoll,
-                channel.socket,
-                of_channel,
-                channel.number,
-            ));
-        }
-        if let Some(watched) = &mut self.channel {
-            let mut flags = EventFlags::IN;
-            flags.set(EventFlags::OUT, channel.wants_write);
-            watched.set(flags);
-        }
+        let watched = match &mut self.channel {
+            Some(watched) => watched,
+            none => {
+                let (socket, number) = (channel.socket, channel.number);
+                none.insert(Watched::add(epoll, socket, of_channel, number)?)
+            }
+        };
+        let mut flags = EventFlags::IN;
+        flags.set(EventFlags::OUT, channel.wants_write);
+        watched.set(flags);
+        Ok(())
     }
 }
 
-/// Logs why a descriptor is not watched.
-fn logged(added: std::io::Result<Watched>) -> Option<Watched> {
-    added
-        .inspect_err(|error| tracing::error!("watching translations failed: {error}"))
-        .ok()
-}
-
 impl Open {
+    /// Watches the descriptors of the session, beside its socket; `tokens` are those of the misses
+    /// and of the channel.
+    pub(super) fn watch(&mut self, epoll: &Rc<OwnedFd>, tokens: [u64; 2], context: &mut Context) {
+        let Some(wakes) = self.client.wakes() else {
+            self.watches = Watches::default();
+            return;
+        };
+        if let Err(error) = self.watches.update(epoll, tokens, &wakes)
+            && let Some(suppressed) = context.event_limits.log_line()
+        {
+            let port = &context.config.name;
+            tracing::error!(port, suppressed, "watching translations failed: {error}");
+        }
+    }
+
     /// Asks the front end for the translations that are missing.
     pub(super) fn ask(&mut self, context: &mut Context, workers: &Workers) {
         if !self.client.has_iotlb() {
