@@ -193,8 +193,13 @@ impl TranslatedQueue {
     /// Returns whether the front end has answered nothing since the last batch ended at a chain
     /// that is not translated.
     fn waits(&self) -> bool {
-        let waits = |answers| self.before_stop == 0 && answers == self.iotlb.answers();
-        matches!(self.stopped, Some((Gap::Untranslated, answers)) if waits(answers))
+        let waits = |stopped| self.before_stop == 0 && self.waits_for(stopped);
+        self.stopped.is_some_and(waits)
+    }
+
+    /// Returns whether it has answered nothing since the batch that ended so.
+    fn waits_for(&self, (gap, answers): (Gap, u64)) -> bool {
+        gap == Gap::Untranslated && answers == self.iotlb.answers()
     }
 
     /// Takes the chains before the one that was left, that one, and those behind it, as far as they
@@ -217,7 +222,7 @@ impl TranslatedQueue {
             if self.space().why_left().is_some() {
                 return Ok(());
             }
-            if self.before_stop > 0 || rest(into).is_reached() {
+            if self.before_stop > 0 || rest(into).is_reached() || self.waits_for(stopped) {
                 self.stopped = Some(stopped);
                 return Ok(());
             }
@@ -244,7 +249,21 @@ impl TranslatedQueue {
         limit: Limit,
         prefetch: &impl Fn(&Segment),
     ) -> Result<(), QueueFault> {
-        either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, limit, prefetch))
+        let before = self.position();
+        let result = either!(&mut self.layout, q => q.take_all::<WRITABLE>(into, limit, prefetch));
+        self.pass(before);
+        result
+    }
+
+    /// Notes that the slots from the position `before` to the present one were taken.
+    fn pass(&mut self, before: u32) {
+        let slots = self.slots(before, self.position());
+        self.asked = self.asked.saturating_sub(slots);
+    }
+
+    /// Notes that so many further slots were looked at.
+    fn has_looked_at(&mut self, slots: u16) {
+        self.asked = self.asked.saturating_add(slots).min(self.size());
     }
 
     /// Takes the chain at which the last batch ended. It alone may count as an empty one. If it is
@@ -334,7 +353,7 @@ impl TranslatedQueue {
         self.look_ahead::<WRITABLE>(before + 1);
         if self.asked == before {
             self.ready.forget(slot, slots);
-            self.asked += slots;
+            self.has_looked_at(slots);
         }
         Some(descriptors)
     }
@@ -350,8 +369,10 @@ impl TranslatedQueue {
             chains: limit.chains.min(self.asked.into()),
             ..limit
         };
-        let ready = &self.ready;
-        limit.less(either!(&mut self.layout, q => q.take_ready(ready, into, ahead, prefetch)))
+        let (before, ready) = (self.position(), &self.ready);
+        let taken = either!(&mut self.layout, q => q.take_ready(ready, into, ahead, prefetch));
+        self.pass(before);
+        limit.less(taken)
     }
 
     /// Asks for translations of buffers that the guest has offered since the last time, so that
@@ -374,7 +395,7 @@ impl TranslatedQueue {
         either!(&mut self.layout, q => q.untake(chains));
         self.held = self.held.saturating_sub(chains.len());
         let slots = self.slots(self.position(), before);
-        self.asked = self.asked.saturating_add(slots);
+        self.has_looked_at(slots);
         // Some of them may have been taken from the ring.
         let slot = either!(&self.layout, q => q.slot(0));
         self.ready.forget(slot, slots);
@@ -529,11 +550,9 @@ impl Ring for TranslatedQueue {
             return self.fault().map_or(Ok(()), Err);
         }
         let answers = self.iotlb.answers();
-        let (before, position) = (into.chains.len(), self.position());
+        let before = into.chains.len();
         let result = self.take_parts::<WRITABLE>(into, limit, &prefetch);
         self.held += into.chains.len() - before;
-        let slots = self.slots(position, self.position());
-        self.asked = self.asked.saturating_sub(slots);
         if let Some(gap) = self.space().why_left() {
             (self.stopped, self.before_stop) = (Some((gap, answers)), 0);
             // From the start: the chains behind it may have lost their translations, too.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::virtio::features::Features;
 
 use super::driver::*;
-use crate::queue::{Chain, Queue};
+use crate::queue::{Chain, Limit, Queue, Taken};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -17,6 +17,7 @@ enum Step {
         pick: usize,
     },
     Take,
+    TakeBatch(usize),
     Untake(usize),
     Put {
         which: usize,
@@ -38,7 +39,8 @@ fn step() -> impl Strategy<Value = Step> {
             any::<usize>(),
         )
             .prop_map(|(buffers, indirect, pick)| Step::Add { buffers, indirect, pick }),
-        4 => Just(Step::Take),
+        3 => Just(Step::Take),
+        2 => (1..9usize).prop_map(Step::TakeBatch),
         1 => (0..4usize).prop_map(Step::Untake),
         4 => (any::<usize>(), 0..3u32).prop_map(|(which, written)| Step::Put { which, written }),
         2 => Just(Step::Publish),
@@ -111,6 +113,7 @@ impl Model {
                 pick,
             } => self.add(&buffers, indirect, pick),
             Step::Take => self.take(),
+            Step::TakeBatch(most) => self.take_batch(most),
             Step::Untake(n) => self.untake(n),
             Step::Put { which, written } => self.put(which, written),
             Step::Publish => {
@@ -181,15 +184,49 @@ impl Model {
         let chain = self.take_next(&mut segs);
         let desired = self.offered.pop_front();
         assert_eq!(chain.map(|c| c.id), desired.as_ref().map(|w| w.0));
-        let (Some(chain), Some((_, buffers))) = (chain, desired) else {
-            return;
+        if let (Some(chain), Some((_, buffers))) = (chain, desired) {
+            self.took(chain, buffers, &segs);
+        }
+    }
+
+    /// Takes up to `most` chains in one batch, which ends before one whose page is missing. Missing
+    /// pages are granted behind it.
+    fn take_batch(&mut self, most: usize) {
+        let (mut segs, mut chains) = (Vec::new(), Vec::new());
+        let mut into = Taken {
+            segs: &mut segs,
+            chains: &mut chains,
         };
+        let limit = Limit {
+            chains: most,
+            bytes: u64::MAX,
+        };
+        let result = if self.writable {
+            self.queue.take_all_writable(&mut into, limit, |_| ())
+        } else {
+            self.queue.take_all_readable(&mut into, limit, |_| ())
+        };
+        result.expect("a sound driver");
+        assert!(chains.len() <= most);
+        for chain in chains {
+            let (id, buffers) = self.offered.pop_front().expect("it was offered");
+            assert_eq!(chain.id, id);
+            self.took(chain, buffers, &segs);
+        }
+        let guest = &mut self.driver.guest;
+        if let Some(iommu) = &mut guest.iommu {
+            iommu.answer(&guest.mem);
+        }
+    }
+
+    /// Checks a chain that was taken.
+    fn took(&mut self, chain: Chain, buffers: Vec<Buffer>, segs: &[Segment]) {
         let bytes: u32 = buffers.iter().map(|b| b.len).sum();
         assert_eq!(chain.bytes, bytes);
         let expected = wanted_ranges(&buffers);
         let iommu = self.driver.guest.iommu.as_ref();
         let expected = iommu.map_or(expected.clone(), |iommu| iommu.translate(&expected));
-        assert_eq!(ranges(chain.segs.of(&segs)), expected);
+        assert_eq!(ranges(chain.segs.of(segs)), expected);
         self.taken.push((chain, buffers));
         self.newest += 1;
     }

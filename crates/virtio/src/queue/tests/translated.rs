@@ -282,6 +282,30 @@ fn a_buffer_that_was_looked_up_ahead_is_not_used_in_the_next_lap() {
 }
 
 #[test]
+fn a_buffer_of_the_last_lap_is_not_taken_behind_one_that_waited() {
+    for mut world in worlds(16) {
+        let late = DATA + PAGE;
+        world.iommu().revoke(late);
+        // A lap of buffers that were looked up ahead.
+        for _ in 0..16 {
+            world.offer(DATA, 60, true);
+        }
+        world.queue.ask_for_buffers(16);
+        for chain in world.take_writable(16) {
+            world.finish(chain, 60);
+            world.driver.reap();
+        }
+        let waiting = world.offer(late, 60, true);
+        let behind = world.offer(DATA, 60, true);
+        assert!(world.take_writable(8).is_empty());
+        assert_eq!(world.answer(), [Miss::new(late, Access::WRITE)]);
+        let taken = world.take_writable(8);
+        let ids: Vec<u16> = taken.iter().map(|chain| chain.id).collect();
+        assert_eq!(ids, [waiting, behind], "no more are offered");
+    }
+}
+
+#[test]
 fn memory_that_the_guest_lost_is_not_granted() {
     for mut world in worlds(16) {
         world.offer(DATA, 60, false);
