@@ -11,6 +11,7 @@ mod config_toml;
 mod egress_tree;
 mod expression;
 mod guest;
+mod iotlb;
 mod memif_messages;
 mod offload_deliver;
 mod pipe_messages;
@@ -33,6 +34,7 @@ pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
 pub use egress_tree::run_tree as egress_tree;
 pub use expression::run as expression;
+pub use iotlb::run as iotlb;
 pub use memif_messages::run as memif_messages;
 pub use offload_deliver::run as offload_deliver;
 pub use pipe_messages::run as pipe_messages;
@@ -59,13 +61,14 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
     ("config_toml", config_toml),
     ("egress_tree", egress_tree),
     ("expression", expression),
+    ("iotlb", iotlb),
     ("memif_messages", memif_messages),
     ("offload_deliver", offload_deliver),
     ("pipe_messages", pipe_messages),

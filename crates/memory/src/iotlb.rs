@@ -57,6 +57,8 @@ mod block;
 mod denials;
 mod file;
 mod misses;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod oracle;
 mod slot;
 mod sync;
 mod writer;

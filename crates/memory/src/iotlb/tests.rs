@@ -5,6 +5,7 @@ mod questions;
 use std::sync::Arc;
 
 use super::block::Cut;
+use super::oracle::same_set;
 use super::*;
 use crate::Region;
 
@@ -412,17 +413,6 @@ fn neighbours_that_lead_to_different_places_or_with_different_access_are_not_joi
     }
     assert_eq!(rig.entries(), 1);
     assert_eq!(rig.found(0, Access::READ_WRITE), Some((0, 2 * MIB)));
-}
-
-/// The first pages that are in the same set as page 0. Only groups of 512 neighbours whose sets are
-/// near it are searched.
-fn same_set() -> impl Iterator<Item = u64> {
-    let set_of = |page| file::set_of(Class::Small, page);
-    let set = set_of(0);
-    let groups = (0..).step_by(512);
-    let groups = groups.filter(move |first| set_of(*first) / 512 == set / 512);
-    let pages = groups.flat_map(|first| first..first + 512);
-    pages.filter(move |page| set_of(*page) == set)
 }
 
 #[test]

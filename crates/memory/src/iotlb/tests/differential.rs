@@ -1,41 +1,9 @@
-//! The table beside a map of pages, after random messages.
-
-use std::collections::BTreeMap;
+//! The table beside its [`Oracle`], after random messages.
 
 use proptest::prelude::*;
 
+use super::oracle::Oracle;
 use super::*;
-
-/// All that the messages have granted and not revoked: page, guest-physical page, access. The table
-/// may have less at any time, and never more.
-#[derive(Default)]
-struct Oracle(BTreeMap<u64, (u64, Access)>);
-
-impl Oracle {
-    fn update(&mut self, update: &Update, asked: Option<Miss>) {
-        let access = Access::from_bits(update.permission.into()).expect("a valid permission");
-        let pages = update.iova / PAGE..(update.iova + update.size) / PAGE;
-        let asked = asked.filter(|miss| pages.contains(&(miss.iova() / PAGE)));
-        let access = asked.map_or(Some(access), |miss| access.common(miss.access()));
-        for page in pages.clone() {
-            let frame = (update.user_addr - USER) / PAGE + (page - pages.start);
-            let old = self.0.remove(&page).filter(|(old, _)| *old == frame);
-            let old = old.map(|(_, access)| access);
-            let access = match (old, access) {
-                (Some(old), Some(access)) => Some(old.with(access)),
-                (old, access) => old.or(access),
-            };
-            if let Some(access) = access {
-                self.0.insert(page, (frame, access));
-            }
-        }
-    }
-
-    fn invalidate(&mut self, iova: u64, size: u64) {
-        let last = (iova + size - 1) / PAGE;
-        self.0.retain(|page, _| *page < iova / PAGE || *page > last);
-    }
-}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -84,45 +52,6 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![12 => update, 3 => invalidate, 1 => Just(Step::Resume)]
 }
 
-/// Everything that the table has is what the oracle has, with no more access.
-fn check(table: &Iotlb, oracle: &Oracle, pages: impl Iterator<Item = u64>) {
-    for page in pages {
-        for access in [Access::READ, Access::WRITE, Access::READ_WRITE] {
-            let Some(hit) = table.look_up(page * PAGE + 9, access) else {
-                continue;
-            };
-            let granted = oracle.0.get(&page);
-            let (frame, granted) = *granted.unwrap_or_else(|| panic!("page {page} is revoked"));
-            assert_eq!(hit.gpa, frame * PAGE + 9, "page {page}");
-            assert!(
-                granted.includes(access),
-                "page {page}: {access:?} of {granted:?}"
-            );
-            // The rest of the block leads to the memory behind.
-            let last = page + (hit.len - 1) / PAGE;
-            let behind = oracle.0.get(&last).map(|(frame, _)| *frame);
-            assert_eq!(
-                behind,
-                Some(frame + (last - page)),
-                "block of {page} to {last}"
-            );
-        }
-    }
-}
-
-/// The page that a message answers is there behind it, with the access that both name.
-fn check_answer(table: &Iotlb, update: &Update, asked: Option<Miss>) {
-    let given = Access::from_bits(update.permission.into()).expect("a valid permission");
-    let range = update.iova..update.iova + update.size;
-    let asked = asked.filter(|miss| range.contains(&miss.iova()));
-    let asked = asked.unwrap_or(Miss::new(update.iova, given));
-    if let Some(access) = asked.access().common(given) {
-        let gpa = update.user_addr - USER + asked.iova() - update.iova;
-        let hit = table.look_up(asked.iova(), access);
-        assert_eq!(hit.map(|hit| hit.gpa), Some(gpa), "{asked:?} {update:x?}");
-    }
-}
-
 /// Steps on a table in a file, which successors continue; Miri has no files, so on the heap there.
 fn run(steps: Vec<Step>) {
     #[cfg(not(miri))]
@@ -137,8 +66,9 @@ fn run(steps: Vec<Step>) {
             Step::Update(update, asked) => {
                 let entered = writer.update(&memory, &update, asked);
                 assert!(entered.expect("a valid UPDATE") <= MOST_BLOCKS);
-                oracle.update(&update, asked);
-                check_answer(writer.table(), &update, asked);
+                let gpa = update.user_addr - USER;
+                oracle.update(&update, gpa, asked);
+                Oracle::check_answer(writer.table(), &update, gpa, asked);
                 counts.updates += 1;
             }
             Step::Invalidate(iova, size) => {
@@ -147,7 +77,7 @@ fn run(steps: Vec<Step>) {
                 assert_ne!(writer.table().generation(), generation);
                 oracle.invalidate(iova, size);
                 let revoked = iova / PAGE..(iova + size).div_ceil(PAGE);
-                check(writer.table(), &oracle, revoked);
+                oracle.check(writer.table(), revoked);
                 counts.invalidations += 1;
             }
             Step::Resume => {
@@ -157,11 +87,10 @@ fn run(steps: Vec<Step>) {
                 }
             }
         }
-        let some = oracle.0.keys().copied().step_by(61).take(20);
-        check(writer.table(), &oracle, some);
+        oracle.check(writer.table(), (0..2048).step_by(101));
     }
     let all = (0..4000).step_by(if cfg!(miri) { 37 } else { 1 });
-    check(writer.table(), &oracle, all.chain(same_set().take(7)));
+    oracle.check(writer.table(), all.chain(same_set().take(7)));
     let seen = writer.table().counts();
     counts.entries = seen.entries;
     counts.evictions = seen.evictions;
