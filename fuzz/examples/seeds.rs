@@ -22,6 +22,7 @@ use wire::{EtherType, MacAddr, VlanTci};
 fn main() {
     wire();
     offload();
+    iotlb();
     queues();
     slots();
     ring();
@@ -209,6 +210,93 @@ mod queue {
     pub(crate) fn inflight(at: u8, value: u8) -> Vec<u8> {
         vec![17, at, value]
     }
+    pub(crate) const ANSWER: [u8; 2] = [20, 0];
+    pub(crate) const DENY: [u8; 2] = [20, 0x55];
+    /// Of four questions, one is answered as QEMU, one denied, one exactly, and one not.
+    pub(crate) const MIXED: [u8; 2] = [20, 0xe4];
+    pub(crate) fn unmap(page: u8) -> [u8; 2] {
+        [22, page]
+    }
+    pub(crate) fn map(page: u8, moves: bool) -> [u8; 3] {
+        [23, page, moves.into()]
+    }
+    pub(crate) fn invalidate(page: u8, size: u16) -> Vec<u8> {
+        [&[25, page][..], &size.to_le_bytes()].concat()
+    }
+    pub(crate) const END_DENIALS: [u8; 1] = [27];
+}
+
+/// Messages for a table, as `iotlb.rs` reads them.
+fn iotlb() {
+    // Kind and number of the page, kind and number of the size, region, distance and question,
+    // permission.
+    let update = |page: [u8; 3], size: [u8; 3], kind: u8, permission: u8| {
+        [&[0][..], &page, &size, &[kind, permission]].concat()
+    };
+    let page = |n: u8| [0, n, 0];
+    let revoke = |page: [u8; 3], size: [u8; 3]| [&[9, 3][..], &page, &size].concat();
+    let keep = |page: [u8; 3]| [&[20, 3][..], &page, &[0]].concat();
+    let ask = |page: [u8; 3]| [&[13][..], &page, &[0]].concat();
+    let (take, resume, clear) = ([16], [22], [12]);
+    let one = [0, 0, 0];
+    let pages = [
+        update(page(1), [0, 2, 0], 0, 2),
+        update(page(2), one, 4 << 2, 2),
+        keep(page(1)),
+        revoke(page(1), one),
+        keep(page(2)),
+        update(page(1), one, 0, 0x8f),
+        resume.to_vec(),
+    ];
+    save("iotlb", "pages", &pages.concat());
+    let large = [
+        update([3, 1, 0], [9, 0, 0], 0, 1),
+        update([3, 1, 0], one, 5 << 2, 1),
+        update([5, 1, 0], [12, 1, 0], 3, 2),
+        keep([5, 1, 0]),
+        revoke([5, 1, 0], [12, 0, 0]),
+        revoke([6, 0, 0], [15, 0xff, 0xff]),
+    ];
+    save("iotlb", "large", &large.concat());
+    let mut joined = Vec::new();
+    for n in 0..512u16 {
+        let [low, high] = n.to_le_bytes();
+        joined.extend(update([0, low, high], one, 0, 2));
+    }
+    save("iotlb", "joined", &joined);
+    let mut rivals = Vec::new();
+    for n in 0..8u8 {
+        rivals.extend(update([4, n, 0], one, 0, 2));
+        rivals.extend(keep([4, n / 2, 0]));
+    }
+    rivals.extend(clear);
+    save("iotlb", "rivals", &rivals);
+    let deny = |page: [u8; 3]| [&[17][..], &page, &[0]].concat();
+    let questions = [
+        ask(page(1)),
+        ask(page(2)),
+        take.to_vec(),
+        deny(page(1)),
+        [&[18][..], &page(1), &[0]].concat(),
+        deny(page(2)),
+        ask(page(3)),
+        revoke(page(3), one),
+        vec![19],
+        [update(page(3), one, 3 << 5, 2), vec![0]].concat(),
+        take.to_vec(),
+    ];
+    save("iotlb", "questions", &questions.concat());
+    let spoil =
+        |word: u32, value: u64| [&[23][..], &word.to_le_bytes(), &value.to_le_bytes()].concat();
+    for (name, word, value) in [
+        ("version", 1, 2u64),
+        ("head", 8, u64::MAX),
+        ("slot", 512, 1 << 63 | 7),
+        ("counters", 17, 9),
+    ] {
+        let steps = [pages.concat(), spoil(word, value), pages.concat()];
+        save("iotlb", name, &steps.concat());
+    }
 }
 
 /// Options of a slot queue and steps: see `src/queue_slots.rs`.
@@ -392,6 +480,138 @@ fn queues() {
         ]
         .concat();
         save(target, "inflight", &[&[size, 16], &spoilt[..]].concat());
+        translated_queue(target, size);
+    }
+}
+
+/// A guest with an IOMMU: bit 5 of the options; all is granted at first: bit 6; its front end
+/// answers after each step: bit 7.
+fn translated_queue(target: &str, size: u8) {
+    use queue::*;
+    let turn = [
+        &TAKE[..],
+        &ANSWER,
+        &DRAIN,
+        &ANSWER,
+        &DRAIN,
+        &PUT,
+        &PUT,
+        &PUBLISH,
+        &REAP,
+    ]
+    .concat();
+    let offer = [
+        &add(2, 1000, false)[..],
+        &add(3, 1900, true),
+        &add(1, 60, false),
+    ]
+    .concat();
+    // Pages 0 to 3 are those of rings, 4 and 5 of tables, the others of buffers.
+    let scenes = [
+        (
+            "on-demand",
+            32,
+            [&ANSWER[..], &RESTART, &offer, &turn, &turn].concat(),
+        ),
+        (
+            "revoked-buffers",
+            96,
+            [
+                &offer[..],
+                &turn,
+                &invalidate(7, 4096),
+                &offer,
+                &turn,
+                &unmap(8),
+                &offer,
+                &turn,
+            ]
+            .concat(),
+        ),
+        (
+            "revoked-rings",
+            96,
+            [
+                &offer[..],
+                &unmap(0),
+                &TAKE,
+                &map(0, true),
+                &turn,
+                &invalidate(0, 0),
+                &turn,
+            ]
+            .concat(),
+        ),
+        (
+            "during-a-batch",
+            96,
+            [
+                &offer[..],
+                &TAKE,
+                &invalidate(0, 0),
+                &unmap(7),
+                &map(8, true),
+                &turn,
+                &turn,
+            ]
+            .concat(),
+        ),
+        (
+            "denied",
+            96,
+            [
+                &unmap(7)[..],
+                &offer,
+                &TAKE,
+                &DENY,
+                &TAKE,
+                &MIXED,
+                &END_DENIALS,
+                &turn,
+                &turn,
+            ]
+            .concat(),
+        ),
+        (
+            "given-back",
+            96,
+            [
+                &offer[..],
+                &unmap(9),
+                &DRAIN,
+                &UNTAKE,
+                &ANSWER,
+                &TAKE,
+                &UNTAKE,
+                &PUBLISH,
+                &turn,
+            ]
+            .concat(),
+        ),
+        (
+            "hostile",
+            96,
+            [
+                &desc(false, 0, 0x84, 0)[..],
+                &table(300, 64, 1),
+                &word(1, 1),
+                &TAKE,
+                &turn,
+            ]
+            .concat(),
+        ),
+    ];
+    for (name, options, steps) in scenes {
+        for (kind, more) in [("", 0), ("-writable", 4), ("-all", 0x93)] {
+            let name = format!("iommu-{name}{kind}");
+            save(
+                target,
+                &name,
+                &[&[size, options | more], &steps[..]].concat(),
+            );
+        }
+        let flat = [&[size | 0x80, options | 12], &steps[..]].concat();
+        save(target, &format!("iommu-{name}-flat"), &flat);
     }
 }
 
@@ -406,6 +626,8 @@ fn races() {
         ("netmap", 0x80),
         ("netmap-header", 0x92),
         ("memif", 0xc0),
+        ("iommu-split", 0x60),
+        ("iommu-packed", 0x7f),
     ] {
         let chain: &[u8] = &[0, 1, 0, 0, 12, 0, 0, 64, 0, 100, 0, 0];
         let table: &[u8] = &[5, 1, 0, 0, 12, 0, 0, 64, 0, 100, 0, 0];
@@ -442,6 +664,12 @@ fn races() {
         save("switch_race", &format!("{name}-calm"), &calm);
         let wild = [&[options, 8][..], &writes, &steps, &steps].concat();
         save("switch_race", name, &wild);
+        // Pages of rings, of the table, of data, and some of any.
+        let revoked: Vec<u8> = (0..16u8)
+            .flat_map(|n| [if n < 8 { 8 | n } else { 24 }, 0, 0, 7 * n, 0])
+            .collect();
+        let holes = [&[options, 16][..], &revoked, &steps, &steps, &steps].concat();
+        save("switch_race", &format!("{name}-holes"), &holes);
     }
     let steps: Vec<u8> = (0..60u8).flat_map(|n| [0, n, 1, n ^ 31, n % 8]).collect();
     for (name, header, at) in [("head", 1u8, 16u8), ("tail", 1, 32), ("length", 0, 0)] {
@@ -827,6 +1055,21 @@ fn session_record() {
     save("session_record", "edited-split", &[0, 3, 0, 1, 40, 0, 9]);
     save("session_record", "edited-packed", &[1, 0, 0, 1]);
     save("session_record", "connection", &[2, 1, 1, 0]);
+    save("session_record", "iommu-split", &[4, 3, 0, 1, 40, 0, 9]);
+    save("session_record", "iommu-packed", &[5, 0, 0, 1]);
+    // The version in the head, a slot in use, any slot.
+    for (name, at, value) in [
+        ("version", 8u16, 2),
+        ("slot", 0x2010, 0x55),
+        ("garbage", 0x6123, 7),
+    ] {
+        let [low, high] = (0x8000 | at).to_le_bytes();
+        save(
+            "session_record",
+            &format!("table-{name}"),
+            &[4, low, high, value],
+        );
+    }
     // A ring of four slots, two of them offered and one of those staged, and a journal that says
     // so.
     let slot = |len: u32, id: u16, flags: u16| {

@@ -2,26 +2,41 @@
 //! in the guest's memory and within their bounds, no more is in flight than the queue holds, every
 //! loop ends, a fault is permanent; and a correct driver never causes a fault, and gets each of its
 //! buffers back once.
+//!
+//! With an IOMMU, rings, tables and buffers are scattered page by page, and the front end grants,
+//! denies and revokes pages between and during batches. Nothing is touched that is not granted at
+//! that moment: such an access ends the process (see `guarded`). A sound driver whose front end
+//! answers at last gets all buffers back.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use mapping::Mapping;
+use memory::GuestMemory;
 use memory::Segment;
 use memory::copy::Cursor;
+use memory::iotlb::Access;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use virtio::queue::{
     Chain, Inflight, InflightRegion, MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, Queue, QueueFault,
 };
 use wire::virtio::features::Features;
 
-use crate::guest::{DATA, DATA_LEN, Guest, RINGS, TABLES, TABLES_LEN};
+use crate::guarded::PAGE;
+use crate::guest::{DATA, DATA_LEN, DATA_PAGES, Guest, TABLES, TABLES_LEN, ranges};
+use crate::iommu::Iommu;
+
+/// Rounds in which a driver gets its buffers back when all is granted: each question of each chain
+/// takes one.
+const MOST_ROUNDS: usize = 200;
 
 /// How the queue is made.
 struct Setup {
+    /// Its size; bit 7: the pages of a guest with an IOMMU are neighbours in memory, too.
     size: u8,
-    /// Event index, in order, writable, logged, tracked: bits 0 to 4.
+    /// Event index, in order, writable, logged, tracked, with an IOMMU, of which all is granted at
+    /// first, whose front end answers after each step: bits 0 to 7.
     options: u8,
 }
 
@@ -59,11 +74,23 @@ enum Step {
     TakeWrong,
     /// A queue of another layout, size or position.
     Misplace(u8, u16, u32),
+    /// The front end answers questions.
+    Answer(u8),
+    /// The guest unmaps a page, by its number.
+    Unmap(u8),
+    /// It maps a page, which may move to other memory.
+    Map(u8, bool),
+    /// The front end revokes some bytes of a page and of those behind it, or everything.
+    Invalidate(u8, u16),
+    /// It grants a page unasked, with this access.
+    Grant(u8, u8),
+    /// Denials end.
+    EndDenials,
 }
 
 impl<'a> Arbitrary<'a> for Step {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        Ok(match u.arbitrary::<u8>()? % 20 {
+        Ok(match u.arbitrary::<u8>()? % 28 {
             0 | 1 => Self::Add(u.arbitrary()?, u.arbitrary()?, u.arbitrary()?),
             2 | 3 => Self::Take,
             4 => Self::Drain,
@@ -86,7 +113,13 @@ impl<'a> Arbitrary<'a> for Step {
             16 => Self::Word(u.arbitrary()?, small(u)?),
             17 => Self::Inflight(u.arbitrary()?, small(u)?),
             18 => Self::TakeWrong,
-            _ => Self::Misplace(u.arbitrary()?, u.arbitrary()?, u.arbitrary()?),
+            19 => Self::Misplace(u.arbitrary()?, u.arbitrary()?, u.arbitrary()?),
+            20 | 21 => Self::Answer(u.arbitrary()?),
+            22 => Self::Unmap(u.arbitrary()?),
+            23 | 24 => Self::Map(u.arbitrary()?, u.arbitrary()?),
+            25 => Self::Invalidate(u.arbitrary()?, u.arbitrary()?),
+            26 => Self::Grant(u.arbitrary()?, u.arbitrary()?),
+            _ => Self::EndDenials,
         })
     }
 }
@@ -95,7 +128,8 @@ impl<'a> Arbitrary<'a> for Step {
 fn address(u: &mut Unstructured<'_>) -> Result<u64> {
     let (kind, at) = (u.arbitrary::<u8>()?, u64::from(u.arbitrary::<u16>()?));
     Ok(match kind % 4 {
-        0 | 1 => DATA + at % (2 * DATA_LEN + 16),
+        0 => DATA + at % (2 * DATA_LEN + 16),
+        1 => DATA + at % (DATA_PAGES * DATA_LEN + 16),
         2 => TABLES + at % (TABLES_LEN + 16),
         _ => u.arbitrary()?,
     })
@@ -173,6 +207,13 @@ struct Rig {
     last_put: u64,
     /// The driver has done nothing wrong so far.
     sound: bool,
+    /// The queue's position when it was last known.
+    position: u32,
+    /// Chains were in use when the queue was made anew, and nothing tracked them.
+    lost: bool,
+    /// With an IOMMU, on scattered pages; all is granted at first.
+    iommu: Option<(bool, bool)>,
+    answers: bool,
 }
 
 /// Size, options, then steps.
@@ -204,8 +245,11 @@ impl Rig {
         };
         let (writable, logged) = (setup.options & 4 != 0, setup.options & 8 != 0);
         let tracked = (setup.options & 16 != 0).then(|| Tracked::new(size, packed));
+        let granted = setup.options & 64 != 0;
+        let iommu = (setup.options & 32 != 0).then_some((setup.size & 0x80 == 0, granted));
+        let position = if packed { 0x8000_8000 } else { 0 };
         let mut rig = Self {
-            guest: Guest::new(size, packed, writable, logged),
+            guest: new_guest(size, packed, writable, logged, iommu),
             queue: Err(QueueFault::BadSize),
             features,
             packed,
@@ -217,8 +261,12 @@ impl Rig {
             order: 0,
             last_put: 0,
             sound: true,
+            position,
+            lost: false,
+            iommu,
+            answers: setup.options & 128 != 0,
         };
-        rig.start(rig.first_position());
+        rig.start(position);
         rig
     }
 
@@ -228,16 +276,23 @@ impl Rig {
 
     /// Makes the queue; one in sound memory at a sound position must be to be had.
     fn start(&mut self, position: u32) {
-        let (mem, layout) = (self.guest.mem.clone(), self.guest.layout);
+        let (mem, layout) = (self.guest.memory(), self.guest.layout);
         self.held.clear();
+        self.end_batch();
         self.last_put = self.order;
         self.queue = match &self.tracked {
             Some(t) => Queue::with_inflight(mem, layout, self.features, position, t.part.clone()),
             None => Queue::new(mem, layout, self.features, position),
         };
         if let Err(fault) = &self.queue {
-            assert!(!self.sound, "no queue for a sound driver: {fault}");
+            let waits = *fault == QueueFault::UnmappedRing && self.guest.lacks_rings();
+            assert!(!self.sound || waits, "no queue for a sound driver: {fault}");
         }
+    }
+
+    /// No chain is in use any more, and nothing is staged.
+    fn end_batch(&mut self) {
+        self.guest.iommu.iter_mut().for_each(Iommu::end);
     }
 
     fn step(&mut self, step: &Step) {
@@ -259,10 +314,24 @@ impl Rig {
             Step::Restart(fresh) => self.restart(fresh),
             Step::Memory(gone) => self.set_memory(gone),
             Step::Reap => self.reap(),
+            Step::Answer(_)
+            | Step::Unmap(_)
+            | Step::Map(..)
+            | Step::Invalidate(..)
+            | Step::Grant(..)
+            | Step::EndDenials => {
+                let mem = self.guest.mem.clone();
+                if let Some(iommu) = &mut self.guest.iommu {
+                    translate(iommu, &mem, step);
+                }
+            }
             _ => {
                 self.sound = false;
                 self.hostile(step);
             }
+        }
+        if self.answers {
+            self.answer();
         }
         if let Ok(queue) = &self.queue {
             assert!(
@@ -276,7 +345,11 @@ impl Rig {
     fn hostile(&mut self, step: &Step) {
         match *step {
             Step::Desc(table, at, addr, len, flags, link) => {
-                let base = if table { TABLES } else { RINGS };
+                let base = if table {
+                    TABLES
+                } else {
+                    self.guest.layout.desc
+                };
                 // The flags that mean something, and the laps of a packed ring.
                 self.guest
                     .set_desc(base + 16 * u64::from(at), addr, len, flags & 0x8087, link);
@@ -287,7 +360,15 @@ impl Rig {
                     self.guest.set_desc(gpa, addr, len, flags & 7, at + 1);
                 }
             }
-            Step::Word(at, value) => self.guest.set16(RINGS + 0x100 + 2 * u64::from(at), value),
+            Step::Word(at, value) => {
+                let layout = self.guest.layout;
+                let area = if at & 0x80 == 0 {
+                    layout.driver
+                } else {
+                    layout.device
+                };
+                self.guest.set16(area + 2 * u64::from(at & 0x7f), value);
+            }
             Step::Inflight(at, value) => {
                 if let Some(tracked) = &self.tracked {
                     tracked.write(at, value);
@@ -320,6 +401,7 @@ impl Rig {
         let Ok(queue) = &mut self.queue else {
             return false;
         };
+        self.guest.iommu.iter_mut().for_each(Iommu::begin);
         let before = queue.fault();
         let mut segs = Vec::new();
         let taken = if writable {
@@ -330,7 +412,7 @@ impl Rig {
         match taken {
             Ok(Some(chain)) => {
                 assert!(before.is_none(), "a fault is permanent");
-                self.check(&chain, &segs);
+                self.check(&chain, &segs, writable);
                 touch(&segs, writable);
                 self.order += 1;
                 self.held.push(Held {
@@ -362,17 +444,36 @@ impl Rig {
         }
     }
 
-    fn check(&self, chain: &Chain, segs: &[Segment]) {
+    fn check(&self, chain: &Chain, segs: &[Segment], writable: bool) {
         let sum: u64 = segs.iter().map(|s| u64::from(s.len)).sum();
         assert_eq!(u64::from(chain.bytes), sum);
         assert_eq!((chain.segs.start, chain.segs.len as usize), (0, segs.len()));
-        assert!(chain.bytes > 0 && chain.bytes <= MAX_CHAIN_BYTES);
+        assert!(chain.bytes <= MAX_CHAIN_BYTES);
         assert!(chain.count > 0 && chain.count <= self.size && chain.id < self.size);
-        // A buffer may lie in two regions.
-        assert!(segs.len() <= 2 * MAX_CHAIN_DESCRIPTORS as usize);
+        if chain.bytes == 0 {
+            // It is not granted. Those to the guest go back at once.
+            assert!(self.guest.iommu.is_some() && segs.is_empty() && !writable);
+            return;
+        }
+        // A buffer may lie in two regions, or in many pages.
+        let most = 2 * MAX_CHAIN_DESCRIPTORS as usize;
+        assert!(segs.len() <= most);
         for seg in segs {
             let place = self.guest.mem.translate(seg.gpa, seg.len).expect("mapped");
             assert_eq!(place.ptr, seg.ptr);
+        }
+        let Some(iommu) = &self.guest.iommu else {
+            return;
+        };
+        let access = if writable {
+            Access::WRITE
+        } else {
+            Access::READ
+        };
+        let permits = |seg: &Segment| iommu.permits(seg.gpa, seg.len, access);
+        assert!(segs.iter().all(permits), "not granted");
+        if self.sound && !iommu.is_stale() {
+            assert_eq!(Some(ranges(segs)), self.guest.ranges(chain.id));
         }
     }
 
@@ -402,9 +503,17 @@ impl Rig {
             } else {
                 0
             };
+            touch(&held.segs, self.writable);
             queue.mark_written(&held.segs, written);
             queue.put(held.chain, written);
         }
+    }
+
+    /// The front end answers all questions as it should. Returns how many there were.
+    fn answer(&mut self) -> usize {
+        let mem = self.guest.mem.clone();
+        let iommu = self.guest.iommu.as_mut();
+        iommu.map_or(0, |iommu| iommu.answer(&mem, 0))
     }
 
     /// Gives the last chains back, of those that may be.
@@ -427,23 +536,28 @@ impl Rig {
             let _ = queue.needs_notify();
             assert!(!queue.needs_notify(), "nothing was published since");
         }
+        if self.held.is_empty() {
+            self.end_batch();
+        }
     }
 
     fn restart(&mut self, fresh: bool) {
-        let mut position = match &self.queue {
-            Ok(queue) => queue.position(),
-            Err(_) => self.first_position(),
-        };
+        if let Ok(queue) = &self.queue {
+            self.position = queue.position();
+        }
+        self.lost |= !self.held.is_empty() && self.tracked.is_none();
         if fresh {
-            self.guest = Guest::new(self.size, self.packed, self.writable, self.logged);
+            let (size, packed) = (self.size, self.packed);
+            self.guest = new_guest(size, packed, self.writable, self.logged, self.iommu);
             self.tracked = self
                 .tracked
                 .as_ref()
                 .map(|_| Tracked::new(self.size, self.packed));
             self.sound = true;
-            position = self.first_position();
+            self.lost = false;
+            self.position = self.first_position();
         }
-        self.start(position);
+        self.start(self.position);
     }
 
     /// A snapshot without some regions; a sound one keeps all of them.
@@ -464,7 +578,37 @@ impl Rig {
         );
     }
 
+    /// The guest maps its rings, and the front end answers all questions: a sound driver gets its
+    /// buffers back.
+    fn settle(&mut self) {
+        if self.guest.iommu.is_none() || !self.sound {
+            return;
+        }
+        self.guest.map_rings();
+        for _ in 0..MOST_ROUNDS {
+            if self.queue.is_err() {
+                self.restart(false);
+            }
+            self.drain();
+            while !self.held.is_empty() {
+                self.put(0);
+            }
+            self.publish();
+            self.reap();
+            if self.guest.is_idle() {
+                return;
+            }
+            let asked = self.answer();
+            if let Some(iommu) = self.guest.iommu.as_mut().filter(|_| asked == 0) {
+                // A second has passed.
+                iommu.writer.end_denials();
+            }
+        }
+        assert!(self.lost, "buffers that do not come back: {:?}", self.queue);
+    }
+
     fn finish(mut self) {
+        self.settle();
         self.drain();
         while !self.held.is_empty() {
             self.put(0);
@@ -472,6 +616,55 @@ impl Rig {
         self.publish();
         self.reap();
         assert!(!self.take(self.writable) || !self.sound, "all was drained");
+    }
+}
+
+fn new_guest(
+    size: u16,
+    packed: bool,
+    writable: bool,
+    logged: bool,
+    iommu: Option<(bool, bool)>,
+) -> Guest {
+    let Some((scattered, granted)) = iommu else {
+        return Guest::new(size, packed, writable, logged);
+    };
+    let mut guest = Guest::with_iommu(size, packed, writable, logged, scattered);
+    if let Some(iommu) = guest.iommu.as_mut().filter(|_| granted) {
+        iommu.grant_all(&guest.mem);
+    }
+    guest
+}
+
+/// What the guest and its front end do about translations.
+fn translate(iommu: &mut Iommu, mem: &GuestMemory, step: &Step) {
+    match *step {
+        Step::Answer(how) => _ = iommu.answer(mem, how),
+        Step::Unmap(page) => {
+            let page = iommu.page(page);
+            iommu.unmap(page);
+        }
+        Step::Map(page, moves) => {
+            let page = iommu.page(page);
+            // A driver that moves its rings while they are in use is not sound.
+            let may = !Guest::is_ring(page) || !iommu.is_busy();
+            iommu.map(page, moves && may);
+        }
+        Step::Invalidate(page, size) => {
+            let start = if size == 0 {
+                0
+            } else {
+                iommu.page(page) * PAGE
+            };
+            let size = if size == 0 { u64::MAX } else { size.into() };
+            iommu.invalidate(start, size);
+        }
+        Step::Grant(page, access) => {
+            let page = iommu.page(page);
+            iommu.grant(mem, page, None, access % 3 + 1);
+        }
+        Step::EndDenials => iommu.writer.end_denials(),
+        _ => {}
     }
 }
 

@@ -1,7 +1,8 @@
 //! Saved sessions for a switch that replaces a crashed one: records of connections and sessions,
-//! descriptors under the wrong numbers, and a journal and a ring that contradict each other. No
-//! panic, no endless loop, no leaked descriptor; a loaded record is saved as the same one; queues
-//! touch only their own memory.
+//! descriptors under the wrong numbers, tables of translations of another version or with garbage,
+//! and a journal and a ring that contradict each other. No panic, no endless loop, no leaked
+//! descriptor; a loaded record is saved as the same one; queues touch only their own memory; a table
+//! that is not as its writer left it is not used, and after INVALIDATE none has anything.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,24 +11,39 @@ use std::sync::Arc;
 use arbitrary::Unstructured;
 use channel::keeping::ConnectionRecord;
 use memory::GuestMemory;
+use memory::iotlb::{Access, IotlbWriter};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::MemfdFlags;
 use virtio::queue::{Journal, JournalRegion, Layout, Queue};
 use virtio::vhost_user::{Backend, Message, Offer, QueueSetup, Session};
 use wire::virtio::features::Features;
-use wire::virtio::vhost_user::{ProtocolFeatures, code};
+use wire::virtio::vhost_user::{IotlbMessage, ProtocolFeatures, code, iotlb_type};
 
+use crate::guarded::PAGE;
 use crate::vhost_user::data_path::DataPath;
 
 const GPA: u64 = 0x10_0000;
 const SIZE: u64 = 0x4_0000;
 const UVA: u64 = 0x7f00_0000_0000;
+/// First I/O virtual address of a guest with an IOMMU.
+const IOVA: u64 = 0x60_0000;
+/// Offset of the slots in a table's file.
+const SLOTS: usize = 4096;
 
 /// A data path, and what was kept of its sessions.
 #[derive(Default)]
 struct Keeper {
     data_path: DataPath,
     kept: BTreeMap<u64, OwnedFd>,
+    /// File of the table of translations.
+    iotlb: Option<OwnedFd>,
+}
+
+/// What a process left behind.
+struct Left {
+    record: Vec<u8>,
+    kept: BTreeMap<u64, OwnedFd>,
+    iotlb: Option<OwnedFd>,
 }
 
 impl Backend for Keeper {
@@ -59,6 +75,14 @@ impl Backend for Keeper {
         let fd = fd.try_clone_to_owned().expect("a descriptor");
         assert!(self.kept.insert(number, fd).is_none(), "a number twice");
     }
+
+    fn keep_iotlb(&mut self, fd: BorrowedFd<'_>) {
+        self.iotlb = Some(fd.try_clone_to_owned().expect("a descriptor"));
+    }
+
+    fn kept_iotlb(&mut self) -> Option<OwnedFd> {
+        self.iotlb.take()
+    }
 }
 
 /// One byte of options, then edits of a sound record, or a record, or a journal and a ring.
@@ -68,15 +92,23 @@ pub fn run(data: &[u8]) {
     };
     crate::vhost_user::set_signals();
     let before = crate::vhost_user::open_fds();
-    match options % 4 {
-        0 | 1 => edited(rest, options & 1 != 0),
+    match options % 6 {
+        0 | 1 => edited(rest, options & 1 != 0, false),
+        4 | 5 => edited(rest, options & 1 != 0, true),
         2 => {
             if let Ok(record) = ConnectionRecord::from_bytes(rest) {
                 let again = ConnectionRecord::from_bytes(&record.to_bytes());
                 assert_eq!(again.as_ref(), Ok(&record));
-                restore(&record.session, sound(false).1);
+                let record = record.session;
+                restore(Left {
+                    record,
+                    ..sound(false, false)
+                });
             }
-            restore(rest, sound(false).1);
+            restore(Left {
+                record: rest.to_vec(),
+                ..sound(false, true)
+            });
         }
         _ => journal(rest),
     }
@@ -88,7 +120,8 @@ pub fn run(data: &[u8]) {
 }
 
 fn offer() -> Offer {
-    Offer::new(Features::VERSION_1 | Features::RING_PACKED, 1)
+    let features = Features::VERSION_1 | Features::RING_PACKED | Features::ACCESS_PLATFORM;
+    Offer::new(features, 1)
 }
 
 fn words(values: &[u64]) -> Vec<u8> {
@@ -109,20 +142,16 @@ fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).expect("an event")
 }
 
-/// The record of a session with everything in it, and what was kept.
-fn sound(packed: bool) -> (Vec<u8>, BTreeMap<u64, OwnedFd>) {
+/// What a session with everything in it left when its process died.
+fn sound(packed: bool, translated: bool) -> Left {
     let (mut session, mut keeper) = (Session::new(offer()), Keeper::default());
     let mut tell = |code, payload, fds| {
-        let message = Message {
-            code,
-            need_reply: false,
-            payload,
-        };
-        let told = session.handle(message, fds, &mut keeper);
+        let told = session.handle(message(code, payload), fds, &mut keeper);
         told.expect("a sound message");
     };
     let mut features = Features::VERSION_1;
     features.set(Features::RING_PACKED, packed);
+    features.set(Features::ACCESS_PLATFORM, translated);
     let acked = features.bits() | 1 << 26 | 1 << 30;
     let protocol = ProtocolFeatures::all().bits();
     tell(code::SET_PROTOCOL_FEATURES, words(&[protocol]), vec![]);
@@ -132,8 +161,22 @@ fn sound(packed: bool) -> (Vec<u8>, BTreeMap<u64, OwnedFd>) {
     tell(code::SET_LOG_BASE, words(&[4096, 0]), vec![file(4096)]);
     let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
     tell(code::SET_BACKEND_REQ_FD, vec![], vec![socket.into()]);
+    let start = if translated { IOVA } else { UVA };
+    if translated {
+        // The last page of the memory comes first.
+        for page in 0..SIZE / PAGE {
+            let update = IotlbMessage {
+                iova: IOVA + page * PAGE,
+                size: PAGE,
+                user_addr: UVA + SIZE - (page + 1) * PAGE,
+                permission: 3,
+                kind: iotlb_type::UPDATE,
+            };
+            tell(code::IOTLB_MSG, update.to_bytes().to_vec(), vec![]);
+        }
+    }
     for at in 0..2u32 {
-        let base = UVA + 0x8000 * u64::from(at);
+        let base = start + 0x8000 * u64::from(at);
         let addr = [
             halves(&[at, 0]),
             words(&[base, base + 0x4000, base + 0x2000, 0]),
@@ -144,34 +187,78 @@ fn sound(packed: bool) -> (Vec<u8>, BTreeMap<u64, OwnedFd>) {
         tell(code::SET_VRING_ADDR, addr, vec![]);
         tell(code::SET_VRING_KICK, words(&[at.into()]), vec![event()]);
     }
+    assert_eq!(keeper.data_path.running.len(), 2);
     let (record, numbers) = session.record();
     let mut kept = std::mem::take(&mut keeper.kept);
     kept.retain(|number, _| numbers.contains(number));
-    session.close(&mut keeper);
-    (record, kept)
+    let iotlb = keeper.iotlb.take();
+    Left {
+        record,
+        kept,
+        iotlb,
+    }
 }
 
-/// A sound record in which some bytes are others.
-fn edited(data: &[u8], packed: bool) {
-    let (mut record, kept) = sound(packed);
+fn message(code: u32, payload: Vec<u8>) -> Message {
+    Message {
+        code,
+        need_reply: true,
+        payload,
+    }
+}
+
+/// A sound record in which some bytes are others, or some of the table.
+fn edited(data: &[u8], packed: bool, translated: bool) {
+    let mut left = sound(packed, translated);
+    let slots = left.iotlb.as_ref().map(slots);
     let mut u = Unstructured::new(data);
     while let (Ok(at), Ok(value)) = (u.arbitrary::<u16>(), u.arbitrary::<u8>()) {
-        let at = usize::from(at) % record.len();
-        record[at] = value;
+        if let (Some(file), Some(slots), true) = (&left.iotlb, &slots, at & 0x8000 != 0) {
+            let at = usize::from(at & 0x7fff);
+            let place = match at >> 13 {
+                // The head, the slots that are in use, any slot.
+                0 => at % 256,
+                1 | 2 => slots[(at >> 4) % slots.len()] + at % 16,
+                _ => SLOTS + at * 61 % (1 << 20),
+            };
+            rustix::io::pwrite(file, &[value], place as u64).expect("room");
+        } else {
+            let at = usize::from(at) % left.record.len();
+            left.record[at] = value;
+        }
         if u.is_empty() {
             break;
         }
     }
-    restore(&record, kept);
+    restore(left);
 }
 
-fn restore(record: &[u8], kept: BTreeMap<u64, OwnedFd>) {
-    let mut keeper = Keeper::default();
-    match Session::restore(offer(), record, kept, &mut keeper) {
+/// Returns the offsets of the slots in use.
+fn slots(file: &OwnedFd) -> Vec<usize> {
+    let mut bytes = vec![0; 1 << 20];
+    rustix::io::pread(file, &mut bytes, SLOTS as u64).expect("a file");
+    let slots = bytes.as_chunks::<16>().0.iter().enumerate();
+    let used = slots.filter(|(_, slot)| **slot != [0; 16]);
+    used.map(|(at, _)| SLOTS + 16 * at).collect()
+}
+
+fn restore(left: Left) {
+    let is_sound = left
+        .iotlb
+        .as_ref()
+        .map(|file| IotlbWriter::resume(file).is_ok());
+    let mut keeper = Keeper {
+        iotlb: left.iotlb,
+        ..Keeper::default()
+    };
+    keeper.data_path.spoilt = true;
+    match Session::restore(offer(), &left.record, left.kept, &mut keeper) {
         Ok(mut session) => {
-            for (index, fault) in keeper.data_path.serve() {
-                session.queue_failed(index, &fault.to_string(), &mut keeper);
-            }
+            let entries = session.iotlb().map(|table| table.counts().entries);
+            assert!(is_sound != Some(false) || entries.is_none_or(|entries| entries == 0));
+            serve(&mut session, &mut keeper);
+            revoke_all(&mut session, &mut keeper);
+            serve(&mut session, &mut keeper);
             let (bytes, numbers) = session.record();
             assert!(numbers.len() <= 16 && !bytes.is_empty());
             session.close(&mut keeper);
@@ -179,6 +266,34 @@ fn restore(record: &[u8], kept: BTreeMap<u64, OwnedFd>) {
         Err(reason) => assert!(!reason.is_empty()),
     }
     assert!(keeper.data_path.running.is_empty());
+}
+
+fn serve(session: &mut Session, keeper: &mut Keeper) {
+    for (index, fault) in keeper.data_path.serve() {
+        session.queue_failed(index, &fault.to_string(), keeper);
+    }
+}
+
+/// The front end revokes everything.
+fn revoke_all(session: &mut Session, keeper: &mut Keeper) {
+    if session.iotlb().is_none() {
+        return;
+    }
+    let invalidate = IotlbMessage {
+        iova: 0,
+        size: u64::MAX,
+        user_addr: 0,
+        permission: 0,
+        kind: iotlb_type::INVALIDATE,
+    };
+    let message = message(code::IOTLB_MSG, invalidate.to_bytes().to_vec());
+    let answer = session.handle(message, vec![], keeper);
+    assert!(answer.is_ok_and(|answer| answer.is_some()));
+    let table = session.iotlb().expect("it is still there");
+    assert_eq!(table.counts().entries, 0);
+    for page in 0..SIZE / PAGE {
+        assert_eq!(table.look_up(IOVA + page * PAGE, Access::READ), None);
+    }
 }
 
 /// A journal and a ring, both of any bytes.

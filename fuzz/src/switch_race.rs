@@ -2,11 +2,16 @@
 //! descriptors, tables, headers and payload while they are read: a stopped queue is the worst that
 //! comes of it, what arrives elsewhere is a frame under a correct header, and traffic of the others
 //! is as they sent it.
+//!
+//! A guest with an IOMMU also revokes pages of rings, tables and buffers under way. When the users of
+//! its queues were waited for, as before the answer to an INVALIDATE, an access to such a page ends
+//! the process (see `guarded`).
 
 #[path = "../../crates/datapath/tests/common/mod.rs"]
 mod common;
 #[path = "../../crates/datapath/tests/common/slot_clients.rs"]
 mod slot_clients;
+mod translations;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
@@ -29,6 +34,7 @@ use wire::flow::{FlowKey, FlowMask};
 
 use common::{NoUpcalls, guest};
 use slot_clients::slot_client;
+use translations::Translations;
 
 const EVIL: PortId = PortId(0);
 const GOOD: [PortId; 2] = [PortId(1), PortId(2)];
@@ -40,7 +46,8 @@ const TABLE: u64 = 16 * 32;
 /// Guests that it is, one after the other, in one run.
 const LIVES: usize = 4;
 
-/// Writes of the second CPU, again and again, in turn with the original value.
+/// Writes of the second CPU, again and again, in turn with the original value. Bit 3 of the area, and
+/// an IOMMU: it revokes the page instead; and bit 4: any page.
 struct Write {
     area: u8,
     at: u16,
@@ -88,6 +95,16 @@ impl<'a> Arbitrary<'a> for Step {
     }
 }
 
+/// Kind of the hostile side.
+#[derive(Clone, Copy)]
+enum Kind {
+    Guest,
+    /// A guest with an IOMMU.
+    Translated,
+    /// A process with slot queues.
+    Client(SlotFormat),
+}
+
 /// The hostile side's queues: a guest's, or those of a process.
 enum Nic {
     Guest(Box<NetPair>),
@@ -100,17 +117,25 @@ struct Evil {
     nic: Nic,
     data: u64,
     table: u64,
+    translations: Option<Translations>,
 }
 
 impl Evil {
-    fn new(features: u64, slots: Option<SlotFormat>) -> (Self, GuestPort) {
-        let (ram, nic, port) = match slots {
-            None => {
+    fn new(features: u64, kind: Kind) -> (Self, GuestPort) {
+        let mut translations = None;
+        let (ram, nic, port) = match kind {
+            Kind::Translated => {
+                let (ram, mut nic, port, own) = translations::guest(options(features), MEMORY);
+                nic.auto_refill = false;
+                translations = Some(own);
+                (ram, Nic::Guest(Box::new(nic)), port)
+            }
+            Kind::Guest => {
                 let (ram, mut nic, port) = guest(options(features), MEMORY);
                 nic.auto_refill = false;
                 (ram, Nic::Guest(Box::new(nic)), port)
             }
-            Some(format) => {
+            Kind::Client(format) => {
                 let (ram, nic, port) = slot_client(SlotOptions::new(format, SIZE), features);
                 (ram, Nic::Client(nic), port)
             }
@@ -121,18 +146,19 @@ impl Evil {
             nic,
             data,
             table,
+            translations,
         };
         (evil, port)
     }
 
-    /// Returns the address of the second CPU's write.
-    fn target(&self, write: &Write) -> &'static AtomicU16 {
+    /// Returns the guest address of the second CPU's write.
+    fn address(&self, write: &Write) -> u64 {
         let (rx, tx) = match &self.nic {
             Nic::Guest(nic) => (nic.rx.addrs(), nic.tx.addrs()),
             Nic::Client(nic) => (nic.rx.addrs(), nic.tx.addrs()),
         };
         let at = u64::from(write.at) & !1;
-        let gpa = match write.area % 8 {
+        match write.area % 8 {
             0 => tx.desc + at % (16 * u64::from(SIZE)),
             1 => tx.driver + at % 40,
             2 => tx.device + at % 140,
@@ -141,8 +167,14 @@ impl Evil {
             5 => rx.device + at % 140,
             6 => self.table + at % TABLE,
             _ => self.data + at % DATA,
-        };
-        let place = self.ram.memory().translate(gpa, 2).expect("its own memory");
+        }
+    }
+
+    /// Returns the place of the second CPU's write.
+    fn target(&self, write: &Write) -> &'static AtomicU16 {
+        let memory = self.ram.memory();
+        let place = memory.translate(self.address(write), 2);
+        let place = place.expect("its own memory");
         // SAFETY: two aligned bytes of memory that outlives the writing thread: `lives` joins it
         // before the guest goes.
         unsafe { AtomicU16::from_ptr(place.ptr.cast()) }
@@ -229,8 +261,7 @@ struct World {
     switch: Switch<GuestPort>,
     good: [NetPair; 2],
     features: u64,
-    /// The hostile side is a process with slot queues.
-    slots: Option<SlotFormat>,
+    kind: Kind,
     /// Frames that the first good guest has got.
     arrived: u64,
 }
@@ -282,10 +313,11 @@ impl World {
             features |= if options >> bit & 1 == 1 { feature } else { 0 };
         }
         let header = [0, 10, 12, 12][usize::from(options & 3)];
-        let slots = match options >> 6 {
-            2 => Some(SlotFormat::Netmap { header }),
-            3 => Some(SlotFormat::Memif),
-            _ => None,
+        let kind = match options >> 5 {
+            3 => Kind::Translated,
+            4 | 5 => Kind::Client(SlotFormat::Netmap { header }),
+            6 | 7 => Kind::Client(SlotFormat::Memif),
+            _ => Kind::Guest,
         };
         let mut switch = SWITCH
             .take()
@@ -299,19 +331,29 @@ impl World {
             switch,
             good,
             features,
-            slots,
+            kind,
             arrived: 0,
         }
     }
 
     /// One life of the hostile guest: until it sets its queues up anew, or one of them is stopped.
     fn live(&mut self, writes: &[Write], u: &mut Unstructured<'_>) {
-        let (mut evil, port) = Evil::new(self.features, self.slots);
+        let (mut evil, port) = Evil::new(self.features, self.kind);
         self.switch.add_port(EVIL, port);
-        let targets: Vec<_> = writes.iter().map(|w| (evil.target(w), w.value)).collect();
-        let stop = AtomicBool::new(targets.is_empty());
+        let mut translations = evil.translations.take();
+        if let Some(own) = &mut translations {
+            own.revoke_in_turn(writes.iter().filter_map(|write| match write.area >> 3 & 3 {
+                1 => Some(evil.address(write)),
+                3 => Some(evil.data + (u64::from(write.value) << 12)),
+                _ => None,
+            }));
+        }
+        let writes = writes.iter();
+        let writes = writes.filter(|write| translations.is_none() || write.area & 8 == 0);
+        let targets: Vec<_> = writes.map(|w| (evil.target(w), w.value)).collect();
+        let stop = AtomicBool::new(targets.is_empty() && translations.is_none());
         std::thread::scope(|scope| {
-            scope.spawn(|| rewrite(&targets, &stop));
+            scope.spawn(|| rewrite(&targets, translations.as_mut(), &stop));
             while !u.is_empty() {
                 let Ok(step) = u.arbitrary() else { break };
                 if !self.step(&mut evil, step) {
@@ -344,6 +386,10 @@ impl World {
             Step::Again => return false,
         }
         self.decide(EVIL, GOOD[0]);
+        // As after an answer of the front end.
+        if let Some(port) = self.switch.port_mut(EVIL) {
+            port.retry();
+        }
         // Twice: what is there changes meanwhile.
         for _ in 0..2 {
             self.switch.serve(EVIL, 0, 0, &mut NoUpcalls);
@@ -382,14 +428,21 @@ fn honest(len: usize) -> Vec<u8> {
     udp(&Flow::v4(2, 3), &vec![9; len])
 }
 
-/// The second CPU: each place in turn, with what was there and what it is to be.
-fn rewrite(targets: &[(&'static AtomicU16, u16)], stop: &AtomicBool) {
+/// The second CPU: each place in turn, with what was there and what it is to be; and the front end.
+fn rewrite(
+    targets: &[(&'static AtomicU16, u16)],
+    mut translations: Option<&mut Translations>,
+    stop: &AtomicBool,
+) {
     let before: Vec<u16> = targets.iter().map(|(at, _)| at.load(Relaxed)).collect();
     while !stop.load(Relaxed) {
         for ((at, value), before) in targets.iter().zip(&before) {
             at.store(*value, Relaxed);
             std::hint::spin_loop();
             at.store(*before, Relaxed);
+        }
+        if let Some(translations) = &mut translations {
+            translations.turn();
         }
     }
 }

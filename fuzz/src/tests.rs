@@ -12,6 +12,8 @@ fn every_target_has_seeds_and_survives_them() {
         let seeds: Vec<_> = fs::read_dir(folder).expect("seeds").flatten().collect();
         assert!(!seeds.is_empty(), "{name} has no seeds");
         for seed in seeds {
+            // Shown when it fails.
+            println!("{name}: {}", seed.path().display());
             target(&fs::read(seed.path()).expect("a readable seed"));
         }
     }

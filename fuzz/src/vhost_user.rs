@@ -1,7 +1,8 @@
 //! A vhost-user front end that sends any message in any order with any descriptor, over the socket
 //! or past it, a guest that writes into its rings meanwhile, and a VMM that cuts its memory files
 //! off: no panic, no descriptor left behind, no queue on memory that is gone, and session and back
-//! end agree on which queues run.
+//! end agree on which queues run. Queues with translations use none that was revoked, and every
+//! question ends.
 
 pub(crate) mod data_path;
 mod steps;
@@ -23,8 +24,8 @@ use wire::virtio::features::Features;
 
 use data_path::DataPath;
 use steps::{Kind, MEM, Step, pair};
-use wire::virtio::vhost_user::backend_code;
 use wire::virtio::vhost_user::{FLAG_REPLY, HEADER_LEN, Header, ProtocolFeatures, VERSION};
+use wire::virtio::vhost_user::{backend_code, code};
 
 struct Rig {
     session: Session,
@@ -288,10 +289,13 @@ impl Rig {
     }
 
     fn handle(&mut self, message: Message, fds: Vec<OwnedFd>) {
-        let (code, need_reply) = (message.code, message.need_reply);
+        let (number, need_reply) = (message.code, message.need_reply);
+        if number == code::IOTLB_MSG {
+            self.backend.note(&message.payload);
+        }
         match self.session.handle(message, fds, &mut self.backend) {
             Ok(Some(reply)) => {
-                assert_eq!(reply.code, code);
+                assert_eq!(reply.code, number);
                 if let Some(fd) = &reply.fd {
                     self.keep(fd);
                 }
