@@ -44,7 +44,7 @@ static MEMORY: LazyLock<GuestMemory> = LazyLock::new(|| {
 });
 
 /// Pages that displace each other.
-static RIVALS: LazyLock<Vec<u64>> = LazyLock::new(|| same_set().take(8).collect());
+static RIVALS: LazyLock<Vec<u64>> = LazyLock::new(|| same_set().take(6).collect());
 
 enum Step {
     Update(Update, Option<Miss>),

@@ -209,7 +209,7 @@ struct Rig {
     sound: bool,
     /// The queue's position when it was last known.
     position: u32,
-    /// Chains were in use when the queue was made anew, and nothing tracked them.
+    /// With an IOMMU: chains were in use when the queue was made anew, and nothing tracked them.
     lost: bool,
     /// With an IOMMU, on scattered pages; all is granted at first.
     iommu: Option<(bool, bool)>,
@@ -545,7 +545,9 @@ impl Rig {
         if let Ok(queue) = &self.queue {
             self.position = queue.position();
         }
-        self.lost |= !self.held.is_empty() && self.tracked.is_none();
+        // Chains that were not published are taken again only where they are tracked.
+        let in_use = self.guest.iommu.as_ref().is_some_and(Iommu::is_busy);
+        self.lost |= in_use && self.tracked.is_none();
         if fresh {
             let (size, packed) = (self.size, self.packed);
             self.guest = new_guest(size, packed, self.writable, self.logged, self.iommu);
@@ -604,7 +606,7 @@ impl Rig {
                 iommu.writer.end_denials();
             }
         }
-        assert!(self.lost, "buffers that do not come back: {:?}", self.queue);
+        assert!(self.lost, "buffers that do not come back");
     }
 
     fn finish(mut self) {

@@ -130,7 +130,7 @@ impl Oracle {
         let asked = asked.filter(inside);
         let asked = asked.unwrap_or(Miss::new(update.iova, given));
         if let Some(access) = asked.access().common(given) {
-            let gpa = gpa + asked.iova() - update.iova;
+            let gpa = gpa + (asked.iova() - update.iova);
             let hit = table.look_up(asked.iova(), access);
             assert_eq!(hit.map(|hit| hit.gpa), Some(gpa), "{asked:?} {update:x?}");
         }
