@@ -270,6 +270,11 @@ fn iotlb() {
         rivals.extend(keep([4, n / 2, 0]));
     }
     rivals.extend(clear);
+    // A page that was kept is displaced, and then leads elsewhere.
+    let mut displaced = [update([4, 0, 0], one, 0, 2), keep([4, 0, 0])].concat();
+    displaced.extend((1..5).flat_map(|n| update([4, n, 0], one, 0, 2)));
+    displaced.extend(update([4, 0, 0], one, 4 << 2, 2));
+    save("iotlb", "displaced", &displaced);
     save("iotlb", "rivals", &rivals);
     let deny = |page: [u8; 3]| [&[17][..], &page, &[0]].concat();
     let questions = [
@@ -506,6 +511,8 @@ fn translated_queue(target: &str, size: u8) {
         &add(1, 60, false),
     ]
     .concat();
+    let small = add(1, 60, false).repeat(8);
+    let grants: Vec<u8> = (0..4).flat_map(|page| [26, page, 0]).collect();
     // Pages 0 to 3 are those of rings, 4 and 5 of tables, the others of buffers.
     let scenes = [
         (
@@ -538,6 +545,37 @@ fn translated_queue(target: &str, size: u8) {
                 &map(0, true),
                 &turn,
                 &invalidate(0, 0),
+                &turn,
+            ]
+            .concat(),
+        ),
+        // The same buffers before and after.
+        (
+            "revoked-at-rest",
+            96,
+            [
+                &small[..],
+                &turn,
+                &turn,
+                &invalidate(0, 0),
+                &small,
+                &TAKE,
+                &turn,
+                &turn,
+            ]
+            .concat(),
+        ),
+        // The ring may be read only.
+        (
+            "ring-access",
+            32,
+            [
+                &grants[..],
+                &RESTART,
+                &offer,
+                &TAKE,
+                &ANSWER,
+                &RESTART,
                 &turn,
             ]
             .concat(),

@@ -92,6 +92,12 @@ impl Block {
         self.page..self.page + self.class.pages()
     }
 
+    /// Returns whether one of these I/O virtual pages is in the block.
+    pub(super) const fn overlaps(&self, pages: &Range<u64>) -> bool {
+        let range = self.range();
+        range.start < pages.end && pages.start < range.end
+    }
+
     /// Returns the distance from I/O virtual to guest-physical pages. Blocks that overlap lead to
     /// the same memory when theirs is the same.
     pub(super) const fn offset(&self) -> u64 {

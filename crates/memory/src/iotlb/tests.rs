@@ -439,6 +439,44 @@ fn a_full_set_loses_its_oldest() {
     assert_eq!((rig.counts().evictions, rig.entries()), (2, 4));
 }
 
+/// Found by fuzzing: an entry that another displaced is gone from the table, and a reader may have
+/// kept it.
+#[test]
+fn a_page_that_leads_elsewhere_ends_what_a_reader_kept_of_a_displaced_entry() {
+    let pages: Vec<u64> = same_set().take(5).collect();
+    let mut rig = Rig::new();
+    for page in &pages {
+        rig.grant(update(page * PAGE, PAGE, 0, 1), None);
+    }
+    assert_eq!(rig.found(pages[0] * PAGE, Access::READ), None, "displaced");
+    let generation = rig.writer.table().generation();
+    rig.grant(update(pages[0] * PAGE, PAGE, 0, 2), None);
+    assert_eq!(
+        rig.writer.table().generation(),
+        generation,
+        "the same memory"
+    );
+    rig.grant(update(pages[1] * PAGE, PAGE, 0, 2), None);
+    let generation = rig.writer.table().generation();
+    rig.grant(update(pages[2] * PAGE, PAGE, 0x7000, 1), None);
+    assert_ne!(rig.writer.table().generation(), generation);
+}
+
+/// However many are displaced: the writer remembers a few.
+#[test]
+fn readers_keep_nothing_of_many_displaced_entries() {
+    let pages: Vec<u64> = same_set().take(6).collect();
+    let mut rig = Rig::new();
+    let mut generations = Vec::new();
+    for n in 0..200 {
+        let page = pages[n % pages.len()];
+        rig.grant(update(page * PAGE, PAGE, 0, 1), None);
+        generations.push(rig.writer.table().generation());
+    }
+    generations.dedup();
+    assert_eq!(generations, [0, 1, 2, 3]);
+}
+
 /// A range of which five blocks, of all classes, belong to one set.
 #[test]
 #[cfg(not(miri))]

@@ -17,6 +17,8 @@ use crate::GuestMemory;
 const MOST_PROBES: u64 = 1024;
 /// Entries that an INVALIDATE removes at most, unless it counts as a flush.
 const FLUSH: usize = 32;
+/// Displaced entries that are remembered at most.
+const MOST_DISPLACED: usize = 64;
 /// Sets in a page of the table's file.
 const SETS_IN_PAGE: usize = 64;
 
@@ -30,6 +32,9 @@ pub struct IotlbWriter {
     /// takes little memory.
     touched: Box<[bool]>,
     occupancy: Occupancy,
+    /// Entries that others have displaced since the generation has changed last: readers may have
+    /// kept them.
+    displaced: Vec<Block>,
     /// Numbers of denials, for readers that wait and of what was asked for ahead.
     denied: [usize; 2],
 }
@@ -77,6 +82,7 @@ impl IotlbWriter {
             ages: vec![Ages::default(); SETS].into(),
             touched: vec![false; SETS / SETS_IN_PAGE].into(),
             occupancy: Occupancy::default(),
+            displaced: Vec::new(),
             denied: [0; 2],
         }
     }
@@ -134,7 +140,10 @@ impl IotlbWriter {
         asked: Option<Miss>,
     ) -> usize {
         let offset = frame.wrapping_sub(pages.start);
-        if self.remove(&pages, |block| block.offset() != offset) > 0 {
+        let elsewhere = |block: &Block| block.offset() != offset;
+        let kept = |block: &Block| block.overlaps(&pages) && elsewhere(block);
+        let was_displaced = self.displaced.iter().any(kept);
+        if self.remove(&pages, elsewhere) > 0 || was_displaced {
             self.revoked();
         }
         let asked = asked.filter(|miss| pages.contains(&miss.page));
@@ -226,7 +235,8 @@ impl IotlbWriter {
 
     /// Makes readers drop what they have kept of entries. This also comes where nothing was
     /// removed: a reader may have kept an entry that another has displaced since.
-    fn revoked(&self) {
+    fn revoked(&mut self) {
+        self.displaced.clear();
         self.look_again();
         add(&self.head().state.generation);
         fence(Ordering::SeqCst);
@@ -251,15 +261,12 @@ impl IotlbWriter {
         }
         let set = set_of(block.class, block.page);
         let (at, old) = self.place(set, &block);
-        match old {
-            Some(old) if old.key() == block.key() => {
-                block.access = block.access.with(old.access);
-                if block == old {
-                    return;
-                }
+        let is_same = |old: &Block| old.key() == block.key();
+        if let Some(old) = old.filter(is_same) {
+            block.access = block.access.with(old.access);
+            if block == old {
+                return;
             }
-            Some(_) => add(&self.head().counters.evictions),
-            None => {}
         }
         // Its class is known before it is there, and no longer than it is there.
         self.touched[set / SETS_IN_PAGE] = true;
@@ -267,9 +274,22 @@ impl IotlbWriter {
         self.slot(set, at).write(block.key(), block.value());
         if let Some(old) = old {
             self.uncount(&old);
+            if old.key() != block.key() {
+                self.displace(old);
+            }
         }
         if neighbours == Class::Large.pages() {
             self.join(block);
+        }
+    }
+
+    /// Notes that an entry was displaced. It is still granted, so a reader may use what it has kept
+    /// of it, until the page leads elsewhere.
+    fn displace(&mut self, old: Block) {
+        add(&self.head().counters.evictions);
+        self.displaced.push(old);
+        if self.displaced.len() > MOST_DISPLACED {
+            self.revoked();
         }
     }
 
@@ -326,10 +346,7 @@ impl IotlbWriter {
     /// Removes the entries that overlap these pages and for which `goes` holds; returns their
     /// number.
     fn remove(&mut self, pages: &Range<u64>, goes: impl Fn(&Block) -> bool) -> usize {
-        let goes = |block: &Block| {
-            let range = block.range();
-            range.start < pages.end && pages.start < range.end && goes(block)
-        };
+        let goes = |block: &Block| block.overlaps(pages) && goes(block);
         if pages.end - pages.start > MOST_PROBES {
             let all = 0..SETS;
             return all.map(|set| self.remove_in(set, goes)).sum();
