@@ -21,13 +21,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use channel::cores::CoreFacts;
 use channel::driving;
 use channel::egress::OutputConfig;
 use channel::keeping::ThreadSlots;
 use channel::limits::Limits;
 use channel::link::{Link, Received};
 use channel::shared;
-use channel::supervision::{SupervisorEvent, SupervisorRequest};
+use channel::supervision::{HelpersConfig, SupervisorEvent, SupervisorRequest};
 use channel::switching::{PortConfig, Request, SwitchCommand, SwitchEvent};
 use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
@@ -108,6 +109,18 @@ struct Sessions {
 /// # Errors
 /// A malformed start message, or a system error at start or in `epoll_wait`.
 pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    run_with(link, Help::new, close)
+}
+
+/// As [`run`], with helpers of the caller's: tests have machines without idle cores.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    link: OwnedFd,
+    help: impl FnOnce(HelpersConfig, Vec<CoreFacts>) -> Help,
+    close: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     let mut supervisor = SupervisorLink::new(link);
     let Received::Message(SupervisorEvent::StartSwitch(settings), fds) = supervisor.recv()? else {
         return Err(io::Error::other(
@@ -126,7 +139,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         prefetches,
         "prefetch of receive buffers, by the vendor of the CPU"
     );
-    let help = Help::new(settings.helpers, settings.cores);
+    let help = help(settings.helpers, settings.cores);
     let seed = random_seed()?;
     let (workers, notices) =
         Workers::start(settings.workers, settings.poll, &counters, seed, help)?;

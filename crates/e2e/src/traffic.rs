@@ -47,8 +47,8 @@ pub fn reachable(guest: &mut Guest, address: &str) -> bool {
     )) == 0
 }
 
-/// Two requests in the background that may remain unanswered, half a second apart, each with two
-/// seconds for its reply.
+/// Two requests in the background that may remain unanswered, half a second apart, each with a
+/// second for its reply.
 pub struct Silence {
     job: Job,
 }
@@ -57,7 +57,7 @@ impl Silence {
     /// Starts both.
     pub fn start(guest: &mut Guest, address: &str) -> Silence {
         Silence {
-            job: guest.start(&format!("! ping -q -c 2 -i 0.5 -W 2 {address}")),
+            job: guest.start(&format!("! ping -q -c 2 -i 0.5 -W 1 {address}")),
         }
     }
 

@@ -457,7 +457,7 @@ fn tcp_of_vm1(turn: &Turn, lasthop: &Lasthop, one: &mut Guest, megabits: u32) {
     // A run may end early where the guest's clock leaps.
     let mut bytes = 0;
     while bytes < 1_000_000 {
-        let run = iperf(one, "10.0.0.2", 3, "");
+        let run = iperf(one, "10.0.0.2", 2, "");
         bytes += run.bytes;
         let rate = run.bits_per_second / 1e6;
         turn.step(&format!("{megabits} Mbit/s: {rate:.1}"));

@@ -85,16 +85,18 @@ fn copies_of_mirrors_are_counted_beside_ports_and_for_each() {
     assert_eq!(counters.read_mirror(0).copied, copied(1, 100));
 }
 
+/// A file of counters that begins with these bytes.
+fn counters_file(bytes: &[u8]) -> std::os::fd::OwnedFd {
+    let fd = rustix::fs::memfd_create("counters", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, counters::SIZE).unwrap();
+    assert_eq!(rustix::io::pwrite(&fd, bytes, 0), Ok(bytes.len()));
+    fd
+}
+
 /// The header with the mirrors, and the slot of port 0.
 #[test]
 fn sample_of_counters() {
-    let file = |bytes: &[u8]| {
-        let fd = rustix::fs::memfd_create("counters", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&fd, counters::SIZE).unwrap();
-        assert_eq!(rustix::io::pwrite(&fd, bytes, 0), Ok(bytes.len()));
-        fd
-    };
-    let (fd, port) = (file(&[]), PortId(0));
+    let (fd, port) = (counters_file(&[]), PortId(0));
     let writer = Counters::map(&fd).unwrap();
     writer.set_ticks_per_second(1 << 30);
     let traffic = |packets, bytes| Traffic { packets, bytes };
@@ -114,9 +116,31 @@ fn sample_of_counters() {
     assert_eq!(rustix::io::pread(&fd, &mut bytes[..], 0), Ok(bytes.len()));
     let here = env!("CARGO_MANIFEST_DIR");
     let sample = testkit::samples::sample(here, "counters-10.bin", &bytes);
-    let reader = Counters::map(&file(&sample)).unwrap();
+    let reader = Counters::map(&counters_file(&sample)).unwrap();
     assert_eq!(reader.ticks_per_second(), Some(1 << 30));
     assert_eq!(reader.read(port), writer.read(port));
     assert_eq!(reader.read(port).dropped(REASONS[1]), 2);
     assert_eq!(reader.read_mirror(1), writer.read_mirror(1));
+}
+
+/// The sample of a build that did not know the reasons of guests with an IOMMU: these count from
+/// zero, and the others continue.
+#[test]
+fn the_sample_of_counters_with_fewer_reasons_is_read() {
+    let path = "tests/samples/counters-10-before-iommu.bin";
+    let bytes = std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
+    let counters = Counters::map(&counters_file(&bytes.unwrap())).unwrap();
+    let new = [DropReason::NotGranted, DropReason::ReceiverUntranslated];
+    let read = counters.read(PortId(0));
+    for (count, reason) in (1..).zip(REASONS) {
+        let expected = if new.contains(reason) { 0 } else { count };
+        assert_eq!(read.dropped(*reason), expected, "{reason:?}");
+        counters.add_drops(PortId(0), *reason, 1);
+        let now = counters.read(PortId(0));
+        assert_eq!(now.dropped(*reason), expected + 1, "{reason:?}");
+    }
+    let traffic = |packets, bytes| Traffic { packets, bytes };
+    assert_eq!(read.from_guest, traffic(1, 60));
+    assert_eq!(read.to_guest, traffic(2, 120));
+    assert_eq!(counters.ticks_per_second(), Some(1 << 30));
 }

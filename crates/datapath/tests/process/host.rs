@@ -13,21 +13,26 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use channel::cores::CoreFacts;
 use channel::keeping::{CRASH_RECORD_LEN, SOCKET};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared::{self, Region};
-use channel::supervision::{SupervisorEvent, SupervisorRequest, SwitchSettings};
+use channel::supervision::{
+    HelpersConfig, Poll, SupervisorEvent, SupervisorRequest, SwitchSettings,
+};
 use channel::switching::{
     Clients, Iommu, PortConfig, PortPhase, PortState, Request, Role, StationUse, SwitchCommand,
     SwitchEvent, SwitchFigures,
 };
+use datapath::worker::idle::helper::Help;
 use policy::{Model, PortMode, Program, Segment, SegmentId, decide};
 use port::PortId;
 use port::counters::{Counters, PortCounts, SIZE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendFlags, Shutdown};
+use sched::topology;
 use tempfile::TempDir;
 use testkit::{FakeGuest, GuestConfig};
 use wire::MacAddr;
@@ -155,6 +160,33 @@ impl Host {
 
     /// Starts a switch with other settings.
     pub(crate) fn with_settings(settings: SwitchSettings) -> Self {
+        Self::with_help(settings, Help::new)
+    }
+
+    /// Starts a switch with one worker, and with helpers that are ordinary threads and serve any
+    /// pair with frames.
+    pub(crate) fn with_helpers() -> Self {
+        let settings = SwitchSettings {
+            workers: Some(1),
+            // Before it sleeps, a worker takes all pairs back.
+            poll: Poll::Always,
+            helpers: HelpersConfig {
+                enabled: true,
+                ..HelpersConfig::default()
+            },
+            cores: topology::read(topology::SYSTEM.as_ref(), &topology::allowed()),
+            ..SwitchSettings::default()
+        };
+        Self::with_help(settings, |settings, cores| Help {
+            eager: true,
+            ..Help::new(settings, cores)
+        })
+    }
+
+    fn with_help(
+        settings: SwitchSettings,
+        help: impl FnOnce(HelpersConfig, Vec<CoreFacts>) -> Help + Send + 'static,
+    ) -> Self {
         let counters = rustix::fs::memfd_create("counters", MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&counters, SIZE).expect("room");
         let marks = rustix::fs::memfd_create("marks", MemfdFlags::CLOEXEC).expect("a file");
@@ -181,7 +213,7 @@ impl Host {
             states: Vec::new(),
             figures: SwitchFigures::default(),
             switch: Some(std::thread::spawn(move || {
-                datapath::process::run(theirs, || Ok(()))
+                datapath::process::run_with(theirs, help, || Ok(()))
             })),
             dialer: Some(supervise(ours, Arc::clone(&slow), Arc::clone(&dials))),
             slow,

@@ -4,6 +4,7 @@ mod access_platform;
 mod dirty;
 mod ends;
 mod guests;
+mod helpers;
 mod host;
 mod hostile;
 mod leaks;

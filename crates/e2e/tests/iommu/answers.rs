@@ -1,6 +1,5 @@
 //! Answers to questions that are wrong, late or missing.
 
-use e2e::numbered::introduce;
 use e2e::turn;
 use testkit::GuestConfig;
 use testkit::driver::{Piece, Shape};
@@ -8,7 +7,7 @@ use testkit::iommu::{IommuConfig, Lie};
 use testkit::packets::{Flow, udp};
 use testkit::wait::wait_until;
 
-use super::{all_arrive, arrive_in_the_end, others, pair, settle_down, sound, start};
+use super::{LAP, all_arrive, arrive_in_the_end, others, pair, sound, start};
 
 /// Frames whose receiver's buffers are not translated are dropped by name, and come again when
 /// questions are answered again.
@@ -26,9 +25,8 @@ fn buffers_that_are_not_translated_are_counted_at_their_receiver() {
         untranslated() > 10
     });
     b.iommu().lie(None);
-    introduce(a, b, Flow::v4(1, 2));
-    settle_down([a, b]);
-    arrive_in_the_end(a, b, Flow::v4(1, 2));
+    // Each buffer of the ring was denied, and is asked for again.
+    arrive_in_the_end(a, b, Flow::v4(1, 2), LAP);
     all_arrive(a, b, Flow::v4(1, 2), 500);
     sound(&guests);
     lasthop.stop();

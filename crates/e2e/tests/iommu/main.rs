@@ -26,6 +26,10 @@ use testkit::{FakeGuest, GuestConfig};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Frames of one sender on their way: fewer than a receiver's buffers.
 const WINDOW: u64 = 32;
+/// Frames that use each receive buffer of a guest.
+const LAP: u64 = 256;
+/// Time without an arrival after which a guest sends one frame more.
+const SEEMS_LOST: Duration = Duration::from_millis(10);
 
 /// `vm1` and `vm2` in one segment, `vm3` and `vm4` in another; more keys of the switch.
 fn config(switch: &str) -> String {
@@ -96,23 +100,34 @@ impl Talk {
             if seen > moved.0 {
                 moved = (seen, Instant::now());
             }
-            let seems_lost = moved.1.elapsed() > Duration::from_millis(100);
-            if stream.sent() < seen + WINDOW || seems_lost {
+            let end = if moved.1.elapsed() > SEEMS_LOST {
                 moved.1 = Instant::now();
+                stream.sent() + 1
+            } else {
+                seen + WINDOW
+            };
+            while stream.sent() < end {
                 stream.send(guest, 64 + (stream.sent() as usize * 37) % 1300);
             }
-            self.collect(guest, me, &mut checker);
+            self.collect(guest, me, &mut checker, Duration::from_millis(1));
         }
-        let quiet = Instant::now() + Duration::from_millis(300);
-        while Instant::now() < quiet {
-            self.collect(guest, me, &mut checker);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let quiet = Duration::from_millis(50);
+        while self.collect(guest, me, &mut checker, quiet) {}
         checker
     }
 
-    fn collect(&self, guest: &mut FakeGuest, me: usize, checker: &mut SequenceChecker) {
-        for got in guest.recv_all().expect("the device keeps the rules") {
+    /// Waits so long for a frame, and sees all that have come. Returns whether any have.
+    fn collect(
+        &self,
+        guest: &mut FakeGuest,
+        me: usize,
+        checker: &mut SequenceChecker,
+        pause: Duration,
+    ) -> bool {
+        let first = guest.recv(pause).expect("the device keeps the rules");
+        let more = guest.recv_all().expect("the device keeps the rules");
+        let is_any = first.is_some();
+        for got in first.into_iter().chain(more) {
             assert!(!is_canary(&got.frame), "it has bytes of a revoked page");
             if let Ok(payload) = payload_of(&got.frame) {
                 checker.see(payload);
@@ -120,6 +135,7 @@ impl Talk {
         }
         let peer = 1 - me;
         self.seen[peer].store(checker.next_of(peer as u16), SeqCst);
+        is_any
     }
 
     /// Waits until the peers of both guests have seen so many frames more.
@@ -144,24 +160,29 @@ impl Talk {
             talk.stop.store(true, SeqCst);
             [first, second].map(|part| part.join().expect("frames are sound"))
         });
-        sound(guests);
+        for guest in &*guests {
+            let watched = guest.iommu().verify();
+            assert!(watched.as_ref().is_ok_and(|n| *n > 0), "{watched:?}");
+        }
         assert_eq!(checkers.each_ref().map(|checker| checker.damaged), [0; 2]);
         checkers
     }
 }
 
-/// Sends frames until so many of them arrive whole: buffers may have to be asked for again.
-fn arrive_in_the_end(from: &mut FakeGuest, to: &mut FakeGuest, flow: Flow) {
-    let mut id = 1000;
-    wait_until("all frames of a batch arrive", || {
+/// Sends frames until so many of them arrive in a row: buffers may have to be asked for again.
+fn arrive_in_the_end(from: &mut FakeGuest, to: &mut FakeGuest, flow: Flow, frames: u64) {
+    let (mut id, mut whole) = (1000, 0);
+    wait_until("frames arrive in a row", || {
         id += 1;
         let (mut stream, mut checker) = (Stream::new(id, flow), SequenceChecker::default());
         for _ in 0..WINDOW {
             stream.send(from, 500);
         }
-        settle(to, &mut checker, &stream, Duration::from_millis(300))
+        let is_whole = settle(to, &mut checker, &stream, Duration::from_millis(100));
+        whole = if is_whole { whole + WINDOW } else { 0 };
+        whole >= frames
     });
-    settle_down([from, to]);
+    settle_down(from, to, flow);
 }
 
 /// Frames one way, all of which arrive.
@@ -215,14 +236,20 @@ fn not_granted(lasthop: &Lasthop, port: &str) -> u64 {
     lasthop.stats().get(&format!("{port}.drops.not-granted"))
 }
 
-/// Throws away what is still on its way.
-fn settle_down(guests: [&mut FakeGuest; 2]) {
-    for guest in guests {
+/// Throws away what is still on its way between two guests: frames of one sender keep their order.
+fn settle_down(a: &mut FakeGuest, b: &mut FakeGuest, flow: Flow) {
+    last_arrives(a, b, flow);
+    last_arrives(b, a, flow.reversed());
+}
+
+fn last_arrives(from: &mut FakeGuest, to: &mut FakeGuest, flow: Flow) {
+    let mut n = 0u32;
+    wait_until("a frame arrives that is the last", || {
+        n += 1;
+        let last = [&b"last"[..], &n.to_le_bytes()].concat();
+        from.send(&udp(&flow, &last)).expect("room");
         let pause = Duration::from_millis(100);
-        while guest
-            .recv(pause)
-            .expect("the device keeps the rules")
-            .is_some()
-        {}
-    }
+        let mut next = || to.recv(pause).expect("the device keeps the rules");
+        std::iter::from_fn(&mut next).any(|got| payload_of(&got.frame) == Ok(&last))
+    });
 }

@@ -64,11 +64,7 @@ fn rings_of_1024_entries_lie_scattered_page_by_page() {
     let turn = turn();
     let lasthop = start("");
     for (number, config) in layouts().into_iter().enumerate() {
-        for (huge, mode) in [
-            (false, Mode::OnDemand),
-            (false, Mode::Strict),
-            (true, Mode::Strict),
-        ] {
+        for (huge, mode) in [(false, Mode::OnDemand), (true, Mode::Strict)] {
             turn.step(&format!("layout {number}, {mode:?}, huge pages: {huge}"));
             let config = GuestConfig {
                 queue_size: 1024,
@@ -81,8 +77,8 @@ fn rings_of_1024_entries_lie_scattered_page_by_page() {
             let mut guests = pair(&lasthop, &config, iommu);
             let [a, b] = &mut guests;
             // More than two laps of each ring.
-            all_arrive(a, b, Flow::v4(1, 2), 2500);
-            all_arrive(b, a, Flow::v4(2, 1), 2500);
+            all_arrive(a, b, Flow::v4(1, 2), 2100);
+            all_arrive(b, a, Flow::v4(2, 1), 2100);
             for n in 0..20 {
                 super_frame(a, b, n);
             }
@@ -117,12 +113,15 @@ fn pages_are_not_touched_once_invalidate_was_answered() {
                 lasthop.connect_translated("vm4", probe, IommuConfig::new(Mode::Strict));
             let (capture, file) = capture(&lasthop, "vm2");
             Talk::during(&mut guests, |talk| {
-                for _ in 0..20 {
+                for _ in 0..10 {
                     talk.wait_more(50);
-                    for got in probe.recv_all().expect("the device keeps the rules") {
-                        assert!(!is_canary(&got.frame), "a copy has bytes of a revoked page");
+                    for _ in 0..20 {
+                        let got = probe.recv(TIMEOUT).expect("the device keeps the rules");
+                        let copy = got.expect("copies arrive").frame;
+                        assert!(!is_canary(&copy), "a copy has bytes of a revoked page");
                     }
-                    probe.iommu().verify().expect("copies go where they may");
+                    let watched = probe.iommu().verify();
+                    assert!(watched.as_ref().is_ok_and(|n| *n > 0), "{watched:?}");
                     probe.iommu().flush_domain();
                 }
             });
@@ -162,6 +161,7 @@ fn end_capture(mut capture: Process, file: &Path) {
     let captured = fs::read(file).expect("a file");
     let revoked = captured.windows(CANARY.len()).any(|bytes| bytes == CANARY);
     assert!(!revoked, "the capture has bytes of a revoked page");
+    assert!(captured.len() > 100_000, "{} bytes", captured.len());
 }
 
 #[test]

@@ -51,6 +51,44 @@ fn a_successor_continues_the_table() {
     assert_eq!(rig.entries(), 0);
 }
 
+/// Offsets and values of the words of a file that are not zero.
+fn used_words(file: &OwnedFd) -> Vec<u8> {
+    let words = (0..sys::file::len(file).unwrap()).step_by(8);
+    let used = words
+        .map(|at| (at, word(file, at)))
+        .filter(|(_, word)| *word != 0);
+    used.flat_map(|(at, word)| [at, word])
+        .flat_map(u64::to_ne_bytes)
+        .collect()
+}
+
+#[test]
+fn sample_of_a_table() {
+    let (rig, file) = left_behind();
+    let message = std::array::from_fn(|at| at as u8 + 1);
+    rig.writer.set_answered(Answered::Waits(message));
+    let counts = rig.counts();
+    drop(rig);
+    let here = env!("CARGO_MANIFEST_DIR");
+    let sample = testkit::samples::sample(here, "iotlb-1.bin", &used_words(&file));
+    let old = sys::file::fixed("test", sys::file::len(&file).unwrap()).unwrap();
+    let numbers = sample.as_chunks::<8>().0.iter();
+    let numbers: Vec<u64> = numbers.map(|bytes| u64::from_ne_bytes(*bytes)).collect();
+    for &[at, word] in numbers.as_chunks::<2>().0 {
+        write(&old, at, word);
+    }
+    assert_eq!(Answered::read(&old).unwrap(), Answered::Waits(message));
+    let rig = Rig {
+        writer: IotlbWriter::resume(&old).unwrap(),
+        memory: memory(),
+    };
+    assert_eq!(rig.counts(), counts);
+    assert_eq!(rig.found(0x8000, Access::READ), Some((0x3000, 0x1000)));
+    assert_eq!(rig.found(0x8000, Access::WRITE), None);
+    assert_eq!(rig.found(0x9000, Access::READ), None);
+    assert_eq!(rig.found(5 * MIB, Access::WRITE), Some((3 * MIB, MIB)));
+}
+
 #[test]
 fn a_successor_joins_neighbours_that_came_before_it() {
     let (writer, file) = IotlbWriter::create().unwrap();
