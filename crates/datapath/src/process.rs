@@ -45,7 +45,7 @@ use crate::process::attach::{Attachment, QueueSnapshots};
 use crate::process::session_store::SessionStore;
 use crate::worker::idle::helper::Help;
 use crate::worker::workers::Workers;
-use crate::worker::{Notice, Notices};
+use crate::worker::{Notice, Notices, shorten_timer_slack};
 use captures::Captures;
 use connections::unwatch;
 use mirrors::Mirrors;
@@ -139,6 +139,8 @@ pub fn run_with(
         prefetches,
         "prefetch of receive buffers, by the vendor of the CPU"
     );
+    // INVALIDATE waits for batches on this thread.
+    shorten_timer_slack();
     let help = help(settings.helpers, settings.cores);
     let seed = random_seed()?;
     let (workers, notices) =

@@ -65,7 +65,7 @@ use paused::PausedPairs;
 use rings::ControlRings;
 use second_looks::SecondLooks;
 use served_pairs::ServedPairs;
-pub(crate) use start::spawn_all;
+pub(crate) use start::{shorten_timer_slack, spawn_all};
 use suppressed_kicks::SuppressedKicks;
 
 /// Interval between two ticks while frames flow or are pending, milliseconds.

@@ -24,11 +24,13 @@ use std::time::{Duration, Instant};
 use line::Line;
 use turn::Turn;
 
-/// Number of spins on a locked queue before the thread yields: a batch takes about that time,
-/// unless the owner is not running.
+/// Number of spins on a locked queue before the thread gives up its core: a batch takes about that
+/// time, unless the owner is not running.
 const SPINS: u32 = 1000;
 /// Number of holds of others after which a waiting thread goes into the line.
 const MOST_LOST: u32 = 16;
+/// From one look at a hold to the next, by a thread that waits for the end of it.
+const LOOK: Duration = Duration::from_micros(20);
 
 thread_local! {
     static ON_WAIT: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
@@ -42,14 +44,15 @@ pub fn waited() -> Duration {
     WAITED.get()
 }
 
-/// Sets the function that the calling thread calls whenever it is about to yield to the owner of a
-/// lock, which may not be running.
+/// Sets the function that the calling thread calls whenever it is about to give up its core to the
+/// owner of a lock, which may not be running.
 pub fn set_wait_hook(hook: impl Fn() + 'static) {
     ON_WAIT.set(Some(Box::new(hook)));
 }
 
-/// Waits until `done` returns true, with the wait hook of this thread.
-fn spin(mut done: impl FnMut() -> bool) {
+/// Waits until `done` returns true, with the wait hook of this thread. `give_up` leaves the core to
+/// another thread.
+fn spin(mut done: impl FnMut() -> bool, give_up: fn()) {
     loop {
         for _ in 0..SPINS {
             std::hint::spin_loop();
@@ -62,7 +65,7 @@ fn spin(mut done: impl FnMut() -> bool) {
                 hook();
             }
         });
-        std::thread::yield_now();
+        give_up();
     }
 }
 
@@ -133,13 +136,16 @@ impl<T> QueueLock<T> {
         let since = Instant::now();
         let Shared { turn, line, .. } = &*self.shared;
         let (first, mut place) = (turn.holds(), None);
-        spin(|| {
-            if place.is_none() && turn.holds().wrapping_sub(first) >= MOST_LOST {
-                place = Some(line.join());
-            }
-            let is_next = place.map_or_else(|| line.is_empty(), |place| line.is_first(place));
-            is_next && turn.is_free() && turn.take()
-        });
+        spin(
+            || {
+                if place.is_none() && turn.holds().wrapping_sub(first) >= MOST_LOST {
+                    place = Some(line.join());
+                }
+                let is_next = place.map_or_else(|| line.is_empty(), |place| line.is_first(place));
+                is_next && turn.is_free() && turn.take()
+            },
+            std::thread::yield_now,
+        );
         if let Some(place) = place {
             line.leave(place);
         }
@@ -230,9 +236,16 @@ pub struct Hold<'a> {
 impl Hold<'_> {
     /// Waits until it has ended; what its owner did is visible then. It does not wait for the next
     /// owner, and no thread waits for the caller.
+    ///
+    /// The owner may not be running because the caller has its core. So the caller sleeps: when it
+    /// wakes it has the core again, and the owner has worked meanwhile. Were it to yield, it would
+    /// have the core again when the owner's time slice is over, milliseconds later.
     pub fn wait(self) {
         if !self.turn.is_over(self.number) {
-            spin(|| self.turn.is_over(self.number));
+            spin(
+                || self.turn.is_over(self.number),
+                || std::thread::sleep(LOOK),
+            );
         }
     }
 }
@@ -313,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_waits_as_a_lock_does() {
+    fn a_watch_calls_the_hook_as_a_lock_does() {
         let (mut mine, (waits, waiting)) = (QueueLock::new(0), std::sync::mpsc::channel());
         let watch = mine.watch();
         mine.lock();

@@ -32,8 +32,8 @@ use crate::worker::guests::Guests;
 use crate::worker::idle::assignments::Assignments;
 use crate::worker::idle::helper::{Help, Helpers};
 
-/// Timer slack of workers, nanoseconds; the default of 50 us is long compared with the delays of
-/// coalescing.
+/// Timer slack, nanoseconds; the default of 50 us is long compared with the delays of coalescing
+/// and the waits for a batch.
 const TIMER_SLACK: u64 = 1000;
 
 /// Starts a thread for each switch; `poll` says whether they may sleep. The first one reads
@@ -134,6 +134,13 @@ fn prepare(
     Ok((worker, handle))
 }
 
+/// Has the calling thread wake from a sleep when it is due.
+pub(crate) fn shorten_timer_slack() {
+    if let Err(error) = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)) {
+        tracing::warn!("timer slack not set, notifications and answers may be late: {error}");
+    }
+}
+
 fn spawn(mut worker: Worker, handle: WorkerHandle) -> io::Result<WorkerHandle> {
     std::thread::Builder::new()
         .name("worker".into())
@@ -141,9 +148,7 @@ fn spawn(mut worker: Worker, handle: WorkerHandle) -> io::Result<WorkerHandle> {
             if let Err(error) = watchdog::watch_this_thread() {
                 tracing::error!("no watchdog: {error}");
             }
-            if let Err(error) = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)) {
-                tracing::warn!("timer slack not set, notifications may be late: {error}");
-            }
+            shorten_timer_slack();
             while worker.run_pass() {}
         })?;
     Ok(handle)
