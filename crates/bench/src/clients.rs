@@ -6,6 +6,7 @@
 //! super-frames. `tap` is for the Linux bridge. Another one implements [`Client`] and is added to
 //! [`start`].
 
+pub(crate) mod blocking;
 mod bulk;
 pub(crate) mod captured;
 pub(crate) mod grants;

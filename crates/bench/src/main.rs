@@ -53,6 +53,9 @@ struct Arguments {
     /// of two seconds
     #[arg(long)]
     quick: bool,
+    /// Samples in a row, in place of three or nine
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: Option<u32>,
     /// The core of the switch
     #[arg(long, default_value_t = 0, value_name = "CORE")]
     switch_core: usize,
@@ -171,7 +174,9 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
         machine,
         quick: arguments.quick,
         super_frames: false,
-        rounds: if arguments.quick { 3 } else { 9 },
+        rounds: arguments
+            .rounds
+            .unwrap_or(if arguments.quick { 3 } else { 9 }),
         settle: pick(100, 500),
         window: pick(300, 2000),
         patience: pick(20_000, 600_000),

@@ -119,6 +119,22 @@ impl Peer {
         }
     }
 
+    /// Starts a switch whose ports take the IOTLB messages of guests with an IOMMU.
+    ///
+    /// # Errors
+    /// For a peer that takes none, too.
+    pub(crate) fn with_iommu(kind: Kind, plan: &Plan) -> Result<Self> {
+        if let Some(reason) = kind.lacks(plan) {
+            bail!("{reason}");
+        }
+        match kind {
+            Kind::Lasthop => lasthop::start(plan),
+            Kind::Ovs => ovs::with_iommu(plan),
+            Kind::Forwarder => forwarder::with_iommu(plan),
+            Kind::Bridge => bail!("{} has no virtqueues", kind.name()),
+        }
+    }
+
     /// Starts a switch that learns where its stations are, with so many ports.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! Plots of lines with points, as SVG.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 /// A name and its points.
@@ -12,6 +14,8 @@ const SIZE: (u32, u32) = (800, 480);
 /// Pixels beside the plot for the names of the curves, and from one name to the next.
 const NAMES: u32 = 240;
 const LINE: i32 = 20;
+/// The quotient of values from which on their axis is logarithmic.
+const FAR_APART: f64 = 1000.0;
 const COLORS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x56, 0xb4, 0xe9),
@@ -43,8 +47,33 @@ fn drawable(curves: &[Curve]) -> Vec<Curve> {
     curves.iter().filter_map(drawable).collect()
 }
 
-/// Draws curves over a logarithmic axis that starts at the smallest `x` above 0; the other starts
-/// at 0. Nothing is written when there is nothing to draw.
+/// Returns the axis of the values: from 0, or logarithmic where values are so far apart that the
+/// small ones would all lie at 0.
+fn values(curves: &[&Curve]) -> Values {
+    let values = || {
+        curves
+            .iter()
+            .flat_map(|(_, points)| points)
+            .map(|point| point.1)
+    };
+    let least = values().fold(f64::MAX, f64::min);
+    let top = values().fold(f64::MIN_POSITIVE, f64::max);
+    if least > 0.0 && top / least > FAR_APART {
+        Values::Logarithmic(least * 0.7..top * 1.4)
+    } else {
+        Values::Linear(0.0..top * 1.1)
+    }
+}
+
+/// See [`values`].
+#[derive(Debug, PartialEq)]
+enum Values {
+    Linear(Range<f64>),
+    Logarithmic(Range<f64>),
+}
+
+/// Draws curves over a logarithmic axis that starts at the smallest `x` above 0; for the other one
+/// see [`values`]. Nothing is written when there is nothing to draw.
 pub(crate) fn lines(path: &Path, title: &str, axes: [&str; 2], curves: &[Curve]) -> Result<()> {
     let curves = drawable(curves);
     if curves.is_empty() {
@@ -63,21 +92,47 @@ fn draw(
     let points = || curves.iter().flat_map(|(_, points)| points);
     let least = points().map(|point| point.0).fold(f64::MAX, f64::min);
     let most = points().map(|point| point.0).fold(least, f64::max);
-    let top = points()
-        .map(|point| point.1)
-        .fold(f64::MIN_POSITIVE, f64::max);
+    let places = (least * 0.9..most * 1.1).log_scale();
     // One curve has its name in the title.
     let beside = if curves.len() > 1 { NAMES } else { 0 };
     let all = SVGBackend::new(path, (SIZE.0 + beside, SIZE.1)).into_drawing_area();
     all.fill(&WHITE)?;
     let (area, names) = all.split_horizontally(SIZE.0);
-    let mut chart = ChartBuilder::on(&area)
+    let mut chart = ChartBuilder::on(&area);
+    chart
         .caption(title, ("sans-serif", 20))
         .margin(16)
         .margin_right(32)
         .x_label_area_size(40)
-        .y_label_area_size(60)
-        .build_cartesian_2d((least * 0.9..most * 1.1).log_scale(), 0.0..top * 1.1)?;
+        .y_label_area_size(60);
+    match values(curves) {
+        Values::Linear(range) => {
+            draw_lines(chart.build_cartesian_2d(places, range)?, axes, curves)?;
+        }
+        Values::Logarithmic(range) => {
+            let chart = chart.build_cartesian_2d(places, range.log_scale())?;
+            draw_lines(chart, axes, curves)?;
+        }
+    }
+    let named = curves.iter().filter(|_| beside > 0);
+    for ((name, _), (row, color)) in named.zip((2..).zip(COLORS.iter().cycle())) {
+        let y = row * LINE;
+        names.draw(&PathElement::new([(0, y), (18, y)], color.stroke_width(2)))?;
+        names.draw(&Text::new(name.as_str(), (26, y - 6), ("sans-serif", 13)))?;
+    }
+    all.present()?;
+    Ok(())
+}
+
+/// Draws the axes, and the curves between them.
+fn draw_lines<'a, Y>(
+    mut chart: ChartContext<'a, SVGBackend<'a>, Cartesian2d<LogCoord<f64>, Y>>,
+    axes: [&str; 2],
+    curves: &[&Curve],
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     chart
         .configure_mesh()
         .max_light_lines(0)
@@ -85,16 +140,10 @@ fn draw(
         .y_desc(axes[1])
         .x_label_formatter(&|x| tick(*x))
         .draw()?;
-    for ((name, points), (row, color)) in curves.iter().zip((2..).zip(COLORS.iter().cycle())) {
+    for ((_, points), color) in curves.iter().zip(COLORS.iter().cycle()) {
         let line = LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3);
         chart.draw_series(line)?;
-        if beside > 0 {
-            let y = row * LINE;
-            names.draw(&PathElement::new([(0, y), (18, y)], color.stroke_width(2)))?;
-            names.draw(&Text::new(name.as_str(), (26, y - 6), ("sans-serif", 13)))?;
-        }
     }
-    all.present()?;
     Ok(())
 }
 
@@ -119,6 +168,17 @@ mod tests {
             curve(&[(0.0, 1.0)]),
         ];
         assert_eq!(drawable(&curves), [curve(&[(2.0, 3.0)])]);
+    }
+
+    #[test]
+    fn values_that_are_far_apart_have_a_logarithmic_axis() {
+        let axis = |points: &[f64]| {
+            let points = points.iter().map(|y| (1.0, *y)).collect();
+            values(&[&("a".to_owned(), points)])
+        };
+        assert_eq!(axis(&[1.0, 100.0]), Values::Linear(0.0..100.0 * 1.1));
+        assert_eq!(axis(&[0.0, 1e6]), Values::Linear(0.0..1e6 * 1.1));
+        assert_eq!(axis(&[2.0, 1e6]), Values::Logarithmic(2.0 * 0.7..1e6 * 1.4));
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub use iotlb::{BACKEND_IOTLB_MSG, IotlbKind, IotlbMessage};
 pub(crate) use line::Line;
 pub use listen::FrontListener;
 pub use requests::{DirtyFile, Inflight, VringAddr};
+pub(crate) use wire::packed;
 pub use wire::{FLAG_NEED_REPLY, FLAG_REPLY, MAX_FDS, Message, VERSION, request};
 
 /// Failure of a session.

@@ -38,6 +38,7 @@ mod tricks;
 mod watch;
 
 pub use attack::{Attackers, Played, attack};
+pub use files::blocking_calls;
 pub use honest::{Counts, Samples};
 pub use newcomer::Arrival;
 pub use report::Report;

@@ -39,7 +39,9 @@ mod null;
 mod paced;
 mod packed;
 mod port;
+mod probe;
 mod ring;
+mod singly;
 mod slots;
 mod span;
 mod split;
@@ -55,6 +57,8 @@ pub use histogram::Histogram;
 pub use memcpy::memcpy;
 pub use null::NullBackEnd;
 pub use paced::{Pace, PacedReport};
+pub use probe::Probed;
+pub use singly::SinglyReport;
 
 use packed::Packed;
 use port::Port;
@@ -288,6 +292,10 @@ pub struct LeanPort {
     pub payload_received: u64,
     /// With `bulk`: nanoseconds spent writing and reading payload.
     pub working: u64,
+    /// UPDATE and INVALIDATE messages sent, of a port with an IOMMU.
+    pub mappings: u64,
+    /// MISS messages received, of a port with an IOMMU.
+    pub misses: u64,
 }
 
 /// Results of a run.

@@ -21,6 +21,14 @@ pub(crate) struct Part {
     pub(crate) published: &'static str,
 }
 
+impl Part {
+    /// Returns whether the numbers of rows stand for names, as in `1: one thing, 2: another`, so
+    /// that lines between them would mean nothing.
+    pub(crate) fn is_enumerated(&self) -> bool {
+        self.axes[0].starts_with("1: ")
+    }
+}
+
 impl Serialize for Part {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name)

@@ -18,7 +18,7 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
 }
 
 /// Its ports take the IOTLB messages of guests with an IOMMU.
-pub(crate) fn with_iommu(plan: &Plan) -> Result<Peer> {
+pub(super) fn with_iommu(plan: &Plan) -> Result<Peer> {
     with_devices(plan, ",iommu-support=1")
 }
 

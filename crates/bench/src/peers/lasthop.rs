@@ -45,7 +45,7 @@ pub(crate) fn with_layout(plan: &Plan, layout: Layout) -> Result<Peer> {
 }
 
 /// So many ports, all for clients.
-pub(super) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {
+pub(crate) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {
     Ok(into_peer(start_ports(plan, ports)?, ports, Vec::new()))
 }
 
@@ -86,26 +86,24 @@ pub(super) fn misses(lasthop: &Lasthop) -> Result<u64> {
     upcalls.context("'lasthop status --json' is not what it was")
 }
 
-/// Messages about translations of all ports so far.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Translations {
-    /// UPDATE and INVALIDATE.
-    pub(crate) messages: u64,
-    pub(crate) misses: u64,
+/// How long INVALIDATE has waited for workers, since the port was added.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct InvalidateWaits {
+    /// Microseconds on average.
+    pub(crate) mean_wait_us: u64,
+    /// A bound of 99 of 100 waits in microseconds; none above a second, or without waits.
+    pub(crate) p99_wait_us: Option<u64>,
 }
 
-/// Messages about translations, of all ports together.
-pub(crate) fn translations(peer: &Peer) -> Result<Translations> {
-    let lasthop = peer.lasthop.as_ref().context("a peer that is Lasthop")?;
-    let mut sum = Translations::default();
-    for port in 0..peer.sockets().len() {
-        let shown = lasthop.ask(&["port", "show", &format!("p{port}"), "--json"])?;
-        let shown: serde_json::Value = serde_json::from_str(&shown)?;
-        let count = |name: &str| shown["translation"][name].as_u64().unwrap_or(0);
-        sum.messages += count("updates") + count("invalidations");
-        sum.misses += count("misses");
+/// The waits of the first port, whose guest has an IOMMU.
+pub(crate) fn invalidate_waits(peer: &Peer) -> Result<InvalidateWaits> {
+    #[derive(Deserialize)]
+    struct Shown {
+        translation: Option<InvalidateWaits>,
     }
-    Ok(sum)
+    let lasthop = peer.lasthop.as_ref().context("a peer that is Lasthop")?;
+    let shown: Shown = serde_json::from_str(&lasthop.ask(&["port", "show", "p0", "--json"])?)?;
+    shown.translation.context("a guest with an IOMMU")
 }
 
 /// One pair of ports for a client, and more with a silent guest each.

@@ -32,6 +32,17 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     with(plan, (SWITCH, &keys), 2, pass_across)
 }
 
+/// As [`start`], for guests with an IOMMU, and with super-frames. Threads other than the polling one
+/// run anywhere, so that messages are not served on that one's core.
+pub(super) fn with_iommu(plan: &Plan) -> Result<Peer> {
+    let plan = Plan {
+        super_frames: true,
+        ..plan.clone()
+    };
+    let keys = "other_config:vhost-iommu-support=true";
+    with(&plan, (SWITCH, keys), 2, pass_across)
+}
+
 /// With these rules before the explicit flows, and room for a million cached flows.
 pub(super) fn with_rules(plan: &Plan, rules: &RuleSet) -> Result<Peer> {
     let mask = mask(plan);

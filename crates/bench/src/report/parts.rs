@@ -91,7 +91,7 @@ pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Resul
     for part in parts(samples) {
         let here = of(samples, part);
         let (places, ways) = order(&here);
-        if places.len() < 3 {
+        if places.len() < 3 || part.is_enumerated() {
             continue;
         }
         for placement in [Placement::Near, Placement::Far] {

@@ -1,5 +1,7 @@
 //! The lean client of the benchmarks, through the real switch.
 
+use std::time::Duration;
+
 use channel::switching::{Clients, PortConfig, Role};
 use testkit::lean::{Grants, Lean, LeanConfig, LeanReport, Until};
 
@@ -127,6 +129,48 @@ fn frames_of_ports_behind_an_iommu_arrive_whole() {
             assert_eq!(report.ports[1].received, FEW, "{mode:?}: {report:?}");
             assert_eq!(report.ports[1].strange, 0);
         }
+    }
+}
+
+/// As a port behind an IOMMU sends.
+fn behind_an_iommu(host: &Host, mode: Grants) -> Lean {
+    let config = LeanConfig {
+        in_order: false,
+        grants: vec![Some(mode), None],
+        ..config(host)
+    };
+    let mut lean = Lean::connect(config).expect("sessions");
+    lean.one_way();
+    lean
+}
+
+#[test]
+fn messages_are_answered_while_frames_flow() {
+    let host = Host::with_ports(1..=2);
+    let mut lean = behind_an_iommu(&host, Grants::Persistent { huge: false });
+    assert!(lean.probe(true).expect("an IOMMU").is_none());
+    let mut answers = 0;
+    while answers < 10 {
+        lean.run(Until::Sent(FEW)).expect("a correct device");
+        let probed = lean.probe(true).expect("answers").expect("messages");
+        answers += probed.question.count().min(probed.invalidate.count());
+    }
+}
+
+#[test]
+fn frames_one_by_one_have_their_pages_asked_for() {
+    for (mode, asked) in [
+        (Grants::Persistent { huge: false }, false),
+        (Grants::OnDemand, true),
+    ] {
+        let host = Host::with_ports(1..=2);
+        let mut lean = behind_an_iommu(&host, mode);
+        let report = lean
+            .singly(Duration::from_millis(20))
+            .expect("a correct device");
+        assert!(report.frame.count() > 0);
+        let questions = report.question.count();
+        assert_eq!(questions, if asked { report.frame.count() } else { 0 });
     }
 }
 

@@ -25,7 +25,7 @@ impl Line {
         }
     }
 
-    pub(super) fn socket(&self) -> &UnixStream {
+    pub(crate) fn socket(&self) -> &UnixStream {
         &self.socket
     }
 

@@ -91,7 +91,7 @@ impl Message {
 }
 
 /// Returns a message as it goes over the socket.
-pub(super) fn packed(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn packed(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     let header = [code, flags, body.len() as u32].map(u32::to_le_bytes);
     [&header.concat(), body].concat()
 }

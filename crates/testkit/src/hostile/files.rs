@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -13,6 +13,8 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use super::arena::Random;
+use crate::FakeGuest;
+use crate::guest::GuestError;
 
 type Make = fn() -> io::Result<OwnedFd>;
 
@@ -106,4 +108,18 @@ pub(super) fn full_event() -> io::Result<OwnedFd> {
 /// Takes O_NONBLOCK away, also from all copies.
 pub(super) fn block(file: &OwnedFd) {
     let _ = fcntl_setfl(file, OFlags::empty());
+}
+
+/// Gives the receive queue of a guest a call descriptor that takes nothing more: who writes to it
+/// waits, from the next frame on.
+///
+/// # Errors
+/// When the system or the session refuses.
+pub fn blocking_calls(guest: &mut FakeGuest) -> Result<(), GuestError> {
+    let call = full_event()?;
+    guest.front()?.set_vring_call(0, Some(call.as_fd()))?;
+    block(&call);
+    // Its driver requests an interrupt for everything.
+    guest.pairs[0].nic.rx.set_notifications(true);
+    Ok(())
 }

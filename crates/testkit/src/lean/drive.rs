@@ -49,8 +49,8 @@ pub(super) fn one_way<R: Ring>(ports: &mut [Port<R>]) {
     receivers.for_each(|port| port.window = 0);
 }
 
-fn counts<R>(ports: &[Port<R>]) -> Vec<LeanPort> {
-    ports.iter().map(|p| p.counts).collect()
+fn counts<R: Ring>(ports: &[Port<R>]) -> Vec<LeanPort> {
+    ports.iter().map(Port::all_counts).collect()
 }
 
 fn received<R>(ports: &[Port<R>]) -> u64 {
@@ -70,6 +70,8 @@ fn since(now: &LeanPort, before: &LeanPort) -> LeanPort {
         working: now.working - before.working,
         payload_sent: now.payload_sent.wrapping_sub(before.payload_sent),
         payload_received: now.payload_received.wrapping_sub(before.payload_received),
+        mappings: now.mappings - before.mappings,
+        misses: now.misses - before.misses,
     }
 }
 

@@ -7,9 +7,11 @@
 
 use std::ops::Range;
 use std::sync::Weak;
+use std::time::Instant;
 
 use super::LeanError;
 use super::frames::Frames;
+use super::probe::{Probe, Probed};
 use crate::frontend::{
     BACKEND_IOTLB_MSG, FLAG_NEED_REPLY, FLAG_REPLY, FrontEnd, FrontError, IotlbKind, IotlbMessage,
     Line, VERSION, request,
@@ -19,7 +21,8 @@ use crate::iommu::{HUGE, PAGE};
 
 /// Most pages of 4 KiB that one UPDATE grants.
 const MOST: u64 = 512;
-/// Rounds between two looks for questions, where there should be none.
+/// Rounds between two looks for questions, where there should be none, and looks without one after
+/// which that is so again.
 const LOOK: u32 = 64;
 /// Which queue a buffer is of.
 const SIDES: [Access; 2] = [Access::Write, Access::Read];
@@ -27,7 +30,7 @@ const SIDES: [Access; 2] = [Access::Write, Access::Read];
 /// When mappings of buffers are made and revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grants {
-    /// All memory is mapped before the first frame, in blocks of 2 MiB or of 4 KiB.
+    /// All memory in use is mapped before the first frame, in blocks of 2 MiB or of 4 KiB.
     Persistent {
         /// Of 2 MiB.
         huge: bool,
@@ -48,11 +51,12 @@ pub enum Grants {
     OnDemand,
 }
 
-/// Access of the back end; the values are those of the messages.
+/// Access of the back end; the values are those of the messages. What may be written may be read,
+/// too: DPDK 22.11 asks for both, and QEMU grants both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read = 1,
-    Write = 2,
+    Write = 3,
 }
 
 /// State of one buffer's mapping.
@@ -123,6 +127,21 @@ pub(super) struct Granted {
     /// How often the pool was drained.
     drained: u64,
     rounds: u32,
+    /// Looks for questions since one was found.
+    looks: u32,
+    counts: Counts,
+    /// When the first question since the last look at this was read.
+    asked: Option<Instant>,
+    probe: Option<Probe>,
+}
+
+/// Messages since the port came up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// UPDATE and INVALIDATE.
+    pub(super) mappings: u64,
+    /// MISS.
+    pub(super) misses: u64,
 }
 
 impl Grants {
@@ -132,6 +151,14 @@ impl Grants {
         match self {
             Self::Persistent { huge: true } => 1 << 40,
             _ => (1 << 40) + PAGE,
+        }
+    }
+
+    /// Bytes of what is mapped at once.
+    fn block(self) -> u64 {
+        match self {
+            Self::Persistent { huge: true } => HUGE,
+            _ => PAGE,
         }
     }
 }
@@ -149,12 +176,13 @@ impl Granted {
         let channel = front.take_backend_channel().ok_or(FrontError::Closed)?;
         let channel = FrontEnd::over(channel, std::time::Duration::ZERO)?;
         channel.socket().set_nonblocking(true)?;
-        let region = ram.regions()[0].spec();
-        let end = region.gpa + region.size;
+        let start = ram.regions()[0].spec().gpa;
+        // All that is in use, and no page more: rings lie behind all buffers.
+        let end = ram.alloc(0, 1).next_multiple_of(mode.block());
         let sides = [0, 1].map(|n| Side::new(frames[n].0, frames[n].1, SIDES[n]));
         let lasting = match mode {
-            Grants::Persistent { .. } => region.gpa..end,
-            // Rings lie behind all buffers.
+            Grants::Persistent { huge: true } => start..end,
+            Grants::Persistent { huge: false } => sides[0].memory.start..end,
             _ => sides[1].memory.end..end,
         };
         Ok(Self {
@@ -166,16 +194,19 @@ impl Granted {
             lasting,
             drained: 0,
             rounds: 0,
+            looks: LOOK,
+            counts: Counts::default(),
+            asked: None,
+            probe: None,
         })
     }
 
     /// Sends what is mapped for good. It is to be sent before the queues are set up, so that they
     /// start at once, and again after it, because DPDK 22.11 keeps translations for those queues
     /// only that it knows of.
-    pub(super) fn tell_lasting(&self) -> Result<(), LeanError> {
+    pub(super) fn tell_lasting(&mut self) -> Result<(), LeanError> {
         let block = match self.mode {
-            Grants::Persistent { huge: true } => HUGE,
-            Grants::Persistent { huge: false } => PAGE,
+            Grants::Persistent { .. } => self.mode.block(),
             _ => MOST * PAGE,
         };
         let end = self.lasting.end;
@@ -272,7 +303,12 @@ impl Granted {
     /// In a new round: answers questions, when it is time to look for some.
     pub(super) fn look(&mut self) -> Result<(), LeanError> {
         self.rounds = self.rounds.wrapping_add(1);
-        if self.mode == Grants::OnDemand || self.rounds.is_multiple_of(LOOK) {
+        if let Some(probe) = &mut self.probe {
+            probe.step()?;
+        }
+        let expected = self.mode == Grants::OnDemand || self.looks < LOOK;
+        if expected || self.rounds.is_multiple_of(LOOK) {
+            self.looks = self.looks.saturating_add(1);
             self.answer()?;
         }
         Ok(())
@@ -288,6 +324,11 @@ impl Granted {
             };
             let asked = IotlbMessage::from_bytes(&message.body)
                 .filter(|asked| asked.kind == IotlbKind::Miss);
+            if asked.is_some() {
+                self.counts.misses += 1;
+                self.looks = 0;
+                self.asked.get_or_insert_with(Instant::now);
+            }
             let granted = asked.and_then(|asked| self.found(asked.iova, asked.perm));
             if let Some(update) = granted {
                 self.tell(&[update])?;
@@ -301,6 +342,32 @@ impl Granted {
         }
     }
 
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When the first question since the last call was read.
+    pub(super) fn take_asked(&mut self) -> Option<Instant> {
+        self.asked.take()
+    }
+
+    /// Begins with messages that nothing depends on, or ends with them: the times of their answers.
+    pub(super) fn probe(&mut self, on: bool) -> Result<Option<Probed>, LeanError> {
+        let ended = match self.probe.take() {
+            Some(mut probe) => {
+                probe.settle()?;
+                Some(probe.into_times())
+            }
+            None => None,
+        };
+        if on {
+            // A page behind all that is mapped.
+            let message = invalidate(self.mode, self.lasting.end..self.lasting.end + PAGE);
+            self.probe = Some(Probe::new(self.line.clone(), message));
+        }
+        Ok(ended)
+    }
+
     /// The UPDATE for the page at an IOVA, if it is mapped.
     fn found(&self, iova: u64, perm: u8) -> Option<IotlbMessage> {
         let gpa = iova.wrapping_sub(self.mode.shift());
@@ -309,7 +376,7 @@ impl Granted {
             || self
                 .sides
                 .iter()
-                .any(|side| side.access as u8 == perm && side.is_mapped(gpa));
+                .any(|side| side.access as u8 & perm == perm && side.is_mapped(gpa));
         mapped.then(|| self.update(page..page + PAGE, perm))
     }
 
@@ -323,8 +390,13 @@ impl Granted {
         }
     }
 
-    fn tell(&self, messages: &[IotlbMessage]) -> Result<(), LeanError> {
+    fn tell(&mut self, messages: &[IotlbMessage]) -> Result<(), LeanError> {
         let line = self.line.upgrade().ok_or(FrontError::Closed)?;
+        // Answers come in the order of the messages.
+        if let Some(probe) = &mut self.probe {
+            probe.settle()?;
+        }
+        self.counts.mappings += messages.len() as u64;
         let bodies: Vec<_> = messages.iter().map(|message| message.to_bytes()).collect();
         Ok(line.tell_all(request::IOTLB_MSG, &bodies, true)?)
     }

@@ -156,7 +156,7 @@ impl<R: Ring> Port<R> {
                 (&port.rx_frames, port.rx.size()),
                 (&port.tx_frames, port.tx.size()),
             ];
-            let granted = Granted::new(mode, &mut front, &port.ram, frames)?;
+            let mut granted = Granted::new(mode, &mut front, &port.ram, frames)?;
             granted.tell_lasting()?;
             port.grants = Some(Box::new(granted));
         }
@@ -164,7 +164,7 @@ impl<R: Ring> Port<R> {
         let address = |gpa| shift.map_or_else(|| port.ram.user_address(gpa), |shift| gpa + shift);
         start(&mut front, RX, (&address, &port.rx), &port.rx_bell)?;
         start(&mut front, TX, (&address, &port.tx), &port.tx_bell)?;
-        if let Some(grants) = &port.grants {
+        if let Some(grants) = &mut port.grants {
             grants.tell_lasting()?;
         }
         for queue in [RX, TX] {
@@ -252,6 +252,22 @@ impl<R: Ring> Port<R> {
             grants: None,
             back: Vec::new(),
         })
+    }
+
+    /// Counts since the port came up, with those of its IOMMU.
+    pub(super) fn all_counts(&self) -> LeanPort {
+        let messages = self.grants.as_ref().map(|grants| grants.counts());
+        let messages = messages.unwrap_or_default();
+        LeanPort {
+            mappings: messages.mappings,
+            misses: messages.misses,
+            ..self.counts
+        }
+    }
+
+    /// The port's IOMMU.
+    pub(super) fn grants(&mut self) -> Option<&mut Granted> {
+        self.grants.as_deref_mut()
     }
 
     /// Offers all receive buffers and kicks both queues once, for what the device may have missed.
@@ -390,7 +406,13 @@ impl<R: Ring> Port<R> {
         Ok(self.tx.free() >= n)
     }
 
-    fn reclaim(&mut self) -> Result<(), LeanError> {
+    /// Frames that were sent and whose buffers have not come back.
+    pub(super) fn tx_outstanding(&self) -> u16 {
+        self.tx.size() - self.tx.free()
+    }
+
+    /// Takes back the buffers of frames that were sent.
+    pub(super) fn reclaim(&mut self) -> Result<(), LeanError> {
         let Some(grants) = self.grants.as_mut().filter(|grants| grants.revokes()) else {
             self.tx.reclaim()?;
             return Ok(());
