@@ -172,15 +172,18 @@ impl Iommu {
     /// all. Returns how many there were.
     pub(crate) fn answer(&mut self, mem: &GuestMemory, how: u8) -> usize {
         let mut asked = Vec::new();
-        self.writer.table().misses().take(|miss| asked.push(miss));
-        for (n, miss) in asked.iter().enumerate() {
+        self.writer.table().misses().take_some(|miss, need| {
+            asked.push((miss, need));
+            true
+        });
+        for (n, &(miss, need)) in asked.iter().enumerate() {
             let page = miss.iova() / PAGE;
             match how >> (n % 4 * 2) & 3 {
                 3 => {}
-                1 => self.writer.deny(*miss),
-                _ if !self.mapped.contains(&page) => self.writer.deny(*miss),
-                2 => self.grant(mem, page, Some(*miss), miss.access().bits() as u8),
-                _ => self.grant(mem, page, Some(*miss), 3),
+                1 => self.writer.deny(miss, need),
+                _ if !self.mapped.contains(&page) => self.writer.deny(miss, need),
+                2 => self.grant(mem, page, Some(miss), miss.access().bits() as u8),
+                _ => self.grant(mem, page, Some(miss), 3),
             }
         }
         asked.len()

@@ -12,7 +12,7 @@ use std::time::Instant;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use memory::iotlb::oracle::{Oracle, same_set};
 use memory::iotlb::{
-    Access, Counts, Hit, Iotlb, IotlbWriter, MOST_BLOCKS, MOST_MISSES, Miss, SLOTS, Update,
+    Access, Counts, Hit, Iotlb, IotlbWriter, MOST_BLOCKS, MOST_MISSES, Miss, Need, SLOTS, Update,
 };
 use memory::{GuestMemory, Region};
 use rustix::event::PollFlags;
@@ -304,7 +304,7 @@ impl Rig {
     }
 
     fn ask(&mut self, miss: Miss) {
-        let noted = self.table().ask(miss);
+        let noted = self.table().ask(miss, Need::Now);
         let is_there = self.asked.contains(&miss);
         assert_eq!(noted, is_there || self.asked.len() < MOST_MISSES);
         if noted && !is_there {
@@ -329,7 +329,7 @@ impl Rig {
     }
 
     fn deny(&mut self, miss: Miss) {
-        self.writer.deny(miss);
+        self.writer.deny(miss, Need::Now);
         assert!(self.table().is_denied(miss));
         if !self.denied.contains(&miss) {
             self.denied.push(miss);

@@ -114,13 +114,14 @@ impl Translations {
     /// Answers questions, and has the next page revoked instead of the present one.
     pub(super) fn turn(&mut self) {
         let table = Arc::clone(self.writer.table());
-        table.misses().take(|miss| {
+        table.misses().take_some(|miss, need| {
             let page = miss.iova().wrapping_sub(START) / PAGE;
             if page < self.pages && self.hole != Some(page) {
                 self.grant(page, Some(miss));
             } else {
-                self.writer.deny(miss);
+                self.writer.deny(miss, need);
             }
+            true
         });
         let Some(victim) = self.victims.get(self.turn % self.victims.len().max(1)) else {
             return;
