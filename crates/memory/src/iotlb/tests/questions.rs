@@ -72,7 +72,7 @@ fn all_that_can_be_denied_before_a_reader_looks_is_found_denied() {
     rig.writer.deny(page(0), Need::Now);
     rig.writer.deny(page(most), Need::Now);
     assert_eq!(denied(&rig, 0..most + 1).len() as u64, most);
-    assert_eq!(denied(&rig, 1..2), []);
+    assert!(denied(&rig, 1..2).is_empty());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn denials_end_together() {
         rig.writer.deny(page(2), Need::Ahead);
         assert!(rig.writer.table().is_denied(page(1)));
         rig.writer.end_denials();
-        assert_eq!(denied(&rig, 0..10), []);
+        assert!(denied(&rig, 0..10).is_empty());
     }
 }
 
