@@ -8,6 +8,7 @@ use testkit::lean::{Grants, LeanPort, SUPER_FRAME_LEN};
 use super::parts::{Part, Run};
 use crate::clients::grants::{Behind, GrantsClient, Mapped};
 use crate::peers::{Kind, Peer};
+use crate::placement::Placement;
 use crate::plan::{Layout, Plan, progress};
 use crate::report::Report;
 use crate::sample::wait_quiet;
@@ -229,16 +230,19 @@ fn started(run: &mut Run<'_>, kind: Kind) -> Result<Option<Peer>> {
 
 /// All ways of mapping in turn.
 fn split(run: &mut Run<'_>, peer: &Peer, way: &'static Way, size: u32) -> Result<()> {
-    let parts = [&way.rate, &way.ratio, &way.messages, &way.misses, &way.cpu];
-    let mut none = None;
+    let parts = [&way.rate, &way.messages, &way.misses, &way.cpu];
+    let mut ratios = Ratios::of(&way.ratio);
     for method in METHODS {
         let measured = (way, size, Layout::Split);
         sampled(run, peer, measured, method, |run, name, measure| {
+            let mut rate = 0.0;
             run.take_all(parts, name, size.into(), || {
                 let taken = measure()?;
-                let ratio = 100.0 * taken.rate / *none.get_or_insert(taken.rate);
-                Ok([taken.rate, ratio, taken.messages, taken.misses, taken.cpu])
-            })
+                rate = taken.rate;
+                Ok([rate, taken.messages, taken.misses, taken.cpu])
+            })?;
+            ratios.add(run, rate);
+            Ok(())
         })?;
     }
     Ok(())
@@ -246,18 +250,42 @@ fn split(run: &mut Run<'_>, peer: &Peer, way: &'static Way, size: u32) -> Result
 
 /// Persistent mappings with packed rings.
 fn packed(run: &mut Run<'_>, peer: &Peer, way: &'static Way, size: u32) -> Result<()> {
-    let [rate, ratio] = &way.packed;
-    let mut none = None;
+    let [part, ratio] = &way.packed;
+    let mut ratios = Ratios::of(ratio);
     for method in PACKED {
         let measured = (way, size, Layout::Packed);
         sampled(run, peer, measured, method, |run, name, measure| {
-            run.take_all([rate, ratio], name, size.into(), || {
-                let rate = measure()?.rate;
-                Ok([rate, 100.0 * rate / *none.get_or_insert(rate)])
-            })
+            let mut rate = 0.0;
+            run.take(part, name, size.into(), || {
+                rate = measure()?.rate;
+                Ok(rate)
+            })?;
+            ratios.add(run, rate);
+            Ok(())
         })?;
     }
     Ok(())
+}
+
+/// Rates by the first one. A rate of another placement has no ratio.
+struct Ratios {
+    part: &'static Part,
+    first: Option<(f64, Option<Placement>)>,
+}
+
+impl Ratios {
+    fn of(part: &'static Part) -> Self {
+        Self { part, first: None }
+    }
+
+    /// The rate is that of the last sample.
+    fn add(&mut self, run: &mut Run<'_>, rate: f64) {
+        let placement = run.placement();
+        let (first, place) = *self.first.get_or_insert((rate, placement));
+        if place == placement {
+            run.add(self.part, 100.0 * rate / first);
+        }
+    }
 }
 
 /// One measurement, each number for a frame that arrived but for the rate.

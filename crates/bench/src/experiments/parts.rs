@@ -135,6 +135,25 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// The placement of the last sample.
+    pub(crate) fn placement(&self) -> Option<Placement> {
+        self.samples.last()?.placement
+    }
+
+    /// Adds a figure that was computed from the last sample.
+    pub(crate) fn add(&mut self, part: &'static Part, value: f64) {
+        let Some(last) = self.samples.last() else {
+            return;
+        };
+        let sample = Sample {
+            part,
+            value,
+            way: last.way.clone(),
+            ..*last
+        };
+        self.samples.push(sample);
+    }
+
     pub(crate) fn report(self, title: &str) -> Report {
         let samples = self.samples;
         let body = Body::Parts { samples };
