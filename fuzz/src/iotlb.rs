@@ -91,7 +91,7 @@ fn page(u: &mut Unstructured<'_>) -> Result<u64> {
         0..=2 => n % 2048,
         3 => n % 8 * 512,
         4 => RIVALS[n as usize % RIVALS.len()],
-        5 => n % 8 << 18,
+        5 => (n % 8) << 18,
         6 => (1 << 52) - 1 - n % 1024,
         _ => u.arbitrary::<u64>()? >> 12,
     })
@@ -99,7 +99,7 @@ fn page(u: &mut Unstructured<'_>) -> Result<u64> {
 
 fn address(u: &mut Unstructured<'_>) -> Result<u64> {
     let inside = u64::from(u.arbitrary::<u8>()?);
-    Ok(page(u)? << 12 | inside * inside % PAGE)
+    Ok((page(u)? << 12) + inside * inside % PAGE)
 }
 
 /// A number of bytes: of a few pages, of large or huge blocks, or any.

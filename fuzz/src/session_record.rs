@@ -44,6 +44,8 @@ struct Left {
     record: Vec<u8>,
     kept: BTreeMap<u64, OwnedFd>,
     iotlb: Option<OwnedFd>,
+    /// Somebody has written to the table's file since.
+    spoilt: bool,
 }
 
 impl Backend for Keeper {
@@ -107,7 +109,7 @@ pub fn run(data: &[u8]) {
             }
             restore(Left {
                 record: rest.to_vec(),
-                ..sound(false, true)
+                ..sound(false, false)
             });
         }
         _ => journal(rest),
@@ -196,6 +198,7 @@ fn sound(packed: bool, translated: bool) -> Left {
         record,
         kept,
         iotlb,
+        spoilt: false,
     }
 }
 
@@ -210,10 +213,12 @@ fn message(code: u32, payload: Vec<u8>) -> Message {
 /// A sound record in which some bytes are others, or some of the table.
 fn edited(data: &[u8], packed: bool, translated: bool) {
     let mut left = sound(packed, translated);
-    let slots = left.iotlb.as_ref().map(slots);
+    let mut used = None;
     let mut u = Unstructured::new(data);
     while let (Ok(at), Ok(value)) = (u.arbitrary::<u16>(), u.arbitrary::<u8>()) {
-        if let (Some(file), Some(slots), true) = (&left.iotlb, &slots, at & 0x8000 != 0) {
+        let iotlb = left.iotlb.as_ref().filter(|_| at & 0x8000 != 0);
+        if let Some(file) = iotlb {
+            let slots = used.get_or_insert_with(|| slots(file));
             let at = usize::from(at & 0x7fff);
             let place = match at >> 13 {
                 // The head, the slots that are in use, any slot.
@@ -222,6 +227,7 @@ fn edited(data: &[u8], packed: bool, translated: bool) {
                 _ => SLOTS + at * 61 % (1 << 20),
             };
             rustix::io::pwrite(file, &[value], place as u64).expect("room");
+            left.spoilt = true;
         } else {
             let at = usize::from(at) % left.record.len();
             left.record[at] = value;
@@ -243,10 +249,8 @@ fn slots(file: &OwnedFd) -> Vec<usize> {
 }
 
 fn restore(left: Left) {
-    let is_sound = left
-        .iotlb
-        .as_ref()
-        .map(|file| IotlbWriter::resume(file).is_ok());
+    let table = left.iotlb.as_ref().filter(|_| left.spoilt);
+    let is_usable = table.is_none_or(|file| IotlbWriter::resume(file).is_ok());
     let mut keeper = Keeper {
         iotlb: left.iotlb,
         ..Keeper::default()
@@ -255,7 +259,7 @@ fn restore(left: Left) {
     match Session::restore(offer(), &left.record, left.kept, &mut keeper) {
         Ok(mut session) => {
             let entries = session.iotlb().map(|table| table.counts().entries);
-            assert!(is_sound != Some(false) || entries.is_none_or(|entries| entries == 0));
+            assert!(is_usable || entries.is_none_or(|entries| entries == 0));
             serve(&mut session, &mut keeper);
             revoke_all(&mut session, &mut keeper);
             serve(&mut session, &mut keeper);

@@ -130,7 +130,7 @@ impl Translations {
         self.turn += 1;
         // Every other page has to be asked for again.
         if let Some(page) = self.hole.take()
-            && self.turn % 2 == 0
+            && self.turn.is_multiple_of(2)
         {
             self.grant(page, None);
         }
