@@ -87,6 +87,14 @@ impl Denials {
         self.remove(|miss| pages.contains(&miss.page));
     }
 
+    /// Removes the denials of what was asked for ahead. For the writer.
+    pub(super) fn lift_ahead(&self) {
+        for at in &self.words[MOST_NOW..] {
+            // A reader may take it at the same moment.
+            at.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Removes all denials. For the writer.
     pub(super) fn lift_all(&self) {
         self.remove(|_| true);

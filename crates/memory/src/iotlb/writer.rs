@@ -182,6 +182,13 @@ impl IotlbWriter {
         self.look_again();
     }
 
+    /// Ends the denials of what was asked for ahead, as [`IotlbWriter::end_denials`] does.
+    pub fn end_denials_ahead(&mut self) {
+        self.table.denials.lift_ahead();
+        add(&self.table.flushes);
+        self.look_again();
+    }
+
     /// Lets readers look again that lack a translation; see [`Iotlb::answers`].
     fn look_again(&self) {
         add(&self.table.answers);

@@ -40,6 +40,8 @@ pub(super) struct Translation {
     access_failed: Option<Instant>,
     /// Time at which denials end: those pages are asked for again if they are still needed.
     denials_end: Option<Instant>,
+    /// Questions ahead have ended without an answer, and no question was answered since.
+    silent: bool,
     /// The session has changed by a message that changes none otherwise; see
     /// [`Session::take_unrecorded`].
     unrecorded: bool,
@@ -88,6 +90,7 @@ impl Translation {
             denied: 0,
             access_failed: None,
             denials_end: None,
+            silent: false,
             unrecorded: false,
         }
     }
@@ -205,6 +208,10 @@ impl Session {
         let entered = iotlb.writer.update(memory, update, miss);
         entered.map_err(|error| error.to_string())?;
         iotlb.questions.updated(update, asked, iotlb.writer.table());
+        if asked.is_some() && std::mem::take(&mut iotlb.silent) {
+            // It answers again: buffers are not to lack translations for the rest of a second.
+            iotlb.writer.end_denials_ahead();
+        }
         backend.retry();
         self.start_untranslated(backend);
         Ok(())
@@ -269,6 +276,7 @@ impl Session {
         let mut denied = Vec::new();
         if let Some(iotlb) = &mut self.iotlb {
             denied.extend(std::iter::from_fn(|| iotlb.questions.overdue(now)));
+            iotlb.silent |= denied.iter().any(|(_, need)| *need == Need::Ahead);
             if self.channel.is_some() {
                 let table = Arc::clone(iotlb.table());
                 iotlb.questions.take(&table, now);

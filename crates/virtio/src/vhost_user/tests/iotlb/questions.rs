@@ -277,6 +277,32 @@ fn questions_ahead_leave_room_for_those_that_a_frame_waits_for() {
 }
 
 #[test]
+fn what_was_asked_for_ahead_in_vain_is_asked_for_again_when_the_front_end_answers() {
+    let mut guest = Guest::new();
+    let table = guest.table();
+    let waits = guest.miss(0, Access::READ);
+    table.ask(read(1), Need::Ahead);
+    guest.ask();
+    guest.later(SECOND);
+    assert!(table.is_denied(waits) && table.is_denied(read(1)));
+    let flushes = table.flushes();
+    // What comes unasked shows nothing.
+    guest.grant(IOVA + 2 * PAGE, 0, 3);
+    assert!(table.is_denied(read(1)) && table.flushes() == flushes);
+    guest.miss(3, Access::READ);
+    guest.grant(IOVA + 3 * PAGE, 0, 3);
+    assert!(!table.is_denied(read(1)) && table.flushes() != flushes);
+    assert!(table.is_denied(waits), "a chain waits for this denial");
+    // Refusals last their second.
+    table.ask(read(4), Need::Ahead);
+    guest.ask();
+    (0..4).for_each(|_| guest.answer(1));
+    guest.miss(5, Access::READ);
+    guest.grant(IOVA + 5 * PAGE, 0, 3);
+    assert!(table.is_denied(read(4)));
+}
+
+#[test]
 fn all_questions_end_when_a_channel_is_closed() {
     let mut guest = Guest::new();
     for start in [0, 64, 128] {
