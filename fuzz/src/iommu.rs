@@ -155,7 +155,7 @@ impl Iommu {
             permission: access,
         };
         // A snapshot may lack the memory.
-        if self.writer.update(mem, &update, asked).is_ok() {
+        if self.writer.update(mem, &update, asked.as_slice()).is_ok() {
             self.oracle.update(&update, gpa, asked);
             self.guard();
         }

@@ -258,7 +258,7 @@ impl Rig {
 
     fn update(&mut self, update: &Update, asked: Option<Miss>) {
         let (answers, generation) = (self.table().answers(), self.table().generation());
-        let result = self.writer.update(&MEMORY, update, asked);
+        let result = self.writer.update(&MEMORY, update, asked.as_slice());
         let Some(gpa) = place(update) else {
             assert!(result.is_err(), "{update:x?}");
             self.counts.refusals += 1;

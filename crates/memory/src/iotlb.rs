@@ -31,6 +31,8 @@
 //!     192  answered       writer            the message below was answered last: 1; and taken from
 //!                                           its socket: 2; 0: another message was
 //!     200  message        writer            content of an UPDATE or INVALIDATE, 32 bytes
+//!     256  owed           writer            answers that the front end owes
+//!     264  questions      writer            those of the latest 256: page << 2 | access; 0: none
 //!          (zero)                           reserved up to 4096
 //!    4096  sets           writer            16384 sets of 4 slots: check, value
 //!
@@ -59,6 +61,7 @@ mod file;
 mod misses;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod oracle;
+mod owed;
 mod slot;
 mod sync;
 mod writer;
@@ -73,6 +76,7 @@ pub use access::{Access, Miss, Need};
 pub use answered::Answered;
 pub use file::AttachError;
 pub use misses::{Misses, Noted};
+pub use owed::{MOST_OWED, OwedAnswers};
 pub use writer::IotlbWriter;
 
 use access::PAGE;
@@ -349,6 +353,12 @@ impl Iotlb {
     #[must_use]
     pub fn misses(&self) -> &Misses {
         &self.misses
+    }
+
+    /// Returns the questions whose answers are to come.
+    #[must_use]
+    pub fn owed(&self) -> &OwedAnswers {
+        &self.table.head().owed
     }
 
     /// Returns the counters.

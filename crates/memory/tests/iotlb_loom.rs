@@ -226,3 +226,28 @@ fn a_miss_that_is_needed_now_is_not_left_as_one_ahead() {
         assert_eq!(look(), 1);
     });
 }
+
+/// A frame needs a page that was asked for ahead, while the writer takes it: it is handed over as
+/// one that is needed now, at once or at the next look, for which there is a notification.
+#[test]
+fn a_miss_that_is_needed_now_is_not_taken_as_one_ahead() {
+    model(|| {
+        let misses = Arc::new(Misses::default());
+        let miss = Miss::new(0x5000, Access::READ);
+        assert_eq!(misses.note(miss, Need::Ahead), Noted::Notify);
+        let theirs = Arc::clone(&misses);
+        let other = thread::spawn(move || theirs.note(miss, Need::Now));
+        let mut taken = Vec::new();
+        let mut look = || {
+            misses.take_some(|_, need| {
+                taken.push(need);
+                true
+            });
+            taken.contains(&Need::Now)
+        };
+        let at_once = look();
+        let noted = other.join().expect("no panic");
+        assert!(at_once || noted == Noted::Notify);
+        assert!(look());
+    });
+}

@@ -97,7 +97,7 @@ impl Translations {
             permission: 3,
         };
         self.guarded.permit(page as usize, 3);
-        let entered = self.writer.update(&self.memory, &update, asked);
+        let entered = self.writer.update(&self.memory, &update, asked.as_slice());
         entered.expect("the guest's own memory");
     }
 

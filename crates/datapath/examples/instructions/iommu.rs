@@ -59,7 +59,7 @@ impl Translations {
                 user_addr: self.region.uva + (gpa - self.region.gpa),
                 permission: access as u8,
             };
-            let entered = self.writer.update(&self.ram.memory(), &update, None);
+            let entered = self.writer.update(&self.ram.memory(), &update, &[]);
             entered.expect("a page of the guest");
         }
     }

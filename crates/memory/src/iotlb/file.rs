@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use mapping::{Mapping, MappingError};
 
 use super::block::{Block, Class};
+use super::owed::OwedAnswers;
 use super::slot::Slot;
 use super::sync::{AtomicU64, Ordering};
 
@@ -72,11 +73,12 @@ pub(super) struct Head {
     pub(super) state: State,
     pub(super) counters: Counters,
     pub(super) answer: LastAnswer,
+    pub(super) owed: OwedAnswers,
 }
 
 const _: () = assert!(size_of::<Head>() == HEAD && size_of::<Set>() == 64);
 const _: () = assert!(offset_of!(Head, state) == 64 && offset_of!(Head, counters) == 128);
-const _: () = assert!(offset_of!(Head, answer) == 192);
+const _: () = assert!(offset_of!(Head, answer) == 192 && offset_of!(Head, owed) == 256);
 const _: () = assert!(SETS.is_power_of_two() && SETS >= 512 && size_of::<Slot>() == 16);
 
 /// Reason why a file is not used as a table. Its entries are missed then, and the front end is

@@ -3,7 +3,8 @@
 //! ```text
 //! reader                                   writer
 //! word: 0 -> page and access (release)     noted: -> false (acquire, release)
-//! noted: -> true (acquire, release)        each word: -> 0 (acquire)
+//! or ahead -> now (release)                each word: as it was found -> 0 (acquire)
+//! noted: -> true (acquire, release)            another: hand it over once more
 //!     it was false: notify the writer
 //! ```
 //!
@@ -79,11 +80,12 @@ impl Misses {
             if there & !AHEAD != word {
                 return false;
             }
-            if need == Need::Now && there != word {
-                // If it fails, the writer has just taken it, or another reader was faster.
-                let _ = at.compare_exchange(there, word, Ordering::Release, Ordering::Relaxed);
+            if need == Need::Ahead || there == word {
+                return true;
             }
-            true
+            // If it fails, another reader was faster, or the writer has taken it as one ahead.
+            let raised = at.compare_exchange(there, word, Ordering::Release, Ordering::Relaxed);
+            raised.is_ok() || raised == Err(word)
         })
     }
 
@@ -129,22 +131,31 @@ impl Misses {
     }
 
     /// Takes the misses for which `each` returns true. The others stay, and are to be looked at
-    /// again when there is room for them: no notification comes for them. For the writer.
+    /// again when there is room for them: no notification comes for them. One that a reader needs
+    /// now, while it is taken as one ahead, is handed over a second time. For the writer.
     pub fn take_some(&self, mut each: impl FnMut(Miss, Need) -> bool) {
         self.noted.swap(false, Ordering::AcqRel);
         for at in &self.words {
             // Most are free, and an exchange takes the cache line from the readers.
-            let word = at.load(Ordering::Relaxed);
-            let need = if word & AHEAD == 0 {
-                Need::Now
-            } else {
-                Need::Ahead
-            };
-            if let Some(miss) = Miss::decode(word & !AHEAD)
-                && each(miss, need)
+            let mut word = at.load(Ordering::Relaxed);
+            while let Some(miss) = Miss::decode(word & !AHEAD)
+                && each(miss, need_in(word))
             {
-                at.swap(0, Ordering::Acquire);
+                match at.compare_exchange(word, 0, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => break,
+                    // A reader needs it now, since then: that happens once.
+                    Err(raised) => word = raised,
+                }
             }
         }
+    }
+}
+
+/// Returns the need in the word of a miss.
+fn need_in(word: u64) -> Need {
+    if word & AHEAD == 0 {
+        Need::Now
+    } else {
+        Need::Ahead
     }
 }

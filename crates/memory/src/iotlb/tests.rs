@@ -66,13 +66,14 @@ impl Rig {
 
     /// Grants a range, as an answer to a question if there is one; returns the number of blocks.
     fn grant(&mut self, update: Update, asked: Option<Miss>) -> usize {
+        let asked = asked.as_slice();
         let entered = self.writer.update(&self.memory, &update, asked);
         entered.expect("a valid UPDATE")
     }
 
     fn refused(&mut self, update: Update) -> IotlbError {
         let before = (self.counts(), self.writer.table().generation());
-        let refused = self.writer.update(&self.memory, &update, None);
+        let refused = self.writer.update(&self.memory, &update, &[]);
         let Counts { refusals, .. } = before.0;
         let refusals = refusals + 1;
         let after = (self.counts(), self.writer.table().generation());

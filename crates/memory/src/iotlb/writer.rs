@@ -97,12 +97,12 @@ impl IotlbWriter {
     /// into blocks, and returns the number of blocks. At most 512 are entered, those around the
     /// page that was asked for: others are missed, and asked for, when they are used.
     ///
-    /// `asked` is the question that the message answers. Entries give no more access than was asked
-    /// for, because QEMU grants reads and writes whatever the guest's mapping permits
-    /// (`address_space_get_iotlb_entry`); nothing is entered when the message denies what was asked
-    /// for. Without a question, or with one for a page outside the range, the message holds as it
-    /// is. The access of an earlier entry for the same memory stays; an entry that leads to other
-    /// memory goes.
+    /// `asked` is the question that the message answers, or the questions of which it may answer
+    /// any. Entries give no more access than each has asked for, because QEMU grants reads and
+    /// writes whatever the guest's mapping permits (`address_space_get_iotlb_entry`); nothing is
+    /// entered when the message denies what was asked for. Without a question, or with some for
+    /// pages outside the range, the message holds as it is. The access of an earlier entry for the
+    /// same memory stays; an entry that leads to other memory goes.
     ///
     /// # Errors
     /// [`IotlbError`]. Nothing is changed then.
@@ -110,7 +110,7 @@ impl IotlbWriter {
         &mut self,
         memory: &GuestMemory,
         update: &Update,
-        asked: Option<Miss>,
+        asked: &[Miss],
     ) -> Result<usize, IotlbError> {
         let checked = self.counted(update.check(memory))?;
         add(&self.head().counters.updates);
@@ -129,7 +129,7 @@ impl IotlbWriter {
         asked: Miss,
     ) -> Result<(), IotlbError> {
         let checked = update.check(memory)?;
-        self.enter_range(checked, Some(asked));
+        self.enter_range(checked, &[asked]);
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl IotlbWriter {
     fn enter_range(
         &mut self,
         (pages, frame, access): (Range<u64>, u64, Access),
-        asked: Option<Miss>,
+        asked: &[Miss],
     ) -> usize {
         let offset = frame.wrapping_sub(pages.start);
         let elsewhere = |block: &Block| block.offset() != offset;
@@ -146,11 +146,9 @@ impl IotlbWriter {
         if self.remove(&pages, elsewhere) > 0 || was_displaced {
             self.revoked();
         }
-        let asked = asked.filter(|miss| pages.contains(&miss.page));
-        let (around, access) = match asked {
-            Some(miss) => (miss.page, access.common(miss.access)),
-            None => (pages.start, Some(access)),
-        };
+        let mut asked = asked.iter().filter(|miss| pages.contains(&miss.page));
+        let around = asked.clone().next().map_or(pages.start, |miss| miss.page);
+        let access = asked.try_fold(access, |access, miss| access.common(miss.access));
         let Some(access) = access else {
             return 0;
         };
@@ -165,8 +163,8 @@ impl IotlbWriter {
         blocks.len()
     }
 
-    /// Denies a miss, of this need: there is no mapping for it. One reader does without the page once, by
-    /// [`Iotlb::take_denial`]; an UPDATE or INVALIDATE of the page ends the denial.
+    /// Denies a miss, of this need: there is no mapping for it. One reader does without the page
+    /// once, by [`Iotlb::take_denial`]; an UPDATE or INVALIDATE of the page ends the denial.
     pub fn deny(&mut self, miss: Miss, need: Need) {
         let number = &mut self.denied[usize::from(need == Need::Ahead)];
         self.table.denials.put(miss, need, *number);

@@ -26,6 +26,8 @@ use questions::{self as question, PATIENCE, Questions};
 const ACCESS_FAIL_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers that are read in a row.
 const ANSWERS_PER_TURN: usize = 64;
+/// Answers that are read before an UPDATE, at most: more than a socket of QEMU holds.
+const ANSWERS_BEFORE_UPDATE: usize = 1024;
 /// Name of messages on the back-end channel.
 const CHANNEL: &str = "SET_BACKEND_REQ_FD";
 
@@ -177,15 +179,17 @@ impl Session {
     pub(super) fn restore_iotlb(&mut self, backend: &mut dyn Backend) -> Result<(), Refusal> {
         let kept = backend.kept_iotlb();
         let resumed = kept.as_ref().map(IotlbWriter::resume);
-        let questions = || Questions::after_restart(Instant::now());
-        let resumed = resumed.and_then(Result::ok);
-        self.iotlb = resumed.map(|writer| Translation::new(writer, questions()));
+        let now = Instant::now();
+        self.iotlb = resumed.and_then(Result::ok).map(|writer| {
+            let questions = Questions::after_restart(writer.table().owed(), now);
+            Translation::new(writer, questions)
+        });
         if let Some(Ok(Answered::Waits(_))) = kept.as_ref().map(Answered::read) {
             // If it was still in the socket, it has been taken before the session is restored.
             self.set_answered(Answered::Taken);
         }
         if self.is_translated() && self.iotlb.is_none() {
-            self.replace_iotlb(questions(), backend)?;
+            self.replace_iotlb(Questions::after_loss(now), backend)?;
         }
         Ok(())
     }
@@ -198,14 +202,31 @@ impl Session {
     }
 
     fn update(&mut self, update: &Update, backend: &mut dyn Backend) -> Result<(), String> {
+        let now = Instant::now();
+        // QEMU has denied earlier questions on the channel before it sends the UPDATE for another.
+        let answers = self.iotlb.as_ref().map_or(0, |iotlb| {
+            let owed = usize::try_from(iotlb.questions.answers_to_come());
+            owed.unwrap_or(usize::MAX).min(ANSWERS_BEFORE_UPDATE)
+        });
+        self.take_answers(answers, now, backend);
+        let entered = self.enter(update, backend);
+        // There may be room for further questions.
+        self.ask(now, backend);
+        entered
+    }
+
+    fn enter(&mut self, update: &Update, backend: &mut dyn Backend) -> Result<(), String> {
         let memory = self
             .memory
             .as_ref()
             .ok_or("an UPDATE before guest memory")?;
         let iotlb = self.iotlb.as_mut().ok_or("no table")?;
         let asked = iotlb.questions.answered_by(update);
-        let miss = asked.map(|asked| asked.miss);
-        let entered = iotlb.writer.update(memory, update, miss);
+        let misses = match asked {
+            Some(asked) => vec![asked.miss],
+            None => iotlb.questions.asked_by_former(update),
+        };
+        let entered = iotlb.writer.update(memory, update, &misses);
         entered.map_err(|error| error.to_string())?;
         iotlb.questions.updated(update, asked, iotlb.writer.table());
         if asked.is_some() && std::mem::take(&mut iotlb.silent) {
@@ -242,7 +263,7 @@ impl Session {
         let channel = self.channel.as_ref().map(|(channel, number)| ChannelWake {
             socket: channel.as_fd(),
             number: *number,
-            wants_write: iotlb.questions.unsent().is_some(),
+            wants_write: iotlb.questions.unsent(self.requests_answers()).is_some(),
         });
         Some(Wakes {
             misses: iotlb.table().asked()?,
@@ -275,12 +296,13 @@ impl Session {
         }
         let mut denied = Vec::new();
         if let Some(iotlb) = &mut self.iotlb {
+            iotlb.questions.end_former(iotlb.writer.table().owed(), now);
             denied.extend(std::iter::from_fn(|| iotlb.questions.overdue(now)));
             iotlb.silent |= denied.iter().any(|(_, need)| *need == Need::Ahead);
             if self.channel.is_some() {
                 let table = Arc::clone(iotlb.table());
                 iotlb.questions.take(&table, now);
-                self.send_questions(now);
+                self.send_questions();
             } else {
                 denied.extend(iotlb.questions.take_all(iotlb.writer.table()));
             }
@@ -288,34 +310,46 @@ impl Session {
         self.deny(&denied, now, backend);
     }
 
-    fn send_questions(&mut self, now: Instant) {
-        let agreed = self.has(ProtocolFeatures::REPLY_ACK);
+    /// Returns whether questions request an answer on the channel.
+    fn requests_answers(&self) -> bool {
+        self.has(ProtocolFeatures::REPLY_ACK)
+    }
+
+    fn send_questions(&mut self) {
+        let need_reply = self.requests_answers();
         let (Some(iotlb), Some((channel, _))) = (&mut self.iotlb, &mut self.channel) else {
             return;
         };
-        while let Some(miss) = iotlb.questions.unsent() {
-            let need_reply = agreed && iotlb.questions.requests_answers(now);
-            match channel.iotlb(message_about(miss, iotlb_type::MISS), need_reply) {
-                Sent::Whole => iotlb.questions.sent(need_reply),
-                Sent::NoRoom => return,
-                Sent::Broken => {
-                    return self.close_channel("the front end closed the back-end channel".into());
-                }
-            }
+        let owed = iotlb.writer.table().owed();
+        let sent = iotlb.questions.send(need_reply, owed, |miss| {
+            channel.iotlb(message_about(miss, iotlb_type::MISS), need_reply)
+        });
+        if sent == Sent::Broken {
+            self.close_channel("the front end closed the back-end channel".into());
         }
     }
 
     /// Reads the front end's answers to questions. All that waits on its socket has to be served
     /// before: QEMU sends an UPDATE there before it answers here.
     pub fn read_answers(&mut self, now: Instant, backend: &mut dyn Backend) {
+        self.take_answers(ANSWERS_PER_TURN, now, backend);
+        if let Some(iotlb) = &mut self.iotlb {
+            iotlb.questions.forget_answered();
+        }
+        self.ask(now, backend);
+    }
+
+    /// Takes the answers that wait in the channel, up to `most`.
+    fn take_answers(&mut self, most: usize, now: Instant, backend: &mut dyn Backend) {
         let mut denied = Vec::new();
-        for _ in 0..ANSWERS_PER_TURN {
+        for _ in 0..most {
             let (Some(iotlb), Some((channel, _))) = (&mut self.iotlb, &mut self.channel) else {
                 break;
             };
+            let owed = iotlb.writer.table().owed();
             match channel.answer() {
                 Ok(None) => break,
-                Ok(Some(value)) => match iotlb.questions.answered(value) {
+                Ok(Some(value)) => match iotlb.questions.answered(value, owed) {
                     Some(question::Answered::Denied(miss, need)) => denied.push((miss, need)),
                     Some(question::Answered::Permitted(miss, need, update)) => {
                         let permitted = self.permit(miss, &update, backend);
@@ -327,7 +361,6 @@ impl Session {
             }
         }
         self.deny(&denied, now, backend);
-        self.ask(now, backend);
     }
 
     /// Enters what an UPDATE permits that has answered another question before. Returns false if
@@ -373,7 +406,8 @@ impl Session {
         }
         self.refusals.note(CHANNEL, &reason);
         if let Some(iotlb) = &mut self.iotlb {
-            iotlb.questions.channel_changed();
+            let owed = iotlb.writer.table().owed();
+            iotlb.questions.channel_changed(owed);
             iotlb.changed();
         }
     }
@@ -381,7 +415,8 @@ impl Session {
     /// Asks open questions on a new channel.
     pub(super) fn channel_changed(&mut self, backend: &mut dyn Backend) {
         if let Some(iotlb) = &mut self.iotlb {
-            iotlb.questions.channel_changed();
+            let owed = iotlb.writer.table().owed();
+            iotlb.questions.channel_changed(owed);
             self.start_untranslated(backend);
         }
     }

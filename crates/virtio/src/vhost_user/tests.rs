@@ -115,7 +115,8 @@ impl Backend for Recorder {
     }
 
     fn kept_iotlb(&mut self) -> Option<OwnedFd> {
-        self.iotlb.take()
+        let kept = self.iotlb.as_ref()?;
+        Some(kept.try_clone().expect("a descriptor"))
     }
 
     fn end_access(&mut self) {

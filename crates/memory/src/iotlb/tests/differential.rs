@@ -64,7 +64,7 @@ fn run(steps: Vec<Step>) {
     for step in steps {
         match step {
             Step::Update(update, asked) => {
-                let entered = writer.update(&memory, &update, asked);
+                let entered = writer.update(&memory, &update, asked.as_slice());
                 assert!(entered.expect("a valid UPDATE") <= MOST_BLOCKS);
                 let gpa = update.user_addr - USER;
                 oracle.update(&update, gpa, asked);

@@ -217,3 +217,48 @@ fn a_successor_finds_the_message_that_was_answered_last() {
     let other: OwnedFd = sys::file::fixed("test", 4096).unwrap();
     assert!(Answered::read(&other).is_err());
 }
+
+#[test]
+fn an_update_that_may_answer_several_questions_gives_what_all_have_asked_for() {
+    let mut rig = Rig::new();
+    let asked = [
+        READ,
+        Miss::new(0x9000, Access::READ_WRITE),
+        Miss::new(0xa000, Access::WRITE),
+    ];
+    let mut given = |size: u64| {
+        let update = update(0x8000, size, 0x3000, 3);
+        let entered = rig.writer.update(&rig.memory, &update, &asked);
+        entered.expect("a valid UPDATE")
+    };
+    // One for a page that the message has not does not count.
+    assert_eq!(given(0x2000), 2);
+    assert_eq!(given(0x3000), 0);
+    let table = rig.writer.table();
+    assert!(table.look_up(0x9000, Access::READ).is_some());
+    assert_eq!(table.look_up(0x9000, Access::WRITE), None);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_successor_finds_the_questions_whose_answers_are_to_come() {
+    let (writer, file) = IotlbWriter::create().unwrap();
+    let owed = writer.table().owed();
+    (0..4).for_each(|n| owed.add(n, page(n)));
+    owed.remove(3);
+    owed.remove(0);
+    drop(writer);
+    let writer = IotlbWriter::resume(&file).unwrap();
+    let owed = writer.table().owed();
+    assert_eq!((owed.answers(), owed.misses()), (2, vec![page(1), page(2)]));
+    owed.forget_one();
+    assert_eq!((owed.answers(), owed.misses().len()), (1, 2));
+    owed.clear();
+    assert_eq!((owed.answers(), owed.misses()), (0, vec![]));
+    owed.forget_one();
+    assert_eq!(owed.answers(), 0);
+    (0..300).for_each(|n| owed.add(n, page(n)));
+    (0..100).for_each(|n| owed.remove(n));
+    assert_eq!((owed.answers(), owed.misses().len()), (200, 200));
+    assert!(!owed.misses().contains(&page(99)));
+}

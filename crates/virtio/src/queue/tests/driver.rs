@@ -488,7 +488,7 @@ impl Iommu {
             permission: 3,
         };
         self.writer
-            .update(mem, &update, asked)
+            .update(mem, &update, asked.as_slice())
             .expect("the guest's memory");
     }
 

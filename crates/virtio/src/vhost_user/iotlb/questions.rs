@@ -10,20 +10,26 @@
 //! to what a frame or a queue waits for.
 //!
 //! The front end answers in the order of the questions, also those that have ended meanwhile. So
-//! all questions of which it owes the answer are kept in that order; an answer to one that has
-//! ended changes nothing.
+//! answers are counted, and those to questions that have ended change nothing. While it owes 256
+//! questions both an UPDATE and an answer, it is asked nothing more.
 //!
 //! **An UPDATE answers one question, and gives no more than that has asked for.** It is the oldest
 //! for a page of the message, also if it has ended: QEMU answers each with an UPDATE of its own,
 //! which permits more than was asked for, and perhaps more than the guest has granted. What another
 //! question has asked for, and the same UPDATE permits, is given when the front end says on the
 //! channel that it has answered that one, too. An UPDATE that can be no answer holds as it is.
+//!
+//! **A successor of the process** knows from the table's file what the former one has asked for.
+//! The front end is asked nothing until it has answered that, or a second is over, and an UPDATE
+//! gives no more meanwhile than all of those questions that it may answer have asked for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use memory::REGION_PAGE;
-use memory::iotlb::{Access, Iotlb, MOST_MISSES, Miss, Need, Update};
+use memory::iotlb::{Access, Iotlb, MOST_MISSES, MOST_OWED, Miss, Need, OwedAnswers, Update};
+
+use crate::vhost_user::channel::Sent;
 
 /// Questions that are open at a time.
 const MOST_QUESTIONS: usize = MOST_MISSES;
@@ -31,9 +37,6 @@ const MOST_QUESTIONS: usize = MOST_MISSES;
 const MOST_AHEAD: usize = MOST_QUESTIONS / 4 * 3;
 /// Time after which a question ends without an answer, seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Answers that a front end may owe. While it owes as many, it is asked without a request for
-/// answers, and its UPDATEs are what counts.
-const MOST_OWED: usize = 256;
 
 /// A question that is not settled.
 #[derive(Debug)]
@@ -48,13 +51,28 @@ struct Question {
     permitted: Option<Update>,
 }
 
-/// A question to which the front end owes an answer. It may have ended.
+/// A question to which the front end owes an answer, and which no UPDATE has answered. It may have
+/// ended.
 #[derive(Debug)]
 struct Owed {
     number: u64,
+    /// The number of its answer on the channel.
+    answer: u64,
     miss: Miss,
-    /// An UPDATE has answered it.
-    updated: bool,
+    /// The front end has said on the channel that it is answered. Its UPDATE may still wait on the
+    /// connection's socket.
+    answered: bool,
+}
+
+/// What the front end owes to a former process.
+#[derive(Debug)]
+struct Former {
+    /// Answers on the channel.
+    answers: u64,
+    /// Questions, in any order. They may be more than those that are not answered.
+    misses: Vec<Miss>,
+    /// Time after which no more is waited for.
+    until: Instant,
 }
 
 /// Result of an answer to an open question.
@@ -82,10 +100,14 @@ pub(super) struct Questions {
     backlog: VecDeque<Miss>,
     /// The same of what is asked for ahead.
     backlog_ahead: VecDeque<Miss>,
-    /// Questions that are not answered, in their order on the channel.
+    /// Questions that are not answered, in their order on the channel. The table's file has them,
+    /// too.
     owed: VecDeque<Owed>,
-    /// Answers before this time may be those to questions of a former process.
-    unclear_until: Option<Instant>,
+    /// Answers that were requested, and those of them that have come.
+    requested: u64,
+    answered: u64,
+    /// While it is there, nothing is asked.
+    former: Option<Former>,
     /// The number of the next question.
     next: u64,
     /// Questions that were sent.
@@ -95,17 +117,41 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Returns the questions of a process that continues a session. Its front end may owe answers
-    /// to the former process. It is asked for none until they have come.
-    pub(super) fn after_restart(now: Instant) -> Self {
+    /// Returns the questions of a process that continues a session, in whose table are those of the
+    /// former process.
+    pub(super) fn after_restart(owed: &OwedAnswers, now: Instant) -> Self {
+        let answers = owed.answers();
+        if answers == 0 {
+            owed.clear();
+            return Self::default();
+        }
+        Self::after(answers, owed.misses(), now)
+    }
+
+    /// Returns the questions of a process that continues a session without the table of the former
+    /// process: any answer that comes soon may be meant for that one.
+    pub(super) fn after_loss(now: Instant) -> Self {
+        Self::after(u64::MAX, Vec::new(), now)
+    }
+
+    fn after(answers: u64, misses: Vec<Miss>, now: Instant) -> Self {
+        let until = now + PATIENCE;
+        let former = Former {
+            answers,
+            misses,
+            until,
+        };
         Self {
-            unclear_until: Some(now + PATIENCE),
+            former: Some(former),
             ..Self::default()
         }
     }
 
     /// Takes the misses of a table, and makes questions of them while there is room.
     pub(super) fn take(&mut self, table: &Iotlb, now: Instant) {
+        if self.former.is_some() {
+            return;
+        }
         self.fill_backlogs(table);
         while let Some((miss, need)) = self.next_miss(table) {
             if !self.is_open(miss, need) && table.look_up(miss.iova(), miss.access()).is_none() {
@@ -180,32 +226,76 @@ impl Questions {
         all
     }
 
-    /// Returns the next question to be sent.
-    pub(super) fn unsent(&self) -> Option<Miss> {
+    /// Waits no longer for what is owed to a former process, if the time for that is over.
+    pub(super) fn end_former(&mut self, owed: &OwedAnswers, now: Instant) {
+        let former = self.former.as_ref();
+        if former.is_some_and(|former| former.until <= now) {
+            self.forget_former(owed);
+        }
+    }
+
+    /// Nothing is owed to a former process any more.
+    fn forget_former(&mut self, owed: &OwedAnswers) {
+        self.former = None;
+        owed.clear();
+    }
+
+    /// Returns the number of answers that are to come on the channel.
+    pub(super) fn answers_to_come(&self) -> u64 {
+        let former = self.former.as_ref().map(|former| former.answers);
+        former.unwrap_or(self.requested - self.answered)
+    }
+
+    /// Returns the next question to be sent; `requested`: with a request for an answer.
+    pub(super) fn unsent(&self, requested: bool) -> Option<Miss> {
+        let is_full = requested && self.owed.len() >= MOST_OWED;
+        if is_full || self.former.is_some() {
+            return None;
+        }
         let unsent = self.open.iter().find(|question| question.sent.is_none());
         unsent.map(|question| question.miss)
     }
 
-    /// Returns whether the next question requests an answer, where that was agreed.
-    pub(super) fn requests_answers(&mut self, now: Instant) -> bool {
-        self.unclear_until = self.unclear_until.filter(|until| now < *until);
-        self.unclear_until.is_none() && self.owed.len() < MOST_OWED
+    /// Sends questions as long as `put` sends them whole; `requested`: with a request for an
+    /// answer.
+    pub(super) fn send(
+        &mut self,
+        requested: bool,
+        owed: &OwedAnswers,
+        mut put: impl FnMut(Miss) -> Sent,
+    ) -> Sent {
+        while let Some(miss) = self.unsent(requested) {
+            if requested {
+                owed.add(self.requested, miss);
+            }
+            let sent = put(miss);
+            if sent != Sent::Whole {
+                if requested {
+                    owed.remove(self.requested);
+                }
+                return sent;
+            }
+            self.sent(requested);
+        }
+        Sent::Whole
     }
 
-    /// Notes that the next question was sent; `answered`: with a request for an answer.
-    pub(super) fn sent(&mut self, answered: bool) {
+    /// Notes that the next question was sent.
+    fn sent(&mut self, requested: bool) {
         let mut open = self.open.iter_mut();
         let Some(question) = open.find(|question| question.sent.is_none()) else {
             return;
         };
         let number = self.next;
         question.sent = Some(number);
-        if answered {
+        if requested {
             self.owed.push_back(Owed {
                 number,
+                answer: self.requested,
                 miss: question.miss,
-                updated: false,
+                answered: false,
             });
+            self.requested += 1;
         }
         self.sent += 1;
         self.next += 1;
@@ -213,23 +303,42 @@ impl Questions {
 
     /// Takes an answer: 0, or that there is no mapping. After 0, a question that is still open and
     /// was permitted by no UPDATE waits for its own.
-    pub(super) fn answered(&mut self, value: u64) -> Option<Answered> {
-        let number = self.owed.pop_front()?.number;
+    pub(super) fn answered(&mut self, value: u64, owed: &OwedAnswers) -> Option<Answered> {
+        if let Some(former) = &mut self.former {
+            owed.forget_one();
+            former.answers -= 1;
+            if former.answers == 0 {
+                self.forget_former(owed);
+            }
+            return None;
+        }
+        if self.answered == self.requested {
+            return None;
+        }
+        let answer = self.answered;
+        owed.remove(answer);
+        self.answered += 1;
+        let at = self.owed.iter().position(|owed| owed.answer == answer)?;
+        let number = self.owed[at].number;
         let is_it = |question: &Question| question.sent == Some(number);
-        let at = self.open.iter().position(is_it)?;
-        let Question {
-            miss,
-            need,
-            permitted,
-            ..
-        } = self.open[at];
-        let answer = if value == 0 {
-            Answered::Permitted(miss, need, permitted?)
-        } else {
-            Answered::Denied(miss, need)
-        };
-        self.open.remove(at);
-        Some(answer)
+        let question = self.open.iter().position(is_it);
+        let permitted = question.and_then(|at| self.open[at].permitted);
+        if value == 0 && permitted.is_none() {
+            self.owed[at].answered = true;
+            return None;
+        }
+        self.owed.remove(at);
+        let Question { miss, need, .. } = self.open.remove(question?)?;
+        Some(match permitted.filter(|_| value == 0) {
+            Some(update) => Answered::Permitted(miss, need, update),
+            None => Answered::Denied(miss, need),
+        })
+    }
+
+    /// Forgets the questions that were answered on the channel. All that waited on the connection's
+    /// socket was served since.
+    pub(super) fn forget_answered(&mut self) {
+        self.owed.retain(|owed| !owed.answered);
     }
 
     /// Ends a question whose time is over, and returns its miss.
@@ -239,21 +348,18 @@ impl Questions {
         Some((oldest.miss, oldest.need))
     }
 
-    /// Returns the time at which the oldest question ends by itself.
+    /// Returns the time at which the oldest question ends by itself, or asking begins.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.open.front().map(|oldest| oldest.until)
+        let former = self.former.as_ref().map(|former| former.until);
+        former.or_else(|| self.open.front().map(|oldest| oldest.until))
     }
 
     /// Returns the question that an UPDATE answers: the oldest that was sent for one of its pages
     /// and was not answered by another, if it permits some of what was asked for.
     pub(super) fn answered_by(&self, update: &Update) -> Option<Asked> {
-        let permitted = Access::from_bits(update.permission.into())?;
-        let fits = |miss: Miss| {
-            let permits = miss.access().common(permitted).is_some();
-            permits && is_in(miss, update.iova, update.size)
-        };
-        let mut owed = self.owed.iter().filter(|owed| !owed.updated);
-        let owed = owed.find(|owed| fits(owed.miss)).map(|owed| Asked {
+        let fits = |miss| may_answer(update, miss);
+        let owed = self.owed.iter().find(|owed| fits(owed.miss));
+        let owed = owed.map(|owed| Asked {
             number: owed.number,
             miss: owed.miss,
         });
@@ -268,6 +374,15 @@ impl Questions {
             .min_by_key(|asked| asked.number)
     }
 
+    /// Returns the questions of a former process that an UPDATE may answer.
+    pub(super) fn asked_by_former(&self, update: &Update) -> Vec<Miss> {
+        let misses = self.former.iter().flat_map(|former| &former.misses);
+        misses
+            .copied()
+            .filter(|miss| may_answer(update, *miss))
+            .collect()
+    }
+
     fn owes(&self, number: u64) -> bool {
         self.owed.iter().any(|owed| owed.number == number)
     }
@@ -276,9 +391,9 @@ impl Questions {
     /// for which there is a translation now.
     pub(super) fn updated(&mut self, update: &Update, asked: Option<Asked>, table: &Iotlb) {
         let asked = asked.map(|asked| asked.number);
-        let mut owed = self.owed.iter_mut();
-        if let Some(owed) = owed.find(|owed| Some(owed.number) == asked) {
-            owed.updated = true;
+        let is_asked = |owed: &Owed| Some(owed.number) == asked;
+        if let Some(at) = self.owed.iter().position(is_asked) {
+            self.owed.remove(at);
         }
         self.open.retain_mut(|question| {
             let miss = question.miss;
@@ -313,13 +428,21 @@ impl Questions {
     }
 
     /// Asks open questions once more, on a new channel.
-    pub(super) fn channel_changed(&mut self) {
+    pub(super) fn channel_changed(&mut self, owed: &OwedAnswers) {
         self.owed.clear();
-        self.unclear_until = None;
+        self.answered = self.requested;
+        self.forget_former(owed);
         for question in &mut self.open {
             question.sent = None;
         }
     }
+}
+
+/// Returns whether an UPDATE is for the page of a miss, and permits some of what was asked for.
+fn may_answer(update: &Update, miss: Miss) -> bool {
+    let permitted = Access::from_bits(update.permission.into());
+    let common = permitted.and_then(|permitted| miss.access().common(permitted));
+    common.is_some() && is_in(miss, update.iova, update.size)
 }
 
 /// Returns what an UPDATE says of the page of a miss, if it permits some of that.

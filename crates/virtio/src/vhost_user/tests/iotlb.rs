@@ -154,17 +154,24 @@ impl Guest {
 
     fn put(&mut self, bytes: &[u8]) {
         self.channel.write_all(bytes).expect("room");
+        self.read_answers();
+    }
+
+    fn read_answers(&mut self) {
         self.rig
             .session
             .read_answers(self.now, &mut self.rig.backend);
     }
 
     fn answer(&mut self, value: u64) {
-        self.put(&answer(
-            backend_code::IOTLB_MSG,
-            REPLY,
-            &value.to_ne_bytes(),
-        ));
+        self.send_answer(value);
+        self.read_answers();
+    }
+
+    /// Sends an answer, which waits in the channel.
+    fn send_answer(&mut self, value: u64) {
+        let bytes = answer(backend_code::IOTLB_MSG, REPLY, &value.to_ne_bytes());
+        self.channel.write_all(&bytes).expect("room");
     }
 
     /// Sets queue 0 up, with its areas on pages of the device's address space.

@@ -80,6 +80,51 @@ fn an_update_answers_one_question_and_gives_no_more_than_that_asked_for() {
     assert!(guest.table().take_denial(Miss::new(IOVA, Access::WRITE)));
 }
 
+/// QEMU denies the first question on the channel, and answers the second by an UPDATE. Both wait,
+/// and the UPDATE is served first.
+#[test]
+fn an_update_is_not_taken_for_the_answer_to_a_question_that_was_denied() {
+    for page in [0, 3] {
+        let mut guest = Guest::new();
+        guest.miss(page, Access::WRITE);
+        guest.miss(0, Access::READ);
+        guest.send_answer(1);
+        assert_eq!(guest.say(update(IOVA, 4 * PAGE, 0, 3)), 0);
+        assert_eq!((guest.access(0), guest.info().denied), (1, 1));
+        guest.answer(0);
+        assert_eq!([0, page].map(|page| guest.access(page)), [1, 1]);
+    }
+}
+
+/// A front end that does not wait for the answers to its UPDATEs.
+#[test]
+fn an_answer_that_is_read_before_its_update_is_no_end_of_the_question() {
+    for (read_before, given) in [(false, 1), (true, 3)] {
+        let mut guest = Guest::new();
+        guest.miss(0, Access::READ);
+        assert_eq!(guest.say(invalidate(IOVA, PAGE)), 0);
+        guest.send_answer(0);
+        guest.grant(IOVA + PAGE, 0, 3);
+        if read_before {
+            // Nothing waits on the socket: there was no UPDATE.
+            guest.read_answers();
+        }
+        guest.grant(IOVA, 0, 3);
+        assert_eq!(guest.access(0), given);
+    }
+}
+
+#[test]
+fn an_update_makes_room_for_questions_that_wait() {
+    let mut guest = Guest::new();
+    (0..65).for_each(|page| {
+        guest.miss(page, Access::READ);
+    });
+    assert_eq!(guest.asked(), (0..64).collect::<Vec<_>>());
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.asked(), [64]);
+}
+
 #[test]
 fn an_update_for_each_question_gives_both() {
     let mut guest = Guest::new();
@@ -189,30 +234,40 @@ fn without_acknowledgements_an_update_answers_one_question_too() {
 }
 
 #[test]
-fn a_front_end_that_owes_many_answers_is_asked_for_more_when_some_have_come() {
+fn a_front_end_that_owes_many_answers_is_asked_nothing_more_until_some_have_come() {
     let mut guest = Guest::new();
-    let mut flags = Vec::new();
-    for page in 0..300 {
+    let mut sent = Vec::new();
+    for page in 0..320 {
         guest.miss(page, Access::READ);
-        guest.grant(IOVA + page * PAGE, 0, 3);
-        flags.extend(guest.questions().iter().map(|question| question.0));
+        sent.extend(guest.questions());
+        if page % 64 == 63 {
+            guest.later(SECOND);
+        }
     }
-    assert_eq!(flags[..256], [NEED_REPLY; 256]);
-    assert_eq!(flags[256..], [PLAIN; 44]);
-    // They are late, and concern no other question.
-    let plain = guest.miss(300, Access::READ);
-    (0..100).for_each(|_| guest.answer(1));
-    assert!(!guest.table().take_denial(plain));
-    let asked = guest.miss(301, Access::READ);
-    let questions = guest.questions();
+    let misses = sent
+        .iter()
+        .filter(|question| question.1 == iotlb_type::MISS);
     assert_eq!(
-        questions.last().map(|question| question.0),
-        Some(NEED_REPLY)
+        misses.copied().collect::<Vec<_>>(),
+        (0..256)
+            .map(|page| (NEED_REPLY, iotlb_type::MISS, page, 1))
+            .collect::<Vec<_>>()
     );
-    (0..156).for_each(|_| guest.answer(1));
-    assert!(!guest.table().take_denial(asked));
+    // The others end by time as well, and no room in the channel is waited for.
+    let unsent = guest.miss(400, Access::READ);
+    let wakes = guest.rig.session.wakes().expect("a table");
+    assert!(!wakes.channel.expect("a channel").wants_write);
+    guest.later(SECOND);
+    assert!(guest.table().take_denial(unsent));
+    guest.questions();
+    // Late UPDATEs and answers make room, and are bound by what was asked for.
+    let unsent = guest.miss(401, Access::READ);
+    guest.grant(IOVA + 255 * PAGE, 0, 3);
+    assert_eq!((guest.access(255), guest.asked()), (1, vec![401]));
+    (0..256).for_each(|_| guest.answer(1));
+    assert!(!guest.table().take_denial(unsent));
     guest.answer(1);
-    assert!(guest.table().take_denial(asked) && !guest.table().take_denial(plain));
+    assert!(guest.table().take_denial(unsent));
 }
 
 #[test]
@@ -231,23 +286,89 @@ fn a_front_end_that_answers_by_updates_alone_is_served_for_good() {
 }
 
 #[test]
-fn answers_to_a_process_that_died_concern_no_question_of_the_next() {
+fn a_successor_asks_when_the_answers_to_the_former_process_have_come() {
+    for answers in [2, 1] {
+        let mut guest = Guest::new();
+        guest.miss(0, Access::READ);
+        guest.miss(1, Access::READ);
+        assert_eq!(guest.asked(), [0, 1]);
+        guest.restart();
+        let miss = guest.miss(2, Access::READ);
+        (0..answers).for_each(|_| {
+            assert_eq!(guest.questions(), []);
+            guest.answer(1);
+        });
+        assert!(!guest.table().take_denial(miss));
+        if answers < 2 {
+            // One was taken by the process that died, or does not come.
+            assert_eq!(guest.questions(), []);
+            assert!(guest.rig.session.next_deadline().is_some());
+            guest.later(2 * SECOND);
+        }
+        assert_eq!(guest.questions(), [(NEED_REPLY, iotlb_type::MISS, 2, 1)]);
+        guest.answer(1);
+        assert!(guest.table().take_denial(miss));
+    }
+}
+
+#[test]
+fn a_successor_to_which_nothing_is_owed_asks_at_once() {
+    let mut guest = Guest::new();
+    for page in 0..2 {
+        guest.miss(page, Access::READ);
+        guest.grant(IOVA + page * PAGE, 0, 3);
+        guest.answer(0);
+    }
+    guest.miss(2, Access::READ);
+    guest.answer(1);
+    guest.questions();
+    guest.restart();
+    assert_eq!(guest.rig.session.next_deadline(), None);
+    guest.miss(2, Access::READ);
+    assert_eq!(guest.questions(), [(NEED_REPLY, iotlb_type::MISS, 2, 1)]);
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 3);
+}
+
+#[test]
+fn an_update_for_a_former_process_gives_no_more_than_that_has_asked_for() {
     let mut guest = Guest::new();
     guest.miss(0, Access::READ);
     guest.miss(1, Access::READ);
-    assert_eq!(guest.asked(), [0, 1]);
+    guest.miss(1, Access::WRITE);
+    // Ended, and owed all the same.
+    guest.later(SECOND);
     guest.restart();
-    let miss = guest.miss(2, Access::READ);
-    assert_eq!(guest.questions(), [(PLAIN, iotlb_type::MISS, 2, 1)]);
-    (0..2).for_each(|_| guest.answer(1));
-    assert!(!guest.table().take_denial(miss));
-    guest.later(2 * SECOND);
-    assert!(guest.table().take_denial(miss));
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 1);
+    // Which of the two it answers cannot be known.
+    guest.grant(IOVA + PAGE, PAGE, 3);
+    assert_eq!(guest.access(1), 0);
+    // What was not asked for holds as it is: the front end may never send it again.
+    guest.grant(IOVA + 2 * PAGE, 2 * PAGE, 3);
+    assert_eq!(guest.access(2), 3);
+    // The same goes for the process after that one.
+    guest.restart();
+    guest.grant(IOVA + PAGE, PAGE, 3);
+    assert_eq!(guest.access(1), 0);
     guest.questions();
-    let miss = guest.miss(3, Access::READ);
-    assert_eq!(guest.questions(), [(NEED_REPLY, iotlb_type::MISS, 3, 1)]);
-    guest.answer(1);
-    assert!(guest.table().take_denial(miss));
+    (0..3).for_each(|_| guest.answer(0));
+    guest.miss(1, Access::WRITE);
+    assert_eq!(guest.asked(), [1]);
+    guest.grant(IOVA + PAGE, PAGE, 3);
+    assert_eq!(guest.access(1), 2);
+}
+
+#[test]
+fn an_update_that_is_no_answer_to_a_former_process_holds_after_a_second() {
+    let mut guest = Guest::new();
+    guest.miss(0, Access::READ);
+    guest.restart();
+    guest.later(2 * SECOND);
+    guest.grant(IOVA, 0, 3);
+    assert_eq!(guest.access(0), 3);
+    guest.restart();
+    assert_eq!(guest.rig.session.next_deadline(), None);
 }
 
 #[test]
