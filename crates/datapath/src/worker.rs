@@ -253,12 +253,31 @@ impl Worker {
         {
             return Err(format!("watching the kick descriptor failed: {error}"));
         }
+        self.watch_buffers(port, pair, true);
         if self.may_move_pairs() {
             self.loads.insert((port, pair), 0);
         }
         self.served.serve((port, pair));
         self.activate(port, pair);
         Ok(())
+    }
+
+    /// Watches the kicks of a guest with an IOMMU for receive buffers, or ends that. Its first ones
+    /// are awaited, see [`GuestPort::note_kick`].
+    pub fn watch_buffers(&mut self, port: PortId, pair: u16, on: bool) {
+        let token = EventData::new_u64(u64::from(port.0) << 32 | u64::from(pair));
+        let epoll = &self.events.epoll;
+        let guest = self.switch.port_mut(port);
+        if let Some(guest) = guest.filter(|guest| guest.is_translated()) {
+            // Where that fails, they are asked for when the first frame has come.
+            let _ = guest.with_kick(2 * pair, |kick| {
+                if on {
+                    epoll::add(epoll, kick, token, EventFlags::IN | EventFlags::ET)
+                } else {
+                    epoll::delete(epoll, kick)
+                }
+            });
+        }
     }
 
     /// Returns whether another worker can be the home of a pair. Helpers cannot.
@@ -273,6 +292,7 @@ impl Worker {
         if let Some(guest) = self.switch.port_mut(port) {
             let _ = guest.with_kick(2 * pair + 1, |kick| epoll::delete(epoll, kick));
         }
+        self.watch_buffers(port, pair, false);
         self.active.remove(port, pair);
         self.suppressed.forget((port, pair));
         self.pacing.kicks.remove((port, pair));

@@ -15,11 +15,14 @@ use e2e::traffic::{
     IperfRun, PingRun, checksum_errors, iperf, ping, reachable, send_checked, serve_iperf,
 };
 use e2e::{Turn, is_long, turn};
+use testkit::wait::wait_until;
 
 /// Slower than this, TCP lives on retransmissions.
 const SLOW: f64 = 2e6;
 /// Frames of 100 that may be lost when a guest defers invalidations.
 const LAZY: u64 = 20;
+/// Receive buffers of a guest with the shortest rings, each of which is mapped for itself.
+const BUFFERS: u64 = 256;
 /// Kills of the switch under one flow.
 const KILLS: u32 = 4;
 
@@ -69,26 +72,25 @@ impl World {
 
     /// Checks that both reach each other and lose nothing. A lazy guest flushes the translations of
     /// all its buffers again and again: frames that come before they are there again are dropped by
-    /// name.
+    /// name. On a busy machine they come later.
     fn talk(&mut self) {
-        assert!(
-            reachable(&mut self.vm1, "10.0.0.2"),
-            "{}",
-            self.lasthop.log()
-        );
-        let before = self.lasthop.stats();
-        let lost = [
-            ping(&mut self.vm1, "10.0.0.2", 50).lost(),
-            ping(&mut self.vm2, "10.0.0.1", 50).lost(),
-        ];
-        let moved = self.lasthop.stats().since(&before);
-        let excused = if self.iommus.contains(&Iommu::Lazy) {
-            moved.get("drops.receiver-untranslated").min(LAZY)
-        } else {
-            0
-        };
-        let lost = lost.iter().map(|lost| u64::from(*lost)).sum::<u64>();
-        assert!(lost <= excused, "{lost} lost, {moved:?}");
+        let reached = reachable(&mut self.vm1, "10.0.0.2");
+        assert!(reached, "{}", self.lasthop.log());
+        let lazy = self.iommus.contains(&Iommu::Lazy);
+        let mut results = Vec::new();
+        for _ in 0..if lazy { 3 } else { 1 } {
+            let before = self.lasthop.stats();
+            let lost = ping(&mut self.vm1, "10.0.0.2", 50).lost()
+                + ping(&mut self.vm2, "10.0.0.1", 50).lost();
+            let moved = self.lasthop.stats().since(&before);
+            let untranslated = moved.get("drops.receiver-untranslated");
+            let excused = if lazy { untranslated.min(LAZY) } else { 0 };
+            if u64::from(lost) <= excused {
+                return;
+            }
+            results.push((lost, moved));
+        }
+        panic!("lost: {results:?}");
     }
 
     /// TCP both ways, by iperf3 and with checked sums.
@@ -146,6 +148,7 @@ impl World {
         self.turn
             .step(&format!("{kills} times kill -9 of the switch"));
         let links = [self.vm1.link_changes(), self.vm2.link_changes()];
+        let before = self.lasthop.stats();
         let steady = PingRun::start(&mut self.vm2, "10.0.0.1", 100 * kills);
         let stream = IperfRun::start(&mut self.vm1, "10.0.0.2", kills, "");
         for _ in 0..kills {
@@ -156,13 +159,16 @@ impl World {
         }
         let (steady, stream) = (steady.wait(), stream.wait());
         self.turn.step(&format!("    {steady:?}, {stream:?}"));
-        // What waited in the switch for an answer dies with it. A lazy guest loses frames anyway.
+        // What waited in the switch for an answer dies with it. A lazy guest loses frames anyway,
+        // by name.
+        let moved = self.lasthop.stats().since(&before);
         let lazy = if self.iommus.contains(&Iommu::Lazy) {
-            LAZY as u32 * kills
+            moved.get("drops.receiver-untranslated") as u32
         } else {
             0
         };
-        assert!(steady.lost() <= 4 * kills + lazy, "{steady:?}");
+        assert!(steady.lost() <= 4 * kills + lazy, "{steady:?}, {moved:?}");
+        assert!(steady.lost() < 50 * kills, "{steady:?}, {moved:?}");
         assert!(stream.bytes > 500_000, "{stream:?}");
         assert_eq!([self.vm1.link_changes(), self.vm2.link_changes()], links);
         let log = self.lasthop.log();
@@ -170,8 +176,20 @@ impl World {
         self.talk();
     }
 
+    /// Waits until the switch has asked for the receive buffers, which Linux has offered when its
+    /// interface came up. No frame has come yet, and none would be there for the first.
+    fn buffers_are_asked_for(&self) {
+        self.turn.step("receive buffers");
+        if self.iommus[0] != Iommu::PassThrough {
+            wait_until("they are asked for", || self.count("misses") >= BUFFERS);
+        }
+        let stats = self.lasthop.stats();
+        assert_eq!([stats.received("vm1"), stats.received("vm2")], [0, 0]);
+    }
+
     /// All of it.
     fn exercise(mut self) {
+        self.buffers_are_asked_for();
         self.talk();
         self.streams();
         self.counts();

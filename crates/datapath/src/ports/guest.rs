@@ -149,10 +149,24 @@ impl GuestPort {
         self.with_queue(index, |queue| job(queue.kick.as_fd()))
     }
 
-    /// Notes a kick of `pair`. A guest that kicks without ever having made a buffer available, to
-    /// send or to receive, writes to other memory than the mapped one: its memory is not shared.
+    /// Returns whether the guest has an IOMMU.
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        self.features.contains(Features::ACCESS_PLATFORM)
+    }
+
+    /// Notes a kick of `pair`, for frames or for receive buffers that were awaited. A guest that
+    /// kicks without ever having made a buffer available, to send or to receive, writes to other
+    /// memory than the mapped one: its memory is not shared.
     pub fn note_kick(&mut self, pair: u16) {
         let [to, from] = [2 * pair, 2 * pair + 1];
+        if self.is_translated() {
+            self.with_queue(to, |queue| {
+                if queue.kicks.awaits_buffers {
+                    queue.look_for_buffers();
+                }
+            });
+        }
         let silent = |queue: &mut GuestQueue| !queue.shows_buffers();
         let by_guest = |queue: &mut GuestQueue| {
             queue.counts.notifications += 1;
@@ -236,7 +250,11 @@ impl GuestPort {
         let mut calls = PendingCalls::default();
         for queue in self.queues.iter_mut().step_by(2).flatten() {
             queue.with(|queue| {
-                queue.ask_for_buffers();
+                if queue.kicks.awaits_buffers {
+                    queue.look_for_buffers();
+                } else {
+                    queue.ask_for_buffers();
+                }
                 queue.notify_again(&mut calls);
             });
         }

@@ -216,11 +216,14 @@ impl Workers {
                 return Err("the port is gone".into());
             }
         }
+        let pair = index / 2;
         if to_guest {
+            if let Some(home) = self.homes.borrow().get(&(port, pair)) {
+                self.on(*home, move |w| w.watch_buffers(port, pair, true));
+            }
             return Ok(());
         }
         let home = self.with_fewest_pairs();
-        let pair = index / 2;
         let served = self.serve_at((port, pair), home);
         if served.is_err() {
             self.stop_queue(port, index);
@@ -238,7 +241,12 @@ impl Workers {
         {
             self.handles[home].call(move |w| w.leave_pair(port, pair));
         }
-        let queues = self.each(move |w| w.switch.port_mut(port)?.stop(index));
+        let queues = self.each(move |w| {
+            if index.is_multiple_of(2) {
+                w.watch_buffers(port, pair, false);
+            }
+            w.switch.port_mut(port)?.stop(index)
+        });
         self.watches.borrow_mut().remove(&(port, index));
         let mut last = queues.into_iter().flatten().next_back()?;
         let mut calls = PendingCalls::default();

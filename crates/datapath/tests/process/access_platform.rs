@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use channel::switching::{Clients, Iommu, PortConfig, PortPhase, Role, SwitchCommand};
-use testkit::GuestConfig;
 use testkit::features::{RING_PACKED, VERSION_1, protocol};
 use testkit::frontend::FrontEnd;
+use testkit::iommu::IommuConfig;
+use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, wait_for};
-use crate::traffic::{disconnect, talk};
+use crate::traffic::{disconnect, one_way, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
 const ACCESS_PLATFORM: u64 = 1 << 33;
@@ -154,5 +155,31 @@ fn a_front_end_that_brings_no_channel_is_told_of() {
         wait_reason(&mut host, &format!("the queues wait for {missing}"));
         drop(front);
         host.wait_phase(1, PortPhase::Waiting);
+    }
+}
+
+/// Linux offers receive buffers after its queues were started, when the interface comes up. They
+/// are asked for then: the first frame is delivered.
+#[test]
+fn receive_buffers_that_come_late_are_asked_for_before_frames_come() {
+    let mut host = Host::new();
+    for id in [1, 2] {
+        let config = port(&host, id, Iommu::Offered);
+        host.add(config);
+    }
+    for config in [GuestConfig::default(), GuestConfig::default().packed()] {
+        let buffers = u64::from(config.queue_size);
+        let mut guests = [1, 2].map(|id: u8| {
+            let (socket, config) = (host.socket(id.into()), config.clone().guest(id));
+            FakeGuest::connect_translated(&socket, config, IommuConfig::qemu()).expect("a session")
+        });
+        for guest in &guests {
+            wait_for("all buffers are asked for", || {
+                guest.iommu().counts().misses > buffers
+            });
+        }
+        let [a, b] = &mut guests;
+        one_way(a, b, 1);
+        host.gone(guests, 2);
     }
 }

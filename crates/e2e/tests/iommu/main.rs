@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use e2e::lasthop::{Lasthop, guest_ports};
 use e2e::numbered::{Stream, introduce, settle};
 use testkit::driver::{Piece, Shape};
-use testkit::iommu::{IommuConfig, is_canary};
+use testkit::iommu::{IommuConfig, Mode, is_canary};
 use testkit::lasthop::port;
 use testkit::net::{HEADER_LEN, NetHeader};
 use testkit::packets::{Flow, SequenceChecker, payload_of, udp};
@@ -57,7 +57,21 @@ fn pair(lasthop: &Lasthop, config: &GuestConfig, iommu: IommuConfig) -> [FakeGue
         lasthop.connect_translated(&format!("vm{n}"), config, iommu)
     });
     introduce(&mut a, &mut b, Flow::v4(1, 2));
+    all_asked([&a, &b]);
     [a, b]
+}
+
+/// Waits until no page is asked for any more: frames that come before are lost.
+fn all_asked(guests: [&FakeGuest; 2]) {
+    if guests[0].iommu().config().mode != Mode::OnDemand {
+        return;
+    }
+    let mut last = [0; 2];
+    wait_until("all pages are asked for", || {
+        std::thread::sleep(Duration::from_millis(50));
+        let asked = guests.map(|guest| guest.iommu().counts().misses);
+        std::mem::replace(&mut last, asked) == asked
+    });
 }
 
 /// Guests at `vm3` and `vm4` without an IOMMU.

@@ -22,6 +22,8 @@ const MIN_DISTANCE: Duration = Duration::from_millis(10);
 pub(super) struct Kicks {
     started: Instant,
     first: Option<Instant>,
+    /// To a guest with an IOMMU: it is to kick for its first buffer.
+    pub(super) awaits_buffers: bool,
     /// The rate of frames, by which kicks are coalesced.
     pub(super) rate: KickRate,
 }
@@ -33,6 +35,7 @@ impl Kicks {
         Self {
             started: now,
             first: None,
+            awaits_buffers: false,
             rate: KickRate::default(),
         }
     }

@@ -130,13 +130,10 @@ impl GuestQueue {
 
     /// Starts service; `to_guest`: the queue takes frames to the guest.
     pub fn begin(&mut self, to_guest: bool, calls: &mut PendingCalls) {
-        if to_guest {
-            // No worker waits for receive buffers: a frame without one is dropped. Suppressed kicks
-            // spare the guest the exits.
-            self.queue.set_kicks(false);
-            self.ask_for_buffers();
-        }
         self.kicks = Kicks::since(Instant::now());
+        if to_guest {
+            self.look_for_buffers();
+        }
         // A former switch process may have ended between the last used buffer and its notification.
         self.notify(calls);
     }
@@ -479,6 +476,20 @@ impl GuestQueue {
             self.commit(count, 0);
         }
         DropReason::ReceiverUntranslated
+    }
+
+    /// Asks for the translations of the receive buffers that a guest with an IOMMU has offered, or
+    /// for a kick if it has offered none: Linux does so when the interface comes up, and the first
+    /// frame may come next.
+    ///
+    /// No worker waits for buffers without an IOMMU: a frame without one is dropped. Suppressed
+    /// kicks spare the guest the exits.
+    pub(super) fn look_for_buffers(&mut self) {
+        self.kicks.awaits_buffers = self.queue.is_translated() && !self.queue.set_kicks(true);
+        if !self.kicks.awaits_buffers {
+            self.queue.set_kicks(false);
+            self.ask_for_buffers();
+        }
     }
 
     /// Asks for the translations of receive buffers that the guest has offered since the last time.
