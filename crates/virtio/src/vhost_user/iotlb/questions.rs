@@ -318,7 +318,14 @@ impl Questions {
         let answer = self.answered;
         owed.remove(answer);
         self.answered += 1;
-        let at = self.owed.iter().position(|owed| owed.answer == answer)?;
+        let Some(at) = self.owed.iter().position(|owed| owed.answer == answer) else {
+            // Its UPDATE has come. If it is denied all the same, answers come in another order, and
+            // none says which question was permitted.
+            if value != 0 {
+                self.open.iter_mut().for_each(|open| open.permitted = None);
+            }
+            return None;
+        };
         let number = self.owed[at].number;
         let is_it = |question: &Question| question.sent == Some(number);
         let question = self.open.iter().position(is_it);

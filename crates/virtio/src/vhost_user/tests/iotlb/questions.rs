@@ -161,6 +161,19 @@ fn one_update_for_several_questions_holds_for_all_when_all_are_answered() {
     assert_eq!(hit.expect("a hit").gpa, GPA + PAGE);
 }
 
+/// A front end that reads the second question while it waits for the answer to its UPDATE, and
+/// answers that first.
+#[test]
+fn answers_in_another_order_give_no_more_than_an_update_was_asked_for() {
+    let mut guest = Guest::new();
+    guest.miss(0, Access::READ);
+    guest.miss(0, Access::WRITE);
+    guest.grant(IOVA, 0, 3);
+    guest.answer(1);
+    guest.answer(0);
+    assert_eq!(guest.access(0), 1);
+}
+
 #[test]
 fn what_an_update_permitted_beside_its_question_ends_with_the_mapping() {
     for revoke in [false, true] {
