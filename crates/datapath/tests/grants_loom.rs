@@ -281,10 +281,10 @@ fn a_thread_in_the_line_loses_no_further_hold() {
         let shared = Shared::new();
         let theirs = Arc::clone(&shared);
         let joined = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&joined);
+        let is_in_line = Arc::clone(&joined);
         let waiter = thread::spawn(move || {
             let place = theirs.line.join();
-            told.store(true, Ordering::Release);
+            is_in_line.store(true, Ordering::Release);
             theirs.attempt_at(place)
         });
         let mut mine = 0;

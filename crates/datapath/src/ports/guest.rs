@@ -374,7 +374,7 @@ impl Port for GuestPort {
     fn take(&mut self, pair: u16, batch: &mut Batch) {
         let features = self.features;
         if let Some(Some(lock)) = self.queues.get_mut(from_guest(pair)) {
-            lock.lock();
+            lock.lock_directly();
             if let Some(queue) = lock.get() {
                 queue.lease(features, batch);
                 queue.count_leased(batch);

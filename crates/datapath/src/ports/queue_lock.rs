@@ -6,8 +6,10 @@
 //! `fabric`), so there is no deadlock. A front end's descriptors are written while no lock is held
 //! (see `calls`), so a hold ends after a bounded amount of work.
 //!
-//! A worker that locks a queue again and again may do so before another that waits. Such a one loses
-//! 16 holds at most, and then goes into a line (see `line`).
+//! A worker that locks a queue again and again may do so before another that waits. That one loses
+//! 16 holds at most, and then goes into a line (see `line`). Batches for a guest lock its queue in
+//! the order of the line ([`QueueLock::lock`]); what few threads wait for is locked without a look
+//! at it ([`QueueLock::lock_directly`]).
 //!
 //! A [`Watch`] sees when the present holder has unlocked, and does not lock: a thread that takes
 //! something away from all holders waits by it, see `turn`.
@@ -118,8 +120,14 @@ impl<T> QueueLock<T> {
     /// whether this handle has the lock.
     #[inline]
     pub fn try_lock(&mut self) -> bool {
-        let shared = &*self.shared;
-        self.held = self.held || shared.line.is_empty() && shared.turn.take();
+        self.held = self.held || self.shared.line.is_empty() && self.shared.turn.take();
+        self.held
+    }
+
+    /// As [`QueueLock::try_lock`], also while others wait.
+    #[inline]
+    fn take(&mut self) -> bool {
+        self.held = self.held || self.shared.turn.take();
         self.held
     }
 
@@ -127,6 +135,15 @@ impl<T> QueueLock<T> {
     #[inline]
     pub fn lock(&mut self) {
         if !self.try_lock() {
+            self.wait();
+        }
+    }
+
+    /// As [`QueueLock::lock`], but before those who have waited for long, if the value is not
+    /// locked: for a lock that is not taken again and again while others wait.
+    #[inline]
+    pub fn lock_directly(&mut self) {
+        if !self.take() {
             self.wait();
         }
     }
@@ -172,7 +189,7 @@ impl<T> QueueLock<T> {
     /// Calls `job` as [`QueueLock::with`], unless another handle has the lock.
     pub fn try_with<R>(&mut self, job: impl FnOnce(&mut T) -> R) -> Option<R> {
         let before = self.held;
-        let result = self.try_lock().then(|| self.with(job));
+        let result = self.take().then(|| self.with(job));
         if !before {
             self.unlock();
         }
@@ -182,8 +199,8 @@ impl<T> QueueLock<T> {
     /// Calls `job` with the value, which is locked meanwhile.
     pub fn with<R>(&mut self, job: impl FnOnce(&mut T) -> R) -> R {
         let before = self.held;
-        self.lock();
-        // SAFETY: as in `get`; `lock` has returned.
+        self.lock_directly();
+        // SAFETY: as in `get`; `lock_directly` has returned.
         let result = job(unsafe { &mut *self.shared.value.get() });
         if !before {
             self.unlock();
@@ -349,6 +366,7 @@ mod tests {
         mine.lock();
         let waiter = std::thread::spawn(move || {
             set_wait_hook(move || _ = waits.send(()));
+            yours.lock();
             yours.with(|n| *n += 1);
         });
         waiting.recv().expect("it waits");
@@ -378,7 +396,7 @@ mod tests {
         let [first, second] = [line.join(), line.join()];
         assert!(line.is_first(first) && !line.is_first(second));
         let mut yours = mine.share();
-        assert!(!yours.try_lock() && yours.try_with(|()| ()).is_none());
+        assert!(!yours.try_lock() && yours.try_with(|()| ()).is_some());
         mine.shared.line.leave(first);
         assert!(mine.shared.line.is_first(second) && !yours.try_lock());
         mine.shared.line.leave(second);

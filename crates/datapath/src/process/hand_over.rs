@@ -20,8 +20,9 @@
 //! The position of a queue is in guest memory or in its journal, as after a crash. The hand-over
 //! happens between two batches, so that no frame is taken twice. Frames that wait for control are
 //! decided or dropped before. Deferred notifications are sent before, so that the serving process
-//! does not come back to a queue for them. Messages of VMMs wait in their sockets. `SupervisorEvent::Resume`
-//! undoes the hand-over until the next process receives `SupervisorEvent::TakeOver`.
+//! does not come back to a queue for them. Messages of VMMs wait in their sockets.
+//! `SupervisorEvent::Resume` undoes the hand-over until the next process receives
+//! `SupervisorEvent::TakeOver`.
 
 use std::io;
 use std::time::{Duration, Instant};

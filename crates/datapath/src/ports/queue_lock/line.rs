@@ -12,9 +12,11 @@
 //! leaves     when it has locked
 //! ```
 //!
-//! While a thread is in the line, no thread outside locks; at most, each ends an attempt that it had
-//! begun. So a wait takes 16 holds, those of the threads before it in the line, and one of each
-//! other thread. Who has the lock is decided by the turn alone.
+//! While a thread is in the line, no thread outside delivers to the queue; at most, each ends an
+//! attempt that it had begun. So a wait takes 16 holds, those of the threads before it in the line,
+//! and one of each other thread. Operations that are no batch, such as a look for a notification,
+//! see no line; they are short, and none of them is repeated without other work in between. Who has
+//! the lock is decided by the turn alone.
 
 use super::sync::{AtomicU32, Ordering};
 
