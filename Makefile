@@ -114,7 +114,7 @@ hostile: build ## Ten minutes of every known trick of a hostile VMM beside hones
 deb: build ## Debian packages in target/debian/: lasthop, and its debug symbols in lasthop-dbgsym
 	@scripts/deb "$(BUILT)"
 
-miri: ## Queue, queue lock, ring and memory code, and the credit and tokens of scheduled ports under Miri (needs a nightly toolchain with miri)
+miri: ## Queue, queue lock, ring and memory code, tables of translations, and the credit and tokens of scheduled ports under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
 	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --lib \

@@ -61,8 +61,8 @@ impl Guarded {
         let part = self.regions[0].size() / PAGE;
         let region = &self.regions[page / part as usize];
         let at = page % part as usize * PAGE as usize;
-        // SAFETY: the page is in the mapping of a region that lives as long as this. No reference of
-        // Rust leads there.
+        // SAFETY: the page is in the mapping of a region that lives as long as this. No reference
+        // of Rust leads there.
         let set = unsafe {
             mprotect(
                 region.as_ptr().wrapping_add(at).cast(),

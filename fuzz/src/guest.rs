@@ -297,8 +297,8 @@ impl Guest {
         }
     }
 
-    /// Returns the address of a chain's buffer. They run across the seam of the regions and overlap,
-    /// or, with an IOMMU, cross from one page into the next.
+    /// Returns the address of a chain's buffer. They run across the seam of the regions and
+    /// overlap, or, with an IOMMU, cross from one page into the next.
     fn buffer(&self, number: u64) -> u64 {
         if self.iommu.is_none() {
             return DATA + 0x380 * number;

@@ -1,8 +1,8 @@
 //! Saved sessions for a switch that replaces a crashed one: records of connections and sessions,
 //! descriptors under the wrong numbers, tables of translations of another version or with garbage,
 //! and a journal and a ring that contradict each other. No panic, no endless loop, no leaked
-//! descriptor; a loaded record is saved as the same one; queues touch only their own memory; a table
-//! that is not as its writer left it is not used, and after INVALIDATE none has anything.
+//! descriptor; a loaded record is saved as the same one; queues touch only their own memory; a
+//! table that is not as its writer left it is not used, and after INVALIDATE none has anything.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -3,9 +3,9 @@
 //! comes of it, what arrives elsewhere is a frame under a correct header, and traffic of the others
 //! is as they sent it.
 //!
-//! A guest with an IOMMU also revokes pages of rings, tables and buffers under way. When the users of
-//! its queues were waited for, as before the answer to an INVALIDATE, an access to such a page ends
-//! the process (see `guarded`).
+//! A guest with an IOMMU also revokes pages of rings, tables and buffers under way. When the users
+//! of its queues were waited for, as before the answer to an INVALIDATE, an access to such a page
+//! ends the process (see `guarded`).
 
 #[path = "../../crates/datapath/tests/common/mod.rs"]
 mod common;
@@ -46,8 +46,8 @@ const TABLE: u64 = 16 * 32;
 /// Guests that it is, one after the other, in one run.
 const LIVES: usize = 4;
 
-/// Writes of the second CPU, again and again, in turn with the original value. Bit 3 of the area, and
-/// an IOMMU: it revokes the page instead; and bit 4: any page.
+/// Writes of the second CPU, again and again, in turn with the original value. Bit 3 of the area,
+/// and an IOMMU: it revokes the page instead; and bit 4: any page.
 struct Write {
     area: u8,
     at: u16,

@@ -284,8 +284,8 @@ impl Iotlb {
     /// Returns the number of the table's state: another one when something was revoked since. A
     /// reader may keep a translation together with the number that it has read *before* it looked
     /// up. It may use it again while it finds that number, asked anew each time when it has marked
-    /// itself as busy; see [`IotlbWriter::invalidate`]. Evictions do not count: an evicted entry is
-    /// still granted.
+    /// itself as busy; see [`IotlbWriter::invalidate`]. An evicted entry is still granted, so one
+    /// eviction does not count; many do, because the writer remembers a few only.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {

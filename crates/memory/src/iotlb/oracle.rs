@@ -42,6 +42,9 @@ impl Oracle {
     /// Notes an INVALIDATE.
     pub fn invalidate(&mut self, iova: u64, size: u64) {
         let last = iova.saturating_add(size.saturating_sub(1)) / PAGE;
+        if iova < PAGE && last == u64::MAX / PAGE {
+            return self.clear();
+        }
         self.0.push(Event::Revoked(iova / PAGE..last + 1));
     }
 
@@ -100,8 +103,8 @@ impl Oracle {
         let before = hit.offset / PAGE;
         let behind = (hit.offset + hit.len - 1) / PAGE;
         assert_eq!(before, page % (behind + 1), "a block is aligned");
-        let some = (0..behind + 1).step_by((behind as usize / 8).max(1));
-        for at in some.chain([before, behind]) {
+        let some = (0..behind).step_by((behind as usize / 8).max(1));
+        for at in some.chain([behind]) {
             let of_block = self.granted(page - before + at);
             let (there, given) =
                 of_block.unwrap_or_else(|| panic!("page {at} of the block of {page:#x}"));
