@@ -23,7 +23,7 @@ use crate::features::{
 };
 use crate::frontend::{DirtyFile, FrontEnd, FrontError, FrontListener, VringAddr, wait_any};
 use crate::guest_ram::{GuestRam, RegionSpec};
-use crate::iommu::{Iommu, IommuConfig};
+use crate::iommu::{Iommu, IommuConfig, Lie};
 use crate::net::{NetHeader, NicFault, Received};
 
 mod config;
@@ -160,6 +160,27 @@ impl FakeGuest {
     #[must_use]
     pub fn iommu(&self) -> &Arc<Iommu> {
         self.ram.iommu().expect("a guest with an IOMMU")
+    }
+
+    /// Takes `count` receive buffers of the first pair from the device, while it may be writing to
+    /// them, and gives them back on other pages at the same addresses. Begins with those that it
+    /// uses next. The old pages are watched.
+    ///
+    /// # Panics
+    /// As [`FakeGuest::iommu`].
+    pub fn replace_buffers(&self, count: usize) {
+        let (iommu, pair) = (self.iommu(), &self.pairs[0]);
+        // No buffer is denied meanwhile: the device would return it unused.
+        iommu.lie(Some(Lie::Late));
+        for n in 0..count {
+            let next = pair.stats.buffers as usize + n;
+            if let Some((addr, len)) = pair.nic.offered_buffer(next) {
+                iommu.revoke(addr, len);
+                iommu.restore(addr, len);
+            }
+        }
+        iommu.lie(None);
+        iommu.answer_held();
     }
 
     /// Negotiated features.

@@ -449,6 +449,15 @@ impl NetPair {
         Ok(())
     }
 
+    /// Address and length of the `n`th receive buffer; none while the driver has it.
+    #[must_use]
+    pub fn offered_buffer(&self, n: usize) -> Option<(u64, u64)> {
+        let n = n % self.rx_slots.len().max(1);
+        let memory = self.rx_slots.get(n)?.memory;
+        let is_idle = self.rx_idle.contains(&(n as u64));
+        (!is_idle).then_some((memory.gpa, memory.len.into()))
+    }
+
     /// Receive buffers that the device holds or has used.
     #[must_use]
     pub fn offered(&self) -> u16 {

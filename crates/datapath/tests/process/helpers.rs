@@ -114,6 +114,7 @@ impl Exchange {
                 sent += 1;
             }
             pair.flush();
+            guest.replace_buffers(4);
             self.collect(guest, me, &flow.reversed());
         }
     }

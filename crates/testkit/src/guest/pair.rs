@@ -16,6 +16,8 @@ pub struct PairStats {
     pub sent: u64,
     /// Packets received.
     pub received: u64,
+    /// Buffers that they filled.
+    pub buffers: u64,
     /// Kicks given, both queues.
     pub kicks: u64,
     /// Calls taken, both queues; several may have been merged into one.
@@ -27,6 +29,7 @@ impl PairStats {
         Self {
             sent: self.sent + other.sent,
             received: self.received + other.received,
+            buffers: self.buffers + other.buffers,
             kicks: self.kicks + other.kicks,
             calls: self.calls + other.calls,
         }
@@ -193,8 +196,9 @@ impl GuestPair {
         frame: &mut Vec<u8>,
     ) -> Result<Option<(NetHeader, u16)>, GuestError> {
         let taken = self.nic.receive_into(frame)?;
-        if taken.is_some() {
+        if let Some((_, buffers)) = taken {
             self.stats.received += 1;
+            self.stats.buffers += u64::from(buffers);
             if self.nic.auto_refill {
                 self.offer();
             }
