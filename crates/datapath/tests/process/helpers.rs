@@ -14,7 +14,7 @@ use testkit::{FakeGuest, GuestConfig};
 use crate::host::Host;
 
 /// Frames that helpers have to deliver in each part.
-const HELPED: i64 = 200;
+const HELPED: i64 = 600;
 /// Frames of one sender on their way: fewer than a receiver has buffers for.
 const WINDOW: u32 = 16;
 /// Time without an arrival after which a guest sends one frame more.
