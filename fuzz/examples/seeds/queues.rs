@@ -314,12 +314,13 @@ fn translated_queue(target: &str, size: u8) {
             ]
             .concat(),
         ),
-        // The ring may be read only.
+        // What was asked for first is denied, and then the rings may only be read.
         (
             "ring-access",
             32,
             [
-                &grants[..],
+                &DENY[..],
+                &grants,
                 &RESTART,
                 &offer,
                 &TAKE,
