@@ -73,6 +73,12 @@ impl Misses {
         }
     }
 
+    /// Returns whether there is room for a miss that is noted for later use.
+    pub fn has_room_ahead(&self) -> bool {
+        let is_free = |at: &AtomicU64| at.load(Ordering::Relaxed) == 0;
+        self.words[KEPT_FREE..].iter().any(is_free)
+    }
+
     /// Returns whether a word is there. It waits no longer behind others if it is needed now.
     fn find(&self, word: u64, need: Need) -> bool {
         self.words.iter().any(|at| {

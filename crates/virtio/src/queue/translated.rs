@@ -320,13 +320,15 @@ impl TranslatedQueue {
         };
         let end = available.min(self.asked.saturating_add(most));
         let mut left = DESCRIPTORS_AHEAD;
+        // Before the questions: the last answer may come between one that finds no room and here.
+        let answers = self.iotlb.answers();
         self.space().begin(Denials::Ahead);
         loop {
             self.look_ahead::<WRITABLE>(end);
             if self.asked >= end || left == 0 {
                 return;
             }
-            let Some(descriptors) = self.ask_for_next::<WRITABLE>() else {
+            let Some(descriptors) = self.ask_for_next::<WRITABLE>(answers) else {
                 return;
             };
             left = left.saturating_sub(descriptors);
@@ -334,10 +336,11 @@ impl TranslatedQueue {
     }
 
     /// Asks for the missing translations of the next chain that was not looked at yet. Returns the
-    /// number of its descriptors; `None` if there is no such chain, or no room for questions.
+    /// number of its descriptors; `None` if there is no such chain, or no room for questions until
+    /// the number of the answers is another one than `answers`.
     #[cold]
     #[inline(never)]
-    fn ask_for_next<const WRITABLE: bool>(&mut self) -> Option<u32> {
+    fn ask_for_next<const WRITABLE: bool>(&mut self, answers: u64) -> Option<u32> {
         let scratch = &mut self.scratch;
         let (slots, descriptors) = match &self.layout {
             Layouts::Split(queue) => (1, queue.ask_for(self.asked, WRITABLE, scratch)),
@@ -345,7 +348,7 @@ impl TranslatedQueue {
         };
         if self.space().is_full() {
             // The rest is asked for after an answer.
-            self.full_at = Some(self.iotlb.answers());
+            self.full_at = Some(answers);
             return None;
         }
         let (before, slot) = (self.asked, either!(&self.layout, q => q.slot(self.asked)));
@@ -382,7 +385,9 @@ impl TranslatedQueue {
         if mem::replace(&mut self.flushes, flushes) != flushes {
             self.asked = 0;
         }
-        let is_full = self.full_at == Some(self.iotlb.answers());
+        // The writer may also have taken misses that need no answer.
+        let waits = self.full_at == Some(self.iotlb.answers());
+        let is_full = waits && !self.iotlb.misses().has_room_ahead();
         if !is_full && self.fault().is_none() && self.renew() {
             self.ready.resize(self.size());
             self.ask_ahead::<true>(most);

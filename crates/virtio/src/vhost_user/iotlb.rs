@@ -301,7 +301,9 @@ impl Session {
             iotlb.silent |= denied.iter().any(|(_, need)| *need == Need::Ahead);
             if self.channel.is_some() {
                 let table = Arc::clone(iotlb.table());
-                iotlb.questions.take(&table, now);
+                if iotlb.questions.take(&table, now) {
+                    backend.retry();
+                }
                 self.send_questions();
             } else {
                 denied.extend(iotlb.questions.take_all(iotlb.writer.table()));

@@ -147,23 +147,27 @@ impl Questions {
         }
     }
 
-    /// Takes the misses of a table, and makes questions of them while there is room.
-    pub(super) fn take(&mut self, table: &Iotlb, now: Instant) {
+    /// Takes the misses of a table, and makes questions of them while there is room. Returns whether
+    /// there was one that needs no question: no answer says to readers that its place is free.
+    pub(super) fn take(&mut self, table: &Iotlb, now: Instant) -> bool {
         if self.former.is_some() {
-            return;
+            return false;
         }
-        self.fill_backlogs(table);
+        let mut needless = self.fill_backlogs(table);
         while let Some((miss, need)) = self.next_miss(table) {
-            if !self.is_open(miss, need) && table.look_up(miss.iova(), miss.access()).is_none() {
-                self.open.push_back(Question {
-                    miss,
-                    need,
-                    until: now + PATIENCE,
-                    sent: None,
-                    permitted: None,
-                });
+            if self.is_open(miss, need) || table.look_up(miss.iova(), miss.access()).is_some() {
+                needless = true;
+                continue;
             }
+            self.open.push_back(Question {
+                miss,
+                need,
+                until: now + PATIENCE,
+                sent: None,
+                permitted: None,
+            });
         }
+        needless
     }
 
     /// Returns the next miss for which there is room among the open questions.
@@ -184,11 +188,13 @@ impl Questions {
     }
 
     /// Takes the misses of a table into those backlogs that are empty, without those that are asked
-    /// for.
-    fn fill_backlogs(&mut self, table: &Iotlb) {
+    /// for. Returns whether there were any of these.
+    fn fill_backlogs(&mut self, table: &Iotlb) -> bool {
+        let mut is_asked = false;
         let may_take = [self.backlog.is_empty(), self.backlog_ahead.is_empty()];
         table.misses().take_some(|miss, need| {
             if self.is_open(miss, need) {
+                is_asked = true;
                 return true;
             }
             let (may_take, backlog) = match need {
@@ -200,6 +206,7 @@ impl Questions {
             }
             may_take
         });
+        is_asked
     }
 
     /// Returns whether a miss is asked for, which may be needed now since.
