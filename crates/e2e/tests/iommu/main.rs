@@ -58,6 +58,12 @@ fn pair(lasthop: &Lasthop, config: &GuestConfig, iommu: IommuConfig) -> [FakeGue
     });
     introduce(&mut a, &mut b, Flow::v4(1, 2));
     all_asked([&a, &b]);
+    if iommu.mode == Mode::OnDemand {
+        // Buffers that were offered behind the first look at a ring are asked for with a frame.
+        arrive_in_the_end(&mut a, &mut b, Flow::v4(1, 2), WINDOW);
+        arrive_in_the_end(&mut b, &mut a, Flow::v4(2, 1), WINDOW);
+        all_asked([&a, &b]);
+    }
     [a, b]
 }
 

@@ -72,6 +72,8 @@ pub struct TranslatedQueue {
     ready: Ready,
     /// Number of the table's flushes since which chains were looked at ahead.
     flushes: u64,
+    /// Number of the answers when chains were looked at ahead.
+    seen: u64,
     /// There was no room for further questions before the answer with this number.
     full_at: Option<u64>,
     scratch: Vec<Segment>,
@@ -128,6 +130,7 @@ impl TranslatedQueue {
             asked: 0,
             ready: Ready::default(),
             flushes: 0,
+            seen: 0,
             full_at: None,
             scratch: Vec::new(),
         }
@@ -382,7 +385,11 @@ impl TranslatedQueue {
     /// they are there when a frame needs them.
     pub(super) fn ask_for_buffers(&mut self, most: u16) {
         let flushes = self.iotlb.flushes();
-        if mem::replace(&mut self.flushes, flushes) != flushes {
+        let answers = self.iotlb.answers();
+        // What was asked for may have been revoked since, and its question with it: all are looked
+        // at again. Where nothing is answered and revoked, each is looked at once.
+        let is_answered = mem::replace(&mut self.seen, answers) != answers;
+        if mem::replace(&mut self.flushes, flushes) != flushes || is_answered {
             self.asked = 0;
         }
         // The writer may also have taken misses that need no answer.
