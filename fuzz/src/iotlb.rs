@@ -61,7 +61,7 @@ enum Step {
     Keep(u64, Access),
     /// A successor continues the file.
     Resume,
-    /// Somebody else writes a word there before.
+    /// Another process writes a word there before.
     Spoil(u32, u64),
 }
 
@@ -174,7 +174,7 @@ struct Rig {
     writer: IotlbWriter,
     file: OwnedFd,
     oracle: Oracle,
-    /// Somebody wrote into the file, and the successor uses it all the same: it may hold anything
+    /// Another process wrote into the file, and the successor uses it all the same: it may hold all
     /// until it is emptied.
     spoilt: bool,
     counts: Counts,

@@ -44,7 +44,7 @@ struct Left {
     record: Vec<u8>,
     kept: BTreeMap<u64, OwnedFd>,
     iotlb: Option<OwnedFd>,
-    /// Somebody has written to the table's file since.
+    /// The table's file was written to by another process since.
     spoilt: bool,
 }
 

@@ -32,8 +32,8 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     with(plan, (SWITCH, &keys), 2, pass_across)
 }
 
-/// As [`start`], for guests with an IOMMU, and with super-frames. Threads other than the polling one
-/// run anywhere, so that messages are not served on that one's core.
+/// As [`start`], for guests with an IOMMU, and with super-frames. Threads other than the polling
+/// one run anywhere, so that messages are not served on that one's core.
 pub(super) fn with_iommu(plan: &Plan) -> Result<Peer> {
     let plan = Plan {
         super_frames: true,

@@ -299,8 +299,8 @@ impl<S: Space> SplitQueue<S> {
         Chain::gathered(head, 1, gather.finish())
     }
 
-    /// Looks at the chains from the one on that is `ahead` chains behind the next one, up to `most`,
-    /// while each is one buffer that is found. Calls `found` with their slots, heads and buffers.
+    /// Looks at the chains from the one on that is `ahead` chains behind the next one, up to
+    /// `most`, while each is one buffer that is found. Calls `found` with their slots, heads and buffers.
     /// Returns their number.
     #[inline(always)]
     pub(super) fn look_ahead<const WRITABLE: bool>(

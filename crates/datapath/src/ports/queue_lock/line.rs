@@ -1,4 +1,4 @@
-//! Line of threads that have waited long for a lock, so that none waits for ever.
+//! Line of threads that have waited long for a lock, so that each gets it.
 //!
 //! A lock without one is taken by the fastest thread, mostly by its last owner. Then a wait has no
 //! bound: each hold is short, and there may be any number of them. A line for all would bound it,

@@ -21,8 +21,8 @@ const NONE: Buffer = Buffer {
     id: 0,
 };
 
-/// The buffers that were looked up ahead, by their slots in the ring. Whoever takes one from here
-/// does not read its descriptor again.
+/// The buffers that were looked up ahead, by their slots in the ring. The descriptor of one that is
+/// taken from here is not read again.
 #[derive(Debug, Default)]
 pub(in crate::queue) struct Ready(Vec<Buffer>);
 

@@ -147,8 +147,8 @@ impl Questions {
         }
     }
 
-    /// Takes the misses of a table, and makes questions of them while there is room. Returns whether
-    /// there was one that needs no question: no answer says to readers that its place is free.
+    /// Takes the misses of a table, and makes questions of them while there is room. Returns
+    /// whether there was one that needs no question: no answer says to readers that its place is free.
     pub(super) fn take(&mut self, table: &Iotlb, now: Instant) -> bool {
         if self.former.is_some() {
             return false;
