@@ -162,7 +162,7 @@ fn update(u: &mut Unstructured<'_>) -> Result<Step> {
     Ok(Step::Update(update, asked))
 }
 
-/// What a reader has kept.
+/// A translation that a reader has kept.
 struct Kept {
     generation: u64,
     iova: u64,

@@ -638,7 +638,7 @@ fn new_guest(
     guest
 }
 
-/// What the guest and its front end do about translations.
+/// Steps of the guest and its front end about translations.
 fn translate(iommu: &mut Iommu, mem: &GuestMemory, step: &Step) {
     match *step {
         Step::Answer(how) => _ = iommu.answer(mem, how),

@@ -39,7 +39,7 @@ struct Keeper {
     iotlb: Option<OwnedFd>,
 }
 
-/// What a process left behind.
+/// Record and table that a process left behind.
 struct Left {
     record: Vec<u8>,
     kept: BTreeMap<u64, OwnedFd>,
@@ -144,7 +144,7 @@ fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).expect("an event")
 }
 
-/// What a session with everything in it left when its process died.
+/// Record of a session with everything in it, whose process died.
 fn sound(packed: bool, translated: bool) -> Left {
     let (mut session, mut keeper) = (Session::new(offer()), Keeper::default());
     let mut tell = |code, payload, fds| {

@@ -226,7 +226,7 @@ impl Shared {
         })
     }
 
-    /// What a thread does that has the lock. Returns the number of holds before it.
+    /// Work of a thread that has the lock. Returns the number of holds before it.
     fn hold(&self) -> u32 {
         // SAFETY: loom checks it.
         let before = self.value.with_mut(|value| unsafe {

@@ -11,7 +11,7 @@ use super::sync::{AtomicU64, Ordering};
 /// Questions whose answers a front end may owe.
 pub const MOST_OWED: usize = 256;
 
-/// What the front end owes. For the writer, and its successor.
+/// Questions whose answers the front end owes. For the writer, and its successor.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct OwedAnswers {

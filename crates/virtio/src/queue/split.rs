@@ -300,8 +300,8 @@ impl<S: Space> SplitQueue<S> {
     }
 
     /// Looks at the chains from the one on that is `ahead` chains behind the next one, up to
-    /// `most`, while each is one buffer that is found. Calls `found` with their slots, heads and buffers.
-    /// Returns their number.
+    /// `most`, while each is one buffer that is found. Calls `found` with their slots, heads and
+    /// buffers. Returns their number.
     #[inline(always)]
     pub(super) fn look_ahead<const WRITABLE: bool>(
         &self,

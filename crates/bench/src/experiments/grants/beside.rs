@@ -22,7 +22,7 @@ static MISSES: Part = Part {
 const AXIS: &str = "pages of 4 KiB of a guest in use";
 /// Entries of a queue, each with a buffer on a page of its own.
 const QUEUES: [u16; 3] = [128, 512, 2048];
-/// What Open vSwitch is measured with.
+/// Frames and ways that Open vSwitch is measured with.
 const OF_OVS: [Method; 6] = [NO_IOMMU, HUGE_PAGES, SMALL_PAGES, REUSE, STRICT, ON_DEMAND];
 
 /// Open vSwitch with these frames. What it cannot do is a note.

@@ -64,7 +64,7 @@ struct Owed {
     answered: bool,
 }
 
-/// What the front end owes to a former process.
+/// Answers that the front end owes to a former process.
 #[derive(Debug)]
 struct Former {
     /// Answers on the channel.
@@ -148,7 +148,8 @@ impl Questions {
     }
 
     /// Takes the misses of a table, and makes questions of them while there is room. Returns
-    /// whether there was one that needs no question: no answer says to readers that its place is free.
+    /// whether there was one that needs no question: no answer says to readers that its place is
+    /// free.
     pub(super) fn take(&mut self, table: &Iotlb, now: Instant) -> bool {
         if self.former.is_some() {
             return false;
