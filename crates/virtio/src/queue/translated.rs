@@ -72,8 +72,9 @@ pub struct TranslatedQueue {
     ready: Ready,
     /// Number of the table's flushes since which chains were looked at ahead.
     flushes: u64,
-    /// Number of the answers when chains were looked at ahead.
-    seen: u64,
+    /// A table of descriptors was not translated before the answer with this number: its buffers
+    /// were not asked for.
+    unread_at: Option<u64>,
     /// There was no room for further questions before the answer with this number.
     full_at: Option<u64>,
     scratch: Vec<Segment>,
@@ -130,7 +131,7 @@ impl TranslatedQueue {
             asked: 0,
             ready: Ready::default(),
             flushes: 0,
-            seen: 0,
+            unread_at: None,
             full_at: None,
             scratch: Vec::new(),
         }
@@ -154,6 +155,8 @@ impl TranslatedQueue {
             self.generation = generation;
             self.space().forget();
             self.ready.forget_all();
+            // A block that lost a page is gone, and so are the pages of buffers beside it.
+            self.asked = 0;
             let resolved = either!(&mut self.layout, q => q.resolve_rings());
             self.suspended = resolved.err().map(|_| Suspended::since(answers));
         }
@@ -329,12 +332,15 @@ impl TranslatedQueue {
         loop {
             self.look_ahead::<WRITABLE>(end);
             if self.asked >= end || left == 0 {
-                return;
+                break;
             }
             let Some(descriptors) = self.ask_for_next::<WRITABLE>(answers) else {
-                return;
+                break;
             };
             left = left.saturating_sub(descriptors);
+        }
+        if self.space().is_unread() {
+            self.unread_at = Some(answers);
         }
     }
 
@@ -386,14 +392,12 @@ impl TranslatedQueue {
     pub(super) fn ask_for_buffers(&mut self, most: u16) {
         let flushes = self.iotlb.flushes();
         let answers = self.iotlb.answers();
-        // What was asked for may have been revoked since, and its question with it: all are looked
-        // at again. Where nothing is answered and revoked, each is looked at once.
-        let is_answered = mem::replace(&mut self.seen, answers) != answers;
-        if mem::replace(&mut self.flushes, flushes) != flushes || is_answered {
+        let may_read = self.unread_at.take_if(|at| *at != answers).is_some();
+        if mem::replace(&mut self.flushes, flushes) != flushes || may_read {
             self.asked = 0;
         }
         // The writer may also have taken misses that need no answer.
-        let waits = self.full_at == Some(self.iotlb.answers());
+        let waits = self.full_at == Some(answers);
         let is_full = waits && !self.iotlb.misses().has_room_ahead();
         if !is_full && self.fault().is_none() && self.renew() {
             self.ready.resize(self.size());

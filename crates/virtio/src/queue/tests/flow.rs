@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use memory::Segment;
+use memory::iotlb::Access;
 use proptest::prelude::*;
 use wire::virtio::features::Features;
 
@@ -50,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
             TABLES..TABLES + 0x1000,
             RINGS..RINGS + 0x400,
         ].prop_map(Step::Revoke),
-        2 => (1..8u16).prop_map(Step::LookAhead),
+        2 => prop_oneof![1..8u16, Just(256u16)].prop_map(Step::LookAhead),
     ]
 }
 
@@ -124,7 +125,7 @@ impl Model {
             Step::Revoke(iova) => self.revoke(iova),
             Step::LookAhead(most) => {
                 if self.writable {
-                    self.queue.ask_for_buffers(most);
+                    self.look_ahead(most);
                 }
             }
         }
@@ -140,6 +141,28 @@ impl Model {
             iommu.revoke(iova);
             if (DATA..DATA + 2 * DATA_LEN).contains(&iova) {
                 iommu.remap(iova, DATA + iova * 3 % (2 * DATA_LEN));
+            }
+        }
+    }
+
+    /// Looks at buffers ahead until nothing is asked for any more. Then all that are offered are
+    /// translated, if `most` were enough.
+    fn look_ahead(&mut self, most: u16) {
+        self.queue.ask_for_buffers(most);
+        let guest = &mut self.driver.guest;
+        let Some(iommu) = &mut guest.iommu else {
+            return;
+        };
+        while !iommu.answer(&guest.mem).is_empty() {
+            self.queue.ask_for_buffers(most);
+        }
+        if most < self.queue.size() {
+            return;
+        }
+        for buffer in self.offered.iter().flat_map(|(_, buffers)| buffers) {
+            for iova in [buffer.gpa, buffer.gpa + u64::from(buffer.len) - 1] {
+                let hit = iommu.writer.table().look_up(iova, Access::WRITE);
+                assert!(hit.is_some(), "nothing was asked for {iova:#x}");
             }
         }
     }

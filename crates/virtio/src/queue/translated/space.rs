@@ -28,6 +28,8 @@ pub(in crate::queue) struct Translated {
     left: Cell<Option<Gap>>,
     /// There was no room for a question since then.
     full: Cell<bool>,
+    /// A table of descriptors could not be read since then.
+    unread: Cell<bool>,
     /// Need of the next question since then.
     need: Cell<Need>,
 }
@@ -66,6 +68,7 @@ impl Translated {
             denials: Cell::new(Denials::Stale),
             left: Cell::new(None),
             full: Cell::new(false),
+            unread: Cell::new(false),
             need: Cell::new(Need::Ahead),
         }
     }
@@ -85,11 +88,17 @@ impl Translated {
         });
         self.left.set(None);
         self.full.set(false);
+        self.unread.set(false);
     }
 
     /// Returns why a chain was left where it is, since [`Translated::begin`].
     pub(super) fn why_left(&self) -> Option<Gap> {
         self.left.get()
+    }
+
+    /// Returns whether a table of descriptors could not be read since [`Translated::begin`].
+    pub(super) fn is_unread(&self) -> bool {
+        self.unread.get()
     }
 
     /// Returns whether there was no room for a question since [`Translated::begin`].
@@ -312,6 +321,7 @@ impl Space for Translated {
         for (i, byte) in (0..).zip(&mut bytes) {
             let at = addr.wrapping_add(i);
             let Some(piece) = self.buffer(at, 1, false) else {
+                self.unread.set(true);
                 return Err(Lack::Gap(self.gap(at, Access::READ)));
             };
             // SAFETY: as above, for a byte, which is always aligned.
