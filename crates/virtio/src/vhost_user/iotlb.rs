@@ -253,6 +253,8 @@ impl Session {
         let began = Instant::now();
         backend.end_access();
         backend.access_ended(began.elapsed());
+        // Questions may have ended, and others wait for their room.
+        self.ask(Instant::now(), backend);
         Ok(())
     }
 

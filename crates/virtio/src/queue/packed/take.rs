@@ -29,26 +29,20 @@ impl<S: Space> queue::Ring for PackedQueue<S> {
         limit: Limit,
         prefetch: &impl Fn(&Segment),
     ) -> Limit {
-        if self.tracker.is_some() || self.fault.is_some() {
-            return Limit::default();
-        }
-        let free = usize::from(self.size.saturating_sub(self.in_flight));
-        let limit = Limit {
-            chains: limit.chains.min(free),
-            ..limit
-        };
         let to_write = WRITABLE || !self.in_order;
-        let (at, space) = (&mut self.next, self.space.view());
         // A loop for each kind of ring: the usual kind takes fewer instructions.
-        let taken = match self.ring.flat() {
-            Some(ring) => take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch),
-            None => {
-                let ring = self.ring.view();
-                take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch)
+        self.take_free(limit, |queue, at, limit| {
+            let space = queue.space.view();
+            match queue.ring.flat() {
+                Some(ring) => {
+                    take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch)
+                }
+                None => {
+                    let ring = queue.ring.view();
+                    take_seen::<WRITABLE>(ring, space, at, to_write, into, limit, prefetch)
+                }
             }
-        };
-        self.in_flight += taken.chains as u16;
-        taken
+        })
     }
 
     #[inline(always)]
@@ -324,17 +318,35 @@ impl<S: Space> PackedQueue<S> {
         limit: Limit,
         prefetch: &impl Fn(&Segment),
     ) -> Limit {
+        let size = self.size;
+        self.take_free(limit, |_, at, limit| {
+            into.plain(limit.chains, limit.bytes, |_| {
+                let (id, segment) = ready.get(at.index)?;
+                prefetch(&segment);
+                at.advance(1, size);
+                Some((id, segment))
+            })
+        })
+    }
+
+    /// Takes chains of one buffer by `take`, which advances the position, and has the limit: no
+    /// more than there may be beside those in flight.
+    #[inline(always)]
+    fn take_free(
+        &mut self,
+        limit: Limit,
+        take: impl FnOnce(&Self, &mut Cursor, Limit) -> Limit,
+    ) -> Limit {
         if self.tracker.is_some() || self.fault.is_some() {
             return Limit::default();
         }
         let free = usize::from(self.size.saturating_sub(self.in_flight));
-        let (mut at, size) = (self.next, self.size);
-        let taken = into.plain(limit.chains.min(free), limit.bytes, |_| {
-            let (id, segment) = ready.get(at.index)?;
-            prefetch(&segment);
-            at.advance(1, size);
-            Some((id, segment))
-        });
+        let limit = Limit {
+            chains: limit.chains.min(free),
+            ..limit
+        };
+        let mut at = self.next;
+        let taken = take(self, &mut at, limit);
         self.next = at;
         self.in_flight += taken.chains as u16;
         taken

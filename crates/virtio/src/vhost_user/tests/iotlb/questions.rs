@@ -126,6 +126,17 @@ fn an_update_makes_room_for_questions_that_wait() {
 }
 
 #[test]
+fn an_invalidate_makes_room_for_questions_that_wait() {
+    let mut guest = Guest::new();
+    (0..65).for_each(|page| {
+        guest.miss(page, Access::READ);
+    });
+    assert_eq!(guest.asked(), (0..64).collect::<Vec<_>>());
+    assert_eq!(guest.say(invalidate(IOVA, 64 * PAGE)), 0);
+    assert_eq!(guest.asked(), [64]);
+}
+
+#[test]
 fn an_update_for_each_question_gives_both() {
     let mut guest = Guest::new();
     guest.miss(0, Access::READ);
