@@ -82,9 +82,20 @@ impl World {
     }
 
     fn wait_for_ends(&self, name: &str, ends: &[String]) {
+        self.wait_until(name, |_| self.ends(name) == ends);
+    }
+
+    /// The thread brings the document up to date after it has answered.
+    fn wait_until(&self, name: &str, reached: impl Fn(&[OpenPipe]) -> bool) {
         let until = Instant::now() + SOON;
-        while self.ends(name) != ends {
-            assert!(Instant::now() < until, "{:?}", self.ends(name));
+        loop {
+            let pipes = self.server.document().pipes;
+            let pipe = pipes.iter().find(|pipe| pipe.name == name);
+            let open = &pipe.expect("the pipe").open;
+            if reached(open) {
+                return;
+            }
+            assert!(Instant::now() < until, "{open:?}");
             std::thread::yield_now();
         }
     }
@@ -201,11 +212,10 @@ fn two_ends_get_the_same_memory() {
         assert_eq!(inode(&fds[0]), inode(&memory.file));
     }
     world.wait_for_ends("p0", &[own("master"), own("slave")]);
-    let open = &world.server.document().pipes[0].open[0];
-    assert_eq!(
-        (open.id, open.slots, open.memory_bytes),
-        (1, Some(256), Some(1 << 20))
-    );
+    world.wait_until("p0", |open| {
+        let [open] = open else { return false };
+        (open.id, open.slots, open.memory_bytes) == (1, Some(256), Some(1 << 20))
+    });
     drop(master);
     world.wait_for_ends("p0", &[own("slave")]);
     drop(slave);

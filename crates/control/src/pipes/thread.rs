@@ -204,12 +204,7 @@ impl Thread {
 
     /// Accepts one connection of a socket; others have their turn between two.
     fn accept(&mut self, number: u64) -> io::Result<()> {
-        let used: usize = self
-            .places
-            .values()
-            .map(|place| place.meeting.descriptors())
-            .sum();
-        let Some(place) = self.places.get_mut(&number) else {
+        let Some(place) = self.places.get(&number) else {
             return Ok(());
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -217,6 +212,13 @@ impl Thread {
             Ok(socket) => socket,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => return Ok(()),
             Err(error) => return Err(error.into()),
+        };
+        // It may have been made since a change that permits its user.
+        self.take_changes();
+        let places = self.places.values();
+        let used: usize = places.map(|place| place.meeting.descriptors()).sum();
+        let Some(place) = self.places.get_mut(&number) else {
+            return Ok(());
         };
         place.accepted += 1;
         if used >= self.most {
