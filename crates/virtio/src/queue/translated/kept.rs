@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 
 use memory::{REGION_PAGE, Segment};
 
-/// Blocks that are kept. Guests use more pages than their rings have buffers: with 4096 pages in use
-/// and 1024 places, the switch lost two thirds of its rate (docs/benchmarks/iommu.md).
+/// Blocks that are kept. Guests use more pages than their rings have buffers: with 4096 pages in
+/// use and 1024 places, the switch lost two thirds of its rate.
 const PLACES: usize = 4096;
 /// Size from which on a block counts as a large one, the least but one of the table's.
 const LARGE: u64 = 1 << LARGE_SHIFT;
