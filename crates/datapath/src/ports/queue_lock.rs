@@ -52,9 +52,8 @@ pub fn set_wait_hook(hook: impl Fn() + 'static) {
     ON_WAIT.set(Some(Box::new(hook)));
 }
 
-/// Waits until `done` returns true, with the wait hook of this thread. `give_up` leaves the core to
-/// another thread.
-fn spin(mut done: impl FnMut() -> bool, give_up: fn()) {
+/// Waits until `done` returns true, with the wait hook of this thread.
+fn spin(mut done: impl FnMut() -> bool) {
     loop {
         for _ in 0..SPINS {
             std::hint::spin_loop();
@@ -62,13 +61,17 @@ fn spin(mut done: impl FnMut() -> bool, give_up: fn()) {
                 return;
             }
         }
-        ON_WAIT.with_borrow(|hook| {
-            if let Some(hook) = hook {
-                hook();
-            }
-        });
-        give_up();
+        call_wait_hook();
+        std::thread::yield_now();
     }
+}
+
+fn call_wait_hook() {
+    ON_WAIT.with_borrow(|hook| {
+        if let Some(hook) = hook {
+            hook();
+        }
+    });
 }
 
 struct Shared<T> {
@@ -153,16 +156,13 @@ impl<T> QueueLock<T> {
         let since = Instant::now();
         let Shared { turn, line, .. } = &*self.shared;
         let (first, mut place) = (turn.holds(), None);
-        spin(
-            || {
-                if place.is_none() && turn.holds().wrapping_sub(first) >= MOST_LOST {
-                    place = Some(line.join());
-                }
-                let is_next = place.map_or_else(|| line.is_empty(), |place| line.is_first(place));
-                is_next && turn.is_free() && turn.take()
-            },
-            std::thread::yield_now,
-        );
+        spin(|| {
+            if place.is_none() && turn.holds().wrapping_sub(first) >= MOST_LOST {
+                place = Some(line.join());
+            }
+            let is_next = place.map_or_else(|| line.is_empty(), |place| line.is_first(place));
+            is_next && turn.is_free() && turn.take()
+        });
         if let Some(place) = place {
             line.leave(place);
         }
@@ -256,13 +256,12 @@ impl Hold<'_> {
     ///
     /// The owner may not be running because the caller has its core. So the caller sleeps: when it
     /// wakes it has the core again, and the owner has worked meanwhile. Were it to yield, it would
-    /// have the core again when the owner's time slice is over, milliseconds later.
+    /// have the core again when the owner's time slice is over, milliseconds later; the same awaits
+    /// a caller that has used much of its own time on looking.
     pub fn wait(self) {
-        if !self.turn.is_over(self.number) {
-            spin(
-                || self.turn.is_over(self.number),
-                || std::thread::sleep(LOOK),
-            );
+        while !self.turn.is_over(self.number) {
+            call_wait_hook();
+            std::thread::sleep(LOOK);
         }
     }
 }
