@@ -26,7 +26,7 @@ use self::books::Books;
 use self::operator::Operator;
 use crate::faults::probe::{Probe, Processes};
 use crate::faults::stream::Stream;
-use crate::faults::traffic::{Host, Traffic};
+use crate::faults::traffic::{Guests, Host, Traffic};
 use crate::faults::{Victim, configuration};
 use crate::footprint::{Footprint, Growth};
 use crate::{Plan, progress};
@@ -112,7 +112,7 @@ impl<'a> StormControl<'a> {
         operator: &'a Operator<'a>,
     ) -> Result<Self> {
         Ok(Self {
-            traffic: Traffic::attach(lasthop, host)?,
+            traffic: Traffic::attach(lasthop, Guests::Plain, host)?,
             has_host: host.is_some(),
             probe: Probe::new(lasthop.socket_of("api")),
             probed: Instant::now(),

@@ -16,16 +16,17 @@ pub(crate) mod traffic;
 mod trial;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use serde::Serialize;
 
 use self::outcome::Outcome;
-use self::traffic::Host;
+use self::traffic::{Guests, Host};
 use crate::{Plan, progress};
 use e2e::lasthop::port_table;
 use e2e::machine::pin;
 
 /// Process to kill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Victim {
     Control,
@@ -66,14 +67,15 @@ impl Victim {
     }
 }
 
-/// Kills each process so many times, in turn, prints the tables and writes every kill to a file.
+/// Kills each of these processes so many times, in turn, prints the tables and writes every kill
+/// to a file.
 ///
 /// # Errors
 /// When traffic does not come back.
-pub(crate) fn faults(plan: &Plan, kills: u32) -> Result<()> {
+pub(crate) fn faults(plan: &Plan, kills: u32, victims: &[Victim], guests: Guests) -> Result<()> {
     // A thread of its own, because it stays on its core.
     let outcome = std::thread::scope(|scope| {
-        let client = scope.spawn(|| run(plan, kills));
+        let client = scope.spawn(|| run(plan, kills, victims, guests));
         client.join().ok().context("a thread panicked")?
     })?;
     plan.save("faults", &outcome)?;
@@ -81,7 +83,7 @@ pub(crate) fn faults(plan: &Plan, kills: u32) -> Result<()> {
     Ok(())
 }
 
-fn run(plan: &Plan, kills: u32) -> Result<Outcome> {
+fn run(plan: &Plan, kills: u32, victims: &[Victim], guests: Guests) -> Result<Outcome> {
     pin(plan.cores[1])?;
     let mut outcome = Outcome::new(plan);
     let host = match Host::new() {
@@ -91,13 +93,16 @@ fn run(plan: &Plan, kills: u32) -> Result<Outcome> {
             None
         }
     };
+    if guests == Guests::Strict {
+        outcome.note("the guests of the pair have an IOMMU, and map a page for each frame".into());
+    }
     let configuration = configuration(host.as_ref());
     for kill in 1..=kills {
-        for victim in Victim::ALL {
+        for &victim in victims {
             if victim == Victim::Driver && host.is_none() {
                 continue;
             }
-            let trial = trial::run(plan, victim, &configuration, host.as_ref())
+            let trial = trial::run(plan, victim, guests, &configuration, host.as_ref())
                 .with_context(|| format!("{}, kill {kill}", victim.name()))?;
             progress(&format!(
                 "faults: kill {kill} of {kills}, {}",

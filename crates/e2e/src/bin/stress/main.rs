@@ -26,6 +26,9 @@ use e2e::{paths, stop};
 use serde::Serialize;
 use testkit::lasthop::Place;
 
+use self::faults::Victim;
+use self::faults::traffic::Guests;
+
 /// Run Lasthop under load while its processes die and its ports come and go.
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-stress", version, max_term_width = 100)]
@@ -52,12 +55,18 @@ struct Arguments {
 enum What {
     /// Each of Lasthop's processes killed under traffic: how long is the gap, what is lost?
     Faults {
-        /// Five kills of each process instead of a hundred
+        /// Three kills of each process instead of a hundred
         #[arg(long)]
         quick: bool,
-        /// How often each process is killed; default: 100, or 5 with --quick
+        /// How often each process is killed; default: 100, or 3 with --quick
         #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100_000))]
         kills: Option<u32>,
+        /// Kill this process only
+        #[arg(long, value_name = "PROCESS")]
+        only: Option<Victim>,
+        /// Two guests with an IOMMU that map a page for each frame (strict), at a tenth of the rate
+        #[arg(long)]
+        iommu: bool,
     },
     /// Processes killed, guests rebooted, ports and memory plugged, all at random and all at once
     Chaos {
@@ -139,9 +148,16 @@ fn run(arguments: &Arguments) -> Result<()> {
     let time = |minutes: f64| Duration::from_secs_f64(60.0 * minutes);
     plan.machine.print_heading(plan.cores);
     match arguments.what {
-        What::Faults { quick, kills } => {
-            let usual = if quick { 5 } else { 100 };
-            faults::faults(&plan, kills.unwrap_or(usual))
+        What::Faults {
+            quick,
+            kills,
+            only,
+            iommu,
+        } => {
+            let usual = if quick { 3 } else { 100 };
+            let victims = only.map_or_else(|| Victim::ALL.to_vec(), |only| vec![only]);
+            let guests = if iommu { Guests::Strict } else { Guests::Plain };
+            faults::faults(&plan, kills.unwrap_or(usual), &victims, guests)
         }
         What::Chaos { minutes } => chaos::chaos(&plan, time(minutes)),
         What::Soak { minutes } => soak::soak(&plan, time(minutes)),

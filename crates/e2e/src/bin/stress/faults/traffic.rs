@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::RecvFlags;
 use testkit::frontend::FrontEnd;
 use testkit::guest::{GuestError, GuestPair};
 use testkit::guest_ram::RegionSpec;
+use testkit::iommu::{IommuConfig, Mode};
 use testkit::net::NetHeader;
 use testkit::packets::{Flow, arp_reply, mac, numbered_payload, numbered_read, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
@@ -29,6 +30,8 @@ const HOST: u8 = 9;
 /// Of each direction, in frames a second.
 const PAIR_RATE: f64 = 10_000.0;
 const HOST_RATE: f64 = 2_000.0;
+/// That of a pair with an IOMMU, each of whose frames is four messages with answers.
+const STRICT_RATE: f64 = 1_000.0;
 /// Bytes of payload.
 const PAYLOAD: usize = 64;
 /// Entries of a queue: at the rate of the pair it is full after 100 ms.
@@ -94,6 +97,24 @@ impl Route {
     }
 }
 
+/// Guests of the pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guests {
+    Plain,
+    /// With an IOMMU: a page is mapped for one frame, and watched once it is unmapped.
+    Strict,
+}
+
+impl Guests {
+    /// Frames a second, each way.
+    fn rate(self) -> f64 {
+        match self {
+            Self::Plain => PAIR_RATE,
+            Self::Strict => STRICT_RATE,
+        }
+    }
+}
+
 /// One end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
@@ -133,7 +154,7 @@ struct Seat {
 }
 
 impl Seat {
-    fn attach(lasthop: &Lasthop, index: usize) -> Result<Self> {
+    fn attach(lasthop: &Lasthop, guests: Guests, index: usize) -> Result<Self> {
         let config = GuestConfig {
             regions: Some(vec![RegionSpec::at(0, GUEST_BYTES)]),
             queue_size: QUEUE,
@@ -141,8 +162,14 @@ impl Seat {
             ..GuestConfig::default()
         };
         let socket = lasthop.socket_of(&format!("p{index}"));
-        let guest = FakeGuest::connect(&socket, config.guest(End::Guest(index).number()))
-            .with_context(|| format!("guest {index} is not attached"))?;
+        let config = config.guest(End::Guest(index).number());
+        let guest = match guests {
+            Guests::Strict if index < 2 => {
+                FakeGuest::connect_translated(&socket, config, IommuConfig::new(Mode::Strict))
+            }
+            _ => FakeGuest::connect(&socket, config),
+        };
+        let guest = guest.with_context(|| format!("guest {index} is not attached"))?;
         Ok(Self {
             guest: Some(guest),
             dialing: None,
@@ -225,6 +252,7 @@ impl Seat {
 pub(crate) struct Traffic<'a> {
     seats: Vec<Seat>,
     host: Option<&'a Host>,
+    guests: Guests,
     lanes: Vec<Lane>,
     looked: Instant,
     /// Sending stops for the last frames to arrive.
@@ -236,14 +264,19 @@ pub(crate) struct Traffic<'a> {
 
 impl<'a> Traffic<'a> {
     /// Connects all guests.
-    pub(crate) fn attach(lasthop: &Lasthop, host: Option<&'a Host>) -> Result<Self> {
-        let guests = if host.is_some() { 3 } else { 2 };
-        let seats: Result<_> = (0..guests)
-            .map(|index| Seat::attach(lasthop, index))
+    pub(crate) fn attach(
+        lasthop: &Lasthop,
+        guests: Guests,
+        host: Option<&'a Host>,
+    ) -> Result<Self> {
+        let count = if host.is_some() { 3 } else { 2 };
+        let seats: Result<_> = (0..count)
+            .map(|index| Seat::attach(lasthop, guests, index))
             .collect();
         let mut traffic = Self {
             seats: seats?,
             host,
+            guests,
             lanes: Vec::new(),
             looked: Instant::now(),
             sending: true,
@@ -263,9 +296,10 @@ impl<'a> Traffic<'a> {
         if self.host.is_some() {
             ways.extend([(Route::Uplink, c, End::Host), (Route::Uplink, End::Host, c)]);
         }
+        let pair_rate = self.guests.rate();
         let lane = |(id, (route, from, to))| {
             let rate = match route {
-                Route::Pair => PAIR_RATE,
+                Route::Pair => pair_rate,
                 Route::Uplink => HOST_RATE,
             };
             Lane {
@@ -293,6 +327,23 @@ impl<'a> Traffic<'a> {
         all.filter(|(_, seat)| seat.redials > 0)
             .map(|(index, _)| index)
             .collect()
+    }
+
+    /// Looks for pages of guests with an IOMMU that were written after they were revoked.
+    ///
+    /// # Errors
+    /// When there is one.
+    pub(crate) fn verify_pages(&self) -> Result<()> {
+        if self.guests == Guests::Strict {
+            for guest in self.seats[..2]
+                .iter()
+                .filter_map(|seat| seat.guest.as_ref())
+            {
+                let watched = guest.iommu().verify().map_err(anyhow::Error::msg)?;
+                ensure!(watched > 0, "no page is watched");
+            }
+        }
+        Ok(())
     }
 
     /// New connections of all guests together.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Victim;
 use super::probe::{Probe, Processes};
-use super::traffic::{End, Host, Route, Traffic};
+use super::traffic::{End, Guests, Host, Route, Traffic};
 use crate::Plan;
 use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
@@ -93,11 +93,12 @@ impl Trial {
 pub(super) fn run(
     plan: &Plan,
     victim: Victim,
+    guests: Guests,
     configuration: &str,
     host: Option<&Host>,
 ) -> Result<Trial> {
     let mut lasthop = plan.start(configuration)?;
-    let trial = Running::new(&mut lasthop, victim, host).and_then(Running::finish);
+    let trial = Running::new(&mut lasthop, victim, guests, host).and_then(Running::finish);
     let trial = trial.with_context(|| format!("Lasthop's log:\n{}", lasthop.log()))?;
     lasthop.end();
     Ok(trial)
@@ -119,9 +120,14 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn new(lasthop: &'a mut Lasthop, victim: Victim, host: Option<&'a Host>) -> Result<Self> {
+    fn new(
+        lasthop: &'a mut Lasthop,
+        victim: Victim,
+        guests: Guests,
+        host: Option<&'a Host>,
+    ) -> Result<Self> {
         Ok(Self {
-            traffic: Traffic::attach(lasthop, host)?,
+            traffic: Traffic::attach(lasthop, guests, host)?,
             probe: Probe::new(lasthop.socket_of("api")),
             probed: Instant::now(),
             lasthop,
@@ -138,6 +144,7 @@ impl<'a> Running<'a> {
         self.go_on(AFTERWARDS)?;
         self.drain()?;
         let after = self.lasthop.try_stats()?;
+        self.traffic.verify_pages()?;
         Ok(self.account(&times, &before, &after))
     }
 
