@@ -118,6 +118,18 @@ pub struct Iperf {
     pub retransmits: u64,
 }
 
+impl Iperf {
+    fn of(report: &Value) -> Self {
+        let end = &report["end"];
+        let received = &end["sum_received"];
+        Self {
+            bits_per_second: received["bits_per_second"].as_f64().unwrap_or_default(),
+            bytes: received["bytes"].as_u64().unwrap_or_default(),
+            retransmits: end["sum_sent"]["retransmits"].as_u64().unwrap_or_default(),
+        }
+    }
+}
+
 /// An iperf3 client that runs in the background.
 pub struct IperfRun {
     job: Job,
@@ -135,29 +147,32 @@ impl IperfRun {
         }
     }
 
-    /// Waits for the client's report. Panics when it failed.
+    /// Waits for the client's report. Panics when there is none.
     pub fn wait(self) -> Iperf {
+        Iperf::of(&self.report())
+    }
+
+    fn report(self) -> Value {
         let limit = Duration::from_secs(u64::from(self.seconds) + 45);
         let output = self.job.wait(limit);
-        let report: Value =
-            serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"));
-        let end = &report["end"];
-        Iperf {
-            bits_per_second: end["sum_received"]["bits_per_second"]
-                .as_f64()
-                .unwrap_or_default(),
-            bytes: end["sum_received"]["bytes"].as_u64().unwrap_or_default(),
-            retransmits: end["sum_sent"]["retransmits"].as_u64().unwrap_or_default(),
-        }
+        serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"))
     }
 
     /// Ends the run without its report.
     pub fn abandon(self) {}
 }
 
-/// A TCP run to its end.
+/// A TCP run to its end. The server may need a moment after the client before.
 pub fn iperf(guest: &mut Guest, address: &str, seconds: u32, options: &str) -> Iperf {
-    IperfRun::start(guest, address, seconds, options).wait()
+    for _ in 0..10 {
+        let report = IperfRun::start(guest, address, seconds, options).report();
+        let error = report["error"].as_str().unwrap_or_default();
+        if !error.contains("busy") {
+            return Iperf::of(&report);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    panic!("iperf3's server at {address} stays busy");
 }
 
 /// The sum of a guest's counters of wrong checksums.

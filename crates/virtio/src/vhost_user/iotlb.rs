@@ -353,7 +353,7 @@ impl Session {
             let owed = iotlb.writer.table().owed();
             match channel.answer() {
                 Ok(None) => break,
-                Ok(Some(value)) => match iotlb.questions.answered(value, owed) {
+                Ok(Some(value)) => match iotlb.questions.answered(value, owed, now) {
                     Some(question::Answered::Denied(miss, need)) => denied.push((miss, need)),
                     Some(question::Answered::Permitted(miss, need, update)) => {
                         let permitted = self.permit(miss, &update, backend);

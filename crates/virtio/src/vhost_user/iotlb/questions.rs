@@ -20,8 +20,9 @@
 //! channel that it has answered that one, too. An UPDATE that can be no answer holds as it is.
 //!
 //! **A successor of the process** knows from the table's file what the former one has asked for.
-//! The front end is asked nothing until it has answered that, or a second is over, and an UPDATE
-//! gives no more meanwhile than all of those questions that it may answer have asked for.
+//! The front end is asked nothing until it has answered that, or no answer has come for a quarter of
+//! a second, and an UPDATE gives no more meanwhile than all of those questions that it may answer
+//! have asked for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -37,6 +38,10 @@ const MOST_QUESTIONS: usize = MOST_MISSES;
 const MOST_AHEAD: usize = MOST_QUESTIONS / 4 * 3;
 /// Time after which a question ends without an answer, seconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// Time without an answer after which no more is waited for of what a former process has asked. A
+/// process that dies with an answer in its hands leaves one that does not come, and guests wait for
+/// the end of this.
+const SILENCE: Duration = Duration::from_millis(250);
 
 /// A question that is not settled.
 #[derive(Debug)]
@@ -71,7 +76,7 @@ struct Former {
     answers: u64,
     /// Questions, in any order. They may be more than those that are not answered.
     misses: Vec<Miss>,
-    /// Time after which no more is waited for.
+    /// Time after which no more is waited for, unless an answer comes.
     until: Instant,
 }
 
@@ -135,7 +140,7 @@ impl Questions {
     }
 
     fn after(answers: u64, misses: Vec<Miss>, now: Instant) -> Self {
-        let until = now + PATIENCE;
+        let until = now + SILENCE;
         let former = Former {
             answers,
             misses,
@@ -311,10 +316,16 @@ impl Questions {
 
     /// Takes an answer: 0, or that there is no mapping. After 0, a question that is still open and
     /// was permitted by no UPDATE waits for its own.
-    pub(super) fn answered(&mut self, value: u64, owed: &OwedAnswers) -> Option<Answered> {
+    pub(super) fn answered(
+        &mut self,
+        value: u64,
+        owed: &OwedAnswers,
+        now: Instant,
+    ) -> Option<Answered> {
         if let Some(former) = &mut self.former {
             owed.forget_one();
             former.answers -= 1;
+            former.until = now + SILENCE;
             if former.answers == 0 {
                 self.forget_former(owed);
             }

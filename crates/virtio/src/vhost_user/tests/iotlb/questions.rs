@@ -335,6 +335,26 @@ fn a_successor_asks_when_the_answers_to_the_former_process_have_come() {
     }
 }
 
+/// A front end that is slow, and answers, is waited for.
+#[test]
+fn each_answer_to_the_former_process_has_the_successor_wait_longer() {
+    let silence = SECOND / 4;
+    let mut guest = Guest::new();
+    (0..8).for_each(|page| _ = guest.miss(page, Access::READ));
+    guest.asked();
+    guest.restart();
+    guest.miss(9, Access::READ);
+    for _ in 0..7 {
+        guest.later(silence * 9 / 10);
+        guest.answer(1);
+        assert!(guest.asked().is_empty());
+        let deadline = guest.rig.session.next_deadline();
+        assert_eq!(deadline, Some(guest.now + silence));
+    }
+    guest.later(silence);
+    assert_eq!(guest.asked(), [9]);
+}
+
 #[test]
 fn a_successor_to_which_nothing_is_owed_asks_at_once() {
     let mut guest = Guest::new();
@@ -384,7 +404,7 @@ fn an_update_for_a_former_process_gives_no_more_than_that_has_asked_for() {
 }
 
 #[test]
-fn an_update_that_is_no_answer_to_a_former_process_holds_after_a_second() {
+fn an_update_that_is_no_answer_to_a_former_process_holds_after_a_silence() {
     let mut guest = Guest::new();
     guest.miss(0, Access::READ);
     guest.restart();
