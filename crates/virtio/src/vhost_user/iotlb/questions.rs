@@ -20,8 +20,8 @@
 //! channel that it has answered that one, too. An UPDATE that can be no answer holds as it is.
 //!
 //! **A successor of the process** knows from the table's file what the former one has asked for.
-//! The front end is asked nothing until it has answered that, or no answer has come for a quarter of
-//! a second, and an UPDATE gives no more meanwhile than all of those questions that it may answer
+//! The front end is asked nothing until it has answered that, or has sent no answer for a quarter
+//! of a second, and an UPDATE gives no more meanwhile than all of those questions that it may answer
 //! have asked for.
 
 use std::collections::VecDeque;
