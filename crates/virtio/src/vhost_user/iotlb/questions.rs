@@ -21,8 +21,8 @@
 //!
 //! **A successor of the process** knows from the table's file what the former one has asked for.
 //! The front end is asked nothing until it has answered that, or has sent no answer for a quarter
-//! of a second, and an UPDATE gives no more meanwhile than all of those questions that it may answer
-//! have asked for.
+//! of a second, and an UPDATE gives no more meanwhile than all of those questions that it may
+//! answer have asked for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
