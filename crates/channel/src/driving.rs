@@ -122,15 +122,68 @@ pub struct XdpStart {
     pub unfinished: bool,
 }
 
-/// Frames that a driver could not pass on, since its process started.
+/// Counters of a driver, since its process started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Refused {
-    /// The interface did not take them (it is down, its queue is full, or they are too long for
-    /// it), or the system could not pass them on (packets to be segmented in a way that virtio does
-    /// not have).
+pub struct DriverCounters {
+    /// Frames that the interface did not take (it is down, its queue is full, or they are too long
+    /// for it), or that the system could not pass on (packets to be segmented in a way that virtio
+    /// does not have).
     pub rejected_by_interface: u64,
-    /// They were longer than a buffer.
+    /// Frames that were longer than a buffer.
     pub oversized_frames: u64,
+    /// Frames of the interface.
+    pub received: Calls,
+    /// Frames that the interface took.
+    pub sent: Calls,
+}
+
+/// Frames in one direction, and the system calls that moved at least one of them; with `AF_XDP`
+/// the batches of the rings, which need no call. A super-frame counts as the frames that it is cut
+/// into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Calls {
+    /// Number of frames.
+    pub frames: u64,
+    /// Number of calls.
+    pub calls: u64,
+}
+
+impl DriverCounters {
+    /// Returns all values, in the order of the fields.
+    #[must_use]
+    pub const fn to_array(&self) -> [u64; 6] {
+        [
+            self.rejected_by_interface,
+            self.oversized_frames,
+            self.received.frames,
+            self.received.calls,
+            self.sent.frames,
+            self.sent.calls,
+        ]
+    }
+
+    /// Returns the counters with these values, see [`to_array`](Self::to_array).
+    #[must_use]
+    pub fn from_array(values: [u64; 6]) -> Self {
+        let calls = |frames, calls| Calls { frames, calls };
+        Self {
+            rejected_by_interface: values[0],
+            oversized_frames: values[1],
+            received: calls(values[2], values[3]),
+            sent: calls(values[4], values[5]),
+        }
+    }
+
+    /// Returns the sums of two drivers' values.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut values = self.to_array();
+        let others = other.to_array();
+        for (value, other) in values.iter_mut().zip(others) {
+            *value = value.saturating_add(other);
+        }
+        Self::from_array(values)
+    }
 }
 
 /// State of a driver, for `lasthop status`.
@@ -150,8 +203,8 @@ pub struct DriverState {
     pub pid: Option<u32>,
     /// Number of restarts of its process.
     pub restarts: u32,
-    /// Frames lost at the interface, since the port exists.
-    pub refused: Refused,
+    /// Counters since the port exists.
+    pub counters: DriverCounters,
     /// Reason why there is no process, or why the last one ended; beside a process, that the
     /// interface is another port's, too.
     pub reason: Option<String>,

@@ -12,7 +12,7 @@ use testkit::samples::sample;
 
 use crate::cores::CoreFacts;
 use crate::driving::{
-    BackEnd, Choice, DeviceSpec, DriverSpec, DriverStart, DriverState, Refused, XdpStart,
+    BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, XdpStart,
 };
 use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
@@ -34,11 +34,8 @@ fn text(text: &str) -> String {
     text.to_owned()
 }
 
-fn refused() -> Refused {
-    Refused {
-        rejected_by_interface: 7,
-        oversized_frames: 300,
-    }
+fn counters() -> DriverCounters {
+    DriverCounters::from_array([7, 300, 1 << 40, 1 << 20, 128, 2])
 }
 
 fn requests() -> Vec<SupervisorRequest> {
@@ -75,7 +72,7 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::Processes,
         SupervisorRequest::Drivers(vec![driver]),
         SupervisorRequest::DriverStates,
-        SupervisorRequest::Pong(refused()),
+        SupervisorRequest::Pong(counters()),
         SupervisorRequest::DriverEnds {
             reason: text("it was pulled out"),
             device_lost: true,
@@ -169,7 +166,7 @@ fn events() -> Vec<SupervisorEvent> {
         mac: None,
         pid: Some(77),
         restarts: 2,
-        refused: refused(),
+        counters: counters(),
         reason: error(),
     };
     let process = ProcessInfo {

@@ -35,7 +35,7 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreFacts;
-use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
+use crate::driving::{DriverCounters, DriverSpec, DriverStart, DriverState};
 use crate::keeping::{MAX_RECORD, MAX_SAVED};
 use crate::owners::{NoSocket, SocketOwner};
 use crate::sockets::SocketType;
@@ -80,7 +80,7 @@ pub enum SupervisorRequest {
     /// Control: report the drivers; answered with [`SupervisorEvent::DriverStates`].
     DriverStates,
     /// Driver: the answer to [`SupervisorEvent::Ping`], from all its threads.
-    Pong(Refused),
+    Pong(DriverCounters),
     /// Driver: the last message before it ends.
     DriverEnds {
         /// The reason.
@@ -529,10 +529,7 @@ mod tests {
         let port = PortId(1023);
         let path = || "x".repeat(MAX_LINE - 16);
         let number = u64::MAX;
-        let refused = Refused {
-            rejected_by_interface: number,
-            oversized_frames: number,
-        };
+        let counters = DriverCounters::from_array([number; 6]);
         let record = SupervisorRequest::StoreSession {
             port,
             record: vec![7; MAX_RECORD],
@@ -579,7 +576,7 @@ mod tests {
             (SupervisorRequest::Processes, word),
             (SupervisorRequest::Drivers(Vec::new()), list),
             (SupervisorRequest::DriverStates, word),
-            (SupervisorRequest::Pong(refused), word),
+            (SupervisorRequest::Pong(counters), word),
             (reason, line),
             (SupervisorRequest::StoreDescriptor { port, number }, word),
             (record, MAX_SESSION),

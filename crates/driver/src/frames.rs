@@ -13,11 +13,13 @@ mod xdp;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
 use std::time::{Duration, Instant};
 
-use channel::driving::{BackEnd, Refused};
+use channel::driving::{BackEnd, DriverCounters};
 use rustix::io::Errno;
-use wire::virtio::net;
+use wire::udp;
+use wire::virtio::net::{self, NetHeader};
 
 pub(crate) use packet::Packets;
 pub(crate) use tap::Tap;
@@ -33,6 +35,8 @@ pub(crate) const BATCH: usize = 64;
 pub(crate) const HEADROOM: u32 = 4;
 /// Bytes of the virtio header.
 pub(crate) const HEADER: u32 = net::LEN as u32;
+/// Place of the header's length in a TCP header, in the upper half of a byte (RFC 9293, 3.1).
+const TCP_OFFSET: u32 = 12;
 /// Most bytes of a received frame.
 const ROOM: usize = (BUFFER - HEADROOM - HEADER) as usize;
 
@@ -112,10 +116,10 @@ impl Interface {
         free: &mut FreeBuffers,
         arrived: &mut Vec<Arrived>,
         scratch: &mut Scratch,
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> io::Result<Stop> {
         if let Self::Xdp(xdp) = self {
-            return xdp.receive(queue, free, arrived, refused);
+            return xdp.receive(queue, free, arrived, counters);
         }
         if free.len() == 0 {
             return Ok(Stop::Wait);
@@ -124,11 +128,15 @@ impl Interface {
         buffers.clear();
         received.clear();
         buffers.extend(free.iter().take(BATCH).map(|id| queue.buffer(id)));
-        let stop = self.receive_into(buffers, received, refused)?;
+        let stop = self.receive_into(buffers, received, counters)?;
         for frame in received {
             // As many as there were buffers, at most.
             let Some(id) = free.take() else { break };
             let Received { start, len } = *frame;
+            if len > HEADER {
+                let place = queue.buffer(id).wrapping_add(start as usize);
+                counters.received.frames += segments(place, len);
+            }
             arrived.push(Arrived { id, start, len });
         }
         Ok(stop)
@@ -141,14 +149,14 @@ impl Interface {
         &mut self,
         buffers: &[*mut u8],
         received: &mut Vec<Received>,
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> io::Result<Stop> {
         let stop = match self {
-            Self::Tap(tap) => tap.receive(buffers, received, refused),
-            Self::Packet(packets) => packets.receive(buffers, received, refused),
+            Self::Tap(tap) => tap.receive(buffers, received, counters),
+            Self::Packet(packets) => packets.receive(buffers, received, counters),
             Self::Xdp(_) => Ok(Stop::Wait),
         };
-        stop.or_else(|error| after(error, refused))
+        stop.or_else(|error| after(error, counters))
     }
 
     /// Sends frames in order; returns how many are dealt with: sent, or refused by the interface
@@ -161,13 +169,13 @@ impl Interface {
         &mut self,
         frames: &[Outgoing],
         back: &mut Vec<u16>,
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> io::Result<(usize, Stop)> {
         if let Self::Xdp(xdp) = self {
-            xdp.send(frames, back, refused)?;
+            xdp.send(frames, back, counters)?;
             return Ok((frames.len(), Stop::Done));
         }
-        let sent = self.send_copies(frames, refused)?;
+        let sent = self.send_copies(frames, counters)?;
         back.extend(frames[..sent.0].iter().map(|frame| frame.id));
         Ok(sent)
     }
@@ -175,7 +183,7 @@ impl Interface {
     fn send_copies(
         &mut self,
         frames: &[Outgoing],
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> io::Result<(usize, Stop)> {
         let mut done = 0;
         while done < frames.len() {
@@ -185,13 +193,19 @@ impl Interface {
                 Self::Xdp(_) => Err(Errno::AGAIN),
             };
             match sent {
-                Ok(count) => done += count,
+                Ok(count) => {
+                    counters.sent.calls += 1;
+                    let sent = frames[done..].iter().take(count);
+                    let cut = sent.map(|frame| segments(frame.buffer, frame.len));
+                    counters.sent.frames += cut.sum::<u64>();
+                    done += count;
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok((done, Stop::Wait)),
                 Err(Errno::NOBUFS) if self.is_worth_a_retry() => return Ok((done, Stop::Retry)),
                 Err(error) if is_gone(error) => return Err(error.into()),
                 Err(_) => {
-                    refused.rejected_by_interface += 1;
+                    counters.rejected_by_interface += 1;
                     done += 1;
                 }
             }
@@ -241,8 +255,33 @@ impl AsFd for Interface {
     }
 }
 
+/// Returns the number of frames that the `len` bytes of virtio header and frame at `place` are cut
+/// into.
+fn segments(place: *const u8, len: u32) -> u64 {
+    let mut bytes = [0; net::LEN];
+    // SAFETY: the caller's frame has a header and is mapped. The switch may write it at any time: it
+    // is copied, and no reference to it is made. A wrong number is counted, and no more.
+    unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), net::LEN) };
+    let header = NetHeader::decode(&bytes);
+    if header.gso() == net::GSO_NONE || header.gso_size == 0 {
+        return 1;
+    }
+    let transport = HEADER + u32::from(header.csum_start);
+    let header_len = if header.gso() == net::GSO_UDP_L4 {
+        udp::HEADER_LEN as u32
+    } else if transport + TCP_OFFSET < len {
+        // SAFETY: the byte is inside the frame, which is used as above.
+        let words = unsafe { place.add((transport + TCP_OFFSET) as usize).read_volatile() } >> 4;
+        4 * u32::from(words)
+    } else {
+        0
+    };
+    let payload = len.saturating_sub(transport + header_len);
+    payload.div_ceil(header.gso_size.into()).max(1).into()
+}
+
 /// Returns how to continue receiving after an error.
-fn after(error: Errno, refused: &mut Refused) -> io::Result<Stop> {
+fn after(error: Errno, counters: &mut DriverCounters) -> io::Result<Stop> {
     match error {
         Errno::AGAIN => Ok(Stop::Wait),
         Errno::INTR => Ok(Stop::Done),
@@ -250,7 +289,7 @@ fn after(error: Errno, refused: &mut Refused) -> io::Result<Stop> {
         // One frame that the system could not describe with a virtio header, and has dropped.
         // Others wait behind it.
         Errno::INVAL => {
-            refused.rejected_by_interface += 1;
+            counters.rejected_by_interface += 1;
             Ok(Stop::Done)
         }
         // It is unknown whether there was a frame, and a retry could loop.

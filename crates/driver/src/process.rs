@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::driving::{DriverStart, Refused};
+use channel::driving::{DriverCounters, DriverStart};
 use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::timeouts::DRIVER_SETUP;
@@ -187,14 +187,9 @@ impl WorkerPool {
         Ok(())
     }
 
-    fn refused(&self) -> Refused {
-        let mut sum = Refused::default();
-        for status in &self.workers {
-            let refused = status.refused();
-            sum.rejected_by_interface += refused.rejected_by_interface;
-            sum.oversized_frames += refused.oversized_frames;
-        }
-        sum
+    fn counters(&self) -> DriverCounters {
+        let all = self.workers.iter().map(|status| status.counters());
+        all.fold(DriverCounters::default(), |sum, of| sum.plus(&of))
     }
 }
 
@@ -321,7 +316,7 @@ fn handle_messages(link: &mut SupervisorLink, pool: &WorkerPool) -> io::Result<O
 /// silent.
 fn reply_to_ping(link: &SupervisorLink, pool: &WorkerPool) -> io::Result<()> {
     if pool.workers.iter().all(|status| status.is_alive()) {
-        link.send(&SupervisorRequest::Pong(pool.refused()), &[])?;
+        link.send(&SupervisorRequest::Pong(pool.counters()), &[])?;
         pool.workers.iter().for_each(|status| status.ping());
     }
     Ok(())

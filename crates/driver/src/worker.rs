@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use channel::driving::Refused;
+use channel::driving::DriverCounters;
 use rustix::event::epoll;
 use sys::event;
 
@@ -127,8 +127,8 @@ pub(crate) struct WorkerStatus {
     wake: OwnedFd,
     pings: AtomicU64,
     pongs: AtomicU64,
-    rejected_by_interface: AtomicU64,
-    oversized_frames: AtomicU64,
+    /// Values of [`DriverCounters`].
+    counters: [AtomicU64; 6],
 }
 
 impl WorkerStatus {
@@ -139,8 +139,7 @@ impl WorkerStatus {
             wake: event::create()?,
             pings: AtomicU64::new(0),
             pongs: AtomicU64::new(0),
-            rejected_by_interface: AtomicU64::new(0),
-            oversized_frames: AtomicU64::new(0),
+            counters: Default::default(),
         })
     }
 
@@ -168,21 +167,18 @@ impl WorkerStatus {
         self.pongs.load(Ordering::Relaxed) == self.pings.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts of frames that it could not pass on.
-    pub(crate) fn refused(&self) -> Refused {
-        Refused {
-            rejected_by_interface: self.rejected_by_interface.load(Ordering::Relaxed),
-            oversized_frames: self.oversized_frames.load(Ordering::Relaxed),
-        }
+    /// Returns the worker's counters.
+    pub(crate) fn counters(&self) -> DriverCounters {
+        let values = self.counters.each_ref();
+        DriverCounters::from_array(values.map(|value| value.load(Ordering::Relaxed)))
     }
 
-    fn pong(&self, refused: Refused) {
+    fn pong(&self, counters: &DriverCounters) {
         let pings = self.pings.load(Ordering::Relaxed);
         self.pongs.store(pings, Ordering::Relaxed);
-        self.rejected_by_interface
-            .store(refused.rejected_by_interface, Ordering::Relaxed);
-        self.oversized_frames
-            .store(refused.oversized_frames, Ordering::Relaxed);
+        for (shared, value) in self.counters.iter().zip(counters.to_array()) {
+            shared.store(value, Ordering::Relaxed);
+        }
     }
 }
 
@@ -225,7 +221,7 @@ pub(crate) struct Worker {
     interface: Interface,
     epoll: OwnedFd,
     status: Arc<WorkerStatus>,
-    refused: Refused,
+    counters: DriverCounters,
     /// Frames for the interface.
     from_switch: Side,
     /// Frames of the interface.
@@ -272,7 +268,7 @@ impl Worker {
             interface,
             epoll,
             status,
-            refused: Refused::default(),
+            counters: DriverCounters::default(),
             from_switch,
             to_switch,
             free: FreeBuffers::all_of(shape.entries),
@@ -320,7 +316,7 @@ impl Worker {
 
     /// Returns `true` when it has reached the requested phase.
     fn turn(&mut self) -> Result<bool, WorkerError> {
-        self.status.pong(self.refused);
+        self.status.pong(&self.counters);
         let requested = Phase::of(self.status.requested.load(Ordering::Acquire));
         let received = match requested {
             Phase::Running => self.receive()?,
@@ -380,7 +376,7 @@ impl Worker {
                 &mut self.free,
                 &mut self.arrived,
                 &mut self.scratch,
-                &mut self.refused,
+                &mut self.counters,
             )
             .map_err(WorkerError::of_interface)?;
         for frame in &self.arrived {
@@ -420,7 +416,7 @@ impl Worker {
             }));
         self.back.clear();
         let interface = &mut self.interface;
-        let sent = interface.send(&self.outgoing, &mut self.back, &mut self.refused);
+        let sent = interface.send(&self.outgoing, &mut self.back, &mut self.counters);
         let (done, stop) = sent.map_err(WorkerError::of_interface)?;
         self.waiting.drain(..done);
         self.moderation.moved(0, done);

@@ -288,6 +288,19 @@ pub struct DriverStatus {
     pub rejected_by_interface: u64,
     /// Frames of the interface that were too long for a buffer.
     pub oversized_frames: u64,
+    /// Frames that came in by the interface; a super-frame counts as the frames that it is cut
+    /// into.
+    #[serde(default)]
+    pub received_frames: u64,
+    /// System calls that brought frames of the interface; with `xdp` batches of its ring.
+    #[serde(default)]
+    pub receive_calls: u64,
+    /// Frames that the interface took; a super-frame counts as the frames that it is cut into.
+    #[serde(default)]
+    pub sent_frames: u64,
+    /// System calls that passed frames to the interface; with `xdp` batches for its ring.
+    #[serde(default)]
+    pub send_calls: u64,
     /// The reason why it does not run, or why it ended last. For one that runs, a note if another
     /// port has the same interface.
     pub reason: Option<String>,

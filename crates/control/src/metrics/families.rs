@@ -413,5 +413,19 @@ fn drivers(facts: &Facts, page: &mut Page) {
         "lasthop_driver_oversized_frames"
             "Frames of the interface that were too long for a buffer."
             driver.oversized_frames;
+        "lasthop_driver_received_frames"
+            "Frames that came in by the interface; a super-frame counts as the frames that it is \
+             cut into."
+            driver.received_frames;
+        "lasthop_driver_receive_calls"
+            "System calls that brought frames of the interface; with xdp batches of its ring."
+            driver.receive_calls;
+        "lasthop_driver_sent_frames"
+            "Frames that the interface took; a super-frame counts as the frames that it is cut \
+             into."
+            driver.sent_frames;
+        "lasthop_driver_send_calls"
+            "System calls that passed frames to the interface; with xdp batches for its ring."
+            driver.send_calls;
     }
 }

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use channel::driving::Refused;
+use channel::driving::DriverCounters;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use wire::virtio::net::{self, NetHeader};
@@ -95,7 +95,7 @@ impl Packets {
         &mut self,
         buffers: &[*mut u8],
         received: &mut Vec<Received>,
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> Result<Stop, Errno> {
         let buffers = &buffers[..buffers.len().min(BATCH)];
         for (at, buffer) in buffers.iter().enumerate() {
@@ -112,10 +112,11 @@ impl Packets {
         // "empty" there will be no wake-up.
         while done < buffers.len() {
             let got = self.receive_some(done..buffers.len())?;
+            counters.received.calls += 1;
             for (at, buffer) in buffers.iter().enumerate().skip(done).take(got) {
                 let frame = self.finish(at, *buffer);
                 if frame.len == 0 {
-                    refused.oversized_frames += 1;
+                    counters.oversized_frames += 1;
                 }
                 received.push(frame);
             }

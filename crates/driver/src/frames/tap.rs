@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use channel::driving::Refused;
+use channel::driving::DriverCounters;
 use rustix::io::Errno;
 
 use super::{HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
@@ -21,13 +21,14 @@ impl Tap {
         &mut self,
         buffers: &[*mut u8],
         received: &mut Vec<Received>,
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> Result<Stop, Errno> {
         for buffer in buffers {
             let mut len = self.read(*buffer)?;
+            counters.received.calls += 1;
             // A longer frame is truncated without notice; no whole one is so long.
             if len >= HEADER + ROOM as u32 {
-                refused.oversized_frames += 1;
+                counters.oversized_frames += 1;
                 len = 0;
             }
             let start = HEADROOM;

@@ -17,7 +17,7 @@ struct World {
     device: Device,
     socket: Interface,
     queue: Queue,
-    refused: Refused,
+    counters: DriverCounters,
 }
 
 fn spec(choice: Choice, own: bool) -> DeviceSpec {
@@ -58,7 +58,7 @@ fn world() -> Option<World> {
         device,
         socket: Interface::new(BackEnd::Packet, socket),
         queue: Queue::new(region, 1, Direction::ToSwitch),
-        refused: Refused::default(),
+        counters: DriverCounters::default(),
     };
     // Frames that the system has sent to the new interface by itself.
     while world.receive().unwrap().1 == Stop::Done {}
@@ -72,7 +72,7 @@ impl World {
         let mut received = Vec::new();
         let stop = self
             .socket
-            .receive_into(&buffers, &mut received, &mut self.refused)?;
+            .receive_into(&buffers, &mut received, &mut self.counters)?;
         let last = received.iter().zip(&buffers).map(|(frame, buffer)| {
             let at = (frame.start + frame.len - 1) as usize;
             // SAFETY: the byte is inside the buffer, which has no other user.
@@ -100,7 +100,7 @@ impl World {
 #[test]
 fn a_packet_that_no_header_can_describe_costs_itself_alone() {
     let Some(mut world) = world() else { return };
-    world.refused = Refused::default();
+    world.counters = DriverCounters::default();
     // UDP fragmentation: Linux takes it and has no header to give it back with.
     world.arrives(0, net::GSO_UDP);
     for n in 1..5 {
@@ -121,8 +121,8 @@ fn a_packet_that_no_header_can_describe_costs_itself_alone() {
     assert_eq!(got, [1, 2, 3, 4]);
     assert_eq!(
         (
-            world.refused.rejected_by_interface,
-            world.refused.oversized_frames
+            world.counters.rejected_by_interface,
+            world.counters.oversized_frames
         ),
         (9, 0)
     );
@@ -171,28 +171,28 @@ fn sockets_outlive_a_time_without_the_interface() {
 
 #[test]
 fn an_error_costs_what_it_is_about() {
-    let mut refused = Refused::default();
+    let mut counters = DriverCounters::default();
     for (error, stop) in [
         (Errno::AGAIN, Stop::Wait),
         (Errno::INTR, Stop::Done),
         (Errno::NOMEM, Stop::Retry),
         (Errno::NOBUFS, Stop::Retry),
     ] {
-        assert_eq!(after(error, &mut refused).unwrap(), stop);
-        assert_eq!(refused.rejected_by_interface, 0, "no frame is lost");
+        assert_eq!(after(error, &mut counters).unwrap(), stop);
+        assert_eq!(counters.rejected_by_interface, 0, "no frame is lost");
     }
-    assert_eq!(after(Errno::INVAL, &mut refused).unwrap(), Stop::Done);
-    assert_eq!(refused.rejected_by_interface, 1);
+    assert_eq!(after(Errno::INVAL, &mut counters).unwrap(), Stop::Done);
+    assert_eq!(counters.rejected_by_interface, 1);
     for (error, lost) in [
         (Errno::FAULT, false),
         (Errno::IO, false),
         (Errno::BADFD, true),
         (Errno::NETDOWN, true),
     ] {
-        let error = after(error, &mut refused).unwrap_err();
+        let error = after(error, &mut counters).unwrap_err();
         assert_eq!(is_lost(&error), lost, "{error}");
     }
-    assert_eq!(refused.rejected_by_interface, 1);
+    assert_eq!(counters.rejected_by_interface, 1);
 }
 
 #[test]
@@ -200,11 +200,11 @@ fn unexpected_results_of_an_interface_are_errors() {
     let folder = std::fs::File::open("/").unwrap();
     let mut interface = Interface::new(BackEnd::Tap, folder.into());
     let mut buffer = vec![0u8; BUFFER as usize];
-    let (mut received, mut refused) = (Vec::new(), Refused::default());
+    let (mut received, mut counters) = (Vec::new(), DriverCounters::default());
     let error = interface
-        .receive_into(&[buffer.as_mut_ptr()], &mut received, &mut refused)
+        .receive_into(&[buffer.as_mut_ptr()], &mut received, &mut counters)
         .unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
     assert!(!is_lost(&error));
-    assert_eq!((received.len(), refused.rejected_by_interface), (0, 0));
+    assert_eq!((received.len(), counters.rejected_by_interface), (0, 0));
 }

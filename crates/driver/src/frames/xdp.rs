@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
-use channel::driving::{Refused, XdpStart};
+use channel::driving::{DriverCounters, XdpStart};
 use rustix::io::Errno;
 use rustix::net::xdp::{
     XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
@@ -117,7 +117,7 @@ impl Xdp {
         queue: &Queue,
         free: &mut FreeBuffers,
         arrived: &mut Vec<Arrived>,
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> io::Result<Stop> {
         self.post(free)?;
         while arrived.len() < BATCH {
@@ -130,16 +130,18 @@ impl Xdp {
             match self.behind_header(queue, id, frame) {
                 Some(frame) => arrived.push(frame),
                 None => {
-                    refused.oversized_frames += 1;
+                    counters.oversized_frames += 1;
                     free.put(id);
                 }
             }
         }
         self.rings.received.release();
         if arrived.is_empty() {
-            return self.rest(refused).map(|()| Stop::Wait);
+            return self.rest(counters).map(|()| Stop::Wait);
         }
         self.idle = 0;
+        counters.received.calls += 1;
+        counters.received.frames += arrived.len() as u64;
         Ok(Stop::Done)
     }
 
@@ -181,7 +183,7 @@ impl Xdp {
     /// Handles a call that received nothing. The second time in a row the interface did not cause
     /// the wake-up, and the socket is woken and checked; and then now and then, because a removed
     /// interface is not detected otherwise.
-    fn rest(&mut self, refused: &mut Refused) -> io::Result<()> {
+    fn rest(&mut self, counters: &mut DriverCounters) -> io::Result<()> {
         self.idle = self.idle.wrapping_add(1);
         if self.idle % LOOK == 2 {
             self.wake()?;
@@ -193,7 +195,7 @@ impl Xdp {
                 let no_buffer = statistics.rx_fill_ring_empty_descs.unwrap_or(0);
                 statistics.rx_dropped.saturating_sub(no_buffer)
             });
-            refused.oversized_frames += lost.saturating_sub(self.lost);
+            counters.oversized_frames += lost.saturating_sub(self.lost);
             self.lost = lost;
         }
         Ok(())
@@ -205,13 +207,14 @@ impl Xdp {
         &mut self,
         frames: &[Outgoing],
         back: &mut Vec<u16>,
-        refused: &mut Refused,
+        counters: &mut DriverCounters,
     ) -> io::Result<()> {
         self.reap(back)?;
+        let before = self.counts.sent;
         for frame in frames {
             let len = frame.len.saturating_sub(HEADER);
             if !(SHORTEST..=self.start.longest).contains(&len) {
-                refused.rejected_by_interface += 1;
+                counters.rejected_by_interface += 1;
                 back.push(frame.id);
                 continue;
             }
@@ -222,8 +225,11 @@ impl Xdp {
                 options: XdpDescOptions::empty(),
             });
         }
+        let sent = u64::from(self.counts.sent - before);
+        counters.sent.frames += sent;
+        counters.sent.calls += u64::from(sent > 0);
         self.rings.transmit.publish();
-        self.kick(refused)?;
+        self.kick(counters)?;
         self.reap(back)
     }
 
@@ -242,7 +248,7 @@ impl Xdp {
     }
 
     /// Makes the system send the frames in the ring; it takes some frames a call.
-    fn kick(&mut self, refused: &mut Refused) -> io::Result<()> {
+    fn kick(&mut self, counters: &mut DriverCounters) -> io::Result<()> {
         let mut pending = self.rings.transmit.pending();
         while pending > 0 && self.rings.transmit.needs_wakeup() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -251,7 +257,11 @@ impl Xdp {
             match done {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOBUFS) => {}
                 // One frame was taken and dropped.
-                Err(Errno::BUSY) => refused.rejected_by_interface += u64::from(left < pending),
+                Err(Errno::BUSY) => {
+                    let dropped = u64::from(left < pending);
+                    counters.rejected_by_interface += dropped;
+                    counters.sent.frames = counters.sent.frames.saturating_sub(dropped);
+                }
                 Err(error) => return Err(error.into()),
             }
             if left == pending {

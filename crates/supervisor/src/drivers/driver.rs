@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use api::v1::Event;
-use channel::driving::{DeviceSpec, DriverSpec, DriverStart, DriverState, Refused};
+use channel::driving::{DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
@@ -61,8 +61,8 @@ pub(super) struct Driver {
     /// Bytes that may wait in the interface, where they are bounded.
     room: Option<u64>,
     /// Counters of previous processes.
-    refused_before: Refused,
-    refused: Refused,
+    counters_before: DriverCounters,
+    counters: DriverCounters,
     /// Last reason that the process has given for its end, or the reason why there is none.
     reason: Option<String>,
     /// Events that were not reported yet.
@@ -104,8 +104,8 @@ impl Driver {
             renewal: None,
             dial: None,
             room: None,
-            refused_before: Refused::default(),
-            refused: Refused::default(),
+            counters_before: DriverCounters::default(),
+            counters: DriverCounters::default(),
             events: Vec::new(),
         }
     }
@@ -216,8 +216,8 @@ impl Driver {
                 return;
             };
             match request {
-                SupervisorRequest::Pong(refused) if self.on_heartbeat_reply() => {
-                    self.refused = refused
+                SupervisorRequest::Pong(counters) if self.on_heartbeat_reply() => {
+                    self.counters = counters
                 }
                 SupervisorRequest::DriverEnds {
                     reason,
@@ -271,8 +271,8 @@ impl Driver {
         } else {
             return;
         }
-        let refused = std::mem::take(&mut self.refused);
-        self.refused_before = sum(self.refused_before, refused);
+        let counters = std::mem::take(&mut self.counters);
+        self.counters_before = self.counters_before.plus(&counters);
     }
 
     /// Checks the heartbeat, and kills a process that does not reply.
@@ -433,7 +433,7 @@ impl Driver {
             mac: None,
             pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
             restarts: info.map_or(0, |i| i.restarts),
-            refused: sum(self.refused_before, self.refused),
+            counters: self.counters_before.plus(&self.counters),
             reason: self
                 .exit_reason()
                 .or_else(|| self.device.as_ref()?.shared()),
@@ -476,13 +476,4 @@ fn open(spec: &DeviceSpec) -> Result<Device, OpenError> {
 fn printable(reason: &str) -> String {
     let visible = reason.chars().filter(|c| !c.is_control());
     visible.take(MAX_REASON_CHARS).collect()
-}
-
-fn sum(a: Refused, b: Refused) -> Refused {
-    Refused {
-        rejected_by_interface: a
-            .rejected_by_interface
-            .saturating_add(b.rejected_by_interface),
-        oversized_frames: a.oversized_frames.saturating_add(b.oversized_frames),
-    }
 }

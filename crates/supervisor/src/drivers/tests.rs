@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use channel::driving::{Choice, DeviceSpec, Refused};
+use channel::driving::{Choice, DeviceSpec, DriverCounters};
 use channel::link::Link;
 use channel::supervision::SupervisorRequest;
 use rustix::process::Signal;
@@ -77,7 +77,7 @@ impl World {
 #[test]
 fn an_unexpected_message_kills_the_driver() {
     let mut world = world();
-    world.sends(&SupervisorRequest::Pong(Refused::default()));
+    world.sends(&SupervisorRequest::Pong(DriverCounters::default()));
     let reason = world.end_reason();
     assert_eq!(reason, "unexpected message: killed");
     let mut world = self::world();

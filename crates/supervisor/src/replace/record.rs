@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use channel::driving::{DriverSpec, Refused};
+use channel::driving::{DriverCounters, DriverSpec};
 use channel::formats::SUPERVISOR_VERSIONS;
 use channel::supervision::{GuestWatch, SocketDir, SwitchSettings};
 use driver::device::Parts;
@@ -156,8 +156,8 @@ pub(crate) struct PassedDriver {
     pub(crate) killed: bool,
     /// Path of a dial without an answer.
     pub(crate) dial: Option<String>,
-    pub(crate) refused_before: Refused,
-    pub(crate) refused: Refused,
+    pub(crate) counters_before: DriverCounters,
+    pub(crate) counters: DriverCounters,
     pub(crate) reason: Option<String>,
 }
 

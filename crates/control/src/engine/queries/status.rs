@@ -88,13 +88,18 @@ fn port_status(
 }
 
 fn driver_status(state: &DriverState) -> DriverStatus {
+    let counters = &state.counters;
     DriverStatus {
         back_end: state.back_end.map(|b| b.as_str().to_owned()),
         mac: state.mac.map(|mac| wire::MacAddr(mac).to_string()),
         pid: state.pid,
         restarts: state.restarts.into(),
-        rejected_by_interface: state.refused.rejected_by_interface,
-        oversized_frames: state.refused.oversized_frames,
+        rejected_by_interface: counters.rejected_by_interface,
+        oversized_frames: counters.oversized_frames,
+        received_frames: counters.received.frames,
+        receive_calls: counters.received.calls,
+        sent_frames: counters.sent.frames,
+        send_calls: counters.sent.calls,
         reason: state.reason.clone(),
     }
 }

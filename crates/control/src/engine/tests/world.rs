@@ -15,7 +15,7 @@ use api::v1::{
     StatsDocument, StatusDocument, TraceDocument, TraceRequest,
 };
 use channel::capture::{self, CaptureCommand, Writer};
-use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
+use channel::driving::{BackEnd, DriverCounters, DriverSpec, DriverState};
 use channel::flows::{CachedFlow, FoundFlow};
 use channel::limits::Limits;
 use channel::link::{self, Link, Received};
@@ -676,10 +676,7 @@ fn driver_state(spec: &DriverSpec) -> DriverState {
         mac: None,
         pid: Some(20),
         restarts: 1,
-        refused: Refused {
-            rejected_by_interface: 3,
-            oversized_frames: 4,
-        },
+        counters: DriverCounters::from_array([3, 4, 640, 10, 128, 2]),
         reason: None,
     }
 }

@@ -32,7 +32,7 @@ struct World {
     xdp: Xdp,
     system: System,
     queue: Queue,
-    refused: Refused,
+    counters: DriverCounters,
 }
 
 fn world(start: XdpStart) -> World {
@@ -67,7 +67,7 @@ fn world(start: XdpStart) -> World {
         region,
         xdp,
         system,
-        refused: Refused::default(),
+        counters: DriverCounters::default(),
     }
 }
 
@@ -106,8 +106,8 @@ impl World {
 
     fn receive(&mut self, free: &mut FreeBuffers) -> io::Result<Vec<Arrived>> {
         let mut arrived = Vec::new();
-        let (xdp, refused) = (&mut self.xdp, &mut self.refused);
-        xdp.receive(&self.queue, free, &mut arrived, refused)?;
+        let (xdp, counters) = (&mut self.xdp, &mut self.counters);
+        xdp.receive(&self.queue, free, &mut arrived, counters)?;
         Ok(arrived)
     }
 
@@ -122,7 +122,7 @@ impl World {
             .collect();
         let mut back = Vec::new();
         self.xdp
-            .send(&frames, &mut back, &mut self.refused)
+            .send(&frames, &mut back, &mut self.counters)
             .unwrap();
         back
     }
@@ -238,7 +238,7 @@ fn what_the_interface_cannot_send_is_counted() {
         (5, 4),
     ]);
     assert_eq!(back, [1, 4, 5]);
-    assert_eq!(world.refused.rejected_by_interface, 3);
+    assert_eq!(world.counters.rejected_by_interface, 3);
     let sent: Vec<u32> = std::iter::from_fn(|| world.system.transmit.pop())
         .map(|frame| frame.len)
         .collect();

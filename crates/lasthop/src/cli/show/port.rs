@@ -270,6 +270,11 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         count(driver.rejected_by_interface),
         count(driver.oversized_frames)
     );
+    let calls = format!(
+        "{} frames a call from the interface, {} to it",
+        ratio(driver.received_frames, driver.receive_calls),
+        ratio(driver.sent_frames, driver.send_calls)
+    );
     vec![
         ("interface", or_none(port.interface.as_ref())),
         ("netns", or_none(port.netns.as_ref())),
@@ -278,7 +283,16 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         ("back end", or_none(driver.back_end.as_ref())),
         ("process", process),
         ("rejected", rejected),
+        ("calls", calls),
     ]
+}
+
+/// Formats how many there were of one for each of the other, `-` without any.
+fn ratio(of: u64, each: u64) -> String {
+    match each {
+        0 => "-".to_owned(),
+        each => format!("{:.1}", of as f64 / each as f64),
+    }
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ impl Driver {
             child: self.child.as_ref().map(|child| child.pass(outgoing)),
             killed: self.killed,
             dial: self.dial.as_ref().map(|dial| dial.path.clone()),
-            refused_before: self.refused_before,
-            refused: self.refused,
+            counters_before: self.counters_before,
+            counters: self.counters,
             reason: self.reason.clone(),
         }
     }
@@ -43,8 +43,8 @@ impl Driver {
             child: child.transpose()?,
             killed: from.killed,
             dial: from.dial.map(|path| Dial { port, path }),
-            refused_before: from.refused_before,
-            refused: from.refused,
+            counters_before: from.counters_before,
+            counters: from.counters,
             ..Self::new(from.spec, device, from.reason)
         })
     }

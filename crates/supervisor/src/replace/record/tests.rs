@@ -83,10 +83,7 @@ fn driver() -> PassedDriver {
         control: index(15),
         xdp: Some(xdp),
     };
-    let refused = |rejected_by_interface| Refused {
-        rejected_by_interface,
-        oversized_frames: 1,
-    };
+    let counters = |rejected| DriverCounters::from_array([rejected, 1, 100, 50, 64, 1]);
     PassedDriver {
         spec,
         device: Some(device),
@@ -94,8 +91,8 @@ fn driver() -> PassedDriver {
         child: Some(child(44, 16)),
         killed: false,
         dial: Some(text("driver:up")),
-        refused_before: refused(5),
-        refused: refused(6),
+        counters_before: counters(5),
+        counters: counters(6),
         reason: Some(text("it ended")),
     }
 }
