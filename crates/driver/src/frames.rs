@@ -5,6 +5,7 @@
 //! 1.3, 5.1.6), then the frame. Bytes written by the switch are passed to the system unchanged: the
 //! system checks them, as it does for every program with such a socket.
 
+mod coalesce;
 mod packet;
 mod tap;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 use wire::udp;
 use wire::virtio::net::{self, NetHeader};
 
+pub(crate) use coalesce::Coalescer;
 pub(crate) use packet::Packets;
 pub(crate) use tap::Tap;
 pub(crate) use xdp::Xdp;
@@ -159,58 +161,84 @@ impl Interface {
         stop.or_else(|error| after(error, counters))
     }
 
-    /// Sends frames in order; returns how many are dealt with: sent, or refused by the interface
-    /// and counted. The numbers of buffers that are free again are appended to `back`; with
-    /// `AF_XDP` they may be those of frames before these.
+    /// Sends frames, at most [`BATCH`], in order or in that of their groups ([`Coalescer`]), in which
+    /// they are then; returns how many are dealt with: sent, or refused by the interface and
+    /// counted. The numbers of buffers that are free again are appended to `back`; with `AF_XDP`
+    /// they may be those of frames before these.
     ///
     /// # Errors
     /// The interface is gone.
     pub(crate) fn send(
         &mut self,
-        frames: &[Outgoing],
+        frames: &mut [Outgoing],
         back: &mut Vec<u16>,
+        coalescer: &mut Coalescer,
         counters: &mut DriverCounters,
     ) -> io::Result<(usize, Stop)> {
         if let Self::Xdp(xdp) = self {
             xdp.send(frames, back, counters)?;
             return Ok((frames.len(), Stop::Done));
         }
-        let sent = self.send_copies(frames, counters)?;
+        let sent = self.send_groups(frames, coalescer, counters)?;
         back.extend(frames[..sent.0].iter().map(|frame| frame.id));
         Ok(sent)
     }
 
-    fn send_copies(
+    fn send_groups(
         &mut self,
-        frames: &[Outgoing],
+        frames: &mut [Outgoing],
+        coalescer: &mut Coalescer,
         counters: &mut DriverCounters,
     ) -> io::Result<(usize, Stop)> {
-        let mut done = 0;
-        while done < frames.len() {
+        let coalesces = frames.len() > 1 && self.takes_super_frames();
+        coalescer.arrange(frames, coalesces);
+        // Of frames, and of groups since they were made last.
+        let (mut done, mut at) = (0, 0);
+        while let [group, ..] = &coalescer.groups()[at..] {
             let sent = match self {
-                Self::Tap(tap) => tap.send(frames[done]),
-                Self::Packet(packets) => packets.send(&frames[done..]),
+                Self::Tap(tap) => tap
+                    .send(group, &frames[done..done + group.count])
+                    .map(|()| 1),
+                Self::Packet(packets) => packets.send(&coalescer.groups()[at..], &frames[done..]),
                 Self::Xdp(_) => Err(Errno::AGAIN),
             };
             match sent {
                 Ok(count) => {
+                    let groups = &coalescer.groups()[at..at + count];
+                    let left = groups.iter().map(|group| group.count).sum::<usize>();
                     counters.sent.calls += 1;
-                    let sent = frames[done..].iter().take(count);
-                    let cut = sent.map(|frame| segments(frame.buffer, frame.len));
-                    counters.sent.frames += cut.sum::<u64>();
-                    done += count;
+                    counters.sent.frames += frames_on_the_wire(&frames[done..done + left]);
+                    done += left;
+                    at += count;
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok((done, Stop::Wait)),
                 Err(Errno::NOBUFS) if self.is_worth_a_retry() => return Ok((done, Stop::Retry)),
                 Err(error) if is_gone(error) => return Err(error.into()),
+                // The system cannot describe it: its frames go singly.
+                Err(Errno::INVAL) if group.is_super_frame() => {
+                    coalescer.refuse(at);
+                    coalescer.arrange(&mut frames[done..], true);
+                    at = 0;
+                }
                 Err(_) => {
-                    counters.rejected_by_interface += 1;
-                    done += 1;
+                    counters.rejected_by_interface += group.count as u64;
+                    done += group.count;
+                    at += 1;
                 }
             }
         }
         Ok((done, Stop::Done))
+    }
+
+    /// Returns whether frames may be coalesced. Where room is bounded, each frame is to be taken or
+    /// to wait, and traffic control may cut a super-frame and take a part of it (`tbf`).
+    fn takes_super_frames(&self) -> bool {
+        match self {
+            Self::Tap(_) => true,
+            Self::Packet(packets) => !packets.has_bounded_room(),
+            Self::Xdp(_) => false,
+        }
     }
 
     /// Returns whether a frame that a queue of the system did not take is to be sent again later.
@@ -253,6 +281,11 @@ impl AsFd for Interface {
             Self::Xdp(xdp) => xdp.as_fd(),
         }
     }
+}
+
+fn frames_on_the_wire(frames: &[Outgoing]) -> u64 {
+    let each = frames.iter().map(|of| segments(of.buffer, of.len));
+    each.sum()
 }
 
 /// Returns the number of frames that the `len` bytes of virtio header and frame at `place` are cut

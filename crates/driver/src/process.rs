@@ -17,7 +17,7 @@ use sys::{event, wait};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
-use crate::frames::{Interface, Xdp};
+use crate::frames::{Coalescer, Interface, Xdp};
 use crate::region::Region;
 use crate::restrictions;
 use crate::worker::{Phase, Worker, WorkerError, WorkerStatus};
@@ -239,7 +239,8 @@ fn drive(link: &mut SupervisorLink, setup: Setup) -> Result<(), DriverError> {
     let mut front = Front::new(setup.switch, Instant::now() + DRIVER_SETUP)?;
     let (region, interfaces) = set_up(start, setup.queues, setup.memory)?;
     let workers = (0..).zip(interfaces);
-    let workers = workers.map(|(pair, interface)| Worker::new(&region, pair, interface));
+    let workers = workers
+        .map(|(pair, interface)| Worker::new(&region, pair, interface, Coalescer::new(start.uso)));
     let workers = workers.collect::<io::Result<Vec<Worker>>>()?;
     let rings = workers.iter().map(Worker::rings);
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
@@ -259,6 +260,12 @@ fn drive(link: &mut SupervisorLink, setup: Setup) -> Result<(), DriverError> {
     pool.start();
     let (port, back_end) = (&start.name, start.back_end.as_str());
     tracing::info!(port, back_end, queues = start.queues, "driver started");
+    if !start.uso && start.xdp.is_none() {
+        tracing::info!(
+            port,
+            "no UDP segmentation offload: each datagram is a frame"
+        );
+    }
     if serve(link, &front, &pool)? {
         let ended = drain(&mut front, &pool);
         if let Err(error) = ended {

@@ -33,9 +33,11 @@ use channel::driving::DriverCounters;
 use rustix::event::epoll;
 use sys::event;
 
-use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop, is_lost};
+use crate::frames::{
+    Arrived, BATCH, Coalescer, HEADER, Interface, Outgoing, Scratch, Stop, is_lost,
+};
 use crate::free_buffers::FreeBuffers;
-use crate::queue::{Direction, Fault, Queue, Used};
+use crate::queue::{Direction, Fault, Queue};
 use crate::region::{QueuePlace, Region};
 use moderation::{Moderation, PAUSE};
 
@@ -228,21 +230,21 @@ pub(crate) struct Worker {
     to_switch: Side,
     /// Buffers of `to_switch` that the driver owns.
     free: FreeBuffers,
-    /// Frames that came from the switch and wait for the interface, oldest first.
-    waiting: Vec<Used>,
+    /// Frames that came from the switch and wait for the interface, those of each flow oldest first.
+    waiting: Vec<Outgoing>,
     /// Whether the interface takes more frames, and notifies if it does not.
     sending: Stop,
     /// The system had no memory for received frames.
     short: bool,
     moderation: Moderation,
+    coalescer: Coalescer,
     /// Kept for their memory.
     arrived: Vec<Arrived>,
-    outgoing: Vec<Outgoing>,
     back: Vec<u16>,
     scratch: Scratch,
 }
 
-// SAFETY: the pointers in `outgoing` point into the region, which the queues keep alive and which
+// SAFETY: the pointers in `waiting` point into the region, which the queues keep alive and which
 // may be used from any thread.
 unsafe impl Send for Worker {}
 
@@ -252,7 +254,12 @@ impl Worker {
     ///
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn new(region: &Arc<Region>, pair: u16, interface: Interface) -> io::Result<Self> {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        pair: u16,
+        interface: Interface,
+        coalescer: Coalescer,
+    ) -> io::Result<Self> {
         let from_switch = Side::new(region, 2 * pair, Direction::FromSwitch)?;
         let to_switch = Side::new(region, 2 * pair + 1, Direction::ToSwitch)?;
         let status = Arc::new(WorkerStatus::new()?);
@@ -276,8 +283,8 @@ impl Worker {
             sending: Stop::Done,
             short: false,
             moderation: Moderation::default(),
+            coalescer,
             arrived: Vec::with_capacity(BATCH),
-            outgoing: Vec::with_capacity(BATCH),
             back: Vec::with_capacity(shape.entries.into()),
             scratch: Scratch::default(),
         };
@@ -403,23 +410,24 @@ impl Worker {
             if used.len <= HEADER {
                 return Err(WorkerError::Short(used.len));
             }
-            self.waiting.push(used);
+            self.waiting.push(Outgoing {
+                id: used.id,
+                buffer: self.from_switch.queue.buffer(used.id),
+                len: used.len,
+            });
         }
         let any = !self.waiting.is_empty();
-        let queue = &mut self.from_switch.queue;
-        self.outgoing.clear();
-        self.outgoing
-            .extend(self.waiting.iter().map(|used| Outgoing {
-                id: used.id,
-                buffer: queue.buffer(used.id),
-                len: used.len,
-            }));
         self.back.clear();
-        let interface = &mut self.interface;
-        let sent = interface.send(&self.outgoing, &mut self.back, &mut self.counters);
+        let sent = self.interface.send(
+            &mut self.waiting,
+            &mut self.back,
+            &mut self.coalescer,
+            &mut self.counters,
+        );
         let (done, stop) = sent.map_err(WorkerError::of_interface)?;
         self.waiting.drain(..done);
         self.moderation.moved(0, done);
+        let queue = &mut self.from_switch.queue;
         let room = queue.place().shape.buffer;
         for id in &self.back {
             queue.submit(*id, 0, room);

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -136,6 +137,23 @@ pub fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
         );
     }
     unreachable!("the loop has no end")
+}
+
+/// Has the kernel cut what a socket sends at once into datagrams of so many bytes, as late as it can
+/// (`UDP_SEGMENT`, udp(7)).
+pub fn send_in_parts(socket: &UdpSocket, size: u16) {
+    let value = libc::c_int::from(size);
+    // SAFETY: the option reads one int, whose length is given.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Switches features of an interface off.

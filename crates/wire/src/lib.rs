@@ -14,6 +14,7 @@
 pub mod arp;
 pub mod build;
 pub mod checksum;
+pub mod coalesce;
 pub mod ethernet;
 pub mod flow;
 pub mod hash;

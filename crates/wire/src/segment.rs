@@ -62,7 +62,8 @@ impl GsoKind {
         matches!(self, Self::Tcp4 | Self::Tcp6)
     }
 
-    const fn is_v4(self) -> bool {
+    /// Returns whether it is over IPv4.
+    pub const fn is_v4(self) -> bool {
         matches!(self, Self::Tcp4 | Self::Udp4)
     }
 }

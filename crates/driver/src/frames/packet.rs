@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use wire::virtio::net::{self, NetHeader};
 
+use super::coalesce::Group;
 use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
 use crate::device::BACKLOG;
 
@@ -44,11 +45,13 @@ pub(crate) struct Packets {
     messages: Box<[libc::mmsghdr; BATCH]>,
     pieces: Box<[[libc::iovec; 2]; BATCH]>,
     control: Box<[[u64; CONTROL]; BATCH]>,
+    /// Pieces of frames to send: two of each group, and one of each frame.
+    outgoing: Vec<libc::iovec>,
     /// Time since when traffic control takes no frame.
     full_since: Option<Instant>,
 }
 
-// SAFETY: the pointers in the three tables are set before each system call and mean nothing after
+// SAFETY: the pointers in the tables are set before each system call and mean nothing after
 // it.
 unsafe impl Send for Packets {}
 
@@ -67,6 +70,7 @@ impl Packets {
             messages: Box::new([message; BATCH]),
             pieces: Box::new([[piece; 2]; BATCH]),
             control: Box::new([[0; CONTROL]; BATCH]),
+            outgoing: Vec::with_capacity(3 * BATCH),
             full_since: None,
         }
     }
@@ -190,28 +194,48 @@ impl Packets {
         tag_of(&data)
     }
 
-    pub(super) fn send(&mut self, frames: &[Outgoing]) -> Result<usize, Errno> {
-        let frames = &frames[..frames.len().min(BATCH)];
-        for (at, frame) in frames.iter().enumerate() {
-            let body = frame.buffer.wrapping_add(HEADER as usize);
-            let len = frame.len.saturating_sub(HEADER) as usize;
-            self.describe(at, frame.buffer, body, len);
+    /// Sends groups of these frames; returns how many groups were sent.
+    pub(super) fn send(&mut self, groups: &[Group], frames: &[Outgoing]) -> Result<usize, Errno> {
+        let groups = &groups[..groups.len().min(BATCH)];
+        self.outgoing.clear();
+        let mut first = 0;
+        for (group, message) in groups.iter().zip(self.messages.iter_mut()) {
+            let before = self.outgoing.len();
+            let frames = &frames[first..first + group.count];
+            group.describe(frames, SHORT_HEADER, &mut self.outgoing);
+            first += group.count;
+            message.msg_hdr = libc::msghdr {
+                msg_iovlen: (self.outgoing.len() - before) as _,
+                // SAFETY: zero is a value of this C structure: null pointers and lengths of 0.
+                ..unsafe { std::mem::zeroed() }
+            };
+        }
+        let mut pieces = self.outgoing.as_mut_ptr();
+        for message in self.messages.iter_mut().take(groups.len()) {
+            message.msg_hdr.msg_iov = pieces;
+            pieces = pieces.wrapping_add(message.msg_hdr.msg_iovlen as usize);
         }
         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _;
         let messages = self.messages.as_mut_ptr();
-        // SAFETY: as in `receive_some`; the system only reads the pieces.
-        let put =
-            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages, frames.len() as _, flags) };
+        let count = groups.len() as _;
+        // SAFETY: the messages have been described above: their pieces are of the groups and of
+        // mapped frames, and the system only reads them.
+        let put = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages, count, flags) };
         let put = usize::try_from(put).map_err(|_| last_error())?;
         self.full_since = None;
         Ok(put)
     }
 
+    /// Returns whether the bytes are bounded that may wait in the interface.
+    pub(super) fn has_bounded_room(&self) -> bool {
+        let buffer = sockopt::socket_send_buffer_size(&self.socket);
+        // The system doubles what is set.
+        buffer.is_ok_and(|bytes| (bytes as u64) < 2 * BACKLOG)
+    }
+
     /// Returns whether a frame that traffic control did not take is to be sent again.
     pub(super) fn is_worth_a_retry(&mut self, now: Instant) -> bool {
-        let buffer = sockopt::socket_send_buffer_size(&self.socket);
-        // The system doubles what it is told.
-        if buffer.is_ok_and(|bytes| bytes as u64 >= 2 * BACKLOG) {
+        if !self.has_bounded_room() {
             return false;
         }
         let since = *self.full_since.get_or_insert(now);

@@ -12,12 +12,15 @@ use sandbox::filter::{Allowed, call, memory};
 /// the start.
 pub(crate) fn list(back_end: BackEnd) -> Vec<Allowed> {
     let own = match back_end {
-        BackEnd::Tap => &[],
+        BackEnd::Tap => TAP,
         BackEnd::Packet => PACKET,
         BackEnd::Xdp { .. } => XDP,
     };
     [own, LIST].concat()
 }
+
+/// System calls that only TAP devices need.
+const TAP: &[Allowed] = &[call(libc::SYS_writev, "super-frames for a TAP device")];
 
 /// System calls that only packet sockets need.
 const PACKET: &[Allowed] = &[call(

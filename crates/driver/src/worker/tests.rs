@@ -52,7 +52,8 @@ fn at_rest() -> (Arc<Region>, [OwnedFd; 2], Worker) {
     let ends =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let kept = ends.0.try_clone().unwrap();
-    let worker = Worker::new(&region, 0, Interface::new(BackEnd::Tap, ends.0)).unwrap();
+    let interface = Interface::new(BackEnd::Tap, ends.0);
+    let worker = Worker::new(&region, 0, interface, Coalescer::new(true)).unwrap();
     (region, [ends.1, kept], worker)
 }
 

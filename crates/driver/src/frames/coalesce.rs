@@ -1,0 +1,283 @@
+//! Coalescing of frames for an interface: those of a flow that are in a batch anyway become one
+//! super-frame, which takes one system call, and which the host carries whole as far as it can.
+//!
+//! No frame waits for another. Frames of a flow stay in order: a flow always has the same slot, a
+//! slot has the super-frame to which the next frame may be added, and whatever does not fit ends
+//! it. A frame of no known flow, such as a fragment, ends all.
+//!
+//! Headers are copied once, checked, and sent from the copy; payloads stay in their buffers. The
+//! checksum of a frame that has one is only computed once there is another frame that fits.
+
+use std::ptr;
+
+use wire::coalesce::{HEAD, SuperFrame, flow_hash};
+use wire::packet::Parsed;
+use wire::virtio::net::{self, NetHeader};
+use wire::{Sum, coalesce};
+
+use super::{BATCH, HEADER, Outgoing};
+
+/// Places for the flows of a batch, a power of 2: more than frames, so that few share one.
+const SLOTS: usize = 4 * BATCH;
+/// No super-frame.
+const NONE: u8 = u8::MAX;
+/// Bytes of payload that are copied at once to be summed.
+const CHUNK: usize = 2048;
+
+const _: () = assert!(BATCH < NONE as usize && coalesce::MAX_FRAMES as usize >= BATCH);
+
+/// Frames that leave together.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// Number of frames.
+    pub(crate) count: usize,
+    /// The place of its first frame among all.
+    first: usize,
+    /// What they are together; of a single frame, what it could become a part of.
+    whole: Option<SuperFrame>,
+    /// Virtio's header of a super-frame.
+    header: [u8; net::LEN],
+    /// The checksum of its first frame is known to be right.
+    is_right: bool,
+}
+
+impl Group {
+    fn new(first: usize, whole: Option<SuperFrame>) -> Self {
+        Self {
+            count: 1,
+            first,
+            whole,
+            header: [0; net::LEN],
+            is_right: false,
+        }
+    }
+
+    pub(crate) fn is_super_frame(&self) -> bool {
+        self.count > 1
+    }
+
+    /// Returns virtio's header and the headers of a super-frame.
+    fn super_frame(&self) -> Option<(&[u8; net::LEN], &[u8])> {
+        let whole = self.whole.as_ref().filter(|_| self.count > 1)?;
+        Some((&self.header, whole.head()))
+    }
+
+    /// Appends the pieces that are to be sent for its `frames`: `header_len` bytes of virtio's
+    /// header, and the bytes of one frame. They are good while the frames and the group are.
+    pub(crate) fn describe(
+        &self,
+        frames: &[Outgoing],
+        header_len: usize,
+        pieces: &mut Vec<libc::iovec>,
+    ) {
+        let mut add = |start: *const u8, len: usize| {
+            pieces.push(libc::iovec {
+                iov_base: start.cast_mut().cast(),
+                iov_len: len,
+            });
+        };
+        let mut behind = HEADER as usize;
+        if let Some((header, head)) = self.super_frame() {
+            add(header.as_ptr(), header_len);
+            add(head.as_ptr(), head.len());
+            behind += head.len();
+        } else {
+            frames
+                .iter()
+                .for_each(|frame| add(frame.buffer, header_len));
+        }
+        for frame in frames {
+            let len = (frame.len as usize).saturating_sub(behind);
+            add(frame.buffer.wrapping_add(behind), len);
+        }
+    }
+
+    /// Adds a frame if it fits; `frames` are all.
+    fn take(&mut self, next: &SuperFrame, frame: &Outgoing, frames: &[Outgoing]) -> bool {
+        let Some(whole) = self.whole.as_mut().filter(|whole| whole.may_take(next)) else {
+            return false;
+        };
+        let header_len = next.header_len();
+        if !self.is_right {
+            self.is_right = whole.is_right(|| payload_sum(&frames[self.first], header_len));
+        }
+        if !self.is_right {
+            whole.end();
+            return false;
+        }
+        let takes = next.is_right(|| payload_sum(frame, header_len));
+        if takes {
+            whole.take(next);
+            self.count += 1;
+        }
+        takes
+    }
+
+    fn finish(&mut self) {
+        if let Some(whole) = self.whole.as_mut().filter(|_| self.count > 1) {
+            self.header = whole.finish().encode();
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Coalescer {
+    /// Kinds of super-frames that the interface takes.
+    tcp: bool,
+    udp: bool,
+    groups: Vec<Group>,
+    /// The group of each frame.
+    members: Vec<u8>,
+    /// The group of each slot to which the next frame may be added.
+    open: Box<[u8; SLOTS]>,
+    sorted: Vec<Outgoing>,
+}
+
+// SAFETY: the pointers in `sorted` are set before each use and mean nothing after it.
+unsafe impl Send for Coalescer {}
+
+impl Coalescer {
+    /// Returns one for an interface that takes super-frames of TCP, and of UDP if `uso`.
+    pub(crate) fn new(uso: bool) -> Self {
+        Self {
+            tcp: true,
+            udp: uso,
+            groups: Vec::with_capacity(BATCH),
+            members: Vec::with_capacity(BATCH),
+            open: Box::new([NONE; SLOTS]),
+            sorted: Vec::with_capacity(BATCH),
+        }
+    }
+
+    /// Makes groups of at most [`BATCH`] frames, each of one frame unless it `coalesces`, and brings
+    /// the frames in their order.
+    pub(crate) fn arrange(&mut self, frames: &mut [Outgoing], coalesces: bool) {
+        self.groups.clear();
+        self.members.clear();
+        if !coalesces {
+            let alone = (0..frames.len()).map(|at| Group::new(at, None));
+            self.groups.extend(alone);
+            return;
+        }
+        *self.open = [NONE; SLOTS];
+        for at in 0..frames.len() {
+            let group = self.place(at, frames);
+            self.members.push(group as u8);
+        }
+        if self.groups.len() < frames.len() {
+            self.groups.iter_mut().for_each(Group::finish);
+            self.sort(frames);
+        }
+    }
+
+    /// Returns the groups, in the order in which they are to leave.
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The interface does not take what this group is: it gets no more of the kind.
+    pub(crate) fn refuse(&mut self, group: usize) {
+        let whole = self
+            .groups
+            .get(group)
+            .and_then(|group| group.whole.as_ref());
+        let Some(kind) = whole.map(SuperFrame::kind) else {
+            return;
+        };
+        let (takes, protocol) = if kind.is_tcp() {
+            (&mut self.tcp, "TCP")
+        } else {
+            (&mut self.udp, "UDP")
+        };
+        *takes = false;
+        tracing::warn!(
+            protocol,
+            "interface refuses super-frames: frames are sent singly"
+        );
+    }
+
+    /// Returns the group of the frame at `at`, whose predecessors have theirs.
+    fn place(&mut self, at: usize, frames: &[Outgoing]) -> usize {
+        let new = self.groups.len();
+        let (slot, whole) = self.look(&frames[at]);
+        match slot {
+            // It may be of any flow: none of them may overtake it.
+            None => *self.open = [NONE; SLOTS],
+            Some(slot) => {
+                let open = usize::from(self.open[slot]);
+                if let (Some(next), Some(group)) = (&whole, self.groups.get_mut(open))
+                    && group.take(next, &frames[at], frames)
+                {
+                    return open;
+                }
+                self.open[slot] = if whole.is_some() { new as u8 } else { NONE };
+            }
+        }
+        self.groups.push(Group::new(at, whole));
+        new
+    }
+
+    /// Returns the slot of a frame's flow, if it is known, and what it can become a part of, if
+    /// that may be.
+    fn look(&self, frame: &Outgoing) -> (Option<usize>, Option<SuperFrame>) {
+        let mut bytes = [0; net::LEN + HEAD];
+        let known = bytes.len().min(frame.len as usize);
+        // SAFETY: the frame is mapped, and at least `known` bytes long. The switch may write it at
+        // any time: it is copied once, no reference to it is made, and all lengths are checked
+        // against the copy.
+        unsafe { ptr::copy_nonoverlapping(frame.buffer, bytes.as_mut_ptr(), known) };
+        let (header, head) = bytes.split_first_chunk().unwrap_or((&[0; net::LEN], &[]));
+        let len = frame.len.saturating_sub(HEADER) as usize;
+        let head = &head[..head.len().min(len)];
+        let parsed = Parsed::parse(head, len);
+        let slot = flow_hash(&parsed).map(|hash| (hash >> (64 - SLOTS.ilog2())) as usize);
+        let whole = SuperFrame::new(head, len, &parsed, &NetHeader::decode(header));
+        let takes = |whole: &SuperFrame| {
+            if whole.kind().is_tcp() {
+                self.tcp
+            } else {
+                self.udp
+            }
+        };
+        (slot, whole.filter(takes))
+    }
+
+    /// Brings the frames of a group together.
+    fn sort(&mut self, frames: &mut [Outgoing]) {
+        let mut next = [0; BATCH];
+        let mut at = 0;
+        for (place, group) in next.iter_mut().zip(&mut self.groups) {
+            group.first = at;
+            *place = at;
+            at += group.count;
+        }
+        self.sorted.clear();
+        self.sorted.extend_from_slice(frames);
+        for (frame, group) in self.sorted.iter().zip(&self.members) {
+            let place = &mut next[usize::from(*group)];
+            frames[*place] = *frame;
+            *place += 1;
+        }
+    }
+}
+
+/// Returns the sum of a frame's bytes behind `header_len` bytes of headers, from a private copy.
+fn payload_sum(frame: &Outgoing, header_len: usize) -> Sum {
+    let mut sum = Sum::new();
+    let mut chunk = [0; CHUNK];
+    let mut at = HEADER as usize + header_len;
+    let end = frame.len as usize;
+    while at < end {
+        let len = (end - at).min(CHUNK);
+        // SAFETY: the bytes are inside the frame, which is mapped. The switch may write them at any
+        // time: no reference to them is made. Whatever it makes of them is sent as it is.
+        unsafe { ptr::copy_nonoverlapping(frame.buffer.add(at), chunk.as_mut_ptr(), len) };
+        sum.add_bytes(&chunk[..len]);
+        at += len;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests;
