@@ -24,6 +24,9 @@ pub struct QueueCounts {
     /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a
     /// guest.
     pub full_ns: u64,
+    /// Frames in batches whose first frame was copied misaligned: long, and between places at
+    /// different offsets in their cache lines; of a queue to a guest.
+    pub misaligned: u64,
 }
 
 /// Work of a forwarding thread since the switch started.

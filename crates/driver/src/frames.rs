@@ -1,8 +1,10 @@
 //! Frames between buffers of the shared memory and the interface. The system copies each once, from
 //! or to the buffer itself; with `AF_XDP` in zero-copy not even that.
 //!
-//! A buffer starts with [`HEADROOM`] bytes for a VLAN tag, then comes the virtio header (virtio
-//! 1.3, 5.1.6), then the frame. Bytes written by the switch are passed to the system unchanged: the
+//! A buffer starts with [`HEADROOM`] bytes, of which the last are for a VLAN tag, then comes the
+//! virtio header (virtio 1.3, 5.1.6), then the frame: 12 bytes behind the start of a cache line, as
+//! in a receive buffer of Linux, so that both places of the switch's copy lie alike. A driver fills
+//! a buffer before its receiver is known; DPDK has its frames at the start of a line. Bytes written by the switch are passed to the system unchanged: the
 //! system checks them, as it does for every program with such a socket.
 
 mod coalesce;
@@ -33,8 +35,8 @@ use crate::region::BUFFER;
 
 /// Frames moved in one direction before the other has its turn.
 pub(crate) const BATCH: usize = 64;
-/// Bytes of a buffer before the virtio header: room for the tag that the system takes off.
-pub(crate) const HEADROOM: u32 = 4;
+/// Bytes of a buffer before the virtio header: a cache line, so that the header starts at one.
+pub(crate) const HEADROOM: u32 = 64;
 /// Bytes of the virtio header.
 pub(crate) const HEADER: u32 = net::LEN as u32;
 /// Place of the header's length in a TCP header, in the upper half of a byte (RFC 9293, 3.1).

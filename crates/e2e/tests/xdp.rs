@@ -295,7 +295,7 @@ fn what_makes_xdp_impossible_is_named_and_packet_used() {
     world.host.ip("link set up0 mtu 9000");
     world.far.ip("link set wire0 mtu 9000");
     let lasthop = world.lasthop(XDP, "packet");
-    let complaint = "its MTU is 9000, more than 3822; \"packet\" is used";
+    let complaint = "its MTU is 9000, more than 3810; \"packet\" is used";
     assert!(lasthop.log().contains(complaint), "{}", lasthop.log());
     world.both_ways(LOAD / 8);
     lasthop.stop();

@@ -138,6 +138,15 @@ pub unsafe fn copy_bytes<S: Source>(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Returns whether a copy of `len` bytes is *misaligned*: long, so that the C library makes it line
+/// by line, between places at different offsets in their cache lines. Each line that is written then
+/// needs two that are read. Short copies are made in registers, where that matters little.
+#[inline(always)]
+#[must_use]
+pub fn is_misaligned(from: *const u8, to: *const u8, len: usize) -> bool {
+    len > SHORT && !(from.addr() ^ to.addr()).is_multiple_of(LINE as usize)
+}
+
 /// Copies as `memmove` does, in steps that Miri can tell from races.
 ///
 /// # Safety
@@ -359,6 +368,14 @@ impl<'a> Cursor<'a> {
             left -= piece.len;
         }
         n - left
+    }
+
+    /// Returns the address of the next byte; `None` at the end.
+    #[inline]
+    #[must_use]
+    pub fn place(&self) -> Option<*const u8> {
+        let first = self.segments.first()?;
+        Some(first.ptr.wrapping_add(self.used as usize))
     }
 
     /// Copies the next bytes into private memory. Returns their number.

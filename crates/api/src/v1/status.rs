@@ -422,6 +422,10 @@ pub struct PortStatus {
     /// Notifications since the queues were started.
     #[serde(default)]
     pub notifications: Notifications,
+    /// Frames to the guest in batches whose first frame was long and was copied between places at
+    /// different offsets in their cache lines, since the queues were started.
+    #[serde(default)]
+    pub misaligned_frames: u64,
     /// Port security in effect.
     #[serde(default)]
     pub port_security: PortSecurityStatus,
@@ -582,6 +586,7 @@ impl PortStatus {
             vcpu_threads: 0,
             vcpu_search: VcpuSearch::default(),
             notifications: Notifications::default(),
+            misaligned_frames: 0,
             queue_faults: Vec::new(),
             front_ends: FrontEndStatus::default(),
             translation: None,

@@ -380,6 +380,10 @@ fn queues(facts: &Facts, page: &mut Page) {
         "lasthop_queue_full_seconds"
             "Time for which frames to the guest found no receive buffer in the queue."
             queue.counts.full_ns as f64 / 1e9;
+        "lasthop_queue_misaligned_frames"
+            "Frames to the guest in batches whose first frame was copied between places at \
+             different offsets in their cache lines, since the queue was started; even queues only."
+            queue.counts.misaligned;
     }
     let losses = each_queue(facts).flat_map(|(port, queue)| {
         let losses = queue

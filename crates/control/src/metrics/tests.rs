@@ -104,6 +104,7 @@ fn facts() -> Facts {
                 deferred: 3,
                 coalesced: 6,
                 full_ns: 2_500_000_000,
+                misaligned: 7,
             },
         }],
         connections: 2,
@@ -262,6 +263,7 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         lasthop_queue_running{port="vm1",queue="1"}                                  | 1.0
         lasthop_queue_frames_total{port="vm1",queue="1"}                             | 10.0
         lasthop_queue_full_seconds_total{port="t0",queue="1"}                        | 2.5
+        lasthop_queue_misaligned_frames_total{port="vm1",queue="1"}                  | 7.0
         lasthop_queue_notifications_total{port="vm1",queue="1"}                      | 4.0
         lasthop_queue_deferred_notifications_total{port="vm1",queue="1"}             | 3.0
         lasthop_queue_coalesced_kicks_total{port="vm1",queue="1"}                    | 6.0

@@ -58,7 +58,7 @@ impl Piece<'_> {
 }
 
 /// Frames of a batch that leave as they came in; see [`Batch::pieces`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     frames: std::slice::Iter<'a, Frame>,
     longest: u32,

@@ -11,7 +11,7 @@ use testkit::features::{
     ALL_OFFLOADS, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1,
 };
 use testkit::frontend::{FrontEnd, FrontListener, Inflight};
-use testkit::net::{Cuts, NetHeader};
+use testkit::net::{Cuts, NetHeader, RxBuffers};
 use testkit::packets::{Flow, mac, on_the_wire, tcp_super, udp};
 use testkit::{FakeGuest, GuestConfig};
 
@@ -114,6 +114,35 @@ fn queues_of_every_size_work() {
         let count = (u64::from(size) * 5 / 2).clamp(20, 1500);
         one_way(&mut a, &mut b, count);
         one_way(&mut b, &mut a, 5);
+        disconnect([a, b]);
+    }
+}
+
+/// A frame lies behind a header of 12 bytes, and with some guests of 10.
+#[test]
+fn frames_that_lie_otherwise_in_the_receivers_line_are_counted() {
+    const COUNT: u64 = 50;
+    let modern = GuestConfig::default;
+    let short_header = || modern().legacy().without(MRG_RXBUF);
+    let merged = |config: GuestConfig| GuestConfig {
+        rx_buffers: Some(RxBuffers::Of(1024)),
+        ..config
+    };
+    for (receiver, len, misaligned) in [
+        (modern(), 1400, 0),
+        (modern().packed(), 1400, 0),
+        (merged(modern()), 1400, 0),
+        (short_header(), 100, 0),
+        (short_header(), 1400, COUNT),
+    ] {
+        let mut host = Host::with_ports([1, 2]);
+        let mut a = host.guest(1, modern());
+        let mut b = host.guest(2, receiver);
+        // Frames of an unknown flow are copied from memory of the switch.
+        lengths(&mut a, &mut b, 5, &[100]);
+        lengths(&mut a, &mut b, COUNT, &[len]);
+        let counts = host.state(2).queues[0].counts.clone();
+        assert_eq!(counts.misaligned, misaligned, "{counts:?}");
         disconnect([a, b]);
     }
 }

@@ -27,7 +27,7 @@ use super::interface::Control;
 use super::packet::promiscuous;
 use super::{Device, NotReady, OpenError, context, in_namespace};
 use crate::region;
-use crate::xdp::{LONGEST, SHAPE};
+use crate::xdp::{COPY_HEADROOM, LONGEST, SHAPE};
 use program::Map;
 
 /// Bytes of the Ethernet header, and of a VLAN tag in it.
@@ -190,7 +190,7 @@ fn sockets(index: u32, pairs: u16, zero_copy: bool) -> io::Result<Sockets> {
         let socket = socket()?;
         let first = queues.first();
         if first.is_none() {
-            register(&socket, &mapping)?;
+            register(&socket, &mapping, zero_copy)?;
         }
         bind(&socket, index, queue, first, zero_copy)?;
         queues.push(socket);
@@ -215,12 +215,12 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Makes the region the umem.
-fn register(socket: &OwnedFd, region: &Mapping) -> io::Result<()> {
+fn register(socket: &OwnedFd, region: &Mapping, zero_copy: bool) -> io::Result<()> {
     let umem = XdpUmemReg {
         addr: region.as_ptr() as u64,
         len: region.len() as u64,
         chunk_size: SHAPE.buffer,
-        headroom: 0,
+        headroom: if zero_copy { 0 } else { COPY_HEADROOM },
         flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };

@@ -1,9 +1,16 @@
 //! An `AF_PACKET` socket with `PACKET_VNET_HDR` and `PACKET_AUXDATA` (packet(7)), several frames a
 //! call.
 //!
-//! The mapped rings of such sockets (`TPACKET_V3`) are kernel memory that cannot be shared with the
-//! switch: a frame would be copied out of the ring a second time. `recvmmsg` copies it once, to the
-//! buffer of the switch.
+//! The mapped rings of such sockets are not used to receive:
+//!
+//! * `TPACKET_V3` hands over a block of frames when it is full, or after a timer of 1 ms at least,
+//!   and no frame before that wakes its reader: one that comes alone waits for 0.6 ms, not 16 us
+//!   (`docs/benchmarks/external.md`). No setting hands over a block earlier.
+//! * `TPACKET_V2` hands over each frame at once. But a packet that no virtio header describes
+//!   leaves its slot taken for good, and the ring receives nothing any more (`tpacket_rcv` of Linux
+//!   up to 6.18 at least): the other end of a veth pair could end an uplink by one packet.
+//! * They are kernel memory that cannot be shared with the switch: a frame would be copied out of
+//!   the ring a second time. `recvmmsg` copies it once, to the buffer of the switch.
 //!
 //! Frames go through the traffic control of the interface (`tc`), which may have no place for one.
 //! That is an error of the call, and the frame is sent again while the bytes that may wait in the
@@ -32,8 +39,9 @@ use crate::device::BACKLOG;
 const SHORT_HEADER: usize = 10;
 /// The two addresses in front of a tag.
 const ADDRESSES: usize = 12;
-/// Bytes of a tag.
-const TAG: usize = HEADROOM as usize;
+/// Bytes of a tag, for which there is room before the header.
+const TAG: usize = 4;
+const _: () = assert!(TAG <= HEADROOM as usize);
 /// Room for one `struct tpacket_auxdata` as ancillary data, aligned as that wants it.
 const CONTROL: usize = 8;
 /// Longest time for which a frame is sent again that traffic control does not take.
@@ -160,11 +168,12 @@ impl Packets {
         match self.tag(at) {
             None => Received { start, len },
             Some(tag) => {
-                // SAFETY: headroom, header and addresses lie inside the buffer (the frame is longer
-                // than they are), which is used as above.
-                unsafe { insert_tag(buffer, tag) };
+                let start = start - TAG as u32;
+                // SAFETY: room for the tag, header and addresses lie inside the buffer (the frame
+                // is longer than they are), which is used as above.
+                unsafe { insert_tag(buffer.wrapping_add(start as usize), tag) };
                 Received {
-                    start: 0,
+                    start,
                     len: len + TAG as u32,
                 }
             }
@@ -276,12 +285,12 @@ unsafe fn set_num_buffers(header: *mut u8) {
     unsafe { ptr::write_bytes(header.add(SHORT_HEADER), 0, net::LEN - SHORT_HEADER) };
 }
 
-/// Puts a tag behind the addresses of the frame in a buffer; header and addresses move into the
-/// headroom. A checksum then starts later.
+/// Puts a tag behind the addresses of a frame; header and addresses move into the room for it. A
+/// checksum then starts later.
 ///
 /// # Safety
-/// `buffer` is the address of [`HEADROOM`], a header, and a frame with both addresses: mapped,
-/// writable bytes. Another process may write them meanwhile, and then the frame is what it makes of
+/// `buffer` is the address of [`TAG`] bytes of room, a header, and a frame with both addresses:
+/// mapped, writable bytes. Another process may write them meanwhile, and then the frame is what it makes of
 /// it; this one does not.
 unsafe fn insert_tag(buffer: *mut u8, tag: [u8; TAG]) {
     // SAFETY: all bytes lie in what the caller promises; source and target overlap, which `copy`
@@ -323,7 +332,7 @@ mod tests {
         };
         let body: Vec<u8> = (0..100).collect();
         let mut buffer = frame(header, &body);
-        // SAFETY: the buffer has headroom, header and 100 bytes of frame.
+        // SAFETY: the buffer has room for a tag, header and 100 bytes of frame.
         unsafe { insert_tag(buffer.as_mut_ptr(), [0x81, 0, 0x20, 10]) };
         let moved = NetHeader::decode(buffer[..12].try_into().unwrap());
         assert_eq!((moved.csum_start, moved.hdr_len), (38, 58));

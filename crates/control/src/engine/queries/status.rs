@@ -123,6 +123,8 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
     }
     status.features = feature_names(state.features);
     status.notifications = notifications(state);
+    let misaligned = state.queues.iter().map(|queue| queue.counts.misaligned);
+    status.misaligned_frames = misaligned.sum();
     status.memory_bytes = state.memory;
     let other = |offered: &Iommu| status.iommu.is_some_and(|next| next != *offered);
     status.iommu_of_connection = state.iommu.filter(other);

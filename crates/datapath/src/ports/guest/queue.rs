@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use channel::figures::QueueCounts;
 use memory::copy::{
-    Cursor, Private, Shared, copy_bytes, load_words, prefetch, prefetch_buffer, prefetches_buffers,
-    store_words,
+    Cursor, Private, Shared, copy_bytes, is_misaligned, load_words, prefetch, prefetch_buffer,
+    prefetches_buffers, store_words,
 };
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
@@ -362,8 +362,9 @@ impl GuestQueue {
     #[inline(always)]
     pub(super) fn fill_each<'a>(
         &mut self,
-        frames: impl Iterator<Item = (Words, Piece<'a>)>,
+        frames: impl Iterator<Item = (Words, Piece<'a>)> + Clone,
     ) -> Traffic {
+        let mut copied = frames.clone();
         let copying = Copying {
             segments: &self.segments,
             header: self.header,
@@ -372,6 +373,9 @@ impl GuestQueue {
         };
         let ready = &self.chains[self.spent..];
         let (count, copying) = self.queue.put_filled(ready, copying);
+        if count > 0 && lies_apart(copied.next(), ready, &self.segments, self.header) {
+            self.counts.misaligned += count as u64;
+        }
         self.spent += count;
         let done = Traffic {
             packets: count as u64,
@@ -429,7 +433,10 @@ impl GuestQueue {
         target.write_words(low, high, self.header as usize);
         target.write(frame.headers);
         let (mut payload, len) = (frame.payload.cursor(), frame.payload.len());
+        let places = payload.place().zip(target.place());
+        let misaligned = places.is_some_and(|(from, to)| is_misaligned(from, to, len as usize));
         target.copy_from(&mut payload, len);
+        self.counts.misaligned += u64::from(misaligned);
         self.commit(count, need);
         self.carried(Traffic {
             packets: 1,
@@ -727,6 +734,26 @@ impl<'a, I: Iterator<Item = (Words, Piece<'a>)>> Fill for Copying<'_, I> {
         self.written += u64::from(written);
         Some(written)
     }
+}
+
+/// Returns whether the first frame of a batch, copied to the first of these chains, was copied
+/// misaligned. One frame stands for the others: buffers of a sender mostly lie alike, as those of a
+/// receiver do, and a check of each frame would cost more than it tells.
+#[inline(always)]
+fn lies_apart(
+    frame: Option<(Words, Piece<'_>)>,
+    chains: &[Chain],
+    segments: &[Segment],
+    header: u32,
+) -> bool {
+    let buffer = chains
+        .first()
+        .and_then(|chain| segments.get(chain.segs.start as usize));
+    let (Some((_, frame)), Some(buffer)) = (frame, buffer) else {
+        return false;
+    };
+    let to = buffer.ptr.wrapping_add(header as usize + frame.head.len());
+    is_misaligned(frame.rest, to, frame.rest_len as usize)
 }
 
 /// Writes header and frame to one buffer, the frame `skip` bytes from its start.

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::ring::tests::Shared;
 use super::*;
 use crate::queue::Direction;
-use crate::xdp::HEADROOM;
+use crate::xdp::{COPY_HEADROOM, SYSTEM_HEADROOM};
 
 const ENTRIES: u16 = SHAPE.entries;
 const START: XdpStart = XdpStart {
@@ -87,7 +87,7 @@ impl World {
         let Some(chunk) = self.system.free.pop_front() else {
             return false;
         };
-        let address = chunk + u64::from(HEADROOM);
+        let address = chunk + u64::from(SYSTEM_HEADROOM + COPY_HEADROOM);
         let place = self.region.pointer(address, frame.len() as u64);
         // SAFETY: `pointer` checked the bounds, and the buffer is the system's.
         unsafe { ptr::copy_nonoverlapping(frame.as_ptr(), place, frame.len()) };

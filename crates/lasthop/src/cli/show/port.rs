@@ -69,6 +69,10 @@ pub(in crate::cli) fn port(port: &PortStatus) -> String {
     if port.notifications != Notifications::default() {
         lines.push(("interrupts", notifications(&port.notifications)));
     }
+    if port.misaligned_frames > 0 {
+        let frames = count(port.misaligned_frames);
+        lines.push(("misaligned", format!("{frames} frames to the guest")));
+    }
     lines.extend(port.translation.iter().flat_map(translation));
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     lines.push(("connections", connections(&port.front_ends)));
