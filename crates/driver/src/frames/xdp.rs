@@ -225,9 +225,7 @@ impl Xdp {
                 options: XdpDescOptions::empty(),
             });
         }
-        let sent = u64::from(self.counts.sent - before);
-        counters.sent.frames += sent;
-        counters.sent.calls += u64::from(sent > 0);
+        counters.sent.frames += u64::from(self.counts.sent - before);
         self.rings.transmit.publish();
         self.kick(counters)?;
         self.reap(back)
@@ -254,6 +252,7 @@ impl Xdp {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let done = rustix::net::send(&self.socket, &[], flags);
             let left = self.rings.transmit.pending();
+            counters.sent.calls += u64::from(left != pending);
             match done {
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::NOBUFS) => {}
                 // One frame was taken and dropped.
