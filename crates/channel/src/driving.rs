@@ -199,6 +199,12 @@ pub struct DriverState {
     /// [addresses]: crate::supervision::SupervisorEvent::InterfaceAddresses
     #[serde(skip)]
     pub mac: Option<[u8; 6]>,
+    /// Reason why the port's CPU weight has no effect. It comes with
+    /// [`SupervisorEvent::CpuWeightErrors`][errors].
+    ///
+    /// [errors]: crate::supervision::SupervisorEvent::CpuWeightErrors
+    #[serde(skip)]
+    pub cpu_weight_error: Option<String>,
     /// Its process, while there is one.
     pub pid: Option<u32>,
     /// Number of restarts of its process.

@@ -54,8 +54,9 @@ pub fn formats() -> Formats {
         // The journal of packed queues (`virtio::queue::JournalRegion`), and the crash record.
         ("journal", &[10]),
         // `control::saved::Saved`, in the state file. 11 is written where something is scheduled,
-        // 12 where `iommu` of a port is not the default: a state without either is one of 10.
-        ("state", &[10, 11, 12]),
+        // 12 where `iommu` of a port is not the default, 13 where a port has a `cpu_weight`: a
+        // state without any of them is one of 10.
+        ("state", &[10, 11, 12, 13]),
         // `port::counters`.
         ("counters", &[10]),
     ];

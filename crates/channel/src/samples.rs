@@ -112,6 +112,8 @@ fn requests() -> Vec<SupervisorRequest> {
         },
         SupervisorRequest::InterfaceSpeeds,
         SupervisorRequest::Rooms(vec![(text("up"), 256_000)]),
+        SupervisorRequest::CpuWeights(vec![(text("up"), 200)]),
+        SupervisorRequest::CpuWeightErrors,
     ]
 }
 
@@ -162,8 +164,9 @@ fn events() -> Vec<SupervisorEvent> {
     let state = DriverState {
         name: text("up"),
         back_end: Some(BackEnd::Packet),
-        // It is not in the message.
+        // They are not in the message.
         mac: None,
+        cpu_weight_error: None,
         pid: Some(77),
         restarts: 2,
         counters: counters(),
@@ -260,6 +263,7 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::Events(vec![text("{}")]),
         SupervisorEvent::FoundVcpus(found),
         SupervisorEvent::InterfaceSpeeds(vec![(text("up"), 10_000_000_000)]),
+        SupervisorEvent::CpuWeightErrors(vec![(text("up"), text("not delegated"))]),
     ]
 }
 

@@ -192,6 +192,12 @@ pub enum SupervisorRequest {
     /// Control: the bytes that may wait in the interfaces of scheduled ports, by the names of
     /// ports; after [`SupervisorRequest::Drivers`]. Those of others are not bounded.
     Rooms(Vec<(String, u64)>),
+    /// Control: the CPU weights of drivers, by the names of ports; those of others have the
+    /// system's default.
+    CpuWeights(Vec<(String, u16)>),
+    /// Control: report the CPU weights that have no effect; answered with
+    /// [`SupervisorEvent::CpuWeightErrors`].
+    CpuWeightErrors,
 }
 
 /// Most bytes of a message with no more than a number.
@@ -212,7 +218,7 @@ impl SupervisorRequest {
         // The number of a variant, as postcard writes it.
         match first {
             1..=2 | 7 | 20 | 26 => MAX_LINE,
-            4 | 15 | 18 | 28 => MAX_LIST,
+            4 | 15 | 18 | 28 | 29 => MAX_LIST,
             9 => MAX_SESSION,
             _ => MAX_NUMBER,
         }
@@ -519,6 +525,9 @@ pub enum SupervisorEvent {
     /// Control: the answer to [`SupervisorRequest::InterfaceSpeeds`], in bits a second, by the
     /// names of ports; without those that are not known.
     InterfaceSpeeds(Vec<(String, u64)>),
+    /// Control: the answer to [`SupervisorRequest::CpuWeightErrors`]: the reasons, by the names of
+    /// ports; without those whose weight has an effect.
+    CpuWeightErrors(Vec<(String, String)>),
 }
 
 #[cfg(test)]
@@ -550,6 +559,8 @@ mod tests {
         };
         let rooms = (0..1024).map(|_| ("n".repeat(32), number)).collect();
         let rooms = SupervisorRequest::Rooms(rooms);
+        let weights = (0..1024).map(|_| ("n".repeat(32), u16::MAX)).collect();
+        let weights = SupervisorRequest::CpuWeights(weights);
         let name = || Some("u".repeat(256));
         let listen_for = SupervisorRequest::ListenFor {
             path: "x".repeat(MAX_LINE - 1024),
@@ -599,6 +610,8 @@ mod tests {
             (listen_as, line),
             (SupervisorRequest::InterfaceSpeeds, word),
             (rooms, list),
+            (weights, list),
+            (SupervisorRequest::CpuWeightErrors, word),
         ]
     }
 

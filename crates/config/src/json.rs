@@ -36,6 +36,7 @@ pub(crate) const KEYS: &[Expected] = &[
     ("slots", None, expect::SLOTS),
     ("secret", None, expect::SECRET),
     ("weight", None, expect::WEIGHT),
+    ("cpu_weight", None, expect::CPU_WEIGHT),
     ("mtu", None, expect::MTU),
     ("mac", None, expect::MAC),
     ("netns", None, expect::NETNS),

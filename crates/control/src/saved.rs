@@ -44,6 +44,9 @@ pub struct Saved {
     /// Whether the switch may have scheduling: set before the first order for it.
     #[serde(skip_serializing_if = "is_false")]
     pub scheduled: bool,
+    /// Whether the supervisor may have CPU weights of drivers: set before they are sent.
+    #[serde(skip_serializing_if = "is_false")]
+    pub weighted: bool,
     /// Location of the access lists in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     directory: Option<Part>,

@@ -966,6 +966,10 @@ fn wrong_usage_is_2_with_a_reason() {
             "1001 is not in 1..=1000",
         ),
         (
+            "port add a --kind tap --cpu-weight 20000",
+            "20000 is not in 1..=10000",
+        ),
+        (
             "port add a --kind vhost-user --socket a --mtu 67",
             "67 is not in 68..=9216",
         ),
@@ -979,6 +983,7 @@ fn wrong_usage_is_2_with_a_reason() {
         ),
         ("port set vm1", "required arguments were not provided"),
         ("port set vm1 --mtu 1500 --no-mtu", "cannot be used with"),
+        ("port set up --cpu-weight 0", "0 is not in 1..=10000"),
         ("port show", "<NAME>"),
         ("mirror add m1 --ports vm1", "--to <PORT>"),
         (

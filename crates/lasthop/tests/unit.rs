@@ -228,3 +228,12 @@ fn with_the_drop_in_there_are_no_states_and_the_reason_is_given() {
     assert_eq!(log.matches("vCPU states are off: ").count(), 1, "{log}");
     lasthop.end(Signal::TERM);
 }
+
+#[test]
+fn the_controllers_of_drivers_are_delegated() {
+    let delegated = Unit::of(&["lasthop.service"]).controllers();
+    // `CONTROLLERS` of `crates/supervisor/src/groups.rs`; `cpu_weight` needs the first.
+    for controller in ["cpu", "memory", "pids"] {
+        assert!(delegated.contains(controller), "{delegated:?}");
+    }
+}

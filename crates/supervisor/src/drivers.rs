@@ -17,7 +17,6 @@ mod driver;
 #[cfg(test)]
 mod tests;
 
-use std::cell::OnceCell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -30,7 +29,7 @@ use port::PortId;
 use super::Reply;
 use super::binaries::Binaries;
 use super::child::Child;
-use super::groups::Groups;
+use super::groups::DriverGroups;
 use super::replace::{IncomingFds, OutgoingFds, PassedDriver};
 pub(super) use driver::Renewed;
 use driver::{Dial, Driver};
@@ -49,8 +48,8 @@ pub(super) struct Drivers {
     answers: Vec<Reply>,
     /// Killed processes of removed drivers that have not ended.
     dying: Vec<Child>,
-    /// Control groups; known once there is a driver, `None` without them.
-    groups: OnceCell<Option<Groups>>,
+    /// Control groups.
+    groups: DriverGroups,
 }
 
 impl Drivers {
@@ -138,8 +137,9 @@ impl Drivers {
             ..Self::default()
         };
         if drivers.all.iter().any(|driver| driver.child.is_some()) {
-            // The groups exist already, and are removed with their drivers.
-            drivers.groups.get_or_init(Groups::take);
+            // The groups exist already, and are removed with their drivers. Without groups there is
+            // nothing to remove.
+            let _ = drivers.groups.take();
         }
         Ok(drivers)
     }
@@ -154,7 +154,7 @@ impl Drivers {
             self.answers.extend(answer);
         }
         self.wait_all(children, Instant::now() + KILL_TIMEOUT);
-        self.remove_groups(&names);
+        self.groups.remove(&names);
     }
 
     /// Waits for the ends of processes until the deadline.
@@ -181,7 +181,7 @@ impl Drivers {
     /// Polls all drivers and returns answers for the switch.
     pub(super) fn poll(&mut self, binaries: &Binaries) -> Vec<Reply> {
         self.dying.retain_mut(|child| child.has_died().is_none());
-        let groups = &self.groups;
+        let groups = &mut self.groups;
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = driver.spec.name).entered();
             driver.poll(binaries, groups)
@@ -263,6 +263,17 @@ impl Drivers {
         }
     }
 
+    /// Sets the CPU weights of these drivers, by the names of ports; the others have the system's
+    /// default.
+    pub(super) fn set_cpu_weights(&mut self, weights: Vec<(String, u16)>) {
+        self.groups.set_weights(weights);
+    }
+
+    /// Returns the reasons why CPU weights have no effect, by the names of ports.
+    pub(super) fn cpu_weight_errors(&self) -> Vec<(String, String)> {
+        self.groups.weight_errors()
+    }
+
     /// Returns the speeds of existing interfaces, in bits a second, with the names of their ports,
     /// as far as they are known.
     pub(super) fn speeds(&self) -> Vec<(String, u64)> {
@@ -293,13 +304,7 @@ impl Drivers {
             let _ = child.try_send(&SupervisorEvent::Stop, &[]);
         }
         self.wait_all(children, Instant::now() + KILL_TIMEOUT);
-        self.remove_groups(&names);
-    }
-
-    fn remove_groups(&self, names: &[String]) {
-        if let Some(Some(groups)) = self.groups.get() {
-            names.iter().for_each(|name| groups.remove(name));
-        }
+        self.groups.remove(&names);
     }
 }
 

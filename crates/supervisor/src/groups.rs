@@ -8,9 +8,14 @@
 //!                         has, and limits of memory and threads
 //! ```
 //!
+//! The share is `cpu.weight` of the group, among all subgroups that want CPU time. It is written
+//! only where the port has a `cpu_weight`.
+//!
 //! Without delegation, drivers have only the limits that they set themselves before they read other
-//! input than the supervisor's (`crates/driver/src/closing.rs`), which do not limit CPU time.
+//! input than the supervisor's (`crates/driver/src/restrictions.rs`), which do not limit CPU time.
 
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +35,13 @@ const PROCESSES: &str = "cgroup.procs";
 /// Maximum number of passes for processes that were started while others were moved.
 const MOVES: usize = 8;
 /// Controllers for drivers. CPU time is shared equally among groups by default.
-const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+const CONTROLLERS: [&str; 3] = [CPU, "memory", "pids"];
+/// Controller of CPU time.
+const CPU: &str = "cpu";
+/// File with the weight of a group.
+const WEIGHT: &str = "cpu.weight";
+/// Weight of a new group (`CGROUP_WEIGHT_DFL` of `linux/cgroup.h`).
+const DEFAULT_WEIGHT: u16 = 100;
 
 /// Limits of a driver.
 #[derive(Clone, Copy, Debug)]
@@ -41,31 +52,120 @@ pub(super) struct Limits {
     pub(super) threads: u64,
 }
 
+/// Control groups of all drivers, and their weights.
+#[derive(Debug, Default)]
+pub(super) struct DriverGroups {
+    /// The delegated group, or the reason why there is none; not known before it is needed.
+    taken: OnceCell<Result<Groups, String>>,
+    /// Desired weights by driver; others have the default.
+    weights: BTreeMap<String, u16>,
+    /// Reasons why desired weights have no effect, by driver.
+    weight_errors: BTreeMap<String, String>,
+}
+
+impl DriverGroups {
+    /// Returns the delegated group, which is divided by the first call.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(super) fn take(&self) -> Result<&Groups, &String> {
+        self.taken.get_or_init(Groups::take).as_ref()
+    }
+
+    /// Puts the process of a driver into its group, if there are groups.
+    pub(super) fn enter(&mut self, driver: &str, process: u32, limits: Limits) {
+        let entered = match self.take() {
+            Ok(groups) => groups.enter(driver, process, limits),
+            Err(_) => Ok(()),
+        };
+        if let Err(error) = entered {
+            let error = format!("no control group for the driver: {error}");
+            tracing::warn!("{error}");
+            self.note_weight(driver, Err(error));
+        } else if self.weights.contains_key(driver) {
+            self.apply_weight(driver);
+        }
+    }
+
+    /// Sets the weights of these drivers, and of all others to the default.
+    pub(super) fn set_weights(&mut self, weights: Vec<(String, u16)>) {
+        let new = weights.into_iter().collect();
+        let old = std::mem::replace(&mut self.weights, new);
+        let drivers: BTreeSet<_> = old.keys().chain(self.weights.keys()).cloned().collect();
+        for driver in drivers {
+            if old.get(&driver) != self.weights.get(&driver) {
+                self.apply_weight(&driver);
+            }
+        }
+    }
+
+    /// Writes the weight of a driver's group.
+    fn apply_weight(&mut self, driver: &str) {
+        let weight = self.weights.get(driver).copied();
+        let weight = weight.unwrap_or(DEFAULT_WEIGHT);
+        let set = match self.take() {
+            Ok(groups) => groups.set_weight(driver, weight).map_err(|e| e.to_string()),
+            Err(reason) => Err(reason.clone()),
+        };
+        self.note_weight(driver, set);
+    }
+
+    /// Notes whether the weight of a driver has an effect, if it has one. Logs a reason once.
+    fn note_weight(&mut self, driver: &str, set: Result<(), String>) {
+        match set {
+            Err(reason) if self.weights.contains_key(driver) => {
+                if self.weight_errors.get(driver) != Some(&reason) {
+                    tracing::warn!(port = driver, "cpu_weight has no effect: {reason}");
+                    self.weight_errors.insert(driver.to_owned(), reason);
+                }
+            }
+            _ => drop(self.weight_errors.remove(driver)),
+        }
+    }
+
+    /// Returns the reasons why desired weights have no effect, by driver.
+    pub(super) fn weight_errors(&self) -> Vec<(String, String)> {
+        self.weight_errors.clone().into_iter().collect()
+    }
+
+    /// Removes the groups of drivers that have ended.
+    pub(super) fn remove(&self, drivers: &[String]) {
+        if let Some(Ok(groups)) = self.taken.get() {
+            drivers.iter().for_each(|driver| groups.remove(driver));
+        }
+    }
+}
+
 /// Delegated control group.
 #[derive(Debug)]
 pub(super) struct Groups {
     /// Directory of the group.
     dir: PathBuf,
+    /// Controllers of its subgroups.
+    controllers: Vec<&'static str>,
 }
 
 impl Groups {
     /// Divides the group if it is delegated, and logs the result.
-    pub(super) fn take() -> Option<Self> {
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    fn take() -> Result<Self, String> {
         match delegated().and_then(Self::divide) {
-            Ok((groups, controllers)) => {
-                let controllers = controllers.join(", ");
+            Ok(groups) => {
+                let controllers = groups.controllers.join(", ");
                 tracing::info!("control groups for drivers: {controllers}");
-                Some(groups)
+                Ok(groups)
             }
             Err(why) => {
                 tracing::info!("no control groups for drivers, CPU time is not limited: {why}");
-                None
+                Err(why.to_string())
             }
         }
     }
 
-    /// Moves all processes of the group into a subgroup. Returns the enabled controllers.
-    fn divide(dir: PathBuf) -> io::Result<(Self, Vec<&'static str>)> {
+    /// Moves all processes of the group into a subgroup, and enables the controllers.
+    fn divide(dir: PathBuf) -> io::Result<Self> {
         let supervisor = dir.join(SUPERVISOR);
         make(&supervisor)?;
         for _ in 0..MOVES {
@@ -91,7 +191,7 @@ impl Groups {
         if controllers.is_empty() {
             Err(io::Error::other("no controllers in the delegated group"))
         } else {
-            Ok((Self { dir }, controllers))
+            Ok(Self { dir, controllers })
         }
     }
 
@@ -103,7 +203,7 @@ impl Groups {
     ///
     /// # Errors
     /// Failed system call.
-    pub(super) fn enter(&self, driver: &str, process: u32, limits: Limits) -> io::Result<()> {
+    fn enter(&self, driver: &str, process: u32, limits: Limits) -> io::Result<()> {
         let group = self.of(driver);
         make(&group)?;
         for (limit, value) in [("memory.max", limits.memory), ("pids.max", limits.threads)] {
@@ -116,8 +216,24 @@ impl Groups {
         fs::write(group.join(PROCESSES), process.to_string())
     }
 
+    /// Sets the weight of a driver's group. A driver without a group gets its weight with it.
+    ///
+    /// # Errors
+    /// There is no such controller, or a failed system call.
+    fn set_weight(&self, driver: &str, weight: u16) -> io::Result<()> {
+        if !self.controllers.contains(&CPU) {
+            let text = "the service manager has not delegated the controller cpu";
+            return Err(io::Error::other(text));
+        }
+        let group = self.of(driver);
+        if group.exists() {
+            fs::write(group.join(WEIGHT), weight.to_string())?;
+        }
+        Ok(())
+    }
+
     /// Removes the group of a driver that has ended.
-    pub(super) fn remove(&self, driver: &str) {
+    fn remove(&self, driver: &str) {
         // A process that does not die keeps its group.
         let _ = fs::remove_dir(self.of(driver));
     }
@@ -171,6 +287,88 @@ mod tests {
         assert_eq!(folder("1:cpu:/\n"), None);
     }
 
+    /// Returns groups in a folder with these controllers, and the folder.
+    fn divided(controllers: &str) -> (DriverGroups, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(PROCESSES), "").unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), controllers).unwrap();
+        let groups = Groups::divide(folder.path().to_owned()).map_err(|e| e.to_string());
+        let groups = DriverGroups {
+            taken: OnceCell::from(groups),
+            ..DriverGroups::default()
+        };
+        (groups, folder)
+    }
+
+    const LIMITS: Limits = Limits {
+        memory: 1 << 20,
+        threads: 3,
+    };
+
+    fn weights(all: &[(&str, u16)]) -> Vec<(String, u16)> {
+        let one = |(name, weight): &(&str, u16)| ((*name).to_owned(), *weight);
+        all.iter().map(one).collect()
+    }
+
+    #[test]
+    fn weights_are_written_when_they_change_and_when_a_process_enters() {
+        let (mut groups, folder) = divided("cpu memory pids\n");
+        let file = |driver: &str| folder.path().join(format!("driver-{driver}/cpu.weight"));
+        let written = |driver: &str| fs::read_to_string(file(driver)).ok();
+        groups.enter("plain", 16, LIMITS);
+        assert_eq!(written("plain"), None, "the system's default");
+        groups.set_weights(weights(&[("up", 200)]));
+        assert_eq!(written("up"), None, "it has no group yet");
+        groups.enter("up", 17, LIMITS);
+        assert_eq!(written("up").as_deref(), Some("200"));
+        groups.set_weights(weights(&[("up", 10_000), ("plain", 1)]));
+        assert_eq!(written("up").as_deref(), Some("10000"));
+        assert_eq!(written("plain").as_deref(), Some("1"));
+        // Its next process has the same weight; that of another is not written again.
+        fs::remove_file(file("plain")).unwrap();
+        groups.enter("up", 18, LIMITS);
+        groups.set_weights(weights(&[("plain", 1)]));
+        assert_eq!(written("up").as_deref(), Some("100"), "the default again");
+        assert_eq!(written("plain"), None);
+        assert_eq!(groups.weight_errors(), []);
+    }
+
+    #[test]
+    fn weights_without_effect_have_a_reason() {
+        let (mut groups, folder) = divided("memory pids\n");
+        groups.set_weights(weights(&[("up", 200)]));
+        groups.enter("up", 17, LIMITS);
+        let reason = "the service manager has not delegated the controller cpu";
+        let error = |reason: &str| ("up".to_owned(), reason.to_owned());
+        assert_eq!(groups.weight_errors(), [error(reason)]);
+        assert!(!folder.path().join("driver-up/cpu.weight").exists());
+        groups.set_weights(Vec::new());
+        assert_eq!(groups.weight_errors(), []);
+        let none = "not delegated by the service manager";
+        let mut groups = DriverGroups {
+            taken: OnceCell::from(Err(none.to_owned())),
+            ..DriverGroups::default()
+        };
+        groups.set_weights(weights(&[("up", 200)]));
+        assert_eq!(groups.weight_errors(), [error(none)]);
+    }
+
+    #[test]
+    fn a_weight_that_the_system_refuses_has_its_reason() {
+        let (mut groups, folder) = divided("cpu\n");
+        // A folder cannot be written.
+        fs::create_dir_all(folder.path().join("driver-up/cpu.weight")).unwrap();
+        groups.set_weights(weights(&[("up", 200)]));
+        let [(driver, reason)] = &groups.weight_errors()[..] else {
+            panic!("{groups:?}");
+        };
+        assert_eq!(driver, "up");
+        assert!(reason.contains("Is a directory"), "{reason}");
+        fs::remove_dir(folder.path().join("driver-up/cpu.weight")).unwrap();
+        groups.enter("up", 17, LIMITS);
+        assert_eq!(groups.weight_errors(), []);
+    }
+
     #[test]
     fn processes_move_to_a_subgroup_and_drivers_get_limits() {
         let folder = tempfile::tempdir().unwrap();
@@ -178,17 +376,13 @@ mod tests {
         let read = |name: &str| fs::read_to_string(group(name)).unwrap();
         fs::write(group(PROCESSES), "17\n").unwrap();
         fs::write(group("cgroup.controllers"), "cpuset cpu pids\n").unwrap();
-        let (groups, controllers) = Groups::divide(folder.path().to_owned()).unwrap();
-        assert_eq!(controllers, ["cpu", "pids"]);
+        let groups = Groups::divide(folder.path().to_owned()).unwrap();
+        assert_eq!(groups.controllers, ["cpu", "pids"]);
         assert_eq!(read("supervisor/cgroup.procs"), "17");
         // The kernel creates these with the group.
         fs::create_dir(group("driver-up")).unwrap();
         fs::write(group("driver-up/pids.max"), "max\n").unwrap();
-        let limits = Limits {
-            memory: 1 << 20,
-            threads: 3,
-        };
-        groups.enter("up", 18, limits).unwrap();
+        groups.enter("up", 18, LIMITS).unwrap();
         assert_eq!(read("driver-up/pids.max"), "3");
         assert_eq!(read("driver-up/cgroup.procs"), "18");
         assert!(!group("driver-up/memory.max").exists());

@@ -291,6 +291,9 @@ impl Supervisor {
             SupervisorRequest::InterfaceSpeeds => {
                 SupervisorEvent::InterfaceSpeeds(self.drivers.speeds())
             }
+            SupervisorRequest::CpuWeightErrors => {
+                SupervisorEvent::CpuWeightErrors(self.drivers.cpu_weight_errors())
+            }
             SupervisorRequest::WatchedGuests => {
                 SupervisorEvent::WatchedGuests(self.guests.watched())
             }
@@ -326,6 +329,10 @@ impl Supervisor {
             }
             SupervisorRequest::Rooms(rooms) => {
                 self.drivers.set_rooms(&rooms);
+                return None;
+            }
+            SupervisorRequest::CpuWeights(weights) => {
+                self.drivers.set_cpu_weights(weights);
                 return None;
             }
             SupervisorRequest::Heartbeat => {

@@ -301,6 +301,9 @@ pub struct DriverStatus {
     /// System calls that passed frames to the interface; with `xdp` batches for its ring.
     #[serde(default)]
     pub send_calls: u64,
+    /// The reason why the port's `cpu_weight` has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_weight_error: Option<String>,
     /// The reason why it does not run, or why it ended last. For one that runs, a note if another
     /// port has the same interface.
     pub reason: Option<String>,
@@ -377,6 +380,9 @@ pub struct PortStatus {
     /// Its share of the switch's time, relative to other ports.
     #[serde(default)]
     pub weight: u16,
+    /// The configured CPU weight of its driver process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_weight: Option<u16>,
     /// Offer of an IOMMU to a guest's next connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu: Option<Iommu>,
@@ -567,6 +573,7 @@ impl PortStatus {
             mac: spec.mac.clone(),
             mtu: spec.mtu,
             weight: spec.weight,
+            cpu_weight: spec.cpu_weight,
             iommu: (spec.kind == PortKind::VhostUser).then_some(spec.iommu),
             iommu_of_connection: None,
             limits: spec.limits,

@@ -37,6 +37,8 @@ const CORES: RangeInclusive<u16> = 0..=4095;
 const QUEUES: RangeInclusive<u16> = 1..=64;
 /// Weights of a port.
 const WEIGHTS: RangeInclusive<u16> = 1..=1000;
+/// CPU weights of drivers (Linux, `Documentation/admin-guide/cgroup-v2.rst`, `cpu.weight`).
+const CPU_WEIGHTS: RangeInclusive<u16> = 1..=10_000;
 /// MTUs in bytes, from IPv4's minimum (RFC 791) to the jumbo frames that Lasthop carries.
 const MTUS: RangeInclusive<u16> = 68..=9216;
 /// Maximum number of directories for sockets.
@@ -342,10 +344,14 @@ fn description(at: At, text: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Checks queue pairs, weight and MTU.
+/// Checks queue pairs, weights and MTU.
 fn numbers(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     let weight = At(place, "weight");
     number(weight, port.weight, &WEIGHTS, expect::WEIGHT)?;
+    if let Some(weight) = port.cpu_weight {
+        let at = At(place, "cpu_weight");
+        number(at, weight, &CPU_WEIGHTS, expect::CPU_WEIGHT)?;
+    }
     number(At(place, "queues"), port.queues, &QUEUES, expect::QUEUES)?;
     match port.mtu {
         Some(mtu) => number(At(place, "mtu"), mtu, &MTUS, expect::MTU),

@@ -106,7 +106,7 @@ pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
         "id" | "secret" => kind == PortKind::Memif,
         "driver" => kind == PortKind::Uplink,
         "address" => kind == PortKind::Tap,
-        "interface" | "netns" => kind.has_interface(),
+        "interface" | "netns" | "cpu_weight" => kind.has_interface(),
         "mac" => kind != PortKind::Uplink,
         _ => true,
     }
@@ -123,6 +123,7 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         port.slots.map(|slots| slots.to_string()),
         port.id.map(|id| id.to_string()),
     );
+    let cpu_weight = port.cpu_weight.map(|weight| weight.to_string());
     for (key, value) in [
         ("socket", socket),
         ("role", role),
@@ -133,6 +134,7 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         ("interface", port.interface.as_deref()),
         ("address", port.address.as_deref()),
         ("netns", port.netns.as_deref()),
+        ("cpu_weight", cpu_weight.as_deref()),
         ("slots", slots.as_deref()),
         ("pipes", port.pipes.then_some("true")),
         ("id", id.as_deref()),

@@ -114,6 +114,7 @@ async fn reconcile_switch(engine: &Shared<'_>, target: &mut Target) -> Result<()
     claims::interfaces(engine, target).await?;
     scheduling::admit(engine, target).await?;
     scheduling::rooms(engine, target)?;
+    claims::cpu_weights(engine, target)?;
     reconcile_ports(engine, target).await?;
     reconcile_limits(engine, target).await?;
     scheduling::reconcile(engine, target).await?;
@@ -375,6 +376,8 @@ impl Engine {
     fn commit(&mut self, target: &mut Target, program: Option<Program>) -> io::Result<()> {
         self.store.commit(target);
         self.store.saved.scheduled = !self.ports.qos.is_nothing();
+        let weights = self.ports.cpu_weights.as_ref();
+        self.store.saved.weighted = weights.is_some_and(|weights| !weights.is_empty());
         if let Some(program) = program {
             self.store.saved.epoch = program.epoch();
             self.forwarding.publish(program, &self.ports);

@@ -83,6 +83,8 @@ pub(super) struct Ports {
     pub(super) qos: Qos,
     /// The bytes that may wait in some interface are bounded.
     pub(super) has_rooms: bool,
+    /// The CPU weights of drivers that were sent last, by the names of ports.
+    pub(super) cpu_weights: Option<Vec<(String, u16)>>,
     /// Mirrors of the switch.
     pub(super) mirrors: Vec<Mirror>,
     /// The sockets to connect to that were sent last, if they are known to be accepted.

@@ -296,6 +296,9 @@ pub(super) struct Add {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
+    /// CPU weight of the driver process of an uplink or TAP port [default: 100]
+    #[arg(long, value_name = "N", value_parser = cpu_weight())]
+    cpu_weight: Option<u16>,
     /// Offer of an IOMMU to a guest (VIRTIO_F_ACCESS_PLATFORM)
     #[arg(long, value_parser = one_of::<Iommu>(IOMMUS), default_value = "offered")]
     iommu: Iommu,
@@ -337,6 +340,7 @@ impl Add {
             mac: self.mac.clone(),
             mtu: self.mtu,
             weight: self.weight,
+            cpu_weight: self.cpu_weight,
             iommu: self.iommu,
             driver: self.driver,
             interface: self.interface.clone(),
@@ -367,8 +371,9 @@ pub(super) struct Set {
 // The options of port security and owner are in other structs and are not in the group by default.
 #[group(required = true, multiple = true, args = [
     "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu",
-    "weight", "limits", "macs", "addresses", "dhcp_server", "router", "user", "group", "mode",
-    "peer_user", "description", "slots", "pipes", "id", "secret_file", "no_secret",
+    "weight", "cpu_weight", "no_cpu_weight", "limits", "macs", "addresses", "dhcp_server",
+    "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes", "id",
+    "secret_file", "no_secret",
     "qos", "egress", "iommu",
 ])]
 pub(super) struct Changes {
@@ -413,6 +418,12 @@ pub(super) struct Changes {
     /// Share of worker time under load, relative to other ports
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
+    /// CPU weight of the driver process of an uplink or TAP port, relative to others and the switch
+    #[arg(long, value_name = "N", value_parser = cpu_weight())]
+    cpu_weight: Option<u16>,
+    /// Remove the CPU weight: the system's default is 100
+    #[arg(long, conflicts_with = "cpu_weight")]
+    no_cpu_weight: bool,
     /// Offer of an IOMMU to a guest, from its next connection
     #[arg(long, value_parser = one_of::<Iommu>(IOMMUS))]
     iommu: Option<Iommu>,
@@ -451,6 +462,7 @@ impl Changes {
             mac: change(self.mac.clone(), self.no_mac),
             mtu: change(self.mtu, self.no_mtu),
             weight: self.weight,
+            cpu_weight: change(self.cpu_weight, self.no_cpu_weight),
             iommu: self.iommu,
             port_security: self.port_security.patch(),
             limits: limits::patch(&self.limits),
@@ -559,6 +571,11 @@ fn queues() -> RangedU64ValueParser<u16> {
 /// Returns the parser of a weight.
 fn weight() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=1000)
+}
+
+/// Returns the parser of a CPU weight.
+fn cpu_weight() -> RangedU64ValueParser<u16> {
+    RangedU64ValueParser::new().range(1..=10_000)
 }
 
 /// Returns the parser of an MTU.

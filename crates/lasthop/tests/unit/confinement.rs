@@ -63,6 +63,11 @@ impl Unit {
         all
     }
 
+    /// Returns the delegated controllers.
+    pub(crate) fn controllers(&self) -> BTreeSet<String> {
+        self.list("Delegate", |name| vec![name.to_owned()])
+    }
+
     /// Returns the numbers of the capabilities that the unit withholds.
     fn withheld(&self) -> Vec<u32> {
         let granted = self.list("CapabilityBoundingSet", |name| vec![name.to_owned()]);

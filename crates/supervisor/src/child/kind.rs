@@ -30,6 +30,8 @@ impl Kind {
             | SupervisorRequest::InterfaceAddresses
             | SupervisorRequest::InterfaceSpeeds
             | SupervisorRequest::Rooms(_)
+            | SupervisorRequest::CpuWeights(_)
+            | SupervisorRequest::CpuWeightErrors
             | SupervisorRequest::SwitchGone
             | SupervisorRequest::Events { .. }
             | SupervisorRequest::WatchGuests(_)

@@ -3,7 +3,6 @@
 mod passing;
 mod renewal;
 
-use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -18,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::binaries::Binaries;
 use crate::child::{Child, Kind};
 use crate::events as process_events;
-use crate::groups::{Groups, Limits};
+use crate::groups::{DriverGroups, Limits};
 use crate::heartbeat::{Heartbeat, HeartbeatStatus};
 use crate::{Reply, opened};
 use renewal::Renewal;
@@ -175,11 +174,7 @@ impl Driver {
     }
 
     /// Polls the driver. Returns the answer to a dial, if there is one.
-    pub(super) fn poll(
-        &mut self,
-        binaries: &Binaries,
-        groups: &OnceCell<Option<Groups>>,
-    ) -> Option<Reply> {
+    pub(super) fn poll(&mut self, binaries: &Binaries, groups: &mut DriverGroups) -> Option<Reply> {
         self.receive();
         self.reap();
         self.ping();
@@ -317,7 +312,7 @@ impl Driver {
     fn connect(
         &mut self,
         binaries: &Binaries,
-        groups: &OnceCell<Option<Groups>>,
+        groups: &mut DriverGroups,
     ) -> Result<Option<OwnedFd>, String> {
         if self.is_alive() {
             // The switch has lost its connection, and it may hold the name of a new interface.
@@ -336,7 +331,6 @@ impl Driver {
             self.child = Some(started.map_err(|e| e.to_string())?);
         }
         self.killed = false;
-        let groups = groups.get_or_init(Groups::take).as_ref();
         self.start_process(groups).map(Some).map_err(|error| {
             self.kill();
             format!("cannot start the driver: {error}")
@@ -344,15 +338,13 @@ impl Driver {
     }
 
     /// Puts a new process into its control group, before it allocates memory.
-    fn enter(&self, groups: &Groups, queues: u16) {
+    fn enter(&self, groups: &mut DriverGroups, queues: u16) {
         let Some(child) = &self.child else { return };
         let limits = Limits {
             memory: driver::most_memory(queues),
             threads: driver::threads(queues),
         };
-        if let Err(error) = groups.enter(&self.spec.name, child.info().pid, limits) {
-            tracing::warn!("no control group for the driver: {error}");
-        }
+        groups.enter(&self.spec.name, child.info().pid, limits);
     }
 
     /// Opens the interface if necessary. One that is only down stays open.
@@ -379,7 +371,7 @@ impl Driver {
     }
 
     /// Starts a new process. Returns the switch's end of the connection.
-    fn start_process(&mut self, groups: Option<&Groups>) -> io::Result<OwnedFd> {
+    fn start_process(&mut self, groups: &mut DriverGroups) -> io::Result<OwnedFd> {
         let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let given = match device.hand_over() {
             Ok(given) => given,
@@ -394,9 +386,7 @@ impl Driver {
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let (memory, xdp) = given.xdp.unzip();
         let queues = given.queues.len() as u16;
-        if let Some(groups) = groups {
-            self.enter(groups, queues);
-        }
+        self.enter(groups, queues);
         let start = DriverStart {
             port: self.spec.port,
             name: self.spec.name.clone(),
@@ -431,6 +421,7 @@ impl Driver {
             back_end: self.device.as_ref().map(Device::back_end),
             // Reported separately.
             mac: None,
+            cpu_weight_error: None,
             pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
             restarts: info.map_or(0, |i| i.restarts),
             counters: self.counters_before.plus(&self.counters),

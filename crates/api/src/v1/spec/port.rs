@@ -190,6 +190,10 @@ pub struct PortSpec {
     #[serde(default = "weight", skip_serializing_if = "is_usual")]
     #[schema(minimum = 1, maximum = 1000)]
     pub weight: u16,
+    /// The CPU weight of the driver process of an uplink or a TAP port (cgroup v2, `cpu.weight`),
+    /// 1 to 10000, relative to other drivers and to the switch, which have 100. Default: 100.
+    #[schema(minimum = 1, maximum = 10000)]
+    pub cpu_weight: Option<u16>,
     /// A pattern for the names of the VMM's vCPU threads: `*` matches any characters, `?` one.
     /// Known VMMs need none.
     pub vcpu_threads: Option<String>,
@@ -241,6 +245,7 @@ impl PortSpec {
             mac: None,
             mtu: None,
             weight: weight(),
+            cpu_weight: None,
             driver: None,
             interface: None,
             address: None,
@@ -318,6 +323,10 @@ pub struct PortPatch {
     pub mtu: Option<Option<u16>>,
     /// The new weight.
     pub weight: Option<u16>,
+    /// The new CPU weight of the driver process, or the default.
+    #[serde(default, with = "present")]
+    #[schema(minimum = 1, maximum = 10000)]
+    pub cpu_weight: Option<Option<u16>>,
     /// Offer of an IOMMU to the guest, from its next connection.
     pub iommu: Option<Iommu>,
     /// Changes of port security, itself a merge patch; `null` resets all of it.

@@ -18,7 +18,10 @@ fn uplink(lines: &str) -> String {
 fn keys_are_read_into_the_desired_state() {
     let text = format!(
         "[[segment]]\nname = \"blue\"\nvlan = 10\n{}{}{}",
-        uplink("interface = \"eth0\"\ntrunk = [\"blue\", \"default\"]\nqueues = 4\nmtu = 9000"),
+        uplink(
+            "interface = \"eth0\"\ntrunk = [\"blue\", \"default\"]\nqueues = 4\nmtu = 9000\n\
+             cpu_weight = 10000"
+        ),
         tap("address = \"10.0.0.1/24\"\nnetns = \"red\"\nmac = \"02:00:00:00:00:0A\"\nmtu = 1400"),
         tap("").replace("t0", "t1"),
     );
@@ -27,6 +30,7 @@ fn keys_are_read_into_the_desired_state() {
         queues: 4,
         trunk: Some(vec!["blue".to_owned(), "default".to_owned()]),
         mtu: Some(9000),
+        cpu_weight: Some(10_000),
         driver: Some(UplinkDriver::Auto),
         interface: Some("eth0".to_owned()),
         ..PortSpec::new("up", PortKind::Uplink)
@@ -70,6 +74,9 @@ fn keys_are_read_into_the_desired_state() {
 fn what_is_wrong_has_its_place() {
     let interface = "expected the name of an interface: 1 to 15 characters without blanks, \
                      \"/\", \":\" and \"%\"";
+    let cpu_weight = |found: &str| {
+        format!("4: port.cpu_weight: expected an integer from 1 to 10000, found {found}")
+    };
     let table = [
         (
             uplink(""),
@@ -109,7 +116,7 @@ fn what_is_wrong_has_its_place() {
             tap("driver = \"tap\""),
             "4: port.driver: expected one of the keys name, kind, description, admin_state, \
              interface, address, netns, queues, segment, \
-             trunk, mac, mtu, weight, port_security, limits, egress, qos, \
+             trunk, mac, mtu, weight, cpu_weight, port_security, limits, egress, qos, \
              found \"driver\", which ports of kind \"uplink\" have"
                 .to_owned(),
         ),
@@ -117,7 +124,7 @@ fn what_is_wrong_has_its_place() {
             uplink("interface = \"e\"\nsocket = \"s\""),
             "5: port.socket: expected one of the keys name, kind, description, admin_state, \
              driver, interface, netns, queues, segment, \
-             trunk, mtu, weight, port_security, limits, egress, qos, \
+             trunk, mtu, weight, cpu_weight, port_security, limits, egress, qos, \
              found \"socket\", which ports of kind \"vhost-user\", \
              \"netmap\" or \"memif\" have"
                 .to_owned(),
@@ -144,6 +151,10 @@ fn what_is_wrong_has_its_place() {
             tap("queues = 0"),
             "4: port.queues: expected an integer from 1 to 64, found 0".to_owned(),
         ),
+        (tap("cpu_weight = 0"), cpu_weight("0")),
+        (tap("cpu_weight = 20000"), cpu_weight("20000")),
+        (tap("cpu_weight = 70000"), cpu_weight("70000")),
+        (tap("cpu_weight = \"high\""), cpu_weight("\"high\"")),
     ];
     for (text, message) in table {
         assert_eq!(wrong(&text), message, "{text}");
@@ -184,6 +195,15 @@ fn a_request_may_not_mix_kinds() {
         ..tap
     };
     assert_eq!(refused(driver).0, "driver");
+    let weighted = PortSpec {
+        cpu_weight: Some(200),
+        ..PortSpec::vhost_user("vm1", "vm1.sock")
+    };
+    let detail = "expected no cpu_weight with kind \"vhost-user\", found \"200\"";
+    assert_eq!(
+        refused(weighted),
+        ("cpu_weight".to_owned(), detail.to_owned())
+    );
     let guest = PortSpec {
         interface: Some("e".to_owned()),
         ..PortSpec::vhost_user("vm1", "vm1.sock")

@@ -293,11 +293,13 @@ fn uplink(name: &'static str) -> impl Strategy<Value = PortSpec> {
         UplinkDriver::Xdp,
     ];
     let netns = of(text().prop_map(|text| format!("n{text}")));
-    (common(name).boxed(), of(select(drivers)), netns).prop_map(|(port, driver, netns)| PortSpec {
+    let settings = (of(select(drivers)), netns, of(1..=10_000u16));
+    (common(name).boxed(), settings).prop_map(|(port, (driver, netns, cpu_weight))| PortSpec {
         kind: PortKind::Uplink,
         interface: Some(format!("if-{}", port.name)),
         driver,
         netns,
+        cpu_weight,
         ..port
     })
 }

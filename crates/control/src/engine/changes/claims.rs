@@ -8,7 +8,7 @@ use api::v1::{DesiredState, PortSpec, Problem, ProblemKind};
 use channel::owners::{NoSocket, SocketKey, SocketOwner};
 use channel::sockets::SocketType;
 
-use super::Target;
+use super::{Target, save_problem};
 use crate::engine::links::supervisor::Listening;
 use crate::engine::ports::MetricsSocket;
 use crate::engine::{Shared, unavailable};
@@ -127,6 +127,26 @@ pub(super) async fn interfaces(engine: &Shared<'_>, target: &mut Target) -> Resu
     let had = engine.with(|e| e.links.supervisor.drivers(drivers)).await;
     had.map_err(unavailable)?.map_err(|(port, reason)| {
         Problem::conflict("interface", format!("port `{port}`: {reason}"))
+    })
+}
+
+/// Sends the supervisor the CPU weights of drivers, if they differ. A control that starts after
+/// this one knows from the state file that there may be any.
+pub(super) fn cpu_weights(engine: &Shared<'_>, target: &Target) -> Result<(), Problem> {
+    let weight = |spec: &PortSpec| Some((spec.name.clone(), spec.cpu_weight?));
+    let weights: Vec<_> = target.desired.ports.iter().filter_map(weight).collect();
+    engine.with(|e| {
+        let has_any = e.store.saved.weighted;
+        if e.ports.cpu_weights.as_ref() == Some(&weights) || weights.is_empty() && !has_any {
+            return Ok(());
+        }
+        if !has_any {
+            e.store.saved.weighted = true;
+            e.save().map_err(save_problem)?;
+        }
+        let sent = e.links.supervisor.set_cpu_weights(weights.clone());
+        e.ports.cpu_weights = Some(weights);
+        sent.map_err(unavailable)
     })
 }
 

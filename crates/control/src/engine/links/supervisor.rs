@@ -260,22 +260,35 @@ impl SupervisorLink {
         self.request(SupervisorRequest::SocketDirs, dirs)
     }
 
-    /// Requests the states of the drivers.
+    /// Requests the states of the drivers, and if some are `weighted`, which of these CPU weights
+    /// have no effect.
     ///
     /// # Errors
     /// The supervisor is gone or does not reply in time.
     pub(in crate::engine) fn driver_states(
         &mut self,
+        weighted: bool,
     ) -> impl Future<Output = io::Result<Vec<DriverState>>> + use<> {
         let states = accept!(SupervisorEvent::DriverStates(states) => states);
         let states = self.request(SupervisorRequest::DriverStates, states);
         let addresses = accept!(SupervisorEvent::InterfaceAddresses(addresses) => addresses);
         let addresses = self.request(SupervisorRequest::InterfaceAddresses, addresses);
+        // The supervisor of an upgrade that failed may be one without weights.
+        let errors = weighted.then(|| {
+            let errors = accept!(SupervisorEvent::CpuWeightErrors(errors) => errors);
+            self.request(SupervisorRequest::CpuWeightErrors, errors)
+        });
         async move {
             let mut states = states.await?;
             let addresses: BTreeMap<String, [u8; 6]> = addresses.await?.into_iter().collect();
+            let errors = match errors {
+                Some(errors) => errors.await?,
+                None => Vec::new(),
+            };
+            let mut errors: BTreeMap<String, String> = errors.into_iter().collect();
             for state in &mut states {
                 state.mac = addresses.get(&state.name).copied();
+                state.cpu_weight_error = errors.remove(&state.name);
             }
             Ok(states)
         }
@@ -328,6 +341,17 @@ impl SupervisorLink {
     /// The supervisor is gone.
     pub(in crate::engine) fn set_rooms(&mut self, rooms: Vec<(String, u64)>) -> io::Result<()> {
         self.send(SupervisorRequest::Rooms(rooms))
+    }
+
+    /// Sends the CPU weights of drivers, by the names of ports.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(in crate::engine) fn set_cpu_weights(
+        &mut self,
+        weights: Vec<(String, u16)>,
+    ) -> io::Result<()> {
+        self.send(SupervisorRequest::CpuWeights(weights))
     }
 
     /// Requests the report on vCPU states.

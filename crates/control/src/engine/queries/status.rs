@@ -100,6 +100,7 @@ fn driver_status(state: &DriverState) -> DriverStatus {
         receive_calls: counters.received.calls,
         sent_frames: counters.sent.frames,
         send_calls: counters.sent.calls,
+        cpu_weight_error: state.cpu_weight_error.clone(),
         reason: state.reason.clone(),
     }
 }
@@ -317,10 +318,10 @@ struct PortReports {
 async fn port_reports(engine: &Shared<'_>, states: Vec<PortState>) -> Result<PortReports, Problem> {
     let needs_one = |port: &PortSpec| port.kind.has_interface();
     let drivers = engine.with(|e| {
-        let mut ports = e.store.saved.desired.ports.iter();
-        ports
-            .any(needs_one)
-            .then(|| e.links.supervisor.driver_states())
+        let ports = &e.store.saved.desired.ports;
+        let weighted = ports.iter().any(|port| port.cpu_weight.is_some());
+        let has_drivers = ports.iter().any(needs_one);
+        has_drivers.then(|| e.links.supervisor.driver_states(weighted))
     });
     let drivers = match drivers {
         Some(drivers) => drivers.await.map_err(unavailable)?,

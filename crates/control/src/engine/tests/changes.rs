@@ -466,6 +466,44 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
     assert!(world.supervisor().drivers.is_empty());
 }
 
+#[test]
+fn cpu_weights_are_sent_when_they_change() {
+    let (mut world, mut engine) = world();
+    let up = PortSpec {
+        interface: Some("eth0".to_owned()),
+        ..PortSpec::new("up", PortKind::Uplink)
+    };
+    engine.add_port(up).unwrap();
+    assert!(world.supervisor().cpu_weights.is_empty(), "none has one");
+    world.orders();
+    let weight = |weight| patch(move |p: &mut PortPatch| p.cpu_weight = Some(weight));
+    let error = "not delegated by the service manager".to_owned();
+    world.supervisor().cpu_weight_errors = vec![("up".to_owned(), error.clone())];
+    let status = engine.set_port("up", &weight(Some(200))).unwrap();
+    assert_eq!(status.cpu_weight, Some(200));
+    assert_eq!(status.driver_process.unwrap().cpu_weight_error, Some(error));
+    assert_eq!(world.orders(), [""; 0], "nothing for the switch");
+    let sent = |weight| vec![("up".to_owned(), weight)];
+    assert_eq!(world.supervisor().cpu_weights, [sent(200)]);
+    engine
+        .set_port("vm0", &patch(|p| p.weight = Some(7)))
+        .unwrap();
+    assert_eq!(world.supervisor().cpu_weights.len(), 1);
+    // The next control cannot know what the one before has sent.
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.supervisor().cpu_weights, [sent(200), sent(200)]);
+    engine.set_port("up", &weight(None)).unwrap();
+    assert_eq!(world.supervisor().cpu_weights[2], []);
+    drop(engine);
+    let _engine = world.start().unwrap();
+    assert_eq!(
+        world.supervisor().cpu_weights.len(),
+        3,
+        "none to be forgotten"
+    );
+}
+
 /// Returns the desired state with a change.
 fn whole(engine: &Engine, change: impl FnOnce(&mut DesiredState)) -> Change {
     let mut state = engine.desired().state;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    AccessModel, AddressSet, DesiredState, Group, Iommu, PortSpec, RuleSpec, SegmentSpec,
+    AccessModel, AddressSet, DesiredState, Group, Iommu, PortKind, PortSpec, RuleSpec, SegmentSpec,
 };
 use channel::formats::formats;
 use channel::state::{Part, Place, StateFile};
@@ -276,6 +276,19 @@ fn sample_of_the_state() {
     assert_eq!(read.rule_counts, saved.rule_counts);
 }
 
+/// Compares a state with the sample of a version, by its place in the list, and returns the state
+/// that is read from the sample.
+fn sample_of_version(at: usize, saved: &mut Saved) -> Saved {
+    let file = StateFile::create().unwrap();
+    saved.store(&file).unwrap();
+    let name = format!("state-{}.json", formats()["state"].reads[at]);
+    let here = env!("CARGO_MANIFEST_DIR");
+    let document = sample(here, &name, &file.load().unwrap().unwrap());
+    let read = StateFile::create().unwrap();
+    read.save(&document).unwrap();
+    Saved::load(&read).unwrap()
+}
+
 /// Version 11: a state with scheduled ports. The one above, without, is the same as in version 10.
 #[test]
 fn the_sample_of_a_state_with_scheduled_ports_is_read() {
@@ -294,15 +307,7 @@ fn the_sample_of_a_state_with_scheduled_ports_is_read() {
     let _ = saved.numbers.model(&desired);
     saved.scheduled = true;
 
-    let file = StateFile::create().unwrap();
-    saved.store(&file).unwrap();
-    let version = formats()["state"].reads[1];
-    let name = format!("state-{version}.json");
-    let here = env!("CARGO_MANIFEST_DIR");
-    let document = sample(here, &name, &file.load().unwrap().unwrap());
-    let read = StateFile::create().unwrap();
-    read.save(&document).unwrap();
-    let read = Saved::load(&read).unwrap();
+    let read = sample_of_version(1, &mut saved);
     assert_eq!(read.desired, saved.desired);
     assert_eq!(read.numbers, saved.numbers);
     assert_eq!((read.scheduled, read.numbers.classes["storage"]), (true, 1));
@@ -318,14 +323,23 @@ fn the_sample_of_a_state_with_settings_of_iommus_is_read() {
     let mut saved = Saved::initial(desired.clone());
     let _ = saved.numbers.model(&desired);
 
-    let file = StateFile::create().unwrap();
-    saved.store(&file).unwrap();
-    let version = formats()["state"].reads[2];
-    let name = format!("state-{version}.json");
-    let here = env!("CARGO_MANIFEST_DIR");
-    let document = sample(here, &name, &file.load().unwrap().unwrap());
-    let read = StateFile::create().unwrap();
-    read.save(&document).unwrap();
-    let read = Saved::load(&read).unwrap();
+    let read = sample_of_version(2, &mut saved);
     assert_eq!(read.desired, saved.desired);
+}
+
+/// Version 13: a state with a port whose driver has a CPU weight. Those above have none.
+#[test]
+fn the_sample_of_a_state_with_cpu_weights_is_read() {
+    let mut desired = desired(&BTreeSet::from([1]));
+    desired.ports.push(PortSpec {
+        interface: Some("eth0".to_owned()),
+        cpu_weight: Some(200),
+        ..PortSpec::new("up", PortKind::Uplink)
+    });
+    let mut saved = Saved::initial(desired.clone());
+    let _ = saved.numbers.model(&desired);
+    saved.weighted = true;
+    let read = sample_of_version(3, &mut saved);
+    assert_eq!(read.desired, saved.desired);
+    assert!(read.weighted);
 }

@@ -486,6 +486,10 @@ pub(super) struct Supervisor {
     pub(super) drivers: Vec<DriverSpec>,
     /// Bytes that may wait in interfaces, by port.
     pub(super) rooms: Vec<(String, u64)>,
+    /// CPU weights of drivers, by port, in each message about them.
+    pub(super) cpu_weights: Vec<Vec<(String, u16)>>,
+    /// Reasons why CPU weights have no effect, by port.
+    pub(super) cpu_weight_errors: Vec<(String, String)>,
     /// Speeds of interfaces by port, in bits a second.
     pub(super) speeds: Vec<(String, u64)>,
     pub(super) dials: Vec<(PortId, String)>,
@@ -614,6 +618,14 @@ fn run_supervisor(
                 supervisor.rooms = rooms;
                 continue;
             }
+            SupervisorRequest::CpuWeights(weights) => {
+                supervisor.cpu_weights.push(weights);
+                continue;
+            }
+            SupervisorRequest::CpuWeightErrors => {
+                let errors = supervisor.cpu_weight_errors.clone();
+                (SupervisorEvent::CpuWeightErrors(errors), None)
+            }
             // Tests send the events themselves.
             SupervisorRequest::Events { .. } => continue,
             SupervisorRequest::WatchedGuests => (
@@ -674,6 +686,7 @@ fn driver_state(spec: &DriverSpec) -> DriverState {
         name: spec.name.clone(),
         back_end: Some(BackEnd::Packet),
         mac: None,
+        cpu_weight_error: None,
         pid: Some(20),
         restarts: 1,
         counters: DriverCounters::from_array([3, 4, 640, 10, 128, 2]),

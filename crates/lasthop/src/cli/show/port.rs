@@ -279,7 +279,7 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         ratio(driver.received_frames, driver.receive_calls),
         ratio(driver.sent_frames, driver.send_calls)
     );
-    vec![
+    let mut lines = vec![
         ("interface", or_none(port.interface.as_ref())),
         ("netns", or_none(port.netns.as_ref())),
         ("address", or_none(port.address.as_ref())),
@@ -288,7 +288,16 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         ("process", process),
         ("rejected", rejected),
         ("calls", calls),
-    ]
+    ];
+    lines.extend(port.cpu_weight.map(|weight| {
+        let error = driver.cpu_weight_error.iter();
+        let error = error.map(|reason| format!(" (no effect: {reason})"));
+        (
+            "cpu weight",
+            format!("{weight}{}", error.collect::<String>()),
+        )
+    }));
+    lines
 }
 
 /// Formats how many there were of one for each of the other, `-` without any.
@@ -301,9 +310,30 @@ fn ratio(of: u64, each: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::v1::AllowedWord;
+    use api::v1::{AllowedWord, PortKind, PortSpec, PortState};
 
     use super::*;
+
+    #[test]
+    fn a_cpu_weight_without_effect_says_why() {
+        let spec = PortSpec {
+            cpu_weight: Some(200),
+            ..PortSpec::new("up", PortKind::Uplink)
+        };
+        let port = PortStatus::new(&spec, PortState::Up);
+        let line = |error: Option<&str>| {
+            let driver = DriverStatus {
+                cpu_weight_error: error.map(str::to_owned),
+                ..DriverStatus::default()
+            };
+            interface(&port, &driver).pop().unwrap().1
+        };
+        assert_eq!(line(None), "200");
+        assert_eq!(
+            line(Some("not delegated")),
+            "200 (no effect: not delegated)"
+        );
+    }
 
     #[test]
     fn bindings_follow_the_setting_of_their_kind() {
