@@ -76,11 +76,20 @@ pub struct DeviceSpec {
     pub queues: u16,
 }
 
+/// Prefix of the address of a driver; a path never contains such a byte.
+const DRIVER: &str = "\0driver:";
+
 /// Returns the address by which the switch dials the port of a driver, in place of the path of a
 /// socket. No path equals it.
 #[must_use]
 pub fn address(name: &str) -> String {
-    format!("\0driver:{name}")
+    format!("{DRIVER}{name}")
+}
+
+/// Returns whether an address is that of a driver.
+#[must_use]
+pub fn is_address(socket: &str) -> bool {
+    socket.starts_with(DRIVER)
 }
 
 /// A desired driver.

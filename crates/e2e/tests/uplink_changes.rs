@@ -1,4 +1,4 @@
-//! Changes of uplinks and TAP ports at run time.
+//! Changes of uplinks and TAP ports at run time, and ends of their driver processes.
 //!
 //! Everything is in network namespaces of the test's own; where they cannot be had, a test says so
 //! and ends.
@@ -8,7 +8,11 @@ use std::path::Path;
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::turn;
-use e2e::uplinks::{driver_pid, tap};
+use e2e::uplinks::{driver_pid, tap, uplink, wire};
+use rustix::process::Signal;
+use testkit::packets::{self, Flow};
+use testkit::process::send as signal;
+use testkit::wait::{wait_for, wait_until};
 
 /// A command that Lasthop must refuse with these words, and this exit status.
 fn refuses(lasthop: &Lasthop, command: &str, (words, status): (&str, i32)) {
@@ -16,6 +20,47 @@ fn refuses(lasthop: &Lasthop, command: &str, (words, status): (&str, i32)) {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(complaint.contains(words), "{command}: {complaint}");
     assert_eq!(output.status.code(), Some(status), "{command}: {complaint}");
+}
+
+/// Waits until a port has a driver process other than `old`.
+fn other_driver(lasthop: &Lasthop, port: &str, old: u32) -> u32 {
+    wait_for("another driver", || {
+        driver_pid(lasthop, port).filter(|new| *new != old)
+    })
+}
+
+#[test]
+fn frames_in_the_rings_of_a_driver_that_dies_are_counted() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [host, far] = ["host", "far"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    let guest = "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a.sock\"\n";
+    let lasthop = Lasthop::start(&format!("{guest}{}", uplink(&host.path(), "")));
+    lasthop.wait_port("uplink", "up");
+    let mut a = lasthop.connect("a", 1);
+    let frame = packets::udp(&Flow::v4(1, 9), b"hello");
+    a.send(&frame).expect("room");
+    wait_until("the first frame is there", || {
+        lasthop.stats().received("uplink") > 0
+    });
+    let driver = driver_pid(&lasthop, "uplink").expect("a driver");
+    signal(driver, Signal::STOP);
+    let before = lasthop.stats().received("uplink");
+    for _ in 0..7 {
+        a.send(&frame).expect("room");
+    }
+    wait_until("the frames are in the ring", || {
+        lasthop.stats().received("uplink") == before + 7
+    });
+    signal(driver, Signal::KILL);
+    other_driver(&lasthop, "uplink", driver);
+    lasthop.wait_port("uplink", "up");
+    assert_eq!(lasthop.stats().get("uplink.drops.driver-ended"), 7);
+    lasthop.stop();
 }
 
 /// The weight in the control group of a process (cgroups(7)), if it has one of version 2.

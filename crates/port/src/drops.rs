@@ -104,6 +104,8 @@ drop_reasons! {
     // Counted at the port that the frame was for, whose guest has an IOMMU.
     ReceiverUntranslated "receiver-untranslated"
         "The translation of the receive buffer's address had not come from the front end yet."
+    // Counted at the port of an interface, in both directions.
+    DriverEnded "driver-ended" "The frame was in the rings of a driver process when that ended."
 }
 
 /// All reasons by which frames are lost, in the order of [`REASONS`].

@@ -24,6 +24,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use channel::audit::AUDIT;
+use channel::driving;
 use channel::figures::Waits;
 use channel::switching::{Iommu, PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
@@ -467,11 +468,18 @@ impl Attachment {
         if !open.features_chosen || broke_rule {
             self.admission.failure_pauses.begin_again(Instant::now());
         }
+        let left = match driving::is_address(&backend.context.config.socket) {
+            true => open.client.left_frames(&mut backend),
+            false => 0,
+        };
         let detached = open.client.detach(&mut backend);
         self.snapshots.add(self.context.config.id, detached);
         open.client.end(reason);
         self.context.store.drop_session();
         let (id, mtu) = (self.context.config.id, self.context.config.mtu);
+        if left > 0 {
+            workers.first(move |w| w.switch.count_left(id, left));
+        }
         workers.on_port(id, move |guest| guest.set_mtu(mtu));
         workers.each(move |w| w.switch.guest_disconnected(id));
         if let Some(fault) = fault {

@@ -20,6 +20,15 @@ use super::regions::FileId;
 use super::session::Session;
 use crate::queue::{Layout, Queue, QueueMemory};
 
+/// Frames in the rings of a front end that is gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftFrames {
+    /// To it: in buffers that it has not offered again, so it may not have handled them.
+    pub to_front_end: u64,
+    /// From it: not taken.
+    pub from_front_end: u64,
+}
+
 /// Position of a running queue when its connection broke.
 #[derive(Debug, Clone)]
 pub struct QueueSnapshot {
@@ -62,6 +71,34 @@ impl Session {
         }
         self.close(backend);
         all
+    }
+
+    /// Stops all queues, and counts the frames in their rings, for a front end that offers all
+    /// buffers of a split queue before it starts, one in each descriptor. Of other layouts there is
+    /// no such count.
+    pub fn left_frames(&mut self, backend: &mut dyn Backend) -> LeftFrames {
+        self.stop_all(backend);
+        let mut left = LeftFrames::default();
+        for index in 0..self.queues.len() {
+            let Some((size, available)) = self.available(index) else {
+                continue;
+            };
+            match index % 2 {
+                0 => left.to_front_end += u64::from(size.saturating_sub(available)),
+                _ => left.from_front_end += u64::from(available),
+            }
+        }
+        left
+    }
+
+    /// Returns the size of a stopped split queue that was served, and the number of chains that are
+    /// available in its ring.
+    fn available(&self, index: usize) -> Option<(u16, u16)> {
+        let vring = &self.queues[index];
+        let position = vring.base.filter(|_| vring.served)?;
+        let layout = self.split_layout(index)?;
+        let mut queue = Queue::new(self.queue_memory()?, layout, self.features(), position).ok()?;
+        Some((layout.size, queue.available()))
     }
 
     /// Sets the snapshots of earlier sessions, the newest first; they may belong to other front

@@ -74,7 +74,7 @@ pub use answer_pipe::AnswerPipe;
 pub use backend::{Backend, Offer, QueueSetup, Resume};
 pub use channel::BackendChannel;
 pub use connection::Connection;
-pub use detach::QueueSnapshot;
+pub use detach::{LeftFrames, QueueSnapshot};
 pub use fault::Fault;
 pub use iotlb::{ChannelWake, IotlbInfo, Wakes};
 pub use message::{MAX_FDS, MAX_PAYLOAD, Message, Reply};

@@ -401,6 +401,15 @@ impl Session {
         }
     }
 
+    /// Returns the layout of a split queue whose addresses are known and not translated.
+    pub(super) fn split_layout(&self, index: usize) -> Option<Layout> {
+        let vring = &self.queues[index];
+        let memory = self.memory.as_ref().filter(|_| !self.is_translated())?;
+        let is_split = self.format() == Format::Split;
+        let (size, addr) = (vring.size.filter(|_| is_split)?, vring.addr.as_ref()?);
+        resolve(memory, size, addr, Format::Split).ok()
+    }
+
     /// Returns the number of the in-flight area's descriptor.
     fn area(&self) -> Option<u64> {
         self.inflight.as_ref().map(|area| area.file)

@@ -203,6 +203,12 @@ impl<P: Port> Switch<P> {
         self.drop_frames_of(undecided);
     }
 
+    /// Counts frames that were left in the rings of a port's driver when that ended.
+    pub fn count_left(&mut self, id: PortId, frames: u64) {
+        let counters = &self.fabric.counters;
+        counters.add_drops(id, DropReason::DriverEnded, frames);
+    }
+
     fn drop_frames_of(&mut self, all: Vec<PendingUpcall>) {
         for waiting in all {
             for frame in &waiting.frames {

@@ -329,6 +329,16 @@ impl Client {
         })
     }
 
+    /// Stops the queues of a driver process; returns the number of frames that are left in its
+    /// rings, in both directions.
+    pub(super) fn left_frames(&mut self, backend: &mut dyn Backend) -> u64 {
+        let Self::VhostUser { session, .. } = self else {
+            return 0;
+        };
+        let left = session.left_frames(backend);
+        left.to_front_end + left.from_front_end
+    }
+
     /// Ends the session, and returns what the next one needs to know.
     pub(super) fn detach(&mut self, backend: &mut dyn Backend) -> Vec<QueueSnapshot> {
         match self {

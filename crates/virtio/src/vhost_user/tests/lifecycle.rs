@@ -1,5 +1,6 @@
 //! From the first setting of a queue to its last word.
 
+use super::super::LeftFrames;
 use super::super::message::F_PROTOCOL_FEATURES;
 use super::*;
 
@@ -565,4 +566,38 @@ fn the_inflight_area_comes_back_with_the_queue() {
     assert!(rig.session.info().inflight);
     rig.set_up(0);
     assert!(rig.backend.running[&0].inflight.is_some());
+}
+
+/// Writes the available index of a queue of 256 entries.
+fn offer_up_to(rig: &Rig, index: u16, available: u16) {
+    let memory = rig.backend.memory.as_ref().expect("memory");
+    let ring = GPA + u64::from(index) * 0x8000 + 0x2000;
+    let at = memory.translate(ring + 2, 2).expect("mapped").ptr;
+    // SAFETY: the index is mapped and aligned, and no other thread accesses it.
+    unsafe { at.cast::<u16>().write(available.to_le()) };
+}
+
+#[test]
+fn frames_left_in_the_rings_of_a_driver_are_counted() {
+    let mut rig = Rig::ready();
+    rig.backend.position = Some(3);
+    (0..2).for_each(|index| rig.set_up(index));
+    let left = |to_front_end, from_front_end| LeftFrames {
+        to_front_end,
+        from_front_end,
+    };
+    // All buffers were offered at first, three were used, and one of these was offered again.
+    offer_up_to(&rig, 0, 256 + 1);
+    // Seven frames were sent, and three taken.
+    offer_up_to(&rig, 1, 7);
+    // It was asked to end, and has not completed all.
+    rig.ask(code::GET_VRING_BASE, state(0, 0));
+    assert_eq!(rig.session.left_frames(&mut rig.backend), left(2, 4));
+    assert!(rig.backend.running.is_empty());
+    // Whatever it writes, there are no more than buffers.
+    offer_up_to(&rig, 0, 9);
+    offer_up_to(&rig, 1, 0x8000);
+    assert_eq!(rig.session.left_frames(&mut rig.backend), left(250, 256));
+    rig.session.close(&mut rig.backend);
+    assert_eq!(rig.session.left_frames(&mut rig.backend), left(0, 0));
 }
