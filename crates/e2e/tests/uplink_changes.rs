@@ -1,4 +1,5 @@
-//! Changes of uplinks and TAP ports at run time, and ends of their driver processes.
+//! Changes of uplinks at run time that need another driver process, or change the present one: the
+//! interface, the CPU weight.
 //!
 //! Everything is in network namespaces of the test's own; where they cannot be had, a test says so
 //! and ends.
@@ -8,7 +9,7 @@ use std::path::Path;
 use e2e::lasthop::Lasthop;
 use e2e::netns::Netns;
 use e2e::turn;
-use e2e::uplinks::{driver_pid, tap, uplink, wire};
+use e2e::uplinks::{driver_pid, tap, transfer, uplink, wire};
 use rustix::process::Signal;
 use testkit::packets::{self, Flow};
 use testkit::process::send as signal;
@@ -27,6 +28,99 @@ fn other_driver(lasthop: &Lasthop, port: &str, old: u32) -> u32 {
     wait_for("another driver", || {
         driver_pid(lasthop, port).filter(|new| *new != old)
     })
+}
+
+/// The number of packet sockets in a namespace.
+fn packet_sockets(netns: &Netns) -> usize {
+    let table = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/packet"));
+    table.expect("the table of packet sockets").lines().count() - 1
+}
+
+#[test]
+fn an_uplink_moves_to_another_interface() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let names = ["host", "far", "other", "near"];
+    let [host, far, other, near] = names.map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    let link = format!(
+        "link add up1 type veth peer name wire1 netns {}",
+        other.pid()
+    );
+    host.ip(&link);
+    host.ip("link set up1 up");
+    other.ip("link set wire1 up");
+    other.ip("address add 10.1.0.8/24 dev wire1");
+    let ports = |interface: &str| {
+        let uplink = uplink(&host.path(), "driver = \"packet\"\nmtu = 1500");
+        let uplink = uplink.replace("\"up0\"", &format!("{interface:?}"));
+        tap("t0", &near.path(), "10.1.0.1/24", "") + &uplink
+    };
+    let lasthop = Lasthop::start(&ports("up0"));
+    lasthop.wait_port("uplink", "up");
+    transfer(&near, &far, "10.1.0.9:5001", 1 << 20);
+    turn.step("a driver that died once");
+    let first = driver_pid(&lasthop, "uplink").expect("a driver");
+    signal(first, Signal::KILL);
+    let second = other_driver(&lasthop, "uplink", first);
+    lasthop.wait_port("uplink", "up");
+    let (before, t0) = (lasthop.stats(), driver_pid(&lasthop, "t0"));
+
+    turn.step("another interface: number, counters and settings stay");
+    lasthop.ok(&["port", "set", "uplink", "--interface", "up1"]);
+    let third = other_driver(&lasthop, "uplink", second);
+    let status = lasthop.wait_port("uplink", "up");
+    assert_eq!(
+        (&status["interface"], &status["mtu"]),
+        (&"up1".into(), &1500.into())
+    );
+    assert_eq!(status["driver_process"]["restarts"], 1, "{status}");
+    transfer(&near, &other, "10.1.0.8:5001", 1 << 20);
+    let after = lasthop.stats();
+    for counter in ["uplink.from_guest.packets", "uplink.to_guest.packets"] {
+        assert!(after.get(counter) > before.get(counter), "{counter}");
+    }
+    assert_eq!(packet_sockets(&host), 1, "the old interface is free");
+    let moved = after.since(&before);
+    assert_eq!(moved.get("uplink.drops.driver-ended"), 0, "{moved:?}");
+
+    turn.step("interfaces that cannot be had change nothing");
+    let conflict = ("lo: not an Ethernet interface", 2);
+    refuses(&lasthop, "port set uplink --interface lo", conflict);
+    refuses(
+        &lasthop,
+        "port set uplink --interface a/b",
+        ("the name of an interface", 2),
+    );
+    assert_eq!(driver_pid(&lasthop, "uplink"), Some(third));
+    assert_eq!(lasthop.port("uplink")["interface"], "up1");
+
+    turn.step("one that is missing is waited for, as at the start");
+    lasthop.ok(&["port", "set", "uplink", "--interface", "up2"]);
+    lasthop.wait_reason("uplink", "interface up2: No such device");
+    host.ip("link set up1 down");
+    host.ip("link set up1 name up2");
+    host.ip("link set up2 up");
+    lasthop.wait_port("uplink", "up");
+    transfer(&near, &other, "10.1.0.8:5002", 1 << 20);
+
+    turn.step("the file has the first one again");
+    let file = folder.path().join("lasthop.toml");
+    std::fs::write(&file, ports("up0")).expect("a file");
+    let printed = lasthop.ok(&["apply", &file.to_string_lossy()]);
+    assert!(printed.contains("interface up2 -> up0"), "{printed}");
+    lasthop.wait_port("uplink", "up");
+    transfer(&near, &far, "10.1.0.9:5002", 1 << 20);
+    assert_eq!(
+        driver_pid(&lasthop, "t0"),
+        t0,
+        "the other port is not touched"
+    );
+    lasthop.stop();
 }
 
 #[test]

@@ -335,6 +335,11 @@ impl Child {
         alive.is_none_or(|alive| alive.process.ends_by(deadline))
     }
 
+    /// Returns the process with this restart counter.
+    pub(super) fn restarted(self, restarts: u32) -> Self {
+        Self { restarts, ..self }
+    }
+
     /// Takes over the restart counter of a process that was replaced without a failure.
     pub(super) fn take_place_of(&mut self, before: &Self) {
         self.restarts = before.restarts;

@@ -8,6 +8,8 @@
 //!                      reply to pings is killed first
 //! interface removed    the process reports that and ends; the interface is opened again when the
 //!                      switch dials
+//! another interface    it is opened; the process is stopped, completes its frames and ends; the
+//!                      switch dials
 //! interface missing    the port of an uplink waits; each dial of the switch tries to open it
 //! ```
 //!
@@ -32,10 +34,12 @@ use super::child::Child;
 use super::groups::DriverGroups;
 use super::replace::{IncomingFds, OutgoingFds, PassedDriver};
 pub(super) use driver::Renewed;
-use driver::{Dial, Driver};
+use driver::{Dial, Driver, History};
 
-/// Time in which stopped or killed processes must end: 1 second.
-const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time in which processes must end when Lasthop stops: 1 second.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time in which a single process that is stopped must end: 200 milliseconds.
+const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Name of a port, and the reason why its interface cannot be used.
 type InterfaceError = (String, String);
@@ -50,15 +54,28 @@ pub(super) struct Drivers {
     dying: Vec<Child>,
     /// Control groups.
     groups: DriverGroups,
+    /// Counters of removed drivers by the names of their ports, for those that replace them.
+    histories: Vec<(String, History)>,
 }
 
 impl Drivers {
     /// Sets the drivers. Drivers that do not change, or only in MTU or MAC address, keep their
-    /// processes.
+    /// processes. Those that change otherwise keep their counters.
     ///
     /// # Errors
     /// Port and reason of an interface that cannot be used. The drivers are as before then.
     pub(super) fn set(&mut self, specs: Vec<DriverSpec>) -> Result<(), InterfaceError> {
+        let done = self.replace(specs);
+        for (name, history) in std::mem::take(&mut self.histories) {
+            let mut all = self.all.iter_mut();
+            if let Some(driver) = all.find(|driver| driver.spec.name == name) {
+                driver.inherit(history);
+            }
+        }
+        done
+    }
+
+    fn replace(&mut self, specs: Vec<DriverSpec>) -> Result<(), InterfaceError> {
         let is_there = |spec: &DriverSpec| self.all.iter().any(|d| d.is_for(spec));
         let (unchanged, new): (Vec<_>, Vec<_>) = specs.iter().cloned().partition(is_there);
         let old = |driver: &&Driver| !unchanged.iter().any(|spec| driver.is_for(spec));
@@ -149,16 +166,24 @@ impl Drivers {
         let (mut children, mut names) = (Vec::new(), Vec::new());
         for driver in self.all.extract_if(.., which) {
             names.push(driver.spec.name.clone());
+            let history = (driver.spec.name.clone(), driver.history());
+            self.histories.push(history);
             let (child, answer) = driver.remove();
             children.extend(child);
             self.answers.extend(answer);
         }
-        self.wait_all(children, Instant::now() + KILL_TIMEOUT);
+        self.end(children, STOP_TIMEOUT);
         self.groups.remove(&names);
     }
 
-    /// Waits for the ends of processes until the deadline.
-    fn wait_all(&mut self, children: Vec<Child>, deadline: Instant) {
+    /// Stops processes, which complete their frames, and waits for their ends. Those that are left
+    /// at the end of the time are killed.
+    fn end(&mut self, children: Vec<Child>, time: Duration) {
+        for child in &children {
+            // A process that is gone needs no message.
+            let _ = child.try_send(&SupervisorEvent::Stop, &[]);
+        }
+        let deadline = Instant::now() + time;
         for mut child in children {
             if !child.wait(deadline) {
                 tracing::error!("killed driver does not end");
@@ -298,12 +323,7 @@ impl Drivers {
         let drivers = std::mem::take(&mut self.all);
         let names: Vec<_> = drivers.iter().map(|d| d.spec.name.clone()).collect();
         let children = drivers.into_iter().flat_map(Driver::into_children);
-        let children: Vec<_> = children.collect();
-        for child in &children {
-            // A process that is gone needs no message.
-            let _ = child.try_send(&SupervisorEvent::Stop, &[]);
-        }
-        self.wait_all(children, Instant::now() + KILL_TIMEOUT);
+        self.end(children.collect(), END_TIMEOUT);
         self.groups.remove(&names);
     }
 }

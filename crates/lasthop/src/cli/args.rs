@@ -370,10 +370,10 @@ pub(super) struct Set {
 #[derive(Debug, Args)]
 // The options of port security and owner are in other structs and are not in the group by default.
 #[group(required = true, multiple = true, args = [
-    "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu",
-    "weight", "cpu_weight", "no_cpu_weight", "limits", "macs", "addresses", "dhcp_server",
-    "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes", "id",
-    "secret_file", "no_secret",
+    "up", "down", "socket", "interface", "segment", "trunk", "queues", "role", "mac", "no_mac",
+    "mtu", "no_mtu", "weight", "cpu_weight", "no_cpu_weight", "limits", "macs", "addresses",
+    "dhcp_server", "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes",
+    "id", "secret_file", "no_secret",
     "qos", "egress", "iommu",
 ])]
 pub(super) struct Changes {
@@ -389,6 +389,9 @@ pub(super) struct Changes {
     /// New socket; the guest loses the connection
     #[arg(long, value_name = "PATH")]
     socket: Option<String>,
+    /// New host interface of an uplink or TAP port; its driver starts anew
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
     /// Make it an access port of this segment
     #[arg(long, value_name = "SEGMENT", conflicts_with = "trunk")]
     segment: Option<String>,
@@ -456,6 +459,7 @@ impl Changes {
             admin_state,
             socket: self.socket.clone(),
             role: self.role,
+            interface: self.interface.clone().map(Some),
             queues: self.queues,
             segment: self.segment.clone(),
             trunk: self.trunk.clone(),

@@ -43,6 +43,13 @@ impl Dial {
     }
 }
 
+/// Counters of a driver that outlive it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct History {
+    pub(super) counters: DriverCounters,
+    pub(super) restarts: u32,
+}
+
 /// State of one driver.
 pub(super) struct Driver {
     pub(super) spec: DriverSpec,
@@ -62,6 +69,8 @@ pub(super) struct Driver {
     /// Counters of previous processes.
     counters_before: DriverCounters,
     counters: DriverCounters,
+    /// Restarts of the processes of the driver before.
+    restarts_before: u32,
     /// Last reason that the process has given for its end, or the reason why there is none.
     reason: Option<String>,
     /// Events that were not reported yet.
@@ -105,6 +114,7 @@ impl Driver {
             room: None,
             counters_before: DriverCounters::default(),
             counters: DriverCounters::default(),
+            restarts_before: 0,
             events: Vec::new(),
         }
     }
@@ -188,9 +198,23 @@ impl Driver {
         Some(self.dial.take()?.answered(connected))
     }
 
-    /// Removes the driver. Returns its killed processes and the answer to a dial.
+    /// Returns the counters for a driver that replaces this one.
+    pub(super) fn history(&self) -> History {
+        let state = self.state();
+        History {
+            counters: state.counters,
+            restarts: state.restarts,
+        }
+    }
+
+    /// Continues the counters of a driver that this one replaces.
+    pub(super) fn inherit(&mut self, history: History) {
+        self.counters_before = self.counters_before.plus(&history.counters);
+        self.restarts_before += history.restarts;
+    }
+
+    /// Removes the driver. Returns its processes and the answer to a dial.
     pub(super) fn remove(mut self) -> (Vec<Child>, Option<Reply>) {
-        self.kill();
         let gone = || Err("its driver was replaced".to_owned());
         let answer = self.dial.take().map(|dial| dial.answered(gone()));
         (self.into_children(), answer)
@@ -327,8 +351,8 @@ impl Driver {
                 return Ok(None);
             }
         } else {
-            let started = Child::start(Kind::Driver, binaries);
-            self.child = Some(started.map_err(|e| e.to_string())?);
+            let started = Child::start(Kind::Driver, binaries).map_err(|e| e.to_string())?;
+            self.child = Some(started.restarted(self.restarts_before));
         }
         self.killed = false;
         self.start_process(groups).map(Some).map_err(|error| {
@@ -423,7 +447,7 @@ impl Driver {
             mac: None,
             cpu_weight_error: None,
             pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
-            restarts: info.map_or(0, |i| i.restarts),
+            restarts: info.map_or(self.restarts_before, |i| i.restarts),
             counters: self.counters_before.plus(&self.counters),
             reason: self
                 .exit_reason()

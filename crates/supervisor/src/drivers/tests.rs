@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use channel::driving::{Choice, DeviceSpec, DriverCounters};
-use channel::link::Link;
+use channel::link::{Link, Received};
 use channel::supervision::SupervisorRequest;
 use rustix::process::Signal;
 use testkit::skip::skipped;
@@ -132,6 +132,52 @@ fn a_live_process_goes_before_the_interface_is_opened_for_another() {
     });
     assert!(world.drivers.states()[0].pid.is_none());
     assert!(world.has_ended());
+}
+
+#[test]
+fn a_driver_with_another_interface_is_stopped_and_its_counters_continue() {
+    let mut world = world();
+    let driver = &mut world.drivers.all[0];
+    let counters = DriverCounters::from_array([3, 4, 500, 6, 700, 8]);
+    driver.inherit(History {
+        counters,
+        restarts: 0,
+    });
+    driver.child = driver.child.take().map(|child| child.restarted(2));
+    let mut other = spec();
+    other.device.interface = "no-such-if1".to_owned();
+    if let Err((_, reason)) = world.drivers.set(vec![other]) {
+        return skipped(format!("no interface can be opened here ({reason})"));
+    }
+    let stop = world.link.recv().unwrap();
+    assert!(matches!(stop, Received::Message(SupervisorEvent::Stop, _)));
+    let state = &world.drivers.states()[0];
+    assert_eq!(
+        (state.pid, state.counters, state.restarts),
+        (None, counters, 2)
+    );
+    let reason = state.reason.as_deref().unwrap();
+    assert!(reason.contains("no-such-if1"), "{reason}");
+}
+
+#[test]
+fn an_interface_that_cannot_be_used_leaves_the_driver_as_it_is() {
+    let mut world = world();
+    let pid = world.drivers.states()[0].pid;
+    let mut other = spec();
+    other.device.interface = "lo".to_owned();
+    let (port, reason) = world.drivers.set(vec![other]).unwrap_err();
+    assert_eq!(port, "p");
+    assert!(reason.contains("lo"), "{reason}");
+    assert_eq!(world.drivers.states()[0].pid, pid);
+    assert_eq!(world.drivers.all[0].spec, spec());
+}
+
+#[test]
+fn a_replacement_whose_driver_gets_another_interface_is_over() {
+    let mut world = world();
+    assert_eq!(world.drivers.renewed("p"), Some(Renewed::Gone));
+    assert_eq!(world.drivers.renewed("q"), Some(Renewed::Gone));
 }
 
 /// Keeps a process from dying as long as the returned tracer lives: the death stops at its last

@@ -299,6 +299,10 @@ pub struct PortPatch {
     /// The only user whose processes may connect; `null` for any.
     #[serde(default, with = "present")]
     pub peer_user: Option<Option<String>>,
+    /// The new interface of an uplink or a TAP port, which gets another driver process. `null` for
+    /// that of a TAP port's name.
+    #[serde(default, with = "present")]
+    pub interface: Option<Option<String>>,
     /// The new number of queue pairs; the port's connection is closed.
     pub queues: Option<u16>,
     /// The new number of slots of each ring of a netmap port; the port's connection is closed.

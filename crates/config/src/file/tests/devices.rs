@@ -1,6 +1,6 @@
 //! Tests of ports with an interface of the host.
 
-use api::v1::{Iommu, PortKind, UplinkDriver};
+use api::v1::{Iommu, PortKind, PortPatch, UplinkDriver};
 use channel::driving::Choice;
 use port::PortId;
 
@@ -210,4 +210,28 @@ fn a_request_may_not_mix_kinds() {
     };
     assert_eq!(refused(guest).0, "interface");
     assert_eq!(refused(PortSpec::vhost_user("vm1", "")).0, "socket");
+}
+
+#[test]
+fn an_interface_changes_by_a_patch() {
+    let dir = Path::new("/run/lasthop");
+    let text = uplink("interface = \"eth0\"") + &tap("interface = \"lan0\"");
+    let state = read(&text).unwrap();
+    let interface = |name: Option<&str>| PortPatch {
+        interface: Some(name.map(str::to_owned)),
+        ..PortPatch::default()
+    };
+    let set = |port, name| desired::set_port(&state, port, &interface(name), dir);
+    let of = |state: &DesiredState, port| state.port(port).unwrap().interface.clone();
+    let changed = set("up", Some("eth1")).unwrap();
+    assert_eq!(of(&changed, "up").as_deref(), Some("eth1"));
+    let changed = set("t0", None).unwrap();
+    assert_eq!(of(&changed, "t0").as_deref(), Some("t0"), "the default");
+    let step = &desired::Difference::between(&state, &changed).changes[0];
+    assert!(step.disconnects);
+    for (name, status) in [(Some("lan0"), 409), (Some("a/b"), 422), (None, 422)] {
+        let problem = set("up", name).unwrap_err();
+        assert_eq!(problem.status, status, "{problem}");
+        assert_eq!(problem.field.as_deref(), Some("interface"));
+    }
 }

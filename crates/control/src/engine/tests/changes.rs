@@ -467,6 +467,43 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
 }
 
 #[test]
+fn a_port_gets_another_interface_and_keeps_its_number() {
+    let (world, mut engine) = world();
+    let up = PortSpec {
+        interface: Some("eth0".to_owned()),
+        ..PortSpec::new("up", PortKind::Uplink)
+    };
+    engine.add_port(up).unwrap();
+    world.orders();
+    let interface = |name: Option<&str>| {
+        let name = name.map(str::to_owned);
+        patch(move |p| p.interface = Some(name))
+    };
+    let has = |world: &World| {
+        let supervisor = world.supervisor();
+        let driver = &supervisor.drivers[0];
+        (driver.port, driver.device.interface.clone())
+    };
+    let status = engine.set_port("up", &interface(Some("eth1"))).unwrap();
+    assert_eq!(status.interface.as_deref(), Some("eth1"));
+    assert_eq!(has(&world), (PortId(2), "eth1".to_owned()));
+    assert_eq!(world.orders(), [""; 0], "the switch notices nothing");
+    world.supervisor().taken.insert("eth2".to_owned());
+    let refused = engine.set_port("up", &interface(Some("eth2"))).unwrap_err();
+    assert_eq!(
+        (refused.status, refused.field.as_deref()),
+        (409, Some("interface"))
+    );
+    let refused = engine.set_port("up", &interface(None)).unwrap_err();
+    assert_eq!(
+        (refused.status, refused.field.as_deref()),
+        (422, Some("interface"))
+    );
+    assert_eq!(has(&world), (PortId(2), "eth1".to_owned()));
+    assert_eq!(world.orders(), [""; 0]);
+}
+
+#[test]
 fn cpu_weights_are_sent_when_they_change() {
     let (mut world, mut engine) = world();
     let up = PortSpec {

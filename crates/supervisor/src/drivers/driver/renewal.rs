@@ -12,12 +12,11 @@ use std::time::{Duration, Instant};
 
 use channel::supervision::SupervisorEvent;
 
+use super::super::STOP_TIMEOUT;
 use super::{Child, Driver, Kind};
 use crate::binaries::Binaries;
 use crate::heartbeat::Heartbeat;
 
-/// Time in which the old process must end: 200 milliseconds.
-const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time for the complete replacement: 3 seconds.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -34,7 +33,7 @@ pub(in crate::drivers) struct Renewal {
 pub(crate) enum Renewed {
     /// The new process serves; the port had none for this time.
     Done(Duration),
-    /// The port does not exist any longer.
+    /// The port does not exist any longer, or it has another interface.
     Gone,
     /// The new process does not serve, for this reason.
     Failed(String),
@@ -87,7 +86,11 @@ impl Driver {
     /// Returns the result; `None` while the replacement is in progress. After a failure the next
     /// process is started from the binaries of that time.
     pub(in crate::drivers) fn renewed(&mut self) -> Option<Renewed> {
-        let outcome = self.renewal.as_mut()?.outcome.take()?;
+        let Some(renewal) = &mut self.renewal else {
+            // The driver whose process was replaced has another interface now.
+            return Some(Renewed::Gone);
+        };
+        let outcome = renewal.outcome.take()?;
         let unused = self.renewal.take().and_then(Renewal::into_child);
         if let Some(mut unused) = unused {
             unused.kill();
