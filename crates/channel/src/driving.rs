@@ -11,7 +11,7 @@
 use std::net::IpAddr;
 
 use port::PortId;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Method by which a driver moves frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -141,9 +141,46 @@ pub struct DriverCounters {
     /// Frames that were longer than a buffer.
     pub oversized_frames: u64,
     /// Frames of the interface.
+    #[serde(deserialize_with = "or_default")]
     pub received: Calls,
     /// Frames that the interface took.
+    #[serde(deserialize_with = "or_default")]
     pub sent: Calls,
+}
+
+/// Reads a value at the end of a message, which that of a build without it does not have.
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(T::deserialize(deserializer).unwrap_or_default())
+}
+
+/// The counters in the state of a driver: those of every build. The others come with
+/// [`SupervisorEvent::DriverCalls`](crate::supervision::SupervisorEvent::DriverCalls).
+mod of_every_build {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::DriverCounters;
+
+    pub(super) fn serialize<S: Serializer>(
+        counters: &DriverCounters,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        (counters.rejected_by_interface, counters.oversized_frames).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<DriverCounters, D::Error> {
+        let (rejected_by_interface, oversized_frames) = Deserialize::deserialize(deserializer)?;
+        Ok(DriverCounters {
+            rejected_by_interface,
+            oversized_frames,
+            ..DriverCounters::default()
+        })
+    }
 }
 
 /// Frames in one direction, and the system calls that moved at least one of them; with `AF_XDP`
@@ -219,6 +256,7 @@ pub struct DriverState {
     /// Number of restarts of its process.
     pub restarts: u32,
     /// Counters since the port exists.
+    #[serde(with = "of_every_build")]
     pub counters: DriverCounters,
     /// Reason why there is no process, or why the last one ended; beside a process, that the
     /// interface is another port's, too.

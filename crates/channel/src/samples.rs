@@ -12,7 +12,8 @@ use testkit::samples::sample;
 
 use crate::cores::CoreFacts;
 use crate::driving::{
-    BackEnd, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState, XdpStart,
+    BackEnd, Calls, Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState,
+    XdpStart,
 };
 use crate::formats::formats;
 use crate::keeping::{CRASH_RECORD_LEN, ConnectionRecord, ThreadSlots};
@@ -114,6 +115,7 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::Rooms(vec![(text("up"), 256_000)]),
         SupervisorRequest::CpuWeights(vec![(text("up"), 200)]),
         SupervisorRequest::CpuWeightErrors,
+        SupervisorRequest::DriverCalls,
     ]
 }
 
@@ -164,12 +166,16 @@ fn events() -> Vec<SupervisorEvent> {
     let state = DriverState {
         name: text("up"),
         back_end: Some(BackEnd::Packet),
-        // They are not in the message.
+        // They are not in the message, nor are frames and calls.
         mac: None,
         cpu_weight_error: None,
         pid: Some(77),
         restarts: 2,
-        counters: counters(),
+        counters: DriverCounters {
+            received: Calls::default(),
+            sent: Calls::default(),
+            ..counters()
+        },
         reason: error(),
     };
     let process = ProcessInfo {
@@ -264,6 +270,7 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::FoundVcpus(found),
         SupervisorEvent::InterfaceSpeeds(vec![(text("up"), 10_000_000_000)]),
         SupervisorEvent::CpuWeightErrors(vec![(text("up"), text("not delegated"))]),
+        SupervisorEvent::DriverCalls(vec![(text("up"), [counters().received, counters().sent])]),
     ]
 }
 

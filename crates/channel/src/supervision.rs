@@ -35,7 +35,7 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreFacts;
-use crate::driving::{DriverCounters, DriverSpec, DriverStart, DriverState};
+use crate::driving::{Calls, DriverCounters, DriverSpec, DriverStart, DriverState};
 use crate::keeping::{MAX_RECORD, MAX_SAVED};
 use crate::owners::{NoSocket, SocketOwner};
 use crate::sockets::SocketType;
@@ -198,6 +198,9 @@ pub enum SupervisorRequest {
     /// Control: report the CPU weights that have no effect; answered with
     /// [`SupervisorEvent::CpuWeightErrors`].
     CpuWeightErrors,
+    /// Control: report the frames and calls of the drivers; answered with
+    /// [`SupervisorEvent::DriverCalls`].
+    DriverCalls,
 }
 
 /// Most bytes of a message with no more than a number.
@@ -528,6 +531,9 @@ pub enum SupervisorEvent {
     /// Control: the answer to [`SupervisorRequest::CpuWeightErrors`]: the reasons, by the names of
     /// ports; without those whose weight has an effect.
     CpuWeightErrors(Vec<(String, String)>),
+    /// Control: the answer to [`SupervisorRequest::DriverCalls`]: frames that drivers have received
+    /// and sent since their ports exist, by the names of ports.
+    DriverCalls(Vec<(String, [Calls; 2])>),
 }
 
 #[cfg(test)]
@@ -612,7 +618,19 @@ mod tests {
             (rooms, list),
             (weights, list),
             (SupervisorRequest::CpuWeightErrors, word),
+            (SupervisorRequest::DriverCalls, word),
         ]
+    }
+
+    /// A driver that a supervisor of a former build has started answers without frames and calls.
+    #[test]
+    fn a_pong_without_frames_and_calls_is_read() {
+        let pong = SupervisorRequest::Pong(DriverCounters::from_array([7, 300, 0, 0, 0, 0]));
+        let bytes = postcard::to_allocvec(&pong).unwrap();
+        let (former, zeros) = bytes.split_at(bytes.len() - 4);
+        assert_eq!(zeros, [0; 4]);
+        assert_eq!(postcard::from_bytes(former), Ok(pong));
+        assert!(postcard::from_bytes::<SupervisorRequest>(&former[..1]).is_err());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use api::v1::Event;
-use channel::driving::{self, DriverSpec, DriverState};
+use channel::driving::{self, Calls, DriverSpec, DriverState};
 use channel::supervision::{ProcessInfo, SupervisorEvent};
 use port::PortId;
 
@@ -265,6 +265,14 @@ impl Drivers {
     /// Returns the states for control.
     pub(super) fn states(&self) -> Vec<DriverState> {
         self.all.iter().map(Driver::state).collect()
+    }
+
+    /// Returns the frames and calls of the drivers, by the names of ports.
+    pub(super) fn calls(&self) -> Vec<(String, [Calls; 2])> {
+        let states = self.all.iter().map(Driver::state);
+        let calls =
+            |state: DriverState| (state.name, [state.counters.received, state.counters.sent]);
+        states.map(calls).collect()
     }
 
     /// Returns the MAC addresses of existing interfaces with the names of their ports.

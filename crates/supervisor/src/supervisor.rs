@@ -294,6 +294,7 @@ impl Supervisor {
             SupervisorRequest::CpuWeightErrors => {
                 SupervisorEvent::CpuWeightErrors(self.drivers.cpu_weight_errors())
             }
+            SupervisorRequest::DriverCalls => SupervisorEvent::DriverCalls(self.drivers.calls()),
             SupervisorRequest::WatchedGuests => {
                 SupervisorEvent::WatchedGuests(self.guests.watched())
             }

@@ -32,6 +32,7 @@ impl Kind {
             | SupervisorRequest::Rooms(_)
             | SupervisorRequest::CpuWeights(_)
             | SupervisorRequest::CpuWeightErrors
+            | SupervisorRequest::DriverCalls
             | SupervisorRequest::SwitchGone
             | SupervisorRequest::Events { .. }
             | SupervisorRequest::WatchGuests(_)

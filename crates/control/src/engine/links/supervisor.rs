@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use channel::driving::{DriverSpec, DriverState};
+use channel::driving::{Calls, DriverSpec, DriverState};
 use channel::link::{Link, Received};
 use channel::owners::{NoSocket, SocketOwner};
 use channel::sockets::SocketType;
@@ -273,6 +273,8 @@ impl SupervisorLink {
         let states = self.request(SupervisorRequest::DriverStates, states);
         let addresses = accept!(SupervisorEvent::InterfaceAddresses(addresses) => addresses);
         let addresses = self.request(SupervisorRequest::InterfaceAddresses, addresses);
+        let calls = accept!(SupervisorEvent::DriverCalls(calls) => calls);
+        let calls = self.request(SupervisorRequest::DriverCalls, calls);
         // The supervisor of an upgrade that failed may be one without weights.
         let errors = weighted.then(|| {
             let errors = accept!(SupervisorEvent::CpuWeightErrors(errors) => errors);
@@ -281,6 +283,7 @@ impl SupervisorLink {
         async move {
             let mut states = states.await?;
             let addresses: BTreeMap<String, [u8; 6]> = addresses.await?.into_iter().collect();
+            let calls: BTreeMap<String, [Calls; 2]> = calls.await?.into_iter().collect();
             let errors = match errors {
                 Some(errors) => errors.await?,
                 None => Vec::new(),
@@ -289,6 +292,8 @@ impl SupervisorLink {
             for state in &mut states {
                 state.mac = addresses.get(&state.name).copied();
                 state.cpu_weight_error = errors.remove(&state.name);
+                let calls = calls.get(&state.name).copied().unwrap_or_default();
+                [state.counters.received, state.counters.sent] = calls;
             }
             Ok(states)
         }

@@ -640,6 +640,14 @@ fn run_supervisor(
                 let states = supervisor.drivers.iter().map(driver_state).collect();
                 (SupervisorEvent::DriverStates(states), None)
             }
+            SupervisorRequest::DriverCalls => {
+                let drivers = supervisor.drivers.iter().map(driver_state);
+                let calls = |state: DriverState| {
+                    (state.name, [state.counters.received, state.counters.sent])
+                };
+                let calls = drivers.map(calls).collect();
+                (SupervisorEvent::DriverCalls(calls), None)
+            }
             SupervisorRequest::InterfaceAddresses => {
                 let names = supervisor.drivers.iter().map(|spec| spec.name.clone());
                 let addresses = names.map(|name| (name, [2, 0, 0, 0, 0, 1])).collect();

@@ -9,7 +9,7 @@ use rustix::thread::UnshareFlags;
 use wire::virtio::net;
 
 use super::*;
-use crate::frames::{self, Interface, Outgoing, Scratch, Stop};
+use crate::frames::{self, Coalescer, Interface, Outgoing, Scratch, Stop};
 use crate::free_buffers::FreeBuffers;
 use crate::queue::{Direction, Queue};
 use crate::region::Region;
@@ -177,7 +177,7 @@ fn a_call_sends_many_frames() {
         let (region, mut interface) = driver(&mut device);
         let queue = Queue::new(region, 0, Direction::FromSwitch);
         let bytes = frame(60);
-        let frames: Vec<Outgoing> = (0..FRAMES)
+        let mut frames: Vec<Outgoing> = (0..FRAMES)
             .map(|id| {
                 let (buffer, len) = (queue.buffer(id), bytes.len() as u32);
                 // SAFETY: the buffer is longer, and has no other user.
@@ -186,7 +186,10 @@ fn a_call_sends_many_frames() {
             })
             .collect();
         let (mut back, mut counters) = (Vec::new(), DriverCounters::default());
-        let sent = interface.send(&frames, &mut back, &mut counters).unwrap();
+        let mut coalescer = Coalescer::new(false);
+        let sent = interface
+            .send(&mut frames, &mut back, &mut coalescer, &mut counters)
+            .unwrap();
         assert_eq!(sent, (FRAMES.into(), Stop::Done));
         let (sent, rejected) = (counters.sent, counters.rejected_by_interface);
         assert_eq!(sent.frames + rejected, u64::from(FRAMES));
@@ -217,7 +220,10 @@ fn a_frame_lies_as_in_a_buffer_of_linux() {
             len: bytes.len() as u32,
         };
         let mut of_peer = DriverCounters::default();
-        peer().send(&[out], &mut Vec::new(), &mut of_peer).unwrap();
+        let (mut back, mut coalescer) = (Vec::new(), Coalescer::new(false));
+        peer()
+            .send(&mut [out], &mut back, &mut coalescer, &mut of_peer)
+            .unwrap();
         let start = Instant::now();
         let found = loop {
             let arrived = receive();
