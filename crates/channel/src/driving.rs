@@ -157,21 +157,29 @@ where
     Ok(T::deserialize(deserializer).unwrap_or_default())
 }
 
-/// The counters in the state of a driver: those of every build. The others come with
-/// [`SupervisorEvent::DriverCalls`](crate::supervision::SupervisorEvent::DriverCalls).
-mod of_every_build {
+/// Encoding of the counters that every build has, within a longer message or record. The others
+/// come with [`SupervisorEvent::DriverCalls`](crate::supervision::SupervisorEvent::DriverCalls).
+pub mod of_every_build {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::DriverCounters;
 
-    pub(super) fn serialize<S: Serializer>(
+    /// Writes them.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(
         counters: &DriverCounters,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         (counters.rejected_by_interface, counters.oversized_frames).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    /// Reads them; the others are 0.
+    ///
+    /// # Errors
+    /// The deserializer's.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<DriverCounters, D::Error> {
         let (rejected_by_interface, oversized_frames) = Deserialize::deserialize(deserializer)?;

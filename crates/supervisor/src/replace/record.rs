@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use channel::driving::{DriverCounters, DriverSpec};
+use channel::driving::{DriverCounters, DriverSpec, of_every_build};
 use channel::formats::SUPERVISOR_VERSIONS;
 use channel::supervision::{GuestWatch, SocketDir, SwitchSettings};
 use driver::device::Parts;
@@ -156,7 +156,10 @@ pub(crate) struct PassedDriver {
     pub(crate) killed: bool,
     /// Path of a dial without an answer.
     pub(crate) dial: Option<String>,
+    /// Without frames and calls, which the record of a former build does not have.
+    #[serde(with = "of_every_build")]
     pub(crate) counters_before: DriverCounters,
+    #[serde(with = "of_every_build")]
     pub(crate) counters: DriverCounters,
     pub(crate) reason: Option<String>,
 }

@@ -529,11 +529,14 @@ fn cpu_weights_are_sent_when_they_change() {
     // The next control cannot know what the one before has sent.
     drop(engine);
     let mut engine = world.start().unwrap();
+    // The supervisor has read all messages when it answers.
+    engine.status().unwrap();
     assert_eq!(world.supervisor().cpu_weights, [sent(200), sent(200)]);
     engine.set_port("up", &weight(None)).unwrap();
     assert_eq!(world.supervisor().cpu_weights[2], []);
     drop(engine);
-    let _engine = world.start().unwrap();
+    let mut engine = world.start().unwrap();
+    engine.status().unwrap();
     assert_eq!(
         world.supervisor().cpu_weights.len(),
         3,
