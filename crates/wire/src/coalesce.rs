@@ -33,6 +33,8 @@ pub const HEAD: usize = 14 + 4 + ipv6::HEADER_LEN + 60;
 /// Limit of frames in a super-frame. All kernels that know UDP super-frames cut as many
 /// (`UDP_MAX_SEGMENTS` was 64 at first).
 pub const MAX_FRAMES: u16 = 64;
+/// Place of the ports of TCP and UDP over IPv4, without a tag and options.
+const PORTS: usize = 34;
 /// Limit of bytes of an IP packet.
 const MAX_PACKET: usize = 65_535;
 /// IPv4's header without options.
@@ -45,10 +47,26 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 const ECE: u16 = 0x40;
 
 /// Returns a hash of the flow of a whole TCP or UDP frame: its VLAN, addresses, protocol and ports.
-/// The upper bits are the best.
-/// `None` for any other frame; it may belong to any flow, as a fragment does.
+/// The upper bits are the best. `None` for any other frame; it may belong to any flow, as a
+/// fragment does. `head` are the frame's first bytes, up to [`HEAD`]; those behind `frame_len`
+/// bytes have no meaning.
 #[inline]
-pub fn flow_hash(p: &Parsed) -> Option<u64> {
+pub fn flow_hash(head: &[u8; HEAD], frame_len: usize) -> Option<u64> {
+    // Plain IPv4 is looked at where it is: all of these fields have one place.
+    let is_plain = frame_len >= PORTS + 4
+        && head[12..15] == [0x08, 0x00, 0x45]
+        && word(head, 20) & !(u16::from(DF) << 8) == 0;
+    let protocol = head[23];
+    if is_plain && matches!(protocol, tcp::PROTOCOL | udp::PROTOCOL) {
+        let (src, dst) = (long(head, 26), long(head, 30));
+        let ports = u64::from(long(head, PORTS));
+        return Some(hash(
+            src.into(),
+            dst.into(),
+            ports << 32 | u64::from(protocol),
+        ));
+    }
+    let p = Parsed::parse(&head[..frame_len.min(HEAD)], frame_len);
     p.l4_offset?;
     let transport = matches!(p.l4_proto, tcp::PROTOCOL | udp::PROTOCOL);
     if !transport || p.fragment != Fragment::No {
@@ -60,10 +78,13 @@ pub fn flow_hash(p: &Parsed) -> Option<u64> {
         _ => return None,
     };
     let vlan = p.vlan.map_or(0, |tag| tag.vid);
-    let rest = u64::from(p.src_port) << 48
-        | u64::from(p.dst_port) << 32
-        | u64::from(vlan) << 8
-        | u64::from(p.l4_proto);
+    let ports = u64::from(p.src_port) << 16 | u64::from(p.dst_port);
+    let rest = ports << 32 | u64::from(vlan) << 8 | u64::from(p.l4_proto);
+    Some(hash(src, dst, rest))
+}
+
+#[inline]
+fn hash(src: u128, dst: u128, rest: u64) -> u64 {
     let words = [
         src as u64,
         (src >> 64) as u64,
@@ -71,14 +92,13 @@ pub fn flow_hash(p: &Parsed) -> Option<u64> {
         (dst >> 64) as u64,
     ];
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(MIX).rotate_left(31);
-    Some(words.into_iter().fold(rest, mix).wrapping_mul(MIX))
+    words.into_iter().fold(rest, mix).wrapping_mul(MIX)
 }
 
 /// A frame that may be coalesced with others of its flow, and what it has become by that.
 #[derive(Clone, Debug)]
 pub struct SuperFrame {
-    /// The headers. What differs between frames of a flow is zero before [`finish`](Self::finish);
-    /// so are the bytes behind them.
+    /// The headers. What differs between frames of a flow is zero before [`finish`](Self::finish).
     head: [u8; HEAD],
     header_len: u8,
     l3: u8,
@@ -105,15 +125,13 @@ pub struct SuperFrame {
 
 impl SuperFrame {
     /// Returns a frame of `frame_len` bytes if it may be coalesced. `head` are its first bytes, up
-    /// to [`HEAD`], `p` is what they were parsed to, and `header` is virtio's.
+    /// to [`HEAD`]; those behind `frame_len` bytes have no meaning. `header` is virtio's.
     #[inline]
-    pub fn new(head: &[u8], frame_len: usize, p: &Parsed, header: &NetHeader) -> Option<Self> {
+    pub fn new(head: &[u8; HEAD], frame_len: usize, header: &NetHeader) -> Option<Self> {
+        let p = &Parsed::parse(&head[..frame_len.min(HEAD)], frame_len);
         let kind = kind(p)?;
         let (l3, l4) = (usize::from(p.l3_offset), usize::from(p.l4_offset?));
-        let headers = head
-            .get(..usize::from(p.header_len))
-            .filter(|h| h.len() <= HEAD)?;
-        let size = u16::try_from(frame_len.checked_sub(headers.len())?).ok()?;
+        let size = frame_len.checked_sub(p.header_len.into())?;
         let plain = if kind.is_v4() {
             IPV4_LEN
         } else {
@@ -123,9 +141,10 @@ impl SuperFrame {
         if header.gso_type != net::GSO_NONE || size == 0 || l4 - l3 != plain || !is_whole {
             return None;
         }
+        let size = u16::try_from(size).ok()?;
         let mut frame = Self {
-            head: [0; HEAD],
-            header_len: headers.len() as u8,
+            head: *head,
+            header_len: p.header_len as u8,
             l3: l3 as u8,
             l4: l4 as u8,
             kind,
@@ -139,7 +158,6 @@ impl SuperFrame {
             pseudo: p.pseudo_header(0)?,
             complete: None,
         };
-        frame.head[..headers.len()].copy_from_slice(headers);
         (frame.has_checksum(header) && frame.take_ip() && frame.take_transport(p)).then_some(frame)
     }
 
@@ -147,12 +165,6 @@ impl SuperFrame {
     #[inline]
     pub fn kind(&self) -> GsoKind {
         self.kind
-    }
-
-    /// Number of frames in it.
-    #[inline]
-    pub fn count(&self) -> u16 {
-        self.count
     }
 
     /// Returns whether `next`, which is one frame, may follow. The checksums of all have to be
@@ -167,7 +179,7 @@ impl SuperFrame {
             && packet + usize::from(next.size) <= MAX_PACKET
             && (counts_up || next.id == self.id.wrapping_add(self.count))
             && (!self.kind.is_tcp() || next.seq == self.seq.wrapping_add(self.payload))
-            && self.head == next.head
+            && self.head() == next.head()
     }
 
     /// Adds a frame that it [`may_take`](Self::may_take).
@@ -308,7 +320,7 @@ impl SuperFrame {
             put16(l4, 4, 0);
             return len == udp::HEADER_LEN + usize::from(self.size);
         }
-        self.seq = u32::from_be_bytes([l4[4], l4[5], l4[6], l4[7]]);
+        self.seq = long(l4, 4);
         put32(l4, 4, 0);
         self.push = p.l4_flags & tcp::PSH != 0;
         self.ended = self.push;
@@ -322,6 +334,13 @@ impl SuperFrame {
 fn word(bytes: &[u8], at: usize) -> u16 {
     let two = bytes.get(at..).and_then(|rest| rest.first_chunk());
     two.map_or(0, |two| u16::from_be_bytes(*two))
+}
+
+/// The four bytes at `at`, which is inside.
+#[inline]
+fn long(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    four.map_or(0, |four| u32::from_be_bytes(*four))
 }
 
 #[inline]

@@ -1,5 +1,5 @@
-//! Views and builders for frame headers, the flow key, checksums and segmentation, and the formats
-//! of virtio network devices. No I/O, no unsafe.
+//! Views and builders for frame headers, the flow key, checksums, segmentation and coalescing, and
+//! the formats of virtio network devices. No I/O, no unsafe.
 //!
 //! Everything here works on a private copy of a frame's headers, at most [`SNAPSHOT`] bytes, and on
 //! sums of a payload that lives elsewhere. What crosses the crate's edge is checked once

@@ -11,11 +11,11 @@
 use std::ptr;
 
 use wire::coalesce::{HEAD, SuperFrame, flow_hash};
-use wire::packet::Parsed;
 use wire::virtio::net::{self, NetHeader};
 use wire::{Sum, coalesce};
 
 use super::{BATCH, HEADER, Outgoing};
+use crate::region::BUFFER;
 
 /// Places for the flows of a batch, a power of 2: more than frames, so that few share one.
 const SLOTS: usize = 4 * BATCH;
@@ -24,7 +24,33 @@ const NONE: u8 = u8::MAX;
 /// Bytes of payload that are copied at once to be summed.
 const CHUNK: usize = 2048;
 
+const _: () = assert!(net::LEN + HEAD <= BUFFER as usize);
 const _: () = assert!(BATCH < NONE as usize && coalesce::MAX_FRAMES as usize >= BATCH);
+
+/// Private copy of the begin of a frame.
+#[derive(Debug)]
+struct Head {
+    header: [u8; net::LEN],
+    head: [u8; HEAD],
+    /// Of its flow, if that is known.
+    slot: Option<usize>,
+}
+
+impl Head {
+    fn of(frame: &Outgoing) -> Self {
+        let (mut header, mut head) = ([0; net::LEN], [0; HEAD]);
+        // SAFETY: a buffer is mapped and longer than both, also where the frame is not. The switch
+        // may write it at any time: it is copied once, no reference to it is made, and all lengths
+        // are checked against the copy.
+        unsafe {
+            ptr::copy_nonoverlapping(frame.buffer, header.as_mut_ptr(), net::LEN);
+            ptr::copy_nonoverlapping(frame.buffer.add(net::LEN), head.as_mut_ptr(), HEAD);
+        }
+        let len = frame.len.saturating_sub(HEADER) as usize;
+        let slot = flow_hash(&head, len).map(|hash| (hash >> (64 - SLOTS.ilog2())) as usize);
+        Self { header, head, slot }
+    }
+}
 
 /// Frames that leave together.
 #[derive(Debug)]
@@ -127,6 +153,9 @@ pub(crate) struct Coalescer {
     tcp: bool,
     udp: bool,
     groups: Vec<Group>,
+    heads: Vec<Head>,
+    /// Number of frames of each slot.
+    uses: Box<[u8; SLOTS]>,
     /// The group of each frame.
     members: Vec<u8>,
     /// The group of each slot to which the next frame may be added.
@@ -144,6 +173,8 @@ impl Coalescer {
             tcp: true,
             udp: uso,
             groups: Vec::with_capacity(BATCH),
+            heads: Vec::with_capacity(BATCH),
+            uses: Box::new([0; SLOTS]),
             members: Vec::with_capacity(BATCH),
             open: Box::new([NONE; SLOTS]),
             sorted: Vec::with_capacity(BATCH),
@@ -154,12 +185,12 @@ impl Coalescer {
     /// the frames in their order.
     pub(crate) fn arrange(&mut self, frames: &mut [Outgoing], coalesces: bool) {
         self.groups.clear();
-        self.members.clear();
-        if !coalesces {
+        if !(coalesces && (self.tcp || self.udp) && self.find_slots(frames)) {
             let alone = (0..frames.len()).map(|at| Group::new(at, None));
             self.groups.extend(alone);
             return;
         }
+        self.members.clear();
         *self.open = [NONE; SLOTS];
         for at in 0..frames.len() {
             let group = self.place(at, frames);
@@ -169,6 +200,23 @@ impl Coalescer {
             self.groups.iter_mut().for_each(Group::finish);
             self.sort(frames);
         }
+    }
+
+    /// Copies the heads of all frames, and finds their slots. Returns whether a slot has several
+    /// frames: mostly those of one flow.
+    fn find_slots(&mut self, frames: &[Outgoing]) -> bool {
+        self.heads.clear();
+        *self.uses = [0; SLOTS];
+        let mut is_shared = false;
+        for frame in frames {
+            let head = Head::of(frame);
+            if let Some(slot) = head.slot {
+                self.uses[slot] += 1;
+                is_shared |= self.uses[slot] > 1;
+            }
+            self.heads.push(head);
+        }
+        is_shared
     }
 
     /// Returns the groups, in the order in which they are to leave.
@@ -200,11 +248,13 @@ impl Coalescer {
     /// Returns the group of the frame at `at`, whose predecessors have theirs.
     fn place(&mut self, at: usize, frames: &[Outgoing]) -> usize {
         let new = self.groups.len();
-        let (slot, whole) = self.look(&frames[at]);
-        match slot {
+        let mut whole = None;
+        match self.heads[at].slot {
             // It may be of any flow: none of them may overtake it.
             None => *self.open = [NONE; SLOTS],
+            Some(slot) if self.uses[slot] == 1 => {}
             Some(slot) => {
+                whole = self.look(at, &frames[at]);
                 let open = usize::from(self.open[slot]);
                 if let (Some(next), Some(group)) = (&whole, self.groups.get_mut(open))
                     && group.take(next, &frames[at], frames)
@@ -218,29 +268,17 @@ impl Coalescer {
         new
     }
 
-    /// Returns the slot of a frame's flow, if it is known, and what it can become a part of, if
-    /// that may be.
-    fn look(&self, frame: &Outgoing) -> (Option<usize>, Option<SuperFrame>) {
-        let mut bytes = [0; net::LEN + HEAD];
-        let known = bytes.len().min(frame.len as usize);
-        // SAFETY: the frame is mapped, and at least `known` bytes long. The switch may write it at
-        // any time: it is copied once, no reference to it is made, and all lengths are checked
-        // against the copy.
-        unsafe { ptr::copy_nonoverlapping(frame.buffer, bytes.as_mut_ptr(), known) };
-        let (header, head) = bytes.split_first_chunk().unwrap_or((&[0; net::LEN], &[]));
+    /// Returns what a frame can become a part of, if that may be.
+    fn look(&self, at: usize, frame: &Outgoing) -> Option<SuperFrame> {
+        let Head { header, head, .. } = &self.heads[at];
         let len = frame.len.saturating_sub(HEADER) as usize;
-        let head = &head[..head.len().min(len)];
-        let parsed = Parsed::parse(head, len);
-        let slot = flow_hash(&parsed).map(|hash| (hash >> (64 - SLOTS.ilog2())) as usize);
-        let whole = SuperFrame::new(head, len, &parsed, &NetHeader::decode(header));
-        let takes = |whole: &SuperFrame| {
-            if whole.kind().is_tcp() {
-                self.tcp
-            } else {
-                self.udp
-            }
+        let whole = SuperFrame::new(head, len, &NetHeader::decode(header))?;
+        let takes = if whole.kind().is_tcp() {
+            self.tcp
+        } else {
+            self.udp
         };
-        (slot, whole.filter(takes))
+        takes.then_some(whole)
     }
 
     /// Brings the frames of a group together.

@@ -170,6 +170,34 @@ fn sockets_outlive_a_time_without_the_interface() {
 }
 
 #[test]
+fn a_super_frame_counts_as_the_frames_that_it_is_cut_into() {
+    let of = |gso_type, gso_size, payload: usize, tcp_words: u8| {
+        let header = NetHeader {
+            flags: net::FLAG_NEEDS_CSUM,
+            gso_type,
+            gso_size,
+            csum_start: 34,
+            ..NetHeader::default()
+        };
+        let mut frame = [&header.encode()[..], &[0; 34 + 8][..]].concat();
+        if tcp_words > 0 {
+            frame.resize(net::LEN + 34 + 4 * usize::from(tcp_words), 0);
+            frame[net::LEN + 34 + 12] = tcp_words << 4;
+        }
+        frame.resize(frame.len() + payload, 0);
+        segments(frame.as_ptr(), frame.len() as u32)
+    };
+    assert_eq!(of(net::GSO_NONE, 100, 1000, 0), 1);
+    assert_eq!(of(net::GSO_UDP_L4, 0, 1000, 0), 1);
+    assert_eq!(of(net::GSO_UDP_L4, 100, 1000, 0), 10);
+    assert_eq!(of(net::GSO_UDP_L4, 100, 1001, 0), 11);
+    assert_eq!(of(net::GSO_TCPV4, 100, 1000, 8), 10);
+    assert_eq!(of(net::GSO_TCPV6 | net::GSO_ECN, 100, 901, 15), 10);
+    // Headers of nothing.
+    assert_eq!(segments([0xff; net::LEN].as_ptr(), HEADER), 1);
+}
+
+#[test]
 fn an_error_costs_what_it_is_about() {
     let mut counters = DriverCounters::default();
     for (error, stop) in [

@@ -9,6 +9,7 @@ use wire::segment::{GsoKind, Segmenter};
 use wire::{MacAddr, VlanTci, tcp};
 
 use super::*;
+use wire::packet::Parsed;
 
 /// A frame with its virtio header, and the flow whose order it must keep.
 #[derive(Clone)]
@@ -53,10 +54,11 @@ fn without_meaning(frame: &mut [u8]) {
 /// The frames in their new order, and what is sent for each group.
 fn coalesced(sent: &[Sent], coalescer: &mut Coalescer) -> (Vec<usize>, Vec<Vec<u8>>) {
     let mut memory: Vec<Vec<u8>> = sent.iter().map(Sent::bytes).collect();
-    let outgoing = (0..).zip(&mut memory).map(|(id, bytes)| Outgoing {
-        id,
-        buffer: bytes.as_mut_ptr(),
-        len: bytes.len() as u32,
+    let outgoing = (0..).zip(&mut memory).map(|(id, bytes)| {
+        let len = bytes.len() as u32;
+        bytes.resize(BUFFER as usize, 0x11);
+        let buffer = bytes.as_mut_ptr();
+        Outgoing { id, buffer, len }
     });
     let mut outgoing: Vec<Outgoing> = outgoing.collect();
     coalescer.arrange(&mut outgoing, true);
@@ -254,6 +256,12 @@ fn build(step: Step, sender: &mut Sender, fill: u8) -> Sent {
     spoil(b.build(), step, is_tcp)
 }
 
+/// Returns whether a frame shows its flow.
+fn is_whole(p: &Parsed) -> bool {
+    let transport = [tcp::PROTOCOL, wire::udp::PROTOCOL].contains(&p.l4_proto);
+    transport && p.l4_offset.is_some() && p.fragment == wire::packet::Fragment::No
+}
+
 /// Makes a frame wrong where it is to be.
 fn spoil(mut frame: Vec<u8>, step: Step, is_tcp: bool) -> Sent {
     let Step {
@@ -263,7 +271,7 @@ fn spoil(mut frame: Vec<u8>, step: Step, is_tcp: bool) -> Sent {
         len,
     } = step;
     let p = Parsed::parse(&frame, frame.len());
-    let (l3, whole) = (usize::from(p.l3_offset), flow_hash(&p).is_some());
+    let (l3, whole) = (usize::from(p.l3_offset), is_whole(&p));
     let flow = whole.then_some(2 * flow + usize::from(p.vlan.is_some()));
     let mut header = NetHeader::default();
     let (Some(l4), true) = (p.l4_offset, whole) else {
