@@ -198,10 +198,13 @@ impl Interface {
         let (mut done, mut at) = (0, 0);
         while let [group, ..] = &coalescer.groups()[at..] {
             let sent = match self {
-                Self::Tap(tap) => tap
-                    .send(group, &frames[done..done + group.count])
-                    .map(|()| 1),
-                Self::Packet(packets) => packets.send(&coalescer.groups()[at..], &frames[done..]),
+                Self::Tap(tap) => {
+                    let frames = &frames[done..done + group.count];
+                    tap.send(coalescer, group, frames).map(|()| 1)
+                }
+                Self::Packet(packets) => {
+                    packets.send(coalescer, &coalescer.groups()[at..], &frames[done..])
+                }
                 Self::Xdp(_) => Err(Errno::AGAIN),
             };
             match sent {

@@ -123,16 +123,51 @@ pub struct SuperFrame {
     complete: Option<Sum>,
 }
 
+impl Default for SuperFrame {
+    /// No frame yet.
+    fn default() -> Self {
+        Self {
+            head: [0; HEAD],
+            header_len: 0,
+            l3: 0,
+            l4: 0,
+            kind: GsoKind::Tcp4,
+            size: 0,
+            payload: 0,
+            count: 0,
+            ended: true,
+            id: 0,
+            seq: 0,
+            push: false,
+            pseudo: Sum::new(),
+            complete: None,
+        }
+    }
+}
+
 impl SuperFrame {
-    /// Returns a frame of `frame_len` bytes if it may be coalesced. `head` are its first bytes, up
-    /// to [`HEAD`]; those behind `frame_len` bytes have no meaning. `header` is virtio's.
+    /// Returns the place of the first bytes of a frame, up to [`HEAD`]. They are filled in before
+    /// [`check`](Self::check), in place because they would be copied several times otherwise.
     #[inline]
-    pub fn new(head: &[u8; HEAD], frame_len: usize, header: &NetHeader) -> Option<Self> {
-        let p = &Parsed::parse(&head[..frame_len.min(HEAD)], frame_len);
-        let kind = kind(p)?;
+    pub fn bytes(&mut self) -> &mut [u8; HEAD] {
+        &mut self.head
+    }
+
+    /// Makes it a frame of `frame_len` bytes, whose first bytes are [there](Self::bytes); those
+    /// behind `frame_len` bytes have no meaning. `header` is virtio's. Returns whether the frame may
+    /// be coalesced; if not, it must not be used.
+    #[inline]
+    pub fn check(&mut self, frame_len: usize, header: &NetHeader) -> bool {
+        self.read(frame_len, header).is_some()
+    }
+
+    #[inline]
+    fn read(&mut self, frame_len: usize, header: &NetHeader) -> Option<()> {
+        let p = &Parsed::parse(&self.head[..frame_len.min(HEAD)], frame_len);
+        self.kind = kind(p)?;
         let (l3, l4) = (usize::from(p.l3_offset), usize::from(p.l4_offset?));
         let size = frame_len.checked_sub(p.header_len.into())?;
-        let plain = if kind.is_v4() {
+        let plain = if self.kind.is_v4() {
             IPV4_LEN
         } else {
             ipv6::HEADER_LEN
@@ -141,24 +176,14 @@ impl SuperFrame {
         if header.gso_type != net::GSO_NONE || size == 0 || l4 - l3 != plain || !is_whole {
             return None;
         }
-        let size = u16::try_from(size).ok()?;
-        let mut frame = Self {
-            head: *head,
-            header_len: p.header_len as u8,
-            l3: l3 as u8,
-            l4: l4 as u8,
-            kind,
-            size,
-            payload: size.into(),
-            count: 1,
-            ended: false,
-            id: 0,
-            seq: 0,
-            push: false,
-            pseudo: p.pseudo_header(0)?,
-            complete: None,
-        };
-        (frame.has_checksum(header) && frame.take_ip() && frame.take_transport(p)).then_some(frame)
+        self.size = u16::try_from(size).ok()?;
+        self.payload = self.size.into();
+        self.header_len = p.header_len as u8;
+        (self.l3, self.l4) = (l3 as u8, l4 as u8);
+        (self.count, self.ended, self.push) = (1, false, false);
+        (self.pseudo, self.complete) = (p.pseudo_header(0)?, None);
+        let may = self.has_checksum(header) && self.take_ip() && self.take_transport(p);
+        may.then_some(())
     }
 
     /// Which super-frame it would be.
@@ -189,12 +214,6 @@ impl SuperFrame {
         self.payload += u32::from(next.size);
         self.ended = next.size < self.size || next.push;
         self.push = next.push;
-    }
-
-    /// It takes no further frame.
-    #[inline]
-    pub fn end(&mut self) {
-        self.ended = true;
     }
 
     /// Returns whether the transport checksum of this single frame is right, or is left to the

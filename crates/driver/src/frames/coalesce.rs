@@ -28,27 +28,27 @@ const _: () = assert!(net::LEN + HEAD <= BUFFER as usize);
 const _: () = assert!(BATCH < NONE as usize && coalesce::MAX_FRAMES as usize >= BATCH);
 
 /// Private copy of the begin of a frame.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Head {
     header: [u8; net::LEN],
-    head: [u8; HEAD],
+    whole: SuperFrame,
     /// Of its flow, if that is known.
     slot: Option<usize>,
 }
 
 impl Head {
-    fn of(frame: &Outgoing) -> Self {
-        let (mut header, mut head) = ([0; net::LEN], [0; HEAD]);
+    /// Copies that of another frame.
+    fn read(&mut self, frame: &Outgoing) {
+        let head = self.whole.bytes();
         // SAFETY: a buffer is mapped and longer than both, also where the frame is not. The switch
         // may write it at any time: it is copied once, no reference to it is made, and all lengths
         // are checked against the copy.
         unsafe {
-            ptr::copy_nonoverlapping(frame.buffer, header.as_mut_ptr(), net::LEN);
+            ptr::copy_nonoverlapping(frame.buffer, self.header.as_mut_ptr(), net::LEN);
             ptr::copy_nonoverlapping(frame.buffer.add(net::LEN), head.as_mut_ptr(), HEAD);
         }
         let len = frame.len.saturating_sub(HEADER) as usize;
-        let slot = flow_hash(&head, len).map(|hash| (hash >> (64 - SLOTS.ilog2())) as usize);
-        Self { header, head, slot }
+        self.slot = flow_hash(head, len).map(|hash| (hash >> (64 - SLOTS.ilog2())) as usize);
     }
 }
 
@@ -57,92 +57,23 @@ impl Head {
 pub(crate) struct Group {
     /// Number of frames.
     pub(crate) count: usize,
-    /// The place of its first frame among all.
+    /// The place of its first frame among all, as they came.
     first: usize,
-    /// What they are together; of a single frame, what it could become a part of.
-    whole: Option<SuperFrame>,
-    /// Virtio's header of a super-frame.
-    header: [u8; net::LEN],
     /// The checksum of its first frame is known to be right.
     is_right: bool,
 }
 
 impl Group {
-    fn new(first: usize, whole: Option<SuperFrame>) -> Self {
+    fn new(first: usize) -> Self {
         Self {
             count: 1,
             first,
-            whole,
-            header: [0; net::LEN],
             is_right: false,
         }
     }
 
     pub(crate) fn is_super_frame(&self) -> bool {
         self.count > 1
-    }
-
-    /// Returns virtio's header and the headers of a super-frame.
-    fn super_frame(&self) -> Option<(&[u8; net::LEN], &[u8])> {
-        let whole = self.whole.as_ref().filter(|_| self.count > 1)?;
-        Some((&self.header, whole.head()))
-    }
-
-    /// Appends the pieces that are to be sent for its `frames`: `header_len` bytes of virtio's
-    /// header, and the bytes of one frame. They are good while the frames and the group are.
-    pub(crate) fn describe(
-        &self,
-        frames: &[Outgoing],
-        header_len: usize,
-        pieces: &mut Vec<libc::iovec>,
-    ) {
-        let mut add = |start: *const u8, len: usize| {
-            pieces.push(libc::iovec {
-                iov_base: start.cast_mut().cast(),
-                iov_len: len,
-            });
-        };
-        let mut behind = HEADER as usize;
-        if let Some((header, head)) = self.super_frame() {
-            add(header.as_ptr(), header_len);
-            add(head.as_ptr(), head.len());
-            behind += head.len();
-        } else {
-            frames
-                .iter()
-                .for_each(|frame| add(frame.buffer, header_len));
-        }
-        for frame in frames {
-            let len = (frame.len as usize).saturating_sub(behind);
-            add(frame.buffer.wrapping_add(behind), len);
-        }
-    }
-
-    /// Adds a frame if it fits; `frames` are all.
-    fn take(&mut self, next: &SuperFrame, frame: &Outgoing, frames: &[Outgoing]) -> bool {
-        let Some(whole) = self.whole.as_mut().filter(|whole| whole.may_take(next)) else {
-            return false;
-        };
-        let header_len = next.header_len();
-        if !self.is_right {
-            self.is_right = whole.is_right(|| payload_sum(&frames[self.first], header_len));
-        }
-        if !self.is_right {
-            whole.end();
-            return false;
-        }
-        let takes = next.is_right(|| payload_sum(frame, header_len));
-        if takes {
-            whole.take(next);
-            self.count += 1;
-        }
-        takes
-    }
-
-    fn finish(&mut self) {
-        if let Some(whole) = self.whole.as_mut().filter(|_| self.count > 1) {
-            self.header = whole.finish().encode();
-        }
     }
 }
 
@@ -153,7 +84,8 @@ pub(crate) struct Coalescer {
     tcp: bool,
     udp: bool,
     groups: Vec<Group>,
-    heads: Vec<Head>,
+    /// Of each frame; that of a group's first frame is the super-frame.
+    heads: Box<[Head]>,
     /// Number of frames of each slot.
     uses: Box<[u8; SLOTS]>,
     /// The group of each frame.
@@ -173,7 +105,7 @@ impl Coalescer {
             tcp: true,
             udp: uso,
             groups: Vec::with_capacity(BATCH),
-            heads: Vec::with_capacity(BATCH),
+            heads: (0..BATCH).map(|_| Head::default()).collect(),
             uses: Box::new([0; SLOTS]),
             members: Vec::with_capacity(BATCH),
             open: Box::new([NONE; SLOTS]),
@@ -186,8 +118,7 @@ impl Coalescer {
     pub(crate) fn arrange(&mut self, frames: &mut [Outgoing], coalesces: bool) {
         self.groups.clear();
         if !(coalesces && (self.tcp || self.udp) && self.find_slots(frames)) {
-            let alone = (0..frames.len()).map(|at| Group::new(at, None));
-            self.groups.extend(alone);
+            self.groups.extend((0..frames.len()).map(Group::new));
             return;
         }
         self.members.clear();
@@ -197,7 +128,10 @@ impl Coalescer {
             self.members.push(group as u8);
         }
         if self.groups.len() < frames.len() {
-            self.groups.iter_mut().for_each(Group::finish);
+            for group in self.groups.iter().filter(|group| group.is_super_frame()) {
+                let Head { header, whole, .. } = &mut self.heads[group.first];
+                *header = whole.finish().encode();
+            }
             self.sort(frames);
         }
     }
@@ -205,16 +139,14 @@ impl Coalescer {
     /// Copies the heads of all frames, and finds their slots. Returns whether a slot has several
     /// frames: mostly those of one flow.
     fn find_slots(&mut self, frames: &[Outgoing]) -> bool {
-        self.heads.clear();
         *self.uses = [0; SLOTS];
         let mut is_shared = false;
-        for frame in frames {
-            let head = Head::of(frame);
+        for (head, frame) in self.heads.iter_mut().zip(frames) {
+            head.read(frame);
             if let Some(slot) = head.slot {
                 self.uses[slot] += 1;
                 is_shared |= self.uses[slot] > 1;
             }
-            self.heads.push(head);
         }
         is_shared
     }
@@ -224,16 +156,48 @@ impl Coalescer {
         &self.groups
     }
 
-    /// The interface does not take what this group is: it gets no more of the kind.
+    /// Appends the pieces that are to be sent for a group of these `frames`: `header_len` bytes of
+    /// virtio's header, and the bytes of one frame. They are good until frames are arranged again.
+    pub(crate) fn describe(
+        &self,
+        group: &Group,
+        frames: &[Outgoing],
+        header_len: usize,
+        pieces: &mut Vec<libc::iovec>,
+    ) {
+        let mut add = |start: *const u8, len: usize| {
+            pieces.push(libc::iovec {
+                iov_base: start.cast_mut().cast(),
+                iov_len: len,
+            });
+        };
+        let mut behind = HEADER as usize;
+        if group.is_super_frame() {
+            let Head { header, whole, .. } = &self.heads[group.first];
+            add(header.as_ptr(), header_len);
+            add(whole.head().as_ptr(), whole.header_len());
+            behind += whole.header_len();
+        } else {
+            frames
+                .iter()
+                .for_each(|frame| add(frame.buffer, header_len));
+        }
+        for frame in frames {
+            let len = (frame.len as usize).saturating_sub(behind);
+            add(frame.buffer.wrapping_add(behind), len);
+        }
+    }
+
+    /// The interface does not take this super-frame: it gets no more of the kind.
     pub(crate) fn refuse(&mut self, group: usize) {
-        let whole = self
+        let Some(group) = self
             .groups
             .get(group)
-            .and_then(|group| group.whole.as_ref());
-        let Some(kind) = whole.map(SuperFrame::kind) else {
+            .filter(|group| group.is_super_frame())
+        else {
             return;
         };
-        let (takes, protocol) = if kind.is_tcp() {
+        let (takes, protocol) = if self.heads[group.first].whole.kind().is_tcp() {
             (&mut self.tcp, "TCP")
         } else {
             (&mut self.udp, "UDP")
@@ -248,45 +212,65 @@ impl Coalescer {
     /// Returns the group of the frame at `at`, whose predecessors have theirs.
     fn place(&mut self, at: usize, frames: &[Outgoing]) -> usize {
         let new = self.groups.len();
-        let mut whole = None;
         match self.heads[at].slot {
             // It may be of any flow: none of them may overtake it.
             None => *self.open = [NONE; SLOTS],
             Some(slot) if self.uses[slot] == 1 => {}
             Some(slot) => {
-                whole = self.look(at, &frames[at]);
-                let open = usize::from(self.open[slot]);
-                if let (Some(next), Some(group)) = (&whole, self.groups.get_mut(open))
-                    && group.take(next, &frames[at], frames)
-                {
-                    return open;
+                let open = usize::from(std::mem::replace(&mut self.open[slot], NONE));
+                if self.check(at, &frames[at]) {
+                    let joins = open < new && self.join(open, at, frames);
+                    let group = if joins { open } else { new };
+                    self.open[slot] = group as u8;
+                    if joins {
+                        return open;
+                    }
                 }
-                self.open[slot] = if whole.is_some() { new as u8 } else { NONE };
             }
         }
-        self.groups.push(Group::new(at, whole));
+        self.groups.push(Group::new(at));
         new
     }
 
-    /// Returns what a frame can become a part of, if that may be.
-    fn look(&self, at: usize, frame: &Outgoing) -> Option<SuperFrame> {
-        let Head { header, head, .. } = &self.heads[at];
+    /// Returns whether a frame may become a part of a super-frame that the interface takes.
+    fn check(&mut self, at: usize, frame: &Outgoing) -> bool {
+        let Head { header, whole, .. } = &mut self.heads[at];
         let len = frame.len.saturating_sub(HEADER) as usize;
-        let whole = SuperFrame::new(head, len, &NetHeader::decode(header))?;
-        let takes = if whole.kind().is_tcp() {
-            self.tcp
-        } else {
-            self.udp
+        whole.check(len, &NetHeader::decode(header))
+            && if whole.kind().is_tcp() {
+                self.tcp
+            } else {
+                self.udp
+            }
+    }
+
+    /// Adds the frame at `at` to a group if it fits, and all checksums are right.
+    fn join(&mut self, group: usize, at: usize, frames: &[Outgoing]) -> bool {
+        let group = &mut self.groups[group];
+        let Ok([first, next]) = self.heads.get_disjoint_mut([group.first, at]) else {
+            return false;
         };
-        takes.then_some(whole)
+        let (first, next) = (&mut first.whole, &next.whole);
+        if !first.may_take(next) {
+            return false;
+        }
+        let header_len = next.header_len();
+        if !group.is_right {
+            group.is_right = first.is_right(|| payload_sum(&frames[group.first], header_len));
+        }
+        let joins = group.is_right && next.is_right(|| payload_sum(&frames[at], header_len));
+        if joins {
+            first.take(next);
+            group.count += 1;
+        }
+        joins
     }
 
     /// Brings the frames of a group together.
     fn sort(&mut self, frames: &mut [Outgoing]) {
         let mut next = [0; BATCH];
         let mut at = 0;
-        for (place, group) in next.iter_mut().zip(&mut self.groups) {
-            group.first = at;
+        for (place, group) in next.iter_mut().zip(&self.groups) {
             *place = at;
             at += group.count;
         }

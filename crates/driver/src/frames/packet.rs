@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use wire::virtio::net::{self, NetHeader};
 
-use super::coalesce::Group;
+use super::coalesce::{Coalescer, Group};
 use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
 use crate::device::BACKLOG;
 
@@ -204,14 +204,19 @@ impl Packets {
     }
 
     /// Sends groups of these frames; returns how many groups were sent.
-    pub(super) fn send(&mut self, groups: &[Group], frames: &[Outgoing]) -> Result<usize, Errno> {
+    pub(super) fn send(
+        &mut self,
+        coalescer: &Coalescer,
+        groups: &[Group],
+        frames: &[Outgoing],
+    ) -> Result<usize, Errno> {
         let groups = &groups[..groups.len().min(BATCH)];
         self.outgoing.clear();
         let mut first = 0;
         for (group, message) in groups.iter().zip(self.messages.iter_mut()) {
             let before = self.outgoing.len();
             let frames = &frames[first..first + group.count];
-            group.describe(frames, SHORT_HEADER, &mut self.outgoing);
+            coalescer.describe(group, frames, SHORT_HEADER, &mut self.outgoing);
             first += group.count;
             message.msg_hdr = libc::msghdr {
                 msg_iovlen: (self.outgoing.len() - before) as _,

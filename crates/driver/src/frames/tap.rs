@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use channel::driving::DriverCounters;
 use rustix::io::Errno;
 
-use super::coalesce::Group;
+use super::coalesce::{Coalescer, Group};
 use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
 
 /// See the module.
@@ -67,7 +67,12 @@ impl Tap {
     }
 
     /// Sends a group of these frames.
-    pub(super) fn send(&mut self, group: &Group, frames: &[Outgoing]) -> Result<(), Errno> {
+    pub(super) fn send(
+        &mut self,
+        coalescer: &Coalescer,
+        group: &Group,
+        frames: &[Outgoing],
+    ) -> Result<(), Errno> {
         let queue = self.queue.as_raw_fd();
         let put = match frames {
             // SAFETY: the caller's frame is `len` bytes of mapped memory; only the system reads it.
@@ -76,7 +81,7 @@ impl Tap {
             },
             _ => {
                 self.pieces.clear();
-                group.describe(frames, HEADER as usize, &mut self.pieces);
+                coalescer.describe(group, frames, HEADER as usize, &mut self.pieces);
                 let count = self.pieces.len() as libc::c_int;
                 // SAFETY: the pieces are of the group and of mapped frames; only the system reads
                 // them.

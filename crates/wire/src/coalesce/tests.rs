@@ -16,8 +16,10 @@ fn head(b: &PacketBuilder) -> ([u8; HEAD], usize) {
 }
 
 fn of(b: &PacketBuilder, header: &NetHeader) -> Option<SuperFrame> {
+    let mut frame = SuperFrame::default();
     let (head, len) = head(b);
-    SuperFrame::new(&head, len, header)
+    *frame.bytes() = head;
+    frame.check(len, header).then_some(frame)
 }
 
 fn udp4() -> PacketBuilder {

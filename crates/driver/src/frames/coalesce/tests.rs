@@ -67,7 +67,7 @@ fn coalesced(sent: &[Sent], coalescer: &mut Coalescer) -> (Vec<usize>, Vec<Vec<u
         let (frames, behind) = rest.split_at(group.count);
         rest = behind;
         pieces.clear();
-        group.describe(frames, net::LEN, &mut pieces);
+        coalescer.describe(group, frames, net::LEN, &mut pieces);
         let bytes = pieces.iter().flat_map(|piece| {
             // SAFETY: the pieces are of the group and of `memory`, which nothing writes.
             unsafe { slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
@@ -443,6 +443,8 @@ fn a_kind_that_is_refused_is_not_made_again() {
     assert_eq!(check(&both, &mut coalescer), [4, 4]);
     coalescer.refuse(1);
     assert_eq!(check(&both, &mut coalescer), [4, 1, 1, 1, 1]);
+    coalescer.refuse(4);
+    assert_eq!(check(&both, &mut coalescer)[0], 4, "a frame alone");
     coalescer.refuse(0);
     assert_eq!(check(&both, &mut coalescer), [1; 8]);
 }
