@@ -227,7 +227,7 @@ impl Packets {
         let mut pieces = self.outgoing.as_mut_ptr();
         for message in self.messages.iter_mut().take(groups.len()) {
             message.msg_hdr.msg_iov = pieces;
-            pieces = pieces.wrapping_add(message.msg_hdr.msg_iovlen as usize);
+            pieces = pieces.wrapping_add(message.msg_hdr.msg_iovlen as _);
         }
         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _;
         let messages = self.messages.as_mut_ptr();
