@@ -163,8 +163,8 @@ impl Interface {
         stop.or_else(|error| after(error, counters))
     }
 
-    /// Sends frames, at most [`BATCH`], in order or in that of their groups ([`Coalescer`]), in which
-    /// they are then; returns how many are dealt with: sent, or refused by the interface and
+    /// Sends frames, at most [`BATCH`], in order or in that of their groups ([`Coalescer`]), in
+    /// which they are then; returns how many are dealt with: sent, or refused by the interface and
     /// counted. The numbers of buffers that are free again are appended to `back`; with `AF_XDP`
     /// they may be those of frames before these.
     ///
@@ -297,8 +297,8 @@ fn frames_on_the_wire(frames: &[Outgoing]) -> u64 {
 /// into.
 fn segments(place: *const u8, len: u32) -> u64 {
     let mut bytes = [0; net::LEN];
-    // SAFETY: the caller's frame has a header and is mapped. The switch may write it at any time: it
-    // is copied, and no reference to it is made. A wrong number is counted, and no more.
+    // SAFETY: the caller's frame has a header and is mapped. The switch may write it at any time:
+    // it is copied, and no reference to it is made. A wrong number is counted, and no more.
     unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), net::LEN) };
     let header = NetHeader::decode(&bytes);
     if header.gso() == net::GSO_NONE || header.gso_size == 0 {

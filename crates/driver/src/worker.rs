@@ -230,7 +230,7 @@ pub(crate) struct Worker {
     to_switch: Side,
     /// Buffers of `to_switch` that the driver owns.
     free: FreeBuffers,
-    /// Frames that came from the switch and wait for the interface, those of each flow oldest first.
+    /// Frames that came from the switch and wait for the interface; of each flow the oldest first.
     waiting: Vec<Outgoing>,
     /// Whether the interface takes more frames, and notifies if it does not.
     sending: Stop,

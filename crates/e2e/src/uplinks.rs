@@ -139,8 +139,8 @@ pub fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
     unreachable!("the loop has no end")
 }
 
-/// Has the kernel cut what a socket sends at once into datagrams of so many bytes, as late as it can
-/// (`UDP_SEGMENT`, udp(7)).
+/// Has the kernel cut what a socket sends at once into datagrams of so many bytes, as late as it
+/// can (`UDP_SEGMENT`, udp(7)).
 pub fn send_in_parts(socket: &UdpSocket, size: u16) {
     let value = libc::c_int::from(size);
     // SAFETY: the option reads one int, whose length is given.

@@ -154,8 +154,8 @@ impl SuperFrame {
     }
 
     /// Makes it a frame of `frame_len` bytes, whose first bytes are [there](Self::bytes); those
-    /// behind `frame_len` bytes have no meaning. `header` is virtio's. Returns whether the frame may
-    /// be coalesced; if not, it must not be used.
+    /// behind `frame_len` bytes have no meaning. `header` is virtio's. Returns whether the frame
+    /// may be coalesced; if not, it must not be used.
     #[inline]
     pub fn check(&mut self, frame_len: usize, header: &NetHeader) -> bool {
         self.read(frame_len, header).is_some()

@@ -113,8 +113,8 @@ impl Coalescer {
         }
     }
 
-    /// Makes groups of at most [`BATCH`] frames, each of one frame unless it `coalesces`, and brings
-    /// the frames in their order.
+    /// Makes groups of at most [`BATCH`] frames, each of one frame unless it `coalesces`, and
+    /// brings the frames in their order.
     pub(crate) fn arrange(&mut self, frames: &mut [Outgoing], coalesces: bool) {
         self.groups.clear();
         if !(coalesces && (self.tcp || self.udp) && self.find_slots(frames)) {

@@ -1,5 +1,6 @@
 //! A queue of a TAP device (Linux, `Documentation/networking/tuntap.rst`): each read is a frame
-//! with its header of 12 bytes, each write likewise. There is no call for several, but a super-frame.
+//! with its header of 12 bytes, each write likewise. There is no call for several, but there are
+//! super-frames.
 //!
 //! The descriptor does not block (`O_NONBLOCK`). That is also what lets the system build a short
 //! frame in one step (`tun_can_build_skb` of `drivers/net/tun.c`).

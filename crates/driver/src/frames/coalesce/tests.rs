@@ -147,7 +147,7 @@ fn check(sent: &[Sent], coalescer: &mut Coalescer) -> Vec<usize> {
     counts
 }
 
-/// What a frame may have that the one before it had not.
+/// Difference of a frame from the one before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Oddity {
     None,
@@ -187,7 +187,7 @@ struct Step {
     len: usize,
 }
 
-/// What a flow's sender remembers.
+/// State of a flow's sender.
 #[derive(Clone, Copy, Default)]
 struct Sender {
     id: u16,
