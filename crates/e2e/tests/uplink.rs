@@ -180,6 +180,13 @@ fn a_packet_uplink_leads_to_the_wire() {
             moved.sent(port) < LOAD as u64 / 1448,
             "super-frames cross whole: {moved:?}"
         );
+        // Frames that wait for a decision are copied from elsewhere.
+        let misaligned = lasthop.port(port)["misaligned_frames"].as_u64();
+        let few = moved.received(port) / 10;
+        assert!(
+            misaligned.is_some_and(|frames| frames <= few),
+            "{misaligned:?} of {moved:?}"
+        );
     }
     world.step("without offloads on the wire");
     ethtool_off(&far, "wire0", "tx tso gso gro");

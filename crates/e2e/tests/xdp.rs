@@ -106,6 +106,22 @@ fn an_xdp_uplink_leads_to_the_wire() {
     world.both_ways(LOAD / 8);
     let driver = &lasthop.port("uplink")["driver_process"];
     assert_eq!(driver["restarts"], 0);
+    let number = |key| driver[key].as_u64().unwrap_or_default();
+    assert!(
+        (1..number("sent_frames")).contains(&number("send_calls")),
+        "{driver}"
+    );
+    assert!(
+        (1..number("received_frames")).contains(&number("receive_calls")),
+        "{driver}"
+    );
+    let (moved, copied) = (lasthop.stats().since(&before), &lasthop.port("t0"));
+    let few = moved.received("t0") / 10;
+    let misaligned = copied["misaligned_frames"].as_u64();
+    assert!(
+        misaligned.is_some_and(|frames| frames <= few),
+        "{misaligned:?} of {moved:?}"
+    );
     // Under load a veth pair may be full for a moment, and says so; TCP has sent that again.
     let refused = driver["rejected_by_interface"].as_u64();
     assert!(refused.is_some_and(|frames| frames <= 64), "{refused:?}");

@@ -489,6 +489,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_copies_between_other_offsets_in_a_line_are_misaligned() {
+        let at = |offset: usize| std::ptr::null::<u8>().wrapping_add(4096 + offset);
+        for (from, to, len, misaligned) in [
+            (12, 12, 1500, false),
+            (12, 64 + 12, 1500, false),
+            (12, 16, 1500, true),
+            (0, 32, SHORT + 1, true),
+            (0, 32, SHORT, false),
+        ] {
+            assert_eq!(
+                is_misaligned(at(from), at(to), len),
+                misaligned,
+                "{from} {to}"
+            );
+        }
+    }
+
+    #[test]
     fn the_vendor_decides_about_prefetches() {
         assert!(prefetches_on(b"AuthenticAMD") && prefetches_on(b"HygonGenuine"));
         assert!(!prefetches_on(b"GenuineIntel") && !prefetches_on(b"CentaurHauls"));
