@@ -4,8 +4,9 @@
 //! A buffer starts with [`HEADROOM`] bytes, of which the last are for a VLAN tag, then comes the
 //! virtio header (virtio 1.3, 5.1.6), then the frame: 12 bytes behind the start of a cache line, as
 //! in a receive buffer of Linux, so that both places of the switch's copy lie alike. A driver fills
-//! a buffer before its receiver is known; DPDK has its frames at the start of a line. Bytes written by the switch are passed to the system unchanged: the
-//! system checks them, as it does for every program with such a socket.
+//! a buffer before its receiver is known; DPDK has its frames at the start of a line. Bytes written
+//! by the switch are passed to the system unchanged: the system checks them, as it does for every
+//! program with such a socket.
 
 mod coalesce;
 mod packet;

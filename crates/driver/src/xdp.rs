@@ -4,8 +4,9 @@
 //!
 //! The memory that a driver shares with the switch *is* the umem of its sockets, all of it, so that
 //! an offset in the one is an address in the other. A frame that arrives lies behind the headroom
-//! of its buffer, where its virtio header is written: the switch copies it from there to the guest. A frame of a guest is copied by the switch to the buffer that the interface sends from.
-//! So each direction has one copy by us; without zero-copy the system makes another.
+//! of its buffer, where its virtio header is written: the switch copies it from there to the guest.
+//! A frame of a guest is copied by the switch to the buffer that the interface sends from. So each
+//! direction has one copy by us; without zero-copy the system makes another.
 //!
 //! ```text
 //! to the switch     free -> fill ring -> interface -> receive ring -> switch -> free

@@ -139,8 +139,8 @@ pub unsafe fn copy_bytes<S: Source>(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Returns whether a copy of `len` bytes is *misaligned*: long, so that the C library makes it line
-/// by line, between places at different offsets in their cache lines. Each line that is written then
-/// needs two that are read. Short copies are made in registers, where that matters little.
+/// by line, between places at different offsets in their cache lines. Each line that is written
+/// then needs two that are read. Short copies are made in registers, where that matters little.
 #[inline(always)]
 #[must_use]
 pub fn is_misaligned(from: *const u8, to: *const u8, len: usize) -> bool {

@@ -295,8 +295,8 @@ unsafe fn set_num_buffers(header: *mut u8) {
 ///
 /// # Safety
 /// `buffer` is the address of [`TAG`] bytes of room, a header, and a frame with both addresses:
-/// mapped, writable bytes. Another process may write them meanwhile, and then the frame is what it makes of
-/// it; this one does not.
+/// mapped, writable bytes. Another process may write them meanwhile, and then the frame is what it
+/// makes of it; this one does not.
 unsafe fn insert_tag(buffer: *mut u8, tag: [u8; TAG]) {
     // SAFETY: all bytes lie in what the caller promises; source and target overlap, which `copy`
     // allows. The header is decoded from a copy of our own, no value of it is used as a length or
