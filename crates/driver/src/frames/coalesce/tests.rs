@@ -1,4 +1,5 @@
-//! What leaves the interface, cut again by the code that the switch cuts with, is what came.
+//! The frames that an interface makes of what is written to it, by the code that the switch cuts
+//! with, are those that came.
 
 use std::slice;
 
