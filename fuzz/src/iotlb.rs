@@ -385,7 +385,6 @@ impl Rig {
             Ok(successor) => {
                 self.replace(successor);
                 self.spoilt = true;
-                self.kept.clear();
             }
             Err(reason) => {
                 assert!(!reason.to_string().is_empty());
@@ -393,17 +392,17 @@ impl Rig {
                 self.file = file;
                 self.replace(writer);
                 self.emptied();
-                self.kept.clear();
             }
         }
         self.counts = self.table().counts();
     }
 
-    /// Questions and denials end with the process.
+    /// Readers with what they have kept, questions and denials end with the process.
     fn replace(&mut self, writer: IotlbWriter) {
         self.writer = writer;
         self.asked.clear();
         self.denied.clear();
+        self.kept.clear();
     }
 
     fn emptied(&mut self) {

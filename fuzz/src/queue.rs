@@ -190,6 +190,8 @@ struct Held {
     chain: Chain,
     order: u64,
     segs: Vec<Segment>,
+    /// It was taken to be written: the access that was looked up.
+    writable: bool,
 }
 
 struct Rig {
@@ -419,6 +421,7 @@ impl Rig {
                     chain,
                     order: self.order,
                     segs,
+                    writable,
                 });
                 let slots: u32 = self
                     .held
@@ -503,7 +506,7 @@ impl Rig {
             } else {
                 0
             };
-            touch(&held.segs, self.writable);
+            touch(&held.segs, held.writable);
             queue.mark_written(&held.segs, written);
             queue.put(held.chain, written);
         }
