@@ -4,7 +4,7 @@
 //! The mapped rings of such sockets are not used to receive:
 //!
 //! * `TPACKET_V3` hands over a block of frames when it is full, or after a timer of 1 ms at least,
-//!   and no frame before that wakes its reader: one that comes alone waits for 0.6 ms, not 16 us
+//!   and no frame before that wakes its reader: one that comes alone waits for half a millisecond
 //!   (`docs/benchmarks/external.md`). No setting hands over a block earlier.
 //! * `TPACKET_V2` hands over each frame at once. But a packet that no virtio header describes
 //!   leaves its slot taken for good, and the ring receives nothing any more (`tpacket_rcv` of Linux
