@@ -373,8 +373,10 @@ impl Worker {
     /// Looks at the pairs of a port again, as after kicks: frames that could not be taken may be
     /// taken now. Asks for the translations of receive buffers that are still missing.
     pub fn retry(&mut self, port: PortId) {
+        let now = nanos(self.upkeep.started.elapsed());
         if let Some(guest) = self.switch.port_mut(port) {
-            guest.retry();
+            let settled = guest.retry(now);
+            self.switch.count_settled(port, settled);
         }
         let mut at = 0;
         while let Some(pair) = self.served.next_of(port, &mut at) {

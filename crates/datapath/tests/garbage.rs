@@ -212,7 +212,7 @@ fn frames_behind_a_malformed_chain_stay_the_guests() {
         let used = std::iter::from_fn(|| nic.tx.poll().unwrap()).count();
         assert_eq!(used, 2, "what was not delivered was not taken either");
         let mut queue = port.stop(1).unwrap();
-        let position = queue.with(|queue| queue.end(&mut PendingCalls::default()));
+        let (position, _) = queue.with(|queue| queue.end(&mut PendingCalls::default()));
         assert_eq!(
             position & 0x7fff,
             2,

@@ -103,7 +103,7 @@ drop_reasons! {
         "The guest sent a buffer that its IOMMU does not map for reading."
     // Counted at the port that the frame was for, whose guest has an IOMMU.
     ReceiverUntranslated "receiver-untranslated"
-        "The translation of the receive buffer's address had not come from the front end yet."
+        "The translation of the receive buffer's address had not come from the front end yet, and there was no room for the frame to wait, or it had waited for a second."
     // Counted at the port of an interface, in both directions.
     DriverEnded "driver-ended" "The frame was in the rings of a driver process when that ended."
 }

@@ -169,9 +169,22 @@ impl FakeGuest {
     /// # Panics
     /// As [`FakeGuest::iommu`].
     pub fn replace_buffers(&self, count: usize) {
-        let (iommu, pair) = (self.iommu(), &self.pairs[0]);
+        let iommu = self.iommu();
         // No buffer is denied meanwhile: the device would return it unused.
         iommu.lie(Some(Lie::Late));
+        self.revoke_buffers(count);
+        iommu.lie(None);
+        iommu.answer_held();
+    }
+
+    /// As [`FakeGuest::replace_buffers`], with whatever answers are set now ([`Iommu::lie`]).
+    ///
+    /// # Panics
+    /// As [`FakeGuest::iommu`].
+    ///
+    /// [`Iommu::lie`]: crate::iommu::Iommu::lie
+    pub fn revoke_buffers(&self, count: usize) {
+        let (iommu, pair) = (self.iommu(), &self.pairs[0]);
         for n in 0..count {
             let next = pair.stats.buffers as usize + n;
             if let Some((addr, len)) = pair.nic.offered_buffer(next) {
@@ -179,8 +192,6 @@ impl FakeGuest {
                 iommu.restore(addr, len);
             }
         }
-        iommu.lie(None);
-        iommu.answer_held();
     }
 
     /// Negotiated features.

@@ -34,7 +34,7 @@ use crate::forward::mirror::Mirror;
 use crate::forward::pending_upcalls::PendingUpcalls;
 use crate::forward::tap::{Tap, TapPayload, TappedFrame};
 use crate::ports::batch::BatchLimit;
-use crate::ports::guest::{GuestFault, GuestPort};
+use crate::ports::guest::{GuestFault, GuestPort, Settled};
 use crate::ports::port::Port;
 use apply::WorkQueue;
 pub(crate) use funding::Pause;
@@ -150,6 +150,11 @@ impl<P: Port> Switch<P> {
     /// Returns a port.
     pub fn port_mut(&mut self, id: PortId) -> Option<&mut P> {
         Some(&mut self.fabric.slot(id)?.port)
+    }
+
+    /// Counts what became of frames that a receiver had kept.
+    pub fn count_settled(&mut self, id: PortId, settled: Settled) {
+        self.fabric.count_settled(id, settled);
     }
 
     /// Replaces the program. Cached flows stay: control removes the outdated ones.

@@ -4,6 +4,7 @@
 //! with a header of 12 bytes, or 10 (5.1.6; [`wire::virtio::net::len`]); see [`header`] for its
 //! valid contents.
 
+mod backlog;
 mod congestion;
 mod counts;
 pub mod header;
@@ -20,6 +21,7 @@ use port::DropReason;
 use port::counters::Traffic;
 use wire::virtio::features::Features;
 
+pub use self::backlog::Settled;
 use self::counts::Drops;
 use self::queue::PLAIN;
 pub use self::queue::{GuestFault, GuestQueue};
@@ -60,6 +62,9 @@ pub struct GuestPort {
     vcpus: Option<Arc<dyn Vcpus>>,
     /// Drops of this worker, by queue.
     drops: Drops,
+    /// Queue pairs with frames of this batch that wait for the translation of buffers, one bit
+    /// each.
+    backlogged: u64,
 }
 
 impl GuestPort {
@@ -76,6 +81,7 @@ impl GuestPort {
             rules: Rules::OFF,
             vcpus: None,
             drops: Drops::default(),
+            backlogged: 0,
         }
     }
 
@@ -245,20 +251,32 @@ impl GuestPort {
     /// Looks at the queues to the guest again after an answer of its front end: asks for the
     /// translations of receive buffers that are missing (see
     /// [`virtio::queue::Queue::ask_for_buffers`]), and notifies the guest of frames if its ring was
-    /// not translated when they were published.
-    pub fn retry(&mut self) {
+    /// not translated when they were published. Delivers the frames that waited for translations
+    /// until `now`, and returns what became of them.
+    #[must_use]
+    pub fn retry(&mut self, now: Nanos) -> Settled {
         let mut calls = PendingCalls::default();
-        for queue in self.queues.iter_mut().step_by(2).flatten() {
-            queue.with(|queue| {
+        let (merge, mut all) = (self.merge, Settled::default());
+        for (at, lock) in self.queues.iter_mut().enumerate().step_by(2) {
+            let Some(lock) = lock else {
+                continue;
+            };
+            let settled = lock.with(|queue| {
+                let settled = queue.settle(merge, now);
+                queue.queue.publish();
                 if queue.kicks.awaits_buffers {
                     queue.look_for_buffers();
                 } else {
                     queue.ask_for_buffers();
                 }
                 queue.notify_again(&mut calls);
+                settled
             });
+            note(&mut self.drops, at, &settled);
+            all.add(settled);
         }
         calls.send();
+        all
     }
 
     /// Returns whether `pair` has frames that were not taken yet.
@@ -318,6 +336,20 @@ impl GuestPort {
 
     /// Returns the usable to-guest queue of a locked pair.
     #[inline(always)]
+    /// Settles the frames of a locked queue; see [`Port::settle`].
+    #[cold]
+    fn settle_pair(&mut self, pair: u16, now: Nanos) -> Option<Settled> {
+        let bit = 1 << pair;
+        if self.backlogged & bit == 0 {
+            return None;
+        }
+        self.backlogged &= !bit;
+        let lock = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        let settled = lock.get()?.settle(self.merge, now);
+        note(&mut self.drops, to_guest(pair), &settled);
+        Some(settled)
+    }
+
     fn receiver(&mut self, pair: u16) -> Option<&mut GuestQueue> {
         receiver(self.queues.get_mut(to_guest(pair))?.as_mut()?)
     }
@@ -348,6 +380,13 @@ fn activity(vcpus: Option<&dyn Vcpus>, pair: u16, pairs: u16) -> Activity {
 #[inline(always)]
 fn receiver(lock: &mut QueueLock<GuestQueue>) -> Option<&mut GuestQueue> {
     lock.get().filter(|queue| queue.usable())
+}
+
+/// Counts the drops among what became of frames that waited.
+fn note(drops: &mut Drops, queue: usize, settled: &Settled) {
+    for (reason, frames) in &settled.dropped {
+        drops.add(queue, *reason, *frames);
+    }
 }
 
 fn from_guest(pair: u16) -> usize {
@@ -458,9 +497,23 @@ impl Port for GuestPort {
         let merge = self.merge;
         let lock = self.queues.get_mut(to_guest(pair)).and_then(Option::as_mut);
         match lock.and_then(receiver) {
-            Some(queue) => queue.fill(frame, merge),
+            Some(queue) => match queue.fill(frame, merge) {
+                Err(DropReason::ReceiverUntranslated) if queue.keep(frame) => {
+                    self.backlogged |= 1 << pair;
+                    Ok(())
+                }
+                result => result,
+            },
             None => Err(DropReason::ReceiverDown),
         }
+    }
+
+    #[inline]
+    fn settle(&mut self, pair: u16, now: Nanos) -> Option<Settled> {
+        if self.backlogged == 0 {
+            return None;
+        }
+        self.settle_pair(pair, now)
     }
 
     fn flush(&mut self, pair: u16, now: Nanos, calls: &mut PendingCalls) -> Option<Nanos> {

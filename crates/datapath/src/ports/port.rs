@@ -6,6 +6,7 @@ use wire::segment::GsoKind;
 
 use super::batch::{Batch, Pieces};
 use super::calls::PendingCalls;
+use super::guest::Settled;
 use super::payload::Outgoing;
 
 /// Buffers of the queues to a port.
@@ -135,6 +136,12 @@ pub trait Port {
     /// # Errors
     /// The drop reason: no room, too large, not attached.
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason>;
+
+    /// Returns what became of frames to `pair`, which is locked, that the port has taken without
+    /// delivering them at once. To be called before [`Port::flush`].
+    fn settle(&mut self, _pair: u16, _now: u64) -> Option<Settled> {
+        None
+    }
 
     /// Makes the frames delivered to `pair` visible and unlocks it. The receiver is to be notified
     /// if it requested that, when the caller holds no pair of any port any more. `now` is in

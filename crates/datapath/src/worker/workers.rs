@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 use channel::keeping::ThreadSlots;
 use channel::supervision::Poll;
-use port::PortId;
 use port::counters::Counters;
+use port::{DropReason, PortId};
 use sched::{BlockEvents, Slot, View};
 use wire::virtio::features::Features;
 
 use crate::forward::switch::Switch;
 use crate::ports::calls::PendingCalls;
 use crate::ports::crash_record;
-use crate::ports::guest::{GuestPort, GuestQueue};
+use crate::ports::guest::{GuestPort, GuestQueue, Settled};
 use crate::ports::queue_lock::{Hold, QueueLock, Watch};
 use crate::worker::guests::States;
 use crate::worker::idle::helper::Help;
@@ -250,7 +250,14 @@ impl Workers {
         self.watches.borrow_mut().remove(&(port, index));
         let mut last = queues.into_iter().flatten().next_back()?;
         let mut calls = PendingCalls::default();
-        let position = last.with(|queue| queue.end(&mut calls));
+        let (position, waiting) = last.with(|queue| queue.end(&mut calls));
+        if waiting > 0 {
+            let settled = Settled {
+                dropped: vec![(DropReason::ReceiverDown, waiting)],
+                ..Settled::default()
+            };
+            self.first(move |w| w.switch.count_settled(port, settled));
+        }
         if !calls.is_empty() {
             // A worker sends it, because it has a watchdog.
             self.first(move |_| calls.send());

@@ -1,13 +1,16 @@
 //! Answers to questions that are wrong, late or missing.
 
+use e2e::numbered::{Stream, collect, settle};
 use e2e::turn;
 use testkit::GuestConfig;
 use testkit::driver::{Piece, Shape};
 use testkit::iommu::{IommuConfig, Lie};
-use testkit::packets::{Flow, udp};
+use testkit::packets::{Flow, SequenceChecker, udp};
 use testkit::wait::wait_until;
 
-use super::{LAP, all_arrive, arrive_in_the_end, others, pair, sound, start};
+use super::{
+    LAP, TIMEOUT, WINDOW, all_arrive, arrive_in_the_end, layouts, others, pair, sound, start,
+};
 
 /// Frames whose receiver's buffers are not translated are dropped by name, and come again when
 /// questions are answered again.
@@ -29,6 +32,42 @@ fn buffers_that_are_not_translated_are_counted_at_their_receiver() {
     arrive_in_the_end(a, b, Flow::v4(1, 2), LAP);
     all_arrive(a, b, Flow::v4(1, 2), 500);
     sound(&guests);
+    lasthop.stop();
+}
+
+/// Frames to a guest whose buffers were all revoked and are mapped again, as a lazy guest does with
+/// each flush, wait for the answers: all arrive, in their order.
+#[test]
+fn frames_wait_for_buffers_that_are_asked_for() {
+    let _turn = turn();
+    let lasthop = start("");
+    for config in layouts() {
+        let mut guests = pair(&lasthop, &config, IommuConfig::qemu());
+        let [a, b] = &mut guests;
+        let before = lasthop.stats();
+        let mut stream = Stream::new(7, Flow::v4(1, 2));
+        let mut checker = SequenceChecker::default();
+        for _ in 0..5 {
+            b.iommu().lie(Some(Lie::Late));
+            b.revoke_buffers(LAP as usize);
+            for _ in 0..WINDOW {
+                stream.send(a, 64 + (stream.sent() as usize * 131) % 1300);
+            }
+            a.pairs[0].drain().expect("the sender's buffers come back");
+            let early = checker.next_of(7);
+            collect(b, &mut checker);
+            assert_eq!(checker.next_of(7), early, "no buffer is translated");
+            b.iommu().lie(None);
+            b.iommu().answer_held();
+            let whole = settle(b, &mut checker, &stream, TIMEOUT);
+            assert!(whole, "{checker:?} of {}", stream.sent());
+        }
+        let moved = lasthop.stats().since(&before);
+        assert_eq!(moved.get("drops.receiver-untranslated"), 0, "{moved:?}");
+        let arrived = moved.get("vm2.to_guest.packets");
+        assert_eq!(arrived, stream.sent(), "each is counted once: {moved:?}");
+        sound(&guests);
+    }
     lasthop.stop();
 }
 

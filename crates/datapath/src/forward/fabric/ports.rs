@@ -14,6 +14,7 @@ use crate::forward::egress::Output;
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
 use crate::ports::batch::Batch;
+use crate::ports::guest::Settled;
 use crate::ports::port::Port;
 
 impl<P: Port> Fabric<P> {
@@ -27,6 +28,12 @@ impl<P: Port> Fabric<P> {
             while slot.unflushed != 0 {
                 let pair = slot.unflushed.trailing_zeros() as u16;
                 slot.unflushed &= slot.unflushed - 1;
+                if let Some(settled) = slot.port.settle(pair, self.now) {
+                    slot.delivered = corrected(slot.delivered, &settled);
+                    for (reason, frames) in settled.dropped {
+                        self.counters.add_drops(id, reason, frames);
+                    }
+                }
                 let Notifications { calls, deferred } = &mut self.notifications;
                 if let Some(due) = slot.port.flush(pair, self.now, calls) {
                     deferred.push((id, pair, due));
@@ -50,6 +57,14 @@ impl<P: Port> Fabric<P> {
                 let load = packets + bytes / BYTES_PER_LOAD;
                 self.uncharged.push(Receiver { port: id, load });
             }
+        }
+    }
+
+    /// Counts what became of frames that a receiver had kept, outside of a batch.
+    pub(crate) fn count_settled(&mut self, id: PortId, settled: Settled) {
+        self.counters.add_to(id, settled.delivered);
+        for (reason, frames) in settled.dropped {
+            self.counters.add_drops(id, reason, frames);
         }
     }
 
@@ -136,6 +151,16 @@ impl<P: Port> Fabric<P> {
         if let Some(pcp) = self.classes.priority(group.class()) {
             batch.set_priority(frames, pcp);
         }
+    }
+}
+
+/// Returns the traffic that was delivered to a receiver, without the frames that it has only kept
+/// and with those that it had kept before.
+#[cold]
+fn corrected(delivered: Traffic, settled: &Settled) -> Traffic {
+    Traffic {
+        packets: delivered.packets + settled.delivered.packets - settled.kept.packets,
+        bytes: delivered.bytes + settled.delivered.bytes - settled.kept.bytes,
     }
 }
 

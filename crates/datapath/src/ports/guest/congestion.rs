@@ -10,6 +10,8 @@
 //! ahead or returned, no frame is segmented, checksummed or tagged for it. (Ram, Cox and Rixner,
 //! "Hyper-Switch", USENIX ATC 2013: an interface is masked while its receive ring is full.)
 
+use super::backlog::Backlog;
+
 /// Consecutive batches without a buffer after which a receiver is masked.
 const MAX_DRY_BATCHES: u8 = 4;
 
@@ -28,6 +30,8 @@ pub(super) struct Congestion {
     empty_since: u64,
     /// Earlier time without buffers, nanoseconds.
     empty_ns: u64,
+    /// Frames that wait for the translation of buffers.
+    pub(super) backlog: Backlog,
 }
 
 impl Congestion {

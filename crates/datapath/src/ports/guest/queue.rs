@@ -16,13 +16,14 @@ use virtio::queue::{Chain, Fill, Limit, Queue, QueueFault, Taken};
 use wire::virtio::features::Features;
 use wire::virtio::net;
 
+use super::backlog::Settled;
 use super::congestion::Congestion;
 use super::header::{self, Words};
 use super::kicks::Kicks;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
 use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
-use crate::ports::payload::Outgoing;
+use crate::ports::payload::{Outgoing, Payload};
 
 /// Length of an Ethernet header, the minimum of a frame.
 const MIN_FRAME: u32 = 14;
@@ -138,11 +139,13 @@ impl GuestQueue {
         self.notify(calls);
     }
 
-    /// Ends service. Returns the queue's position, at which the next back end continues.
-    pub fn end(&mut self, calls: &mut PendingCalls) -> u32 {
+    /// Ends service. Returns the queue's position, at which the next back end continues, and the
+    /// number of frames to the guest that waited for the translation of its buffers.
+    pub fn end(&mut self, calls: &mut PendingCalls) -> (u32, u64) {
         self.give_back();
         self.end_deferral(calls);
-        self.queue.position()
+        let waiting = self.congestion.backlog.take().len();
+        (self.queue.position(), waiting as u64)
     }
 
     /// Notifies the guest at once if that was deferred.
@@ -353,6 +356,10 @@ impl GuestQueue {
         let ahead = self.chains.len() - self.spent;
         let room = BATCH.saturating_sub(self.chains.len());
         self.queue.expect_used(frames as u16);
+        if !self.congestion.backlog.is_empty() {
+            // They are first.
+            return;
+        }
         // A fault is found and reported again when a frame needs a buffer.
         let _ = self.take_ahead(frames.saturating_sub(ahead).min(room));
     }
@@ -450,6 +457,9 @@ impl GuestQueue {
         let (mut room, mut count) = (0, 0);
         while room < need {
             if self.spent + count == self.chains.len() {
+                if !self.congestion.backlog.is_empty() {
+                    return Err(DropReason::ReceiverUntranslated);
+                }
                 self.take_ahead(AHEAD)?;
             }
             let Some(chain) = self.chains.get(self.spent + count) else {
@@ -483,6 +493,49 @@ impl GuestQueue {
             self.commit(count, 0);
         }
         DropReason::ReceiverUntranslated
+    }
+
+    /// Keeps a copy of a frame whose buffers are not translated yet. Returns `false` where there is
+    /// no room for it.
+    #[cold]
+    pub(super) fn keep(&mut self, frame: &Outgoing<'_>) -> bool {
+        // The buffers before the missing one are for the frame that waits first.
+        self.give_back();
+        self.congestion.backlog.keep(frame)
+    }
+
+    /// Delivers the frames that wait for buffers, as far as these are translated now.
+    #[cold]
+    pub(super) fn settle(&mut self, merge: bool, now: Nanos) -> Settled {
+        let mut settled = Settled {
+            kept: self.congestion.backlog.take_kept(),
+            ..Settled::default()
+        };
+        let mut waiting = self.congestion.backlog.take();
+        while let Some(frame) = waiting.front() {
+            let out = Outgoing {
+                headers: &frame.bytes,
+                payload: &Payload::empty(),
+                offload: frame.offload,
+            };
+            match self.fill_pieces(&out, merge) {
+                Ok(()) => {
+                    settled.delivered.packets += 1;
+                    settled.delivered.bytes += frame.bytes.len() as u64;
+                }
+                Err(DropReason::ReceiverUntranslated) => break,
+                Err(reason) => settled.dropped.push((reason, 1)),
+            }
+            waiting.pop_front();
+        }
+        self.give_back();
+        let moved = settled.delivered.packets > 0;
+        let overdue = self.congestion.backlog.put_back(waiting, moved, now);
+        if overdue > 0 {
+            let reason = DropReason::ReceiverUntranslated;
+            settled.dropped.push((reason, overdue));
+        }
+        settled
     }
 
     /// Asks for the translations of the receive buffers that a guest with an IOMMU has offered, or

@@ -1,0 +1,166 @@
+//! Frames to a guest with an IOMMU that wait for the translation of its receive buffers.
+//!
+//! Receive buffers are asked for ahead, so a guest that maps them in time has them translated when
+//! a frame comes. A guest in lazy mode has all its translations invalidated at once, up to a
+//! hundred times a second, and offers its buffers long before: frames that come until the front end
+//! has answered again find none. They are copied here, bounded in number, size and time, and are
+//! delivered first when the answer has come. Nothing here is memory of a guest, so a revocation
+//! does not wait for it.
+
+use std::collections::VecDeque;
+
+use port::counters::Traffic;
+use port::{DropReason, Offload};
+
+use crate::ports::coalescing::Nanos;
+use crate::ports::payload::Outgoing;
+
+/// Frames that wait at most, for each queue.
+const MAX_FRAMES: usize = 256;
+/// Bytes that wait at most, for each queue: eight frames of the greatest length.
+const MAX_BYTES: usize = 512 << 10;
+/// Time without a single delivery after which all that wait are dropped: as long as a front end may
+/// take to answer a question.
+const PATIENCE: Nanos = 1_000_000_000;
+
+/// A frame with its offloads, as it will be delivered.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) bytes: Vec<u8>,
+    pub(super) offload: Offload,
+}
+
+/// The frames of one queue, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    frames: VecDeque<Kept>,
+    bytes: usize,
+    /// Since when none was delivered; 0 until the end of the batch of the first.
+    since: Nanos,
+    /// Frames that were kept since the last call of [`Backlog::take_kept`].
+    kept: Traffic,
+}
+
+impl Backlog {
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Keeps a copy of a frame. Returns `false` where there is no room.
+    pub(super) fn keep(&mut self, frame: &Outgoing<'_>) -> bool {
+        let len = frame.len() as usize;
+        if self.frames.len() == MAX_FRAMES || self.bytes + len > MAX_BYTES {
+            return false;
+        }
+        let kept = Kept {
+            bytes: frame.to_vec(),
+            offload: frame.offload,
+        };
+        self.kept.packets += 1;
+        self.kept.bytes += u64::from(frame.len());
+        self.bytes += kept.bytes.len();
+        self.frames.push_back(kept);
+        true
+    }
+
+    /// Returns the frames that were kept since the last call.
+    pub(super) fn take_kept(&mut self) -> Traffic {
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Takes all frames out. What is not delivered comes back by [`Backlog::put_back`].
+    pub(super) fn take(&mut self) -> VecDeque<Kept> {
+        self.bytes = 0;
+        std::mem::take(&mut self.frames)
+    }
+
+    /// Puts those frames back that have to wait further, at the time `now`; `moved`: some were
+    /// delivered. Returns how many of them waited for too long and are dropped.
+    pub(super) fn put_back(&mut self, frames: VecDeque<Kept>, moved: bool, now: Nanos) -> u64 {
+        if self.since == 0 || moved {
+            self.since = now;
+        }
+        if frames.is_empty() || now.saturating_sub(self.since) > PATIENCE {
+            self.since = 0;
+            return frames.len() as u64;
+        }
+        self.bytes = frames.iter().map(|frame| frame.bytes.len()).sum();
+        self.frames = frames;
+        0
+    }
+}
+
+/// The result of delivering frames that waited: what a receiver's counters have to be corrected by.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Frames that count as delivered in this batch, and wait.
+    pub kept: Traffic,
+    /// Frames that had waited and are delivered now.
+    pub delivered: Traffic,
+    /// Frames that had waited and are dropped now.
+    pub dropped: Vec<(DropReason, u64)>,
+}
+
+impl Settled {
+    /// Adds the result of another queue.
+    pub(super) fn add(&mut self, other: Settled) {
+        for (sum, more) in [
+            (&mut self.kept, other.kept),
+            (&mut self.delivered, other.delivered),
+        ] {
+            sum.packets += more.packets;
+            sum.bytes += more.bytes;
+        }
+        self.dropped.extend(other.dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::payload::Payload;
+
+    fn keep(backlog: &mut Backlog, frame: &[u8]) -> bool {
+        backlog.keep(&Outgoing {
+            headers: frame,
+            payload: &Payload::empty(),
+            offload: Offload::default(),
+        })
+    }
+
+    #[test]
+    fn number_and_size_are_bounded() {
+        let mut backlog = Backlog::default();
+        let kept = (0..300).filter(|_| keep(&mut backlog, &[0; 60])).count();
+        assert_eq!(kept, MAX_FRAMES);
+        assert_eq!(backlog.take_kept().packets, MAX_FRAMES as u64);
+        assert_eq!(backlog.take_kept().packets, 0);
+        assert_eq!(backlog.take().len(), MAX_FRAMES);
+        let long = vec![0; 60_000];
+        let kept = (0..300).filter(|_| keep(&mut backlog, &long)).count();
+        assert_eq!(kept, MAX_BYTES / long.len());
+    }
+
+    #[test]
+    fn frames_wait_in_order_and_not_longer_than_their_time() {
+        let mut backlog = Backlog::default();
+        for n in 0..3 {
+            assert!(keep(&mut backlog, &[n; 60]));
+        }
+        let waiting = backlog.take();
+        assert_eq!(backlog.put_back(waiting, false, 5), 0);
+        let mut waiting = backlog.take();
+        waiting.pop_front();
+        assert_eq!(backlog.put_back(waiting, true, PATIENCE), 0, "one moved");
+        let waiting = backlog.take();
+        assert!(waiting.iter().map(|frame| frame.bytes[0]).eq([1, 2]));
+        assert_eq!(backlog.put_back(waiting, false, 2 * PATIENCE), 0);
+        let waiting = backlog.take();
+        assert_eq!(backlog.put_back(waiting, false, 2 * PATIENCE + 1), 2);
+        assert!(backlog.is_empty());
+        // The time of the next ones begins anew.
+        assert!(keep(&mut backlog, &[9; 60]));
+        let waiting = backlog.take();
+        assert_eq!(backlog.put_back(waiting, false, 9 * PATIENCE), 0);
+    }
+}
