@@ -177,6 +177,17 @@ pub fn iperf(guest: &mut Guest, address: &str, seconds: u32, options: &str) -> I
 
 /// The sum of a guest's counters of wrong checksums.
 pub fn checksum_errors(guest: &mut Guest) -> u64 {
+    snmp(guest, &["InCsumErrors", "InHdrErrors"])
+}
+
+/// Replies to echo requests that a guest has received since it was booted, also those that came when
+/// `ping` had ended.
+pub fn echo_replies(guest: &mut Guest) -> u64 {
+    snmp(guest, &["InEchoReps"])
+}
+
+/// The sum of these counters of the guest's kernel, over all protocols.
+fn snmp(guest: &mut Guest, counters: &[&str]) -> u64 {
     let snmp = guest.run("cat /proc/net/snmp");
     let lines: Vec<Vec<&str>> = snmp
         .lines()
@@ -185,8 +196,8 @@ pub fn checksum_errors(guest: &mut Guest) -> u64 {
     let tables = lines
         .chunks_exact(2)
         .flat_map(|pair| pair[0].iter().zip(&pair[1]));
-    let errors = tables.filter(|(name, _)| ["InCsumErrors", "InHdrErrors"].contains(name));
-    errors
+    tables
+        .filter(|(name, _)| counters.contains(name))
         .filter_map(|(_, count)| count.parse::<u64>().ok())
         .sum()
 }
