@@ -4,6 +4,7 @@
 //! vhost-user and MSI-X under emulation, `no_timer_check` because guests hang at boot now and then
 //! without it.
 
+use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -45,6 +46,8 @@ enum Plug {
     VhostUser { socket: PathBuf, listen: bool },
     /// Another QEMU, without any switch; frames go over a stream socket.
     BackToBack { socket: PathBuf, listen: bool },
+    /// No network card at all.
+    None,
 }
 
 /// A guest to be started.
@@ -61,6 +64,10 @@ pub struct GuestSpec {
     arrival: Option<PathBuf>,
     names_threads: bool,
     iommu: Option<Iommu>,
+    /// Folder of the guest image, below that of all images.
+    image: PathBuf,
+    /// A cpio archive with more files, for a guest that is a host itself.
+    host_files: Option<PathBuf>,
 }
 
 /// Backing of a guest's memory.
@@ -96,6 +103,20 @@ impl GuestSpec {
             arrival: None,
             names_threads: true,
             iommu: None,
+            image: PathBuf::new(),
+            host_files: None,
+        }
+    }
+
+    /// A guest without a network card that has the modules of a host and these `files`, an
+    /// uncompressed cpio archive. The guest image is in the folder `image` below that of all images.
+    pub(crate) fn host(name: &str, image: &str, memory_mib: u32, files: &Path) -> GuestSpec {
+        GuestSpec {
+            memory_mib,
+            memory: Memory::WithoutFile,
+            image: image.into(),
+            host_files: Some(files.to_owned()),
+            ..GuestSpec::new(name, Plug::None)
         }
     }
 
@@ -183,8 +204,10 @@ impl GuestSpec {
     /// Returns the same guest at another socket, on the same side of it, as a migration target: its
     /// source is the QEMU in which it runs now ([`Guest::migrate`]).
     pub fn arriving(mut self, there: PathBuf, migration: &Path) -> GuestSpec {
-        let (Plug::VhostUser { socket, .. } | Plug::BackToBack { socket, .. }) = &mut self.plug;
-        *socket = there;
+        match &mut self.plug {
+            Plug::VhostUser { socket, .. } | Plug::BackToBack { socket, .. } => *socket = there,
+            Plug::None => panic!("a guest without a network card does not migrate"),
+        }
         self.arrival = Some(migration.to_owned());
         self
     }
@@ -192,6 +215,7 @@ impl GuestSpec {
     /// A guest whose card is behind an IOMMU.
     pub fn iommu(mut self, iommu: Iommu) -> GuestSpec {
         self.iommu = Some(iommu);
+        self.image = iommu.image().into();
         self.kernel_arg(iommu.kernel_arguments().to_owned())
             .device_option(iommu.card())
     }
@@ -278,11 +302,10 @@ impl GuestSpec {
         ]);
         args.extend(words("-serial chardev:agent -mon chardev=qmp,mode=control"));
         args.extend(["-kernel".into(), self.image("vmlinux")]);
-        args.extend(["-initrd".into(), self.image("guest.gz")]);
+        args.extend(["-initrd".into(), self.initramfs(folder)]);
         args.extend(["-append".into(), self.kernel_command_line()]);
         args.extend(self.iommu.map(Iommu::devices).unwrap_or_default());
         args.extend(self.plug_arguments());
-        args.extend(["-device".into(), self.device()]);
         if let Some(socket) = &self.arrival {
             args.extend(["-incoming".into(), format!("unix:{}", socket.display())]);
         }
@@ -291,10 +314,23 @@ impl GuestSpec {
 
     /// Returns the path of a file of the guest image.
     fn image(&self, file: &str) -> String {
-        let path = self
-            .iommu
-            .map_or_else(|| file.into(), |iommu| iommu.image(file));
-        paths::cache(path).display().to_string()
+        paths::cache(self.image.join(file)).display().to_string()
+    }
+
+    /// Returns the path of the guest's first file system: the kernel unpacks archives one behind
+    /// another. An uncompressed one comes first, because it has to begin at a multiple of 4 bytes.
+    fn initramfs(&self, folder: &Path) -> String {
+        let Some(files) = &self.host_files else {
+            return self.image("guest.gz");
+        };
+        let whole = folder.join("initramfs");
+        let mut out = File::create(&whole).expect("a file in our own folder");
+        let parts = ["guest.gz", "host-modules.gz"].map(|file| PathBuf::from(self.image(file)));
+        for part in [files].into_iter().chain(&parts) {
+            let mut part = File::open(part).expect("an archive");
+            std::io::copy(&mut part, &mut out).expect("space for the archives");
+        }
+        whole.display().to_string()
     }
 
     fn kernel_command_line(&self) -> String {
@@ -303,7 +339,8 @@ impl GuestSpec {
     }
 
     fn plug_arguments(&self) -> Vec<String> {
-        match &self.plug {
+        let mut arguments = match &self.plug {
+            Plug::None => return Vec::new(),
             Plug::VhostUser { socket, listen } => {
                 let mode = if *listen {
                     "server=on,wait=off"
@@ -322,7 +359,9 @@ impl GuestSpec {
                     format!("stream,id=net0,server={server},{address}"),
                 ]
             }
-        }
+        };
+        arguments.extend(["-device".into(), self.device()]);
+        arguments
     }
 
     fn device(&self) -> String {

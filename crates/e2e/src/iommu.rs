@@ -9,8 +9,6 @@
 //! * QEMU invalidates everything by two messages, around the addresses of interrupts; the second
 //!   range ends at 2^64. Only address and size of an INVALIDATE mean something.
 
-use std::path::PathBuf;
-
 use testkit::skip::skipped;
 
 use crate::guest::Guest;
@@ -81,19 +79,18 @@ impl Iommu {
     /// Returns whether the guest image is there, and notes a skipped test otherwise: the driver of
     /// `virtio-iommu` is in a newer kernel than Debian 12's own, which `make test-long` downloads.
     pub fn has_image(self) -> bool {
-        let there = paths::root().join(".cache").join(self.image("vmlinux"));
-        let there = there.exists();
+        let there = paths::has_guest_image(self.image());
         if !there {
             skipped("no kernel with virtio-iommu here: `make setup VIRTIO_IOMMU=1` gets it");
         }
         there
     }
 
-    /// Returns the path of a file of the guest image below the folder of guest images.
-    pub(crate) fn image(self, file: &str) -> PathBuf {
+    /// Returns the folder of the guest image below that of all images.
+    pub(crate) fn image(self) -> &'static str {
         match self {
-            Self::Virtio => PathBuf::from("virtio-iommu").join(file),
-            _ => PathBuf::from(file),
+            Self::Virtio => paths::NEWER_KERNEL,
+            _ => "",
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod libvirt;
 pub mod machine;
 pub mod migration;
 pub mod namespace;
+pub mod nested;
 pub mod netboot;
 pub mod netns;
 pub mod numbered;

@@ -25,6 +25,15 @@ pub fn cache(name: impl AsRef<Path>) -> PathBuf {
     path
 }
 
+/// Folder of the guest image with a newer kernel than Debian 12's own, below that of all images.
+pub(crate) const NEWER_KERNEL: &str = "virtio-iommu";
+
+/// Returns whether the guest image in this folder was made, below that of all images.
+pub(crate) fn has_guest_image(folder: &str) -> bool {
+    let kernel = root().join(".cache").join(folder).join("vmlinux");
+    kernel.exists()
+}
+
 /// The accelerator for guests on this machine, `kvm` or `tcg`, as `scripts/accel` finds out.
 pub fn accelerator() -> &'static str {
     static ACCELERATOR: OnceLock<String> = OnceLock::new();
