@@ -162,18 +162,22 @@ pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Moves the calling process, which is in a host, into a new control group with these controllers,
-/// delegated as a service manager does it (<https://systemd.io/CGROUP_DELEGATION/>). What it starts
-/// is in the group, too.
+/// Moves the calling process, which is in a host, into a new control group with these of the
+/// controllers "cpu", "memory" and "pids", delegated as a service manager does it
+/// (<https://systemd.io/CGROUP_DELEGATION/>). What it starts is in the group, too.
 pub fn enter_group(name: &str, controllers: &[&str]) {
     assert!(is_inside(), "control groups of this machine are not ours");
-    let (all, own) = (Path::new(GROUPS), Path::new(GROUPS).join(name));
-    let change = |sign: char, names: &[&str]| {
-        let words: Vec<_> = names.iter().map(|name| format!("{sign}{name}")).collect();
-        fs::write(all.join("cgroup.subtree_control"), words.join(" "))
+    let offer = |group: &Path, controllers: &[&str]| {
+        let words = controllers.iter().map(|name| format!("+{name} "));
+        let file = group.join("cgroup.subtree_control");
+        fs::write(file, words.collect::<String>().trim_end()).expect("controllers of the kernel");
     };
-    change('-', &["cpu", "memory", "pids"]).expect("no group below uses them");
-    change('+', controllers).expect("controllers of the kernel");
+    offer(Path::new(GROUPS), &["cpu", "memory", "pids"]);
+    // A group has the controllers that the one above it offers.
+    let above = Path::new(GROUPS).join(name);
+    fs::create_dir(&above).expect("a new group");
+    offer(&above, controllers);
+    let own = above.join("delegated");
     fs::create_dir(&own).expect("a new group");
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&own, "user.delegate", b"1", flags).expect("an attribute");

@@ -8,9 +8,10 @@
 use std::net::UdpSocket;
 
 use e2e::lasthop::Lasthop;
+use e2e::nested::{Host, Kernel, is_inside};
 use e2e::netns::Netns;
-use e2e::turn;
 use e2e::uplinks::{TIMEOUT, ethtool_off, pattern, send_in_parts, tap, uplink, wire as veth};
+use e2e::{is_long, turn};
 use tempfile::TempDir;
 use testkit::features::{ALL_OFFLOADS, HOST_OFFLOADS};
 use testkit::net::{GSO_UDP_L4, NetHeader};
@@ -39,6 +40,8 @@ port_security = { macs = "any" }
 /// Payload of a datagram, in bytes, and datagrams of a super-frame.
 const PART: usize = 100;
 const PARTS: usize = 40;
+/// Bursts of a test.
+const ROUNDS: usize = 10;
 
 fn load(fill: usize) -> Vec<u8> {
     (0..PART * PARTS).map(|at| pattern(at + fill)).collect()
@@ -187,8 +190,91 @@ fn burst(guest: &mut FakeGuest, flow: &Flow, sent: &[u8], partial: bool) {
     pair.flush();
 }
 
+/// Sends bursts of datagrams from a guest, which must arrive. Returns the number of datagrams.
+fn bursts_arrive(guest: &mut FakeGuest, socket: &UdpSocket, partial: bool) -> u64 {
+    for round in 0..ROUNDS {
+        let sent = &load(round)[10..];
+        burst(guest, &Flow::v4(1, 9), sent, partial);
+        for part in sent.chunks(PART) {
+            let mut got = [0; 2 * PART];
+            let (len, _) = socket.recv_from(&mut got).expect("the kernel checked it");
+            assert!(got[..len] == *part, "{len} bytes");
+        }
+    }
+    (ROUNDS * PARTS) as u64
+}
+
+/// Waits until a driver has counted so many more frames to its interface. Returns its calls for
+/// them.
+fn calls_for(lasthop: &Lasthop, port: &str, before: [u64; 4], frames: u64) -> u64 {
+    let now = wait_for("the driver has counted them", || {
+        let now = calls(lasthop, port);
+        (now[2] - before[2] >= frames).then_some(now)
+    });
+    eprintln!("before {before:?}, after {now:?}");
+    now[3] - before[3]
+}
+
+/// Checks that what the host sends as one comes to a guest as single, complete frames.
+fn comes_cut(guest: &mut FakeGuest, socket: &UdpSocket) {
+    socket
+        .send_to(&load(3), "10.0.0.1:1001")
+        .expect("a neighbour");
+    let frames = arrived(guest, &load(3));
+    assert_eq!(frames.len(), PARTS);
+    for (header, frame) in &frames {
+        assert_eq!(header.gso_type, 0);
+        let whole = packets::on_the_wire(frame, header).expect("a frame");
+        assert_eq!(whole.len(), 1);
+        packets::verify_checksums(&whole[0]).expect("a complete checksum");
+    }
+}
+
+/// Returns whether super-frames of UDP are sent to the interface of a port.
+fn takes_datagrams(lasthop: &Lasthop, port: &str) -> bool {
+    let features = lasthop.port(port)["features"].to_string();
+    features.contains("NET_F_HOST_USO")
+}
+
+/// In the host of the next test.
 #[test]
-fn datagrams_of_guests_leave_in_super_frames_and_arrive_as_they_were() {
+fn datagrams_are_single_frames_where_the_kernel_has_no_super_frames_of_udp() {
+    if !is_inside() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (netns, lasthop) = host(&folder);
+    assert!(!takes_datagrams(&lasthop, "t0"));
+    let socket = netns.udp("10.0.0.9:2009");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+    let mut guest = guest(&lasthop, "a", 1, ALL_OFFLOADS, &socket);
+    let before = calls(&lasthop, "t0");
+    let frames = bursts_arrive(&mut guest, &socket, true);
+    calls_for(&lasthop, "t0", before, frames);
+    let [.., sent, calls] = calls(&lasthop, "t0");
+    assert_eq!(sent, calls, "a call for each");
+    send_in_parts(&socket, PART as u16);
+    comes_cut(&mut guest, &socket);
+    let log = lasthop.log();
+    assert_eq!(log.matches("no UDP segmentation").count(), 1, "{log}");
+    lasthop.stop();
+}
+
+#[test]
+fn debians_kernel_has_no_super_frames_of_udp() {
+    if is_inside() || !is_long() {
+        return;
+    }
+    let mut host = Host::start(Kernel::Debian);
+    host.test("datagrams_are_single_frames_where_the_kernel_has_no_super_frames_of_udp");
+    host.test("datagrams_of_guests_leave_in_super_frames_and_arrive_as_they_were");
+    host.test("the_kernel_cuts_what_was_coalesced_to_what_it_was");
+}
+
+/// The kernel cuts what the driver still coalesces for an interface that cannot do it any more, and
+/// what the host sends to it.
+#[test]
+fn offloads_of_an_interface_are_switched_off_while_its_driver_runs() {
     if !Netns::allowed() {
         return;
     }
@@ -197,29 +283,69 @@ fn datagrams_of_guests_leave_in_super_frames_and_arrive_as_they_were() {
     let (netns, lasthop) = host(&folder);
     let socket = netns.udp("10.0.0.9:2009");
     socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+    let mut guest = guest(&lasthop, "a", 1, ALL_OFFLOADS, &socket);
+    send_in_parts(&socket, PART as u16);
+    if takes_datagrams(&lasthop, "t0") {
+        socket
+            .send_to(&load(2), "10.0.0.1:1001")
+            .expect("a neighbour");
+        assert_eq!(arrived(&mut guest, &load(2)).len(), 1, "whole before");
+    }
+    for features in ["tx-udp-segmentation", "gso", "tx"] {
+        turn.step(&format!("TAP without {features}"));
+        ethtool_off(&netns, "t0", features);
+        comes_cut(&mut guest, &socket);
+        bursts_arrive(&mut guest, &socket, true);
+    }
+    lasthop.stop();
+
+    let [near, far] = ["near", "far"].map(|name| Netns::new(name, folder.path()));
+    veth(&near, &far);
+    far.ip("link set wire0 address 02:1a:57:00:00:09");
+    far.ip("address add 10.0.0.9/24 dev wire0");
+    far.ip("neigh replace 10.0.0.1 lladdr 02:1a:57:00:00:01 dev wire0");
+    let lasthop = Lasthop::start(&[GUESTS, &uplink(&near.path(), "driver = \"packet\"")].concat());
+    lasthop.wait_port("uplink", "up");
+    let socket = far.udp("10.0.0.9:2009");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
+    let mut guest = self::guest(&lasthop, "a", 1, ALL_OFFLOADS, &socket);
+    let sniffer = far.sniff();
+    let is_ours = |frame: &[u8]| frame.starts_with(&packets::mac(9));
+    if takes_datagrams(&lasthop, "uplink") {
+        let frames = bursts_arrive(&mut guest, &socket, true);
+        let on_the_wire = sniffer.frames(1, TIMEOUT, is_ours).len();
+        assert!((on_the_wire as u64) < frames, "whole before");
+    }
+    for features in ["tx-udp-segmentation", "gso", "tx"] {
+        turn.step(&format!("packet socket on an interface without {features}"));
+        ethtool_off(&near, "up0", features);
+        let before = calls(&lasthop, "uplink");
+        let frames = bursts_arrive(&mut guest, &socket, true);
+        calls_for(&lasthop, "uplink", before, frames);
+        let on_the_wire = sniffer.frames(frames as usize, TIMEOUT, is_ours);
+        assert_eq!(on_the_wire.len() as u64, frames, "each is a frame");
+    }
+    lasthop.stop();
+}
+
+#[test]
+fn datagrams_of_guests_leave_in_super_frames_and_arrive_as_they_were() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (netns, lasthop) = host(&folder);
+    let is_offered = takes_datagrams(&lasthop, "t0");
+    let socket = netns.udp("10.0.0.9:2009");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     let mut guest = guest(&lasthop, "a", 1, HOST_OFFLOADS, &socket);
     for partial in [false, true] {
         turn.step(&format!("checksums left to the receiver: {partial}"));
         let before = calls(&lasthop, "t0");
-        for round in 0..10 {
-            let sent = &load(round)[10..];
-            burst(&mut guest, &Flow::v4(1, 9), sent, partial);
-            for part in sent.chunks(PART) {
-                let mut got = [0; 2 * PART];
-                let (len, _) = socket.recv_from(&mut got).expect("the kernel checked it");
-                assert!(got[..len] == *part, "{len} bytes");
-            }
-        }
-        let frames = 10 * PARTS as u64;
-        let now = wait_for("the driver has counted them", || {
-            let now = calls(&lasthop, "t0");
-            (now[2] - before[2] >= frames).then_some(now)
-        });
-        turn.step(&format!("before {before:?}, after {now:?}"));
-        let is_offered = lasthop.port("t0")["features"]
-            .to_string()
-            .contains("NET_F_HOST_USO");
-        assert!(!is_offered || now[3] - before[3] < frames, "several a call");
+        let frames = bursts_arrive(&mut guest, &socket, partial);
+        let calls = calls_for(&lasthop, "t0", before, frames);
+        assert!(!is_offered || calls < frames, "several a call");
     }
     lasthop.stop();
 }
@@ -258,7 +384,7 @@ fn the_kernel_cuts_what_was_coalesced_to_what_it_was() {
     if !Netns::allowed() {
         return;
     }
-    let turn = turn();
+    let _turn = turn();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let [near, far] = ["near", "far"].map(|name| Netns::new(name, folder.path()));
     veth(&near, &far);
@@ -291,11 +417,8 @@ fn the_kernel_cuts_what_was_coalesced_to_what_it_was() {
         }
         assert!(got == sent, "round {round}: {got:02x?}");
     }
-    let now = wait_for("the driver has counted them", || {
-        let now = calls(&lasthop, "uplink");
-        (now[2] - before[2] >= 20 * PARTS as u64).then_some(now)
-    });
-    turn.step(&format!("before {before:?}, after {now:?}"));
-    assert!(now[3] - before[3] < 20 * PARTS as u64, "several a call");
+    let frames = 20 * PARTS as u64;
+    let calls = calls_for(&lasthop, "uplink", before, frames);
+    assert!(calls < frames, "several a call");
     lasthop.stop();
 }

@@ -7,9 +7,10 @@
 use std::path::Path;
 
 use e2e::lasthop::Lasthop;
+use e2e::nested::{Host, Kernel, enter_group, is_inside};
 use e2e::netns::Netns;
-use e2e::turn;
 use e2e::uplinks::{driver_pid, tap, transfer, uplink, wire};
+use e2e::{is_long, turn};
 use rustix::process::Signal;
 use testkit::packets::{self, Flow};
 use testkit::process::send as signal;
@@ -167,9 +168,43 @@ fn weight_of(pid: u32) -> Option<String> {
 
 #[test]
 fn a_driver_has_a_cpu_weight_or_says_why_not() {
-    if !Netns::allowed() {
+    if Netns::allowed() {
+        use_cpu_weights();
+    }
+}
+
+/// In the host of the last test.
+#[test]
+fn a_cpu_weight_is_written_to_the_group_of_the_driver() {
+    if is_inside() {
+        enter_group("with-cpu", &["cpu", "memory", "pids"]);
+        assert_eq!(use_cpu_weights(), None);
+    }
+}
+
+/// In the host of the last test.
+#[test]
+fn a_cpu_weight_has_no_effect_without_the_cpu_controller() {
+    if is_inside() {
+        enter_group("without-cpu", &["memory", "pids"]);
+        let reason = "the service manager has not delegated the controller cpu";
+        assert_eq!(use_cpu_weights().as_deref(), Some(reason));
+    }
+}
+
+#[test]
+fn cpu_weights_with_control_groups_of_version_2() {
+    if is_inside() || !is_long() {
         return;
     }
+    let mut host = Host::start(Kernel::Debian);
+    host.test("a_cpu_weight_has_no_effect_without_the_cpu_controller");
+    host.test("a_cpu_weight_is_written_to_the_group_of_the_driver");
+}
+
+/// Gives a driver weights by the file and by commands, and has wrong ones refused. Returns the
+/// reason why they have no effect, if they have none.
+fn use_cpu_weights() -> Option<String> {
     let turn = turn();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let near = Netns::new("near", folder.path());
@@ -193,10 +228,11 @@ fn a_driver_has_a_cpu_weight_or_says_why_not() {
             assert_eq!(weight_of(pid).as_deref(), Some(weight));
         }
         turn.step(line.trim());
+        error.map(str::to_owned)
     };
-    check("300");
+    let reason = check("300");
     lasthop.ok(&["port", "set", "t0", "--cpu-weight", "10000"]);
-    check("10000");
+    assert_eq!(check("10000"), reason);
     assert_eq!(driver_pid(&lasthop, "t0"), Some(pid), "the same process");
     lasthop.ok(&["port", "set", "t0", "--no-cpu-weight"]);
     let show = lasthop.ok(&["port", "show", "t0"]);
@@ -210,4 +246,5 @@ fn a_driver_has_a_cpu_weight_or_says_why_not() {
         refuses(&lasthop, &format!("apply {path}"), (&words, 2));
     }
     lasthop.stop();
+    reason
 }
