@@ -109,7 +109,8 @@ impl GuestSpec {
     }
 
     /// A guest without a network card that has the modules of a host and these `files`, an
-    /// uncompressed cpio archive. The guest image is in the folder `image` below that of all images.
+    /// uncompressed cpio archive. The guest image is in the folder `image` below that of all
+    /// images.
     pub(crate) fn host(name: &str, image: &str, memory_mib: u32, files: &Path) -> GuestSpec {
         GuestSpec {
             memory_mib,

@@ -185,8 +185,8 @@ pub fn enter_group(name: &str, controllers: &[&str]) {
     fs::write(own.join("cgroup.procs"), process).expect("we may move");
 }
 
-/// Copies Lasthop, the calling program and those of this machine to a folder, and the libraries that
-/// they need to where they are here.
+/// Copies Lasthop, the calling program and those of this machine to a folder, and the libraries
+/// that they need to where they are here.
 fn fill(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for name in BINARIES {
