@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! The host has the calling test program itself, what it needs of this machine ([`PROGRAMS`]),
+//! The host has the calling test program itself, what it needs of this machine (`PROGRAMS`),
 //! iperf3, ethtool and busybox. Everything is in its memory: nothing is left behind. It is one
 //! emulated processor where there is no KVM, and takes about ten seconds to come up.
 //!
