@@ -96,6 +96,10 @@ test-long: setup build ## All tests with a thousand kills and upgrades, all vari
 bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
 	@crates/bench/setup
 	$(RELEASE) --package lasthop-bench --bin lasthop-bench
+	$(RELEASE) --package lasthop-bench --features lasthop-bench/in-process --example in-process
+	@cd "$(BUILT)/release" && mkdir -p in-process && \
+	ln -f lasthop lasthop-supervisor lasthop-control lasthop-top in-process/ && \
+	ln -f examples/in-process in-process/lasthop-switch && ln -f examples/in-process in-process/lasthop-driver
 	@"$(BUILT)/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
 
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60

@@ -59,6 +59,7 @@ pub(crate) enum Body {
     /// Samples of ways to interfaces of the host.
     External {
         samples: Vec<external_experiment::Sample>,
+        missing: Vec<external_experiment::Missing>,
     },
     /// Samples of an experiment in parts.
     Parts {
@@ -168,7 +169,7 @@ impl Report {
             Body::Throughput { samples, .. } => throughput_table(samples),
             Body::Load { samples } => load::table(samples),
             Body::Bulk { samples } => bulk::table(samples),
-            Body::External { samples } => external::table(samples),
+            Body::External { samples, missing } => external::tables(samples, missing),
             Body::Parts { samples } => parts::tables(samples),
             Body::Migration { samples } => migration::table(samples),
             Body::Scheduling { samples } => scheduling::table(samples),

@@ -28,4 +28,6 @@ mod worker;
 mod xdp;
 
 pub use process::run;
+#[cfg(feature = "in-process")]
+pub use process::run_in_process;
 pub use restrictions::{most_memory, threads};

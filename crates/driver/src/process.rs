@@ -58,11 +58,34 @@ fn desired(start: &DriverStart) -> Features {
 /// # Errors
 /// The reason for which it could not start or continue; it is reported to the supervisor too.
 pub fn run(link: OwnedFd) -> io::Result<()> {
+    run_as(link, Place::OwnProcess)
+}
+
+/// Runs a driver in this thread and threads of its own, in a process that keeps its rights: the
+/// benchmarks compare it with [`run`].
+///
+/// # Errors
+/// As [`run`].
+#[cfg(feature = "in-process")]
+pub fn run_in_process(link: OwnedFd) -> io::Result<()> {
+    run_as(link, Place::Thread)
+}
+
+/// Where a driver runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a process that gives up its rights.
+    OwnProcess,
+    #[cfg(feature = "in-process")]
+    Thread,
+}
+
+fn run_as(link: OwnedFd, place: Place) -> io::Result<()> {
     let mut link = Link::new(link);
     let Some(setup) = receive_start(&mut link)? else {
         return Ok(());
     };
-    let ended = drive(&mut link, setup);
+    let ended = drive(&mut link, setup, place);
     if let Err(ending) = &ended {
         let request = SupervisorRequest::DriverEnds {
             reason: ending.to_string(),
@@ -233,7 +256,7 @@ fn set_up(
     Ok((region, interfaces))
 }
 
-fn drive(link: &mut SupervisorLink, setup: Setup) -> Result<(), DriverError> {
+fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), DriverError> {
     let start = &setup.start;
     link.set_nonblocking()?;
     let mut front = Front::new(setup.switch, Instant::now() + DRIVER_SETUP)?;
@@ -245,10 +268,16 @@ fn drive(link: &mut SupervisorLink, setup: Setup) -> Result<(), DriverError> {
     let rings = workers.iter().map(Worker::rings);
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
 
-    sandbox::drop_rights(sandbox::Process::Driver(start.port.0)).map_err(DriverError::Sandbox)?;
+    let restricted = place == Place::OwnProcess;
+    if restricted {
+        let process = sandbox::Process::Driver(start.port.0);
+        sandbox::drop_rights(process).map_err(DriverError::Sandbox)?;
+    }
     let pool = WorkerPool::spawn(workers)?;
-    restrictions::apply(region.size(), start.queues, start.back_end)
-        .map_err(DriverError::Sandbox)?;
+    if restricted {
+        restrictions::apply(region.size(), start.queues, start.back_end)
+            .map_err(DriverError::Sandbox)?;
+    }
 
     front.negotiate(desired(start), ProtocolFeatures::empty(), start.queues)?;
     front.share(region.file()?, region.size())?;

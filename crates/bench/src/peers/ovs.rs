@@ -18,7 +18,7 @@ pub(crate) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-d
 /// Path of the daemon without DPDK.
 pub(crate) const PLAIN: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
 /// A setting with a blank in it.
-pub(crate) const EXTRA: &str = "other_config:dpdk-extra=\"--no-pci --in-memory\"";
+const EXTRA: &str = "other_config:dpdk-extra=\"--no-pci --in-memory\"";
 /// The device that [`add_tap`] adds.
 pub(crate) const TAP: &str = "lasthop-mirror";
 /// Flows of [`pass_across`], behind rules.
@@ -181,8 +181,8 @@ fn mask(plan: &Plan) -> u64 {
     1 << plan.cores[0]
 }
 
-/// With more settings in `keys`.
-fn configure(folder: &Path, plan: &Plan, keys: &str) -> Result<()> {
+/// Settings of DPDK, with the thread that polls on the switch's core; more of them in `keys`.
+pub(crate) fn configure(folder: &Path, plan: &Plan, keys: &str) -> Result<()> {
     vsctl(folder, &words("--no-wait init"))?;
     let mask = mask(plan);
     let mut settings = words(&format!(

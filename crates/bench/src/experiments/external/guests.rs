@@ -38,13 +38,13 @@ pub(super) struct Guests {
 impl Guests {
     /// Returns whether there are guests at such a switch.
     pub(super) fn suit(way: Way) -> bool {
-        way != Way::BridgeVeth
+        !matches!(way, Way::BridgeVeth | Way::OvsDpdk)
     }
 
     pub(super) fn start(plan: &Plan, way: Way) -> Result<Self> {
         let folder = folders::new("guests")?;
         let host = Namespace::new("host", folder.path())?;
-        let taps = matches!(way, Way::LasthopTap | Way::OvsTap);
+        let taps = way.has_taps();
         if !taps {
             host.run("ip link add up0 type veth peer name up1")?;
             host.run("ip link set up0 up")?;
@@ -102,7 +102,7 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
     for ((guest, name), segment) in [("p0", "up0"), ("p1", "up1")].into_iter().zip(["a", "b"]) {
         text += &port_table(guest, segment);
         let kind = match way.driver() {
-            None => "kind = \"tap\"\nmtu = 1500".to_owned(),
+            None => format!("kind = \"tap\"\nmtu = 1500\n{}", way.tap_driver()),
             Some(driver) => format!("kind = \"uplink\"\ndriver = \"{driver}\""),
         };
         let netns = host.path();
@@ -111,7 +111,7 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
              netns = \"{netns}\"\n{kind}\n"
         );
     }
-    let lasthop = start_with(plan, &plan.cores, &text)?;
+    let lasthop = start_with(&way.plan(plan), &plan.cores, &text)?;
     let drivers = pids_when_up(&lasthop, &INTERFACES, way)?;
     let sockets = [0, 1].map(|port| socket(&lasthop, port)).to_vec();
     let lasthop = Box::new(lasthop);
@@ -121,16 +121,8 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
 fn ovs(plan: &Plan, folder: &Path, host: &Namespace, taps: bool) -> Result<Started> {
     let database = ovs::start_database(folder)?;
     let vsctl = |command: &str| ovs::vsctl(folder, &words(command)).map(drop);
-    vsctl("--no-wait init")?;
-    let mask = 1_u64 << plan.cores[0];
     // The thread that serves other ports than those of DPDK may run anywhere.
-    vsctl(&format!(
-        "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=300 \
-         other_config:pmd-cpu-mask=0x{mask:x}"
-    ))?;
-    let mut extra = words("--no-wait set Open_vSwitch .");
-    extra.push(ovs::EXTRA.to_owned());
-    ovs::vsctl(folder, &extra)?;
+    ovs::configure(folder, plan, "")?;
     let switch = ovs::start_switch(folder, &host.command(ovs::SWITCH))?;
     let mut sockets = Vec::new();
     for (number, name) in INTERFACES.iter().enumerate() {

@@ -3,20 +3,22 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
+use testkit::lean::Histogram;
 
-use super::world::{FAR, NEAR, World};
+use super::requests::{answer, ask};
+use super::world::{FAR, NEAR, Namespace, World};
 
 /// Bytes of a TCP write and read.
 const CHUNK: usize = 128 << 10;
 /// Bytes that make a frame of 64 bytes with the headers of UDP, IPv4 and Ethernet.
-const PAYLOAD: usize = 64 - 8 - 20 - 14;
+pub(super) const PAYLOAD: usize = 64 - 8 - 20 - 14;
 /// UDP packets of a system call.
 const BATCH: usize = 64;
 /// How often a thread that waits looks whether it is to end.
@@ -31,13 +33,23 @@ pub(crate) enum Load {
     TcpIn,
     UdpOut,
     UdpIn,
+    /// Small requests one at a time, each with an answer of the same size.
+    TcpRequests,
+    UdpRequests,
     /// Of guests, by the lean client.
     Guests,
 }
 
 impl Load {
     /// Between namespaces.
-    pub(super) const SOCKETS: [Self; 4] = [Self::TcpOut, Self::TcpIn, Self::UdpOut, Self::UdpIn];
+    pub(super) const SOCKETS: [Self; 6] = [
+        Self::TcpOut,
+        Self::TcpIn,
+        Self::UdpOut,
+        Self::UdpIn,
+        Self::TcpRequests,
+        Self::UdpRequests,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -45,16 +57,24 @@ impl Load {
             Self::TcpIn => "TCP in, Gbit/s",
             Self::UdpOut => "64 B out, kpps",
             Self::UdpIn => "64 B in, kpps",
+            Self::TcpRequests => "TCP requests, transactions/s",
+            Self::UdpRequests => "UDP requests, transactions/s",
             Self::Guests => "64 B, two guests, kpps",
         }
     }
 
-    /// Gbit of so many bytes, or thousands of so many packets.
+    /// Returns whether each unit is a request with its answer.
+    pub(crate) fn is_requests(self) -> bool {
+        matches!(self, Self::TcpRequests | Self::UdpRequests)
+    }
+
+    /// Gbit of so many bytes, thousands of so many packets, or transactions.
     pub(super) fn per_second(self, count: u64) -> f64 {
         let count = count as f64;
         match self {
             Self::TcpOut | Self::TcpIn => count * 8.0 / 1e9,
             Self::UdpOut | Self::UdpIn | Self::Guests => count / 1e3,
+            Self::TcpRequests | Self::UdpRequests => count,
         }
     }
 
@@ -64,71 +84,146 @@ impl Load {
         static PORT: AtomicU16 = AtomicU16::new(5001);
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let ends = [(&world.near, NEAR), (&world.far, FAR)];
-        let (from, to) = match self {
-            Self::TcpOut | Self::UdpOut | Self::Guests => (ends[0], ends[1]),
-            Self::TcpIn | Self::UdpIn => (ends[1], ends[0]),
+        let ends = match self {
+            Self::TcpIn | Self::UdpIn => [ends[1], ends[0]],
+            _ => ends,
         };
-        let (address, other) = (format!("{}:{port}", to.1), format!("{}:{port}", from.1));
-        match self {
+        Ok(match self {
             Self::TcpOut | Self::TcpIn => {
-                let listener = to.0.inside(|| Ok(TcpListener::bind(&address)?))?;
-                let sender = from.0.inside(|| {
-                    let address = address.parse()?;
-                    Ok(TcpStream::connect_timeout(&address, TIMEOUT)?)
-                })?;
-                let (receiver, _) = listener.accept()?;
-                receiver.set_read_timeout(Some(LOOK))?;
-                sender.set_write_timeout(Some(LOOK))?;
-                Ok(Traffic::of(
-                    move |running| write(sender, running),
-                    move |running, count| read(receiver, running, count),
-                ))
+                let [sender, receiver] = tcp(ends, port)?;
+                Traffic::of(
+                    move |shared| write(sender, shared),
+                    move |shared| read(receiver, shared),
+                )
             }
             Self::UdpOut | Self::UdpIn | Self::Guests => {
-                let receiver = to.0.inside(|| Ok(UdpSocket::bind(&address)?))?;
-                let sender = from.0.inside(|| Ok(UdpSocket::bind(&other)?))?;
-                sender.connect(&address)?;
-                receiver.set_read_timeout(Some(LOOK))?;
-                Ok(Traffic::of(
-                    move |running| send(&sender, running),
-                    move |running, count| receive(&receiver, running, count),
-                ))
+                let [sender, receiver] = udp(ends, port)?;
+                Traffic::of(
+                    move |shared| send(&sender, shared),
+                    move |shared| receive(&receiver, shared),
+                )
             }
-        }
+            Self::TcpRequests => {
+                let [client, server] = tcp(ends, port)?;
+                for stream in [&client, &server] {
+                    stream.set_nodelay(true)?;
+                }
+                Traffic::of(
+                    move |shared| ask(&client, shared),
+                    move |shared| answer(&server, shared),
+                )
+            }
+            Self::UdpRequests => {
+                let [client, server] = udp(ends, port)?;
+                server.connect(format!("{}:{port}", ends[0].1))?;
+                Traffic::of(
+                    move |shared| ask(&client, shared),
+                    move |shared| answer(&server, shared),
+                )
+            }
+        })
+    }
+}
+
+/// Two namespaces with their addresses.
+type Ends<'a> = [(&'a Namespace, &'static str); 2];
+
+/// A connection from the first to the second.
+fn tcp(ends: Ends<'_>, port: u16) -> Result<[TcpStream; 2]> {
+    let address = format!("{}:{port}", ends[1].1);
+    let listener = ends[1].0.inside(|| Ok(TcpListener::bind(&address)?))?;
+    let client = ends[0].0.inside(|| {
+        let address = address.parse()?;
+        Ok(TcpStream::connect_timeout(&address, TIMEOUT)?)
+    })?;
+    let (server, _) = listener.accept()?;
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(LOOK))?;
+    }
+    client.set_write_timeout(Some(LOOK))?;
+    Ok([client, server])
+}
+
+/// Sockets at this port, the first connected to the second.
+fn udp(ends: Ends<'_>, port: u16) -> Result<[UdpSocket; 2]> {
+    let [client, server] = ends.map(|(namespace, address)| {
+        namespace.inside(|| Ok(UdpSocket::bind(format!("{address}:{port}"))?))
+    });
+    let (client, server) = (client?, server?);
+    client.connect(format!("{}:{port}", ends[1].1))?;
+    for socket in [&client, &server] {
+        socket.set_read_timeout(Some(LOOK))?;
+    }
+    Ok([client, server])
+}
+
+/// State of two threads at work, and of the one that measures them.
+#[derive(Default)]
+pub(super) struct Shared {
+    ended: AtomicBool,
+    /// Bytes, packets or answers that have arrived.
+    pub(super) count: AtomicU64,
+    /// Nanoseconds of requests.
+    latency: Mutex<Histogram>,
+}
+
+impl Shared {
+    pub(super) fn is_running(&self) -> bool {
+        !self.ended.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Records the time of a request, in nanoseconds.
+    pub(super) fn record(&self, nanoseconds: u64) {
+        let latency = self.latency.lock();
+        let mut latency = latency.unwrap_or_else(PoisonError::into_inner);
+        latency.record(nanoseconds);
+    }
+
+    /// Takes the times since the last call.
+    pub(super) fn take_latency(&self) -> Histogram {
+        let latency = self.latency.lock();
+        std::mem::take(&mut latency.unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// A sender and a receiver at work.
 pub(super) struct Traffic {
-    running: Arc<AtomicBool>,
-    count: Arc<AtomicU64>,
+    shared: Arc<Shared>,
     threads: [JoinHandle<Result<()>>; 2],
 }
 
 impl Traffic {
     fn of(
-        send: impl FnOnce(&AtomicBool) -> Result<()> + Send + 'static,
-        receive: impl FnOnce(&AtomicBool, &AtomicU64) -> Result<()> + Send + 'static,
+        send: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
+        receive: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
     ) -> Self {
-        let (running, count) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-        let (sending, receiving, counted) = (running.clone(), running.clone(), count.clone());
+        let shared = Arc::new(Shared::default());
+        let (sending, receiving) = (shared.clone(), shared.clone());
         Self {
             threads: [
                 std::thread::spawn(move || send(&sending)),
-                std::thread::spawn(move || receive(&receiving, &counted)),
+                std::thread::spawn(move || receive(&receiving)),
             ],
-            running,
-            count,
+            shared,
         }
     }
 
-    /// Bytes or packets that have arrived.
+    /// Bytes, packets or answers that have arrived.
     pub(super) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
+        self.shared.count.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds of the requests since the last call.
+    pub(super) fn take_latency(&self) -> Histogram {
+        self.shared.take_latency()
     }
 
     pub(super) fn end(self) -> Result<()> {
-        self.running.store(false, Ordering::Relaxed);
+        self.shared.end();
         for thread in self.threads {
             thread.join().ok().context("a thread panicked")??;
         }
@@ -136,16 +231,16 @@ impl Traffic {
     }
 }
 
-fn waited(error: &std::io::Error) -> bool {
+pub(super) fn waited(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
     )
 }
 
-fn write(mut stream: TcpStream, running: &AtomicBool) -> Result<()> {
+fn write(mut stream: TcpStream, shared: &Shared) -> Result<()> {
     let chunk = vec![0; CHUNK];
-    while running.load(Ordering::Relaxed) {
+    while shared.is_running() {
         match stream.write(&chunk) {
             Err(error) if !waited(&error) => return Err(error.into()),
             _ => {}
@@ -154,11 +249,11 @@ fn write(mut stream: TcpStream, running: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-fn read(mut stream: TcpStream, running: &AtomicBool, count: &AtomicU64) -> Result<()> {
+fn read(mut stream: TcpStream, shared: &Shared) -> Result<()> {
     let mut chunk = vec![0; CHUNK];
-    while running.load(Ordering::Relaxed) {
+    while shared.is_running() {
         match stream.read(&mut chunk) {
-            Ok(len) => count.fetch_add(len as u64, Ordering::Relaxed),
+            Ok(len) => shared.count.fetch_add(len as u64, Ordering::Relaxed),
             Err(error) if waited(&error) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -197,10 +292,10 @@ impl Messages {
     }
 }
 
-fn send(socket: &UdpSocket, running: &AtomicBool) -> Result<()> {
+fn send(socket: &UdpSocket, shared: &Shared) -> Result<()> {
     let mut messages = Messages::new();
     let heads = messages.heads.as_mut_ptr();
-    while running.load(Ordering::Relaxed) {
+    while shared.is_running() {
         // SAFETY: the heads describe pieces that live as long as `messages`; the system writes the
         // heads alone.
         let done = unsafe { libc::sendmmsg(socket.as_raw_fd(), heads, BATCH as u32, 0) };
@@ -214,16 +309,16 @@ fn send(socket: &UdpSocket, running: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-fn receive(socket: &UdpSocket, running: &AtomicBool, count: &AtomicU64) -> Result<()> {
+fn receive(socket: &UdpSocket, shared: &Shared) -> Result<()> {
     let mut messages = Messages::new();
     let heads = messages.heads.as_mut_ptr();
     let (flags, no_limit) = (libc::MSG_WAITFORONE, std::ptr::null_mut());
-    while running.load(Ordering::Relaxed) {
+    while shared.is_running() {
         // SAFETY: as in `send`; the pieces are written by the system alone.
         let got =
             unsafe { libc::recvmmsg(socket.as_raw_fd(), heads, BATCH as u32, flags, no_limit) };
         match u64::try_from(got) {
-            Ok(got) => _ = count.fetch_add(got, Ordering::Relaxed),
+            Ok(got) => _ = shared.count.fetch_add(got, Ordering::Relaxed),
             Err(_) => {
                 let error = std::io::Error::last_os_error();
                 anyhow::ensure!(waited(&error), "receiving: {error}");

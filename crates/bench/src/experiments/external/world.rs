@@ -31,40 +31,118 @@ const START: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Way {
     LasthopTap,
+    /// As [`Way::LasthopTap`], with the drivers as threads of the switch; not for use.
+    InProcessTap,
+    /// TAP devices whose frames the kernel's vhost-net moves.
+    LasthopVhostNet,
     OvsTap,
     LasthopPacket,
+    /// As [`Way::LasthopPacket`], like [`Way::InProcessTap`].
+    InProcessPacket,
     LasthopXdp,
     OvsVeth,
+    /// Open vSwitch with DPDK, with a thread that polls.
+    OvsDpdk,
     BridgeVeth,
 }
 
+/// The kernel's back end of virtio-net.
+const VHOST_NET: &str = "/dev/vhost-net";
+/// Folder beside the programs of Lasthop with those of [`Way::InProcessTap`].
+const IN_PROCESS: &str = "in-process";
+
 impl Way {
     /// Neighbours in this order are compared.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 10] = [
+        Self::InProcessTap,
         Self::LasthopTap,
+        Self::LasthopVhostNet,
         Self::OvsTap,
+        Self::InProcessPacket,
         Self::LasthopPacket,
         Self::OvsVeth,
         Self::LasthopXdp,
+        Self::OvsDpdk,
         Self::BridgeVeth,
     ];
+
+    /// Why it cannot be measured here, if it cannot.
+    pub(super) fn missing(self, plan: &Plan) -> Option<String> {
+        match self {
+            Self::LasthopVhostNet if !Path::new(VHOST_NET).exists() => {
+                Some(format!("not here: no {VHOST_NET}"))
+            }
+            Self::InProcessTap | Self::InProcessPacket => {
+                let switch = plan.bin.join(IN_PROCESS).join("lasthop-switch");
+                (!switch.exists()).then(|| format!("no {}: run 'make bench'", switch.display()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The plan, with the folder of the programs for this way.
+    pub(super) fn plan(self, plan: &Plan) -> Plan {
+        let mut plan = plan.clone();
+        if matches!(self, Self::InProcessTap | Self::InProcessPacket) {
+            plan.bin.push(IN_PROCESS);
+        }
+        plan
+    }
 
     /// Returns the driver between Lasthop and an interface that is not its own.
     pub(super) fn driver(self) -> Option<&'static str> {
         match self {
-            Self::LasthopPacket => Some("packet"),
+            Self::LasthopPacket | Self::InProcessPacket => Some("packet"),
             Self::LasthopXdp => Some("xdp"),
             _ => None,
+        }
+    }
+
+    /// Returns whether both interfaces are TAP devices of the switch.
+    pub(super) fn has_taps(self) -> bool {
+        matches!(
+            self,
+            Self::LasthopTap | Self::InProcessTap | Self::LasthopVhostNet | Self::OvsTap
+        )
+    }
+
+    /// The key of a TAP port that chooses what moves its frames, as a line.
+    pub(super) fn tap_driver(self) -> &'static str {
+        match self {
+            Self::LasthopVhostNet => "driver = \"vhost-net\"\n",
+            _ => "",
+        }
+    }
+
+    /// What moves frames between Lasthop and its second interface, as a port shows it.
+    fn back_end(self) -> &'static str {
+        match self {
+            Self::LasthopVhostNet => "vhost-net",
+            _ => self.driver().unwrap_or("tap"),
+        }
+    }
+
+    /// The switch, as rows of tables name it.
+    pub(crate) fn switch(self) -> &'static str {
+        match self {
+            Self::OvsTap | Self::OvsVeth => "OVS",
+            Self::OvsDpdk => "OVS-DPDK",
+            Self::BridgeVeth => "bridge",
+            Self::InProcessTap | Self::InProcessPacket => "Lasthop, drivers as threads",
+            _ => "Lasthop",
         }
     }
 
     /// Over which interface it leads, of Lasthop's.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Self::LasthopTap | Self::OvsTap => "TAP to TAP",
-            Self::LasthopPacket => "TAP to veth, packet",
+            Self::LasthopTap | Self::InProcessTap | Self::OvsTap => "TAP to TAP",
+            Self::LasthopVhostNet => "TAP to TAP, vhost-net",
+            Self::LasthopPacket | Self::InProcessPacket => "TAP to veth, packet",
             Self::LasthopXdp => "TAP to veth, xdp (copy)",
-            Self::OvsVeth | Self::BridgeVeth => "veth",
+            Self::OvsVeth => "TAP to veth",
+            Self::OvsDpdk => "veth to veth, DPDK's packet sockets",
+            Self::BridgeVeth => "veth to veth",
         }
     }
 }
@@ -167,6 +245,7 @@ impl World {
         match way {
             Way::OvsTap => world.ovs(false)?,
             Way::OvsVeth => world.ovs(true)?,
+            Way::OvsDpdk => world.ovs_dpdk(plan)?,
             Way::BridgeVeth => world.bridge()?,
             _ => world.lasthop(plan, way)?,
         }
@@ -187,7 +266,8 @@ impl World {
             let netns = namespace.path();
             format!(
                 "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nmtu = 1500\nnetns = \"{netns}\"\n\
-                 address = \"{address}/24\"\n"
+                 address = \"{address}/24\"\n{}",
+                way.tap_driver()
             )
         };
         let far = match way.driver() {
@@ -202,8 +282,9 @@ impl World {
             }
         };
         let text = tap("near0", &self.near, NEAR) + &far;
-        let lasthop = start_with(plan, &plan.cores, &text)?;
-        pids_when_up(&lasthop, &["near0"], Way::LasthopTap)?;
+        let lasthop = start_with(&way.plan(plan), &plan.cores, &text)?;
+        let near = if way.has_taps() { way } else { Way::LasthopTap };
+        pids_when_up(&lasthop, &["near0"], near)?;
         let drivers = pids_when_up(&lasthop, &["far0"], way)?;
         let lasthop = Box::new(lasthop);
         self.switch = Switch::Lasthop { lasthop, drivers };
@@ -238,19 +319,50 @@ impl World {
         Ok(())
     }
 
+    /// Open vSwitch with DPDK, whose packet sockets a thread polls on the switch's core.
+    fn ovs_dpdk(&mut self, plan: &Plan) -> Result<()> {
+        self.wire()?;
+        self.near_wire()?;
+        // Those sockets know nothing of checksums that the sender has left out.
+        self.near.run("ethtool -K near0 tx off")?;
+        self.far.run("ethtool -K far0 tx off")?;
+        let folder = self.folder.path();
+        let database = ovs::start_database(folder)?;
+        ovs::configure(folder, plan, "")?;
+        let switch = ovs::start_switch(folder, &self.host.command(ovs::SWITCH))?;
+        let vsctl = |command: &str| ovs::vsctl(folder, &words(command)).map(drop);
+        vsctl("add-br br0 -- set bridge br0 datapath_type=netdev")?;
+        for (number, name) in ["down0", "up0"].into_iter().enumerate() {
+            vsctl(&format!(
+                "add-port br0 d{name} -- set Interface d{name} type=dpdk \
+                 options:dpdk-devargs=net_af_packet{number},iface={name}"
+            ))?;
+        }
+        self.switch = Switch::Ovs(vec![switch, database]);
+        Ok(())
+    }
+
+    /// The veth pair to the near namespace, where the switch makes no TAP device.
+    fn near_wire(&self) -> Result<()> {
+        let near = self.near.0.pid();
+        let pair = format!("ip link add down0 type veth peer name near0 netns {near}");
+        self.host.run(&pair)?;
+        self.host.run("ip link set down0 up")?;
+        self.near.address("near0", NEAR)
+    }
+
     fn bridge(&self) -> Result<()> {
         self.wire()?;
-        let near = self.near.0.pid();
+        self.near_wire()?;
         for command in [
             "ip link add br0 type bridge stp_state 0 mcast_snooping 0",
-            &format!("ip link add down0 type veth peer name near0 netns {near}"),
             "ip link set up0 master br0",
-            "ip link set down0 master br0 up",
+            "ip link set down0 master br0",
             "ip link set br0 up",
         ] {
             self.host.run(command)?;
         }
-        self.near.address("near0", NEAR)
+        Ok(())
     }
 
     pub(super) fn cpu_seconds(&self) -> Used {
@@ -286,7 +398,7 @@ pub(super) fn pids_when_up(lasthop: &Lasthop, ports: &[&str], way: Way) -> Resul
             serde_json::from_str(&text).context("'lasthop port show --json' is not what it was")?;
         let driver = &port["driver_process"];
         let kind = driver["back_end"].as_str().unwrap_or_default();
-        let desired = way.driver().unwrap_or("tap");
+        let desired = way.back_end();
         anyhow::ensure!(
             kind.is_empty() || kind.starts_with(desired),
             "no {desired}, but {kind}"
