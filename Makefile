@@ -21,7 +21,7 @@ export CARGO_INCREMENTAL ?= 0
 export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
-.PHONY: help setup build demo test test-programs release-programs check unit timing instructions e2e test-long bench soak faults chaos hostile deb miri fuzz clean
+.PHONY: help setup build demo test test-programs release-programs check unit timing instructions e2e test-long bench bench-programs figures soak faults chaos hostile deb miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -93,14 +93,20 @@ test-long: setup build ## All tests with a thousand kills and upgrades, all vari
 		cargo test --workspace
 	$(SHOW_SKIPPED)
 
-bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
+bench: bench-programs ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
+	@"$(BUILT)/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
+
+figures: bench-programs ## The figures of the papers beside what was published; or make figures FULL=1, ONLY=000-4.10,002-6
+	@"$(BUILT)/release/lasthop-bench" paper $(if $(FULL),--full) $(if $(ONLY),--only "$(ONLY)")
+
+# The folder in-process has the programs with one that is switch and driver at once.
+bench-programs: setup build
 	@crates/bench/setup
 	$(RELEASE) --package lasthop-bench --bin lasthop-bench
 	$(RELEASE) --package lasthop-bench --features lasthop-bench/in-process --example in-process
 	@cd "$(BUILT)/release" && mkdir -p in-process && \
 	ln -f lasthop lasthop-supervisor lasthop-control lasthop-top in-process/ && \
 	ln -f examples/in-process in-process/lasthop-switch && ln -f examples/in-process in-process/lasthop-driver
-	@"$(BUILT)/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
 
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60
 	@$(STRESS) soak --minutes $(or $(MINUTES),10)

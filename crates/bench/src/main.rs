@@ -10,6 +10,7 @@
 //!   plan          choices and durations of a run, queues and traffic of clients
 //!   placement, hugepages, folders, process     the machine
 //!   report, plot                  results of the samples
+//!   paper         figures of the papers, beside what was published
 //! ```
 //!
 //! A figure means something only beside another one that was taken in the same minute with the same
@@ -22,6 +23,7 @@ mod clients;
 mod experiments;
 mod folders;
 mod hugepages;
+mod paper;
 mod peers;
 mod placement;
 mod plan;
@@ -37,16 +39,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::{Parser, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use e2e::{machine, namespace, statistics, stop};
 use testkit::procfs;
 
+use crate::paper::PaperArguments;
 use crate::plan::Plan;
+use crate::report::Report;
 
 /// Run Lasthop and its peers in turn, and print what is faster.
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-bench", version, max_term_width = 100)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Experiments to run; all by default
     experiments: Vec<Experiment>,
     /// Fewer and shorter samples: a first look, with three of 0.3 seconds in a row instead of nine
@@ -57,21 +64,32 @@ struct Arguments {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: Option<u32>,
     /// The core of the switch
-    #[arg(long, default_value_t = 0, value_name = "CORE")]
+    #[arg(long, global = true, default_value_t = 0, value_name = "CORE")]
     switch_core: usize,
     /// The core of the client
-    #[arg(long, default_value_t = 1, value_name = "CORE")]
+    #[arg(long, global = true, default_value_t = 1, value_name = "CORE")]
     client_core: usize,
     /// Directory with the binaries `lasthop`, `lasthop-control`, `lasthop-switch` and
     /// `lasthop-driver`; default: where lasthop-bench lies
-    #[arg(long, value_name = "DIR", env = "LASTHOP_BIN")]
+    #[arg(long, global = true, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
     /// Directory of JSON and plots
-    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "bench/results"
+    )]
     out: PathBuf,
     /// A round trip of a cache line below this is `near`, in nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = placement::NEAR_BELOW_NS)]
+    #[arg(long, global = true, value_name = "NS", default_value_t = placement::NEAR_BELOW_NS)]
     near_below: f64,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Ask the figures of the papers, and write a page with what was published beside them
+    Paper(PaperArguments),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -140,6 +158,14 @@ enum Experiment {
     Growth,
 }
 
+impl Experiment {
+    /// Its name on the command line.
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -151,7 +177,7 @@ fn main() -> ExitCode {
 }
 
 /// Returns the plan that the arguments ask for.
-fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
+fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
     let [switch, client] = [arguments.switch_core, arguments.client_core];
     let machine = machine::Machine::here();
     if switch == client {
@@ -164,19 +190,17 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
             .context("a program lies in a folder")?
             .to_owned(),
     };
-    let pick =
-        |quick: u64, full: u64| Duration::from_millis(if arguments.quick { quick } else { full });
+    let pick = |short: u64, full: u64| Duration::from_millis(if quick { short } else { full });
     Ok(Plan {
         cores: [switch, client],
         bin,
         out: arguments.out.clone(),
         near_below: arguments.near_below,
         machine,
-        quick: arguments.quick,
+        quick,
         super_frames: false,
-        rounds: arguments
-            .rounds
-            .unwrap_or(if arguments.quick { 3 } else { 9 }),
+        rounds: arguments.rounds.unwrap_or(if quick { 3 } else { 9 }),
+        exact: arguments.rounds.is_some(),
         settle: pick(100, 500),
         window: pick(300, 2000),
         patience: pick(20_000, 600_000),
@@ -188,7 +212,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     stop::on_signals()?;
     machine::raise_open_files();
     folders::clean();
-    let plan = plan(&arguments)?;
+    if let Some(Command::Paper(paper)) = &arguments.command {
+        return ask_figures(&arguments, paper);
+    }
+    let plan = plan(&arguments, arguments.quick)?;
     std::fs::create_dir_all(&plan.out)?;
     let mut desired = arguments.experiments.clone();
     if desired.is_empty() {
@@ -198,37 +225,58 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     desired.dedup();
     plan.machine.print_heading(plan.cores);
     for experiment in desired {
-        let report = match experiment {
-            Experiment::Frames => experiments::throughput::frames(&plan)?,
-            Experiment::Flows => experiments::throughput::flows(&plan)?,
-            Experiment::Lean => experiments::throughput::lean(&plan)?,
-            Experiment::Load => experiments::load::load(&plan)?,
-            Experiment::Neighbours => experiments::neighbours::neighbours(&plan)?,
-            Experiment::Bulk => experiments::bulk::bulk(&plan)?,
-            Experiment::External => experiments::external::external(&plan)?,
-            Experiment::Migration => experiments::migration::migration(&plan)?,
-            Experiment::Rules => experiments::policy::rules(&plan)?,
-            Experiment::Setups => experiments::policy::set_ups(&plan)?,
-            Experiment::First => experiments::policy::first_packets(&plan)?,
-            Experiment::Changes => experiments::policy::changes(&plan)?,
-            Experiment::Capture => experiments::capture::capture(&plan)?,
-            Experiment::Ports => experiments::scaling::ports(&plan)?,
-            Experiment::Workers => experiments::scaling::workers(&plan)?,
-            Experiment::Scheduling => experiments::scheduling::scheduling(&plan)?,
-            Experiment::Wakeups => experiments::wakeups::wakeups(&plan)?,
-            Experiment::Vifs => experiments::vifs::vifs(&plan)?,
-            Experiment::Signals => experiments::signals::signals(&plan)?,
-            Experiment::Shaping => experiments::shaping::shaping(&plan)?,
-            Experiment::Sharing => experiments::sharing::sharing(&plan)?,
-            Experiment::Priority => experiments::priority::priority(&plan)?,
-            Experiment::Holding => experiments::holding::holding(&plan)?,
-            Experiment::Netmap => experiments::netmap::netmap(&plan)?,
-            Experiment::Grants => experiments::grants::grants(&plan)?,
-            Experiment::Idle => experiments::ports::idle(&plan)?,
-            Experiment::Growth => experiments::ports::growth(&plan)?,
-        };
+        let report = measure(&plan, experiment)?;
         report.save(&plan.out)?;
         println!("{}", report.markdown());
     }
     Ok(())
+}
+
+/// `lasthop-bench paper`.
+fn ask_figures(arguments: &Arguments, paper: &PaperArguments) -> anyhow::Result<()> {
+    let figures = paper.figures().unwrap_or_else(|reason| {
+        let mut command = Arguments::command();
+        command.error(ErrorKind::InvalidValue, reason).exit()
+    });
+    if paper.lists() {
+        return paper::list(&figures);
+    }
+    let mut plan = plan(arguments, !paper.full)?;
+    if let Some(folder) = &paper.resume {
+        plan.out.clone_from(folder);
+    }
+    std::fs::create_dir_all(&plan.out)?;
+    paper::run(&plan, &figures, paper.resume.is_some(), measure)
+}
+
+fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
+    match experiment {
+        Experiment::Frames => experiments::throughput::frames(plan),
+        Experiment::Flows => experiments::throughput::flows(plan),
+        Experiment::Lean => experiments::throughput::lean(plan),
+        Experiment::Load => experiments::load::load(plan),
+        Experiment::Neighbours => experiments::neighbours::neighbours(plan),
+        Experiment::Bulk => experiments::bulk::bulk(plan),
+        Experiment::External => experiments::external::external(plan),
+        Experiment::Migration => experiments::migration::migration(plan),
+        Experiment::Rules => experiments::policy::rules(plan),
+        Experiment::Setups => experiments::policy::set_ups(plan),
+        Experiment::First => experiments::policy::first_packets(plan),
+        Experiment::Changes => experiments::policy::changes(plan),
+        Experiment::Capture => experiments::capture::capture(plan),
+        Experiment::Ports => experiments::scaling::ports(plan),
+        Experiment::Workers => experiments::scaling::workers(plan),
+        Experiment::Scheduling => experiments::scheduling::scheduling(plan),
+        Experiment::Wakeups => experiments::wakeups::wakeups(plan),
+        Experiment::Vifs => experiments::vifs::vifs(plan),
+        Experiment::Signals => experiments::signals::signals(plan),
+        Experiment::Shaping => experiments::shaping::shaping(plan),
+        Experiment::Sharing => experiments::sharing::sharing(plan),
+        Experiment::Priority => experiments::priority::priority(plan),
+        Experiment::Holding => experiments::holding::holding(plan),
+        Experiment::Netmap => experiments::netmap::netmap(plan),
+        Experiment::Grants => experiments::grants::grants(plan),
+        Experiment::Idle => experiments::ports::idle(plan),
+        Experiment::Growth => experiments::ports::growth(plan),
+    }
 }

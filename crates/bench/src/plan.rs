@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) super_frames: bool,
     /// Samples required of each peer in each row.
     pub(crate) rounds: u32,
+    /// The user has chosen that number: no experiment takes more.
+    pub(crate) exact: bool,
     /// Traffic before a sample begins.
     pub(crate) settle: Duration,
     /// The time of a sample.

@@ -162,6 +162,27 @@ impl Report {
         Ok(())
     }
 
+    /// Curves of the part, or of the rows, whose names begin so: those with near cores, or those
+    /// with far ones where there are no others. None of an experiment that has no curves.
+    pub(crate) fn curves_of(&self, prefix: &str) -> Vec<plot::Curve> {
+        let at = |placement| match &self.body {
+            Body::Throughput { samples, .. } | Body::Scaling { samples, .. } => {
+                curves(samples, placement)
+            }
+            Body::Rules { samples } => curves(samples, placement),
+            Body::Scheduling { samples } => scheduling::rates(samples, prefix, placement),
+            Body::Parts { samples } => parts::curves(samples, prefix, placement),
+            Body::External { samples, .. } => external::curves(samples, prefix, placement),
+            _ => Vec::new(),
+        };
+        let near = at(Placement::Near);
+        if near.is_empty() {
+            at(Placement::Far)
+        } else {
+            near
+        }
+    }
+
     /// The table for people.
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!("\n## {}\n\n", self.title);

@@ -57,8 +57,13 @@ pub(crate) fn external(plan: &Plan) -> Result<Report> {
         notes.push(format!("no huge pages, so no guests at OVS: {error:#}"));
     }
     let (ways, missing) = here(plan);
-    let rounds = plan.rounds.max(SAMPLES as u32);
-    for round in 1..=2 * rounds {
+    let (rounds, most) = if plan.exact {
+        (plan.rounds, plan.rounds)
+    } else {
+        let rounds = plan.rounds.max(SAMPLES as u32);
+        (rounds, 2 * rounds)
+    };
+    for round in 1..=most {
         if round > rounds && has_enough(&samples) {
             break;
         }

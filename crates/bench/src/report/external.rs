@@ -3,7 +3,9 @@
 
 use super::shown;
 use crate::experiments::external::{Load, Missing, Sample, Way};
+use crate::peers::Kind;
 use crate::placement::Placement;
+use crate::plot::Curve;
 use crate::statistics::{median, percentile, ratio};
 
 const HEAD: [&str; 13] = [
@@ -89,8 +91,8 @@ pub(super) fn tables(samples: &[Sample], missing: &[Missing]) -> String {
     let flipped = samples.iter().filter(|sample| sample.placement.is_none());
     let (flipped, all) = (flipped.count(), samples.len());
     format!(
-        "{}\n**Requests**\n\n{}\n**The process of a driver**\n\n{}\nOf {all} samples, {flipped} were \
-         dropped because the placement flipped or another process was on a core.\n",
+        "{}\n**Requests**\n\n{}\n**The process of a driver**\n\n{}\nOf {all} samples, \
+         {flipped} were dropped because the placement flipped or another process was on a core.\n",
         table(&HEAD, &rows),
         table(&REQUESTS_HEAD, &requests(samples)),
         boundary_text(samples, missing, table),
@@ -177,6 +179,23 @@ fn row(
         ),
         counts(samples, &ways),
     ])
+}
+
+/// One point for each switch, of the first traffic whose name begins so: Lasthop with packet
+/// sockets, and the peers beside it.
+pub(super) fn curves(samples: &[Sample], prefix: &str, placement: Placement) -> Vec<Curve> {
+    let Some(load) = loads(samples).find(|load| load.name().starts_with(prefix)) else {
+        return Vec::new();
+    };
+    let here = at(samples, placement, load);
+    let switches = [
+        (Way::LasthopPacket, Kind::Lasthop.name()),
+        (Way::OvsVeth, Way::OvsVeth.switch()),
+        (Way::OvsDpdk, Kind::Ovs.name()),
+        (Way::BridgeVeth, Kind::Bridge.name()),
+    ];
+    let point = |(way, name): (Way, &str)| Some((name.to_owned(), vec![(1.0, rate(&here, way)?)]));
+    switches.into_iter().filter_map(point).collect()
 }
 
 /// The first and the last quartile.

@@ -86,23 +86,30 @@ fn table(part: &Part, samples: &[&Sample]) -> String {
     )
 }
 
+/// A curve of each way of the part with this name; of the first part without a name.
+pub(super) fn curves(samples: &[Sample], name: &str, placement: Placement) -> Vec<plot::Curve> {
+    let all = parts(samples);
+    let part = all.iter().find(|part| name.is_empty() || part.name == name);
+    let here = part.map(|part| of(samples, part)).unwrap_or_default();
+    let (places, ways) = order(&here);
+    let point = |way: &str, x: f64| Some((x, middle(&here, way, x, placement)?));
+    let curve = |way: &String| {
+        let points = places.iter().filter_map(|x| point(way, *x));
+        (way.clone(), points.collect::<Vec<_>>())
+    };
+    let curves = ways.iter().map(curve);
+    curves.filter(|(_, points)| !points.is_empty()).collect()
+}
+
 /// A plot of each part that has lines, for each placement.
 pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Result<()> {
     for part in parts(samples) {
-        let here = of(samples, part);
-        let (places, ways) = order(&here);
+        let (places, _) = order(&of(samples, part));
         if places.len() < 3 || part.is_enumerated() {
             continue;
         }
         for placement in [Placement::Near, Placement::Far] {
-            let point = |way: &str, x: f64| Some((x, middle(&here, way, x, placement)?));
-            let curves: Vec<plot::Curve> = ways
-                .iter()
-                .map(|way| {
-                    let points = places.iter().filter_map(|x| point(way, *x));
-                    (way.clone(), points.collect())
-                })
-                .collect();
+            let curves = curves(samples, part.name, placement);
             let (name, cores) = (part.name, placement.name());
             let path = folder.join(format!("{stem}-{name}-{cores}.svg"));
             plot::lines(&path, &format!("{name}, cores {cores}"), part.axes, &curves)?;

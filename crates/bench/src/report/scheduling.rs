@@ -162,6 +162,11 @@ pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Resul
     Ok(())
 }
 
+/// Curves of the scenarios whose names begin so, by what these are about.
+pub(super) fn rates(samples: &[Sample], prefix: &str, placement: Placement) -> Vec<Curve> {
+    curves(samples, prefix, placement, rate)
+}
+
 fn curves(samples: &[Sample], prefix: &str, placement: Placement, figure: Figure) -> Vec<Curve> {
     let scenarios = texts(samples, |sample| &sample.cell.name);
     let of_series = |series: &String| {
