@@ -162,8 +162,8 @@ impl Report {
         Ok(())
     }
 
-    /// Curves of the part, or of the rows, whose names begin so: those with near cores, or those
-    /// with far ones where there are no others. None of an experiment that has no curves.
+    /// Curves of the part, or of the rows, whose names begin so, at one placement of the cores:
+    /// near, unless there are more points with far ones. None of an experiment that has no curves.
     pub(crate) fn curves_of(&self, prefix: &str) -> Vec<plot::Curve> {
         let at = |placement| match &self.body {
             Body::Throughput { samples, .. } | Body::Scaling { samples, .. } => {
@@ -175,9 +175,12 @@ impl Report {
             Body::External { samples, .. } => external::curves(samples, prefix, placement),
             _ => Vec::new(),
         };
-        let near = at(Placement::Near);
-        if near.is_empty() {
-            at(Placement::Far)
+        let [near, far] = [Placement::Near, Placement::Far].map(at);
+        let count = |curves: &[plot::Curve]| -> usize {
+            curves.iter().map(|(_, points)| points.len()).sum()
+        };
+        if count(&far) > count(&near) {
+            far
         } else {
             near
         }

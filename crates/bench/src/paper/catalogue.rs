@@ -3,7 +3,7 @@
 use super::claims::Claim;
 use crate::Experiment;
 
-/// What asks a figure.
+/// The way in which a figure is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// An experiment, in the part or the rows whose names begin so.

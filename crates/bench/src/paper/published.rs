@@ -12,7 +12,7 @@ const FILES: [(&str, &str); 5] = [
     ("004", include_str!("../../paper/004.toml")),
 ];
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -43,7 +43,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// What a table shows of it.
+    /// The text of it in a table.
     pub(crate) fn shown(&self) -> String {
         let Self {
             series, section, ..

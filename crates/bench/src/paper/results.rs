@@ -21,7 +21,7 @@ const PROGRAMS: [&str; 5] = [
     "lasthop-driver",
 ];
 
-/// What results depend on.
+/// All that results depend on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Key {
     /// A hash of each program; `None` of one that is missing.

@@ -114,7 +114,7 @@ impl Way {
         }
     }
 
-    /// What moves frames between Lasthop and its second interface, as a port shows it.
+    /// The back end between Lasthop and its second interface, as a port shows it.
     fn back_end(self) -> &'static str {
         match self {
             Self::LasthopVhostNet => "vhost-net",
