@@ -4,7 +4,7 @@
 //! control    -- SupervisorRequest::Drivers ----> supervisor  desired drivers; opens the interfaces
 //! switch     -- SupervisorRequest::Dial -------> supervisor  a driver's port: starts the driver
 //! supervisor -- SupervisorEvent::StartDriver --> driver      connection to the switch, umem
-//! supervisor -- SupervisorEvent::DriverQueue --> driver      one for each queue
+//! supervisor -- SupervisorEvent::DriverQueue --> driver      one for each queue (and vhost device)
 //! supervisor -- SupervisorEvent::Ping ---------> driver      reply: Pong, from all threads
 //! ```
 
@@ -26,6 +26,8 @@ pub enum BackEnd {
         /// system copies them.
         zero_copy: bool,
     },
+    /// Through a TAP device, by a vhost device of the kernel for each queue pair.
+    VhostNet,
 }
 
 impl BackEnd {
@@ -37,6 +39,7 @@ impl BackEnd {
             Self::Packet => "packet",
             Self::Xdp { zero_copy: true } => "xdp (zero-copy)",
             Self::Xdp { zero_copy: false } => "xdp (copy)",
+            Self::VhostNet => "vhost-net",
         }
     }
 }
@@ -52,6 +55,8 @@ pub enum Choice {
     Packet,
     /// [`BackEnd::Xdp`]; where that is not possible [`BackEnd::Packet`], with a warning.
     Xdp,
+    /// [`BackEnd::VhostNet`].
+    VhostNet,
 }
 
 /// The interface of the host behind a port.
@@ -192,8 +197,9 @@ pub mod of_every_build {
 }
 
 /// Frames in one direction, and the system calls that moved at least one of them; with `AF_XDP`
-/// the batches of the rings, which need no call. A super-frame counts as the frames that it is cut
-/// into.
+/// the batches of the rings, which need no call; with vhost-net the kicks for frames that are sent,
+/// and batches of the ring of those that are received. A super-frame counts as the frames that it
+/// is cut into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Calls {
     /// Number of frames.

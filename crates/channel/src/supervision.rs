@@ -468,7 +468,7 @@ pub enum SupervisorEvent {
     DriverStates(Vec<DriverState>),
     /// A driver's first message. Descriptor: the connection to the switch.
     StartDriver(DriverStart),
-    /// Driver: a queue of its interface. Descriptor: the queue.
+    /// Driver: a queue of its interface. Descriptors: the queue; its vhost device, if it has one.
     DriverQueue,
     /// Confirm that all threads are alive: a driver with [`SupervisorRequest::Pong`], the others
     /// with [`SupervisorRequest::Heartbeat`].

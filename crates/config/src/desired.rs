@@ -87,6 +87,8 @@ pub fn normalise(state: &mut DesiredState) {
             PortKind::Uplink => port.driver = port.driver.or(Some(UplinkDriver::default())),
             PortKind::Tap => {
                 port.interface.get_or_insert_with(|| port.name.clone());
+                // As it was before this kind had the key: builds from then read the state.
+                port.driver = port.driver.filter(|driver| *driver != UplinkDriver::Auto);
             }
         }
     }

@@ -21,6 +21,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 use serde::{Deserialize, Serialize};
 
+use crate::vhost;
 use claim::Claim;
 use interface::Control;
 pub use xdp::XdpParts;
@@ -32,6 +33,8 @@ pub struct Device {
     back_end: BackEnd,
     uso: bool,
     queues: Vec<OwnedFd>,
+    /// The process moves the frames of a TAP device by vhost devices.
+    by_vhost: bool,
     /// In the interface's network namespace.
     control: Control,
     xdp: Option<xdp::Xdp>,
@@ -50,6 +53,8 @@ pub struct Handover {
     pub uso: bool,
     /// One descriptor for each queue pair.
     pub queues: Vec<OwnedFd>,
+    /// The vhost device of each queue pair, in their order; with [`BackEnd::VhostNet`] only.
+    pub vhost: Vec<OwnedFd>,
     /// Umem and parameters of `AF_XDP` sockets.
     pub xdp: Option<(OwnedFd, XdpStart)>,
 }
@@ -139,6 +144,7 @@ impl Device {
             back_end,
             uso,
             queues,
+            by_vhost: false,
             control,
             xdp: None,
             provisional: false,
@@ -174,6 +180,10 @@ impl Device {
         let control = context(Control::new(), || "a control socket".to_owned())?;
         match choose(spec, &control)? {
             Way::Tap => tap::open(spec, control),
+            Way::VhostNet => {
+                vhost_devices(1)?;
+                tap::open(spec, control)
+            }
             Way::Packet => packet::open(spec, control),
             Way::Xdp { copy } => Self::open_xdp(spec, control, copy),
         }
@@ -255,7 +265,7 @@ impl Device {
         let set_room = |queue| match self.back_end {
             BackEnd::Tap => tap::set_room(queue, bytes),
             BackEnd::Packet => packet::set_room(queue, bytes.unwrap_or(BACKLOG) as usize),
-            BackEnd::Xdp { .. } => Ok(()),
+            BackEnd::Xdp { .. } | BackEnd::VhostNet => Ok(()),
         };
         let set = self.queues.iter().try_for_each(set_room);
         context(set, || format!("the send buffer of {}", self.interface))
@@ -272,7 +282,7 @@ impl Device {
     #[must_use]
     pub fn speed(&self) -> Option<u64> {
         let megabits = match self.back_end {
-            BackEnd::Tap => None,
+            BackEnd::Tap | BackEnd::VhostNet => None,
             BackEnd::Packet | BackEnd::Xdp { .. } => self.control.speed(&self.interface).ok()?,
         };
         megabits.map(|megabits| u64::from(megabits) * 1_000_000)
@@ -291,7 +301,7 @@ impl Device {
     pub fn shared(&self) -> Option<String> {
         self.claim.as_ref().filter(|claim| claim.shared)?;
         let outcome = match self.back_end {
-            BackEnd::Tap => "each gets a part of its frames",
+            BackEnd::Tap | BackEnd::VhostNet => "each gets a part of its frames",
             BackEnd::Packet => {
                 "both get all its frames, or the other all, if its driver is \"xdp\""
             }
@@ -307,14 +317,22 @@ impl Device {
     /// How frames are moved.
     #[must_use]
     pub fn back_end(&self) -> BackEnd {
-        self.back_end
+        if self.by_vhost {
+            BackEnd::VhostNet
+        } else {
+            self.back_end
+        }
     }
 
-    /// Returns the parts for a new driver process. There is none beside it.
+    /// Returns the parts for a new driver process. There is none beside it. `choice` is the
+    /// interface's, as it is now: of a TAP device, each process gets vhost devices of its own, or
+    /// none where there are none.
     ///
     /// # Errors
     /// The system's refusal: the interface has to be opened anew.
-    pub fn hand_over(&mut self) -> Result<Handover, OpenError> {
+    pub fn hand_over(&mut self, choice: Choice) -> Result<Handover, OpenError> {
+        let vhost = self.vhost_devices(choice);
+        self.by_vhost = !vhost.is_empty();
         let (queues, xdp) = match &mut self.xdp {
             None => {
                 let copies = self.queues.iter().map(OwnedFd::try_clone);
@@ -328,11 +346,28 @@ impl Device {
             }
         };
         Ok(Handover {
-            back_end: self.back_end,
+            back_end: self.back_end(),
             uso: self.uso,
             queues,
+            vhost,
             xdp,
         })
+    }
+
+    /// Returns a vhost device for each queue, or none at all where there are none.
+    fn vhost_devices(&self, choice: Choice) -> Vec<OwnedFd> {
+        let interface = &self.interface;
+        if self.back_end != BackEnd::Tap || !matches!(choice, Choice::Auto | Choice::VhostNet) {
+            return Vec::new();
+        }
+        match vhost_devices(self.queues.len()) {
+            Ok(devices) => return devices,
+            Err(why) if choice == Choice::VhostNet => {
+                tracing::warn!(interface, "no driver \"vhost-net\": {why}; \"tap\" is used");
+            }
+            Err(why) => tracing::info!(interface, "{why}; driver \"tap\" is used"),
+        }
+        Vec::new()
     }
 
     /// Returns its parts, but for `AF_XDP` sockets and their memory, which belong to one process.
@@ -371,6 +406,7 @@ impl Device {
             },
             interface: parts.interface,
             back_end: parts.back_end,
+            by_vhost: false,
             uso: parts.uso,
             provisional: parts.provisional,
             claim: None,
@@ -391,9 +427,25 @@ pub enum NotReady {
     Down(String),
 }
 
+/// Opens so many vhost devices.
+fn vhost_devices(count: usize) -> Result<Vec<OwnedFd>, OpenError> {
+    let device = |_| vhost::Device::open().map(OwnedFd::from);
+    let devices = (0..count).map(device).collect::<io::Result<Vec<_>>>();
+    devices.map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound => " (the kernel module vhost_net is missing)",
+            io::ErrorKind::PermissionDenied => " (this needs read and write access to it)",
+            _ => "",
+        };
+        OpenError::new(format!("{}: {error}{hint}", vhost::PATH))
+    })
+}
+
 /// Back ends to try.
 enum Way {
     Tap,
+    /// A TAP device, with vhost devices.
+    VhostNet,
     Packet,
     /// In zero-copy only, or with copies where that is all there is.
     Xdp {
@@ -407,6 +459,8 @@ fn choose(spec: &DeviceSpec, control: &Control) -> Result<Way, OpenError> {
         Choice::Tap => Way::Tap,
         Choice::Packet => Way::Packet,
         Choice::Xdp => Way::Xdp { copy: true },
+        Choice::VhostNet => Way::VhostNet,
+        Choice::Auto if spec.own => Way::Tap,
         Choice::Auto => {
             let driver = control.driver(name);
             let driver = context(driver, || format!("interface {name}"))?;

@@ -1,5 +1,6 @@
 //! Frames between buffers of the shared memory and the interface. The system copies each once, from
-//! or to the buffer itself; with `AF_XDP` in zero-copy not even that.
+//! or to the buffer itself; with `AF_XDP` in zero-copy not even that. A vhost device of the kernel
+//! does it without a call.
 //!
 //! A buffer starts with [`HEADROOM`] bytes, of which the last are for a VLAN tag, then comes the
 //! virtio header (virtio 1.3, 5.1.6), then the frame: 12 bytes behind the start of a cache line, as
@@ -13,6 +14,7 @@ mod packet;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod vhost;
 mod xdp;
 
 use std::io;
@@ -28,6 +30,7 @@ use wire::virtio::net::{self, NetHeader};
 pub(crate) use coalesce::Coalescer;
 pub(crate) use packet::Packets;
 pub(crate) use tap::Tap;
+pub(crate) use vhost::VhostNet;
 pub(crate) use xdp::Xdp;
 
 use crate::free_buffers::FreeBuffers;
@@ -87,6 +90,7 @@ pub(crate) enum Interface {
     Tap(Tap),
     Packet(Packets),
     Xdp(Box<Xdp>),
+    VhostNet(Box<VhostNet>),
 }
 
 /// Lists that are kept for their memory.
@@ -101,12 +105,12 @@ unsafe impl Send for Scratch {}
 
 impl Interface {
     /// # Panics
-    /// With a back end whose queues need more than a descriptor: [`Xdp::new`].
+    /// With a back end whose queues need more than a descriptor: [`Xdp::new`], [`VhostNet::new`].
     pub(crate) fn new(back_end: BackEnd, queue: OwnedFd) -> Self {
         match back_end {
             BackEnd::Tap => Self::Tap(Tap::new(queue)),
             BackEnd::Packet => Self::Packet(Packets::new(queue)),
-            BackEnd::Xdp { .. } => unreachable!("it has memory of its own"),
+            BackEnd::Xdp { .. } | BackEnd::VhostNet => unreachable!("it uses the shared memory"),
         }
     }
 
@@ -123,8 +127,10 @@ impl Interface {
         scratch: &mut Scratch,
         counters: &mut DriverCounters,
     ) -> io::Result<Stop> {
-        if let Self::Xdp(xdp) = self {
-            return xdp.receive(queue, free, arrived, counters);
+        match self {
+            Self::Xdp(xdp) => return xdp.receive(queue, free, arrived, counters),
+            Self::VhostNet(vhost) => return vhost.receive(queue, free, arrived, counters),
+            Self::Tap(_) | Self::Packet(_) => {}
         }
         if free.len() == 0 {
             return Ok(Stop::Wait);
@@ -159,7 +165,7 @@ impl Interface {
         let stop = match self {
             Self::Tap(tap) => tap.receive(buffers, received, counters),
             Self::Packet(packets) => packets.receive(buffers, received, counters),
-            Self::Xdp(_) => Ok(Stop::Wait),
+            Self::Xdp(_) | Self::VhostNet(_) => Ok(Stop::Wait),
         };
         stop.or_else(|error| after(error, counters))
     }
@@ -167,7 +173,7 @@ impl Interface {
     /// Sends frames, at most [`BATCH`], in order or in that of their groups ([`Coalescer`]), in
     /// which they are then; returns how many are dealt with: sent, or refused by the interface and
     /// counted. The numbers of buffers that are free again are appended to `back`; with `AF_XDP`
-    /// they may be those of frames before these.
+    /// and vhost they may be those of frames before these.
     ///
     /// # Errors
     /// The interface is gone.
@@ -178,10 +184,23 @@ impl Interface {
         coalescer: &mut Coalescer,
         counters: &mut DriverCounters,
     ) -> io::Result<(usize, Stop)> {
-        if let Self::Xdp(xdp) = self {
-            xdp.send(frames, back, counters)?;
-            return Ok((frames.len(), Stop::Done));
+        match self {
+            Self::Xdp(xdp) => xdp.send(frames, back, counters)?,
+            Self::VhostNet(vhost) => vhost.send(frames, back, coalescer, counters)?,
+            Self::Tap(_) | Self::Packet(_) => {
+                return self.send_by_calls(frames, back, coalescer, counters);
+            }
         }
+        Ok((frames.len(), Stop::Done))
+    }
+
+    fn send_by_calls(
+        &mut self,
+        frames: &mut [Outgoing],
+        back: &mut Vec<u16>,
+        coalescer: &mut Coalescer,
+        counters: &mut DriverCounters,
+    ) -> io::Result<(usize, Stop)> {
         let sent = self.send_groups(frames, coalescer, counters)?;
         back.extend(frames[..sent.0].iter().map(|frame| frame.id));
         Ok(sent)
@@ -206,7 +225,7 @@ impl Interface {
                 Self::Packet(packets) => {
                     packets.send(coalescer, &coalescer.groups()[at..], &frames[done..])
                 }
-                Self::Xdp(_) => Err(Errno::AGAIN),
+                Self::Xdp(_) | Self::VhostNet(_) => Err(Errno::AGAIN),
             };
             match sent {
                 Ok(count) => {
@@ -241,7 +260,7 @@ impl Interface {
     /// to wait, and traffic control may cut a super-frame and take a part of it (`tbf`).
     fn takes_super_frames(&self) -> bool {
         match self {
-            Self::Tap(_) => true,
+            Self::Tap(_) | Self::VhostNet(_) => true,
             Self::Packet(packets) => !packets.has_bounded_room(),
             Self::Xdp(_) => false,
         }
@@ -251,7 +270,61 @@ impl Interface {
     fn is_worth_a_retry(&mut self) -> bool {
         match self {
             Self::Packet(packets) => packets.is_worth_a_retry(Instant::now()),
-            Self::Tap(_) | Self::Xdp(_) => false,
+            Self::Tap(_) | Self::Xdp(_) | Self::VhostNet(_) => false,
+        }
+    }
+
+    /// Sets up what needs the process to have its final rights, and still ioctl(2).
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn attach(&mut self) -> io::Result<()> {
+        match self {
+            Self::VhostNet(vhost) => vhost.attach(),
+            Self::Tap(_) | Self::Packet(_) | Self::Xdp(_) => Ok(()),
+        }
+    }
+
+    /// Takes no more frames of the interface. `true` where some may have come that are still to be
+    /// received.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn stop_receiving(&mut self) -> io::Result<bool> {
+        match self {
+            Self::VhostNet(vhost) => vhost.stop_receiving().map(|()| true),
+            Self::Tap(_) | Self::Packet(_) | Self::Xdp(_) => Ok(false),
+        }
+    }
+
+    /// Requests to be notified of frames, where that has to be requested. `true` when there is work
+    /// already.
+    ///
+    /// # Errors
+    /// The other side has broken a rule.
+    pub(crate) fn arm(&mut self) -> io::Result<bool> {
+        match self {
+            Self::VhostNet(vhost) => vhost.arm(),
+            Self::Tap(_) | Self::Packet(_) | Self::Xdp(_) => Ok(false),
+        }
+    }
+
+    /// Returns whether it has no frame that is still to leave.
+    pub(crate) fn has_sent(&self) -> bool {
+        match self {
+            Self::VhostNet(vhost) => vhost.has_sent(),
+            Self::Tap(_) | Self::Packet(_) | Self::Xdp(_) => true,
+        }
+    }
+
+    /// Looks, with each heartbeat, for what is not reported otherwise.
+    ///
+    /// # Errors
+    /// The interface is gone, or the device that moves its frames.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        match self {
+            Self::VhostNet(vhost) => vhost.check(),
+            Self::Tap(_) | Self::Packet(_) | Self::Xdp(_) => Ok(()),
         }
     }
 
@@ -261,19 +334,20 @@ impl Interface {
         match self {
             Self::Tap(_) | Self::Packet(_) => free == 0,
             Self::Xdp(xdp) => xdp.is_short(),
+            Self::VhostNet(vhost) => vhost.is_short(),
         }
     }
 
-    /// Returns whether receive moderation is useful: for TAP devices, where each frame is a system
-    /// call and may cause a wake-up; a burst into a socket may exceed the room of the interface.
+    /// Returns whether receive moderation is useful: for TAP devices, where each frame may cause a
+    /// wake-up; a burst into a socket may exceed the room of the interface.
     pub(crate) fn benefits_from_moderation(&self) -> bool {
-        matches!(self, Self::Tap(_))
+        matches!(self, Self::Tap(_) | Self::VhostNet(_))
     }
 
     /// Returns the limit of its worker's sleep; `None`: unlimited.
     pub(crate) fn sleep_limit(&self) -> Option<Duration> {
         match self {
-            Self::Tap(_) | Self::Packet(_) => None,
+            Self::Tap(_) | Self::Packet(_) | Self::VhostNet(_) => None,
             Self::Xdp(xdp) => xdp.sleep_limit(),
         }
     }
@@ -285,6 +359,7 @@ impl AsFd for Interface {
             Self::Tap(tap) => tap.as_fd(),
             Self::Packet(packets) => packets.as_fd(),
             Self::Xdp(xdp) => xdp.as_fd(),
+            Self::VhostNet(vhost) => vhost.as_fd(),
         }
     }
 }

@@ -24,6 +24,7 @@ mod process;
 mod queue;
 mod region;
 mod restrictions;
+mod vhost;
 mod worker;
 mod xdp;
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::driving::{DriverCounters, DriverStart};
+use channel::driving::{BackEnd, DriverCounters, DriverStart};
 use channel::link::{Link, Received};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use channel::timeouts::DRIVER_SETUP;
@@ -17,7 +17,7 @@ use sys::{event, wait};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
-use crate::frames::{Coalescer, Interface, Xdp};
+use crate::frames::{Coalescer, Interface, VhostNet, Xdp};
 use crate::region::Region;
 use crate::restrictions;
 use crate::worker::{Phase, Worker, WorkerError, WorkerStatus};
@@ -102,7 +102,7 @@ fn run_as(link: OwnedFd, place: Place) -> io::Result<()> {
 enum DriverError {
     #[error(transparent)]
     Worker(WorkerError),
-    #[error("the cannot enter the sandbox: {0}")]
+    #[error("the driver cannot enter the sandbox: {0}")]
     Sandbox(io::Error),
     #[error(transparent)]
     System(#[from] io::Error),
@@ -114,9 +114,16 @@ struct Setup {
     /// The connection to the switch.
     switch: OwnedFd,
     /// Queues of the interface.
-    queues: Vec<OwnedFd>,
+    queues: Vec<InterfaceQueue>,
     /// The umem of the queues; only with `start.xdp`.
     memory: Option<OwnedFd>,
+}
+
+/// Descriptors of one queue of the interface.
+struct InterfaceQueue {
+    queue: OwnedFd,
+    /// The kernel's device; only with [`BackEnd::VhostNet`].
+    vhost: Option<OwnedFd>,
 }
 
 /// Receives the parameters; `None` if the supervisor stops the driver before.
@@ -130,24 +137,28 @@ fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
     let mut queues = Vec::new();
     for _ in 0..start.queues {
         match link.recv()? {
-            Received::Message(SupervisorEvent::DriverQueue, fds) => queues.extend(fds),
+            Received::Message(SupervisorEvent::DriverQueue, fds) => {
+                let mut fds = fds.into_iter();
+                let queue = fds.next().ok_or_else(bad)?;
+                let vhost = fds.next();
+                queues.push(InterfaceQueue { queue, vhost });
+            }
             _ => return Err(bad()),
         }
+    }
+    let by_vhost = start.back_end == BackEnd::VhostNet;
+    if queues.iter().any(|of| of.vhost.is_some() != by_vhost) {
+        return Err(bad());
     }
     let mut fds = fds.into_iter();
     let (switch, memory) = (fds.next(), fds.next());
     match switch {
-        Some(switch)
-            if queues.len() == usize::from(start.queues)
-                && memory.is_some() == start.xdp.is_some() =>
-        {
-            Ok(Some(Setup {
-                start,
-                switch,
-                queues,
-                memory,
-            }))
-        }
+        Some(switch) if memory.is_some() == start.xdp.is_some() => Ok(Some(Setup {
+            start,
+            switch,
+            queues,
+            memory,
+        })),
         _ => Err(bad()),
     }
 }
@@ -238,19 +249,22 @@ fn work(
 /// Returns the interface's queues, and the memory that is shared with the switch.
 fn set_up(
     start: &DriverStart,
-    queues: Vec<OwnedFd>,
+    queues: Vec<InterfaceQueue>,
     memory: Option<OwnedFd>,
 ) -> io::Result<(Arc<Region>, Vec<Interface>)> {
-    let (Some(xdp), Some(memory)) = (start.xdp, memory) else {
-        let interfaces = queues.into_iter();
-        let interfaces = interfaces.map(|queue| Interface::new(start.back_end, queue));
-        return Ok((Arc::new(Region::new(start.queues)?), interfaces.collect()));
-    };
-    let region = Arc::new(Region::over(memory, SHAPE, start.queues)?);
-    let sockets = (0..).zip(queues);
-    let interfaces = sockets.map(|(pair, socket)| {
-        let xdp = Xdp::new(socket, &region, pair, xdp)?;
-        Ok(Interface::Xdp(Box::new(xdp)))
+    let region = Arc::new(match memory {
+        Some(memory) => Region::over(memory, SHAPE, start.queues)?,
+        None => Region::new(start.queues)?,
+    });
+    let interfaces = (0..).zip(queues).map(|(pair, of)| {
+        let InterfaceQueue { queue, vhost } = of;
+        Ok(match (start.xdp, vhost) {
+            (Some(xdp), _) => Interface::Xdp(Box::new(Xdp::new(queue, &region, pair, xdp)?)),
+            (None, Some(device)) => {
+                Interface::VhostNet(Box::new(VhostNet::new(device, queue, &region, pair)?))
+            }
+            (None, None) => Interface::new(start.back_end, queue),
+        })
     });
     let interfaces = interfaces.collect::<io::Result<Vec<_>>>()?;
     Ok((region, interfaces))
@@ -264,7 +278,7 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     let workers = (0..).zip(interfaces);
     let workers = workers
         .map(|(pair, interface)| Worker::new(&region, pair, interface, Coalescer::new(start.uso)));
-    let workers = workers.collect::<io::Result<Vec<Worker>>>()?;
+    let mut workers = workers.collect::<io::Result<Vec<Worker>>>()?;
     let rings = workers.iter().map(Worker::rings);
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
 
@@ -273,6 +287,8 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
         let process = sandbox::Process::Driver(start.port.0);
         sandbox::drop_rights(process).map_err(DriverError::Sandbox)?;
     }
+    // The kernel's thread has the rights of its owner, and of its limits of processes.
+    workers.iter_mut().try_for_each(Worker::attach)?;
     let pool = WorkerPool::spawn(workers)?;
     if restricted {
         restrictions::apply(region.size(), start.queues, start.back_end)

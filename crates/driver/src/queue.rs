@@ -1,13 +1,15 @@
-//! Driver side of a split virtqueue (virtio 1.3, section 2.7) whose every frame takes one
-//! descriptor.
+//! Driver side of a split virtqueue (virtio 1.3, section 2.7), to the switch or to a vhost device
+//! of the kernel, whose every buffer takes one descriptor. A frame is in one buffer, but for a
+//! super-frame to a vhost device, which is a chain.
 //!
 //! Descriptor `n` always refers to buffer `n`, so that submitting a buffer writes one descriptor
 //! and one slot of the available ring, and a used buffer is named by a number that is easily
 //! checked. `VIRTIO_F_IN_ORDER` would let the switch leave out used elements, and with them the
 //! lengths of received frames; it is not requested.
 //!
-//! The used ring belongs to the switch, which is trusted no more here than a guest is there: its
-//! index and every element are fetched once and checked, and a violation ends the driver.
+//! The used ring belongs to the other side. The switch is trusted no more here than a guest is
+//! there: index and every element are fetched once and checked, and a violation ends the driver.
+//! The kernel is trusted, and its rings are checked in the same way.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -17,34 +19,46 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::region::{QueuePlace, Region};
 
-/// The buffer is for the device to write (virtio 1.3, 2.7.5).
+/// The chain continues with the next field (virtio 1.3, 2.7.5).
+const DESC_NEXT: u64 = 1;
+/// The buffer is for the device to write.
 const DESC_WRITE: u64 = 2;
+/// No buffer.
+const NONE: u16 = u16::MAX;
 
-/// Protocol violation of the other side.
+/// Protocol violation of the other side, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("the switch returned {ahead} buffers, {submitted} were submitted")]
+    #[error("returned {ahead} buffers, {submitted} were submitted")]
     Ahead { ahead: u16, submitted: u16 },
-    #[error("the switch returned buffer {0}, which it did not have")]
+    #[error("returned buffer {0}, which it did not have")]
     NotLent(u32),
-    #[error("the switch wrote {written} bytes to a buffer of {room}")]
+    #[error("wrote {written} bytes to a buffer of {room}")]
     TooLong { written: u32, room: u32 },
 }
 
 /// Direction of a queue: which side writes its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The switch: frames for the interface.
-    FromSwitch,
-    /// We: frames of the interface.
-    ToSwitch,
+    /// The other side: frames for us.
+    Inbound,
+    /// We: frames for it.
+    Outbound,
 }
 
 /// A buffer that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) id: u16,
-    /// Bytes that the switch wrote; 0 in the other direction.
+    /// Bytes that the other side wrote; 0 in the other direction.
+    pub(crate) len: u32,
+}
+
+/// A part of a buffer: `len` bytes from `start` of buffer `id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) id: u16,
+    pub(crate) start: u32,
     pub(crate) len: u32,
 }
 
@@ -54,8 +68,11 @@ pub(crate) struct Queue {
     region: Arc<Region>,
     place: QueuePlace,
     direction: Direction,
-    /// Submitted bytes of each buffer; 0 while the driver owns it.
+    /// Submitted bytes of each buffer that a frame starts in; 0 while the driver owns it.
     submitted: Box<[u32]>,
+    /// The buffer behind each in a chain, or none.
+    behind: Box<[u16]>,
+    /// Frames at the other side, each a buffer or a chain.
     lent_count: u16,
     /// Next slot of the available ring.
     available: u16,
@@ -71,11 +88,18 @@ impl Queue {
     /// Queue number `index` of a region that is all zero.
     pub(crate) fn new(region: Arc<Region>, index: u16, direction: Direction) -> Self {
         let place = region.place(index);
+        Self::at(region, place, direction)
+    }
+
+    /// Queue with its rings in `region`, which are all zero.
+    pub(crate) fn at(region: Arc<Region>, place: QueuePlace, direction: Direction) -> Self {
+        let entries = usize::from(place.shape.entries);
         Self {
             place,
             region,
             direction,
-            submitted: vec![0; usize::from(place.shape.entries)].into(),
+            submitted: vec![0; entries].into(),
+            behind: vec![NONE; entries].into(),
             lent_count: 0,
             available: 0,
             kicked: 0,
@@ -89,7 +113,25 @@ impl Queue {
         self.place
     }
 
-    /// The address of a buffer, all its bytes.
+    /// The addresses of descriptor table, available ring and used ring.
+    pub(crate) fn areas(&self) -> [*mut u8; 3] {
+        let QueuePlace { shape, .. } = self.place;
+        let entries = u64::from(shape.entries);
+        let area = |offset, len| self.region.pointer(offset, len);
+        [
+            area(self.place.descriptors, 16 * entries),
+            area(self.place.available, 6 + 2 * entries),
+            area(self.place.used, 6 + 8 * entries),
+        ]
+    }
+
+    /// Returns the memory of the rings, for the other side of a test.
+    #[cfg(test)]
+    pub(crate) fn region(&self) -> Arc<Region> {
+        self.region.clone()
+    }
+
+    /// The address of a buffer, all its bytes. Rings whose buffers are elsewhere have none.
     pub(crate) fn buffer(&self, id: u16) -> *mut u8 {
         let len = self.place.shape.buffer;
         self.region.pointer(self.place.buffer(id), len.into())
@@ -100,25 +142,46 @@ impl Queue {
         u64::from(index % self.place.shape.entries)
     }
 
-    /// Makes `len` bytes of a buffer available, from byte `start` of it on. The switch sees it
+    /// Makes `len` bytes of a buffer available, from byte `start` of it on. The other side sees it
     /// after [`Queue::publish`].
     ///
     /// # Panics
     /// When the buffer is available already, or the bytes are not within it.
     pub(crate) fn submit(&mut self, id: u16, start: u32, len: u32) {
+        self.describe(Piece { id, start, len }, NONE);
+        self.make_available(id, len);
+    }
+
+    /// Makes pieces of several buffers available as one frame. They come back together: the first
+    /// by [`Queue::take`], the others by [`Queue::take_behind`].
+    ///
+    /// # Panics
+    /// As [`Queue::submit`].
+    pub(crate) fn submit_chain(&mut self, pieces: &[Piece]) {
+        let Some(first) = pieces.first() else { return };
+        for (at, piece) in pieces.iter().enumerate() {
+            let next = pieces.get(at + 1).map_or(NONE, |next| next.id);
+            self.describe(*piece, next);
+        }
+        self.make_available(first.id, first.len);
+    }
+
+    /// Writes the descriptor of a buffer, whose chain continues with `next`.
+    fn describe(&mut self, piece: Piece, next: u16) {
+        let Piece { id, start, len } = piece;
         let room = self.place.shape.buffer;
-        let submitted = &mut self.submitted[usize::from(id)];
-        assert!(
-            *submitted == 0 && len > 0 && start.checked_add(len).is_some_and(|end| end <= room)
-        );
-        *submitted = len;
-        self.lent_count += 1;
+        let is_here = self.submitted[usize::from(id)] == 0;
+        assert!(is_here && len > 0 && start.checked_add(len).is_some_and(|end| end <= room));
+        self.behind[usize::from(id)] = next;
         let descriptor = self.place.descriptors + 16 * u64::from(id);
         let address = self.place.buffer(id) + u64::from(start);
-        let flags = match self.direction {
-            Direction::FromSwitch => DESC_WRITE,
-            Direction::ToSwitch => 0,
+        let mut flags = match self.direction {
+            Direction::Inbound => DESC_WRITE,
+            Direction::Outbound => 0,
         };
+        if next != NONE {
+            flags |= DESC_NEXT | u64::from(next) << 16;
+        }
         self.region
             .u64(descriptor)
             .store(address.to_le(), Ordering::Relaxed);
@@ -126,20 +189,25 @@ impl Queue {
         self.region
             .u64(descriptor + 8)
             .store(rest.to_le(), Ordering::Relaxed);
+    }
+
+    fn make_available(&mut self, id: u16, len: u32) {
+        self.submitted[usize::from(id)] = len;
+        self.lent_count += 1;
         let slot = self.place.available + 4 + 2 * self.slot(self.available);
         self.region.u16(slot).store(id.to_le(), Ordering::Relaxed);
         self.available = self.available.wrapping_add(1);
     }
 
-    /// Publishes the submitted buffers. `true` when the switch requests a kick.
+    /// Publishes the submitted buffers. `true` when the other side requests a kick.
     pub(crate) fn publish(&mut self) -> bool {
         if self.kicked == self.available {
             return false;
         }
         let index = self.region.u16(self.place.available + 2);
         index.store(self.available.to_le(), Ordering::Release);
-        // The index must be out before the event is read (virtio 1.3, 2.7.10): the switch does it
-        // the other way round before it sleeps.
+        // The index must be out before the event is read (virtio 1.3, 2.7.10): the other side does
+        // it the other way round before it sleeps.
         fence(Ordering::SeqCst);
         let event = self.place.used + 4 + 8 * u64::from(self.place.shape.entries);
         let event = u16::from_le(self.region.u16(event).load(Ordering::Relaxed));
@@ -150,7 +218,7 @@ impl Queue {
     /// The next buffer that came back.
     ///
     /// # Errors
-    /// What the switch did wrong; the queue must not be used any more.
+    /// What the other side did wrong; the queue must not be used any more.
     pub(crate) fn take(&mut self) -> Result<Option<Used>, Fault> {
         if self.used == self.used_seen {
             self.look()?;
@@ -168,9 +236,9 @@ impl Queue {
             .filter(|submitted| **submitted > 0)
             .ok_or(Fault::NotLent(id))?;
         let len = match self.direction {
-            Direction::ToSwitch => 0,
-            Direction::FromSwitch if written <= *submitted => written,
-            Direction::FromSwitch => {
+            Direction::Outbound => 0,
+            Direction::Inbound if written <= *submitted => written,
+            Direction::Inbound => {
                 let room = *submitted;
                 return Err(Fault::TooLong { written, room });
             }
@@ -181,9 +249,20 @@ impl Queue {
         Ok(Some(Used { id: id as u16, len }))
     }
 
+    /// Takes the buffer behind this one in a chain that came back.
+    pub(crate) fn take_behind(&mut self, id: u16) -> Option<u16> {
+        let next = std::mem::replace(&mut self.behind[usize::from(id)], NONE);
+        (next != NONE).then_some(next)
+    }
+
     /// Returns whether all buffers are here.
     pub(crate) fn is_empty(&self) -> bool {
         self.lent_count == 0
+    }
+
+    /// Returns the number of frames at the other side, each a buffer or a chain.
+    pub(crate) fn lent(&self) -> u16 {
+        self.lent_count
     }
 
     /// Fetches the used index.
@@ -204,10 +283,19 @@ impl Queue {
     /// # Errors
     /// As [`Queue::take`].
     pub(crate) fn arm(&mut self) -> Result<bool, Fault> {
-        self.want_call_at(self.used);
+        self.arm_for(1)
+    }
+
+    /// Requests a notification when so many buffers, at least one, have come back. `true` when they
+    /// are there already.
+    ///
+    /// # Errors
+    /// As [`Queue::take`].
+    pub(crate) fn arm_for(&mut self, count: u16) -> Result<bool, Fault> {
+        self.want_call_at(self.used.wrapping_add(count).wrapping_sub(1));
         fence(Ordering::SeqCst);
         self.look()?;
-        Ok(self.used != self.used_seen)
+        Ok(self.used_seen.wrapping_sub(self.used) >= count)
     }
 
     /// Wants no call before a whole turn of the index has gone by.

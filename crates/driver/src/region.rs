@@ -63,6 +63,11 @@ impl Shape {
         self.entries as u64 * self.buffer as u64
     }
 
+    /// As many entries, without buffers: for rings whose buffers are elsewhere.
+    pub(crate) const fn rings_only(self) -> Self {
+        Self { buffer: 0, ..self }
+    }
+
     /// Bytes of a region for so many queue pairs.
     pub(crate) const fn size(self, pairs: u16) -> u64 {
         2 * pairs as u64 * (self.rings() + self.buffers())
@@ -87,6 +92,15 @@ pub(crate) struct QueuePlace {
 }
 
 impl QueuePlace {
+    /// These rings, with the buffers of another queue.
+    pub(crate) fn with_buffers_of(self, other: Self) -> Self {
+        Self {
+            buffers: other.buffers,
+            shape: other.shape,
+            ..self
+        }
+    }
+
     /// The offset of a buffer.
     pub(crate) fn buffer(&self, id: u16) -> u64 {
         debug_assert!(id < self.shape.entries);

@@ -38,10 +38,11 @@ pub fn most_memory(pairs: u16) -> u64 {
     Shape::LONG.size(pairs) + HEAP + u64::from(pairs) * STACK + SYSTEM + queues
 }
 
-/// Returns the number of threads of such a driver.
+/// Returns the number of threads of such a driver, with those that the kernel makes for vhost
+/// devices.
 #[must_use]
 pub fn threads(pairs: u16) -> u64 {
-    u64::from(pairs) + 1
+    2 * u64::from(pairs) + 1
 }
 
 /// Second step, with all threads: limits, and the system call filter. `shared` are the bytes of the

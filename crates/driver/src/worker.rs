@@ -51,7 +51,7 @@ pub(crate) enum WorkerError {
     Lost(io::Error),
     #[error("the interface: {0}")]
     Interface(io::Error),
-    #[error(transparent)]
+    #[error("the switch {0}")]
     Switch(#[from] Fault),
     #[error("a frame of {0} bytes came from the switch")]
     Short(u32),
@@ -175,12 +175,14 @@ impl WorkerStatus {
         DriverCounters::from_array(values.map(|value| value.load(Ordering::Relaxed)))
     }
 
-    fn pong(&self, counters: &DriverCounters) {
+    /// Replies to a ping. `true` when there was one.
+    fn pong(&self, counters: &DriverCounters) -> bool {
         let pings = self.pings.load(Ordering::Relaxed);
-        self.pongs.store(pings, Ordering::Relaxed);
+        let before = self.pongs.swap(pings, Ordering::Relaxed);
         for (shared, value) in self.counters.iter().zip(counters.to_array()) {
             shared.store(value, Ordering::Relaxed);
         }
+        before != pings
     }
 }
 
@@ -260,8 +262,8 @@ impl Worker {
         interface: Interface,
         coalescer: Coalescer,
     ) -> io::Result<Self> {
-        let from_switch = Side::new(region, 2 * pair, Direction::FromSwitch)?;
-        let to_switch = Side::new(region, 2 * pair + 1, Direction::ToSwitch)?;
+        let from_switch = Side::new(region, 2 * pair, Direction::Inbound)?;
+        let to_switch = Side::new(region, 2 * pair + 1, Direction::Outbound)?;
         let status = Arc::new(WorkerStatus::new()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -296,6 +298,14 @@ impl Worker {
         Ok(worker)
     }
 
+    /// Sets up the rest of the interface, with the rights that the process keeps.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn attach(&mut self) -> io::Result<()> {
+        self.interface.attach()
+    }
+
     /// Returns its queues, from the switch and to it.
     ///
     /// # Errors
@@ -323,11 +333,13 @@ impl Worker {
 
     /// Returns `true` when it has reached the requested phase.
     fn turn(&mut self) -> Result<bool, WorkerError> {
-        self.status.pong(&self.counters);
+        if self.status.pong(&self.counters) {
+            self.interface.check().map_err(WorkerError::of_interface)?;
+        }
         let requested = Phase::of(self.status.requested.load(Ordering::Acquire));
         let received = match requested {
             Phase::Running => self.receive()?,
-            _ => self.take_back()?,
+            _ => self.complete()?,
         };
         let sent = self.send()?;
         if received || sent {
@@ -358,7 +370,17 @@ impl Worker {
         match requested {
             Phase::Running => true,
             Phase::Drained => self.to_switch.queue.is_empty(),
-            Phase::Stopped => self.waiting.is_empty(),
+            Phase::Stopped => self.waiting.is_empty() && self.interface.has_sent(),
+        }
+    }
+
+    /// Receives what has come already, on the way to the end. `true` when there may be more.
+    fn complete(&mut self) -> Result<bool, WorkerError> {
+        let more = self.interface.stop_receiving();
+        if more.map_err(WorkerError::of_interface)? {
+            self.receive()
+        } else {
+            self.take_back()
         }
     }
 
@@ -457,7 +479,8 @@ impl Worker {
         // Used buffers are only waited for when there are none, or few, or all of them must return.
         let waits = requested != Phase::Running || self.interface.is_short(self.free.len());
         let buffers = waits && self.to_switch.queue.arm()?;
-        Ok(frames || buffers)
+        let interface = self.interface.arm().map_err(WorkerError::of_interface)?;
+        Ok(frames || buffers || interface)
     }
 
     fn sleep(&mut self) -> Result<(), WorkerError> {

@@ -38,6 +38,8 @@ pub(super) struct Binaries {
     dir: PathBuf,
     /// In the order of [`NAMES`].
     files: [Binary; 5],
+    /// The driver is of an earlier installation than the others.
+    has_earlier_driver: bool,
 }
 
 /// Returns the index of the program of a process.
@@ -71,7 +73,12 @@ impl Binaries {
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let dir = dir.canonicalize().map_err(|e| about(dir, &e))?;
         let files = all_of(NAMES.map(|name| Binary::open(&dir, name)))?;
-        Ok(Self { dir, files })
+        let has_earlier_driver = false;
+        Ok(Self {
+            dir,
+            files,
+            has_earlier_driver,
+        })
     }
 
     /// Adds the files to the record for the next supervisor. The command line's is beside the
@@ -107,7 +114,12 @@ impl Binaries {
             let path = dir.join(names.next().unwrap_or_default());
             Binary { path, file }
         });
-        Ok(Self { dir, files })
+        let has_earlier_driver = false;
+        Ok(Self {
+            dir,
+            files,
+            has_earlier_driver,
+        })
     }
 
     /// Returns the file of the supervisor.
@@ -134,6 +146,13 @@ impl Binaries {
     pub(super) fn take_driver_of(&mut self, mut others: Self) {
         let driver = index(Kind::Driver);
         std::mem::swap(&mut self.files[driver], &mut others.files[driver]);
+        self.has_earlier_driver = true;
+    }
+
+    /// Returns whether the driver is of an earlier installation, and may not know all that the
+    /// others do.
+    pub(super) fn has_earlier_driver(&self) -> bool {
+        self.has_earlier_driver
     }
 
     /// Returns commands for all programs with their names, the supervisor first.
@@ -203,6 +222,7 @@ impl Binaries {
         Self {
             dir: PathBuf::from("/bin"),
             files: std::array::from_fn(|_| nothing()),
+            has_earlier_driver: false,
         }
     }
 }

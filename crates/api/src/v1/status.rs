@@ -275,8 +275,8 @@ pub struct QueueFault {
 /// The driver process of a port with an interface of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DriverStatus {
-    /// The driver in use: `tap`, `packet`, `xdp (zero-copy)` or `xdp (copy)`; `null` while the
-    /// interface is not open.
+    /// The driver in use: `tap`, `packet`, `xdp (zero-copy)`, `xdp (copy)` or `vhost-net`; `null`
+    /// while the interface is not open.
     pub back_end: Option<String>,
     /// The MAC address of the interface, while the interface exists.
     pub mac: Option<String>,
@@ -292,7 +292,8 @@ pub struct DriverStatus {
     /// into.
     #[serde(default)]
     pub received_frames: u64,
-    /// System calls that brought frames of the interface; with `xdp` batches of its ring.
+    /// System calls that brought frames of the interface; with `xdp` and `vhost-net` batches of its
+    /// ring.
     #[serde(default)]
     pub receive_calls: u64,
     /// Frames that the interface took; a super-frame counts as the frames that it is cut into.
@@ -401,7 +402,7 @@ pub struct PortStatus {
     /// CPU time that the switch has spent for it.
     #[serde(default)]
     pub work: Work,
-    /// The configured driver of an uplink.
+    /// The configured driver of an uplink or a TAP port.
     pub driver: Option<UplinkDriver>,
     /// The host's interface of an uplink or a TAP port.
     pub interface: Option<String>,

@@ -34,11 +34,11 @@ pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
         PortKind::Tap => true,
     };
     let choice = match port.driver.unwrap_or_default() {
-        _ if own => Choice::Tap,
         UplinkDriver::Auto => Choice::Auto,
         UplinkDriver::Tap => Choice::Tap,
         UplinkDriver::Packet => Choice::Packet,
         UplinkDriver::Xdp => Choice::Xdp,
+        UplinkDriver::VhostNet => Choice::VhostNet,
     };
     let device = DeviceSpec {
         choice,
@@ -80,6 +80,11 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         return Ok(());
     }
     interface(place, port)?;
+    if let (PortKind::Tap, Some(driver @ (UplinkDriver::Packet | UplinkDriver::Xdp))) =
+        (port.kind, port.driver)
+    {
+        return Err(At(place, "driver").wrong(expect::TAP_DRIVER, quoted(driver.as_str())));
+    }
     if let Some(address) = &port.address
         && parse_address(address).is_none()
     {
@@ -104,9 +109,8 @@ pub(crate) fn may_have(kind: PortKind, key: &str) -> bool {
         "role" | "vcpu_threads" | "iommu" => kind == PortKind::VhostUser,
         "slots" | "pipes" => kind == PortKind::Netmap,
         "id" | "secret" => kind == PortKind::Memif,
-        "driver" => kind == PortKind::Uplink,
         "address" => kind == PortKind::Tap,
-        "interface" | "netns" | "cpu_weight" => kind.has_interface(),
+        "interface" | "netns" | "driver" | "cpu_weight" => kind.has_interface(),
         "mac" => kind != PortKind::Uplink,
         _ => true,
     }

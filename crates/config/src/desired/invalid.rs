@@ -24,7 +24,8 @@ pub(crate) mod expect {
                                      \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\", \"tap\", \"netmap\" or \"memif\"";
-    pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
+    pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\", \"vhost-net\" or \"auto\"";
+    pub(crate) const TAP_DRIVER: &str = "\"tap\", \"vhost-net\" or \"auto\" with kind \"tap\"";
     pub(crate) const INTERFACE: &str =
         "the name of an interface: 1 to 15 characters without blanks, \"/\", \":\" and \"%\"";
     pub(crate) const ADDRESS: &str = "an address with its prefix length like \"10.0.0.1/24\"";

@@ -188,6 +188,14 @@ impl Coalescer {
         }
     }
 
+    /// Returns virtio's header and the headers of a super-frame; `None` for a single frame. They
+    /// are good until frames are arranged again.
+    pub(crate) fn head(&self, group: &Group) -> Option<[&[u8]; 2]> {
+        let Head { header, whole, .. } = &self.heads[group.first];
+        let headers = &whole.head()[..whole.header_len()];
+        group.is_super_frame().then_some([&header[..], headers])
+    }
+
     /// The interface does not take this super-frame: it gets no more of the kind.
     pub(crate) fn refuse(&mut self, group: usize) {
         let Some(group) = self

@@ -48,16 +48,16 @@ fn world() -> Option<World> {
             return None;
         }
     };
-    let wire = tap.hand_over().unwrap().queues.pop()?;
+    let wire = tap.hand_over(Choice::Tap).unwrap().queues.pop()?;
     let mut device = Device::open(&spec(Choice::Packet, false)).unwrap();
-    let socket = device.hand_over().unwrap().queues.pop()?;
+    let socket = device.hand_over(Choice::Tap).unwrap().queues.pop()?;
     let region = std::sync::Arc::new(Region::heap(1));
     let mut world = World {
         _tap: tap,
         wire,
         device,
         socket: Interface::new(BackEnd::Packet, socket),
-        queue: Queue::new(region, 1, Direction::ToSwitch),
+        queue: Queue::new(region, 1, Direction::Outbound),
         counters: DriverCounters::default(),
     };
     // Frames that the system has sent to the new interface by itself.

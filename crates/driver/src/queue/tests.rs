@@ -71,8 +71,8 @@ impl Device {
 fn pair(direction: Direction) -> (Queue, Device) {
     let region = Arc::new(Region::heap(1));
     let index = match direction {
-        Direction::FromSwitch => 0,
-        Direction::ToSwitch => 1,
+        Direction::Inbound => 0,
+        Direction::Outbound => 1,
     };
     let device = Device::new(&region, index);
     (Queue::new(region, index, direction), device)
@@ -80,13 +80,13 @@ fn pair(direction: Direction) -> (Queue, Device) {
 
 #[test]
 fn a_descriptor_says_where_and_how_long_and_who_writes() {
-    let (mut queue, mut device) = pair(Direction::ToSwitch);
+    let (mut queue, mut device) = pair(Direction::Outbound);
     queue.submit(7, 4, 100);
     assert_eq!(device.take(), None, "not before it is published");
     queue.publish();
     let place = queue.place();
     assert_eq!(device.take(), Some((7, place.buffer(7) + 4, 100, 0)));
-    let (mut queue, mut device) = pair(Direction::FromSwitch);
+    let (mut queue, mut device) = pair(Direction::Inbound);
     queue.submit(255, 0, BUFFER);
     queue.publish();
     let address = queue.place().buffer(255);
@@ -96,7 +96,7 @@ fn a_descriptor_says_where_and_how_long_and_who_writes() {
 
 #[test]
 fn a_hostile_used_ring_is_a_fault() {
-    let (mut queue, mut device) = pair(Direction::FromSwitch);
+    let (mut queue, mut device) = pair(Direction::Inbound);
     queue.submit(3, 0, 100);
     queue.publish();
     device.give(3, 100);
@@ -110,7 +110,7 @@ fn a_hostile_used_ring_is_a_fault() {
         })
     );
 
-    let (mut queue, mut device) = pair(Direction::FromSwitch);
+    let (mut queue, mut device) = pair(Direction::Inbound);
     queue.submit(3, 0, 100);
     queue.submit(4, 0, 100);
     device.give(3, 12);
@@ -139,13 +139,13 @@ fn a_hostile_used_ring_is_a_fault() {
             },
         ),
     ] {
-        let (mut queue, mut device) = pair(Direction::FromSwitch);
+        let (mut queue, mut device) = pair(Direction::Inbound);
         queue.submit(3, 0, 100);
         device.give(id, len);
         assert_eq!(queue.take(), Err(fault));
     }
 
-    let (mut queue, device) = pair(Direction::ToSwitch);
+    let (mut queue, device) = pair(Direction::Outbound);
     queue.submit(3, 0, 100);
     device
         .region
@@ -174,7 +174,7 @@ fn a_hostile_used_ring_is_a_fault() {
 
 #[test]
 fn notifications_are_requested_and_suppressed() {
-    let (mut queue, mut device) = pair(Direction::ToSwitch);
+    let (mut queue, mut device) = pair(Direction::Outbound);
     for id in 0..2 {
         queue.submit(id, 0, 60);
     }
@@ -192,7 +192,7 @@ fn notifications_are_requested_and_suppressed() {
 
 #[test]
 fn kicks_go_by_the_event_index() {
-    let (mut queue, device) = pair(Direction::ToSwitch);
+    let (mut queue, device) = pair(Direction::Outbound);
     queue.submit(0, 0, 60);
     assert!(queue.publish(), "index 0 is asked for from the start");
     assert!(!queue.publish(), "nothing new");
@@ -214,7 +214,7 @@ proptest! {
     /// comes back once, with the length that the device wrote.
     #[test]
     fn buffers_come_back_once(seed in any::<u64>(), rounds in 1usize..2000) {
-        let (mut queue, mut device) = pair(Direction::FromSwitch);
+        let (mut queue, mut device) = pair(Direction::Inbound);
         let mut random = seed | 1;
         let mut next = move |below: usize| {
             random ^= random << 13;
@@ -254,7 +254,7 @@ proptest! {
     fn garbage_in_the_used_ring(
         words in proptest::collection::vec(any::<u32>(), 1..64), small in any::<bool>(),
     ) {
-        let (mut queue, device) = pair(Direction::FromSwitch);
+        let (mut queue, device) = pair(Direction::Inbound);
         for id in 0..QUEUE_SIZE { queue.submit(id, 0, 2000); }
         queue.publish();
         for (at, word) in words.iter().enumerate() {

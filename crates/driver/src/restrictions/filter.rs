@@ -6,7 +6,9 @@
 //! not on the list, which is as good an end as any.
 
 use channel::driving::BackEnd;
-use sandbox::filter::{Allowed, call, memory};
+use sandbox::filter::{Allowed, call, memory, requests};
+
+use crate::vhost;
 
 /// The list for a back end. The calls for each frame come first, because it is gone through from
 /// the start.
@@ -15,6 +17,7 @@ pub(crate) fn list(back_end: BackEnd) -> Vec<Allowed> {
         BackEnd::Tap => TAP,
         BackEnd::Packet => PACKET,
         BackEnd::Xdp { .. } => XDP,
+        BackEnd::VhostNet => VHOST_NET,
     };
     [own, LIST].concat()
 }
@@ -35,6 +38,13 @@ const XDP: &[Allowed] = &[
     call(libc::SYS_recvfrom, "the system is to look at the ring of free buffers"),
     call(libc::SYS_getsockopt, "frames that a socket has lost"),
 ];
+
+/// System calls that only vhost devices need. Their memory and rings cannot be changed any more.
+const VHOST_NET: &[Allowed] = &[requests(
+    libc::SYS_ioctl,
+    vhost::AT_WORK,
+    "the device is to take no more frames of the interface",
+)];
 
 /// System calls that all drivers need.
 #[rustfmt::skip]
@@ -91,8 +101,12 @@ mod tests {
             libc::SYS_bpf,
             libc::SYS_setsockopt,
         ] {
-            let list = list(BackEnd::Xdp { zero_copy: true });
-            assert!(list.iter().all(|allowed| allowed.number() != number));
+            for back_end in [BackEnd::Xdp { zero_copy: true }, BackEnd::VhostNet] {
+                let list = list(back_end);
+                let is_vhost = back_end == BackEnd::VhostNet && number == libc::SYS_ioctl;
+                let found = list.iter().any(|allowed| allowed.number() == number);
+                assert_eq!(found, is_vhost, "call {number}");
+            }
         }
         let packet = list(BackEnd::Packet);
         assert!(

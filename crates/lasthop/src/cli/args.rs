@@ -261,7 +261,7 @@ pub(super) struct Add {
     /// Host interface of an uplink or TAP port
     #[arg(long, value_name = "NAME", required_if_eq("kind", "uplink"))]
     interface: Option<String>,
-    /// Driver of an uplink
+    /// Driver of an uplink or TAP port
     #[arg(long, value_parser = one_of::<UplinkDriver>(DRIVERS))]
     driver: Option<UplinkDriver>,
     /// IP address of a TAP port's interface, like 10.0.0.1/24
@@ -513,13 +513,18 @@ const KINDS: &Values = &[
 const DRIVERS: &Values = &[
     (
         "auto",
-        "tap for a TAP device, xdp if zero-copy works and the host has no address on it, else packet",
+        "vhost-net or tap for a TAP device, xdp if zero-copy works and the host has no address on \
+         it, else packet",
     ),
     ("tap", "TAP device"),
     ("packet", "AF_PACKET sockets, on any interface"),
     (
         "xdp",
         "AF_XDP sockets, which take the interface from the host (packet if unsupported)",
+    ),
+    (
+        "vhost-net",
+        "TAP device whose frames the kernel moves (/dev/vhost-net)",
     ),
 ];
 const ROLES: &Values = &[

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use api::v1::Event;
-use channel::driving::{DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState};
+use channel::driving::{Choice, DeviceSpec, DriverCounters, DriverSpec, DriverStart, DriverState};
 use channel::supervision::{SupervisorEvent, SupervisorRequest};
 use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
@@ -120,11 +120,16 @@ impl Driver {
     }
 
     /// Returns whether the driver is for this specification, except for the settings that can
-    /// change.
+    /// change. An own interface is a TAP device by any choice, so it stays with another.
     pub(super) fn is_for(&self, spec: &DriverSpec) -> bool {
         let fixed = |device: &DeviceSpec| DeviceSpec {
             mtu: None,
             mac: None,
+            choice: if device.own {
+                Choice::Tap
+            } else {
+                device.choice
+            },
             ..device.clone()
         };
         self.spec.name == spec.name && fixed(&self.spec.device) == fixed(&spec.device)
@@ -355,10 +360,16 @@ impl Driver {
             self.child = Some(started.restarted(self.restarts_before));
         }
         self.killed = false;
-        self.start_process(groups).map(Some).map_err(|error| {
-            self.kill();
-            format!("cannot start the driver: {error}")
-        })
+        let choice = match self.spec.device.choice {
+            Choice::Auto | Choice::VhostNet if binaries.has_earlier_driver() => Choice::Tap,
+            choice => choice,
+        };
+        self.start_process(groups, choice)
+            .map(Some)
+            .map_err(|error| {
+                self.kill();
+                format!("cannot start the driver: {error}")
+            })
     }
 
     /// Puts a new process into its control group, before it allocates memory.
@@ -395,9 +406,9 @@ impl Driver {
     }
 
     /// Starts a new process. Returns the switch's end of the connection.
-    fn start_process(&mut self, groups: &mut DriverGroups) -> io::Result<OwnedFd> {
+    fn start_process(&mut self, groups: &mut DriverGroups, choice: Choice) -> io::Result<OwnedFd> {
         let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        let given = match device.hand_over() {
+        let given = match device.hand_over(choice) {
             Ok(given) => given,
             Err(error) => {
                 // The interface differs from the one that was opened.
@@ -422,8 +433,11 @@ impl Driver {
         let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();
         let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
         self.send(&SupervisorEvent::StartDriver(start), &fds)?;
+        let mut devices = given.vhost.iter();
         for queue in &given.queues {
-            self.send(&SupervisorEvent::DriverQueue, &[queue.as_fd()])?;
+            let fds = [Some(queue), devices.next()].into_iter().flatten();
+            let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
+            self.send(&SupervisorEvent::DriverQueue, &fds)?;
         }
         Ok(ours)
     }

@@ -44,11 +44,11 @@ impl PortKind {
 }
 
 words! {
-    /// Drivers of uplinks.
+    /// Drivers of uplinks and TAP ports; the latter have `auto`, `tap` or `vhost-net`.
     #[derive(Default)]
     pub enum UplinkDriver {
-        /// Chosen by the interface: `tap` for a TAP device, `xdp` if it is zero-copy and the host
-        /// has no address on the interface, else `packet`.
+        /// Chosen by the interface: for a TAP device `vhost-net` if the host has it, else `tap`;
+        /// `xdp` if it is zero-copy and the host has no address on the interface, else `packet`.
         #[default]
         Auto = "auto",
         /// A TAP device, which is created if it does not exist.
@@ -58,6 +58,8 @@ words! {
         /// `AF_XDP` sockets, which take the interface from the host. If they are not available,
         /// `packet` is used, with a warning.
         Xdp = "xdp",
+        /// A TAP device, as with `tap`, whose frames the kernel moves (`/dev/vhost-net`).
+        VhostNet = "vhost-net",
     }
 }
 
@@ -149,7 +151,7 @@ pub struct PortSpec {
     /// The only user whose processes may connect, by name or number. Connections of others are
     /// closed, whatever the mode permits.
     pub peer_user: Option<String>,
-    /// The driver of an uplink. Default: `auto`.
+    /// The driver of an uplink or a TAP port. Default: `auto`.
     pub driver: Option<UplinkDriver>,
     /// The host's interface of an uplink or a TAP port. Default for a TAP port: the port's name.
     pub interface: Option<String>,

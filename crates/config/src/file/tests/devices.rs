@@ -60,7 +60,7 @@ fn keys_are_read_into_the_desired_state() {
     );
     assert_eq!((driver.device.mtu, driver.device.queues), (None, 4));
     let driver = desired::driver_of(&t0, PortId(0)).unwrap().device;
-    assert_eq!((driver.choice, driver.own), (Choice::Tap, true));
+    assert_eq!((driver.choice, driver.own), (Choice::Auto, true));
     assert_eq!(driver.address, Some(([10, 0, 0, 1].into(), 24)));
     assert_eq!(
         (driver.mtu, driver.mac),
@@ -104,8 +104,8 @@ fn what_is_wrong_has_its_place() {
         ),
         (
             uplink("interface = \"e\"\ndriver = \"dpdk\""),
-            "5: port.driver: expected \"tap\", \"packet\", \"xdp\" or \"auto\", found \
-             \"dpdk\""
+            "5: port.driver: expected \"tap\", \"packet\", \"xdp\", \"vhost-net\" or \
+             \"auto\", found \"dpdk\""
                 .to_owned(),
         ),
         (
@@ -113,11 +113,18 @@ fn what_is_wrong_has_its_place() {
             "6: port.trunk: expected either a segment or a trunk, found both".to_owned(),
         ),
         (
-            tap("driver = \"tap\""),
-            "4: port.driver: expected one of the keys name, kind, description, admin_state, \
-             interface, address, netns, queues, segment, \
+            tap("driver = \"packet\""),
+            "4: port.driver: expected \"tap\", \"vhost-net\" or \"auto\" with kind \"tap\", \
+             found \"packet\""
+                .to_owned(),
+        ),
+        (
+            tap("socket = \"s\""),
+            "4: port.socket: expected one of the keys name, kind, description, admin_state, \
+             driver, interface, address, netns, queues, segment, \
              trunk, mac, mtu, weight, cpu_weight, port_security, limits, egress, qos, \
-             found \"driver\", which ports of kind \"uplink\" have"
+             found \"socket\", which ports of kind \"vhost-user\", \
+             \"netmap\" or \"memif\" have"
                 .to_owned(),
         ),
         (
@@ -191,7 +198,7 @@ fn a_request_may_not_mix_kinds() {
     let detail = "expected no iommu with kind \"tap\", found \"required\"";
     assert_eq!(refused(iommu), ("iommu".to_owned(), detail.to_owned()));
     let driver = PortSpec {
-        driver: Some(UplinkDriver::Tap),
+        driver: Some(UplinkDriver::Xdp),
         ..tap
     };
     assert_eq!(refused(driver).0, "driver");

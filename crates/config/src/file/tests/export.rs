@@ -291,6 +291,7 @@ fn uplink(name: &'static str) -> impl Strategy<Value = PortSpec> {
         UplinkDriver::Tap,
         UplinkDriver::Packet,
         UplinkDriver::Xdp,
+        UplinkDriver::VhostNet,
     ];
     let netns = of(text().prop_map(|text| format!("n{text}")));
     let settings = (of(select(drivers)), netns, of(1..=10_000u16));
@@ -310,11 +311,18 @@ fn tap(name: &'static str) -> impl Strategy<Value = PortSpec> {
         Just(name.to_owned()),
         Just(format!("if-{name}"))
     ]);
+    let drivers = vec![
+        UplinkDriver::Auto,
+        UplinkDriver::Tap,
+        UplinkDriver::VhostNet,
+    ];
+    let device = (interface, of(select(drivers)));
     let address = of(Just("fd00::1/64".to_owned()));
-    (common(name).boxed(), interface, netns, of(mac()), address).prop_map(
-        |(port, interface, netns, mac, address)| PortSpec {
+    (common(name).boxed(), device, netns, of(mac()), address).prop_map(
+        |(port, (interface, driver), netns, mac, address)| PortSpec {
             kind: PortKind::Tap,
             interface,
+            driver,
             netns,
             mac,
             address,

@@ -70,7 +70,7 @@ fn each_process_has_sockets_of_its_own_and_the_program_stays() {
         assert_eq!(device.back_end(), BackEnd::Xdp { zero_copy: false });
         for _ in 0..3 {
             assert_eq!(device.check(), Ok(()));
-            let given = device.hand_over().unwrap();
+            let given = device.hand_over(Choice::Xdp).unwrap();
             let (memory, start) = given.xdp.expect("memory");
             assert_eq!(given.queues.len(), 1);
             assert_eq!((start.longest, start.unfinished), (1518, true));
@@ -87,7 +87,7 @@ fn what_is_kept_can_be_passed_on_while_a_process_works() {
         let control = Control::new().unwrap();
         let taken_off = || control.takes_tags_off("up0").unwrap();
         let mut device = open(&spec(), true).unwrap();
-        let first = device.hand_over().unwrap();
+        let first = device.hand_over(Choice::Xdp).unwrap();
         let copies = device.parts(|fd| fd.try_clone_to_owned().unwrap());
         // As it goes with the program that it is of: nothing is undone.
         std::mem::forget(device);
@@ -95,11 +95,11 @@ fn what_is_kept_can_be_passed_on_while_a_process_works() {
         assert_eq!(device.check(), Ok(()));
         assert_eq!(device.back_end(), BackEnd::Xdp { zero_copy: false });
         assert!(
-            device.hand_over().is_err(),
+            device.hand_over(Choice::Xdp).is_err(),
             "the sockets of the process are there"
         );
         drop(first);
-        let second = device.hand_over().unwrap();
+        let second = device.hand_over(Choice::Xdp).unwrap();
         assert!(second.xdp.is_some() && !taken_off());
         drop((second, device));
         assert!(taken_off());
@@ -124,12 +124,12 @@ fn another_mtu_is_for_another_process() {
     with_veth(|| {
         let mut device = open(&spec(), true).unwrap();
         assert!(!device.has_changed(), "there is no process");
-        device.hand_over().unwrap();
+        device.hand_over(Choice::Xdp).unwrap();
         for mtu in [3000, 1400] {
             assert!(!device.has_changed());
             device.set_mtu(Some(mtu)).unwrap();
             assert!(device.has_changed());
-            let (_, start) = device.hand_over().unwrap().xdp.expect("memory");
+            let (_, start) = device.hand_over(Choice::Xdp).unwrap().xdp.expect("memory");
             assert_eq!(start.longest, u32::from(mtu) + 18);
         }
         assert!(!device.has_changed());
@@ -155,13 +155,13 @@ fn peer() -> Interface {
         ..spec()
     };
     let mut device = Device::open(&spec).unwrap();
-    let socket = device.hand_over().unwrap().queues.pop();
+    let socket = device.hand_over(Choice::Xdp).unwrap().queues.pop();
     Interface::new(BackEnd::Packet, socket.unwrap())
 }
 
 /// A driver of the pair's end, with its memory.
 fn driver(device: &mut Device) -> (Arc<Region>, Interface) {
-    let given = device.hand_over().unwrap();
+    let given = device.hand_over(Choice::Xdp).unwrap();
     let (memory, start) = given.xdp.expect("memory");
     let region = Arc::new(Region::over(memory, SHAPE, 1).unwrap());
     let socket = given.queues.into_iter().next().unwrap();
@@ -175,7 +175,7 @@ fn a_call_sends_many_frames() {
     with_veth(|| {
         let mut device = open(&spec(), true).unwrap();
         let (region, mut interface) = driver(&mut device);
-        let queue = Queue::new(region, 0, Direction::FromSwitch);
+        let queue = Queue::new(region, 0, Direction::Inbound);
         let bytes = frame(60);
         let mut frames: Vec<Outgoing> = (0..FRAMES)
             .map(|id| {
@@ -202,7 +202,7 @@ fn a_frame_lies_as_in_a_buffer_of_linux() {
     with_veth(|| {
         let mut device = open(&spec(), true).unwrap();
         let (region, mut interface) = driver(&mut device);
-        let queue = Queue::new(region, 1, Direction::ToSwitch);
+        let queue = Queue::new(region, 1, Direction::Outbound);
         let mut free = FreeBuffers::all_of(SHAPE.entries);
         let (mut scratch, mut counters) = (Scratch::default(), DriverCounters::default());
         let mut receive = || {

@@ -63,7 +63,7 @@ fn world(start: XdpStart) -> World {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
     let xdp = Xdp::with(socket, rings, &region, 0, start);
     World {
-        queue: Queue::new(region.clone(), 1, Direction::ToSwitch),
+        queue: Queue::new(region.clone(), 1, Direction::Outbound),
         region,
         xdp,
         system,

@@ -1,5 +1,6 @@
 //! Hand-over of a driver and its interface to the next supervisor.
 
+use channel::driving::Choice;
 use driver::device::Device;
 
 use super::{Child, Dial, Driver, Kind};
@@ -9,8 +10,14 @@ impl Driver {
     /// Adds the driver to the record for the next supervisor.
     pub(in crate::drivers) fn pass<'a>(&'a self, outgoing: &mut OutgoingFds<'a>) -> PassedDriver {
         let device = self.device.as_ref();
+        let mut spec = self.spec.clone();
+        // An own interface was a TAP device without a choice before there was vhost-net; and what
+        // runs may be another version next.
+        if spec.device.own && spec.device.choice == Choice::Auto {
+            spec.device.choice = Choice::Tap;
+        }
         PassedDriver {
-            spec: self.spec.clone(),
+            spec,
             device: device.map(|device| device.parts(|fd| outgoing.add(fd))),
             suspect: self.suspect,
             child: self.child.as_ref().map(|child| child.pass(outgoing)),
