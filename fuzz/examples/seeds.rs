@@ -25,6 +25,8 @@ mod queues;
 fn main() {
     wire();
     offload();
+    coalesce();
+    queues::driver();
     queues::iotlb();
     queues::queues();
     slots();
@@ -149,6 +151,36 @@ fn wire() {
             save("wire_segment", name, &[&head, &frame[..]].concat());
         }
     }
+}
+
+/// Batches of one flow of each kind, and of several with something unusual in between.
+fn coalesce() {
+    let frame = |flow: u8, len: u16, how: u8, flags: u8| {
+        let [low, high] = len.to_le_bytes();
+        [flow, low, high, how, flags, 14, 0x46, 20, 1]
+    };
+    for (name, flow) in [
+        ("tcp4", 0),
+        ("tcp6", 6),
+        ("udp4", 1),
+        ("udp6", 3),
+        ("df", 17),
+    ] {
+        let mut bytes = vec![1];
+        for at in 0..6u8 {
+            let len = [100, 0, 0, 0, 0, 40][usize::from(at)];
+            bytes.extend(frame(flow, len, at % 2, 0));
+        }
+        save("coalesce", name, &bytes);
+    }
+    let mut bytes = vec![1];
+    for at in 0..24u8 {
+        let len = if at < 4 { 1448 } else { 0 };
+        // Bits of unusual frames, one after the other; flags with PSH.
+        let how = if at % 3 == 2 { 1 << (at / 4) } else { 0 };
+        bytes.extend(frame(at % 4 + 32 * (at % 2), len, how, 0x18));
+    }
+    save("coalesce", "mixed", &bytes);
 }
 
 fn offload() {

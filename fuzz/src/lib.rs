@@ -7,7 +7,9 @@
 mod api_json;
 mod channel_messages;
 mod classifier;
+mod coalesce;
 mod config_toml;
+mod driver_queue;
 mod egress_tree;
 mod expression;
 mod guarded;
@@ -33,7 +35,9 @@ mod tests;
 pub use api_json::run as api_json;
 pub use channel_messages::run as channel_messages;
 pub use classifier::run as classifier;
+pub use coalesce::run as coalesce;
 pub use config_toml::run as config_toml;
+pub use driver_queue::run as driver_queue;
 pub use egress_tree::run_tree as egress_tree;
 pub use expression::run as expression;
 pub use iotlb::run as iotlb;
@@ -63,11 +67,13 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 22] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
+    ("coalesce", coalesce),
     ("config_toml", config_toml),
+    ("driver_queue", driver_queue),
     ("egress_tree", egress_tree),
     ("expression", expression),
     ("iotlb", iotlb),

@@ -24,6 +24,8 @@ mod process;
 mod queue;
 mod region;
 mod restrictions;
+#[cfg(feature = "test-utils")]
+pub mod testing;
 mod vhost;
 mod worker;
 mod xdp;

@@ -402,3 +402,42 @@ fn translated_queue(target: &str, size: u8) {
         save(target, &format!("iommu-{name}-flat"), &flat);
     }
 }
+
+/// A driver's queue: all buffers go and come; then what no switch may do.
+pub(crate) fn driver() {
+    let submit = |id: u8| [vec![0], vec![id, 0, 0, 99, 0, 1]].concat();
+    let back = |id: u8, len: u8| [vec![3], vec![id, len, 0]].concat();
+    let (take, arm) = (vec![1], vec![2]);
+    let element = |id: u8| [vec![4], vec![0, id, 0, 0, 0, 9, 0, 0, 0]].concat();
+    let index = |value: u8| [vec![5], vec![value, 0]].concat();
+    let scribble = |at: u8| [vec![6], vec![at, 0, 0xff, 0xff]].concat();
+    let all: Vec<u8> = (0..8).flat_map(submit).collect();
+    let backs: Vec<u8> = (0..8).rev().flat_map(|id| back(id, 12)).collect();
+    let turn = [all.clone(), arm.clone(), backs, take.clone()].concat();
+    for (name, from_switch) in [("to", 0), ("from", 1)] {
+        let parts: [(&str, Vec<u8>); 6] = [
+            ("turns", turn.repeat(3)),
+            (
+                "twice",
+                [submit(3), submit(4), back(3, 5), back(3, 5), take.clone()].concat(),
+            ),
+            ("long", [submit(3), back(3, 101), take.clone()].concat()),
+            ("ahead", [submit(3), index(2), arm.clone()].concat()),
+            (
+                "garbage",
+                [all.clone(), element(200), index(1), take.clone()].concat(),
+            ),
+            (
+                "scribble",
+                [turn.clone(), scribble(90), scribble(3), take.clone()].concat(),
+            ),
+        ];
+        for (what, bytes) in parts {
+            save(
+                "driver_queue",
+                &format!("{name}-{what}"),
+                &[&[from_switch], &bytes[..]].concat(),
+            );
+        }
+    }
+}
