@@ -370,7 +370,8 @@ pub(super) struct Set {
 #[derive(Debug, Args)]
 // The options of port security and owner are in other structs and are not in the group by default.
 #[group(required = true, multiple = true, args = [
-    "up", "down", "socket", "interface", "segment", "trunk", "queues", "role", "mac", "no_mac",
+    "up", "down", "socket", "interface", "driver", "address", "no_address", "netns", "no_netns",
+    "segment", "trunk", "queues", "role", "mac", "no_mac",
     "mtu", "no_mtu", "weight", "cpu_weight", "no_cpu_weight", "limits", "macs", "addresses",
     "dhcp_server", "router", "user", "group", "mode", "peer_user", "description", "slots", "pipes",
     "id", "secret_file", "no_secret",
@@ -392,6 +393,21 @@ pub(super) struct Changes {
     /// New host interface of an uplink or TAP port; its driver starts anew
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
+    /// New driver of an uplink
+    #[arg(long, value_parser = one_of::<UplinkDriver>(DRIVERS))]
+    driver: Option<UplinkDriver>,
+    /// New IP address of a TAP port's interface, like 10.0.0.1/24; the interface is made anew
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<String>,
+    /// Give the interface of a TAP port no address
+    #[arg(long, conflicts_with = "address")]
+    no_address: bool,
+    /// New network namespace of the interface: name or path; its driver starts anew
+    #[arg(long, value_name = "NETNS")]
+    netns: Option<String>,
+    /// The interface is in the network namespace of Lasthop
+    #[arg(long, conflicts_with = "netns")]
+    no_netns: bool,
     /// Make it an access port of this segment
     #[arg(long, value_name = "SEGMENT", conflicts_with = "trunk")]
     segment: Option<String>,
@@ -460,6 +476,9 @@ impl Changes {
             socket: self.socket.clone(),
             role: self.role,
             interface: self.interface.clone().map(Some),
+            driver: self.driver.map(Some),
+            address: change(self.address.clone(), self.no_address),
+            netns: change(self.netns.clone(), self.no_netns),
             queues: self.queues,
             segment: self.segment.clone(),
             trunk: self.trunk.clone(),

@@ -305,6 +305,17 @@ pub struct PortPatch {
     /// that of a TAP port's name.
     #[serde(default, with = "present")]
     pub interface: Option<Option<String>>,
+    /// The new driver of an uplink, which gets another driver process. `null` for `auto`.
+    #[serde(default, with = "present")]
+    pub driver: Option<Option<UplinkDriver>>,
+    /// The new address and prefix length of a TAP port's interface, or none; the interface is made
+    /// anew.
+    #[serde(default, with = "present")]
+    pub address: Option<Option<String>>,
+    /// The network namespace of the interface: an uplink's is opened there, a TAP port's made
+    /// there. `null` for the namespace of Lasthop.
+    #[serde(default, with = "present")]
+    pub netns: Option<Option<String>>,
     /// The new number of queue pairs; the port's connection is closed.
     pub queues: Option<u16>,
     /// The new number of slots of each ring of a netmap port; the port's connection is closed.

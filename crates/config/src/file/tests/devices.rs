@@ -236,6 +236,44 @@ fn an_interface_changes_by_a_patch() {
     assert_eq!(of(&changed, "t0").as_deref(), Some("t0"), "the default");
     let step = &desired::Difference::between(&state, &changed).changes[0];
     assert!(step.disconnects);
+    let set = |port, patch| desired::set_port(&state, port, &patch, dir);
+    let driver = |driver| PortPatch {
+        driver: Some(driver),
+        ..PortPatch::default()
+    };
+    let address = |address: Option<&str>| PortPatch {
+        address: Some(address.map(str::to_owned)),
+        ..PortPatch::default()
+    };
+    let netns = |netns: Option<&str>| PortPatch {
+        netns: Some(netns.map(str::to_owned)),
+        ..PortPatch::default()
+    };
+    for (port, patch) in [
+        ("up", driver(Some(UplinkDriver::Packet))),
+        ("up", netns(Some("blue"))),
+        ("t0", netns(Some("blue"))),
+        ("t0", address(Some("10.0.0.1/24"))),
+    ] {
+        let changed = set(port, patch).unwrap();
+        let step = &desired::Difference::between(&state, &changed).changes[0];
+        assert!(step.disconnects);
+    }
+    let default = set("up", driver(None)).unwrap();
+    assert_eq!(default.port("up").unwrap().driver, Some(UplinkDriver::Auto));
+    for (port, patch, field) in [
+        ("t0", driver(Some(UplinkDriver::Tap)), "driver"),
+        ("up", address(Some("10.0.0.1/24")), "address"),
+        ("t0", address(Some("10.0.0.1")), "address"),
+        ("up", netns(Some("")), "netns"),
+    ] {
+        let problem = set(port, patch).unwrap_err();
+        assert_eq!(
+            (problem.status, problem.field.as_deref()),
+            (422, Some(field))
+        );
+    }
+    let set = |port, name| desired::set_port(&state, port, &interface(name), dir);
     for (name, status) in [(Some("lan0"), 409), (Some("a/b"), 422), (None, 422)] {
         let problem = set("up", name).unwrap_err();
         assert_eq!(problem.status, status, "{problem}");

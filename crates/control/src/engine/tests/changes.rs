@@ -3,9 +3,10 @@
 use ::port::{DropReason, PortId};
 use api::v1::{
     AdminState, DesiredState, Iommu, MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role,
-    SegmentPatch, SegmentSpec,
+    SegmentPatch, SegmentSpec, UplinkDriver,
 };
 
+use channel::driving::Choice;
 use policy::{Action, SegmentId};
 
 use super::world::{World, asked, flood, key, port, to};
@@ -488,6 +489,21 @@ fn a_port_gets_another_interface_and_keeps_its_number() {
     assert_eq!(status.interface.as_deref(), Some("eth1"));
     assert_eq!(has(&world), (PortId(2), "eth1".to_owned()));
     assert_eq!(world.orders(), [""; 0], "the switch notices nothing");
+    let moved = patch(|p: &mut PortPatch| {
+        p.driver = Some(Some(UplinkDriver::Packet));
+        p.netns = Some(Some("blue".to_owned()));
+    });
+    let status = engine.set_port("up", &moved).unwrap();
+    assert_eq!(status.netns.as_deref(), Some("blue"));
+    let device = world.supervisor().drivers[0].device.clone();
+    assert_eq!(
+        (device.choice, device.netns.as_deref()),
+        (Choice::Packet, Some("blue"))
+    );
+    let back = patch(|p: &mut PortPatch| (p.driver, p.netns) = (Some(None), Some(None)));
+    engine.set_port("up", &back).unwrap();
+    assert_eq!(world.supervisor().drivers[0].device.netns, None);
+    assert_eq!(world.orders(), [""; 0]);
     world.supervisor().taken.insert("eth2".to_owned());
     let refused = engine.set_port("up", &interface(Some("eth2"))).unwrap_err();
     assert_eq!(
