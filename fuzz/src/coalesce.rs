@@ -16,7 +16,7 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 /// Do not fragment, in the first byte of flags and offset of an IPv4 header.
 const DF: u8 = 0x40;
 /// Most bytes of payload of a frame.
-const PAYLOAD: u16 = 3000;
+const PAYLOAD: u16 = 1500;
 
 /// A frame of one of a few flows.
 struct Described {
@@ -177,8 +177,14 @@ fn set_id(frame: &mut [u8], id: Option<[u8; 2]>) {
 
 /// Whether the interface takes super-frames of UDP; then the frames.
 pub fn run(data: &[u8]) {
+    if let Ok((uso, frames)) = batch(data) {
+        check(&frames, &testing::coalesce(&frames, uso));
+    }
+}
+
+fn batch(data: &[u8]) -> Result<(bool, Vec<Vec<u8>>)> {
     let mut input = Unstructured::new(data);
-    let Ok(uso) = input.arbitrary() else { return };
+    let uso = input.arbitrary()?;
     let mut positions = [Position::default(); 256];
     let mut frames = Vec::new();
     while frames.len() < BATCH && !input.is_empty() {
@@ -187,7 +193,7 @@ pub fn run(data: &[u8]) {
             Err(_) => break,
         }
     }
-    check(&frames, &testing::coalesce(&frames, uso));
+    Ok((uso, frames))
 }
 
 fn frame(input: &mut Unstructured<'_>, positions: &mut [Position; 256]) -> Result<Vec<u8>> {
@@ -256,9 +262,11 @@ fn leave(at: usize, keys: &[Key], is_gone: &mut [bool]) {
     is_gone[at] = true;
 }
 
-/// The frames that a super-frame is cut into: with the complete checksum, and with the
+/// A frame that a super-frame is cut into: with the complete checksum, and with the
 /// pseudo-header's and where that is.
-fn cut(sent: &[u8]) -> Vec<(Vec<u8>, (Vec<u8>, u16, u16))> {
+type Segment = (Vec<u8>, (Vec<u8>, u16, u16));
+
+fn cut(sent: &[u8]) -> Vec<Segment> {
     let header: [u8; net::LEN] = sent[..net::LEN].try_into().expect("a header");
     let header = NetHeader::decode(&header);
     let frame = &sent[net::LEN..];
@@ -323,4 +331,20 @@ fn compare(came: &[u8], whole: &[u8], partial: &(Vec<u8>, u16, u16)) {
         set_id(&mut frame, Some(id));
     }
     assert_eq!(frame, *segment);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_a_flow_become_one() {
+        for kind in ["tcp4", "tcp6", "udp4", "udp6", "df"] {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/coalesce");
+            let seed = std::fs::read(format!("{folder}/{kind}")).expect("a seed");
+            let (uso, frames) = batch(&seed).expect("a batch");
+            let left = testing::coalesce(&frames, uso);
+            assert_eq!((frames.len(), left.len()), (6, 1), "{kind}");
+        }
+    }
 }

@@ -102,7 +102,7 @@ fn run_as(link: OwnedFd, place: Place) -> io::Result<()> {
 enum DriverError {
     #[error(transparent)]
     Worker(WorkerError),
-    #[error("the driver cannot enter the sandbox: {0}")]
+    #[error("it cannot enter the sandbox: {0}")]
     Sandbox(io::Error),
     #[error(transparent)]
     System(#[from] io::Error),

@@ -35,7 +35,6 @@ const PACKET: &[Allowed] = &[call(
 #[rustfmt::skip]
 const XDP: &[Allowed] = &[
     call(libc::SYS_sendto, "the system is to look at the ring of frames to send"),
-    call(libc::SYS_recvfrom, "the system is to look at the ring of free buffers"),
     call(libc::SYS_getsockopt, "frames that a socket has lost"),
 ];
 
@@ -61,7 +60,7 @@ const LIST: &[Allowed] = &[
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_poll, "waiting for the supervisor and the switch"),
     call(libc::SYS_ppoll, "the same, where there is no poll"),
-    call(libc::SYS_recvfrom, "answers of the switch, by the standard library's read"),
+    call(libc::SYS_recvfrom, "answers of the switch; with AF_XDP, a look at the free buffers"),
     call(libc::SYS_close, "descriptors passed to the switch, and unexpected ones"),
     #[cfg(debug_assertions)]
     call(libc::SYS_fcntl, "the standard library checks what it closes"),
@@ -85,6 +84,81 @@ const LIST: &[Allowed] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The names of all calls on the lists.
+    macro_rules! names {
+        ($($name:ident $number:ident;)*) => {
+            &[$((stringify!($name), libc::$number),)*]
+        };
+    }
+    const NAMES: &[(&str, libc::c_long)] = names! {
+        brk SYS_brk;
+        clock_gettime SYS_clock_gettime;
+        clock_nanosleep SYS_clock_nanosleep;
+        close SYS_close;
+        epoll_ctl SYS_epoll_ctl;
+        epoll_pwait2 SYS_epoll_pwait2;
+        exit SYS_exit;
+        exit_group SYS_exit_group;
+        fcntl SYS_fcntl;
+        futex SYS_futex;
+        getrandom SYS_getrandom;
+        getsockopt SYS_getsockopt;
+        madvise SYS_madvise;
+        mmap SYS_mmap;
+        mprotect SYS_mprotect;
+        munmap SYS_munmap;
+        ppoll SYS_ppoll;
+        read SYS_read;
+        recvfrom SYS_recvfrom;
+        recvmmsg SYS_recvmmsg;
+        recvmsg SYS_recvmsg;
+        restart_syscall SYS_restart_syscall;
+        rt_sigprocmask SYS_rt_sigprocmask;
+        sched_getaffinity SYS_sched_getaffinity;
+        sched_yield SYS_sched_yield;
+        sendmmsg SYS_sendmmsg;
+        sendmsg SYS_sendmsg;
+        sendto SYS_sendto;
+        sigaltstack SYS_sigaltstack;
+        write SYS_write;
+        writev SYS_writev;
+    };
+
+    /// A row of the threat model's table.
+    fn row(drivers: &str, calls: &[Allowed]) -> String {
+        let name = |number| {
+            let known = NAMES.iter().find(|(_, of)| *of == number);
+            known.map_or("unnamed", |(name, _)| name)
+        };
+        // poll(2) is not everywhere, and fcntl(2) is not in release builds.
+        let everywhere = calls
+            .iter()
+            .map(Allowed::number)
+            .filter(|number| *number != libc::SYS_fcntl);
+        #[cfg(target_arch = "x86_64")]
+        let everywhere = everywhere.filter(|number| *number != libc::SYS_poll);
+        let mut names: Vec<_> = everywhere
+            .map(|number| format!("`{}`", name(number)))
+            .collect();
+        names.sort();
+        names.dedup();
+        format!("| {drivers} | {} |\n", names.join(", "))
+    }
+
+    #[test]
+    fn the_threat_model_has_the_lists() {
+        let document = include_str!("../../../../docs/dev/threat-model.md");
+        for (drivers, calls) in [
+            ("all", LIST),
+            ("`tap`, also", TAP),
+            ("`packet`, also", PACKET),
+            ("`xdp`, also", XDP),
+        ] {
+            let row = row(drivers, calls);
+            assert!(document.contains(&row), "the table lacks this row: {row}");
+        }
+    }
 
     #[test]
     fn nothing_is_opened_started_or_signalled() {
