@@ -89,6 +89,15 @@ fn an_uplink_moves_to_another_interface() {
     let moved = after.since(&before);
     assert_eq!(moved.get("uplink.drops.driver-ended"), 0, "{moved:?}");
 
+    turn.step("another driver and namespace, by the command");
+    lasthop.ok(&["port", "set", "uplink", "--driver", "auto", "--no-netns"]);
+    lasthop.wait_reason("uplink", "interface up1: No such device");
+    let path = host.path();
+    let back = ["--driver", "packet", "--netns", &path.to_string_lossy()];
+    lasthop.ok(&[&["port", "set", "uplink"][..], &back].concat());
+    let third = other_driver(&lasthop, "uplink", third);
+    lasthop.wait_port("uplink", "up");
+
     turn.step("interfaces that cannot be had change nothing");
     let conflict = ("lo: not an Ethernet interface", 2);
     refuses(&lasthop, "port set uplink --interface lo", conflict);
@@ -101,7 +110,9 @@ fn an_uplink_moves_to_another_interface() {
     assert_eq!(lasthop.port("uplink")["interface"], "up1");
 
     turn.step("one that is missing is waited for, as at the start");
-    lasthop.ok(&["port", "set", "uplink", "--interface", "up2"]);
+    let printed = lasthop.ok(&["port", "set", "uplink", "--interface", "up2"]);
+    let missing = "port uplink changed, dialing: interface up2: No such device";
+    assert!(printed.starts_with(missing), "{printed}");
     lasthop.wait_reason("uplink", "interface up2: No such device");
     host.ip("link set up1 down");
     host.ip("link set up1 name up2");

@@ -170,7 +170,15 @@ pub(super) fn change(done: &str, port: &PortStatus) -> String {
         (Some(next), Some(_)) => format!("; iommu {} from its next connection", next.as_str()),
         _ => String::new(),
     };
-    format!("port {} {done}, {}{waits}\n", port.name, state(port))
+    // An interface that is missing is waited for, which may also be a mistyped name.
+    let waits_for_interface = port.driver_process.is_some() && port.state == PortState::Dialing;
+    let reason = reason(port).filter(|_| waits_for_interface);
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    format!(
+        "port {} {done}, {}{reason}{waits}\n",
+        port.name,
+        state(port)
+    )
 }
 
 /// `lasthop segment list`.
