@@ -104,6 +104,7 @@ mod tests {
         futex SYS_futex;
         getrandom SYS_getrandom;
         getsockopt SYS_getsockopt;
+        ioctl SYS_ioctl;
         madvise SYS_madvise;
         mmap SYS_mmap;
         mprotect SYS_mprotect;
@@ -154,6 +155,7 @@ mod tests {
             ("`tap`, also", TAP),
             ("`packet`, also", PACKET),
             ("`xdp`, also", XDP),
+            ("`vhost-net`, also", VHOST_NET),
         ] {
             let row = row(drivers, calls);
             assert!(document.contains(&row), "the table lacks this row: {row}");

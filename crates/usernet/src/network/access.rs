@@ -1,0 +1,320 @@
+//! Which destinations guests may reach.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use super::{ParseError, Prefix};
+
+/// Why a frame or a flow of a guest is refused. The names are those of the drop reasons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Refusal {
+    /// The configuration, or the fixed list of what is never reached, forbids the destination.
+    Denied,
+    /// A bound of flows is reached: the port's, the guest's, or that of half open ones.
+    Flows,
+    /// A fragment. None are reassembled.
+    Fragment,
+    /// A protocol, option or frame that is not translated.
+    Protocol,
+    /// Nothing is there, or the host has no route to it.
+    Unreachable,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Denied,
+        Self::Flows,
+        Self::Fragment,
+        Self::Protocol,
+        Self::Unreachable,
+    ];
+
+    /// The drop reason.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Denied => "user-denied",
+            Self::Flows => "user-flows",
+            Self::Fragment => "user-fragment",
+            Self::Protocol => "user-protocol",
+            Self::Unreachable => "user-unreachable",
+        }
+    }
+}
+
+/// A protocol that is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP or ICMPv6: echo requests.
+    Icmp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+        })
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            "icmp" => Ok(Self::Icmp),
+            _ => Err(ParseError::Protocol),
+        }
+    }
+}
+
+/// Ports from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl Ports {
+    /// All ports.
+    pub const ALL: Self = Self {
+        first: 0,
+        last: u16::MAX,
+    };
+
+    /// Ports from `first` to `last`.
+    ///
+    /// # Errors
+    /// [`ParseError::Ports`] for port 0, or if `last` is below `first`.
+    pub fn new(first: u16, last: u16) -> Result<Self, ParseError> {
+        if first == 0 || last < first {
+            return Err(ParseError::Ports);
+        }
+        Ok(Self { first, last })
+    }
+
+    /// The first port.
+    #[must_use]
+    pub fn first(self) -> u16 {
+        self.first
+    }
+
+    /// The last port.
+    #[must_use]
+    pub fn last(self) -> u16 {
+        self.last
+    }
+
+    /// Returns whether `port` is one of them.
+    #[must_use]
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+impl FromStr for Ports {
+    type Err = ParseError;
+
+    /// A port, or two with a hyphen between them.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| match text.bytes().all(|digit| digit.is_ascii_digit()) {
+            true => text.parse().map_err(|_| ParseError::Ports),
+            false => Err(ParseError::Ports),
+        };
+        Self::new(port(first)?, port(last)?)
+    }
+}
+
+/// A rule of `allow` or `deny`: a network, and of what in it, such as `10.0.0.0/8 tcp 1-1023`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The network.
+    pub prefix: Prefix,
+    /// The protocol; `None`: all.
+    pub protocol: Option<Protocol>,
+    /// The ports of the protocol.
+    pub ports: Ports,
+}
+
+impl Rule {
+    fn covers(&self, protocol: Protocol, to: SocketAddr) -> bool {
+        self.prefix.contains(to.ip())
+            && self.protocol.is_none_or(|own| own == protocol)
+            && self.ports.contains(to.port())
+    }
+}
+
+impl From<Prefix> for Rule {
+    fn from(prefix: Prefix) -> Self {
+        Self {
+            prefix,
+            protocol: None,
+            ports: Ports::ALL,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.prefix)?;
+        if let Some(protocol) = self.protocol {
+            write!(f, " {protocol}")?;
+            if self.ports != Ports::ALL {
+                write!(f, " {}", self.ports)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Rule {
+    type Err = ParseError;
+
+    /// `PREFIX [PROTOCOL [PORTS]]`.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let (prefix, rest) = text
+            .split_once(' ')
+            .map_or((text, None), |(p, r)| (p, Some(r)));
+        let mut rule = Self::from(prefix.parse::<Prefix>()?);
+        if let Some(rest) = rest {
+            let host: HostRule = rest.parse()?;
+            rule.protocol = Some(host.protocol);
+            rule.ports = host.ports;
+        }
+        Ok(rule)
+    }
+}
+
+/// A service of the host that guests reach at the gateway, such as `tcp 5432`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostRule {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Its ports.
+    pub ports: Ports,
+}
+
+impl fmt::Display for HostRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.protocol)?;
+        if self.ports != Ports::ALL {
+            write!(f, " {}", self.ports)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for HostRule {
+    type Err = ParseError;
+
+    /// `PROTOCOL [PORTS]`.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let mut words = text.split_ascii_whitespace();
+        let protocol = words.next().ok_or(ParseError::Protocol)?.parse()?;
+        let ports = match (protocol, words.next()) {
+            (_, None) => Ports::ALL,
+            (Protocol::Icmp, Some(_)) => return Err(ParseError::NoPorts),
+            (_, Some(ports)) => ports.parse()?,
+        };
+        match words.next() {
+            None => Ok(Self { protocol, ports }),
+            Some(_) => Err(ParseError::Words),
+        }
+    }
+}
+
+/// What guests may reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Networks that are allowed.
+    pub allow: Vec<Rule>,
+    /// Networks that are denied; of two rules for the same network this one decides.
+    pub deny: Vec<Rule>,
+    /// Services of the host that are reached at the gateway.
+    pub host: Vec<HostRule>,
+}
+
+impl Default for Access {
+    /// Everything outside, and nothing of the host.
+    fn default() -> Self {
+        Self {
+            allow: vec![Prefix::ALL_V4.into(), Prefix::ALL_V6.into()],
+            deny: Vec::new(),
+            host: Vec::new(),
+        }
+    }
+}
+
+impl Access {
+    /// Returns whether guests may reach `to` outside. The rule with the most specific network
+    /// decides; without any rule it is no.
+    #[must_use]
+    pub fn allows(&self, protocol: Protocol, to: SocketAddr) -> bool {
+        let longest = |rules: &[Rule]| {
+            let rules = rules.iter().filter(|rule| rule.covers(protocol, to));
+            rules.map(|rule| rule.prefix.len()).max()
+        };
+        !never_allowed(to.ip()) && longest(&self.allow) > longest(&self.deny)
+    }
+
+    /// Returns whether guests reach this port of the host at the gateway.
+    #[must_use]
+    pub fn host_allows(&self, protocol: Protocol, port: u16) -> bool {
+        let mut rules = self.host.iter();
+        rules.any(|rule| rule.protocol == protocol && rule.ports.contains(port))
+    }
+}
+
+/// Metadata services of clouds outside of the link-local networks: they hand the host's own
+/// credentials to those who ask from its addresses. Amazon's and Google's by IPv6, Alibaba's,
+/// Azure's and Oracle's.
+const METADATA: [IpAddr; 5] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(std::net::Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(std::net::Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 192)),
+];
+
+/// Returns whether no rule can allow `address`: loopback, link-local, unspecified, multicast,
+/// broadcast, metadata services of clouds, and forms of IPv6 that stand for an address of IPv4.
+#[must_use]
+pub fn never_allowed(address: IpAddr) -> bool {
+    let by_range = match address {
+        IpAddr::V4(v4) => {
+            v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_multicast()
+                || v4.is_broadcast()
+                || v4.octets()[0] == 0
+        }
+        IpAddr::V6(v6) => {
+            let segments = v6.segments();
+            let embeds_v4 = segments[..5] == [0; 5] && matches!(segments[5], 0 | 0xffff);
+            // The first 96 bits of zero include the unspecified address and loopback.
+            embeds_v4 || v6.is_multicast() || v6.is_unicast_link_local()
+        }
+    };
+    by_range || METADATA.contains(&address)
+}
