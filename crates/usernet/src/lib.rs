@@ -6,8 +6,24 @@
 
 #![forbid(unsafe_code)]
 
+mod action;
+mod hash;
+mod headers;
 pub mod network;
+mod record;
 pub mod services;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod translator;
+mod udp;
+
+pub use action::{
+    Action, Failure, Family, FlowId, HEADERS, Headers, Payload, Peek, Peeked, SocketEvent, Target,
+};
+pub use hash::Secret;
+pub use record::{Progress, RECORD_LEN, Record, RecordError};
+pub use translator::{Bounds, Settings, Translator, Verdict};
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;

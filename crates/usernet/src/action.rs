@@ -1,0 +1,198 @@
+//! The interface with the driver: what it is to do, and what it reports.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use wire::virtio::net::{self, NetHeader};
+
+/// Bytes of the longest headers that are built: Ethernet, IPv6, TCP with its options of a SYN.
+pub const HEADERS: usize = 14 + 40 + 20 + 8;
+
+/// A flow. A number is used again, but never with the same generation soon after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl FlowId {
+    /// The number of the slot, below the bound of flows: the driver's own table has the same.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// Headers of a frame to a guest. The checksum of TCP and UDP is left to the receiver
+/// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+#[derive(Clone, Copy, Debug)]
+pub struct Headers {
+    pub(crate) bytes: [u8; HEADERS],
+    pub(crate) len: u8,
+    pub(crate) net: NetHeader,
+}
+
+impl Headers {
+    /// The bytes, from the Ethernet header on.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The virtio header in front of the frame.
+    #[must_use]
+    pub fn net(&self) -> NetHeader {
+        self.net
+    }
+
+    /// Returns whether the frame is longer than one segment.
+    #[must_use]
+    pub fn is_super_frame(&self) -> bool {
+        self.net.gso_type != net::GSO_NONE
+    }
+}
+
+/// Where a socket is to be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To an address outside. The driver compares the socket's own address with it, and reports
+    /// [`Failure::Own`] if they are the same.
+    Outside(SocketAddr),
+    /// To a service of the host on its loopback.
+    Host(SocketAddr),
+    /// To a resolver of the host.
+    Resolver,
+}
+
+/// What the driver is to do, in this order.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Connect a TCP socket, without waiting, and report [`SocketEvent::Connected`] or
+    /// [`SocketEvent::Failed`].
+    Connect(FlowId, Target),
+    /// Send these bytes of the frame at hand by one call, and report [`SocketEvent::Sent`] before
+    /// the next frame of the flow.
+    Send(FlowId, Payload),
+    /// The flow has bytes for the guest: when its guest has its turn, and a buffer is lent, ask
+    /// `Translator::peek` what to read, until there is nothing.
+    Ready(FlowId),
+    /// Consume this many bytes of the socket, which have been peeked before.
+    Discard(FlowId, u32),
+    /// Put a frame without payload into a guest's buffer.
+    Frame(Headers),
+    /// Report [`SocketEvent::Room`] once, when the socket takes bytes again.
+    AwaitRoom(FlowId),
+    /// No more bytes follow from the guest: shut the socket down for writing.
+    Shutdown(FlowId),
+    /// The flow is established: keep its record (`Translator::record`).
+    Keep(FlowId),
+    /// Close the socket; if `reset`, with a reset of the peer.
+    Close {
+        /// The flow; its id is void afterwards, unless it waits for late segments.
+        flow: FlowId,
+        /// Whether the peer is to see a reset.
+        reset: bool,
+    },
+    /// Open a UDP socket of the version of the address that follows.
+    OpenUdp(FlowId, Family),
+    /// Send these bytes of the frame at hand as a datagram, or several of `segment` bytes each.
+    SendTo {
+        /// The flow.
+        flow: FlowId,
+        /// Where to.
+        target: Target,
+        /// Bytes of the frame.
+        payload: Payload,
+        /// Bytes of each datagram (`UDP_SEGMENT`); 0: one.
+        segment: u16,
+    },
+}
+
+/// A version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// Bytes of the frame at hand, counted from its Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// The first byte.
+    pub start: u32,
+    /// How many.
+    pub len: u32,
+}
+
+impl Payload {
+    /// The bytes as a range.
+    #[must_use]
+    pub fn range(self) -> Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+/// What to read without consuming it, by one call, straight behind `headers` bytes of a lent buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peek {
+    /// Bytes between the first that was not discarded and the first to read.
+    pub offset: u32,
+    /// Most bytes to read.
+    pub len: u32,
+    /// Bytes to leave in front, for the headers.
+    pub headers: u16,
+}
+
+/// Why a socket could not be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// ECONNREFUSED.
+    Refused,
+    /// The address is one of the host's own.
+    Own,
+    /// EHOSTUNREACH, ENETUNREACH, EPERM and others.
+    Unreachable,
+    /// No descriptor is left.
+    Descriptors,
+}
+
+/// What a socket reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketEvent {
+    /// It is connected, and takes `room` bytes.
+    Connected {
+        /// Free bytes of the send buffer.
+        room: u32,
+    },
+    /// It could not be connected.
+    Failed(Failure),
+    /// Of [`Action::Send`] the kernel took `taken` bytes.
+    Sent {
+        /// Bytes that were taken; 0 with EAGAIN.
+        taken: u32,
+        /// Free bytes of the send buffer now.
+        room: u32,
+    },
+    /// It takes bytes again.
+    Room {
+        /// Free bytes of the send buffer.
+        room: u32,
+    },
+    /// It has bytes to read, or the peer's end.
+    Readable,
+    /// The peer reset the connection, or it failed.
+    Reset,
+}
+
+/// What a [`Peek`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peeked {
+    /// So many bytes, at least one.
+    Bytes(u32),
+    /// None yet (EAGAIN).
+    Empty,
+    /// The peer's end, at that offset.
+    End,
+}

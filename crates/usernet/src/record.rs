@@ -1,0 +1,123 @@
+//! What outlives the process of an established TCP flow: written once, read as if an enemy had
+//! written it.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use wire::MacAddr;
+
+/// Bytes of a record.
+pub const RECORD_LEN: usize = 64;
+/// Version of the encoding.
+const VERSION: u8 = 1;
+/// Longest shift of a window (RFC 7323, section 2.3).
+pub(crate) const MAX_SCALE: u8 = 14;
+/// Least maximum segment size that is taken from a guest: IPv4's default (RFC 9293, section
+/// 3.7.1) is 536, and smaller ones are used by small devices.
+pub(crate) const LEAST_MSS: u16 = 64;
+
+/// A TCP flow as it was when it was established.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Address and port of the guest.
+    pub guest: SocketAddr,
+    /// Address and port of the other end, as the guest sees it.
+    pub peer: SocketAddr,
+    /// Station of the guest.
+    pub station: MacAddr,
+    /// Whether the socket connected; else it was accepted.
+    pub connected: bool,
+    /// Initial sequence number towards the guest.
+    pub iss: u32,
+    /// Initial sequence number of the guest.
+    pub irs: u32,
+    /// Longest segment towards the guest, bytes of payload.
+    pub mss: u16,
+    /// Shift of windows, the guest's and ours; `None`: not negotiated.
+    pub scale: Option<(u8, u8)>,
+}
+
+/// Why a record is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a record of a flow")]
+pub struct RecordError;
+
+impl Record {
+    /// The record as bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; RECORD_LEN] {
+        let mut out = [0; RECORD_LEN];
+        out[0] = VERSION;
+        out[1] = u8::from(self.connected)
+            | u8::from(self.guest.is_ipv6()) << 1
+            | u8::from(self.scale.is_some()) << 2;
+        let (guest, own) = self.scale.unwrap_or_default();
+        out[2..4].copy_from_slice(&[guest, own]);
+        out[4..6].copy_from_slice(&self.mss.to_le_bytes());
+        out[6..12].copy_from_slice(&self.station.0);
+        out[12..16].copy_from_slice(&self.iss.to_le_bytes());
+        out[16..20].copy_from_slice(&self.irs.to_le_bytes());
+        out[20..22].copy_from_slice(&self.guest.port().to_le_bytes());
+        out[22..24].copy_from_slice(&self.peer.port().to_le_bytes());
+        for (at, end) in [(24, self.guest), (40, self.peer)] {
+            match end.ip() {
+                IpAddr::V4(v4) => out[at..at + 4].copy_from_slice(&v4.octets()),
+                IpAddr::V6(v6) => out[at..at + 16].copy_from_slice(&v6.octets()),
+            }
+        }
+        out
+    }
+
+    /// Reads a record. Whether its addresses are the network's is for the translator to check.
+    ///
+    /// # Errors
+    /// [`RecordError`] for another version, and for values that no flow has.
+    pub fn decode(bytes: &[u8; RECORD_LEN]) -> Result<Self, RecordError> {
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let is_v6 = bytes[1] & 2 != 0;
+        let address = |at: usize| -> IpAddr {
+            let octets: [u8; 16] = std::array::from_fn(|i| bytes[at + i]);
+            match is_v6 {
+                true => Ipv6Addr::from(octets).into(),
+                false => [octets[0], octets[1], octets[2], octets[3]].into(),
+            }
+        };
+        let record = Self {
+            guest: SocketAddr::new(address(24), half(20)),
+            peer: SocketAddr::new(address(40), half(22)),
+            station: MacAddr(std::array::from_fn(|i| bytes[6 + i])),
+            connected: bytes[1] & 1 != 0,
+            iss: word(12),
+            irs: word(16),
+            mss: half(4),
+            scale: (bytes[1] & 4 != 0).then_some((bytes[2], bytes[3])),
+        };
+        // What has no other form encodes to the same bytes: unused bits and bytes are zero.
+        let is_sound = record.encode() == *bytes
+            && bytes[2].max(bytes[3]) <= MAX_SCALE
+            && record.mss >= LEAST_MSS
+            && record.station.is_station()
+            && record.guest.port() != 0
+            && record.peer.port() != 0;
+        is_sound.then_some(record).ok_or(RecordError)
+    }
+}
+
+/// How far a flow has come, by its socket: bytes without SYN and FIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes taken from the guest: `tcpi_bytes_acked` + SIOCOUTQ, less the SYN of a socket that
+    /// connected, less our FIN.
+    pub taken: u64,
+    /// Bytes given to the guest and acknowledged by it: `tcpi_bytes_received` - SIOCINQ, less the
+    /// peer's FIN.
+    pub given: u64,
+    /// Bytes that wait in the socket (SIOCINQ).
+    pub unread: u32,
+    /// Whether the guest has closed its half (`tcpi_state`).
+    pub guest_closed: bool,
+    /// Whether the peer has closed its half.
+    pub peer_closed: bool,
+    /// Free bytes of the send buffer.
+    pub room: u32,
+}

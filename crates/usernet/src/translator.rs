@@ -1,0 +1,773 @@
+//! All flows of a port.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use wire::packet::{Fragment, L3};
+use wire::tcp::{ACK, FIN, SYN};
+use wire::virtio::net::NetHeader;
+use wire::{MacAddr, Parsed, tcp as wire_tcp, udp as wire_udp};
+
+use crate::Nanos;
+use crate::action::{
+    Action, Failure, Family, FlowId, Headers, Payload, Peek, Peeked, SocketEvent, Target,
+};
+use crate::hash::Secret;
+use crate::headers::{Ends, Segment};
+use crate::network::{Access, Destination, Network, Protocol, Refusal, destination};
+use crate::record::{Progress, Record};
+use crate::tcp::{Context, Flow, Incoming, RST};
+use crate::udp::Mapping;
+
+mod options;
+
+/// Port of DNS.
+const DNS_PORT: u16 = 53;
+
+/// Bounds of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Flows in all.
+    pub flows: u32,
+    /// Flows of a guest.
+    pub guest: u32,
+    /// Connections of a guest that are not yet established.
+    pub half_open: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            flows: 65_536,
+            guest: 4096,
+            half_open: 256,
+        }
+    }
+}
+
+/// Settings of a translator.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The addresses.
+    pub network: Network,
+    /// What guests may reach; it can be changed, and flows stay.
+    pub access: Access,
+    /// The bounds.
+    pub bounds: Bounds,
+    /// Random numbers of this process.
+    pub secret: Secret,
+    /// Whether frames to guests may be longer than the MTU.
+    pub super_frames: bool,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was translated; the actions say how.
+    Done,
+    /// It is one for the services of the gateway, see [`crate::services`].
+    Service,
+    /// It is for another station.
+    Ignored,
+    /// It was refused; the actions may have an answer.
+    Refused(Refusal),
+}
+
+/// A slot of the table.
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    entry: Option<Entry>,
+    /// The deadline under which the flow stands in the order of deadlines.
+    deadline: Option<Nanos>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Tcp(Box<Flow>),
+    Udp(Mapping),
+}
+
+/// Ends of a flow: protocol, guest, and the peer where it belongs to the flow.
+type Key = (Protocol, SocketAddr, Option<SocketAddr>);
+
+/// Flows of a guest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    flows: u32,
+    half_open: u32,
+}
+
+/// The translator of a port.
+#[derive(Debug)]
+pub struct Translator {
+    settings: Settings,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    keys: HashMap<Key, u32, Secret>,
+    guests: HashMap<MacAddr, Counts, Secret>,
+    deadlines: BTreeSet<(Nanos, u32)>,
+}
+
+/// A frame of a guest, after the checks that all have in common.
+struct Packet<'a> {
+    parsed: Parsed,
+    headers: &'a [u8],
+    guest: SocketAddr,
+    to: SocketAddr,
+    payload: Payload,
+}
+
+impl Translator {
+    /// A translator without flows.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let secret = settings.secret;
+        Self {
+            settings,
+            slots: Vec::new(),
+            free: Vec::new(),
+            keys: HashMap::with_hasher(secret),
+            guests: HashMap::with_hasher(secret),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    /// Changes what guests may reach. Flows stay.
+    pub fn set_access(&mut self, access: Access) {
+        self.settings.access = access;
+    }
+
+    /// Number of flows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns whether there is no flow.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// A frame of a guest: `headers` are a private copy of its first bytes, at most
+    /// [`wire::SNAPSHOT`], and `frame_len` is its length; `net` is its virtio header. Checksums are
+    /// those of the switch: it has checked or completed them.
+    pub fn frame(
+        &mut self,
+        now: Nanos,
+        headers: &[u8],
+        frame_len: usize,
+        net: &NetHeader,
+        out: &mut Vec<Action>,
+    ) -> Verdict {
+        let parsed = Parsed::parse(headers, frame_len);
+        let packet = match self.check(parsed, headers) {
+            Ok(packet) => packet,
+            Err(verdict) => return verdict,
+        };
+        match parsed.l4_proto {
+            wire_tcp::PROTOCOL => self.tcp(now, &packet, out),
+            wire_udp::PROTOCOL => self.udp(now, &packet, net, out),
+            _ => Verdict::Refused(Refusal::Protocol),
+        }
+    }
+
+    /// The checks that TCP and UDP have in common.
+    fn check<'a>(&self, parsed: Parsed, headers: &'a [u8]) -> Result<Packet<'a>, Verdict> {
+        let refused = Err(Verdict::Refused(Refusal::Protocol));
+        if parsed.vlan.is_some() || !parsed.src.is_station() {
+            return refused;
+        }
+        let is_ours = parsed.dst == self.settings.network.mac();
+        let (src, dst): (IpAddr, IpAddr) = match parsed.l3 {
+            L3::V4 { src, dst, .. } => (src.into(), dst.into()),
+            L3::V6 {
+                src,
+                dst,
+                routing: false,
+                ..
+            } => (src.into(), dst.into()),
+            L3::Arp { .. } => return Err(Verdict::Service),
+            _ if is_ours => return refused,
+            _ => return Err(Verdict::Ignored),
+        };
+        if !is_ours && !parsed.dst.is_multicast() {
+            return Err(Verdict::Ignored);
+        }
+        if parsed.fragment != Fragment::No {
+            return Err(Verdict::Refused(Refusal::Fragment));
+        }
+        let Some(at) = parsed.l4_offset else {
+            return refused;
+        };
+        let is_icmp = matches!(
+            parsed.l4_proto,
+            wire::icmp::PROTOCOL_V4 | wire::icmp::PROTOCOL_V6
+        );
+        let to = SocketAddr::new(dst, parsed.dst_port);
+        let is_dns = self.settings.network.is_dns(dst) && to.port() == DNS_PORT;
+        let is_udp = parsed.l4_proto == wire_udp::PROTOCOL;
+        if is_icmp || is_udp && (is_dns || matches!(to.port(), 67 | 547)) {
+            return Err(Verdict::Service);
+        }
+        if !is_ours {
+            return Err(Verdict::Ignored);
+        }
+        if !self.settings.network.may_be_guest(src) || parsed.src_port == 0 || to.port() == 0 {
+            return refused;
+        }
+        let start = u32::from(parsed.header_len);
+        let payload = Payload {
+            start,
+            len: parsed.l3_end.saturating_sub(start),
+        };
+        let headers = headers.get(usize::from(at)..).unwrap_or_default();
+        let guest = SocketAddr::new(src, parsed.src_port);
+        Ok(Packet {
+            parsed,
+            headers,
+            guest,
+            to,
+            payload,
+        })
+    }
+
+    fn ends(&self, packet: &Packet<'_>) -> Ends {
+        Ends {
+            guest: packet.guest,
+            peer: packet.to,
+            station: packet.parsed.src,
+            gateway: self.settings.network.mac(),
+        }
+    }
+
+    fn target(&self, protocol: Protocol, to: SocketAddr) -> Result<Target, Refusal> {
+        match destination(&self.settings.network, &self.settings.access, protocol, to) {
+            Destination::Outside(to) => Ok(Target::Outside(to)),
+            Destination::Host(to) => Ok(Target::Host(to)),
+            Destination::Dns if to.port() == DNS_PORT => Ok(Target::Resolver),
+            Destination::Dns | Destination::Gateway => Err(Refusal::Unreachable),
+            Destination::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    fn tcp(&mut self, now: Nanos, packet: &Packet<'_>, out: &mut Vec<Action>) -> Verdict {
+        let Some(segment) = incoming(packet) else {
+            return Verdict::Refused(Refusal::Protocol);
+        };
+        let key = (Protocol::Tcp, packet.guest, Some(packet.to));
+        let is_syn = segment.flags & (SYN | ACK | RST | FIN) == SYN;
+        if let Some(index) = self.keys.get(&key).copied() {
+            let id = self.id(index);
+            let may_reopen = self
+                .flow(id)
+                .is_some_and(|f| is_syn && f.may_reopen(&segment));
+            if !may_reopen {
+                self.with(id, now, out, |flow, context| {
+                    flow.segment(&segment, context)
+                });
+                return Verdict::Done;
+            }
+            self.remove(index);
+        }
+        let ends = self.ends(packet);
+        if !is_syn {
+            answer_with_reset(&ends, &segment, out);
+            return Verdict::Done;
+        }
+        self.open(now, &ends, &segment, out)
+    }
+
+    /// A SYN for which there is no flow.
+    fn open(&mut self, now: Nanos, ends: &Ends, syn: &Incoming, out: &mut Vec<Action>) -> Verdict {
+        let target = match self.target(Protocol::Tcp, ends.peer) {
+            Ok(target) if self.has_room(ends.station, true) => Ok(target),
+            Ok(_) => Err(Refusal::Flows),
+            Err(refusal) => Err(refusal),
+        };
+        match target {
+            Ok(target) => {
+                let (iss, mss) = (self.initial(ends, now), self.own_mss(ends));
+                let big = self.settings.super_frames;
+                let flow = Flow::opened(*ends, syn, iss, mss, big);
+                let id = self.insert(Entry::Tcp(Box::new(flow)));
+                out.push(Action::Connect(id, target));
+                Verdict::Done
+            }
+            Err(refusal) => {
+                answer_with_reset(ends, syn, out);
+                Verdict::Refused(refusal)
+            }
+        }
+    }
+
+    fn initial(&self, ends: &Ends, now: Nanos) -> u32 {
+        self.settings.secret.initial(&(ends.guest, ends.peer), now)
+    }
+
+    fn own_mss(&self, ends: &Ends) -> u16 {
+        self.settings.network.mtu() - if ends.guest.is_ipv4() { 40 } else { 60 }
+    }
+
+    /// A socket of a forward was accepted: `peer` is the other end as the guest is to see it. The
+    /// caller closes the socket if there is no flow.
+    ///
+    /// # Errors
+    /// [`Refusal::Flows`] at a bound, or if there is such a flow; [`Refusal::Unreachable`] if the
+    /// guest's address is none.
+    pub fn accepted(
+        &mut self,
+        now: Nanos,
+        (guest, station): (SocketAddr, MacAddr),
+        peer: SocketAddr,
+        room: u32,
+        out: &mut Vec<Action>,
+    ) -> Result<FlowId, Refusal> {
+        let ends = self.restorable(guest, peer, station)?;
+        if !self.has_room(station, true) {
+            return Err(Refusal::Flows);
+        }
+        let (iss, mss) = (self.initial(&ends, now), self.own_mss(&ends));
+        let (big, id) = (self.settings.super_frames, self.next_id());
+        let flow = Flow::accepted(ends, iss, mss, big, room, &mut Context { id, now, out });
+        Ok(self.insert(Entry::Tcp(Box::new(flow))))
+    }
+
+    /// Continues a flow of which the record and the socket are left.
+    ///
+    /// # Errors
+    /// [`Refusal::Unreachable`] if its addresses are not those of the network's guests,
+    /// [`Refusal::Flows`] at a bound or for a second record of a flow.
+    pub fn restore(
+        &mut self,
+        now: Nanos,
+        record: &Record,
+        progress: &Progress,
+        out: &mut Vec<Action>,
+    ) -> Result<FlowId, Refusal> {
+        let ends = self.restorable(record.guest, record.peer, record.station)?;
+        if !self.has_room(record.station, false) {
+            return Err(Refusal::Flows);
+        }
+        let (mss, big, id) = (
+            self.own_mss(&ends),
+            self.settings.super_frames,
+            self.next_id(),
+        );
+        let record = Record {
+            mss: record.mss.min(mss),
+            ..*record
+        };
+        let mut context = Context { id, now, out };
+        let flow = Flow::restored(ends, &record, progress, mss, big, &mut context);
+        Ok(self.insert(Entry::Tcp(Box::new(flow))))
+    }
+
+    fn restorable(
+        &self,
+        guest: SocketAddr,
+        peer: SocketAddr,
+        station: MacAddr,
+    ) -> Result<Ends, Refusal> {
+        let network = &self.settings.network;
+        let sound = network.may_be_guest(guest.ip())
+            && guest.is_ipv4() == peer.is_ipv4()
+            && station.is_station()
+            && guest.port() != 0
+            && peer.port() != 0;
+        if !sound {
+            return Err(Refusal::Unreachable);
+        }
+        if self.keys.contains_key(&(Protocol::Tcp, guest, Some(peer))) {
+            return Err(Refusal::Flows);
+        }
+        let gateway = network.mac();
+        Ok(Ends {
+            guest,
+            peer,
+            station,
+            gateway,
+        })
+    }
+
+    /// What is to outlive the process of a flow, after [`Action::Keep`].
+    #[must_use]
+    pub fn record(&self, id: FlowId) -> Option<Record> {
+        self.flow(id).map(Flow::record)
+    }
+
+    /// A socket of a TCP flow reports something.
+    pub fn socket(&mut self, now: Nanos, id: FlowId, event: SocketEvent, out: &mut Vec<Action>) {
+        self.with(id, now, out, |flow, context| match event {
+            SocketEvent::Connected { room } => flow.socket_connected(room, context),
+            SocketEvent::Failed(_) | SocketEvent::Reset => flow.socket_failed(context),
+            SocketEvent::Sent { taken, room } => flow.socket_sent(taken, room, context),
+            SocketEvent::Room { room } => flow.socket_room(room, context),
+            SocketEvent::Readable => flow.socket_readable(context),
+        });
+    }
+
+    /// What to peek of a flow that is ready. `None`: nothing until it is ready again.
+    pub fn peek(&mut self, now: Nanos, id: FlowId) -> Option<Peek> {
+        let peek = self.flow_mut(id)?.peek(now);
+        self.settle(id.index);
+        peek
+    }
+
+    /// What a [`Peek`] found; returns the headers to put in front of the bytes.
+    pub fn peeked(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        peek: Peek,
+        peeked: Peeked,
+        out: &mut Vec<Action>,
+    ) -> Option<Headers> {
+        let mut headers = None;
+        self.with(id, now, out, |flow, context| {
+            headers = flow.peeked(peek, peeked, context);
+        });
+        headers
+    }
+
+    /// When [`Self::expire`] is to be called at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Handles deadlines up to `now`, each flow once.
+    pub fn expire(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        let due: Vec<u32> = self
+            .deadlines
+            .range(..=(now, u32::MAX))
+            .map(|(_, at)| *at)
+            .collect();
+        for index in due {
+            let id = self.id(index);
+            match self.entry_mut(id) {
+                Some(Entry::Tcp(_)) => self.with(id, now, out, Flow::expire),
+                Some(Entry::Udp(_)) => {
+                    out.push(Action::Close {
+                        flow: id,
+                        reset: false,
+                    });
+                    self.remove(index);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn udp(
+        &mut self,
+        now: Nanos,
+        packet: &Packet<'_>,
+        net: &NetHeader,
+        out: &mut Vec<Action>,
+    ) -> Verdict {
+        let Some(payload) = datagram(packet) else {
+            return Verdict::Refused(Refusal::Protocol);
+        };
+        let target = match self.target(Protocol::Udp, packet.to) {
+            Ok(target) => target,
+            Err(refusal) => return Verdict::Refused(refusal),
+        };
+        let key = (Protocol::Udp, packet.guest, None);
+        let flow = match self.keys.get(&key).copied() {
+            Some(index) => self.id(index),
+            None if !self.has_room(packet.parsed.src, false) => {
+                return Verdict::Refused(Refusal::Flows);
+            }
+            None => {
+                let mapping = Mapping::new(self.ends(packet), now);
+                let id = self.insert(Entry::Udp(mapping));
+                let is_v4 = packet.guest.is_ipv4();
+                out.push(Action::OpenUdp(
+                    id,
+                    if is_v4 { Family::V4 } else { Family::V6 },
+                ));
+                id
+            }
+        };
+        if let Some(Entry::Udp(mapping)) = self.entry_mut(flow) {
+            mapping.used(now);
+        }
+        self.settle(flow.index);
+        let segment = if net.gso() == wire::virtio::net::GSO_UDP_L4 {
+            net.gso_size
+        } else {
+            0
+        };
+        out.push(Action::SendTo {
+            flow,
+            target,
+            payload,
+            segment,
+        });
+        Verdict::Done
+    }
+
+    /// A datagram of `len` bytes came from outside for a mapping: the headers to put in front of
+    /// it. `None`: it is dropped. `from` says whether it is from a service of the host.
+    pub fn datagram(&mut self, now: Nanos, id: FlowId, from: Target, len: u16) -> Option<Headers> {
+        let network = self.settings.network;
+        let access = &self.settings.access;
+        let is_v4 = matches!(self.entry(id)?, Entry::Udp(m) if m.ends.guest.is_ipv4());
+        let peer = match from {
+            Target::Outside(from) if from.is_ipv4() != is_v4 => return None,
+            Target::Outside(from) if network.contains(from.ip()) => return None,
+            Target::Outside(from) => access.allows(Protocol::Udp, from).then_some(from)?,
+            Target::Host(from) => {
+                let gateway = match is_v4 {
+                    true => IpAddr::V4(network.gateway()),
+                    false => IpAddr::V6(network.gateway6()?),
+                };
+                let is_allowed = access.host_allows(Protocol::Udp, from.port());
+                is_allowed.then_some(SocketAddr::new(gateway, from.port()))?
+            }
+            Target::Resolver => return None,
+        };
+        let Some(Entry::Udp(mapping)) = self.entry_mut(id) else {
+            return None;
+        };
+        let headers = mapping.headers(peer, len);
+        mapping.used(now);
+        self.settle(id.index);
+        Some(headers)
+    }
+}
+
+/// The table.
+impl Translator {
+    fn has_room(&self, station: MacAddr, half_open: bool) -> bool {
+        let bounds = &self.settings.bounds;
+        let guest = self.guests.get(&station).copied().unwrap_or_default();
+        self.keys.len() < bounds.flows as usize
+            && guest.flows < bounds.guest
+            && !(half_open && guest.half_open >= bounds.half_open)
+    }
+
+    fn id(&self, index: u32) -> FlowId {
+        let slot = self.slots.get(index as usize);
+        FlowId {
+            index,
+            generation: slot.map_or(0, |slot| slot.generation),
+        }
+    }
+
+    fn next_id(&self) -> FlowId {
+        self.id(self.free.last().copied().unwrap_or(self.slots.len() as u32))
+    }
+
+    fn insert(&mut self, entry: Entry) -> FlowId {
+        let id = self.next_id();
+        if self.free.pop().is_none() {
+            self.slots.push(Slot::default());
+        }
+        let counts = self.guests.entry(entry.ends().station).or_default();
+        counts.flows += 1;
+        counts.half_open += u32::from(entry.is_half_open());
+        self.keys.insert(entry.key(), id.index);
+        self.slots[id.index()].entry = Some(entry);
+        self.settle(id.index);
+        id
+    }
+
+    fn entry(&self, id: FlowId) -> Option<&Entry> {
+        let slot = self.slots.get(id.index())?;
+        slot.entry
+            .as_ref()
+            .filter(|_| slot.generation == id.generation)
+    }
+
+    fn entry_mut(&mut self, id: FlowId) -> Option<&mut Entry> {
+        let slot = self.slots.get_mut(id.index())?;
+        slot.entry
+            .as_mut()
+            .filter(|_| slot.generation == id.generation)
+    }
+
+    fn flow(&self, id: FlowId) -> Option<&Flow> {
+        match self.entry(id)? {
+            Entry::Tcp(flow) => Some(flow),
+            Entry::Udp(_) => None,
+        }
+    }
+
+    fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
+        match self.entry_mut(id)? {
+            Entry::Tcp(flow) => Some(flow),
+            Entry::Udp(_) => None,
+        }
+    }
+
+    /// Runs a step of a TCP flow, and keeps counts, deadlines and the table with it.
+    fn with(
+        &mut self,
+        id: FlowId,
+        now: Nanos,
+        out: &mut Vec<Action>,
+        step: impl FnOnce(&mut Flow, &mut Context<'_>),
+    ) {
+        let Some(flow) = self.flow_mut(id) else {
+            return;
+        };
+        let was_half_open = flow.is_half_open();
+        step(flow, &mut Context { id, now, out });
+        let (is_half_open, station) = (flow.is_half_open(), flow.ends.station);
+        let is_closed = flow.state == crate::tcp::State::Closed;
+        if was_half_open
+            && !is_half_open
+            && let Some(counts) = self.guests.get_mut(&station)
+        {
+            counts.half_open = counts.half_open.saturating_sub(1);
+        }
+        if is_closed {
+            self.remove(id.index);
+        } else {
+            self.settle(id.index);
+        }
+    }
+
+    /// Puts the flow where its deadline belongs.
+    fn settle(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return;
+        };
+        let deadline = slot.entry.as_ref().and_then(Entry::deadline);
+        if deadline != slot.deadline {
+            if let Some(old) = slot.deadline {
+                self.deadlines.remove(&(old, index));
+            }
+            if let Some(new) = deadline {
+                self.deadlines.insert((new, index));
+            }
+            slot.deadline = deadline;
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return;
+        };
+        let Some(entry) = slot.entry.take() else {
+            return;
+        };
+        slot.generation = slot.generation.wrapping_add(1);
+        if let Some(old) = slot.deadline.take() {
+            self.deadlines.remove(&(old, index));
+        }
+        self.keys.remove(&entry.key());
+        self.free.push(index);
+        let station = entry.ends().station;
+        if let Some(counts) = self.guests.get_mut(&station) {
+            counts.flows = counts.flows.saturating_sub(1);
+            counts.half_open -= u32::from(entry.is_half_open()).min(counts.half_open);
+            if counts.flows == 0 {
+                self.guests.remove(&station);
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn ends(&self) -> &Ends {
+        match self {
+            Self::Tcp(flow) => &flow.ends,
+            Self::Udp(mapping) => &mapping.ends,
+        }
+    }
+
+    fn key(&self) -> Key {
+        let ends = self.ends();
+        match self {
+            Self::Tcp(_) => (Protocol::Tcp, ends.guest, Some(ends.peer)),
+            Self::Udp(_) => (Protocol::Udp, ends.guest, None),
+        }
+    }
+
+    fn is_half_open(&self) -> bool {
+        matches!(self, Self::Tcp(flow) if flow.is_half_open())
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        match self {
+            Self::Tcp(flow) => flow.deadline(),
+            Self::Udp(mapping) => Some(mapping.deadline()),
+        }
+    }
+}
+
+/// The segment of a TCP packet.
+fn incoming(packet: &Packet<'_>) -> Option<Incoming> {
+    let view = wire_tcp::TcpView::new_checked(packet.headers).ok()?;
+    let window = packet.headers.get(14..16)?;
+    let options = packet
+        .headers
+        .get(wire_tcp::HEADER_LEN..view.header_len())?;
+    let is_syn = view.flags() & SYN != 0;
+    let (mss, scale) = if is_syn {
+        options::parse(options)
+    } else {
+        (None, None)
+    };
+    Some(Incoming {
+        seq: view.seq(),
+        ack: view.ack(),
+        flags: view.flags(),
+        window: u16::from_be_bytes([window[0], window[1]]),
+        mss,
+        scale,
+        payload: packet.payload,
+    })
+}
+
+/// The payload of a UDP packet whose length agrees with IP's.
+fn datagram(packet: &Packet<'_>) -> Option<Payload> {
+    let view = wire_udp::UdpView::new_checked(packet.headers).ok()?;
+    let len = u32::from(view.length()).checked_sub(wire_udp::HEADER_LEN as u32)?;
+    (len <= packet.payload.len).then_some(Payload {
+        len,
+        ..packet.payload
+    })
+}
+
+/// A segment for which there is no flow (RFC 9293, section 3.10.7.1).
+fn answer_with_reset(ends: &Ends, segment: &Incoming, out: &mut Vec<Action>) {
+    if segment.flags & RST != 0 {
+        return;
+    }
+    let answer = if segment.flags & ACK != 0 {
+        Segment {
+            seq: segment.ack,
+            flags: RST,
+            ..Segment::default()
+        }
+    } else {
+        let len = segment.payload.len
+            + u32::from(segment.flags & SYN != 0)
+            + u32::from(segment.flags & FIN != 0);
+        let ack = segment.seq.wrapping_add(len);
+        Segment {
+            ack,
+            flags: RST | ACK,
+            ..Segment::default()
+        }
+    };
+    out.push(Action::Frame(ends.tcp(&answer)));
+}
+
+impl Failure {
+    /// The drop reason of a connection that failed so; `None` where a server refused it.
+    #[must_use]
+    pub fn refusal(self) -> Option<Refusal> {
+        match self {
+            Self::Refused => None,
+            Self::Own => Some(Refusal::Denied),
+            Self::Unreachable => Some(Refusal::Unreachable),
+            Self::Descriptors => Some(Refusal::Flows),
+        }
+    }
+}
