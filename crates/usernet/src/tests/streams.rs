@@ -1,0 +1,199 @@
+//! Streams both ways through loss, duplicates, reordering and small windows, in virtual time.
+
+use proptest::prelude::*;
+use smoltcp::socket::tcp::State;
+use wire::hash::SplitMix64;
+
+use super::guest::Guest;
+use super::host::{Host, Socket};
+use super::settings;
+use crate::Translator;
+
+/// A way that frames take, and how fast the ends are.
+#[derive(Clone, Debug)]
+struct Way {
+    seed: u64,
+    /// Of a hundred frames, so many are lost, doubled, or late by up to 20 ms.
+    lost: u64,
+    doubled: u64,
+    late: u64,
+    /// Bytes that a program reads in a millisecond, and its buffer.
+    guest_reads: usize,
+    guest_window: usize,
+    server_reads: usize,
+    send_buffer: usize,
+    to_server: usize,
+    to_guest: usize,
+    super_frames: bool,
+    /// Sequence numbers to the guest begin so far in front of zero.
+    to_wrap: u32,
+}
+
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut numbers = SplitMix64(seed);
+    (0..len).map(|_| numbers.number() as u8).collect()
+}
+
+/// Frames on their way, with the millisecond of their arrival.
+#[derive(Default)]
+struct Link(Vec<(u64, Vec<u8>)>);
+
+impl Link {
+    fn put(&mut self, way: &Way, numbers: &mut SplitMix64, now: u64, frame: Vec<u8>) {
+        let copies = if numbers.below(100) < way.doubled {
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            if numbers.below(100) < way.lost {
+                continue;
+            }
+            let late = numbers.below(100) < way.late;
+            let delay = if late { numbers.below(20) } else { 0 };
+            self.0.push((now + 1 + delay, frame.clone()));
+        }
+    }
+
+    fn take(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let (due, rest) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|(at, _)| *at <= now);
+        self.0 = rest;
+        let due: Vec<(u64, Vec<u8>)> = due;
+        due.into_iter().map(|(_, frame)| frame).collect()
+    }
+}
+
+/// The time at which the flow's initial sequence number is `to_wrap` in front of zero.
+fn start(way: &Way) -> u64 {
+    let guest: std::net::SocketAddr = "10.0.2.15:40000".parse().unwrap();
+    let peer: std::net::SocketAddr = "93.184.216.34:80".parse().unwrap();
+    let at_zero = settings().secret.initial(&(guest, peer), 0);
+    u64::from(0u32.wrapping_sub(way.to_wrap).wrapping_sub(at_zero)) << 12
+}
+
+/// Runs both streams to their ends.
+fn run(way: &Way) {
+    let mut numbers = SplitMix64(way.seed);
+    let (up, down) = (bytes(way.to_server, 1), bytes(way.to_guest, 2));
+    let mut guest = Guest::new(way.seed, up.clone(), way.guest_window);
+    let mut with = settings();
+    with.super_frames = way.super_frames;
+    let socket = Socket {
+        buffer: way.send_buffer,
+        script: down.clone(),
+        closes_after: way.to_server,
+        ..Socket::default()
+    };
+    let begin = start(way);
+    let mut host = Host::new(Translator::new(with), begin, socket);
+    let (mut to_host, mut to_guest) = (Link::default(), Link::default());
+    for millis in 0..3_000_000u64 {
+        host.now = begin + millis * 1_000_000;
+        guest.queues.to_guest.extend(to_guest.take(millis));
+        guest.step(millis as i64, way.guest_reads);
+        for frame in std::mem::take(&mut guest.queues.from_guest) {
+            to_host.put(way, &mut numbers, millis, frame);
+        }
+        for frame in to_host.take(millis) {
+            host.frame(&frame);
+        }
+        host.step(way.server_reads, 20_000);
+        host.serve(16);
+        for frame in std::mem::take(&mut host.frames) {
+            to_guest.put(way, &mut numbers, millis, frame);
+        }
+        let is_over = matches!(guest.state(), State::Closed | State::TimeWait);
+        let is_read = guest.read.len() == down.len();
+        if is_over && is_read && host.socket.closed.is_some() {
+            break;
+        }
+    }
+    assert_eq!(host.socket.read.len(), up.len(), "bytes at the server");
+    assert!(host.socket.read == up);
+    assert_eq!(guest.read.len(), down.len(), "bytes at the guest");
+    assert!(guest.read == down);
+    assert_eq!(host.socket.closed, Some(false));
+    assert!(host.socket.shut && host.socket.discarded == down.len());
+}
+
+fn usual() -> Way {
+    Way {
+        seed: 1,
+        lost: 0,
+        doubled: 0,
+        late: 0,
+        guest_reads: 100_000,
+        guest_window: 65_536,
+        server_reads: 100_000,
+        send_buffer: 100_000,
+        to_server: 300_000,
+        to_guest: 300_000,
+        super_frames: false,
+        to_wrap: 100_000,
+    }
+}
+
+#[test]
+fn streams_arrive_whole() {
+    run(&usual());
+    run(&Way {
+        super_frames: true,
+        ..usual()
+    });
+}
+
+#[test]
+fn a_slow_server_closes_the_guests_window() {
+    run(&Way {
+        server_reads: 700,
+        send_buffer: 5000,
+        ..usual()
+    });
+}
+
+#[test]
+fn a_slow_guest_closes_its_window() {
+    run(&Way {
+        guest_reads: 300,
+        guest_window: 2000,
+        to_guest: 50_000,
+        ..usual()
+    });
+}
+
+#[test]
+fn lost_frames_are_sent_again() {
+    run(&Way { lost: 5, ..usual() });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn streams_survive_a_bad_way(
+        seed: u64,
+        rates in (0u64..15, 0u64..15, 0u64..30),
+        reads in (200usize..20_000, 200usize..20_000),
+        buffers in (1500usize..40_000, 1500usize..40_000),
+        lens in (0usize..60_000, 0usize..60_000),
+        super_frames: bool,
+        to_wrap in 0u32..70_000,
+    ) {
+        run(&Way {
+            seed,
+            lost: rates.0,
+            doubled: rates.1,
+            late: rates.2,
+            guest_reads: reads.0,
+            server_reads: reads.1,
+            guest_window: buffers.0,
+            send_buffer: buffers.1,
+            to_server: lens.0,
+            to_guest: lens.1,
+            super_frames,
+            to_wrap,
+        });
+    }
+}
