@@ -134,7 +134,8 @@ impl Payload {
     }
 }
 
-/// What to read without consuming it, by one call, straight behind `headers` bytes of a lent buffer.
+/// What to read without consuming it, by one call, straight behind `headers` bytes of a lent
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peek {
     /// Bytes between the first that was not discarded and the first to read.

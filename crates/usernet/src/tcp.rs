@@ -71,9 +71,9 @@ struct Sending {
     nxt: u32,
     /// Behind the last byte that was ever sent.
     max: u32,
-    /// The guest's window, and the segment that told it (RFC 9293, section 3.10.7.4).
+    /// The guest's window, and the segment that set it (RFC 9293, section 3.10.7.4).
     window: u32,
-    told: (u32, u32),
+    window_set: (u32, u32),
     mss: u16,
     duplicates: u8,
     /// End of a fast retransmission.
@@ -213,7 +213,7 @@ impl Flow {
         sending.max = last.wrapping_add(u32::from(progress.peer_closed));
         sending.mss = record.mss;
         sending.window = u32::from(record.mss);
-        sending.told = (flow.receiving.nxt, sending.una);
+        sending.window_set = (flow.receiving.nxt, sending.una);
         sending.readable = true;
         flow.send_probe(context);
         flow.pump(context);
@@ -259,7 +259,7 @@ impl Flow {
         }
         self.scale = syn.scale.map(|scale| (scale.min(MAX_SCALE), SCALE));
         self.sending.window = u32::from(syn.window);
-        self.sending.told = (syn.seq, self.sending.una);
+        self.sending.window_set = (syn.seq, self.sending.una);
     }
 
     /// The SYN, or the SYN-ACK.
@@ -457,7 +457,7 @@ impl Flow {
     fn establish(&mut self, segment: &Incoming, context: &mut Context<'_>) {
         self.state = State::Open;
         self.sending.una = self.sending.nxt;
-        self.sending.told = (segment.seq, segment.ack);
+        self.sending.window_set = (segment.seq, segment.ack);
         self.sending.readable = true;
         self.timer.idle(context.now);
         context.act(Action::Keep(context.id));
@@ -524,10 +524,10 @@ impl Flow {
             && segment.payload.len == 0
             && segment.flags & FIN == 0
             && window == sending.window;
-        let (seq, ack) = sending.told;
+        let (seq, ack) = sending.window_set;
         if !before(segment.seq, seq) && !before(segment.ack, ack) {
             sending.window = window;
-            sending.told = (segment.seq, segment.ack);
+            sending.window_set = (segment.seq, segment.ack);
         }
         if after(segment.ack, sending.una) {
             self.acknowledge(segment.ack, context);
