@@ -4,7 +4,7 @@
     deprecated,
     reason = "the one SipHash of the standard library that takes a key"
 )]
-use std::hash::{BuildHasher, Hash, Hasher, SipHasher};
+use std::hash::{BuildHasher, Hash, SipHasher};
 
 use crate::Nanos;
 
@@ -31,8 +31,6 @@ impl Secret {
     /// The initial sequence number of a connection (RFC 6528, section 3): a clock of 4 us and the
     /// keyed hash of its addresses.
     pub(crate) fn initial(&self, key: &impl Hash, now: Nanos) -> u32 {
-        let mut hasher = self.build_hasher();
-        key.hash(&mut hasher);
-        (hasher.finish() as u32).wrapping_add((now >> 12) as u32)
+        (self.hash_one(key) as u32).wrapping_add((now >> 12) as u32)
     }
 }

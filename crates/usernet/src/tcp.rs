@@ -765,8 +765,9 @@ impl Flow {
     }
 
     fn expire_open(&mut self, context: &mut Context<'_>) {
-        let on_its_way = self.sending.max != self.sending.una;
-        if !on_its_way && !(self.sending.window == 0 && self.sending.readable) {
+        let is_shut_out = self.sending.window == 0 && self.sending.readable;
+        let is_idle = self.sending.max == self.sending.una && !is_shut_out;
+        if is_idle {
             if self.timer.tries < timer::PROBES {
                 self.send_probe(context);
             } else {
