@@ -1,2 +1,216 @@
-//! What the gateway itself answers: ARP, neighbour discovery, router advertisements, DHCP, DNS and
-//! echo requests.
+//! What the gateway itself answers: ARP, neighbour discovery, router advertisements, DHCP and echo
+//! requests. DNS is in [`dns`].
+//!
+//! A frame goes in whole, as a private copy; frames come out. What is not for the gateway is left
+//! to the translation of flows.
+
+pub mod dns;
+
+mod dhcp4;
+mod dhcp6;
+mod icmp;
+mod incoming;
+mod leases;
+mod neighbours;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+
+use wire::MacAddr;
+
+use crate::Nanos;
+use crate::network::{Network, Refusal};
+
+pub use icmp::{IcmpError, error};
+pub use incoming::Checksum;
+pub use leases::{LEASE_SECONDS, LEASES_MAX, Lease, Leases};
+pub use neighbours::{Offer, ROUTER_LIFETIME};
+
+use incoming::{Body, Incoming, Packet};
+
+/// Time between router advertisements to all: below a third of [`ROUTER_LIFETIME`] (RFC 4861,
+/// section 6.2.1).
+const ADVERTISEMENTS: Nanos = 400_000_000_000;
+
+/// What a frame was for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// For the gateway; the frame, if there is one, answers it.
+    Here(Option<Vec<u8>>),
+    /// For the DNS server, by UDP.
+    Dns {
+        /// Who asks.
+        client: Client,
+        /// The message.
+        message: Vec<u8>,
+    },
+    /// A packet for the translation of flows.
+    Elsewhere,
+}
+
+/// A guest that asks the DNS server by UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its station.
+    pub mac: MacAddr,
+    /// Its address.
+    pub from: SocketAddr,
+    /// The address of the DNS server that it asked.
+    pub to: SocketAddr,
+}
+
+/// The services of a network.
+#[derive(Clone, Debug)]
+pub struct Services {
+    network: Network,
+    offer: Offer,
+    leases: Leases,
+    advertise: Nanos,
+}
+
+impl Services {
+    /// The services of `network`; a router advertisement to all is due at once.
+    #[must_use]
+    pub fn new(network: Network, offer: Offer) -> Self {
+        Self {
+            network,
+            offer,
+            leases: Leases::new(network),
+            advertise: 0,
+        }
+    }
+
+    /// The leases.
+    #[must_use]
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// The leases, to reserve addresses and to restore those of a predecessor.
+    pub fn leases_mut(&mut self) -> &mut Leases {
+        &mut self.leases
+    }
+
+    /// Changes what is offered. If it differs, all guests hear of it at the next
+    /// [`Services::advertisement`].
+    pub fn set_offer(&mut self, offer: Offer) {
+        if self.offer != offer {
+            (self.offer, self.advertise) = (offer, 0);
+        }
+    }
+
+    /// When [`Services::advertisement`] is to be called next.
+    #[must_use]
+    pub fn deadline(&self) -> Nanos {
+        self.advertise
+    }
+
+    /// Returns the router advertisement to all if it is due.
+    pub fn advertisement(&mut self, now: Nanos) -> Option<Vec<u8>> {
+        if now < self.advertise {
+            return None;
+        }
+        self.advertise = now.saturating_add(ADVERTISEMENTS);
+        neighbours::advertisement(&self.network, self.offer, None)
+    }
+
+    /// Handles a whole frame of a guest, without the virtio header. Frames of TCP need not come
+    /// here.
+    ///
+    /// # Errors
+    /// Why the frame is dropped: what contradicts itself is [`Refusal::Protocol`].
+    pub fn frame(
+        &mut self,
+        frame: &[u8],
+        checksum: Checksum,
+        now: Nanos,
+    ) -> Result<Handled, Refusal> {
+        let incoming = Incoming::parse(frame)?;
+        if incoming.dst != self.network.mac() && !incoming.dst.is_multicast() {
+            return Ok(Handled::Here(None));
+        }
+        match &incoming.body {
+            Body::Arp(packet) => {
+                let answer = neighbours::arp(&self.network, incoming.src, packet);
+                Ok(Handled::Here(answer))
+            }
+            Body::Ip(packet) => match packet.protocol {
+                wire::udp::PROTOCOL => self.udp(incoming.src, packet, checksum, now),
+                wire::icmp::PROTOCOL_V4 if packet.to.is_ipv4() => {
+                    self.icmp(incoming.src, packet, checksum)
+                }
+                wire::icmp::PROTOCOL_V6 if packet.to.is_ipv6() => {
+                    self.icmp(incoming.src, packet, checksum)
+                }
+                _ => Ok(Handled::Elsewhere),
+            },
+        }
+    }
+
+    fn icmp(
+        &self,
+        mac: MacAddr,
+        packet: &Packet<'_>,
+        checksum: Checksum,
+    ) -> Result<Handled, Refusal> {
+        let message = packet.icmp(checksum)?;
+        let network = &self.network;
+        let has6 = packet.to.is_ipv6() && network.prefix6().is_some();
+        let answer = match message.kind {
+            neighbours::NEIGHBOUR_SOLICITATION if has6 => {
+                neighbours::solicited(network, mac, packet, &message)?
+            }
+            neighbours::ROUTER_SOLICITATION if has6 => {
+                neighbours::router_solicited(network, self.offer, mac, packet, &message)?
+            }
+            _ if network.is_gateway(packet.to) || network.is_dns(packet.to) => {
+                icmp::echo(network, mac, packet, &message)
+            }
+            _ if packet.to.is_multicast() => None,
+            _ => return Ok(Handled::Elsewhere),
+        };
+        Ok(Handled::Here(answer))
+    }
+
+    fn udp(
+        &mut self,
+        mac: MacAddr,
+        packet: &Packet<'_>,
+        checksum: Checksum,
+        now: Nanos,
+    ) -> Result<Handled, Refusal> {
+        let datagram = packet.udp(checksum)?;
+        let network = self.network;
+        if datagram.to == dhcp4::SERVER && dhcp4::is_for_server(&network, packet.to) {
+            let (leases, dns) = (&mut self.leases, self.offer.dns);
+            let answer = dhcp4::answer(&network, leases, dns, mac, datagram.payload, now)?;
+            return Ok(Handled::Here(answer));
+        }
+        if datagram.to == dhcp6::SERVER && packet.to == dhcp6::SERVERS {
+            if network.prefix6().is_none() {
+                return Ok(Handled::Here(None));
+            }
+            let from = (mac, packet.from);
+            let answer = dhcp6::answer(&network, self.offer.dns, from, datagram.payload)?;
+            return Ok(Handled::Here(answer));
+        }
+        if self.offer.dns && datagram.to == dns::PORT && network.is_dns(packet.to) {
+            if datagram.from == 0 || !network.may_be_guest(packet.from) {
+                return Err(Refusal::Protocol);
+            }
+            return Ok(Handled::Dns {
+                client: Client {
+                    mac,
+                    from: SocketAddr::new(packet.from, datagram.from),
+                    to: SocketAddr::new(packet.to, datagram.to),
+                },
+                message: datagram.payload.to_vec(),
+            });
+        }
+        match packet.to.is_multicast() {
+            true => Ok(Handled::Here(None)),
+            false => Ok(Handled::Elsewhere),
+        }
+    }
+}

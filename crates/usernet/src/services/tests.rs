@@ -1,0 +1,413 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+use wire::build::PacketBuilder;
+use wire::{MacAddr, Sum, packet::L3};
+
+use super::*;
+use crate::network::Prefix;
+
+const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
+const OWN: MacAddr = MacAddr([0x52, 0x55, 0, 0, 0, 2]);
+const SECOND: Nanos = 1_000_000_000;
+
+fn network() -> Network {
+    let prefix: Prefix = "10.0.2.0/24".parse().unwrap();
+    let prefix6: Prefix = "fd00:1::/64".parse().unwrap();
+    Network::new(prefix, Some(prefix6), OWN, 1500).unwrap()
+}
+
+fn services() -> Services {
+    let offer = Offer {
+        route6: true,
+        dns: true,
+    };
+    Services::new(network(), offer)
+}
+
+fn answer(services: &mut Services, frame: &[u8], now: Nanos) -> Option<Vec<u8>> {
+    match services.frame(frame, Checksum::InFrame, now).unwrap() {
+        Handled::Here(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn arp_is_answered_for_gateway_and_dns_alone() {
+    let mut services = services();
+    for (last, known) in [(2, true), (3, true), (1, false), (15, false)] {
+        let ask = PacketBuilder::new(GUEST, MacAddr::BROADCAST)
+            .arp_request([10, 0, 2, 15], [10, 0, 2, last])
+            .build();
+        let reply = answer(&mut services, &ask, 0);
+        assert_eq!(reply.is_some(), known, "{last}");
+        let Some(reply) = reply else { continue };
+        let parsed = wire::Parsed::parse(&reply, reply.len());
+        let expected = L3::Arp {
+            operation: 2,
+            sender_mac: OWN,
+            sender_ip: Ipv4Addr::new(10, 0, 2, last),
+            target_ip: Ipv4Addr::new(10, 0, 2, 15),
+        };
+        assert_eq!(parsed.l3, expected);
+    }
+    let liar = PacketBuilder::new(GUEST, MacAddr::BROADCAST)
+        .arp_request([10, 0, 2, 15], [10, 0, 2, 2])
+        .arp_sender_mac(OWN)
+        .build();
+    assert_eq!(answer(&mut services, &liar, 0), None);
+}
+
+fn solicit(from: &str, to: &str, target: &str, options: &[u8], hops: u8) -> Vec<u8> {
+    let target: Ipv6Addr = target.parse().unwrap();
+    let body = [&target.octets()[..], options].concat();
+    PacketBuilder::new(GUEST, MacAddr([0x33, 0x33, 0xff, 0, 0, 2]))
+        .ipv6(
+            from.parse::<Ipv6Addr>().unwrap(),
+            to.parse::<Ipv6Addr>().unwrap(),
+        )
+        .ttl(hops)
+        .icmp(135, 0, [0; 4])
+        .payload(&body)
+        .build()
+}
+
+#[test]
+fn neighbours_are_advertised_as_rfc_4861_has_it() {
+    let mut services = services();
+    let own = [1, 1, 0x52, 0x54, 0, 0, 0, 1];
+    let ask = solicit("fe80::1", "ff02::1:ff00:2", "fd00:1::2", &own, 255);
+    let reply = answer(&mut services, &ask, 0).unwrap();
+    // Router, solicited, override; to the guest alone.
+    assert_eq!(
+        (&reply[..6], reply[54], reply[58]),
+        (&GUEST.0[..], 136, 0xe0)
+    );
+    let ask = solicit("fe80::1", "ff02::1:ff00:3", "fd00:1::3", &[], 255);
+    assert_eq!(answer(&mut services, &ask, 0).unwrap()[58], 0x60);
+    let probe = solicit("::", "ff02::1:ff00:2", "fd00:1::2", &[], 255);
+    let reply = answer(&mut services, &probe, 0).unwrap();
+    assert_eq!((reply[0], reply[58]), (0x33, 0xa0));
+    let other = solicit("fe80::1", "ff02::1:ff00:9", "fd00:1::9", &own, 255);
+    assert_eq!(answer(&mut services, &other, 0), None);
+    for bad in [
+        solicit("fe80::1", "ff02::1:ff00:2", "fd00:1::2", &own, 64),
+        solicit(
+            "fe80::1",
+            "ff02::1:ff00:2",
+            "fd00:1::2",
+            &[1, 0, 0, 0, 0, 0, 0, 0],
+            255,
+        ),
+        solicit(
+            "fe80::1",
+            "ff02::1:ff00:2",
+            "fd00:1::2",
+            &[1, 2, 0, 0, 0, 0, 0, 0],
+            255,
+        ),
+        solicit("::", "ff02::1:ff00:2", "fd00:1::2", &own, 255),
+        solicit("fe80::1", "ff02::1:ff00:2", "ff02::1", &own, 255),
+    ] {
+        let got = services.frame(&bad, Checksum::InFrame, 0);
+        assert_eq!(got, Err(Refusal::Protocol));
+    }
+}
+
+#[test]
+fn router_advertisements_have_lifetime_0_without_a_route() {
+    let mut services = services();
+    let first = services.advertisement(0).unwrap();
+    assert_eq!(u16::from_be_bytes([first[60], first[61]]), ROUTER_LIFETIME);
+    assert_eq!(services.advertisement(SECOND), None);
+    services.set_offer(Offer {
+        route6: false,
+        dns: true,
+    });
+    let second = services.advertisement(2 * SECOND).unwrap();
+    assert_eq!(u16::from_be_bytes([second[60], second[61]]), 0);
+    let ask = PacketBuilder::new(GUEST, MacAddr([0x33, 0x33, 0, 0, 0, 2]))
+        .ipv6(
+            "fe80::1".parse::<Ipv6Addr>().unwrap(),
+            "ff02::2".parse::<Ipv6Addr>().unwrap(),
+        )
+        .ttl(255)
+        .icmp(133, 0, [0; 4])
+        .build();
+    let reply = answer(&mut services, &ask, 0).unwrap();
+    assert_eq!((&reply[..6], reply[54]), (&GUEST.0[..], 134));
+    // The DNS server is in the last option (RFC 8106).
+    assert!(reply.ends_with(&network().dns6().unwrap().octets()));
+    // MTU and prefix.
+    assert_eq!(reply[78..86], [5, 1, 0, 0, 0, 0, 5, 220]);
+    assert_eq!(reply[86..90], [3, 4, 64, 0xc0]);
+}
+
+#[test]
+fn echo_is_answered_for_the_gateway_and_others_are_left() {
+    let mut services = services();
+    let ping = |to: [u8; 4]| {
+        PacketBuilder::new(GUEST, OWN)
+            .ipv4([10, 0, 2, 15], to)
+            .echo_request(7, 9)
+            .payload(b"abc")
+            .build()
+    };
+    let reply = answer(&mut services, &ping([10, 0, 2, 2]), 0).unwrap();
+    assert_eq!(
+        (reply[34], &reply[38..42], &reply[42..]),
+        (0, &[0, 7, 0, 9][..], &b"abc"[..])
+    );
+    assert_eq!(Sum::of(&reply[34..]).finish(), 0);
+    let far = services.frame(&ping([192, 0, 2, 1]), Checksum::InFrame, 0);
+    assert_eq!(far, Ok(Handled::Elsewhere));
+    let mut wrong = ping([10, 0, 2, 2]);
+    wrong[43] ^= 1;
+    let got = services.frame(&wrong, Checksum::InFrame, 0);
+    assert_eq!(got, Err(Refusal::Protocol));
+}
+
+#[test]
+fn errors_quote_the_packet_and_answer_no_error() {
+    let network = network();
+    let frame = PacketBuilder::new(GUEST, OWN)
+        .ipv4([10, 0, 2, 15], [192, 0, 2, 1])
+        .udp(1000, 2000)
+        .payload(&[1; 1000])
+        .build();
+    let big = error(&network, &frame, IcmpError::TooBig(1400)).unwrap();
+    assert_eq!(
+        (big.len(), &big[34..36], &big[40..42]),
+        (14 + 576, &[3, 4][..], &[5, 120][..])
+    );
+    assert_eq!(big[42..], frame[14..14 + 548]);
+    assert_eq!(error(&network, &big, IcmpError::Host), None);
+    let port = error(&network, &frame, IcmpError::Port).unwrap();
+    assert_eq!(port[26..30], [192, 0, 2, 1]);
+    let all = PacketBuilder::new(GUEST, MacAddr::BROADCAST)
+        .ipv4([10, 0, 2, 15], [10, 0, 2, 255])
+        .udp(1, 2)
+        .build();
+    assert_eq!(error(&network, &all, IcmpError::Port), None);
+}
+
+/// A DHCP message with these options.
+fn dhcp(mac: MacAddr, current: [u8; 4], options: &[u8]) -> Vec<u8> {
+    let mut body = vec![0; 240];
+    body[..3].copy_from_slice(&[1, 1, 6]);
+    body[4..8].copy_from_slice(&[1, 2, 3, 4]);
+    body[12..16].copy_from_slice(&current);
+    body[28..34].copy_from_slice(&mac.0);
+    body[236..].copy_from_slice(&[99, 130, 83, 99]);
+    body.extend(options);
+    body.push(255);
+    PacketBuilder::new(mac, MacAddr::BROADCAST)
+        .ipv4(current, [255; 4])
+        .udp(68, 67)
+        .payload(&body)
+        .build()
+}
+
+/// Type and address of an answer.
+fn offered(frame: &[u8]) -> (u8, Ipv4Addr) {
+    let body = &frame[42..];
+    assert_eq!(
+        (body[0], &body[4..8], body.len() >= 300),
+        (2, &[1, 2, 3, 4][..], true)
+    );
+    let address = Ipv4Addr::from([body[16], body[17], body[18], body[19]]);
+    assert_eq!(body[240..242], [53, 1]);
+    (body[242], address)
+}
+
+fn discover(services: &mut Services, mac: MacAddr, now: Nanos) -> Ipv4Addr {
+    let frame = answer(services, &dhcp(mac, [0; 4], &[53, 1, 1]), now).unwrap();
+    let (kind, address) = offered(&frame);
+    assert_eq!(kind, 2);
+    address
+}
+
+fn request(services: &mut Services, mac: MacAddr, asked: Ipv4Addr, now: Nanos) -> (u8, Ipv4Addr) {
+    let [a, b, c, d] = asked.octets();
+    let options = [53, 1, 3, 50, 4, a, b, c, d];
+    offered(&answer(services, &dhcp(mac, [0; 4], &options), now).unwrap())
+}
+
+#[test]
+fn a_lease_is_offered_taken_renewed_and_the_same_after_a_restart() {
+    let mut one = services();
+    let address = discover(&mut one, GUEST, 0);
+    assert!(address.octets()[3] >= 15 && address.octets()[3] < 255);
+    assert_eq!(request(&mut one, GUEST, address, 0), (5, address));
+    let renew = dhcp(GUEST, address.octets(), &[53, 1, 3]);
+    let frame = answer(&mut one, &renew, SECOND).unwrap();
+    assert_eq!(
+        (&frame[..6], &frame[30..34]),
+        (&GUEST.0[..], &address.octets()[..])
+    );
+    assert_eq!(discover(&mut services(), GUEST, 9), address);
+    let wrong = Ipv4Addr::new(192, 168, 0, 7);
+    assert_eq!(request(&mut one, GUEST, wrong, 0).0, 6);
+    // Mask, router, DNS and MTU.
+    for option in [
+        &[1, 4, 255, 255, 255, 0][..],
+        &[3, 4, 10, 0, 2, 2],
+        &[6, 4, 10, 0, 2, 3],
+        &[26, 2, 5, 220],
+        &[51, 4, 0, 0, 14, 16],
+    ] {
+        assert!(
+            frame.windows(option.len()).any(|part| part == option),
+            "{option:?}"
+        );
+    }
+}
+
+#[test]
+fn stations_never_share_an_address_and_reserved_ones_are_kept() {
+    let mut services = services();
+    let reserved = Ipv4Addr::new(10, 0, 2, 200);
+    services.leases_mut().reserve([(GUEST, reserved)]);
+    assert_eq!(discover(&mut services, GUEST, 0), reserved);
+    let mut seen = vec![reserved];
+    for i in 0..239u8 {
+        let mac = MacAddr([2, 0, 0, 0, 1, i]);
+        let address = discover(&mut services, mac, 0);
+        assert_eq!(request(&mut services, mac, address, 0), (5, address));
+        assert!(!seen.contains(&address), "{address}");
+        seen.push(address);
+    }
+    let late = MacAddr([2, 0, 0, 0, 9, 9]);
+    let ask = dhcp(late, [0; 4], &[53, 1, 1]);
+    assert_eq!(answer(&mut services, &ask, 0), None);
+    let after = u64::from(LEASE_SECONDS) * SECOND + 1;
+    assert!(answer(&mut services, &ask, after).is_some());
+}
+
+#[test]
+fn a_declined_address_is_set_aside() {
+    let mut services = services();
+    let first = discover(&mut services, GUEST, 0);
+    request(&mut services, GUEST, first, 0);
+    let [a, b, c, d] = first.octets();
+    let decline = dhcp(GUEST, [0; 4], &[53, 1, 4, 50, 4, a, b, c, d]);
+    assert_eq!(answer(&mut services, &decline, 1), None);
+    assert_ne!(discover(&mut services, GUEST, 2), first);
+}
+
+#[test]
+fn dhcp_messages_that_contradict_themselves_are_dropped() {
+    let mut services = services();
+    for options in [
+        &[53, 1][..],
+        &[53, 2, 1, 1],
+        &[53, 1, 1, 53, 1, 1],
+        &[53, 1, 1, 50, 9, 1],
+        &[53, 1, 1, 52, 1, 4],
+        &[53, 1, 77],
+        &[],
+    ] {
+        let frame = dhcp(GUEST, [0; 4], options);
+        let got = services.frame(&frame, Checksum::InFrame, 0);
+        assert_eq!(got, Err(Refusal::Protocol), "{options:?}");
+    }
+    let mut other = dhcp(GUEST, [0; 4], &[53, 1, 1]);
+    other[11] ^= 1;
+    assert_eq!(
+        services.frame(&other, Checksum::InFrame, 0),
+        Err(Refusal::Protocol)
+    );
+}
+
+#[test]
+fn dhcpv6_gives_the_dns_server_and_no_addresses() {
+    let mut services = services();
+    let ask = |kind: u8, options: &[u8]| {
+        PacketBuilder::new(GUEST, MacAddr([0x33, 0x33, 0, 1, 0, 2]))
+            .ipv6(
+                "fe80::1".parse::<Ipv6Addr>().unwrap(),
+                "ff02::1:2".parse::<Ipv6Addr>().unwrap(),
+            )
+            .udp(546, 547)
+            .payload(&[&[kind, 7, 8, 9][..], options].concat())
+            .build()
+    };
+    let client = [0, 1, 0, 4, 0, 3, 0, 1];
+    let reply = answer(&mut services, &ask(11, &client), 0).unwrap();
+    assert_eq!(reply[62..66], [7, 7, 8, 9]);
+    assert_eq!(reply[66..74], client);
+    assert!(reply.ends_with(&network().dns6().unwrap().octets()));
+    assert_eq!(answer(&mut services, &ask(1, &client), 0), None);
+    for bad in [
+        &[0, 1][..],
+        &[0, 1, 0, 9, 1],
+        &[0, 2, 0, 1, 1],
+        &[0, 1, 0, 0],
+    ] {
+        let got = services.frame(&ask(11, bad), Checksum::InFrame, 0);
+        assert_eq!(got, Err(Refusal::Protocol), "{bad:?}");
+    }
+}
+
+/// Returns whether a frame's headers agree with its bytes.
+fn is_well_formed(frame: &[u8]) -> bool {
+    Incoming::parse(frame).is_ok_and(|incoming| match incoming.body {
+        Body::Arp(_) => true,
+        Body::Ip(packet) => match packet.protocol {
+            17 => packet.udp(Checksum::InFrame).is_ok(),
+            _ => packet.icmp(Checksum::InFrame).is_ok(),
+        },
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_answered_well_or_not_at_all(
+        kind in 0usize..8,
+        port in prop::sample::select(vec![53u16, 67, 547]),
+        hops in prop::sample::select(vec![64u8, 255]),
+        cut in 0usize..400,
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let own6 = network().link_local();
+        let guest6: Ipv6Addr = "fe80::1".parse().unwrap();
+        let builder = PacketBuilder::new(GUEST, OWN).ttl(hops);
+        let v4 = builder.clone().ipv4([10, 0, 2, 15], [10, 0, 2, 2]).payload(&bytes);
+        let v6 = builder.ipv6(guest6, own6).payload(&bytes);
+        let mut frame = match kind {
+            0 => bytes.clone(),
+            1 => v4.udp(68, port).build(),
+            2 => v6.udp(546, port).build(),
+            3 => v4.icmp(8, 0, [0; 4]).build(),
+            4 => v6.icmp(133, 0, [0; 4]).build(),
+            5 => v6.icmp(135, 0, [0; 4]).build(),
+            6 => dhcp(GUEST, [0; 4], &bytes),
+            _ => PacketBuilder::new(GUEST, OWN).ethertype(wire::EtherType::ARP)
+                .payload(&[&[0, 1, 8, 0, 6, 4][..], &bytes].concat()).build(),
+        };
+        frame.truncate(frame.len().saturating_sub(cut / 8 * usize::from(cut % 2 == 0)));
+        let mut services = services();
+        for checksum in [Checksum::InFrame, Checksum::Left] {
+            if let Ok(Handled::Here(Some(answer))) = services.frame(&frame, checksum, 0) {
+                prop_assert!(is_well_formed(&answer), "{answer:?}");
+            }
+        }
+        for what in [IcmpError::Host, IcmpError::Port, IcmpError::TooBig(1280)] {
+            if let Some(answer) = error(&network(), &frame, what) {
+                prop_assert!(is_well_formed(&answer), "{answer:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn leases_lie_in_the_network(macs in prop::collection::vec(any::<[u8; 6]>(), 0..40)) {
+        let mut leases = Leases::new(network());
+        for (i, mac) in macs.into_iter().enumerate() {
+            let mac = MacAddr(mac);
+            let Some(address) = leases.address_of(mac, None, i as Nanos) else { continue };
+            prop_assert!(network().may_be_guest(IpAddr::V4(address)));
+            leases.lease(mac, address, i as Nanos);
+            prop_assert_eq!(leases.address_of(mac, None, i as Nanos), Some(address));
+        }
+    }
+}
