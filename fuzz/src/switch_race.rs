@@ -388,7 +388,7 @@ impl World {
         self.decide(EVIL, GOOD[0]);
         // As after an answer of the front end.
         if let Some(port) = self.switch.port_mut(EVIL) {
-            port.retry();
+            let _ = port.retry(0);
         }
         // Twice: what is there changes meanwhile.
         for _ in 0..2 {

@@ -79,9 +79,9 @@ impl DriverQueue {
         };
         let region = Arc::new(Region::over(region::file(shape, 1)?, shape, 1)?);
         let (index, direction) = if from_switch {
-            (0, Direction::FromSwitch)
+            (0, Direction::Inbound)
         } else {
-            (1, Direction::ToSwitch)
+            (1, Direction::Outbound)
         };
         let queue = Queue::new(region.clone(), index, direction);
         Ok(Self { queue, region })
