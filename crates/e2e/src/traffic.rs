@@ -180,8 +180,8 @@ pub fn checksum_errors(guest: &mut Guest) -> u64 {
     snmp(guest, &["InCsumErrors", "InHdrErrors"])
 }
 
-/// Replies to echo requests that a guest has received since it was booted, also those that came when
-/// `ping` had ended.
+/// Replies to echo requests that a guest has received since it was booted, also those that came
+/// when `ping` had ended.
 pub fn echo_replies(guest: &mut Guest) -> u64 {
     snmp(guest, &["InEchoReps"])
 }

@@ -73,7 +73,7 @@ pub enum Action {
     /// Send these bytes of the frame at hand by one call, and report [`SocketEvent::Sent`] before
     /// the next frame of the flow.
     Send(FlowId, Payload),
-    /// The flow has bytes for the guest: when its guest has its turn, and a buffer is lent, ask
+    /// The flow has bytes for the guest: when its guest has its turn, and there is a buffer, ask
     /// `Translator::peek` what to read, until there is nothing.
     Ready(FlowId),
     /// Consume this many bytes of the socket, which have been peeked before.
@@ -134,7 +134,7 @@ impl Payload {
     }
 }
 
-/// What to read without consuming it, by one call, straight behind `headers` bytes of a lent
+/// What to read without consuming it, by one call, straight behind `headers` bytes of a leased
 /// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peek {

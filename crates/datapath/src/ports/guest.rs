@@ -21,7 +21,6 @@ use port::DropReason;
 use port::counters::Traffic;
 use wire::virtio::features::Features;
 
-pub use self::backlog::Settled;
 use self::counts::Drops;
 use self::queue::PLAIN;
 pub use self::queue::{GuestFault, GuestQueue};
@@ -29,7 +28,7 @@ use crate::ports::batch::{Batch, Pieces};
 use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::coalescing::{Activity, Nanos, Processor, Rules, Vcpus};
 use crate::ports::payload::Outgoing;
-use crate::ports::port::{Accepts, Buffers, Port};
+use crate::ports::port::{Accepts, Buffers, Port, Settled};
 use crate::ports::queue_lock::QueueLock;
 
 /// The kicks that a guest was asked for before its worker sleeps.

@@ -6,7 +6,6 @@ use wire::segment::GsoKind;
 
 use super::batch::{Batch, Pieces};
 use super::calls::PendingCalls;
-use super::guest::Settled;
 use super::payload::Outgoing;
 
 /// Buffers of the queues to a port.
@@ -60,6 +59,31 @@ impl Accepts {
             GsoKind::Udp6 => self.uso6,
         };
         self.checksum && kind && (self.ecn || !gso.ecn)
+    }
+}
+
+/// The result of delivering frames that waited: what a receiver's counters have to be corrected by.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Frames that count as delivered in this batch, and wait.
+    pub kept: Traffic,
+    /// Frames that had waited and are delivered now.
+    pub delivered: Traffic,
+    /// Frames that had waited and are dropped now.
+    pub dropped: Vec<(DropReason, u64)>,
+}
+
+impl Settled {
+    /// Adds the result of another queue.
+    pub(crate) fn add(&mut self, other: Settled) {
+        for (sum, more) in [
+            (&mut self.kept, other.kept),
+            (&mut self.delivered, other.delivered),
+        ] {
+            sum.packets += more.packets;
+            sum.bytes += more.bytes;
+        }
+        self.dropped.extend(other.dropped);
     }
 }
 

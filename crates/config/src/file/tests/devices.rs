@@ -262,7 +262,7 @@ fn an_interface_changes_by_a_patch() {
     let default = set("up", driver(None)).unwrap();
     assert_eq!(default.port("up").unwrap().driver, Some(UplinkDriver::Auto));
     for (port, patch, field) in [
-        ("t0", driver(Some(UplinkDriver::Tap)), "driver"),
+        ("t0", driver(Some(UplinkDriver::Packet)), "driver"),
         ("up", address(Some("10.0.0.1/24")), "address"),
         ("t0", address(Some("10.0.0.1")), "address"),
         ("up", netns(Some("")), "netns"),

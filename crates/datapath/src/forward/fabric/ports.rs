@@ -14,8 +14,7 @@ use crate::forward::egress::Output;
 use crate::forward::flow_batch::ActionBatch;
 use crate::forward::limits::PortLimits;
 use crate::ports::batch::Batch;
-use crate::ports::guest::Settled;
-use crate::ports::port::Port;
+use crate::ports::port::{Port, Settled};
 
 impl<P: Port> Fabric<P> {
     /// Publishes the buffers of all receivers with queue pairs to flush, and unlocks these. Their

@@ -12,8 +12,10 @@ use std::collections::VecDeque;
 use port::counters::Traffic;
 use port::{DropReason, Offload};
 
+use super::GuestQueue;
 use crate::ports::coalescing::Nanos;
-use crate::ports::payload::Outgoing;
+use crate::ports::payload::{Outgoing, Payload};
+use crate::ports::port::Settled;
 
 /// Frames that wait at most, for each queue.
 const MAX_FRAMES: usize = 256;
@@ -90,35 +92,54 @@ impl Backlog {
     }
 }
 
-/// The result of delivering frames that waited: what a receiver's counters have to be corrected by.
-#[derive(Debug, Default)]
-pub struct Settled {
-    /// Frames that count as delivered in this batch, and wait.
-    pub kept: Traffic,
-    /// Frames that had waited and are delivered now.
-    pub delivered: Traffic,
-    /// Frames that had waited and are dropped now.
-    pub dropped: Vec<(DropReason, u64)>,
-}
+impl GuestQueue {
+    /// Keeps a copy of a frame whose buffers are not translated yet. Returns `false` where there is
+    /// no room for it.
+    #[cold]
+    pub(super) fn keep(&mut self, frame: &Outgoing<'_>) -> bool {
+        // The buffers before the missing one are for the frame that waits first.
+        self.give_back();
+        self.congestion.backlog.keep(frame)
+    }
 
-impl Settled {
-    /// Adds the result of another queue.
-    pub(super) fn add(&mut self, other: Settled) {
-        for (sum, more) in [
-            (&mut self.kept, other.kept),
-            (&mut self.delivered, other.delivered),
-        ] {
-            sum.packets += more.packets;
-            sum.bytes += more.bytes;
+    /// Delivers the frames that wait for buffers, as far as these are translated now.
+    #[cold]
+    pub(super) fn settle(&mut self, merge: bool, now: Nanos) -> Settled {
+        let mut settled = Settled {
+            kept: self.congestion.backlog.take_kept(),
+            ..Settled::default()
+        };
+        let mut waiting = self.congestion.backlog.take();
+        while let Some(frame) = waiting.front() {
+            let out = Outgoing {
+                headers: &frame.bytes,
+                payload: &Payload::empty(),
+                offload: frame.offload,
+            };
+            match self.fill_pieces(&out, merge) {
+                Ok(()) => {
+                    settled.delivered.packets += 1;
+                    settled.delivered.bytes += frame.bytes.len() as u64;
+                }
+                Err(DropReason::ReceiverUntranslated) => break,
+                Err(reason) => settled.dropped.push((reason, 1)),
+            }
+            waiting.pop_front();
         }
-        self.dropped.extend(other.dropped);
+        self.give_back();
+        let moved = settled.delivered.packets > 0;
+        let overdue = self.congestion.backlog.put_back(waiting, moved, now);
+        if overdue > 0 {
+            let reason = DropReason::ReceiverUntranslated;
+            settled.dropped.push((reason, overdue));
+        }
+        settled
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::payload::Payload;
 
     fn keep(backlog: &mut Backlog, frame: &[u8]) -> bool {
         backlog.keep(&Outgoing {

@@ -16,14 +16,13 @@ use virtio::queue::{Chain, Fill, Limit, Queue, QueueFault, Taken};
 use wire::virtio::features::Features;
 use wire::virtio::net;
 
-use super::backlog::Settled;
 use super::congestion::Congestion;
 use super::header::{self, Words};
 use super::kicks::Kicks;
 use crate::ports::batch::{BATCH, Batch, Piece, Whole};
 use crate::ports::calls::{CallFd, PendingCalls};
 use crate::ports::coalescing::{Activity, Nanos, Rules, TrialRecord};
-use crate::ports::payload::{Outgoing, Payload};
+use crate::ports::payload::Outgoing;
 
 /// Length of an Ethernet header, the minimum of a frame.
 const MIN_FRAME: u32 = 14;
@@ -430,7 +429,11 @@ impl GuestQueue {
 
     /// Copies a frame that has several segments, needs several buffers, or has no buffer yet.
     #[inline(never)]
-    fn fill_pieces(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
+    pub(super) fn fill_pieces(
+        &mut self,
+        frame: &Outgoing<'_>,
+        merge: bool,
+    ) -> Result<(), DropReason> {
         let need = self.header + frame.len();
         let count = self.reserve(need, merge)?;
         // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed
@@ -493,49 +496,6 @@ impl GuestQueue {
             self.commit(count, 0);
         }
         DropReason::ReceiverUntranslated
-    }
-
-    /// Keeps a copy of a frame whose buffers are not translated yet. Returns `false` where there is
-    /// no room for it.
-    #[cold]
-    pub(super) fn keep(&mut self, frame: &Outgoing<'_>) -> bool {
-        // The buffers before the missing one are for the frame that waits first.
-        self.give_back();
-        self.congestion.backlog.keep(frame)
-    }
-
-    /// Delivers the frames that wait for buffers, as far as these are translated now.
-    #[cold]
-    pub(super) fn settle(&mut self, merge: bool, now: Nanos) -> Settled {
-        let mut settled = Settled {
-            kept: self.congestion.backlog.take_kept(),
-            ..Settled::default()
-        };
-        let mut waiting = self.congestion.backlog.take();
-        while let Some(frame) = waiting.front() {
-            let out = Outgoing {
-                headers: &frame.bytes,
-                payload: &Payload::empty(),
-                offload: frame.offload,
-            };
-            match self.fill_pieces(&out, merge) {
-                Ok(()) => {
-                    settled.delivered.packets += 1;
-                    settled.delivered.bytes += frame.bytes.len() as u64;
-                }
-                Err(DropReason::ReceiverUntranslated) => break,
-                Err(reason) => settled.dropped.push((reason, 1)),
-            }
-            waiting.pop_front();
-        }
-        self.give_back();
-        let moved = settled.delivered.packets > 0;
-        let overdue = self.congestion.backlog.put_back(waiting, moved, now);
-        if overdue > 0 {
-            let reason = DropReason::ReceiverUntranslated;
-            settled.dropped.push((reason, overdue));
-        }
-        settled
     }
 
     /// Asks for the translations of the receive buffers that a guest with an IOMMU has offered, or

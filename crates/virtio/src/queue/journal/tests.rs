@@ -22,6 +22,7 @@ fn journal(fd: &OwnedFd) -> Journal {
 
 // The number in the name is the version of the format "journal" in `channel::formats`.
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memory files")]
 fn sample_of_a_journal() {
     let fd = file(&[]);
     let writer = journal(&fd);
