@@ -24,7 +24,7 @@ struct Described {
     flow: u8,
     /// 0: as long as the one before.
     len: u16,
-    /// What is unusual with it.
+    /// The anomaly in it.
     how: u8,
     /// Of TCP.
     flags: u8,

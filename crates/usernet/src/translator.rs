@@ -415,7 +415,7 @@ impl Translator {
         peek
     }
 
-    /// What a [`Peek`] found; returns the headers to put in front of the bytes.
+    /// The result of a [`Peek`]; returns the headers to put in front of the bytes.
     pub fn peeked(
         &mut self,
         now: Nanos,
