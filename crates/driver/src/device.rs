@@ -8,6 +8,7 @@ mod address;
 mod claim;
 mod ethtool;
 mod interface;
+mod offloads;
 mod packet;
 mod tap;
 mod xdp;
@@ -15,6 +16,7 @@ mod xdp;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use channel::driving::{BackEnd, Choice, DeviceSpec, XdpStart};
 use rustix::fs::{Mode, OFlags};
@@ -24,6 +26,8 @@ use serde::{Deserialize, Serialize};
 use crate::vhost;
 use claim::Claim;
 use interface::Control;
+pub use offloads::Offload;
+use offloads::Offloads;
 pub use xdp::XdpParts;
 
 /// An open interface.
@@ -42,6 +46,8 @@ pub struct Device {
     provisional: bool,
     /// None where it is not known whether others have the interface.
     claim: Option<Claim>,
+    /// None where no super-frames cross, or the interface does not report its offloads.
+    offloads: Option<Offloads>,
 }
 
 /// Descriptors and parameters for a driver process; they are not needed here any more.
@@ -149,6 +155,7 @@ impl Device {
             xdp: None,
             provisional: false,
             claim: None,
+            offloads: None,
         }
     }
 
@@ -165,7 +172,7 @@ impl Device {
                 in_namespace(file.as_fd(), || Self::open_here(spec))
             }
         };
-        device.map(Self::claimed)
+        device.map(|device| device.claimed().observed())
     }
 
     /// With a claim to its interface.
@@ -173,6 +180,16 @@ impl Device {
         let claim = Claim::of(&self.interface, &self.control);
         let unknown = |error: &OpenError| tracing::debug!("{error}");
         self.claim = claim.inspect_err(unknown).ok();
+        self
+    }
+
+    /// With the offloads that its interface has now.
+    fn observed(mut self) -> Self {
+        if self.xdp.is_none() {
+            let offloads = Offloads::of(&self.interface, &self.control);
+            let unknown = |error: &io::Error| tracing::debug!("offloads not known: {error}");
+            self.offloads = offloads.inspect_err(unknown).ok();
+        }
         self
     }
 
@@ -295,6 +312,16 @@ impl Device {
         claim.is_some_and(|claim| claim.shared != claim.is_shared())
     }
 
+    /// Returns the segmentation offloads that were switched since the last look, and whether they
+    /// are on now. It looks once a second at most, at an interface that super-frames cross.
+    pub fn switched_offloads(&mut self, now: Instant) -> Vec<(Offload, bool)> {
+        let (interface, control) = (&self.interface, &self.control);
+        let offloads = self.offloads.as_mut();
+        offloads.map_or_else(Vec::new, |offloads| {
+            offloads.changes(interface, control, now)
+        })
+    }
+
     /// Returns a warning if the interface belonged to another port, too, at the last check, with
     /// the effect. Of two ports with one interface, the one that has opened it later detects it.
     #[must_use]
@@ -410,9 +437,10 @@ impl Device {
             uso: parts.uso,
             provisional: parts.provisional,
             claim: None,
+            offloads: None,
         };
-        // That of the supervisor before has gone with its program.
-        Ok(device.claimed())
+        // The claim of the supervisor before has gone with its program.
+        Ok(device.claimed().observed())
     }
 }
 

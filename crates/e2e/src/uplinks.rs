@@ -158,10 +158,15 @@ pub fn send_in_parts(socket: &UdpSocket, size: u16) {
 
 /// Switches features of an interface off.
 pub fn ethtool_off(netns: &Netns, interface: &str, features: &str) {
+    ethtool(netns, interface, features, "off");
+}
+
+/// Switches features of an interface `on` or `off`.
+pub fn ethtool(netns: &Netns, interface: &str, features: &str, state: &str) {
     netns.run(|| {
-        let off = features.split(' ').flat_map(|feature| [feature, "off"]);
+        let all = features.split(' ').flat_map(|feature| [feature, state]);
         let mut ethtool = Command::new("ethtool");
-        let output = ethtool.args(["-K", interface]).args(off).output();
+        let output = ethtool.args(["-K", interface]).args(all).output();
         assert!(output.expect("ethtool runs").status.success());
     });
 }

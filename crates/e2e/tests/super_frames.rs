@@ -10,13 +10,15 @@ use std::net::UdpSocket;
 use e2e::lasthop::Lasthop;
 use e2e::nested::{Host, Kernel, is_inside};
 use e2e::netns::Netns;
-use e2e::uplinks::{TIMEOUT, ethtool_off, pattern, send_in_parts, tap, uplink, wire as veth};
+use e2e::uplinks::{
+    TIMEOUT, ethtool, ethtool_off, pattern, send_in_parts, tap, uplink, wire as veth,
+};
 use e2e::{is_long, turn};
 use tempfile::TempDir;
 use testkit::features::{ALL_OFFLOADS, HOST_OFFLOADS};
 use testkit::net::{GSO_UDP_L4, NetHeader};
 use testkit::packets::{self, Flow};
-use testkit::wait::wait_for;
+use testkit::wait::{wait_for, wait_until};
 use testkit::{FakeGuest, GuestConfig};
 use wire::build::{PacketBuilder, TcpFields};
 use wire::{MacAddr, Sum, tcp};
@@ -271,6 +273,30 @@ fn debians_kernel_has_no_super_frames_of_udp() {
     host.test("the_kernel_cuts_what_was_coalesced_to_what_it_was");
 }
 
+/// The features of `ethtool -K` that are switched off one after another, and an offload that is
+/// gone then by its name in the log.
+const SWITCHED: [(&str, &str); 3] = [
+    ("tx-udp-segmentation", "tx-udp-segmentation"),
+    ("gso", "generic-segmentation-offload"),
+    ("tx", "tx-tcp-segmentation"),
+];
+
+/// Waits for the line of the log about an offload, which stands there once.
+fn is_said_once(lasthop: &Lasthop, interface: &str, offload: &str, state: &str) {
+    let line = format!("offload {offload} of interface {interface} is {state}");
+    wait_until(&line, || lasthop.log().contains(&line));
+    assert_eq!(lasthop.log().matches(&line).count(), 1, "{}", lasthop.log());
+}
+
+/// Switches all on that was switched off, and waits for the lines of the log.
+fn are_on_again(lasthop: &Lasthop, netns: &Netns, interface: &str) {
+    ethtool(netns, interface, "tx tso gso tx-udp-segmentation", "on");
+    for (_, offload) in SWITCHED {
+        is_said_once(lasthop, interface, offload, "on again");
+        is_said_once(lasthop, interface, offload, "off: ");
+    }
+}
+
 /// The kernel cuts what the driver still coalesces for an interface that cannot do it any more, and
 /// what the host sends to it.
 #[test]
@@ -291,11 +317,19 @@ fn offloads_of_an_interface_are_switched_off_while_its_driver_runs() {
             .expect("a neighbour");
         assert_eq!(arrived(&mut guest, &load(2)).len(), 1, "whole before");
     }
-    for features in ["tx-udp-segmentation", "gso", "tx"] {
+    // A kernel without that offload of TAP devices has nothing to say about it.
+    let has_uso = takes_datagrams(&lasthop, "t0");
+    for (features, offload) in SWITCHED {
         turn.step(&format!("TAP without {features}"));
         ethtool_off(&netns, "t0", features);
         comes_cut(&mut guest, &socket);
         bursts_arrive(&mut guest, &socket, true);
+        if has_uso {
+            is_said_once(&lasthop, "t0", offload, "off: ");
+        }
+    }
+    if has_uso {
+        are_on_again(&lasthop, &netns, "t0");
     }
     lasthop.stop();
 
@@ -316,7 +350,7 @@ fn offloads_of_an_interface_are_switched_off_while_its_driver_runs() {
         let on_the_wire = sniffer.frames(1, TIMEOUT, is_ours).len();
         assert!((on_the_wire as u64) < frames, "whole before");
     }
-    for features in ["tx-udp-segmentation", "gso", "tx"] {
+    for (features, offload) in SWITCHED {
         turn.step(&format!("packet socket on an interface without {features}"));
         ethtool_off(&near, "up0", features);
         let before = calls(&lasthop, "uplink");
@@ -324,7 +358,9 @@ fn offloads_of_an_interface_are_switched_off_while_its_driver_runs() {
         calls_for(&lasthop, "uplink", before, frames);
         let on_the_wire = sniffer.frames(frames as usize, TIMEOUT, is_ours);
         assert_eq!(on_the_wire.len() as u64, frames, "each is a frame");
+        is_said_once(&lasthop, "up0", offload, "off: ");
     }
+    are_on_again(&lasthop, &near, "up0");
     lasthop.stop();
 }
 

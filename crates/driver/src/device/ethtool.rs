@@ -9,14 +9,23 @@ use super::interface::{Control, Request, outcome};
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 const GDRVINFO: u32 = 0x03;
+const GSTRINGS: u32 = 0x1b;
 const GFLAGS: u32 = 0x25;
 const SFLAGS: u32 = 0x26;
+const GSSET_INFO: u32 = 0x37;
+const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
 const GLINKSETTINGS: u32 = 0x4c;
 /// A speed that is not known (`SPEED_UNKNOWN`).
 const UNKNOWN: u32 = u32::MAX;
 /// Most words of each of the three link mode masks.
 const MASK_WORDS: usize = 127;
+/// The strings that are names of features (`ETH_SS_FEATURES`).
+const FEATURE_NAMES: u32 = 4;
+/// Bytes of a string (`ETH_GSTRING_LEN`).
+const STRING: usize = 32;
+/// Most features that are read; Linux 6.18 has 64.
+const MOST_FEATURES: usize = 256;
 /// The interface takes VLAN tags off received frames.
 const FLAG_RXVLAN: u32 = 1 << 8;
 
@@ -81,6 +90,64 @@ struct LinkSettings {
 // of masks behind it.
 unsafe impl Command for LinkSettings {}
 
+/// `struct ethtool_sset_info` for one set of strings.
+#[repr(C)]
+struct SetInfo {
+    command: u32,
+    reserved: u32,
+    sets: u64,
+    /// Strings of the set.
+    count: u32,
+    padding: u32,
+}
+
+// SAFETY: it is made with GSSET_INFO alone and one bit in `sets`, for which the kernel writes one
+// number behind this structure.
+unsafe impl Command for SetInfo {}
+
+/// `struct ethtool_gstrings`.
+#[repr(C)]
+struct Names {
+    command: u32,
+    set: u32,
+    count: u32,
+    names: [[u8; STRING]; MOST_FEATURES],
+}
+
+// SAFETY: it is made with GSTRINGS alone, and only for a set that fits: the kernel has as many
+// strings of a set as it has reported, for as long as it runs.
+unsafe impl Command for Names {}
+
+/// `struct ethtool_get_features_block`: a bit for each of 32 features.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FeatureBlock {
+    available: u32,
+    requested: u32,
+    active: u32,
+    never_changed: u32,
+}
+
+/// `struct ethtool_gfeatures`: features of an interface.
+#[repr(C)]
+pub(super) struct Features {
+    command: u32,
+    /// Number of blocks; the kernel writes no more.
+    size: u32,
+    blocks: [FeatureBlock; MOST_FEATURES / 32],
+}
+
+// SAFETY: it is made with GFEATURES alone, which has this structure, with the number of its blocks.
+unsafe impl Command for Features {}
+
+impl Features {
+    /// Returns whether the feature with this number is active.
+    pub(super) fn has(&self, number: usize) -> bool {
+        let block = self.blocks.get(number / 32);
+        block.is_some_and(|block| block.active & 1 << (number % 32) != 0)
+    }
+}
+
 impl Control {
     fn ethtool<T: Command>(&self, name: &str, command: &mut T) -> io::Result<()> {
         let address = (std::ptr::from_mut(command) as usize).to_ne_bytes();
@@ -141,6 +208,53 @@ impl Control {
             words = settings.words.saturating_neg();
         }
         Ok(None)
+    }
+
+    /// Returns the numbers of features by their names; none for a name that this kernel does not
+    /// have. They are the same for all interfaces.
+    pub(super) fn feature_numbers<const N: usize>(
+        &self,
+        name: &str,
+        features: [&str; N],
+    ) -> io::Result<[Option<usize>; N]> {
+        let mut info = SetInfo {
+            command: GSSET_INFO,
+            reserved: 0,
+            sets: 1 << FEATURE_NAMES,
+            count: 0,
+            padding: 0,
+        };
+        self.ethtool(name, &mut info)?;
+        let count = info.count as usize;
+        if count > MOST_FEATURES {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let mut names = Names {
+            command: GSTRINGS,
+            set: FEATURE_NAMES,
+            count: info.count,
+            names: [[0; STRING]; MOST_FEATURES],
+        };
+        self.ethtool(name, &mut names)?;
+        let names = &names.names[..count];
+        let is = |known: &[u8; STRING], feature: &str| {
+            known
+                .strip_prefix(feature.as_bytes())
+                .is_some_and(|rest| rest.first() == Some(&0))
+        };
+        Ok(features.map(|feature| names.iter().position(|known| is(known, feature))))
+    }
+
+    /// Returns the features of an interface.
+    pub(super) fn active_features(&self, name: &str) -> io::Result<Features> {
+        let blocks = [FeatureBlock::default(); MOST_FEATURES / 32];
+        let mut features = Features {
+            command: GFEATURES,
+            size: blocks.len() as u32,
+            blocks,
+        };
+        self.ethtool(name, &mut features)?;
+        Ok(features)
     }
 
     /// Returns whether it takes VLAN tags off received frames.

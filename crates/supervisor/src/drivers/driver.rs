@@ -194,6 +194,7 @@ impl Driver {
         self.reap();
         self.ping();
         self.check_shared();
+        self.check_offloads();
         if !self.follow_renewal() {
             return None;
         }
@@ -323,6 +324,24 @@ impl Driver {
                 interface = self.spec.device.interface,
                 "interface no longer shared with another port"
             );
+        }
+    }
+
+    /// Checks whether offloads of the interface were switched while its driver runs, whose sandbox
+    /// cannot ask the interface.
+    fn check_offloads(&mut self) {
+        let is_alive = self.is_alive();
+        let Some(device) = self.device.as_mut().filter(|_| is_alive) else {
+            return;
+        };
+        let interface = &self.spec.device.interface;
+        for (offload, is_on) in device.switched_offloads(Instant::now()) {
+            let (name, effect) = (offload.name, offload.effect);
+            if is_on {
+                tracing::warn!("offload {name} of interface {interface} is on again");
+            } else {
+                tracing::warn!("offload {name} of interface {interface} is off: {effect}");
+            }
         }
     }
 
