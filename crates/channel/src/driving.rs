@@ -4,7 +4,8 @@
 //! control    -- SupervisorRequest::Drivers ----> supervisor  desired drivers; opens the interfaces
 //! switch     -- SupervisorRequest::Dial -------> supervisor  a driver's port: starts the driver
 //! supervisor -- SupervisorEvent::StartDriver --> driver      connection to the switch, umem
-//! supervisor -- SupervisorEvent::DriverQueue --> driver      one for each queue (and vhost device)
+//! supervisor -- SupervisorEvent::DriverQueue --> driver      one for each queue
+//! supervisor -- SupervisorEvent::VhostQueue ---> driver      instead, with a vhost device
 //! supervisor -- SupervisorEvent::Ping ---------> driver      reply: Pong, from all threads
 //! ```
 
@@ -120,7 +121,8 @@ pub struct DriverStart {
     /// The interface supports UDP segmentation offload.
     pub uso: bool,
     /// Queue pairs; as many
-    /// [`SupervisorEvent::DriverQueue`](crate::supervision::SupervisorEvent::DriverQueue) follow.
+    /// [`SupervisorEvent::DriverQueue`](crate::supervision::SupervisorEvent::DriverQueue) follow, or
+    /// [`VhostQueue`](crate::supervision::SupervisorEvent::VhostQueue).
     pub queues: u16,
     /// Parameters of [`BackEnd::Xdp`]; the umem follows the connection.
     pub xdp: Option<XdpStart>,

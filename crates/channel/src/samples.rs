@@ -116,6 +116,9 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::CpuWeights(vec![(text("up"), 200)]),
         SupervisorRequest::CpuWeightErrors,
         SupervisorRequest::DriverCalls,
+        SupervisorRequest::VhostRefused {
+            reason: text("not permitted"),
+        },
     ]
 }
 
@@ -271,6 +274,7 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::InterfaceSpeeds(vec![(text("up"), 10_000_000_000)]),
         SupervisorEvent::CpuWeightErrors(vec![(text("up"), text("not delegated"))]),
         SupervisorEvent::DriverCalls(vec![(text("up"), [counters().received, counters().sent])]),
+        SupervisorEvent::VhostQueue { or_tap: true },
     ]
 }
 

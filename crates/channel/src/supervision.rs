@@ -201,6 +201,12 @@ pub enum SupervisorRequest {
     /// Control: report the frames and calls of the drivers; answered with
     /// [`SupervisorEvent::DriverCalls`].
     DriverCalls,
+    /// Driver: the kernel has refused its vhost devices, so its back end is
+    /// [`BackEnd::Tap`](crate::driving::BackEnd::Tap) ([`SupervisorEvent::VhostQueue`]).
+    VhostRefused {
+        /// The kernel's reason.
+        reason: String,
+    },
 }
 
 /// Most bytes of a message with no more than a number.
@@ -220,7 +226,7 @@ impl SupervisorRequest {
     pub fn most_bytes(first: u8) -> usize {
         // The number of a variant, as postcard writes it.
         match first {
-            1..=2 | 7 | 20 | 26 => MAX_LINE,
+            1..=2 | 7 | 20 | 26 | 32 => MAX_LINE,
             4 | 15 | 18 | 28 | 29 => MAX_LIST,
             9 => MAX_SESSION,
             _ => MAX_NUMBER,
@@ -534,6 +540,13 @@ pub enum SupervisorEvent {
     /// Control: the answer to [`SupervisorRequest::DriverCalls`]: frames that drivers have received
     /// and sent since their ports exist, by the names of ports.
     DriverCalls(Vec<(String, [Calls; 2])>),
+    /// Driver: as [`SupervisorEvent::DriverQueue`], with the descriptors of a queue of a TAP device
+    /// and of a vhost device for it.
+    VhostQueue {
+        /// [`BackEnd::Tap`](crate::driving::BackEnd::Tap) may be used where the kernel refuses the
+        /// device; reported with [`SupervisorRequest::VhostRefused`].
+        or_tap: bool,
+    },
 }
 
 #[cfg(test)]
@@ -619,6 +632,7 @@ mod tests {
             (weights, list),
             (SupervisorRequest::CpuWeightErrors, word),
             (SupervisorRequest::DriverCalls, word),
+            (SupervisorRequest::VhostRefused { reason: path() }, line),
         ]
     }
 

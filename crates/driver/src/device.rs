@@ -351,6 +351,11 @@ impl Device {
         }
     }
 
+    /// Notes that the present process does without its vhost devices. Returns whether it had any.
+    pub fn take_vhost(&mut self) -> bool {
+        std::mem::take(&mut self.by_vhost)
+    }
+
     /// Returns the parts for a new driver process. There is none beside it. `choice` is the
     /// interface's, as it is now: of a TAP device, each process gets vhost devices of its own, or
     /// none where there are none.

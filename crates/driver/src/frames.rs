@@ -285,6 +285,15 @@ impl Interface {
         }
     }
 
+    /// Returns the interface without a vhost device. One that was attached has taken no frame yet,
+    /// because it gets its buffers later.
+    pub(crate) fn without_vhost(self) -> Self {
+        match self {
+            Self::VhostNet(vhost) => Self::Tap(Tap::new(vhost.into_tap())),
+            other => other,
+        }
+    }
+
     /// Takes no more frames of the interface. `true` where some may have come that are still to be
     /// received.
     ///

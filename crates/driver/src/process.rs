@@ -115,6 +115,8 @@ struct Setup {
     switch: OwnedFd,
     /// Queues of the interface.
     queues: Vec<InterfaceQueue>,
+    /// The queues may be used without their vhost devices.
+    or_tap: bool,
     /// The umem of the queues; only with `start.xdp`.
     memory: Option<OwnedFd>,
 }
@@ -135,16 +137,20 @@ fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
         _ => return Err(bad()),
     };
     let mut queues = Vec::new();
+    let mut or_tap = false;
     for _ in 0..start.queues {
-        match link.recv()? {
-            Received::Message(SupervisorEvent::DriverQueue, fds) => {
-                let mut fds = fds.into_iter();
-                let queue = fds.next().ok_or_else(bad)?;
-                let vhost = fds.next();
-                queues.push(InterfaceQueue { queue, vhost });
+        let fds = match link.recv()? {
+            Received::Message(SupervisorEvent::DriverQueue, fds) => fds,
+            Received::Message(SupervisorEvent::VhostQueue { or_tap: permitted }, fds) => {
+                or_tap = permitted;
+                fds
             }
             _ => return Err(bad()),
-        }
+        };
+        let mut fds = fds.into_iter();
+        let queue = fds.next().ok_or_else(bad)?;
+        let vhost = fds.next();
+        queues.push(InterfaceQueue { queue, vhost });
     }
     let by_vhost = start.back_end == BackEnd::VhostNet;
     if queues.iter().any(|of| of.vhost.is_some() != by_vhost) {
@@ -157,6 +163,7 @@ fn receive_start(link: &mut SupervisorLink) -> io::Result<Option<Setup>> {
             start,
             switch,
             queues,
+            or_tap,
             memory,
         })),
         _ => Err(bad()),
@@ -270,29 +277,53 @@ fn set_up(
     Ok((region, interfaces))
 }
 
+/// Sets up the rest of the interface's queues, with the rights that the process keeps. Where the
+/// kernel refuses vhost devices and that is permitted (`or_tap`), none has one; returns the refusal.
+///
+/// # Errors
+/// The system's refusal.
+fn attach(interfaces: &mut Vec<Interface>, or_tap: bool) -> io::Result<Option<io::Error>> {
+    let attached = interfaces.iter_mut().try_for_each(Interface::attach);
+    match attached {
+        Err(refusal) if or_tap => {
+            let all = std::mem::take(interfaces).into_iter();
+            *interfaces = all.map(Interface::without_vhost).collect();
+            Ok(Some(refusal))
+        }
+        attached => attached.map(|()| None),
+    }
+}
+
+fn workers(region: &Arc<Region>, interfaces: Vec<Interface>, uso: bool) -> io::Result<Vec<Worker>> {
+    let pairs = (0..).zip(interfaces);
+    let workers =
+        pairs.map(|(pair, interface)| Worker::new(region, pair, interface, Coalescer::new(uso)));
+    workers.collect()
+}
+
 fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), DriverError> {
     let start = &setup.start;
     link.set_nonblocking()?;
     let mut front = Front::new(setup.switch, Instant::now() + DRIVER_SETUP)?;
-    let (region, interfaces) = set_up(start, setup.queues, setup.memory)?;
-    let workers = (0..).zip(interfaces);
-    let workers = workers
-        .map(|(pair, interface)| Worker::new(&region, pair, interface, Coalescer::new(start.uso)));
-    let mut workers = workers.collect::<io::Result<Vec<Worker>>>()?;
-    let rings = workers.iter().map(Worker::rings);
-    let rings = rings.collect::<io::Result<Vec<_>>>()?;
-
+    let (region, mut interfaces) = set_up(start, setup.queues, setup.memory)?;
     let restricted = place == Place::OwnProcess;
     if restricted {
         let process = sandbox::Process::Driver(start.port.0);
         sandbox::drop_rights(process).map_err(DriverError::Sandbox)?;
     }
     // The kernel's thread has the rights of its owner, and of its limits of processes.
-    workers.iter_mut().try_for_each(Worker::attach)?;
+    let mut back_end = start.back_end;
+    if let Some(refusal) = attach(&mut interfaces, setup.or_tap)? {
+        back_end = BackEnd::Tap;
+        let reason = refusal.to_string();
+        link.send(&SupervisorRequest::VhostRefused { reason }, &[])?;
+    }
+    let workers = workers(&region, interfaces, start.uso)?;
+    let rings = workers.iter().map(Worker::rings);
+    let rings = rings.collect::<io::Result<Vec<_>>>()?;
     let pool = WorkerPool::spawn(workers)?;
     if restricted {
-        restrictions::apply(region.size(), start.queues, start.back_end)
-            .map_err(DriverError::Sandbox)?;
+        restrictions::apply(region.size(), start.queues, back_end).map_err(DriverError::Sandbox)?;
     }
 
     front.negotiate(desired(start), ProtocolFeatures::empty(), start.queues)?;
@@ -303,7 +334,7 @@ fn drive(link: &mut SupervisorLink, setup: Setup, place: Place) -> Result<(), Dr
     front.settle()?;
     drop(rings);
     pool.start();
-    let (port, back_end) = (&start.name, start.back_end.as_str());
+    let (port, back_end) = (&start.name, back_end.as_str());
     tracing::info!(port, back_end, queues = start.queues, "driver started");
     if !start.uso && start.xdp.is_none() {
         tracing::info!(
@@ -372,4 +403,45 @@ fn reply_to_ping(link: &SupervisorLink, pool: &WorkerPool) -> io::Result<()> {
         pool.workers.iter().for_each(|status| status.ping());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    /// Queue pairs of a TAP device with vhost devices that refuse every request.
+    fn refused() -> Vec<Interface> {
+        let region = Arc::new(Region::heap(2));
+        let nothing = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let pairs = [0, 1].map(|pair| VhostNet::new(nothing(), nothing(), &region, pair).unwrap());
+        pairs
+            .map(|vhost| Interface::VhostNet(Box::new(vhost)))
+            .into()
+    }
+
+    #[test]
+    fn refused_vhost_devices_are_done_without_where_that_is_permitted() {
+        let mut interfaces = refused();
+        let refusal = attach(&mut interfaces, true).unwrap().unwrap();
+        assert!(
+            refusal.to_string().starts_with("VHOST_SET_OWNER: "),
+            "{refusal}"
+        );
+        let are_taps = interfaces.iter().all(|of| matches!(of, Interface::Tap(_)));
+        assert!(are_taps && interfaces.len() == 2, "{interfaces:?}");
+
+        let mut interfaces = refused();
+        let error = attach(&mut interfaces, false).unwrap_err();
+        assert_eq!(error.to_string(), refusal.to_string());
+    }
+
+    #[test]
+    fn other_back_ends_have_nothing_to_do_without() {
+        let tap = OwnedFd::from(File::open("/dev/null").unwrap());
+        let mut interfaces = vec![Interface::new(BackEnd::Tap, tap)];
+        assert!(attach(&mut interfaces, true).unwrap().is_none());
+        assert_eq!(interfaces.len(), 1);
+    }
 }

@@ -298,14 +298,6 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Sets up the rest of the interface, with the rights that the process keeps.
-    ///
-    /// # Errors
-    /// The system's refusal.
-    pub(crate) fn attach(&mut self) -> io::Result<()> {
-        self.interface.attach()
-    }
-
     /// Returns its queues, from the switch and to it.
     ///
     /// # Errors

@@ -370,7 +370,8 @@ impl Supervisor {
             | SupervisorRequest::Quiesced { .. }
             | SupervisorRequest::Serving { .. }
             | SupervisorRequest::Pong(_)
-            | SupervisorRequest::DriverEnds { .. } => return None,
+            | SupervisorRequest::DriverEnds { .. }
+            | SupervisorRequest::VhostRefused { .. } => return None,
         };
         let socket = None;
         Some(Reply { event, socket })

@@ -127,6 +127,11 @@ impl VhostNet {
         Ok(())
     }
 
+    /// Returns the queue of the TAP device, without the device.
+    pub(super) fn into_tap(self) -> OwnedFd {
+        self.tap
+    }
+
     /// Takes no more frames of the interface, which keeps them. Those that have come already are
     /// still to be received.
     pub(super) fn stop_receiving(&mut self) -> io::Result<()> {

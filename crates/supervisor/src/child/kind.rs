@@ -49,7 +49,9 @@ impl Kind {
             | SupervisorRequest::DropSession { .. }
             | SupervisorRequest::Quiesced { .. }
             | SupervisorRequest::Serving { .. } => Kind::Switch,
-            SupervisorRequest::Pong(_) | SupervisorRequest::DriverEnds { .. } => Kind::Driver,
+            SupervisorRequest::Pong(_)
+            | SupervisorRequest::DriverEnds { .. }
+            | SupervisorRequest::VhostRefused { .. } => Kind::Driver,
             SupervisorRequest::Heartbeat => return self != Kind::Driver,
         };
         self == requester

@@ -23,7 +23,7 @@ use crate::{Reply, opened};
 use renewal::Renewal;
 pub(crate) use renewal::Renewed;
 
-/// Maximum number of messages of one driver in a row; a correct one has two.
+/// Maximum number of messages of one driver in a row; a correct one has three.
 const MAX_MESSAGES: usize = 16;
 /// Maximum number of characters of a driver's reason.
 const MAX_REASON_CHARS: usize = 300;
@@ -254,6 +254,13 @@ impl Driver {
                     self.suspect |= device_lost;
                     self.kill();
                 }
+                SupervisorRequest::VhostRefused { reason } if self.does_without_vhost() => {
+                    let (interface, reason) = (&self.spec.device.interface, printable(&reason));
+                    tracing::warn!(
+                        interface,
+                        "no driver \"vhost-net\": {reason}; \"tap\" is used"
+                    );
+                }
                 _ => self.kill_because("unexpected message"),
             }
         }
@@ -348,6 +355,14 @@ impl Driver {
     /// Records a heartbeat reply. Returns `false` if no ping was sent.
     fn on_heartbeat_reply(&mut self) -> bool {
         self.child.as_mut().is_some_and(Child::on_heartbeat_reply)
+    }
+
+    /// Notes that the process has no vhost devices any more. Returns `false` if it had none, or was
+    /// not permitted to do without.
+    fn does_without_vhost(&mut self) -> bool {
+        let is_permitted = self.spec.device.choice == Choice::Auto;
+        let device = self.device.as_mut().filter(|_| is_permitted);
+        device.is_some_and(Device::take_vhost)
     }
 
     /// Sends a message without waiting.
@@ -452,11 +467,16 @@ impl Driver {
         let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();
         let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
         self.send(&SupervisorEvent::StartDriver(start), &fds)?;
+        let or_tap = choice == Choice::Auto;
         let mut devices = given.vhost.iter();
         for queue in &given.queues {
-            let fds = [Some(queue), devices.next()].into_iter().flatten();
-            let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
-            self.send(&SupervisorEvent::DriverQueue, &fds)?;
+            match devices.next() {
+                Some(device) => {
+                    let fds = [queue.as_fd(), device.as_fd()];
+                    self.send(&SupervisorEvent::VhostQueue { or_tap }, &fds)?;
+                }
+                None => self.send(&SupervisorEvent::DriverQueue, &[queue.as_fd()])?,
+            }
         }
         Ok(ours)
     }

@@ -80,9 +80,14 @@ fn an_unexpected_message_kills_the_driver() {
     world.sends(&SupervisorRequest::Pong(DriverCounters::default()));
     let reason = world.end_reason();
     assert_eq!(reason, "unexpected message: killed");
-    let mut world = self::world();
-    world.sends(&SupervisorRequest::Processes);
-    assert_eq!(world.end_reason(), reason);
+    let refused = SupervisorRequest::VhostRefused {
+        reason: "it has none".to_owned(),
+    };
+    for message in [SupervisorRequest::Processes, refused] {
+        let mut world = self::world();
+        world.sends(&message);
+        assert_eq!(world.end_reason(), reason);
+    }
 }
 
 #[test]
