@@ -7,13 +7,14 @@
 //! There is no congestion control towards the guest: the way is a queue of the same machine, whose
 //! free buffers are the bound, besides the guest's window (RFC 9293, section 3.8).
 
-use wire::tcp::{ACK, FIN, PSH, SYN};
+use wire::tcp::{ACK, FIN, SYN};
 
 use crate::Nanos;
-use crate::action::{Action, FlowId, Headers, Payload, Peek, Peeked};
+use crate::action::{Action, FlowId, Headers, Payload};
 use crate::headers::{Ends, Segment};
-use crate::record::{LEAST_MSS, MAX_SCALE, Progress, Record};
 
+mod opening;
+mod sending;
 mod sequence;
 mod timer;
 
@@ -24,8 +25,6 @@ use timer::Timer;
 pub(crate) const RST: u16 = 4;
 /// Our shift of windows: 16 MiB, the largest send buffer that kernels give by default is 4 MiB.
 const SCALE: u8 = 8;
-/// Segments that a guest is to take when it names no size (RFC 9293, section 3.7.1), IPv4 and IPv6.
-const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Below so many free bytes of the send buffer the window is opened again by an event.
 const LOW_ROOM: u32 = 4096;
 /// How long segments that arrive late are answered after both ends have closed.
@@ -135,105 +134,6 @@ impl Context<'_> {
 }
 
 impl Flow {
-    /// A flow that a guest's SYN opens; the caller connects the socket.
-    pub(crate) fn opened(ends: Ends, syn: &Incoming, iss: u32, own_mss: u16, big: bool) -> Self {
-        let mut flow = Self::new(ends, iss, own_mss, big);
-        flow.receive_syn(syn);
-        flow
-    }
-
-    /// A flow of an accepted socket: a SYN goes to the guest.
-    pub(crate) fn accepted(
-        ends: Ends,
-        iss: u32,
-        own_mss: u16,
-        big: bool,
-        room: u32,
-        context: &mut Context<'_>,
-    ) -> Self {
-        let mut flow = Self::new(ends, iss, own_mss, big);
-        flow.state = State::SynSent;
-        flow.receiving.room = room;
-        flow.send_syn(context);
-        flow
-    }
-
-    fn new(ends: Ends, iss: u32, own_mss: u16, super_frames: bool) -> Self {
-        let sending = Sending {
-            iss,
-            una: iss,
-            nxt: iss,
-            max: iss,
-            mss: DEFAULT_MSS[usize::from(ends.guest.is_ipv6())],
-            ..Sending::default()
-        };
-        Self {
-            ends,
-            state: State::Connecting,
-            connected: true,
-            scale: None,
-            own_mss,
-            super_frames,
-            sending,
-            receiving: Receiving::default(),
-            timer: Timer::default(),
-        }
-    }
-
-    /// A flow of which a record and its socket are left. The guest is asked for its window.
-    pub(crate) fn restored(
-        ends: Ends,
-        record: &Record,
-        progress: &Progress,
-        own_mss: u16,
-        big: bool,
-        context: &mut Context<'_>,
-    ) -> Self {
-        let mut flow = Self::new(ends, record.iss, own_mss, big);
-        flow.state = State::Open;
-        flow.connected = record.connected;
-        flow.scale = record.scale;
-        let closed = u32::from(progress.guest_closed);
-        let taken = (progress.taken as u32).wrapping_add(1 + closed);
-        let receiving = &mut flow.receiving;
-        receiving.irs = record.irs;
-        receiving.nxt = record.irs.wrapping_add(taken);
-        receiving.edge = receiving.nxt;
-        receiving.room = progress.room;
-        receiving.closed = progress.guest_closed;
-        let sending = &mut flow.sending;
-        sending.una = record
-            .iss
-            .wrapping_add(1)
-            .wrapping_add(progress.given as u32);
-        sending.nxt = sending.una;
-        // The predecessor may have sent all that waits, and the FIN.
-        let last = sending.una.wrapping_add(progress.unread);
-        sending.end = progress.peer_closed.then_some(last);
-        sending.max = last.wrapping_add(u32::from(progress.peer_closed));
-        sending.mss = record.mss;
-        sending.window = u32::from(record.mss);
-        sending.window_set = (flow.receiving.nxt, sending.una);
-        sending.readable = true;
-        flow.send_probe(context);
-        flow.pump(context);
-        flow
-    }
-
-    /// What outlives the process.
-    pub(crate) fn record(&self) -> Record {
-        Record {
-            guest: self.ends.guest,
-            peer: self.ends.peer,
-            station: self.ends.station,
-            connected: self.connected,
-            iss: self.sending.iss,
-            irs: self.receiving.irs,
-            mss: self.sending.mss,
-            scale: self.scale,
-        }
-    }
-
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.timer.deadline
     }
@@ -248,39 +148,6 @@ impl Flow {
     /// A SYN may take the place of this flow (RFC 9293, section 3.6.1).
     pub(crate) fn may_reopen(&self, syn: &Incoming) -> bool {
         self.state == State::Late && after(syn.seq, self.receiving.nxt)
-    }
-
-    fn receive_syn(&mut self, syn: &Incoming) {
-        self.receiving.irs = syn.seq;
-        self.receiving.nxt = syn.seq.wrapping_add(1);
-        self.receiving.edge = self.receiving.nxt;
-        if let Some(mss) = syn.mss {
-            self.sending.mss = mss.clamp(LEAST_MSS, self.own_mss.max(LEAST_MSS));
-        }
-        self.scale = syn.scale.map(|scale| (scale.min(MAX_SCALE), SCALE));
-        self.sending.window = u32::from(syn.window);
-        self.sending.window_set = (syn.seq, self.sending.una);
-    }
-
-    /// The SYN, or the SYN-ACK.
-    fn send_syn(&mut self, context: &mut Context<'_>) {
-        let accepts = self.state == State::SynReceived;
-        let window = self.receiving.room.min(u32::from(u16::MAX)) as u16;
-        self.receiving.edge = self.receiving.nxt.wrapping_add(u32::from(window));
-        // A SYN offers to scale; the answer scales if the guest offered it (RFC 7323, 2.2).
-        let scale = (!accepts || self.scale.is_some()).then_some(SCALE);
-        let segment = Segment {
-            seq: self.sending.iss,
-            ack: if accepts { self.receiving.nxt } else { 0 },
-            flags: if accepts { SYN | ACK } else { SYN },
-            window,
-            options: Some((self.own_mss, scale)),
-            ..Segment::default()
-        };
-        context.act(Action::Frame(self.ends.tcp(&segment)));
-        self.sending.nxt = self.sending.iss.wrapping_add(1);
-        self.sending.max = self.sending.nxt;
-        self.timer.start(context.now);
     }
 
     /// Moves the edge of the window as far as the send buffer has room, and returns the field.
@@ -426,41 +293,6 @@ impl Flow {
             }
             State::SynReceived | State::Open => self.segment_in_open(segment, context),
         }
-    }
-
-    fn segment_in_syn_sent(&mut self, segment: &Incoming, context: &mut Context<'_>) {
-        let acks = segment.flags & ACK != 0;
-        if !acks || segment.ack != self.sending.nxt {
-            if acks && segment.flags & RST == 0 {
-                let headers = self.ends.tcp(&Segment {
-                    seq: segment.ack,
-                    flags: RST,
-                    ..Segment::default()
-                });
-                context.act(Action::Frame(headers));
-            }
-            return;
-        }
-        if segment.flags & RST != 0 {
-            return self.reset_peer(context);
-        }
-        if segment.flags & SYN == 0 {
-            return;
-        }
-        self.receive_syn(segment);
-        self.connected = false;
-        self.establish(segment, context);
-        self.send_ack(context);
-        self.pump(context);
-    }
-
-    fn establish(&mut self, segment: &Incoming, context: &mut Context<'_>) {
-        self.state = State::Open;
-        self.sending.una = self.sending.nxt;
-        self.sending.window_set = (segment.seq, segment.ack);
-        self.sending.readable = true;
-        self.timer.idle(context.now);
-        context.act(Action::Keep(context.id));
     }
 
     fn segment_in_open(&mut self, segment: &Incoming, context: &mut Context<'_>) {
@@ -610,188 +442,5 @@ impl Flow {
             self.state = State::Late;
             self.timer.deadline = Some(context.now + LATE);
         }
-    }
-
-    /// What to peek next.
-    pub(crate) fn peek(&mut self, now: Nanos) -> Option<Peek> {
-        let wanted = self.wanted();
-        if wanted.is_none() {
-            self.sending.announced = false;
-            self.watch_window(now);
-        }
-        wanted
-    }
-
-    fn wanted(&self) -> Option<Peek> {
-        if self.state != State::Open {
-            return None;
-        }
-        let sending = &self.sending;
-        let peek = |offset: u32, len: u32| {
-            let headers = self.ends.tcp_len();
-            (len > 0).then_some(Peek {
-                offset,
-                len,
-                headers,
-            })
-        };
-        let last = sending.end.unwrap_or(sending.max);
-        let sent = if before(last, sending.una) {
-            0
-        } else {
-            last.wrapping_sub(sending.una)
-        };
-        let mss = u32::from(sending.mss);
-        if sending.again {
-            let limit = if sending.window == 0 {
-                1
-            } else {
-                mss.min(sending.window)
-            };
-            let known = if sent == 0 && sending.readable {
-                limit
-            } else {
-                sent
-            };
-            return peek(0, known.min(limit));
-        }
-        let offset = sending.nxt.wrapping_sub(sending.una);
-        let open = sending.window.saturating_sub(offset);
-        let left = match sending.end {
-            Some(_) => sent.saturating_sub(offset),
-            None if sending.readable => u32::MAX,
-            None => sent.saturating_sub(offset),
-        };
-        // No small segment while others are on their way (RFC 9293, section 3.8.6.2.1).
-        if open < mss.min(left) && offset > 0 {
-            return None;
-        }
-        let most = if self.super_frames {
-            self.ends.longest() / mss * mss
-        } else {
-            mss
-        };
-        peek(offset, open.min(most).min(left))
-    }
-
-    /// What was peeked: the headers to put in front.
-    pub(crate) fn peeked(
-        &mut self,
-        peek: Peek,
-        peeked: Peeked,
-        context: &mut Context<'_>,
-    ) -> Option<Headers> {
-        if self.state != State::Open {
-            return None;
-        }
-        let seq = self.sending.una.wrapping_add(peek.offset);
-        let again = std::mem::take(&mut self.sending.again);
-        let len = match peeked {
-            Peeked::Bytes(len) => len.min(peek.len),
-            Peeked::Empty => {
-                self.sending.readable = false;
-                return None;
-            }
-            Peeked::End => {
-                self.sending.readable = false;
-                if before(seq, self.sending.max) {
-                    return None;
-                }
-                self.sending.end = Some(seq);
-                self.pump(context);
-                return None;
-            }
-        };
-        let end = seq.wrapping_add(len);
-        if !again || after(end, self.sending.nxt) {
-            self.sending.nxt = end;
-        }
-        if after(end, self.sending.max) {
-            self.sending.max = end;
-            self.timer.sample(end, context.now);
-        }
-        self.timer.start_if_idle(context.now);
-        Some(self.headers(seq, PSH, len))
-    }
-
-    /// Announces what is to be peeked, and sends the FIN when it is next.
-    fn pump(&mut self, context: &mut Context<'_>) {
-        if self.state != State::Open {
-            return;
-        }
-        if self.sending.end == Some(self.sending.nxt) {
-            self.sending.again = false;
-            let headers = self.headers(self.sending.nxt, FIN, 0);
-            context.act(Action::Frame(headers));
-            self.sending.nxt = self.sending.nxt.wrapping_add(1);
-            self.sending.max = self.sending.nxt;
-            self.timer.start_if_idle(context.now);
-        }
-        if self.wanted().is_some() {
-            if !self.sending.announced {
-                self.sending.announced = true;
-                context.act(Action::Ready(context.id));
-            }
-        } else {
-            self.watch_window(context.now);
-        }
-    }
-
-    /// A closed window is probed, also when nothing is on its way (RFC 9293, section 3.8.6.1).
-    fn watch_window(&mut self, now: Nanos) {
-        if self.state == State::Open && self.sending.window == 0 && self.has_more() {
-            self.timer.start_if_idle(now);
-        }
-    }
-
-    fn has_more(&self) -> bool {
-        self.sending.readable || self.sending.max != self.sending.una
-    }
-
-    /// The deadline has passed.
-    pub(crate) fn expire(&mut self, context: &mut Context<'_>) {
-        match self.state {
-            State::Late | State::Closed => self.state = State::Closed,
-            State::Connecting => self.timer.deadline = None,
-            State::SynSent | State::SynReceived => {
-                if self.timer.back_off(context.now, timer::SYN_TRIES) {
-                    self.send_syn(context);
-                } else {
-                    self.reset_peer(context);
-                }
-            }
-            State::Open => self.expire_open(context),
-        }
-    }
-
-    fn expire_open(&mut self, context: &mut Context<'_>) {
-        let is_shut_out = self.sending.window == 0 && self.sending.readable;
-        let is_idle = self.sending.max == self.sending.una && !is_shut_out;
-        if is_idle {
-            if self.timer.tries < timer::PROBES {
-                self.send_probe(context);
-            } else {
-                self.give_up(context);
-            }
-            return;
-        }
-        if !self.timer.back_off(context.now, timer::TRIES) {
-            return self.give_up(context);
-        }
-        let sending = &mut self.sending;
-        sending.duplicates = 0;
-        sending.recover = None;
-        sending.announced = false;
-        sending.again = sending.window == 0;
-        if sending.window > 0 || sending.end == Some(sending.una) {
-            sending.nxt = sending.una;
-        }
-        self.pump(context);
-    }
-
-    fn give_up(&mut self, context: &mut Context<'_>) {
-        let headers = self.headers(self.sending.nxt, RST, 0);
-        context.act(Action::Frame(headers));
-        self.reset_peer(context);
     }
 }

@@ -9,17 +9,18 @@ use wire::virtio::net::NetHeader;
 use wire::{MacAddr, Parsed, tcp as wire_tcp, udp as wire_udp};
 
 use crate::Nanos;
-use crate::action::{
-    Action, Failure, Family, FlowId, Headers, Payload, Peek, Peeked, SocketEvent, Target,
-};
+use crate::action::{Action, Failure, FlowId, Headers, Payload, Peek, Peeked, SocketEvent, Target};
 use crate::hash::Secret;
 use crate::headers::{Ends, Segment};
 use crate::network::{Access, Destination, Network, Protocol, Refusal, destination};
 use crate::record::{Progress, Record};
 use crate::tcp::{Context, Flow, Incoming, RST};
-use crate::udp::Mapping;
 
 mod options;
+mod table;
+mod udp;
+
+use table::{Counts, Entry, Key, Slot};
 
 /// Port of DNS.
 const DNS_PORT: u16 = 53;
@@ -71,31 +72,6 @@ pub enum Verdict {
     Ignored,
     /// It was refused; the actions may have an answer.
     Refused(Refusal),
-}
-
-/// A slot of the table.
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u32,
-    entry: Option<Entry>,
-    /// The deadline under which the flow stands in the order of deadlines.
-    deadline: Option<Nanos>,
-}
-
-#[derive(Debug)]
-enum Entry {
-    Tcp(Box<Flow>),
-    Udp(Mapping),
-}
-
-/// Ends of a flow: protocol, guest, and the peer where it belongs to the flow.
-type Key = (Protocol, SocketAddr, Option<SocketAddr>);
-
-/// Flows of a guest.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    flows: u32,
-    half_open: u32,
 }
 
 /// The translator of a port.
@@ -459,245 +435,6 @@ impl Translator {
             }
         }
     }
-
-    fn udp(
-        &mut self,
-        now: Nanos,
-        packet: &Packet<'_>,
-        net: &NetHeader,
-        out: &mut Vec<Action>,
-    ) -> Verdict {
-        let Some(payload) = datagram(packet) else {
-            return Verdict::Refused(Refusal::Protocol);
-        };
-        let target = match self.target(Protocol::Udp, packet.to) {
-            Ok(target) => target,
-            Err(refusal) => return Verdict::Refused(refusal),
-        };
-        let key = (Protocol::Udp, packet.guest, None);
-        let flow = match self.keys.get(&key).copied() {
-            Some(index) => self.id(index),
-            None if !self.has_room(packet.parsed.src, false) => {
-                return Verdict::Refused(Refusal::Flows);
-            }
-            None => {
-                let mapping = Mapping::new(self.ends(packet), now);
-                let id = self.insert(Entry::Udp(mapping));
-                let is_v4 = packet.guest.is_ipv4();
-                out.push(Action::OpenUdp(
-                    id,
-                    if is_v4 { Family::V4 } else { Family::V6 },
-                ));
-                id
-            }
-        };
-        if let Some(Entry::Udp(mapping)) = self.entry_mut(flow) {
-            mapping.used(now);
-        }
-        self.settle(flow.index);
-        let segment = if net.gso() == wire::virtio::net::GSO_UDP_L4 {
-            net.gso_size
-        } else {
-            0
-        };
-        out.push(Action::SendTo {
-            flow,
-            target,
-            payload,
-            segment,
-        });
-        Verdict::Done
-    }
-
-    /// A datagram of `len` bytes came from outside for a mapping: the headers to put in front of
-    /// it. `None`: it is dropped. `from` says whether it is from a service of the host.
-    pub fn datagram(&mut self, now: Nanos, id: FlowId, from: Target, len: u16) -> Option<Headers> {
-        let network = self.settings.network;
-        let access = &self.settings.access;
-        let is_v4 = matches!(self.entry(id)?, Entry::Udp(m) if m.ends.guest.is_ipv4());
-        let peer = match from {
-            Target::Outside(from) if from.is_ipv4() != is_v4 => return None,
-            Target::Outside(from) if network.contains(from.ip()) => return None,
-            Target::Outside(from) => access.allows(Protocol::Udp, from).then_some(from)?,
-            Target::Host(from) => {
-                let gateway = match is_v4 {
-                    true => IpAddr::V4(network.gateway()),
-                    false => IpAddr::V6(network.gateway6()?),
-                };
-                let is_allowed = access.host_allows(Protocol::Udp, from.port());
-                is_allowed.then_some(SocketAddr::new(gateway, from.port()))?
-            }
-            Target::Resolver => return None,
-        };
-        let Some(Entry::Udp(mapping)) = self.entry_mut(id) else {
-            return None;
-        };
-        let headers = mapping.headers(peer, len);
-        mapping.used(now);
-        self.settle(id.index);
-        Some(headers)
-    }
-}
-
-/// The table.
-impl Translator {
-    fn has_room(&self, station: MacAddr, half_open: bool) -> bool {
-        let bounds = &self.settings.bounds;
-        let guest = self.guests.get(&station).copied().unwrap_or_default();
-        self.keys.len() < bounds.flows as usize
-            && guest.flows < bounds.guest
-            && !(half_open && guest.half_open >= bounds.half_open)
-    }
-
-    fn id(&self, index: u32) -> FlowId {
-        let slot = self.slots.get(index as usize);
-        FlowId {
-            index,
-            generation: slot.map_or(0, |slot| slot.generation),
-        }
-    }
-
-    fn next_id(&self) -> FlowId {
-        self.id(self.free.last().copied().unwrap_or(self.slots.len() as u32))
-    }
-
-    fn insert(&mut self, entry: Entry) -> FlowId {
-        let id = self.next_id();
-        if self.free.pop().is_none() {
-            self.slots.push(Slot::default());
-        }
-        let counts = self.guests.entry(entry.ends().station).or_default();
-        counts.flows += 1;
-        counts.half_open += u32::from(entry.is_half_open());
-        self.keys.insert(entry.key(), id.index);
-        self.slots[id.index()].entry = Some(entry);
-        self.settle(id.index);
-        id
-    }
-
-    fn entry(&self, id: FlowId) -> Option<&Entry> {
-        let slot = self.slots.get(id.index())?;
-        slot.entry
-            .as_ref()
-            .filter(|_| slot.generation == id.generation)
-    }
-
-    fn entry_mut(&mut self, id: FlowId) -> Option<&mut Entry> {
-        let slot = self.slots.get_mut(id.index())?;
-        slot.entry
-            .as_mut()
-            .filter(|_| slot.generation == id.generation)
-    }
-
-    fn flow(&self, id: FlowId) -> Option<&Flow> {
-        match self.entry(id)? {
-            Entry::Tcp(flow) => Some(flow),
-            Entry::Udp(_) => None,
-        }
-    }
-
-    fn flow_mut(&mut self, id: FlowId) -> Option<&mut Flow> {
-        match self.entry_mut(id)? {
-            Entry::Tcp(flow) => Some(flow),
-            Entry::Udp(_) => None,
-        }
-    }
-
-    /// Runs a step of a TCP flow, and keeps counts, deadlines and the table with it.
-    fn with(
-        &mut self,
-        id: FlowId,
-        now: Nanos,
-        out: &mut Vec<Action>,
-        step: impl FnOnce(&mut Flow, &mut Context<'_>),
-    ) {
-        let Some(flow) = self.flow_mut(id) else {
-            return;
-        };
-        let was_half_open = flow.is_half_open();
-        step(flow, &mut Context { id, now, out });
-        let (is_half_open, station) = (flow.is_half_open(), flow.ends.station);
-        let is_closed = flow.state == crate::tcp::State::Closed;
-        if was_half_open
-            && !is_half_open
-            && let Some(counts) = self.guests.get_mut(&station)
-        {
-            counts.half_open = counts.half_open.saturating_sub(1);
-        }
-        if is_closed {
-            self.remove(id.index);
-        } else {
-            self.settle(id.index);
-        }
-    }
-
-    /// Puts the flow where its deadline belongs.
-    fn settle(&mut self, index: u32) {
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            return;
-        };
-        let deadline = slot.entry.as_ref().and_then(Entry::deadline);
-        if deadline != slot.deadline {
-            if let Some(old) = slot.deadline {
-                self.deadlines.remove(&(old, index));
-            }
-            if let Some(new) = deadline {
-                self.deadlines.insert((new, index));
-            }
-            slot.deadline = deadline;
-        }
-    }
-
-    fn remove(&mut self, index: u32) {
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            return;
-        };
-        let Some(entry) = slot.entry.take() else {
-            return;
-        };
-        slot.generation = slot.generation.wrapping_add(1);
-        if let Some(old) = slot.deadline.take() {
-            self.deadlines.remove(&(old, index));
-        }
-        self.keys.remove(&entry.key());
-        self.free.push(index);
-        let station = entry.ends().station;
-        if let Some(counts) = self.guests.get_mut(&station) {
-            counts.flows = counts.flows.saturating_sub(1);
-            counts.half_open -= u32::from(entry.is_half_open()).min(counts.half_open);
-            if counts.flows == 0 {
-                self.guests.remove(&station);
-            }
-        }
-    }
-}
-
-impl Entry {
-    fn ends(&self) -> &Ends {
-        match self {
-            Self::Tcp(flow) => &flow.ends,
-            Self::Udp(mapping) => &mapping.ends,
-        }
-    }
-
-    fn key(&self) -> Key {
-        let ends = self.ends();
-        match self {
-            Self::Tcp(_) => (Protocol::Tcp, ends.guest, Some(ends.peer)),
-            Self::Udp(_) => (Protocol::Udp, ends.guest, None),
-        }
-    }
-
-    fn is_half_open(&self) -> bool {
-        matches!(self, Self::Tcp(flow) if flow.is_half_open())
-    }
-
-    fn deadline(&self) -> Option<Nanos> {
-        match self {
-            Self::Tcp(flow) => flow.deadline(),
-            Self::Udp(mapping) => Some(mapping.deadline()),
-        }
-    }
 }
 
 /// The segment of a TCP packet.
@@ -721,16 +458,6 @@ fn incoming(packet: &Packet<'_>) -> Option<Incoming> {
         mss,
         scale,
         payload: packet.payload,
-    })
-}
-
-/// The payload of a UDP packet whose length agrees with IP's.
-fn datagram(packet: &Packet<'_>) -> Option<Payload> {
-    let view = wire_udp::UdpView::new_checked(packet.headers).ok()?;
-    let len = u32::from(view.length()).checked_sub(wire_udp::HEADER_LEN as u32)?;
-    (len <= packet.payload.len).then_some(Payload {
-        len,
-        ..packet.payload
     })
 }
 
