@@ -21,6 +21,8 @@ use wire::{EtherType, MacAddr, VlanTci};
 
 #[path = "seeds/queues.rs"]
 mod queues;
+#[path = "seeds/usernet.rs"]
+mod usernet;
 
 fn main() {
     wire();
@@ -41,6 +43,7 @@ fn main() {
     expression();
     classifier();
     egress();
+    usernet::seeds();
     api();
 }
 

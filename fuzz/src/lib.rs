@@ -25,6 +25,7 @@ mod ring_race;
 mod ring_record;
 mod session_record;
 mod switch_race;
+mod usernet;
 mod vhost_user;
 mod wire_parse;
 mod wire_segment;
@@ -49,6 +50,7 @@ pub use ring_race::run as ring_race;
 pub use ring_record::run as ring_record;
 pub use session_record::run as session_record;
 pub use switch_race::run as switch_race;
+pub use usernet::{frames as usernet_frames, peer as usernet_peer, records as user_records};
 pub use vhost_user::run as vhost_user_session;
 pub use wire_parse::run as wire_parse;
 pub use wire_segment::run as wire_segment;
@@ -67,7 +69,7 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 22] = [
+pub const TARGETS: [Target; 25] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
@@ -87,6 +89,9 @@ pub const TARGETS: [Target; 22] = [
     ("ring_record", ring_record),
     ("session_record", session_record),
     ("switch_race", switch_race),
+    ("user_records", user_records),
+    ("usernet_frames", usernet_frames),
+    ("usernet_peer", usernet_peer),
     ("vhost_user_session", vhost_user_session),
     ("wire_parse", wire_parse),
     ("wire_segment", wire_segment),

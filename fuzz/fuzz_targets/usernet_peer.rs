@@ -1,0 +1,5 @@
+//! Sockets and resolvers of a user network: see `src/usernet.rs`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lasthop_fuzz::usernet_peer(data));

@@ -1,0 +1,493 @@
+//! A user network between an enemy's guests and an enemy's peers: frames, what sockets report, what
+//! resolvers answer, and records of a dead driver, in any order.
+//!
+//! * What is sent lies within the frame at hand, and goes to a socket that is connected and not shut
+//!   down. No socket is connected to what is never allowed.
+//! * Never more bytes are discarded than were peeked, and nothing is peeked behind a gap.
+//! * A socket is closed once, and then left alone. Flows stay within their bounds.
+//! * Frames to guests are whole, and leave from the gateway.
+//! * A record is read as it was written, or not at all.
+
+use std::collections::BTreeMap;
+
+use usernet::network::{Access, Network, never_allowed};
+use usernet::services::dns::{Asker, Forwarder, Query, Ticket, Zone};
+use usernet::services::{Checksum, Handled, Offer, Services};
+use usernet::{
+    Action, Bounds, Failure, FlowId, Headers, Nanos, Peek, Peeked, Progress, RECORD_LEN, Record,
+    Secret, Settings, SocketEvent, Target, Translator, Verdict,
+};
+use wire::tcp::TcpView;
+use wire::virtio::net::NetHeader;
+use wire::{MacAddr, Parsed, SNAPSHOT};
+
+mod frames;
+
+use frames::{GUEST, Guest};
+
+/// Station of the gateway.
+const GATEWAY: MacAddr = MacAddr([0x52, 0x55, 10, 0, 2, 2]);
+/// Bounds that an input can reach.
+const BOUNDS: Bounds = Bounds {
+    flows: 12,
+    guest: 8,
+    half_open: 4,
+};
+/// Bytes of a step.
+const STEP: usize = 8;
+const MS: Nanos = 1_000_000;
+
+/// A step of the input: its kind, a flow or a port, and what the kind makes of the rest.
+#[derive(Clone, Copy)]
+struct Step([u8; STEP]);
+
+impl Step {
+    fn at<T>(self, position: usize, all: &[T]) -> Option<&T> {
+        all.get(usize::from(self.0[position]).checked_rem(all.len())?)
+    }
+
+    fn number(self, position: usize) -> u32 {
+        u32::from(self.0[position])
+    }
+}
+
+/// The host's end of a flow.
+#[derive(Default)]
+struct Socket {
+    is_udp: bool,
+    connected: bool,
+    shut: bool,
+    /// Bytes that were peeked and not discarded.
+    peeked: u32,
+}
+
+/// The driver with its sockets.
+struct Driver {
+    translator: Translator,
+    services: Services,
+    forwarder: Forwarder,
+    zone: Zone,
+    network: Network,
+    sockets: BTreeMap<FlowId, Socket>,
+    /// All flows that there were.
+    flows: Vec<FlowId>,
+    tickets: Vec<(Ticket, Vec<u8>)>,
+    guest: Guest,
+    now: Nanos,
+    /// Sockets do at once what they are asked for.
+    willing: bool,
+}
+
+impl Driver {
+    fn new(willing: bool) -> Self {
+        let prefix = "10.0.2.0/24".parse().expect("a prefix");
+        let prefix6 = "fd00:1::/64".parse().ok();
+        let network = Network::new(prefix, prefix6, GATEWAY, 1500).expect("a network");
+        let settings = Settings {
+            network,
+            access: Access::default(),
+            bounds: BOUNDS,
+            secret: Secret([1, 2]),
+            super_frames: true,
+        };
+        let offer = Offer {
+            route6: true,
+            dns: true,
+        };
+        let resolver = "192.0.2.53:53".parse().expect("an address");
+        let vm1 = "10.0.2.15".parse().expect("an address");
+        Self {
+            translator: Translator::new(settings),
+            services: Services::new(network, offer),
+            forwarder: Forwarder::new(&network, vec![resolver]),
+            zone: Zone::new([("vm1", vm1)]),
+            network,
+            sockets: BTreeMap::new(),
+            flows: Vec::new(),
+            tickets: Vec::new(),
+            guest: Guest::default(),
+            now: 0,
+            willing,
+        }
+    }
+
+    fn run(&mut self, mut data: &[u8], kinds: u8) {
+        while let Some((step, rest)) = data.split_first_chunk::<STEP>() {
+            data = rest;
+            let step = Step(*step);
+            match step.0[0] % kinds {
+                0..=3 => {
+                    let frame = self.guest.frame(step);
+                    self.frame(&frame, step);
+                }
+                4 => {
+                    let len = usize::from(step.0[1]).min(data.len());
+                    let (frame, rest) = data.split_at(len);
+                    data = rest;
+                    self.frame(frame, step);
+                }
+                5 => self.pass(step),
+                6 | 7 => self.serve(step),
+                8 | 9 => self.event(step),
+                10 => self.datagram(step),
+                11 => {
+                    let len = usize::from(step.0[2]).min(data.len());
+                    let (bytes, rest) = data.split_at(len);
+                    data = rest;
+                    self.resolver(bytes, step);
+                }
+                _ => self.accept(step),
+            }
+            assert!(self.translator.len() <= BOUNDS.flows as usize);
+        }
+    }
+
+    /// A frame of the guest.
+    fn frame(&mut self, frame: &[u8], step: Step) {
+        let mut out = Vec::new();
+        let net = NetHeader {
+            gso_type: step.0[7],
+            gso_size: 100,
+            ..NetHeader::default()
+        };
+        let headers = &frame[..frame.len().min(SNAPSHOT)];
+        let verdict = self
+            .translator
+            .frame(self.now, headers, frame.len(), &net, &mut out);
+        if verdict == Verdict::Service {
+            self.service(frame, step);
+        }
+        self.act(out, frame, step);
+    }
+
+    fn service(&mut self, frame: &[u8], step: Step) {
+        let checksum = match step.0[6] & 1 {
+            0 => Checksum::InFrame,
+            _ => Checksum::Left,
+        };
+        match self.services.frame(frame, checksum, self.now) {
+            Ok(Handled::Here(answer)) => answer.iter().for_each(|frame| check_frame(frame)),
+            Ok(Handled::Dns { client, message }) => self.question(Asker::Udp(client), &message),
+            Ok(Handled::Elsewhere) | Err(_) => {}
+        }
+    }
+
+    fn question(&mut self, asker: Asker, message: &[u8]) {
+        let Ok(Ok(query)) = Query::parse(message) else {
+            return;
+        };
+        if self.zone.answer(&self.network, &query).is_some() {
+            return;
+        }
+        if let Ok(ask) = self.forwarder.ask(asker, query, 0x0102_0304, self.now) {
+            self.tickets.push((ask.ticket, ask.message));
+        }
+    }
+
+    /// Time passes, and deadlines with it.
+    fn pass(&mut self, step: Step) {
+        self.now += Nanos::from(step.0[1]) * MS * 40;
+        if step.0[2] & 1 != 0 {
+            self.now = self.now.max(self.translator.deadline().unwrap_or(0));
+        }
+        let mut out = Vec::new();
+        self.translator.expire(self.now, &mut out);
+        self.act(out, &[], step);
+        if let Some(frame) = self.services.advertisement(self.now) {
+            check_frame(&frame);
+        }
+        for _ in 0..=self.tickets.len() {
+            if let Some((ended, next)) = self.forwarder.expired(7, self.now) {
+                self.tickets.retain(|(ticket, _)| *ticket != ended);
+                self.tickets
+                    .extend(next.map(|ask| (ask.ticket, ask.message)));
+            }
+        }
+    }
+
+    /// A buffer is lent: bytes of a socket are peeked.
+    fn serve(&mut self, step: Step) {
+        let Some(id) = step.at(1, &self.flows).copied() else {
+            return;
+        };
+        let Some(peek) = self.translator.peek(self.now, id) else {
+            return;
+        };
+        let socket = self.sockets.get_mut(&id).expect("a flow with a socket");
+        assert!(socket.connected && peek.len > 0 && peek.len <= u32::from(u16::MAX));
+        assert!(peek.offset <= socket.peeked, "a gap is peeked");
+        let peeked = found(step, peek);
+        if let Peeked::Bytes(len) = peeked {
+            socket.peeked = socket.peeked.max(peek.offset + len);
+        }
+        let mut out = Vec::new();
+        let headers = self.translator.peeked(self.now, id, peek, peeked, &mut out);
+        if let (Some(headers), Peeked::Bytes(len)) = (headers, peeked) {
+            assert_eq!(headers.bytes().len(), usize::from(peek.headers));
+            self.give(&headers, len);
+        }
+        self.act(out, &[], step);
+    }
+
+    fn event(&mut self, step: Step) {
+        let Some(id) = step.at(1, &self.flows).copied() else {
+            return;
+        };
+        let room = step.number(3) * 64;
+        let failures = [
+            Failure::Refused,
+            Failure::Own,
+            Failure::Unreachable,
+            Failure::Descriptors,
+        ];
+        let event = match step.0[2] % 5 {
+            0 => SocketEvent::Connected { room },
+            1 => SocketEvent::Failed(*step.at(3, &failures).unwrap_or(&Failure::Own)),
+            2 => SocketEvent::Room { room },
+            3 => SocketEvent::Readable,
+            _ => SocketEvent::Reset,
+        };
+        self.report(id, event, &[], step);
+    }
+
+    fn report(&mut self, id: FlowId, event: SocketEvent, frame: &[u8], step: Step) {
+        if let (SocketEvent::Connected { .. }, Some(socket)) = (event, self.sockets.get_mut(&id)) {
+            socket.connected = true;
+        }
+        let mut out = Vec::new();
+        self.translator.socket(self.now, id, event, &mut out);
+        self.act(out, frame, step);
+    }
+
+    /// A datagram comes from outside.
+    fn datagram(&mut self, step: Step) {
+        let Some(id) = step.at(1, &self.flows).copied() else {
+            return;
+        };
+        let from = frames::peer(step);
+        let target = match step.0[2] & 1 {
+            0 => Target::Outside(from),
+            _ => Target::Host(from),
+        };
+        if let Some(headers) = self.translator.datagram(self.now, id, target, 100) {
+            let is_whole = headers.bytes().len() > 40;
+            assert!(is_whole && self.sockets[&id].is_udp);
+        }
+    }
+
+    /// A resolver answers: with bytes of the input behind none, some or all of the question's.
+    fn resolver(&mut self, bytes: &[u8], step: Step) {
+        let Some((ticket, question)) = step.at(1, &self.tickets).cloned() else {
+            return;
+        };
+        let known = question.len().min(usize::from(step.0[3]));
+        let mut answer = [&question[..known], bytes].concat();
+        if let Some(flags) = answer.get_mut(2) {
+            *flags ^= step.0[4];
+        }
+        let servers = ["192.0.2.53:53", "192.0.2.54:53"];
+        let from = servers[usize::from(step.0[5] & 1)].parse();
+        let from = from.expect("an address");
+        if self.forwarder.answer(ticket, from, &answer).is_ok() {
+            assert_eq!(step.0[5] & 1, 0, "an answer of another server counted");
+            self.tickets.retain(|(other, _)| *other != ticket);
+        }
+    }
+
+    /// A socket of a forward was accepted.
+    fn accept(&mut self, step: Step) {
+        let (guest, peer) = (frames::guest(step), frames::peer(step));
+        let mut out = Vec::new();
+        let station = (guest, GUEST);
+        let room = step.number(3) * 64;
+        let accepted = self
+            .translator
+            .accepted(self.now, station, peer, room, &mut out);
+        if let Ok(id) = accepted {
+            self.open(id, true, 0);
+        }
+        self.act(out, &[], step);
+    }
+
+    fn open(&mut self, id: FlowId, connected: bool, peeked: u32) {
+        let socket = Socket {
+            connected,
+            peeked,
+            ..Socket::default()
+        };
+        assert!(self.sockets.insert(id, socket).is_none());
+        self.flows.push(id);
+    }
+
+    /// Continues a flow of a record.
+    fn restore(&mut self, bytes: &[u8; RECORD_LEN], step: Step) {
+        let Ok(record) = Record::decode(bytes) else {
+            return;
+        };
+        assert_eq!(record.encode(), *bytes);
+        let progress = Progress {
+            taken: u64::from(step.number(1)) << 24 | 3,
+            given: u64::from(step.number(2)) << 24 | 5,
+            unread: step.number(3) << 8,
+            guest_closed: step.0[4] & 1 != 0,
+            peer_closed: step.0[4] & 2 != 0,
+            room: step.number(5) << 6,
+        };
+        let mut out = Vec::new();
+        let restored = self
+            .translator
+            .restore(self.now, &record, &progress, &mut out);
+        if let Ok(id) = restored {
+            assert!(self.network.may_be_guest(record.guest.ip()));
+            self.open(id, true, progress.unread);
+            self.sockets.entry(id).or_default().shut = progress.guest_closed;
+        } else {
+            assert!(out.is_empty());
+        }
+        self.act(out, &[], step);
+    }
+
+    /// Carries out actions.
+    fn act(&mut self, actions: Vec<Action>, frame: &[u8], step: Step) {
+        for action in actions {
+            match action {
+                Action::Frame(headers) => self.give(&headers, 0),
+                Action::Connect(id, target) => {
+                    check_target(target);
+                    self.open(id, false, 0);
+                    if self.willing {
+                        self.report(id, SocketEvent::Connected { room: 5000 }, frame, step);
+                    }
+                }
+                Action::OpenUdp(id, _) => {
+                    self.open(id, true, 0);
+                    self.sockets.entry(id).or_default().is_udp = true;
+                }
+                Action::Close { flow, .. } => {
+                    assert!(self.sockets.remove(&flow).is_some(), "closed twice");
+                }
+                Action::Send(id, payload) => {
+                    assert!(payload.range().end <= frame.len());
+                    let socket = &self.sockets[&id];
+                    assert!(socket.connected && !socket.shut);
+                    let taken = payload.len.min(step.number(6) * 4);
+                    let room = 4 * step.number(7);
+                    self.report(id, SocketEvent::Sent { taken, room }, frame, step);
+                }
+                Action::SendTo {
+                    flow,
+                    target,
+                    payload,
+                    ..
+                } => {
+                    check_target(target);
+                    assert!(payload.range().end <= frame.len() && self.sockets[&flow].is_udp);
+                }
+                Action::Discard(id, len) => {
+                    let socket = self.sockets.get_mut(&id).expect("a socket");
+                    assert!(len <= socket.peeked, "more is discarded than was peeked");
+                    socket.peeked -= len;
+                }
+                Action::Shutdown(id) => {
+                    let socket = self.sockets.get_mut(&id).expect("a socket");
+                    assert!(!std::mem::replace(&mut socket.shut, true), "shut twice");
+                }
+                Action::Ready(id) | Action::AwaitRoom(id) => {
+                    assert!(self.sockets.contains_key(&id));
+                }
+                Action::Keep(id) => {
+                    let record = self.translator.record(id);
+                    let record = record.filter(|record| Record::decode(&record.encode()).is_ok());
+                    assert!(record.is_some(), "a record that is not read");
+                }
+            }
+        }
+    }
+
+    /// A frame to the guest, whose `payload` bytes are not here.
+    fn give(&mut self, headers: &Headers, payload: u32) {
+        let bytes = headers.bytes();
+        let parsed = Parsed::parse(bytes, bytes.len() + payload as usize);
+        assert_eq!(parsed.src, GATEWAY);
+        let at = usize::from(parsed.l4_offset.expect("a transport"));
+        let tcp = TcpView::new_checked(&bytes[at..]).expect("a TCP header");
+        self.guest.hear(&tcp, payload);
+    }
+}
+
+fn found(step: Step, peek: Peek) -> Peeked {
+    let len = (step.number(3) * 64).min(peek.len);
+    match step.0[2] % 4 {
+        0 => Peeked::End,
+        1 => Peeked::Empty,
+        _ if len == 0 => Peeked::Bytes(1),
+        _ => Peeked::Bytes(len),
+    }
+}
+
+fn check_target(target: Target) {
+    match target {
+        Target::Outside(to) => assert!(!never_allowed(to.ip()), "{to} is connected to"),
+        Target::Host(to) => panic!("{to} is no service of the host"),
+        Target::Resolver => {}
+    }
+}
+
+/// A whole frame of the gateway.
+fn check_frame(frame: &[u8]) {
+    let parsed = Parsed::parse(frame, frame.len());
+    assert_eq!(parsed.src, GATEWAY);
+    assert!(frame.len() <= 1514);
+}
+
+/// Frames, with sockets that do at once what they are asked for.
+pub fn frames(data: &[u8]) {
+    Driver::new(true).run(data, 8);
+}
+
+/// Frames, and sockets and resolvers that report anything.
+pub fn peer(data: &[u8]) {
+    Driver::new(false).run(data, 13);
+}
+
+/// Records of a dead driver, then as [`peer`]. The first byte says how many.
+pub fn records(data: &[u8]) {
+    let Some((count, mut data)) = data.split_first() else {
+        return;
+    };
+    let mut driver = Driver::new(false);
+    for _ in 0..*count % 16 {
+        let Some((record, rest)) = data.split_first_chunk::<RECORD_LEN>() else {
+            return;
+        };
+        let Some((step, rest)) = rest.split_first_chunk::<STEP>() else {
+            return;
+        };
+        data = rest;
+        driver.restore(record, Step(*step));
+    }
+    driver.run(data, 13);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seed(target: &str, name: &str) -> Vec<u8> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds");
+        std::fs::read(format!("{folder}/{target}/{name}")).expect("a seed")
+    }
+
+    #[test]
+    fn seeds_reach_flows_questions_and_records() {
+        let mut driver = Driver::new(true);
+        driver.run(&seed("usernet_frames", "stream"), 8);
+        assert!(driver.sockets.values().any(|s| s.connected && s.peeked > 0));
+        let mut driver = Driver::new(false);
+        driver.run(&seed("usernet_peer", "question"), 13);
+        assert_eq!((driver.flows.len(), driver.tickets.len()), (1, 0));
+        let bytes = seed("user_records", "two");
+        let record = bytes[1..].first_chunk().expect("a record");
+        assert!(Record::decode(record).is_ok());
+    }
+}

@@ -1,0 +1,139 @@
+//! Frames of the guest, relative to where its flows are.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use wire::build::{PacketBuilder, TcpFields};
+use wire::tcp::TcpView;
+use wire::{EtherType, MacAddr};
+
+use super::{GATEWAY, Step};
+
+/// Station of the guest.
+pub(super) const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 15]);
+/// Ports of the guest.
+const PORTS: usize = 4;
+
+/// Where the flows are by what the guest has heard: for each port, the next byte to it, and the
+/// next byte that it is to send.
+#[derive(Default)]
+pub(super) struct Guest([(u32, u32); PORTS]);
+
+/// The end of the guest that a step means.
+pub(super) fn guest(step: Step) -> SocketAddr {
+    let ip: IpAddr = match step.0[1] & 4 {
+        0 => Ipv4Addr::new(10, 0, 2, 15).into(),
+        _ => Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 15).into(),
+    };
+    SocketAddr::new(ip, 1000 + u16::from(step.0[1] % PORTS as u8))
+}
+
+/// The other end: outside, the gateway, the DNS server, or what is never allowed.
+pub(super) fn peer(step: Step) -> SocketAddr {
+    let (v4, v6) = match step.0[1] >> 3 & 7 {
+        0..=3 => ([192, 0, 2, 1], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]),
+        4 => ([10, 0, 2, 2], [0xfd00, 1, 0, 0, 0, 0, 0, 2]),
+        5 => ([10, 0, 2, 3], [0xfd00, 1, 0, 0, 0, 0, 0, 3]),
+        6 => ([127, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 1]),
+        _ => ([169, 254, 169, 254], [0xfe80, 0, 0, 0, 0, 0, 0, 1]),
+    };
+    let ip: IpAddr = match step.0[1] & 4 {
+        0 => Ipv4Addr::from(v4).into(),
+        _ => Ipv6Addr::from(v6).into(),
+    };
+    let ports = [80, 53, 67, 547];
+    SocketAddr::new(ip, ports[usize::from(step.0[1] >> 6)])
+}
+
+impl Guest {
+    /// A segment to the guest.
+    pub(super) fn hear(&mut self, tcp: &TcpView<'_>, payload: u32) {
+        let flags = u32::from(tcp.flags() & 1 != 0) + u32::from(tcp.flags() & 2 != 0);
+        let next = tcp.seq().wrapping_add(payload).wrapping_add(flags);
+        self.0[usize::from(tcp.dst_port()) % PORTS] = (next, tcp.ack());
+    }
+
+    /// The frame of a step.
+    pub(super) fn frame(&self, step: Step) -> Vec<u8> {
+        let kind = step.0[0];
+        let mut frame = self.builder(step).build();
+        // Bytes are changed, or cut off.
+        if kind & 0x80 != 0 {
+            let place = usize::from(step.0[5]) % frame.len();
+            frame[place] = step.0[6];
+        }
+        if kind & 0x40 != 0 {
+            frame.truncate(usize::from(step.0[5]));
+        }
+        frame
+    }
+
+    fn builder(&self, step: Step) -> PacketBuilder {
+        let (guest, peer) = (guest(step), peer(step));
+        let packet = PacketBuilder::new(GUEST, GATEWAY);
+        let packet = match (guest.ip(), peer.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => packet.ipv4(from, to),
+            (IpAddr::V6(from), IpAddr::V6(to)) => packet.ipv6(from, to),
+            _ => packet,
+        };
+        let len = usize::from(step.0[5]) * 4;
+        match step.0[0] % 4 {
+            0 | 1 => {
+                let (ack, seq) = self.0[usize::from(guest.port()) % PORTS];
+                let near = |number: u32, by: u8| number.wrapping_add_signed(i32::from(by as i8));
+                let fields = TcpFields {
+                    src_port: guest.port(),
+                    dst_port: peer.port(),
+                    seq: near(seq, step.0[3]),
+                    ack: near(ack, step.0[4]),
+                    flags: step.0[2].into(),
+                    options: vec![2, 4, 5, step.0[7], 1, 3, 3, 7],
+                };
+                packet.tcp(fields).payload(&vec![7; len])
+            }
+            2 => {
+                let packet = packet.udp(guest.port(), peer.port());
+                match step.0[2] & 3 {
+                    0 => packet.payload(&vec![7; len]),
+                    1 => packet.payload(&question(step)),
+                    _ => packet.payload(&dhcp(step)),
+                }
+            }
+            _ => service(packet, step),
+        }
+    }
+}
+
+/// A question for `vmN.internal`, or for a name outside.
+fn question(step: Step) -> Vec<u8> {
+    let header = [0, step.0[3], 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    let domain = match step.0[4] & 1 {
+        0 => &b"\x07example\x00"[..],
+        _ => &b"\x08internal\x00"[..],
+    };
+    let kind = [0, step.0[4] >> 1, 0, 1];
+    [&header[..], b"\x03vm1", domain, &kind].concat()
+}
+
+fn dhcp(step: Step) -> Vec<u8> {
+    let mut body = vec![0; 240];
+    body[..3].copy_from_slice(&[1, 1, 6]);
+    body[28..34].copy_from_slice(&GUEST.0);
+    body[236..].copy_from_slice(&[99, 130, 83, 99]);
+    body.extend([53, 1, step.0[3], 50, 4, 10, 0, 2, step.0[4], 255]);
+    body
+}
+
+/// ICMP, ARP, or a message of neighbour discovery.
+fn service(packet: PacketBuilder, step: Step) -> PacketBuilder {
+    match step.0[2] {
+        0 => PacketBuilder::new(GUEST, MacAddr::BROADCAST)
+            .arp_request([10, 0, 2, 15], [10, 0, 2, step.0[3]]),
+        1 => PacketBuilder::new(GUEST, GATEWAY)
+            .ethertype(EtherType::ARP)
+            .payload(&[0, 1, 8, 0, 6, 4, 0, step.0[3]]),
+        kind => packet
+            .ttl(255)
+            .icmp(kind, step.0[3], [0; 4])
+            .payload(&vec![step.0[4]; usize::from(step.0[5])]),
+    }
+}
