@@ -121,8 +121,8 @@ pub struct DriverStart {
     /// The interface supports UDP segmentation offload.
     pub uso: bool,
     /// Queue pairs; as many
-    /// [`SupervisorEvent::DriverQueue`](crate::supervision::SupervisorEvent::DriverQueue) follow, or
-    /// [`VhostQueue`](crate::supervision::SupervisorEvent::VhostQueue).
+    /// [`SupervisorEvent::DriverQueue`](crate::supervision::SupervisorEvent::DriverQueue) follow,
+    /// or [`VhostQueue`](crate::supervision::SupervisorEvent::VhostQueue).
     pub queues: u16,
     /// Parameters of [`BackEnd::Xdp`]; the umem follows the connection.
     pub xdp: Option<XdpStart>,

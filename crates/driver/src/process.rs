@@ -278,7 +278,8 @@ fn set_up(
 }
 
 /// Sets up the rest of the interface's queues, with the rights that the process keeps. Where the
-/// kernel refuses vhost devices and that is permitted (`or_tap`), none has one; returns the refusal.
+/// kernel refuses vhost devices and that is permitted (`or_tap`), none has one; returns the
+/// refusal.
 ///
 /// # Errors
 /// The system's refusal.

@@ -13,7 +13,7 @@ pub(super) const GUEST: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 15]);
 /// Ports of the guest.
 const PORTS: usize = 4;
 
-/// Where the flows are by what the guest has heard: for each port, the next byte to it, and the
+/// The positions of the flows as the guest knows them: for each port, the next byte to it, and the
 /// next byte that it is to send.
 #[derive(Default)]
 pub(super) struct Guest([(u32, u32); PORTS]);

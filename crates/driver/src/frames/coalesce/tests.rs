@@ -42,13 +42,22 @@ impl Sent {
     }
 }
 
-/// Clears an identification that has no meaning, with the checksum over it.
+/// Clears an identification that has no meaning, with the checksum over it. A checksum of TCP that
+/// is zero may also be written as 0xffff, the same number.
 fn without_meaning(frame: &mut [u8]) {
     let p = Parsed::parse(frame, frame.len());
     let l3 = usize::from(p.l3_offset);
     if frame.get(l3).is_some_and(|byte| byte >> 4 == 4) && frame[l3 + 6] & 0x40 != 0 {
         frame[l3 + 4..l3 + 6].fill(0);
         frame[l3 + 10..l3 + 12].fill(0);
+    }
+    if let (6, Some(l4)) = (p.l4_proto, p.l4_offset) {
+        let at = usize::from(l4) + 16;
+        if let Some(sum) = frame.get_mut(at..at + 2)
+            && *sum == [0xff; 2]
+        {
+            sum.fill(0);
+        }
     }
 }
 
