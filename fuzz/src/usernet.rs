@@ -1,8 +1,8 @@
 //! A user network between an enemy's guests and an enemy's peers: frames, what sockets report, what
 //! resolvers answer, and records of a dead driver, in any order.
 //!
-//! * Sent bytes lie within the frame at hand, and go to a socket that is connected and not shut down.
-//!   No socket is connected to what is never allowed.
+//! * Sent bytes lie within the frame at hand, and go to a socket that is connected and not shut
+//!   down. No socket is connected to what is never allowed.
 //! * Never more bytes are discarded than were peeked, and nothing is peeked behind a gap.
 //! * A socket is closed once, and then left alone. Flows stay within their bounds.
 //! * Frames to guests are whole, and leave from the gateway.

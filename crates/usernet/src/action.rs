@@ -64,7 +64,7 @@ pub enum Target {
     Resolver,
 }
 
-/// What the driver is to do, in this order.
+/// The tasks of the driver, in this order.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     /// Connect a TCP socket, without waiting, and report [`SocketEvent::Connected`] or
@@ -134,8 +134,8 @@ impl Payload {
     }
 }
 
-/// What to read without consuming it, by one call, straight behind `headers` bytes of a leased
-/// buffer.
+/// The bytes to read without consuming them, by one call, straight behind `headers` bytes of
+/// a leased buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peek {
     /// Bytes between the first that was not discarded and the first to read.
@@ -159,7 +159,7 @@ pub enum Failure {
     Descriptors,
 }
 
-/// What a socket reports.
+/// The report of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketEvent {
     /// It is connected, and takes `room` bytes.
@@ -187,7 +187,7 @@ pub enum SocketEvent {
     Reset,
 }
 
-/// What a [`Peek`] found.
+/// The result of a [`Peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peeked {
     /// So many bytes, at least one.

@@ -33,14 +33,14 @@ use incoming::{Body, Incoming, Packet};
 /// section 6.2.1).
 const ADVERTISEMENTS: Nanos = 400_000_000_000;
 
-/// What a frame was for.
+/// The purpose of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Handled {
     /// For the gateway; the frame, if there is one, answers it.
     Here(Option<Vec<u8>>),
     /// For the DNS server, by UDP.
     Dns {
-        /// Who asks.
+        /// The asking side.
         client: Client,
         /// The message.
         message: Vec<u8>,

@@ -51,7 +51,7 @@ impl Default for Bounds {
 pub struct Settings {
     /// The addresses.
     pub network: Network,
-    /// What guests may reach; it can be changed, and flows stay.
+    /// The destinations that guests may reach; they can be changed, and flows stay.
     pub access: Access,
     /// The bounds.
     pub bounds: Bounds,
@@ -61,7 +61,7 @@ pub struct Settings {
     pub super_frames: bool,
 }
 
-/// What became of a frame.
+/// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was translated; the actions say how.
@@ -367,7 +367,7 @@ impl Translator {
         })
     }
 
-    /// What is to outlive the process of a flow, after [`Action::Keep`].
+    /// The part of a flow that outlives the process, after [`Action::Keep`].
     #[must_use]
     pub fn record(&self, id: FlowId) -> Option<Record> {
         self.flow(id).map(Flow::record)
@@ -384,7 +384,7 @@ impl Translator {
         });
     }
 
-    /// What to peek of a flow that is ready. `None`: nothing until it is ready again.
+    /// The bytes to peek of a flow that is ready. `None`: nothing until it is ready again.
     pub fn peek(&mut self, now: Nanos, id: FlowId) -> Option<Peek> {
         let peek = self.flow_mut(id)?.peek(now);
         self.settle(id.index);

@@ -244,7 +244,7 @@ impl FromStr for HostRule {
     }
 }
 
-/// What guests may reach.
+/// The destinations that guests may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Networks that are allowed.

@@ -30,7 +30,7 @@ const NAK: u8 = 6;
 const RELEASE: u8 = 7;
 const INFORM: u8 = 8;
 
-/// What a client sent.
+/// The message of a client.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     kind: u8,

@@ -19,7 +19,7 @@ const ECHO_REPLY6: u8 = 129;
 const QUOTED: usize = 576 - 20 - 8;
 const QUOTED6: usize = 1280 - 40 - 8;
 
-/// What an error says of a packet.
+/// The content of an error about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
     /// No route leads there.

@@ -10,7 +10,7 @@ use wire::{EtherType, MacAddr, Sum, icmp, udp};
 
 use crate::network::Refusal;
 
-/// Who vouches for the checksum of UDP and ICMP.
+/// The side that vouches for the checksum of UDP and ICMP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// The frame has it.
@@ -26,7 +26,7 @@ pub(super) struct Incoming<'a> {
     pub(super) body: Body<'a>,
 }
 
-/// What the frame has behind its Ethernet header.
+/// The content of the frame behind its Ethernet header.
 pub(super) enum Body<'a> {
     Arp(ArpView<'a>),
     Ip(Packet<'a>),
@@ -191,6 +191,6 @@ pub(super) struct Message<'a> {
     pub(super) code: u8,
     /// The four bytes behind the checksum.
     pub(super) rest: [u8; 4],
-    /// What follows them.
+    /// The bytes that follow them.
     pub(super) body: &'a [u8],
 }

@@ -132,7 +132,7 @@ fn check_options(mut options: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// What router advertisements and DHCP offer.
+/// The offer of router advertisements and DHCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Whether the host has a route for IPv6. Without, guests get addresses but no default route.

@@ -97,7 +97,7 @@ impl Flow {
         flow
     }
 
-    /// What outlives the process.
+    /// The part that outlives the process.
     pub(crate) fn record(&self) -> Record {
         Record {
             guest: self.ends.guest,

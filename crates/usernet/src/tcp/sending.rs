@@ -8,7 +8,7 @@ use crate::Nanos;
 use crate::action::{Action, Headers, Peek, Peeked};
 
 impl Flow {
-    /// What to peek next.
+    /// The bytes to peek next.
     pub(crate) fn peek(&mut self, now: Nanos) -> Option<Peek> {
         let wanted = self.wanted();
         if wanted.is_none() {
@@ -70,7 +70,7 @@ impl Flow {
         peek(offset, open.min(most).min(left))
     }
 
-    /// What was peeked: the headers to put in front.
+    /// The headers to put in front of the bytes that were peeked.
     pub(crate) fn peeked(
         &mut self,
         peek: Peek,

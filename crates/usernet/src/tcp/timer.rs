@@ -96,7 +96,7 @@ impl Timer {
         }
     }
 
-    /// What was sent twice is not measured (Karn's algorithm).
+    /// Bytes that were sent twice are not measured (Karn's algorithm).
     pub(super) fn forget_sample(&mut self) {
         self.sample = None;
     }

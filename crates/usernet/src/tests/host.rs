@@ -10,13 +10,13 @@ use crate::{Action, FlowId, Headers, Nanos, Payload, Peeked, SocketEvent, Transl
 /// One connected socket: the host's end, and the server behind it.
 #[derive(Debug, Default)]
 pub(super) struct Socket {
-    /// What the server has read.
+    /// The bytes that the server has read.
     pub(super) read: Vec<u8>,
     /// Bytes in the send buffer.
     pub(super) queued: VecDeque<u8>,
     /// Size of the send buffer.
     pub(super) buffer: usize,
-    /// What the server sends in all, and how much of it has been discarded.
+    /// The bytes that the server sends in all, and how much of it has been discarded.
     pub(super) script: Vec<u8>,
     pub(super) discarded: usize,
     /// How much has arrived.

@@ -22,7 +22,7 @@ const FIRST_PORT: u16 = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// Who asked.
+/// The asking side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// A guest by UDP.
@@ -52,7 +52,7 @@ pub enum Transport {
 /// A question to send from a socket of its own, which is closed when the ticket ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// What the answer is handed in with.
+    /// The ticket with which the answer is handed in.
     pub ticket: Ticket,
     /// The resolver.
     pub server: SocketAddr,
@@ -65,7 +65,7 @@ pub struct Ask {
 /// A reply to a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Who asked.
+    /// The asking side.
     pub asker: Asker,
     /// The message.
     pub message: Vec<u8>,

@@ -54,7 +54,7 @@ pub struct Query {
     edns: Option<Edns>,
 }
 
-/// What the guest says by EDNS.
+/// The guest's EDNS fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Edns {
     /// Longest answer by UDP in bytes.
