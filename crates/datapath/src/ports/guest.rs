@@ -262,7 +262,9 @@ impl GuestPort {
             };
             let settled = lock.with(|queue| {
                 let settled = queue.settle(merge, now);
-                queue.queue.publish();
+                if settled.delivered.packets > 0 {
+                    queue.queue.publish();
+                }
                 if queue.kicks.awaits_buffers {
                     queue.look_for_buffers();
                 } else {
@@ -333,8 +335,6 @@ impl GuestPort {
         self.vcpus = vcpus;
     }
 
-    /// Returns the usable to-guest queue of a locked pair.
-    #[inline(always)]
     /// Settles the frames of a locked queue; see [`Port::settle`].
     #[cold]
     fn settle_pair(&mut self, pair: u16, now: Nanos) -> Option<Settled> {
@@ -349,6 +349,8 @@ impl GuestPort {
         Some(settled)
     }
 
+    /// Returns the usable to-guest queue of a locked pair.
+    #[inline(always)]
     fn receiver(&mut self, pair: u16) -> Option<&mut GuestQueue> {
         receiver(self.queues.get_mut(to_guest(pair))?.as_mut()?)
     }

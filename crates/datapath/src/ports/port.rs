@@ -62,7 +62,7 @@ impl Accepts {
     }
 }
 
-/// The result of delivering frames that waited: what a receiver's counters have to be corrected by.
+/// The result of delivering frames that waited, by which a receiver's counters are corrected.
 #[derive(Debug, Default)]
 pub struct Settled {
     /// Frames that count as delivered in this batch, and wait.

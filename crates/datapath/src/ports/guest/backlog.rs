@@ -109,7 +109,16 @@ impl GuestQueue {
             kept: self.congestion.backlog.take_kept(),
             ..Settled::default()
         };
+        if self.congestion.backlog.is_empty() {
+            return settled;
+        }
         let mut waiting = self.congestion.backlog.take();
+        if !self.usable() {
+            // Its ring may be malformed, and is not used any more.
+            let reason = DropReason::ReceiverDown;
+            settled.dropped.push((reason, waiting.len() as u64));
+            return settled;
+        }
         while let Some(frame) = waiting.front() {
             let out = Outgoing {
                 headers: &frame.bytes,
