@@ -60,7 +60,8 @@ pub(super) struct Drivers {
 
 impl Drivers {
     /// Sets the drivers. Drivers that do not change, or only in MTU or MAC address, keep their
-    /// processes. Those that change otherwise keep their counters.
+    /// processes, and those that change in the back end only their own interfaces. All keep their
+    /// counters.
     ///
     /// # Errors
     /// Port and reason of an interface that cannot be used. The drivers are as before then.
@@ -114,7 +115,8 @@ impl Drivers {
             };
             before.push(driver.spec.clone());
             let name = spec.name.clone();
-            driver.change(spec).map_err(|reason| (name, reason))?;
+            let stopped = driver.change(spec).map_err(|reason| (name, reason))?;
+            self.end(stopped, STOP_TIMEOUT);
         }
         for spec in replacing {
             let old = self.all.iter().filter(|d| d.has_interface_of(&spec));
@@ -132,8 +134,9 @@ impl Drivers {
             self.remove(|driver| driver.has_interface_of(&spec));
             return self.all.push(Driver::reopen(spec));
         };
-        if let Err(error) = driver.change(spec) {
-            tracing::error!("cannot revert a change: {error}");
+        match driver.change(spec) {
+            Ok(stopped) => self.end(stopped, STOP_TIMEOUT),
+            Err(error) => tracing::error!("cannot revert a change: {error}"),
         }
     }
 

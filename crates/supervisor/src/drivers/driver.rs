@@ -63,6 +63,9 @@ pub(super) struct Driver {
     killed: bool,
     /// Replacement by a process of another version.
     renewal: Option<Renewal>,
+    /// It is from the record of another supervisor, which does not have the operator's choice of an
+    /// own interface.
+    pub(super) is_passed: bool,
     pub(super) dial: Option<Dial>,
     /// Bytes that may wait in the interface, where they are bounded.
     room: Option<u64>,
@@ -110,6 +113,7 @@ impl Driver {
             child: None,
             killed: false,
             renewal: None,
+            is_passed: false,
             dial: None,
             room: None,
             counters_before: DriverCounters::default(),
@@ -141,11 +145,13 @@ impl Driver {
         place(&self.spec.device) == place(&spec.device)
     }
 
-    /// Changes MTU and MAC address. A MAC address stays when it is removed from the configuration.
+    /// Changes MTU, MAC address and back end. A MAC address stays when it is removed from the
+    /// configuration. Returns the processes that do not fit any longer: the next dial starts
+    /// another.
     ///
     /// # Errors
     /// The system refuses one of them. Changes made before stay, and are noted in `spec`.
-    pub(super) fn change(&mut self, spec: DriverSpec) -> Result<(), String> {
+    pub(super) fn change(&mut self, spec: DriverSpec) -> Result<Vec<Child>, String> {
         let (mtu, mac) = (spec.device.mtu, spec.device.mac);
         if mtu != self.spec.device.mtu {
             self.set(|device| device.set_mtu(mtu))?;
@@ -154,8 +160,25 @@ impl Driver {
         if let Some(desired) = mac.filter(|_| mac != self.spec.device.mac) {
             self.set(|device| device.set_mac(desired))?;
         }
+        let is_passed = std::mem::take(&mut self.is_passed);
+        let fits = is_passed || spec.device.choice == self.spec.device.choice;
         self.spec = spec;
-        Ok(())
+        Ok(if fits {
+            Vec::new()
+        } else {
+            self.take_children()
+        })
+    }
+
+    /// Takes its processes; their counters stay.
+    fn take_children(&mut self) -> Vec<Child> {
+        let History { counters, restarts } = self.history();
+        self.counters_before = counters;
+        self.counters = DriverCounters::default();
+        self.restarts_before = restarts;
+        self.killed = false;
+        let next = self.renewal.take().and_then(Renewal::into_child);
+        self.child.take().into_iter().chain(next).collect()
     }
 
     /// Bounds the bytes that may wait in the interface, also after it is opened again.

@@ -166,6 +166,41 @@ fn a_driver_with_another_interface_is_stopped_and_its_counters_continue() {
 }
 
 #[test]
+fn another_back_end_of_an_own_interface_takes_another_process() {
+    let own = |choice| {
+        let mut spec = spec();
+        (spec.device.own, spec.device.choice) = (true, choice);
+        spec
+    };
+    let mut world = world();
+    let driver = &mut world.drivers.all[0];
+    driver.spec = own(Choice::Auto);
+    driver.child = driver.child.take().map(|child| child.restarted(2));
+    let pid = world.drivers.states()[0].pid;
+    world.drivers.set(vec![own(Choice::Auto)]).unwrap();
+    assert_eq!(world.drivers.states()[0].pid, pid);
+    world.drivers.set(vec![own(Choice::Tap)]).unwrap();
+    let stop = world.link.recv().unwrap();
+    assert!(matches!(stop, Received::Message(SupervisorEvent::Stop, _)));
+    let state = &world.drivers.states()[0];
+    assert_eq!((state.pid, state.restarts), (None, 2));
+}
+
+#[test]
+fn an_upgrade_ends_no_process_because_the_record_has_no_choice() {
+    let mut world = world();
+    let driver = &mut world.drivers.all[0];
+    driver.spec.device.own = true;
+    driver.is_passed = true;
+    let mut known = driver.spec.clone();
+    known.device.choice = Choice::Auto;
+    let pid = world.drivers.states()[0].pid;
+    world.drivers.set(vec![known]).unwrap();
+    assert_eq!(world.drivers.states()[0].pid, pid);
+    assert!(pid.is_some());
+}
+
+#[test]
 fn an_interface_that_cannot_be_used_leaves_the_driver_as_it_is() {
     let mut world = world();
     let pid = world.drivers.states()[0].pid;

@@ -47,6 +47,7 @@ impl Driver {
         let port = from.spec.port;
         Ok(Self {
             suspect: from.suspect,
+            is_passed: true,
             child: child.transpose()?,
             killed: from.killed,
             dial: from.dial.map(|path| Dial { port, path }),
