@@ -403,18 +403,14 @@ impl Output {
         ready
     }
 
-    /// Counts the time for which a pair has waited.
+    /// Counts the time for which a pair has waited, and takes back its request: the pair asks for
+    /// its next frames itself, if there are any, and another pair of the leaf asks again when it is
+    /// looked at.
     pub(crate) fn end_turn(&self, turn: &Turn, now: Nanos) {
         let held = now.saturating_sub(turn.since);
-        self.state(turn.leaf).held.fetch_add(held, Relaxed);
-    }
-
-    /// Takes back the request of a pair that waits no longer, at least not here: its frames may
-    /// never come. Another pair of the leaf asks again when it is looked at.
-    pub(crate) fn give_up(&self, turn: &Turn, now: Nanos) {
-        self.end_turn(turn, now);
-        let credit = &self.state(turn.leaf).credit;
-        credit.take_back(self.mark(turn.leaf));
+        let state = self.state(turn.leaf);
+        state.held.fetch_add(held, Relaxed);
+        state.credit.take_back(self.mark(turn.leaf));
     }
 
     /// Returns the time at which the next allotment is due.

@@ -73,6 +73,9 @@ fn who_waits_has_a_turn_when_credit_has_come() {
     assert!(output.has_turn(&turn));
     output.end_turn(&turn, 13 * MS);
     assert_eq!(output.uses()[0].held_ns, 13 * MS);
+    // It was the last frame.
+    assert_eq!(output.take(leaf, (FRAME, FRAME), 13 * MS), FRAME);
+    assert_eq!(output.uses()[0].waiting_bits, 0, "no frame waits");
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn a_pair_that_gives_up_leaves_its_debt_and_nothing_else() {
     let leaf = output.leaf(PortId(1), 0).unwrap();
     let turn = output.wait((PortId(9), leaf), (FRAME, FRAME), 0);
     let credit = output.state(leaf).credit.bits();
-    output.give_up(&turn, MS);
+    output.end_turn(&turn, MS);
     let uses = output.uses();
     assert_eq!((uses[0].waiting_bits, uses[0].held_ns), (0, MS));
     // Nothing is granted for it, and another pair of the leaf asks again.
@@ -127,7 +130,7 @@ fn a_pair_that_gives_up_leaves_its_debt_and_nothing_else() {
 
     assert!(output.pay_later(leaf, 2 * FRAME, 14 * MS));
     let turn = output.wait((PortId(9), leaf), (FRAME, FRAME), 14 * MS);
-    output.give_up(&turn, 14 * MS);
+    output.end_turn(&turn, 14 * MS);
     let second = 1_000 * MS;
     output.allot(second);
     assert_eq!(output.uses()[0].waiting_bits, 0, "it is repaid");

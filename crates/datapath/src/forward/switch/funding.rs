@@ -404,7 +404,7 @@ impl<P: Port> Switch<P> {
         let Pause::Turn(turn) = pause else { return };
         let slot = self.fabric.slot(turn.output);
         if let Some(output) = slot.and_then(|slot| slot.output.as_ref()) {
-            output.give_up(turn, now);
+            output.end_turn(turn, now);
         }
     }
 
