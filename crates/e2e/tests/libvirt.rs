@@ -1,6 +1,7 @@
 //! The libvirt example of docs/user/guests.md: two domains, each with a user of its own, talk,
 //! survive the death of the switch, and cannot take each other's port. The hook of the package
-//! gives a port the bandwidth of its domain.
+//! gives a port the bandwidth of its domain. With the changes of docs/user/iommu.md a domain has an
+//! IOMMU.
 //!
 //! Users, port and domain are taken from that page. What must differ here is put in their place:
 //! another name, paths, the guest image instead of a disk, and emulation where KVM does not work.
@@ -257,6 +258,82 @@ fn the_readmes_domains_talk_and_keep_their_ports() {
     for (socket, user) in sockets.iter().zip(users) {
         let socket = fs::metadata(socket).expect("the port listens");
         assert_eq!((socket.uid(), socket.mode() & 0o777), (user, 0o600));
+    }
+    libvirt.stop(&users);
+    lasthop.stop();
+}
+
+/// The page with a domain's IOMMU.
+const IOMMU_PAGE: &str = "docs/user/iommu.md";
+
+/// The domain with what the page has for an IOMMU, and its kernel with strict mappings.
+fn with_iommu(domain: &str) -> String {
+    let page = fs::read_to_string(paths::root().join(IOMMU_PAGE)).expect("a page");
+    let (_, rest) = page.split_once("\n```xml\n").expect("an example");
+    let (example, _) = rest.split_once("```").expect("its end");
+    let of = |from: &str, to: &str| {
+        let start = example.find(from).expect(from);
+        let end = example[start..].find(to).expect(to) + start + to.len();
+        example[start..end].to_owned()
+    };
+    let card = of("<driver iommu=", "/>");
+    let (before, rest) = domain.split_once("<features>").expect("features");
+    let (_, after) = rest.split_once("</features>").expect("their end");
+    let domain = [before, &of("<features>", "</features>"), after].concat();
+    swap(
+        &domain,
+        &[
+            (
+                "<devices>",
+                format!("<devices>{}", of("<iommu ", "</iommu>")),
+            ),
+            ("<driver queues='2' packed='on'/>", card),
+            (
+                "panic=-1",
+                "panic=-1 intel_iommu=on iommu.strict=1".to_owned(),
+            ),
+        ],
+    )
+}
+
+#[test]
+fn a_domain_with_an_iommu_talks_and_survives_the_switch() {
+    let turn = turn();
+    if !Libvirt::allowed() {
+        return;
+    }
+    let example = Example::read();
+    let libvirt = Libvirt::start(&NAMES.map(|user| example.useradd(user)));
+    let users = NAMES.map(|user| libvirt.user(user));
+    let required = format!("{}iommu = \"required\"\n", example.port("vm1", users[0]));
+    let ports = [required, example.port("vm2", users[1])];
+    let lasthop = Lasthop::start(&format!("[switch]\nname = \"host1\"\n{}", ports.concat()));
+    belongs_to_the_group(&lasthop.folder(), libvirt.group("lasthop"));
+    let places = NAMES.map(|name| libvirt.place(name));
+    let sockets = NAMES.map(|name| lasthop.socket_of(name));
+    let domain = |at: usize| {
+        let (name, number) = (NAMES[at], at as u8 + 1);
+        example.domain(name, name, number, &sockets[at], &places[at])
+    };
+    define(&libvirt, "vm1", &with_iommu(&domain(0)), &places[0]);
+    define(&libvirt, "vm2", &domain(1), &places[1]);
+    let mut vm1 = libvirt.boot("vm1", &places[0]);
+    let mut vm2 = libvirt.boot("vm2", &places[1]);
+    talk(&mut vm1, "10.0.0.2");
+    talk(&mut vm2, "10.0.0.1");
+    let translation = &lasthop.port("vm1")["translation"];
+    assert!(
+        translation["invalidations"].as_u64() > Some(0),
+        "{translation}"
+    );
+
+    turn.step("the switch is killed");
+    let before = lasthop.pid("lasthop-control").expect("control runs");
+    lasthop.kill_switch();
+    lasthop.wait_control(before);
+    talk(&mut vm1, "10.0.0.2");
+    for name in NAMES {
+        remove(&libvirt, name);
     }
     libvirt.stop(&users);
     lasthop.stop();
