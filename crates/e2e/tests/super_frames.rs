@@ -268,9 +268,29 @@ fn debians_kernel_has_no_super_frames_of_udp() {
         return;
     }
     let mut host = Host::start(Kernel::Debian);
+    host.test("datagrams_of_guests_leave_in_super_frames_and_arrive_as_they_were");
+    // With vhost-net a call is not for each frame.
+    host.run("rm /dev/vhost-net");
     host.test("datagrams_are_single_frames_where_the_kernel_has_no_super_frames_of_udp");
     host.test("datagrams_of_guests_leave_in_super_frames_and_arrive_as_they_were");
     host.test("the_kernel_cuts_what_was_coalesced_to_what_it_was");
+}
+
+/// A kernel with super-frames of UDP, whose TAP devices have vhost devices first.
+#[test]
+fn super_frames_of_udp_cross_with_and_without_vhost_net() {
+    if is_inside() || !is_long() || !Kernel::Newer.has_image() {
+        return;
+    }
+    let mut host = Host::start(Kernel::Newer);
+    for with_vhost in [true, false] {
+        if !with_vhost {
+            host.run("rm /dev/vhost-net");
+        }
+        host.test("datagrams_of_the_host_come_whole_to_guests_that_negotiated_that");
+        host.test("datagrams_of_guests_leave_in_super_frames_and_arrive_as_they_were");
+        host.test("offloads_of_an_interface_are_switched_off_while_its_driver_runs");
+    }
 }
 
 /// The features of `ethtool -K` that are switched off one after another, and an offload that is

@@ -6,15 +6,43 @@ use e2e::nested::{Host, Kernel, is_inside};
 use e2e::netns::Netns;
 use e2e::uplinks::{both_ways, driver_pid, tap};
 use e2e::{is_long, turn};
-use rustix::process::{Pid, Signal, kill_process};
-use testkit::wait::wait_until;
+use rustix::process::Signal;
+use testkit::packets::{self, Flow};
+use testkit::process::send as signal;
+use testkit::wait::{wait_for, wait_until};
 
 /// Bytes of a transfer: the host is an emulated processor.
 const SIZE: usize = 1 << 20;
 
+const SWITCH: &str = "[switch]\nname = \"host1\"\n\n";
+const NAMED: &str = "driver = \"vhost-net\"";
+
 fn back_end(lasthop: &Lasthop, port: &str) -> String {
     let driver = &lasthop.port(port)["driver_process"];
     driver["back_end"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Waits until a port has a driver process other than `old`, and is up. Returns the process.
+fn other_driver(lasthop: &Lasthop, port: &str, old: u32) -> u32 {
+    let new = wait_for("another driver", || {
+        driver_pid(lasthop, port).filter(|new| *new != old)
+    });
+    lasthop.wait_port(port, "up");
+    new
+}
+
+/// The number of the kernel's threads for a driver process, which are named after it: threads of
+/// that process (Linux 6.4), or of the kernel.
+fn kernel_threads(driver: u32) -> usize {
+    let name = format!("vhost-{driver}\n");
+    let count = |folder: String| {
+        let entries = std::fs::read_dir(folder).expect("processes").flatten();
+        let names = entries.map(|entry| std::fs::read_to_string(entry.path().join("comm")));
+        names
+            .filter(|comm| comm.as_ref().is_ok_and(|comm| *comm == name))
+            .count()
+    };
+    count("/proc".to_owned()) + count(format!("/proc/{driver}/task"))
 }
 
 /// A port by itself and one that names the driver, then one that is to be without.
@@ -29,12 +57,10 @@ fn frames_cross_by_the_kernel() {
         Netns::new("one", folder.path()),
         Netns::new("other", folder.path()),
     );
-    let named = "driver = \"vhost-net\"";
     let first = tap("t1", &one.path(), "10.0.0.1/24", "");
-    let second = tap("t2", &other.path(), "10.0.0.2/24", named);
+    let second = tap("t2", &other.path(), "10.0.0.2/24", NAMED);
     let plain = tap("t3", &other.path(), "10.1.0.3/24", "driver = \"tap\"");
-    let switch = "[switch]\nname = \"host1\"\n\n";
-    let lasthop = Lasthop::start(&[switch, &first, &second, &plain].concat());
+    let lasthop = Lasthop::start(&[SWITCH, &first, &second, &plain].concat());
     for port in ["t1", "t2", "t3"] {
         lasthop.wait_port(port, "up");
     }
@@ -46,14 +72,105 @@ fn frames_cross_by_the_kernel() {
 
     turn.step("a driver dies");
     let before = driver_pid(&lasthop, "t2").expect("a process");
-    let pid = Pid::from_raw(before as i32).expect("a process id");
-    kill_process(pid, Signal::KILL).expect("it runs");
-    wait_until("another driver", || {
-        driver_pid(&lasthop, "t2").is_some_and(|pid| pid != before)
-    });
-    lasthop.wait_port("t2", "up");
+    signal(before, Signal::KILL);
+    other_driver(&lasthop, "t2", before);
     assert_eq!(back_end(&lasthop, "t2"), "vhost-net");
     both_ways((&one, "10.0.0.1"), (&other, "10.0.0.2"), SIZE);
+    lasthop.stop();
+}
+
+/// Each queue pair has a device of its own.
+#[test]
+fn two_queue_pairs_have_two_devices() {
+    if !is_inside() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (one, other) = (
+        Netns::new("one", folder.path()),
+        Netns::new("other", folder.path()),
+    );
+    let first = tap("t1", &one.path(), "10.0.0.1/24", "queues = 2");
+    let second = tap("t2", &other.path(), "10.0.0.2/24", "");
+    let lasthop = Lasthop::start(&[SWITCH, &first, &second].concat());
+    for (port, devices) in [("t1", 2), ("t2", 1)] {
+        lasthop.wait_port(port, "up");
+        assert_eq!(back_end(&lasthop, port), "vhost-net");
+        let driver = driver_pid(&lasthop, port).expect("a process");
+        assert_eq!(kernel_threads(driver), devices, "{port}");
+    }
+    // Connections are spread over the queues.
+    for round in 0..4 {
+        turn.step(&format!("transfers {round}"));
+        both_ways((&one, "10.0.0.1"), (&other, "10.0.0.2"), SIZE / 4);
+    }
+    lasthop.stop();
+}
+
+#[test]
+fn an_interface_and_a_driver_change_while_lasthop_runs() {
+    if !is_inside() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (one, other) = (
+        Netns::new("one", folder.path()),
+        Netns::new("other", folder.path()),
+    );
+    let first = tap("t1", &one.path(), "10.0.0.1/24", "");
+    let second = tap("t2", &other.path(), "10.0.0.2/24", NAMED);
+    let lasthop = Lasthop::start(&[SWITCH, &first, &second].concat());
+    for port in ["t1", "t2"] {
+        lasthop.wait_port(port, "up");
+    }
+    let mut driver = driver_pid(&lasthop, "t2").expect("a process");
+    for (option, value, moved_by) in [
+        ("--interface", "new0", "vhost-net"),
+        ("--driver", "tap", "tap"),
+        ("--driver", "auto", "vhost-net"),
+    ] {
+        turn.step(value);
+        lasthop.ok(&["port", "set", "t2", option, value]);
+        driver = other_driver(&lasthop, "t2", driver);
+        assert_eq!(back_end(&lasthop, "t2"), moved_by, "{option} {value}");
+        assert_eq!(lasthop.port("t2")["interface"], "new0");
+        both_ways((&one, "10.0.0.1"), (&other, "10.0.0.2"), SIZE / 4);
+    }
+    lasthop.stop();
+}
+
+#[test]
+fn frames_in_the_rings_of_a_driver_that_dies_are_counted() {
+    if !is_inside() {
+        return;
+    }
+    let _turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let netns = Netns::new("one", folder.path());
+    let guest = "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a.sock\"\n\n";
+    let port = tap("t1", &netns.path(), "10.0.0.9/24", NAMED);
+    let lasthop = Lasthop::start(&[SWITCH, guest, &port].concat());
+    lasthop.wait_port("t1", "up");
+    let mut guest = lasthop.connect("a", 1);
+    let frame = packets::udp(&Flow::v4(1, 9), b"hello");
+    guest.send(&frame).expect("room");
+    wait_until("the first frame is there", || {
+        lasthop.stats().received("t1") > 0
+    });
+    let driver = driver_pid(&lasthop, "t1").expect("a process");
+    signal(driver, Signal::STOP);
+    let before = lasthop.stats().received("t1");
+    for _ in 0..7 {
+        guest.send(&frame).expect("room");
+    }
+    wait_until("the frames are in the ring", || {
+        lasthop.stats().received("t1") == before + 7
+    });
+    signal(driver, Signal::KILL);
+    other_driver(&lasthop, "t1", driver);
+    assert_eq!(lasthop.stats().get("t1.drops.driver-ended"), 7);
     lasthop.stop();
 }
 
@@ -68,9 +185,9 @@ fn without_the_device_there_is_a_reason() {
     let netns = Netns::new("one", folder.path());
     let port = |more| {
         let port = tap("t1", &netns.path(), "10.0.0.1/24", more);
-        format!("[switch]\nname = \"host1\"\n\n{port}")
+        format!("{SWITCH}{port}")
     };
-    let (_, error) = Lasthop::refused(&port("driver = \"vhost-net\""));
+    let (_, error) = Lasthop::refused(&port(NAMED));
     assert!(error.contains("/dev/vhost-net: No such file"), "{error}");
     let lasthop = Lasthop::start(&port(""));
     lasthop.wait_port("t1", "up");
@@ -91,6 +208,11 @@ fn a_host_with_vhost_net() {
         let mut host = Host::start(kernel);
         turn.step("with the device");
         host.test("frames_cross_by_the_kernel");
+        if is_long() {
+            host.test("two_queue_pairs_have_two_devices");
+            host.test("an_interface_and_a_driver_change_while_lasthop_runs");
+            host.test("frames_in_the_rings_of_a_driver_that_dies_are_counted");
+        }
         turn.step("without the device");
         host.run("rm /dev/vhost-net");
         host.test("without_the_device_there_is_a_reason");
