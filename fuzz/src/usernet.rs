@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 
 use usernet::network::{Access, Network, never_allowed};
 use usernet::services::dns::{Asker, Forwarder, Query, Ticket, Zone};
-use usernet::services::{Checksum, Handled, Offer, Services};
+use usernet::services::{Checksum, Errors, Handled, IcmpError, Offer, Services};
 use usernet::{
-    Action, Bounds, Failure, FlowId, Headers, Nanos, Peek, Peeked, Progress, RECORD_LEN, Record,
-    Secret, Settings, SocketEvent, Target, Translator, Verdict,
+    Action, Bounds, Failure, FlowId, Headers, Kept, Nanos, Peek, Peeked, Progress, RECORD_LEN,
+    Secret, Settings, SocketEvent, Target, Translator, Turns, Verdict,
 };
 use wire::tcp::TcpView;
 use wire::virtio::net::NetHeader;
@@ -65,6 +65,8 @@ struct Socket {
 struct Driver {
     translator: Translator,
     services: Services,
+    errors: Errors,
+    turns: Turns,
     forwarder: Forwarder,
     zone: Zone,
     network: Network,
@@ -99,6 +101,8 @@ impl Driver {
         Self {
             translator: Translator::new(settings),
             services: Services::new(network, offer),
+            errors: Errors::new(network, Secret([3, 4])),
+            turns: Turns::new(Secret([5, 6])),
             forwarder: Forwarder::new(&network, vec![resolver]),
             zone: Zone::new([("vm1", vm1)]),
             network,
@@ -157,6 +161,11 @@ impl Driver {
         if verdict == Verdict::Service {
             self.service(frame, step);
         }
+        if let Verdict::Refused(refusal) = verdict
+            && let Some(answer) = self.errors.refused(self.now, frame, refusal)
+        {
+            check_frame(&answer);
+        }
         self.act(out, frame, step);
     }
 
@@ -207,11 +216,13 @@ impl Driver {
 
     /// A buffer is leased: bytes of a socket are peeked.
     fn serve(&mut self, step: Step) {
-        let Some(id) = step.at(1, &self.flows).copied() else {
+        let turn = self.turns.current();
+        let id = turn.filter(|_| step.0[4] & 1 == 0);
+        let Some(id) = id.or_else(|| step.at(1, &self.flows).copied()) else {
             return;
         };
         let Some(peek) = self.translator.peek(self.now, id) else {
-            return;
+            return self.turns.closed(id);
         };
         let socket = self.sockets.get_mut(&id).expect("a flow with a socket");
         assert!(socket.connected && peek.len > 0 && peek.len <= u32::from(u16::MAX));
@@ -225,6 +236,9 @@ impl Driver {
         if let (Some(headers), Peeked::Bytes(len)) = (headers, peeked) {
             assert_eq!(headers.bytes().len(), usize::from(peek.headers));
             self.give(&headers, len);
+            if turn == Some(id) {
+                self.turns.served(len);
+            }
         }
         self.act(out, &[], step);
     }
@@ -272,6 +286,17 @@ impl Driver {
         if let Some(headers) = self.translator.datagram(self.now, id, target, 100) {
             let is_whole = headers.bytes().len() > 40;
             assert!(is_whole && self.sockets[&id].is_udp);
+        }
+        if let Some(undelivered) = self.translator.undelivered(id, target) {
+            let error = match step.0[3] & 1 {
+                0 => IcmpError::Port,
+                _ => IcmpError::TooBig(step.number(4) * 8),
+            };
+            let payload = vec![7; usize::from(step.0[5]) * 4];
+            let answer = self
+                .errors
+                .undelivered(self.now, &undelivered, &payload, error);
+            answer.iter().for_each(|frame| check_frame(frame));
         }
     }
 
@@ -321,10 +346,21 @@ impl Driver {
 
     /// Continues a flow of a record.
     fn restore(&mut self, bytes: &[u8; RECORD_LEN], step: Step) {
-        let Ok(record) = Record::decode(bytes) else {
+        let Ok(kept) = Kept::decode(bytes) else {
             return;
         };
-        assert_eq!(record.encode(), *bytes);
+        assert_eq!(kept.encode(), *bytes);
+        let record = match kept {
+            Kept::Flow(record) => record,
+            Kept::Mapping(record) => {
+                if let Ok(id) = self.translator.restore_mapping(self.now, &record) {
+                    assert!(self.network.may_be_guest(record.guest.ip()));
+                    self.open(id, true, 0);
+                    self.sockets.entry(id).or_default().is_udp = true;
+                }
+                return;
+            }
+        };
         let progress = Progress {
             taken: u64::from(step.number(1)) << 24 | 3,
             given: u64::from(step.number(2)) << 24 | 5,
@@ -365,6 +401,7 @@ impl Driver {
                 }
                 Action::Close { flow, .. } => {
                     assert!(self.sockets.remove(&flow).is_some(), "closed twice");
+                    self.turns.closed(flow);
                 }
                 Action::Send(id, payload) => {
                     assert!(payload.range().end <= frame.len());
@@ -392,12 +429,17 @@ impl Driver {
                     let socket = self.sockets.get_mut(&id).expect("a socket");
                     assert!(!std::mem::replace(&mut socket.shut, true), "shut twice");
                 }
-                Action::Ready(id) | Action::AwaitRoom(id) => {
+                Action::Ready(id) => {
                     assert!(self.sockets.contains_key(&id));
+                    let station = self.translator.station(id);
+                    station
+                        .iter()
+                        .for_each(|guest| self.turns.ready(*guest, id));
                 }
+                Action::AwaitRoom(id) => assert!(self.sockets.contains_key(&id)),
                 Action::Keep(id) => {
                     let record = self.translator.record(id);
-                    let record = record.filter(|record| Record::decode(&record.encode()).is_ok());
+                    let record = record.filter(|record| Kept::decode(&record.encode()).is_ok());
                     assert!(record.is_some(), "a record that is not read");
                 }
             }
@@ -486,8 +528,8 @@ mod tests {
         let mut driver = Driver::new(false);
         driver.run(&seed("usernet_peer", "question"), 13);
         assert_eq!((driver.flows.len(), driver.tickets.len()), (1, 0));
-        let bytes = seed("user_records", "two");
+        let bytes = seed("user_records", "three");
         let record = bytes[1..].first_chunk().expect("a record");
-        assert!(Record::decode(record).is_ok());
+        assert!(matches!(Kept::decode(record), Ok(Kept::Flow(_))));
     }
 }

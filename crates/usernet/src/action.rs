@@ -74,7 +74,7 @@ pub enum Action {
     /// the next frame of the flow.
     Send(FlowId, Payload),
     /// The flow has bytes for the guest: when its guest has its turn, and there is a buffer, ask
-    /// `Translator::peek` what to read, until there is nothing.
+    /// `Translator::peek` what to read, until there is nothing ([`crate::Turns`]).
     Ready(FlowId),
     /// Consume this many bytes of the socket, which have been peeked before.
     Discard(FlowId, u32),
@@ -84,7 +84,7 @@ pub enum Action {
     AwaitRoom(FlowId),
     /// No more bytes follow from the guest: shut the socket down for writing.
     Shutdown(FlowId),
-    /// The flow is established: keep its record (`Translator::record`).
+    /// The flow is established, or the mapping opened: keep its record (`Translator::record`).
     Keep(FlowId),
     /// Close the socket; if `reset`, with a reset of the peer.
     Close {

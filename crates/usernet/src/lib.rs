@@ -16,14 +16,16 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod translator;
+mod turns;
 mod udp;
 
 pub use action::{
     Action, Failure, Family, FlowId, HEADERS, Headers, Payload, Peek, Peeked, SocketEvent, Target,
 };
 pub use hash::Secret;
-pub use record::{Progress, RECORD_LEN, Record, RecordError};
-pub use translator::{Bounds, Settings, Translator, Verdict};
+pub use record::{Kept, MappingRecord, Progress, RECORD_LEN, Record, RecordError};
+pub use translator::{Bounds, Settings, Translator, Undelivered, Verdict};
+pub use turns::{QUANTUM, Turns};
 
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;

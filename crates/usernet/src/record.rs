@@ -1,5 +1,5 @@
-//! What outlives the process of an established TCP flow: written once, read as if an enemy had
-//! written it.
+//! Records of established TCP flows and of UDP mappings, which outlive the process: written once,
+//! read as if an enemy had written them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,6 +9,11 @@ use wire::MacAddr;
 pub const RECORD_LEN: usize = 64;
 /// Version of the encoding.
 const VERSION: u8 = 1;
+// Bits of the second byte.
+const CONNECTED: u8 = 1;
+const IPV6: u8 = 2;
+const SCALED: u8 = 4;
+const MAPPING: u8 = 8;
 /// Longest shift of a window (RFC 7323, section 2.3).
 pub(crate) const MAX_SCALE: u8 = 14;
 /// Least maximum segment size that is taken from a guest: IPv4's default (RFC 9293, section
@@ -36,35 +41,40 @@ pub struct Record {
     pub scale: Option<(u8, u8)>,
 }
 
+/// A UDP mapping as it was when it was opened. When it was used last is not in it: a successor
+/// gives it its whole time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappingRecord {
+    /// Address and port of the guest.
+    pub guest: SocketAddr,
+    /// The first that the guest has sent to.
+    pub peer: SocketAddr,
+    /// Station of the guest.
+    pub station: MacAddr,
+}
+
+/// A record of either kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// A TCP flow.
+    Flow(Record),
+    /// A UDP mapping.
+    Mapping(MappingRecord),
+}
+
 /// Why a record is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a record of a flow")]
 pub struct RecordError;
 
-impl Record {
+impl Kept {
     /// The record as bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_LEN] {
-        let mut out = [0; RECORD_LEN];
-        out[0] = VERSION;
-        out[1] = u8::from(self.connected)
-            | u8::from(self.guest.is_ipv6()) << 1
-            | u8::from(self.scale.is_some()) << 2;
-        let (guest, own) = self.scale.unwrap_or_default();
-        out[2..4].copy_from_slice(&[guest, own]);
-        out[4..6].copy_from_slice(&self.mss.to_le_bytes());
-        out[6..12].copy_from_slice(&self.station.0);
-        out[12..16].copy_from_slice(&self.iss.to_le_bytes());
-        out[16..20].copy_from_slice(&self.irs.to_le_bytes());
-        out[20..22].copy_from_slice(&self.guest.port().to_le_bytes());
-        out[22..24].copy_from_slice(&self.peer.port().to_le_bytes());
-        for (at, end) in [(24, self.guest), (40, self.peer)] {
-            match end.ip() {
-                IpAddr::V4(v4) => out[at..at + 4].copy_from_slice(&v4.octets()),
-                IpAddr::V6(v6) => out[at..at + 16].copy_from_slice(&v6.octets()),
-            }
+        match self {
+            Self::Flow(record) => record.encode(),
+            Self::Mapping(record) => record.encode(),
         }
-        out
     }
 
     /// Reads a record. Whether its addresses are the network's is for the translator to check.
@@ -74,33 +84,89 @@ impl Record {
     pub fn decode(bytes: &[u8; RECORD_LEN]) -> Result<Self, RecordError> {
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let is_v6 = bytes[1] & 2 != 0;
-        let address = |at: usize| -> IpAddr {
-            let octets: [u8; 16] = std::array::from_fn(|i| bytes[at + i]);
-            match is_v6 {
-                true => Ipv6Addr::from(octets).into(),
-                false => [octets[0], octets[1], octets[2], octets[3]].into(),
-            }
-        };
-        let record = Self {
-            guest: SocketAddr::new(address(24), half(20)),
-            peer: SocketAddr::new(address(40), half(22)),
-            station: MacAddr(std::array::from_fn(|i| bytes[6 + i])),
-            connected: bytes[1] & 1 != 0,
-            iss: word(12),
-            irs: word(16),
-            mss: half(4),
-            scale: (bytes[1] & 4 != 0).then_some((bytes[2], bytes[3])),
+        let flags = bytes[1];
+        let (guest, peer) = (end(bytes, 24, half(20)), end(bytes, 40, half(22)));
+        let station = MacAddr(std::array::from_fn(|i| bytes[6 + i]));
+        let mss = half(4);
+        let (kept, has_mss) = if flags & MAPPING != 0 {
+            let record = MappingRecord {
+                guest,
+                peer,
+                station,
+            };
+            (Self::Mapping(record), true)
+        } else {
+            let record = Record {
+                guest,
+                peer,
+                station,
+                connected: flags & CONNECTED != 0,
+                iss: word(12),
+                irs: word(16),
+                mss,
+                scale: (flags & SCALED != 0).then_some((bytes[2], bytes[3])),
+            };
+            (Self::Flow(record), mss >= LEAST_MSS)
         };
         // What has no other form encodes to the same bytes: unused bits and bytes are zero.
-        let is_sound = record.encode() == *bytes
+        let is_sound = kept.encode() == *bytes
             && bytes[2].max(bytes[3]) <= MAX_SCALE
-            && record.mss >= LEAST_MSS
-            && record.station.is_station()
-            && record.guest.port() != 0
-            && record.peer.port() != 0;
-        is_sound.then_some(record).ok_or(RecordError)
+            && has_mss
+            && station.is_station()
+            && guest.port() != 0
+            && peer.port() != 0;
+        is_sound.then_some(kept).ok_or(RecordError)
     }
+}
+
+impl Record {
+    fn encode(&self) -> [u8; RECORD_LEN] {
+        let flags = u8::from(self.connected) * CONNECTED + u8::from(self.scale.is_some()) * SCALED;
+        let mut out = encode_ends((self.guest, self.peer), self.station, flags);
+        let (guest, own) = self.scale.unwrap_or_default();
+        out[2..4].copy_from_slice(&[guest, own]);
+        out[4..6].copy_from_slice(&self.mss.to_le_bytes());
+        out[12..16].copy_from_slice(&self.iss.to_le_bytes());
+        out[16..20].copy_from_slice(&self.irs.to_le_bytes());
+        out
+    }
+}
+
+impl MappingRecord {
+    fn encode(&self) -> [u8; RECORD_LEN] {
+        encode_ends((self.guest, self.peer), self.station, MAPPING)
+    }
+}
+
+/// The fields of both kinds.
+fn encode_ends(
+    (guest, peer): (SocketAddr, SocketAddr),
+    station: MacAddr,
+    flags: u8,
+) -> [u8; RECORD_LEN] {
+    let mut out = [0; RECORD_LEN];
+    out[0] = VERSION;
+    out[1] = flags + u8::from(guest.is_ipv6()) * IPV6;
+    out[6..12].copy_from_slice(&station.0);
+    out[20..22].copy_from_slice(&guest.port().to_le_bytes());
+    out[22..24].copy_from_slice(&peer.port().to_le_bytes());
+    for (at, end) in [(24, guest), (40, peer)] {
+        match end.ip() {
+            IpAddr::V4(v4) => out[at..at + 4].copy_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => out[at..at + 16].copy_from_slice(&v6.octets()),
+        }
+    }
+    out
+}
+
+/// An address that lies at `at`, with its port.
+fn end(bytes: &[u8; RECORD_LEN], at: usize, port: u16) -> SocketAddr {
+    let octets: [u8; 16] = std::array::from_fn(|i| bytes[at + i]);
+    let ip: IpAddr = match bytes[1] & IPV6 {
+        0 => [octets[0], octets[1], octets[2], octets[3]].into(),
+        _ => Ipv6Addr::from(octets).into(),
+    };
+    SocketAddr::new(ip, port)
 }
 
 /// How far a flow has come, by its socket: bytes without SYN and FIN.

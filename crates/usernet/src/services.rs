@@ -8,9 +8,11 @@ pub mod dns;
 
 mod dhcp4;
 mod dhcp6;
+mod errors;
 mod icmp;
 mod incoming;
 mod leases;
+mod limit;
 mod neighbours;
 #[cfg(test)]
 mod tests;
@@ -22,7 +24,8 @@ use wire::MacAddr;
 use crate::Nanos;
 use crate::network::{Network, Refusal};
 
-pub use icmp::{IcmpError, error};
+pub use errors::Errors;
+pub use icmp::IcmpError;
 pub use incoming::Checksum;
 pub use leases::{LEASE_SECONDS, LEASES_MAX, Lease, Leases};
 pub use neighbours::{Offer, ROUTER_LIFETIME};

@@ -13,11 +13,13 @@ use crate::Nanos;
 use crate::action::{Action, FlowId, Headers, Payload};
 use crate::headers::{Ends, Segment};
 
+mod challenge;
 mod opening;
 mod sending;
 mod sequence;
 mod timer;
 
+use challenge::Challenges;
 use sequence::{after, before};
 use timer::Timer;
 
@@ -117,6 +119,7 @@ pub(crate) struct Flow {
     super_frames: bool,
     sending: Sending,
     receiving: Receiving,
+    challenges: Challenges,
     timer: Timer,
 }
 
@@ -178,6 +181,13 @@ impl Flow {
     fn send_ack(&mut self, context: &mut Context<'_>) {
         let headers = self.headers(self.sending.nxt, 0, 0);
         context.act(Action::Frame(headers));
+    }
+
+    /// Has the guest show where it stands, a bounded number of times.
+    fn challenge(&mut self, context: &mut Context<'_>) {
+        if self.challenges.take(context.now) {
+            self.send_ack(context);
+        }
     }
 
     /// A byte that the guest has: it answers with where it stands (RFC 9293, section 3.8.4).
@@ -304,8 +314,8 @@ impl Flow {
             if self.state == State::SynReceived && segment.seq == self.receiving.irs {
                 return self.send_syn(context);
             }
-            // A challenge (RFC 5961, section 4).
-            return self.send_ack(context);
+            // RFC 5961, section 4.
+            return self.challenge(context);
         }
         if segment.flags & ACK == 0 {
             return;
@@ -318,15 +328,16 @@ impl Flow {
             }
             self.establish(segment, context);
         }
-        // An acknowledgement of what was never sent, or one that is older than any window (RFC
-        // 5961, section 5), and a segment behind the window.
-        let oldest = self.sending.una.wrapping_sub(1 << 30);
-        if after(segment.ack, self.sending.max)
-            || before(segment.ack, oldest)
-            || after(segment.seq, self.receiving.edge)
-            || before(segment.seq, nxt.wrapping_sub(1 << 30))
+        // A segment behind the window, or far in front of it.
+        if after(segment.seq, self.receiving.edge) || before(segment.seq, nxt.wrapping_sub(1 << 30))
         {
             return self.send_ack(context);
+        }
+        // An acknowledgement of what was never sent, or one that is older than any window (RFC
+        // 5961, section 5).
+        let oldest = self.sending.una.wrapping_sub(1 << 30);
+        if after(segment.ack, self.sending.max) || before(segment.ack, oldest) {
+            return self.challenge(context);
         }
         self.timer.heard(context.now);
         self.receive_ack(segment, context);
@@ -344,7 +355,7 @@ impl Flow {
         if at == 0 {
             self.reset_peer(context);
         } else if at < self.receiving.edge.wrapping_sub(self.receiving.nxt) {
-            self.send_ack(context);
+            self.challenge(context);
         }
     }
 

@@ -4,6 +4,7 @@ mod guest;
 mod host;
 mod packets;
 mod streams;
+mod timers;
 
 use wire::MacAddr;
 

@@ -13,7 +13,8 @@ use crate::action::{Action, Failure, FlowId, Headers, Payload, Peek, Peeked, Soc
 use crate::hash::Secret;
 use crate::headers::{Ends, Segment};
 use crate::network::{Access, Destination, Network, Protocol, Refusal, destination};
-use crate::record::{Progress, Record};
+use crate::record::{Kept, Progress, Record};
+use crate::services::dns;
 use crate::tcp::{Context, Flow, Incoming, RST};
 
 mod options;
@@ -21,9 +22,6 @@ mod table;
 mod udp;
 
 use table::{Counts, Entry, Key, Slot};
-
-/// Port of DNS.
-const DNS_PORT: u16 = 53;
 
 /// Bounds of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +57,17 @@ pub struct Settings {
     pub secret: Secret,
     /// Whether frames to guests may be longer than the MTU.
     pub super_frames: bool,
+}
+
+/// A datagram that a socket could not deliver, as the guest sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Undelivered {
+    /// Station of the guest.
+    pub station: MacAddr,
+    /// Address and port of the guest.
+    pub guest: SocketAddr,
+    /// The other end, as the guest sees it.
+    pub peer: SocketAddr,
 }
 
 /// The result for a frame.
@@ -182,7 +191,7 @@ impl Translator {
             wire::icmp::PROTOCOL_V4 | wire::icmp::PROTOCOL_V6
         );
         let to = SocketAddr::new(dst, parsed.dst_port);
-        let is_dns = self.settings.network.is_dns(dst) && to.port() == DNS_PORT;
+        let is_dns = self.settings.network.is_dns(dst) && to.port() == dns::PORT;
         let is_udp = parsed.l4_proto == wire_udp::PROTOCOL;
         if is_icmp || is_udp && (is_dns || matches!(to.port(), 67 | 547)) {
             return Err(Verdict::Service);
@@ -222,7 +231,7 @@ impl Translator {
         match destination(&self.settings.network, &self.settings.access, protocol, to) {
             Destination::Outside(to) => Ok(Target::Outside(to)),
             Destination::Host(to) => Ok(Target::Host(to)),
-            Destination::Dns if to.port() == DNS_PORT => Ok(Target::Resolver),
+            Destination::Dns if to.port() == dns::PORT => Ok(Target::Resolver),
             Destination::Dns | Destination::Gateway => Err(Refusal::Unreachable),
             Destination::Refused(refusal) => Err(refusal),
         }
@@ -300,7 +309,7 @@ impl Translator {
         room: u32,
         out: &mut Vec<Action>,
     ) -> Result<FlowId, Refusal> {
-        let ends = self.restorable(guest, peer, station)?;
+        let ends = self.restorable(Protocol::Tcp, (guest, peer), station)?;
         if !self.has_room(station, true) {
             return Err(Refusal::Flows);
         }
@@ -322,7 +331,8 @@ impl Translator {
         progress: &Progress,
         out: &mut Vec<Action>,
     ) -> Result<FlowId, Refusal> {
-        let ends = self.restorable(record.guest, record.peer, record.station)?;
+        let between = (record.guest, record.peer);
+        let ends = self.restorable(Protocol::Tcp, between, record.station)?;
         if !self.has_room(record.station, false) {
             return Err(Refusal::Flows);
         }
@@ -342,8 +352,8 @@ impl Translator {
 
     fn restorable(
         &self,
-        guest: SocketAddr,
-        peer: SocketAddr,
+        protocol: Protocol,
+        (guest, peer): (SocketAddr, SocketAddr),
         station: MacAddr,
     ) -> Result<Ends, Refusal> {
         let network = &self.settings.network;
@@ -355,7 +365,9 @@ impl Translator {
         if !sound {
             return Err(Refusal::Unreachable);
         }
-        if self.keys.contains_key(&(Protocol::Tcp, guest, Some(peer))) {
+        // A mapping is independent of its peer.
+        let peer_of_key = (protocol == Protocol::Tcp).then_some(peer);
+        if self.keys.contains_key(&(protocol, guest, peer_of_key)) {
             return Err(Refusal::Flows);
         }
         let gateway = network.mac();
@@ -369,8 +381,17 @@ impl Translator {
 
     /// The part of a flow that outlives the process, after [`Action::Keep`].
     #[must_use]
-    pub fn record(&self, id: FlowId) -> Option<Record> {
-        self.flow(id).map(Flow::record)
+    pub fn record(&self, id: FlowId) -> Option<Kept> {
+        Some(match self.entry(id)? {
+            Entry::Tcp(flow) => Kept::Flow(flow.record()),
+            Entry::Udp(mapping) => Kept::Mapping(mapping.record()),
+        })
+    }
+
+    /// Station of the guest of a flow, for its turn.
+    #[must_use]
+    pub fn station(&self, id: FlowId) -> Option<MacAddr> {
+        Some(self.entry(id)?.ends().station)
     }
 
     /// A socket of a TCP flow reports something.

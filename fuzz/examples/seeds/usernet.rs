@@ -1,6 +1,6 @@
 //! Seeds of the targets for user networks: steps of eight bytes, see `src/usernet.rs`.
 
-use usernet::Record;
+use usernet::{Kept, MappingRecord, Record};
 
 use super::save;
 
@@ -22,6 +22,7 @@ const READABLE: [u8; 8] = [8, 0, 3, 0, 0, 0, 0, 0];
 const RESET: [u8; 8] = [8, 0, 4, 0, 0, 0, 0, 0];
 /// A datagram to a server outside, and one back.
 const DATAGRAM: [u8; 8] = [2, 0, 0, 0, 0, 5, 0, 0];
+const UNDELIVERED: [u8; 8] = [10, 0, 0, 1, 180, 5, 0, 0];
 const BACK: [u8; 8] = [10, 0, 0, 0, 0, 0, 0, 0];
 /// A question for a name outside, and its answer without records.
 const QUESTION: [u8; 8] = [2, 104, 1, 9, 2, 0, 0, 0];
@@ -58,7 +59,7 @@ pub(super) fn seeds() {
     let sockets = [
         SYN, CONNECTED, ACK, DATA, ROOM, READABLE, PEEK, ACK, PEEK, RESET,
     ];
-    let question = [DATAGRAM, BACK, QUESTION, ANSWER];
+    let question = [DATAGRAM, BACK, UNDELIVERED, QUESTION, ANSWER];
     let forward = [ACCEPTED, SYN_ACK, PEEK, READABLE, END, ACK, PASS];
     save("usernet_peer", "sockets", sockets.as_flattened());
     save("usernet_peer", "question", question.as_flattened());
@@ -66,7 +67,7 @@ pub(super) fn seeds() {
     records([ACK, PEEK, DATA, READABLE, PEEK, ACK, PASS].as_flattened());
 }
 
-/// Two records, of which the second is foreign, and steps.
+/// Records of two flows, of which the second is foreign, and of a mapping; and steps.
 fn records(steps: &[u8]) {
     let record = |guest: &str| Record {
         guest: guest.parse().expect("an address"),
@@ -79,11 +80,18 @@ fn records(steps: &[u8]) {
         scale: Some((7, 8)),
     };
     let progress = [0, 0, 0, 40, 0, 100, 0, 0];
-    let mut bytes = vec![2];
+    let mut bytes = vec![3];
     for guest in ["10.0.2.15:1000", "10.9.9.9:1000"] {
-        bytes.extend(record(guest).encode());
+        bytes.extend(Kept::Flow(record(guest)).encode());
         bytes.extend(progress);
     }
+    let mapping = MappingRecord {
+        guest: "10.0.2.15:1001".parse().expect("an address"),
+        peer: "192.0.2.1:123".parse().expect("an address"),
+        station: wire::MacAddr([0x52, 0x54, 0, 0, 0, 15]),
+    };
+    bytes.extend(Kept::Mapping(mapping).encode());
+    bytes.extend(progress);
     bytes.extend(steps);
-    save("user_records", "two", &bytes);
+    save("user_records", "three", &bytes);
 }

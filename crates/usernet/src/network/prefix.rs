@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use wire::hash::{BASIS, SplitMix64, fnv1a};
+
 /// Why a text is no prefix, rule, or set of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
@@ -79,6 +81,18 @@ impl Prefix {
             }
         };
         Self { address, len }
+    }
+
+    /// The /64 of a port that names none (`network6 = "auto"`): in fd00::/8, with a global id made
+    /// of the switch's name and a subnet made of the port's (RFC 4193, section 3.2), so that it is
+    /// the same after every restart.
+    #[must_use]
+    pub fn unique_local(switch: &str, port: &str) -> Self {
+        // One step of a generator spreads the bits of a short name.
+        let number = |name: &str| SplitMix64(fnv1a(BASIS, name.bytes())).number();
+        let (global, subnet) = (number(switch) >> 24, number(port) >> 48);
+        let bits = 0xfd << 120 | u128::from(global) << 80 | u128::from(subnet) << 64;
+        Self::around(Ipv6Addr::from_bits(bits).into(), 64)
     }
 
     /// The first address.

@@ -180,3 +180,18 @@ fn packets_lead_to_the_gateway_the_host_or_the_outside() {
     let outside = "93.184.216.34:80".parse().unwrap();
     assert_eq!(to("93.184.216.34:80"), Destination::Outside(outside));
 }
+
+#[test]
+fn the_prefix_of_a_switch_is_the_same_after_every_restart() {
+    let prefix = Prefix::unique_local("host1", "out");
+    assert_eq!(prefix, Prefix::unique_local("host1", "out"));
+    let all: Prefix = "fd00::/8".parse().unwrap();
+    assert!(prefix.len() == 64 && all.contains(prefix.address()));
+    assert!(is_network6(prefix));
+    for (switch, port) in [("host2", "out"), ("host1", "other"), ("", "")] {
+        assert!(!prefix.overlaps(Prefix::unique_local(switch, port)));
+    }
+    // Another switch differs in the global id, 40 bits behind the first octet.
+    let other = Prefix::unique_local("host2", "out").address();
+    assert!(!Prefix::around(prefix.address(), 48).contains(other));
+}

@@ -26,11 +26,11 @@ pub enum IcmpError {
     Network,
     /// The host does not answer.
     Host,
-    /// The host has nothing at that port.
+    /// The host has nothing at that port (ECONNREFUSED).
     Port,
     /// The configuration forbids it.
     Prohibited,
-    /// The packet is longer than this MTU in bytes.
+    /// The packet is longer than this MTU in bytes (EMSGSIZE, with `IP_MTU` of the socket).
     TooBig(u32),
 }
 
@@ -58,11 +58,25 @@ pub(super) fn echo(
     Some(answer.payload(message.body).build())
 }
 
+/// Returns the error about a whole frame of a guest that was refused. What the gateway has no
+/// service for is a port without one. `None`: see [`error`]; and for TCP, where a reset answers.
+pub(super) fn refused(network: &Network, frame: &[u8], refused: IcmpError) -> Option<Vec<u8>> {
+    let incoming = Incoming::parse(frame).ok()?;
+    let Body::Ip(packet) = &incoming.body else {
+        return None;
+    };
+    let ours = network.is_gateway(packet.to) || network.is_dns(packet.to);
+    match packet.protocol {
+        wire::tcp::PROTOCOL => None,
+        wire::udp::PROTOCOL if ours => error(network, frame, IcmpError::Port),
+        _ => error(network, frame, refused),
+    }
+}
+
 /// Returns the error about a whole frame of a guest; `None` for
 /// frames about which none may be sent: those to groups, from no host, of ICMP other than echo
 /// requests, fragments, and what is no IP packet (RFC 1122, section 3.2.2; RFC 4443, section 2.4).
-#[must_use]
-pub fn error(network: &Network, frame: &[u8], error: IcmpError) -> Option<Vec<u8>> {
+pub(super) fn error(network: &Network, frame: &[u8], error: IcmpError) -> Option<Vec<u8>> {
     let incoming = Incoming::parse(frame).ok()?;
     let Body::Ip(packet) = &incoming.body else {
         return None;
@@ -117,6 +131,10 @@ fn may_answer(network: &Network, packet: &Packet<'_>) -> bool {
     allowed && !broadcast && !packet.to.is_multicast() && network.may_be_guest(packet.from)
 }
 
+/// Least MTU of IPv4 and of IPv6 (RFC 791, section 3.2; RFC 8200, section 5): no error says less.
+const LEAST_MTU: u32 = 68;
+const LEAST_MTU6: u32 = 1280;
+
 /// Code of a "destination unreachable", and the MTU in it (RFC 1191, section 4).
 fn code4(error: IcmpError) -> (u8, u16) {
     match error {
@@ -124,7 +142,7 @@ fn code4(error: IcmpError) -> (u8, u16) {
         IcmpError::Host => (1, 0),
         IcmpError::Port => (3, 0),
         IcmpError::Prohibited => (13, 0),
-        IcmpError::TooBig(mtu) => (4, mtu.min(u32::from(u16::MAX)) as u16),
+        IcmpError::TooBig(mtu) => (4, mtu.clamp(LEAST_MTU, u32::from(u16::MAX)) as u16),
     }
 }
 
@@ -135,6 +153,6 @@ fn code6(error: IcmpError) -> (u8, u8, [u8; 4]) {
         IcmpError::Prohibited => (1, 1, [0; 4]),
         IcmpError::Host => (1, 3, [0; 4]),
         IcmpError::Port => (1, 4, [0; 4]),
-        IcmpError::TooBig(mtu) => (2, 0, mtu.to_be_bytes()),
+        IcmpError::TooBig(mtu) => (2, 0, mtu.max(LEAST_MTU6).to_be_bytes()),
     }
 }

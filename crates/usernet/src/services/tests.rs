@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use wire::build::PacketBuilder;
 use wire::{MacAddr, Sum, packet::L3};
 
+use super::icmp::error;
 use super::*;
 use crate::network::Prefix;
 
@@ -189,6 +190,63 @@ fn errors_quote_the_packet_and_answer_no_error() {
         .udp(1, 2)
         .build();
     assert_eq!(error(&network, &all, IcmpError::Port), None);
+}
+
+#[test]
+fn errors_answer_what_was_refused_and_are_bounded() {
+    let mut errors = Errors::new(network(), crate::Secret([1, 2]));
+    let to = |to: [u8; 4]| {
+        let frame = PacketBuilder::new(GUEST, OWN).ipv4([10, 0, 2, 15], to);
+        frame.udp(1000, 2000).payload(b"bytes").build()
+    };
+    let mut code = |frame: &[u8], refusal| {
+        let answer = errors.refused(0, frame, refusal)?;
+        assert_eq!((answer[34], &answer[..6]), (3, &GUEST.0[..]));
+        Some(answer[35])
+    };
+    let far = to([192, 0, 2, 1]);
+    assert_eq!(code(&far, Refusal::Denied), Some(13));
+    assert_eq!(code(&far, Refusal::Flows), Some(13));
+    assert_eq!(code(&to([10, 0, 2, 77]), Refusal::Unreachable), Some(1));
+    assert_eq!(code(&to([10, 0, 2, 2]), Refusal::Unreachable), Some(3));
+    assert_eq!(code(&far, Refusal::Fragment), None);
+    let tcp = PacketBuilder::new(GUEST, OWN).ipv4([10, 0, 2, 15], [10, 0, 2, 77]);
+    let tcp = tcp.tcp(wire::build::TcpFields::default()).build();
+    assert_eq!(code(&tcp, Refusal::Unreachable), None);
+    // RFC 4443, section 2.4 f.
+    let more = (0..50).filter(|_| code(&far, Refusal::Denied).is_some());
+    assert_eq!(more.count(), 6);
+}
+
+#[test]
+fn a_datagram_that_is_too_big_is_answered_with_the_mtu() {
+    let mut errors = Errors::new(network(), crate::Secret([1, 2]));
+    let mut said = |guest: &str, peer: &str, mtu: u32| {
+        let datagram = crate::Undelivered {
+            station: GUEST,
+            guest: guest.parse().unwrap(),
+            peer: peer.parse().unwrap(),
+        };
+        let error = IcmpError::TooBig(mtu);
+        errors.undelivered(0, &datagram, &[7; 2000], error).unwrap()
+    };
+    let v4 = said("10.0.2.15:1000", "192.0.2.1:2000", 1400);
+    assert_eq!(
+        (&v4[34..36], &v4[40..42]),
+        (&[3, 4][..], &1400u16.to_be_bytes()[..])
+    );
+    // Addresses and ports of the guest's datagram, by which it finds its socket.
+    assert_eq!(
+        (&v4[54..58], &v4[58..62]),
+        (&[10, 0, 2, 15][..], &[192, 0, 2, 1][..])
+    );
+    assert_eq!(v4[62..66], [3, 232, 7, 208]);
+    assert_eq!(
+        said("10.0.2.15:1000", "192.0.2.1:2000", 0)[40..42],
+        68u16.to_be_bytes()
+    );
+    let v6 = said("[fd00:1::15]:1000", "[2001:db8::1]:2000", 1000);
+    assert_eq!((v6[54], &v6[58..62]), (2, &1280u32.to_be_bytes()[..]));
 }
 
 /// A DHCP message with these options.

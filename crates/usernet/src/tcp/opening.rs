@@ -2,6 +2,7 @@
 
 use wire::tcp::{ACK, SYN};
 
+use super::challenge::Challenges;
 use super::timer::Timer;
 use super::{Context, Flow, Incoming, RST, Receiving, SCALE, Sending, State};
 use crate::action::Action;
@@ -53,6 +54,7 @@ impl Flow {
             super_frames,
             sending,
             receiving: Receiving::default(),
+            challenges: Challenges::default(),
             timer: Timer::default(),
         }
     }

@@ -8,17 +8,17 @@ use wire::virtio::net::NetHeader;
 use super::host::{Host, Socket};
 use super::{GATEWAY, GUEST, settings};
 use crate::network::Refusal;
-use crate::{Action, Bounds, Progress, Record, Target, Translator, Verdict};
+use crate::{Action, Bounds, Kept, Progress, Record, Target, Translator, Verdict};
 
-const RST: u16 = 4;
-const IRS: u32 = u32::MAX - 5;
+pub(super) const RST: u16 = 4;
+pub(super) const IRS: u32 = u32::MAX - 5;
 
-fn tcp(to: [u8; 4], fields: TcpFields, payload: &[u8]) -> Vec<u8> {
+pub(super) fn tcp(to: [u8; 4], fields: TcpFields, payload: &[u8]) -> Vec<u8> {
     let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4([10, 0, 2, 15], to);
     frame.tcp(fields).payload(payload).build()
 }
 
-fn fields(src_port: u16, seq: u32, ack: u32, flags: u16) -> TcpFields {
+pub(super) fn fields(src_port: u16, seq: u32, ack: u32, flags: u16) -> TcpFields {
     TcpFields {
         src_port,
         dst_port: 80,
@@ -29,9 +29,9 @@ fn fields(src_port: u16, seq: u32, ack: u32, flags: u16) -> TcpFields {
     }
 }
 
-const SERVER: [u8; 4] = [93, 184, 216, 34];
+pub(super) const SERVER: [u8; 4] = [93, 184, 216, 34];
 
-fn host() -> Host {
+pub(super) fn host() -> Host {
     let socket = Socket {
         buffer: 10_000,
         closes_after: usize::MAX,
@@ -41,7 +41,7 @@ fn host() -> Host {
 }
 
 /// Sequence number, acknowledgement and flags of the only frame that came.
-fn answer(host: &mut Host) -> (u32, u32, u16) {
+pub(super) fn answer(host: &mut Host) -> (u32, u32, u16) {
     let frames = std::mem::take(&mut host.frames);
     let [frame] = &frames[..] else {
         panic!("{} frames", frames.len());
@@ -51,7 +51,7 @@ fn answer(host: &mut Host) -> (u32, u32, u16) {
 }
 
 /// An established flow; returns the next sequence number towards the guest.
-fn established(host: &mut Host) -> u32 {
+pub(super) fn established(host: &mut Host) -> u32 {
     host.frame(&tcp(SERVER, fields(5000, IRS, 0, SYN), &[]));
     let (iss, ack, flags) = answer(host);
     assert_eq!((ack, flags), (IRS.wrapping_add(1), SYN | ACK));
@@ -157,7 +157,9 @@ fn a_successor_continues_a_flow() {
     let next = established(&mut first);
     let at = IRS.wrapping_add(1);
     let record = first.translator.record(first.flow.unwrap()).unwrap();
-    let record = Record::decode(&record.encode()).unwrap();
+    let Ok(Kept::Flow(record)) = Kept::decode(&record.encode()) else {
+        panic!("{record:?}");
+    };
     let mut second = Translator::new(settings());
     let progress = Progress {
         taken: 10,
@@ -208,6 +210,7 @@ fn a_mapping_is_independent_of_the_endpoint() {
     }
     let [
         Action::OpenUdp(flow, _),
+        Action::Keep(_),
         Action::SendTo { payload, .. },
         Action::SendTo { flow: other, .. },
     ] = out[..]
@@ -224,10 +227,68 @@ fn a_mapping_is_independent_of_the_endpoint() {
             "{stranger}"
         );
     }
+    // An error is only about what the guest may reach.
+    let undelivered = translator.undelivered(flow, from("9.9.9.9:123")).unwrap();
+    assert_eq!(undelivered.peer, "9.9.9.9:123".parse().unwrap());
+    assert_eq!(translator.undelivered(flow, from("127.0.0.1:9")), None);
     // Two minutes without a datagram.
     out.clear();
+    translator.expire(119_999_999_999, &mut out);
+    assert!(out.is_empty());
     translator.expire(120_000_000_000, &mut out);
     assert!(matches!(out[..], [Action::Close { .. }]) && translator.is_empty());
+}
+
+fn udp(to: [u8; 4], port: u16) -> Vec<u8> {
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4([10, 0, 2, 15], to);
+    frame.udp(7000, port).payload(b"bytes").build()
+}
+
+#[test]
+fn a_mapping_that_only_asks_dns_servers_ends_after_ten_seconds() {
+    const S: crate::Nanos = 1_000_000_000;
+    let mut translator = Translator::new(settings());
+    let mut send = |now, port| {
+        let frame = udp([8, 8, 8, 8], port);
+        let net = NetHeader::default();
+        translator.frame(now, &frame, frame.len(), &net, &mut Vec::new());
+        translator.deadline()
+    };
+    assert_eq!(send(0, 53), Some(10 * S));
+    assert_eq!(send(5 * S, 53), Some(15 * S));
+    assert_eq!(send(6 * S, 123), Some(126 * S));
+    assert_eq!(send(7 * S, 53), Some(127 * S));
+}
+
+#[test]
+fn a_successor_continues_a_mapping() {
+    let mut first = Translator::new(settings());
+    let (mut out, frame) = (Vec::new(), udp(SERVER, 53));
+    first.frame(0, &frame, frame.len(), &NetHeader::default(), &mut out);
+    let [
+        Action::OpenUdp(..),
+        Action::Keep(flow),
+        Action::SendTo { .. },
+    ] = out[..]
+    else {
+        panic!("{out:?}");
+    };
+    let bytes = first.record(flow).unwrap().encode();
+    let Ok(Kept::Mapping(record)) = Kept::decode(&bytes) else {
+        panic!("{bytes:?}");
+    };
+    let mut second = Translator::new(settings());
+    let flow = second.restore_mapping(0, &record).unwrap();
+    assert_eq!(second.deadline(), Some(120_000_000_000));
+    let from = Target::Outside("1.2.3.4:9".parse().unwrap());
+    assert!(second.datagram(0, flow, from, 4).is_some());
+    out.clear();
+    second.frame(0, &frame, frame.len(), &NetHeader::default(), &mut out);
+    assert!(matches!(out[..], [Action::SendTo { flow: same, .. }] if same == flow));
+    assert_eq!(second.restore_mapping(0, &record), Err(Refusal::Flows));
+    let guest = "10.0.2.3:7".parse().unwrap();
+    let foreign = second.restore_mapping(0, &crate::MappingRecord { guest, ..record });
+    assert_eq!(foreign, Err(Refusal::Unreachable));
 }
 
 proptest! {
@@ -235,7 +296,7 @@ proptest! {
 
     #[test]
     fn no_record_is_read_but_as_it_was_written(bytes: [u8; 64]) {
-        if let Ok(record) = Record::decode(&bytes) {
+        if let Ok(record) = Kept::decode(&bytes) {
             prop_assert_eq!(record.encode(), bytes);
         }
     }

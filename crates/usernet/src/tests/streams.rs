@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use smoltcp::socket::tcp::State;
+use wire::Sum;
 use wire::hash::SplitMix64;
+use wire::tcp::{SYN, TcpView};
 
 use super::guest::Guest;
 use super::host::{Host, Socket};
@@ -27,6 +29,8 @@ struct Way {
     super_frames: bool,
     /// Sequence numbers to the guest begin so far in front of zero.
     to_wrap: u32,
+    /// Those of the guest do too, if they are set.
+    from_wrap: Option<u32>,
 }
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -73,6 +77,41 @@ fn start(way: &Way) -> u64 {
     u64::from(0u32.wrapping_sub(way.to_wrap).wrapping_sub(at_zero)) << 12
 }
 
+/// Moves the sequence numbers of the guest, whose first one smoltcp chooses.
+#[derive(Default)]
+struct Shift(u32);
+
+impl Shift {
+    /// A frame of the guest; the SYN says how far it is to zero.
+    fn of_guest(&mut self, way: &Way, frame: &mut [u8]) {
+        let Some(to_zero) = way.from_wrap else { return };
+        let Ok(tcp) = TcpView::new_checked(frame.get(34..).unwrap_or_default()) else {
+            return;
+        };
+        if tcp.flags() & SYN != 0 {
+            self.0 = 0u32.wrapping_sub(to_zero).wrapping_sub(tcp.seq());
+        }
+        let seq = tcp.seq().wrapping_add(self.0);
+        frame[38..42].copy_from_slice(&seq.to_be_bytes());
+    }
+
+    /// A frame to the guest, which checks the checksum (RFC 1624).
+    fn for_guest(&self, frame: &mut [u8]) {
+        let Ok(tcp) = TcpView::new_checked(frame.get(34..).unwrap_or_default()) else {
+            return;
+        };
+        let ack = tcp.ack().wrapping_sub(self.0);
+        frame[42..46].copy_from_slice(&ack.to_be_bytes());
+        frame[50..52].fill(0);
+        let address = |at: usize| std::net::Ipv4Addr::from([0, 1, 2, 3].map(|i| frame[at + i]));
+        let len = frame.len() as u32 - 34;
+        let mut sum = Sum::pseudo_v4(address(26), address(30), wire::tcp::PROTOCOL, len);
+        sum.add_bytes(&frame[34..]);
+        let sum = sum.finish();
+        frame[50..52].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
 /// Runs both streams to their ends.
 fn run(way: &Way) {
     let mut numbers = SplitMix64(way.seed);
@@ -88,12 +127,14 @@ fn run(way: &Way) {
     };
     let begin = start(way);
     let mut host = Host::new(Translator::new(with), begin, socket);
+    let mut shift = Shift::default();
     let (mut to_host, mut to_guest) = (Link::default(), Link::default());
     for millis in 0..3_000_000u64 {
         host.now = begin + millis * 1_000_000;
         guest.queues.to_guest.extend(to_guest.take(millis));
         guest.step(millis as i64, way.guest_reads);
-        for frame in std::mem::take(&mut guest.queues.from_guest) {
+        for mut frame in std::mem::take(&mut guest.queues.from_guest) {
+            shift.of_guest(way, &mut frame);
             to_host.put(way, &mut numbers, millis, frame);
         }
         for frame in to_host.take(millis) {
@@ -101,7 +142,8 @@ fn run(way: &Way) {
         }
         host.step(way.server_reads, 20_000);
         host.serve(16);
-        for frame in std::mem::take(&mut host.frames) {
+        for mut frame in std::mem::take(&mut host.frames) {
+            shift.for_guest(&mut frame);
             to_guest.put(way, &mut numbers, millis, frame);
         }
         let is_over = matches!(guest.state(), State::Closed | State::TimeWait);
@@ -132,6 +174,7 @@ fn usual() -> Way {
         to_guest: 300_000,
         super_frames: false,
         to_wrap: 100_000,
+        from_wrap: None,
     }
 }
 
@@ -161,6 +204,18 @@ fn a_slow_guest_closes_its_window() {
         to_guest: 50_000,
         ..usual()
     });
+}
+
+#[test]
+fn sequence_numbers_of_the_guest_wrap() {
+    for from_wrap in [0, 1, 2, 1000, 200_000] {
+        let from_wrap = Some(from_wrap);
+        run(&Way {
+            lost: 1,
+            from_wrap,
+            ..usual()
+        });
+    }
 }
 
 #[test]
@@ -198,6 +253,7 @@ proptest! {
             to_guest: lens.1,
             super_frames,
             to_wrap,
+            from_wrap: None,
         });
     }
 }

@@ -170,7 +170,7 @@ impl Translator {
 }
 
 impl Entry {
-    fn ends(&self) -> &Ends {
+    pub(super) fn ends(&self) -> &Ends {
         match self {
             Self::Tcp(flow) => &flow.ends,
             Self::Udp(mapping) => &mapping.ends,

@@ -6,10 +6,12 @@ use wire::udp as wire_udp;
 use wire::virtio::net::{self, NetHeader};
 
 use super::table::Entry;
-use super::{Packet, Translator, Verdict};
+use super::{Packet, Translator, Undelivered, Verdict};
 use crate::Nanos;
 use crate::action::{Action, Family, FlowId, Headers, Payload, Target};
+use crate::headers::Ends;
 use crate::network::{Protocol, Refusal};
+use crate::record::MappingRecord;
 use crate::udp::Mapping;
 
 impl Translator {
@@ -28,13 +30,15 @@ impl Translator {
             Err(refusal) => return Verdict::Refused(refusal),
         };
         let key = (Protocol::Udp, packet.guest, None);
-        let flow = match self.keys.get(&key).copied() {
+        let known = self.keys.get(&key).copied();
+        let is_new = known.is_none();
+        let flow = match known {
             Some(index) => self.id(index),
             None if !self.has_room(packet.parsed.src, false) => {
                 return Verdict::Refused(Refusal::Flows);
             }
             None => {
-                let mapping = Mapping::new(self.ends(packet), now);
+                let mapping = Mapping::new(self.ends(packet));
                 let id = self.insert(Entry::Udp(mapping));
                 let is_v4 = packet.guest.is_ipv4();
                 out.push(Action::OpenUdp(
@@ -45,9 +49,12 @@ impl Translator {
             }
         };
         if let Some(Entry::Udp(mapping)) = self.entry_mut(flow) {
-            mapping.used(now);
+            mapping.sent(packet.to, now);
         }
         self.settle(flow.index);
+        if is_new {
+            out.push(Action::Keep(flow));
+        }
         let segment = if net.gso() == net::GSO_UDP_L4 {
             net.gso_size
         } else {
@@ -65,23 +72,7 @@ impl Translator {
     /// A datagram of `len` bytes came from outside for a mapping: the headers to put in front of
     /// it. `None`: it is dropped. `from` says whether it is from a service of the host.
     pub fn datagram(&mut self, now: Nanos, id: FlowId, from: Target, len: u16) -> Option<Headers> {
-        let network = self.settings.network;
-        let access = &self.settings.access;
-        let is_v4 = matches!(self.entry(id)?, Entry::Udp(m) if m.ends.guest.is_ipv4());
-        let peer = match from {
-            Target::Outside(from) if from.is_ipv4() != is_v4 => return None,
-            Target::Outside(from) if network.contains(from.ip()) => return None,
-            Target::Outside(from) => access.allows(Protocol::Udp, from).then_some(from)?,
-            Target::Host(from) => {
-                let gateway = match is_v4 {
-                    true => IpAddr::V4(network.gateway()),
-                    false => IpAddr::V6(network.gateway6()?),
-                };
-                let is_allowed = access.host_allows(Protocol::Udp, from.port());
-                is_allowed.then_some(SocketAddr::new(gateway, from.port()))?
-            }
-            Target::Resolver => return None,
-        };
+        let peer = self.peer(id, from)?;
         let Some(Entry::Udp(mapping)) = self.entry_mut(id) else {
             return None;
         };
@@ -89,6 +80,61 @@ impl Translator {
         mapping.used(now);
         self.settle(id.index);
         Some(headers)
+    }
+
+    /// A socket could not deliver a datagram of a mapping to `to`: the datagram for
+    /// [`crate::services::Errors::undelivered`]. `None`: the guest gets no error.
+    #[must_use]
+    pub fn undelivered(&self, id: FlowId, to: Target) -> Option<Undelivered> {
+        let peer = self.peer(id, to)?;
+        let Ends { guest, station, .. } = *self.entry(id)?.ends();
+        Some(Undelivered {
+            station,
+            guest,
+            peer,
+        })
+    }
+
+    /// The other end of a mapping's datagram as the guest sees it, if it may reach that.
+    fn peer(&self, id: FlowId, other: Target) -> Option<SocketAddr> {
+        let network = &self.settings.network;
+        let access = &self.settings.access;
+        let is_v4 = matches!(self.entry(id)?, Entry::Udp(m) if m.ends.guest.is_ipv4());
+        match other {
+            Target::Outside(from) if from.is_ipv4() != is_v4 => None,
+            Target::Outside(from) if network.contains(from.ip()) => None,
+            Target::Outside(from) => access.allows(Protocol::Udp, from).then_some(from),
+            Target::Host(from) => {
+                let gateway = match is_v4 {
+                    true => IpAddr::V4(network.gateway()),
+                    false => IpAddr::V6(network.gateway6()?),
+                };
+                let is_allowed = access.host_allows(Protocol::Udp, from.port());
+                is_allowed.then_some(SocketAddr::new(gateway, from.port()))
+            }
+            Target::Resolver => None,
+        }
+    }
+
+    /// Continues a mapping of which the record and the socket are left.
+    ///
+    /// # Errors
+    /// As [`Translator::restore`].
+    pub fn restore_mapping(
+        &mut self,
+        now: Nanos,
+        record: &MappingRecord,
+    ) -> Result<FlowId, Refusal> {
+        let MappingRecord {
+            guest,
+            peer,
+            station,
+        } = *record;
+        let ends = self.restorable(Protocol::Udp, (guest, peer), station)?;
+        if !self.has_room(station, false) {
+            return Err(Refusal::Flows);
+        }
+        Ok(self.insert(Entry::Udp(Mapping::restored(ends, now))))
     }
 }
 
