@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use channel::records::Answer;
 use common::{NoUpcalls, guest, queue_in};
 use datapath::forward::switch::Switch;
@@ -117,6 +119,24 @@ impl Scene {
         }
     }
 
+    /// Revokes the pages that the receiver has mapped for such access.
+    fn revoke(&mut self, has: impl Fn(Access) -> bool) {
+        let iommu = self.ram.iommu().expect("it has one");
+        let granted = iommu.granted().into_iter();
+        for (iova, ..) in granted.filter(|(_, _, access)| has(*access)) {
+            self.iotlb.invalidate(iova, PAGE).expect("a page");
+        }
+    }
+
+    /// Refuses all translations that the switch has asked for.
+    fn deny(&mut self) {
+        let table = Arc::clone(self.iotlb.table());
+        table.misses().take_some(|miss, need| {
+            self.iotlb.deny(miss, need);
+            true
+        });
+    }
+
     fn send(&mut self, frames: std::ops::Range<usize>) {
         for n in frames {
             let staged = self.sender.stage(&frame(n), &NetHeader::default());
@@ -207,5 +227,26 @@ fn frames_that_wait_for_a_queue_that_is_disabled_are_dropped_and_its_ring_is_not
         scene.send(3..4);
         assert_eq!(scene.received(), [3]);
         assert_eq!(scene.all_dropped(), 3);
+    }
+}
+
+/// A buffer that is not granted goes back to the guest. If that stayed unpublished, the rings would
+/// count as in use, and be used after their revocation.
+#[test]
+fn rings_are_not_used_after_a_revocation_that_follows_a_buffer_given_back() {
+    for layout in [0, RING_PACKED] {
+        let mut scene = Scene::new(layout);
+        scene.send(0..1);
+        scene.deny();
+        scene.retry();
+        scene.revoke(|access| access == Access::Both);
+        scene.grant(|access| access == Access::Write);
+        scene.send(1..2);
+        scene.retry();
+        assert_eq!(scene.received(), [0; 0], "its rings are revoked");
+        scene.grant(|_| true);
+        scene.retry();
+        assert_eq!(scene.received(), [0, 1]);
+        assert_eq!(scene.all_dropped(), 0);
     }
 }

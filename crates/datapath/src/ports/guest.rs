@@ -262,9 +262,9 @@ impl GuestPort {
             };
             let settled = lock.with(|queue| {
                 let settled = queue.settle(merge, now);
-                if settled.delivered.packets > 0 {
-                    queue.queue.publish();
-                }
+                // Also buffers that were not granted: they are back, whether a frame is delivered
+                // or not. The next user looks for revocations only when nothing is staged.
+                queue.queue.publish();
                 if queue.kicks.awaits_buffers {
                     queue.look_for_buffers();
                 } else {
