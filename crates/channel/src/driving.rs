@@ -6,7 +6,8 @@
 //! supervisor -- SupervisorEvent::StartDriver --> driver      connection to the switch, umem
 //! supervisor -- SupervisorEvent::DriverQueue --> driver      one for each queue
 //! supervisor -- SupervisorEvent::VhostQueue ---> driver      instead, with a vhost device
-//! supervisor -- SupervisorEvent::Ping ---------> driver      reply: Pong, from all threads
+//! supervisor -- SupervisorEvent::PingDriver ---> driver      reply: DriverPong, from all threads
+//! supervisor -- SupervisorEvent::Ping ---------> driver      of a build before; reply: Pong
 //! ```
 
 use std::net::IpAddr;
@@ -153,6 +154,15 @@ pub struct DriverCounters {
     /// Frames that the interface took.
     #[serde(deserialize_with = "or_default")]
     pub sent: Calls,
+    /// Frames of the interface that the kernel dropped, because the driver was too slow: there was
+    /// no room in a packet socket (`tp_drops`, packet(7)), or none in the rings of an `AF_XDP`
+    /// socket. `None` where the kernel reports none, and for a driver of a build that does not ask.
+    /// They come with
+    /// [`SupervisorRequest::DriverPong`](crate::supervision::SupervisorRequest::DriverPong) and
+    /// [`SupervisorEvent::KernelDrops`](crate::supervision::SupervisorEvent::KernelDrops), because
+    /// a build without them reads no longer message.
+    #[serde(skip)]
+    pub dropped_by_kernel: Option<u64>,
 }
 
 /// Reads a value at the end of a message, which that of a build without it does not have.
@@ -211,7 +221,7 @@ pub struct Calls {
 }
 
 impl DriverCounters {
-    /// Returns all values, in the order of the fields.
+    /// Returns the values that every driver has, in the order of the fields.
     #[must_use]
     pub const fn to_array(&self) -> [u64; 6] {
         [
@@ -233,6 +243,7 @@ impl DriverCounters {
             oversized_frames: values[1],
             received: calls(values[2], values[3]),
             sent: calls(values[4], values[5]),
+            dropped_by_kernel: None,
         }
     }
 
@@ -240,11 +251,14 @@ impl DriverCounters {
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut values = self.to_array();
-        let others = other.to_array();
-        for (value, other) in values.iter_mut().zip(others) {
-            *value = value.saturating_add(other);
+        for (value, of_other) in values.iter_mut().zip(other.to_array()) {
+            *value = value.saturating_add(of_other);
         }
-        Self::from_array(values)
+        let dropped = [self.dropped_by_kernel, other.dropped_by_kernel];
+        Self {
+            dropped_by_kernel: dropped.into_iter().flatten().reduce(u64::saturating_add),
+            ..Self::from_array(values)
+        }
     }
 }
 

@@ -119,6 +119,11 @@ fn requests() -> Vec<SupervisorRequest> {
         SupervisorRequest::VhostRefused {
             reason: text("not permitted"),
         },
+        SupervisorRequest::DriverPong {
+            counters: counters(),
+            dropped_by_kernel: Some(9),
+        },
+        SupervisorRequest::KernelDrops,
     ]
 }
 
@@ -275,6 +280,8 @@ fn events() -> Vec<SupervisorEvent> {
         SupervisorEvent::CpuWeightErrors(vec![(text("up"), text("not delegated"))]),
         SupervisorEvent::DriverCalls(vec![(text("up"), [counters().received, counters().sent])]),
         SupervisorEvent::VhostQueue { or_tap: true },
+        SupervisorEvent::PingDriver,
+        SupervisorEvent::KernelDrops(vec![(text("up"), 9)]),
     ]
 }
 

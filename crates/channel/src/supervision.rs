@@ -207,10 +207,20 @@ pub enum SupervisorRequest {
         /// The kernel's reason.
         reason: String,
     },
+    /// Driver: the answer to [`SupervisorEvent::PingDriver`], from all its threads.
+    DriverPong {
+        /// Its counters, but for the other one.
+        counters: DriverCounters,
+        /// See [`DriverCounters::dropped_by_kernel`].
+        dropped_by_kernel: Option<u64>,
+    },
+    /// Control: report the frames that the kernel dropped in front of the drivers; answered with
+    /// [`SupervisorEvent::KernelDrops`].
+    KernelDrops,
 }
 
-/// Most bytes of a message with no more than a number.
-const MAX_NUMBER: usize = 64;
+/// Most bytes of a message with no more than numbers.
+const MAX_NUMBER: usize = 80;
 /// Most bytes of a message with one path or reason.
 const MAX_LINE: usize = 8 << 10;
 /// Most bytes of a message about all ports.
@@ -476,8 +486,8 @@ pub enum SupervisorEvent {
     StartDriver(DriverStart),
     /// Driver: a queue of its interface. Descriptors: the queue; its vhost device, if it has one.
     DriverQueue,
-    /// Confirm that all threads are alive: a driver with [`SupervisorRequest::Pong`], the others
-    /// with [`SupervisorRequest::Heartbeat`].
+    /// Confirm that all threads are alive: a driver that may be of another build with
+    /// [`SupervisorRequest::Pong`], the others with [`SupervisorRequest::Heartbeat`].
     Ping,
     /// Control: close the API, save the state, and continue to answer upcalls. Answered with
     /// [`SupervisorRequest::Frozen`].
@@ -547,6 +557,13 @@ pub enum SupervisorEvent {
         /// device; reported with [`SupervisorRequest::VhostRefused`].
         or_tap: bool,
     },
+    /// Driver that the supervisor has started from its own installation: confirm that all threads
+    /// are alive with [`SupervisorRequest::DriverPong`].
+    PingDriver,
+    /// Control: the answer to [`SupervisorRequest::KernelDrops`]:
+    /// [`DriverCounters::dropped_by_kernel`] since their ports exist, by the names of ports;
+    /// without those for which it is not known.
+    KernelDrops(Vec<(String, u64)>),
 }
 
 #[cfg(test)]
@@ -558,6 +575,10 @@ mod tests {
         let path = || "x".repeat(MAX_LINE - 16);
         let number = u64::MAX;
         let counters = DriverCounters::from_array([number; 6]);
+        let driver_pong = SupervisorRequest::DriverPong {
+            counters,
+            dropped_by_kernel: Some(number),
+        };
         let record = SupervisorRequest::StoreSession {
             port,
             record: vec![7; MAX_RECORD],
@@ -633,6 +654,8 @@ mod tests {
             (SupervisorRequest::CpuWeightErrors, word),
             (SupervisorRequest::DriverCalls, word),
             (SupervisorRequest::VhostRefused { reason: path() }, line),
+            (driver_pong, word),
+            (SupervisorRequest::KernelDrops, word),
         ]
     }
 

@@ -28,6 +28,7 @@ use claim::Claim;
 use interface::Control;
 pub use offloads::Offload;
 use offloads::Offloads;
+pub(crate) use packet::take_drops;
 pub use xdp::XdpParts;
 
 /// An open interface.

@@ -337,6 +337,23 @@ impl Interface {
         }
     }
 
+    /// Counts the frames that the kernel has dropped, as far as it reports that to a driver.
+    pub(crate) fn count_drops(&mut self, counters: &mut DriverCounters) {
+        match self {
+            Self::Packet(packets) => packets.count_drops(counters),
+            Self::Xdp(xdp) => xdp.count_drops(counters),
+            Self::Tap(_) | Self::VhostNet(_) => {}
+        }
+    }
+
+    /// Returns whether the kernel reports the frames that it drops to a driver.
+    pub(crate) fn reports_drops(&self) -> bool {
+        match self {
+            Self::Packet(_) | Self::Xdp(_) => true,
+            Self::Tap(_) | Self::VhostNet(_) => false,
+        }
+    }
+
     /// Returns whether the return of buffers by the switch is worth being woken for, with so many
     /// free ones.
     pub(crate) fn is_short(&self, free: u16) -> bool {

@@ -387,7 +387,15 @@ fn serve(link: &mut SupervisorLink, front: &Front, pool: &WorkerPool) -> Result<
 fn handle_messages(link: &mut SupervisorLink, pool: &WorkerPool) -> io::Result<Option<bool>> {
     loop {
         match link.recv()? {
-            Received::Message(SupervisorEvent::Ping, _) => reply_to_ping(link, pool)?,
+            Received::Message(SupervisorEvent::Ping, _) => {
+                reply_to_ping(link, pool, SupervisorRequest::Pong)?
+            }
+            Received::Message(SupervisorEvent::PingDriver, _) => {
+                reply_to_ping(link, pool, |counters| SupervisorRequest::DriverPong {
+                    counters,
+                    dropped_by_kernel: counters.dropped_by_kernel,
+                })?
+            }
             Received::Nothing => return Ok(None),
             Received::Closed => return Ok(Some(false)),
             Received::Message(SupervisorEvent::Stop, _) => return Ok(Some(true)),
@@ -398,9 +406,13 @@ fn handle_messages(link: &mut SupervisorLink, pool: &WorkerPool) -> io::Result<O
 
 /// Replies if every thread has run since the last ping; a thread that hangs keeps the driver
 /// silent.
-fn reply_to_ping(link: &SupervisorLink, pool: &WorkerPool) -> io::Result<()> {
+fn reply_to_ping(
+    link: &SupervisorLink,
+    pool: &WorkerPool,
+    reply: impl FnOnce(DriverCounters) -> SupervisorRequest,
+) -> io::Result<()> {
     if pool.workers.iter().all(|status| status.is_alive()) {
-        link.send(&SupervisorRequest::Pong(pool.counters()), &[])?;
+        link.send(&reply(pool.counters()), &[])?;
         pool.workers.iter().for_each(|status| status.ping());
     }
     Ok(())

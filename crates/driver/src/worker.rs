@@ -131,10 +131,12 @@ pub(crate) struct WorkerStatus {
     pongs: AtomicU64,
     /// Values of [`DriverCounters`].
     counters: [AtomicU64; 6],
+    /// Its `dropped_by_kernel`, where the kernel reports that.
+    dropped_by_kernel: Option<AtomicU64>,
 }
 
 impl WorkerStatus {
-    fn new() -> io::Result<Self> {
+    fn new(reports_drops: bool) -> io::Result<Self> {
         Ok(Self {
             requested: AtomicU8::new(Phase::Running as u8),
             reached: AtomicU8::new(Phase::Running as u8),
@@ -142,6 +144,7 @@ impl WorkerStatus {
             pings: AtomicU64::new(0),
             pongs: AtomicU64::new(0),
             counters: Default::default(),
+            dropped_by_kernel: reports_drops.then(AtomicU64::default),
         })
     }
 
@@ -171,8 +174,11 @@ impl WorkerStatus {
 
     /// Returns the worker's counters.
     pub(crate) fn counters(&self) -> DriverCounters {
-        let values = self.counters.each_ref();
-        DriverCounters::from_array(values.map(|value| value.load(Ordering::Relaxed)))
+        let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        DriverCounters {
+            dropped_by_kernel: self.dropped_by_kernel.as_ref().map(read),
+            ..DriverCounters::from_array(self.counters.each_ref().map(read))
+        }
     }
 
     /// Replies to a ping. `true` when there was one.
@@ -180,6 +186,9 @@ impl WorkerStatus {
         let pings = self.pings.load(Ordering::Relaxed);
         let before = self.pongs.swap(pings, Ordering::Relaxed);
         for (shared, value) in self.counters.iter().zip(counters.to_array()) {
+            shared.store(value, Ordering::Relaxed);
+        }
+        if let (Some(shared), Some(value)) = (&self.dropped_by_kernel, counters.dropped_by_kernel) {
             shared.store(value, Ordering::Relaxed);
         }
         before != pings
@@ -264,7 +273,7 @@ impl Worker {
     ) -> io::Result<Self> {
         let from_switch = Side::new(region, 2 * pair, Direction::Inbound)?;
         let to_switch = Side::new(region, 2 * pair + 1, Direction::Outbound)?;
-        let status = Arc::new(WorkerStatus::new()?);
+        let status = Arc::new(WorkerStatus::new(interface.reports_drops())?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let none = epoll::EventData::new_u64(0);
@@ -327,6 +336,7 @@ impl Worker {
     fn turn(&mut self) -> Result<bool, WorkerError> {
         if self.status.pong(&self.counters) {
             self.interface.check().map_err(WorkerError::of_interface)?;
+            self.interface.count_drops(&mut self.counters);
         }
         let requested = Phase::of(self.status.requested.load(Ordering::Acquire));
         let received = match requested {

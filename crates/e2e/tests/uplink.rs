@@ -611,7 +611,7 @@ fn what_the_interface_refuses_is_counted() {
         (driver["rejected_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
     });
     for line in [
-        "3 by the interface, 0 oversized",
+        "3 by the interface, 0 oversized, 0 dropped by the kernel",
         "up0",
         "back end     packet",
         "driver       auto",

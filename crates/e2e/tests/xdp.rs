@@ -3,8 +3,6 @@
 //! Everything is in network namespaces of the test's own; where they cannot be had, a test says so
 //! and ends.
 
-use std::time::Duration;
-
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::netns::Netns;
 use e2e::turn;
@@ -135,9 +133,11 @@ fn an_xdp_uplink_leads_to_the_wire() {
     }
     signal(stopped, Signal::CONT);
     world.both_ways(1 << 20);
-    // The driver has reported its counts by then: it does with each heartbeat.
-    std::thread::sleep(Duration::from_millis(1100));
-    let driver = &lasthop.port("uplink")["driver_process"];
+    // The driver reports its counts with each heartbeat.
+    let driver = wait_for("frames that the kernel dropped", || {
+        let driver = lasthop.port("uplink")["driver_process"].clone();
+        (driver["dropped_by_kernel"].as_u64() > Some(0)).then_some(driver)
+    });
     assert_eq!(
         (&driver["restarts"], &driver["oversized_frames"]),
         (&0.into(), &0.into())

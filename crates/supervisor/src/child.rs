@@ -46,6 +46,8 @@ struct Alive {
     flood: u32,
     /// Set while control waits for events.
     wants_events: bool,
+    /// Message of the heartbeat.
+    ping: SupervisorEvent,
 }
 
 impl Alive {
@@ -61,6 +63,7 @@ impl Alive {
             hung: false,
             flood: 0,
             wants_events: false,
+            ping: SupervisorEvent::Ping,
         }
     }
 }
@@ -153,9 +156,9 @@ impl Child {
         let Some(alive) = &mut self.alive else {
             return HeartbeatStatus::Ok;
         };
-        let link = &alive.link;
+        let (link, ping) = (&alive.link, &alive.ping);
         // A failed send to a dead process is no full link.
-        let request = || !is_full(&link.send_at_once(&SupervisorEvent::Ping, &[]));
+        let request = || !is_full(&link.send_at_once(ping, &[]));
         let seen = alive.beat.check(Instant::now(), request);
         if seen == HeartbeatStatus::Hung {
             tracing::error!("{} hung: killed", self.kind);
@@ -414,7 +417,15 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
     let process = command
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", kind.binary())))?;
-    watched(kind, &process, ours)
+    let alive = watched(kind, &process, ours)?;
+    // A driver that another supervisor has started may be one that does not know this message.
+    Ok(match kind {
+        Kind::Driver if !binaries.has_earlier_driver() => Alive {
+            ping: SupervisorEvent::PingDriver,
+            ..alive
+        },
+        _ => alive,
+    })
 }
 
 /// Returns the state of a new process with the supervisor's end of its link.

@@ -278,6 +278,15 @@ impl Drivers {
         states.map(calls).collect()
     }
 
+    /// Returns the frames that the kernel dropped in front of the drivers, by the names of ports,
+    /// as far as they are known.
+    pub(super) fn kernel_drops(&self) -> Vec<(String, u64)> {
+        let states = self.all.iter().map(Driver::state);
+        states
+            .filter_map(|state| Some((state.name, state.counters.dropped_by_kernel?)))
+            .collect()
+    }
+
     /// Returns the MAC addresses of existing interfaces with the names of their ports.
     pub(super) fn addresses(&self) -> Vec<(String, [u8; 6])> {
         let addresses = self

@@ -295,6 +295,9 @@ impl Supervisor {
                 SupervisorEvent::CpuWeightErrors(self.drivers.cpu_weight_errors())
             }
             SupervisorRequest::DriverCalls => SupervisorEvent::DriverCalls(self.drivers.calls()),
+            SupervisorRequest::KernelDrops => {
+                SupervisorEvent::KernelDrops(self.drivers.kernel_drops())
+            }
             SupervisorRequest::WatchedGuests => {
                 SupervisorEvent::WatchedGuests(self.guests.watched())
             }
@@ -370,6 +373,7 @@ impl Supervisor {
             | SupervisorRequest::Quiesced { .. }
             | SupervisorRequest::Serving { .. }
             | SupervisorRequest::Pong(_)
+            | SupervisorRequest::DriverPong { .. }
             | SupervisorRequest::DriverEnds { .. }
             | SupervisorRequest::VhostRefused { .. } => return None,
         };

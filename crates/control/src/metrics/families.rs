@@ -432,4 +432,11 @@ fn drivers(facts: &Facts, page: &mut Page) {
             "System calls that passed frames to the interface; with xdp batches for its ring."
             driver.send_calls;
     }
+    let drops = drivers().filter_map(|(name, driver)| Some((name, driver.dropped_by_kernel?)));
+    families! { page, Counter, (name, frames) in drops, ["port" = name],
+        "lasthop_driver_dropped_by_kernel_frames"
+            "Frames of the interface that the kernel dropped before the driver took them, because \
+             there was no room; with packet and xdp."
+            frames;
+    }
 }

@@ -59,6 +59,7 @@ fn facts() -> Facts {
     tap.driver_process = Some(DriverStatus {
         restarts: 3,
         rejected_by_interface: 4,
+        dropped_by_kernel: Some(5),
         ..DriverStatus::default()
     });
     let mut vm1 = PortStatus::new(&PortSpec::vhost_user("vm1", "vm1.sock"), State::Faulted);
@@ -281,6 +282,7 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         lasthop_upcall_seconds_count                                                 | 4.0
         lasthop_driver_restarts_total{port="t0"}                                     | 3.0
         lasthop_driver_refused_frames_total{port="t0"}                               | 4.0
+        lasthop_driver_dropped_by_kernel_frames_total{port="t0"}                     | 5.0
         lasthop_segment_ports{segment="blue"}                                        | 1.0
         lasthop_mirror_copied_frames_total{mirror="m1"}                              | 8.0
         lasthop_mirror_copied_bytes_total{mirror="m1"}                               | 800.0

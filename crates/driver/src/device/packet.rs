@@ -99,7 +99,7 @@ fn join(socket: &OwnedFd, first: Option<&OwnedFd>) -> io::Result<()> {
     let value = match first {
         None => (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16,
         Some(first) => {
-            let group = fanout(first)?;
+            let [group] = numbers(first.as_fd(), libc::PACKET_FANOUT)?;
             group & 0xffff | libc::PACKET_FANOUT_HASH << 16
         }
     };
@@ -115,14 +115,21 @@ fn set<T>(socket: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
     outcome(unsafe { libc::setsockopt(fd, level, option, value, size) })
 }
 
-fn fanout(socket: &OwnedFd) -> io::Result<u32> {
-    let mut value = 0u32;
-    let mut size = size_of_val(&value) as libc::socklen_t;
-    let (fd, place) = (socket.as_raw_fd(), (&raw mut value).cast());
-    let (level, option) = (libc::SOL_PACKET, libc::PACKET_FANOUT);
-    // SAFETY: the kernel writes at most `size` bytes to the value.
-    outcome(unsafe { libc::getsockopt(fd, level, option, place, &raw mut size) })?;
-    Ok(value)
+/// Returns the number of frames that found no room in a socket since the last call: the system
+/// starts again at 0 (`PACKET_STATISTICS`, packet(7)).
+pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let [_, drops] = numbers(socket, libc::PACKET_STATISTICS)?;
+    Ok(drops)
+}
+
+/// Returns the value of an option of packet sockets that has these numbers.
+fn numbers<const N: usize>(socket: BorrowedFd<'_>, option: i32) -> io::Result<[u32; N]> {
+    let mut values = [0; N];
+    let mut size = size_of_val(&values) as libc::socklen_t;
+    let (fd, place) = (socket.as_raw_fd(), (&raw mut values).cast());
+    // SAFETY: the kernel writes at most `size` bytes to the values.
+    outcome(unsafe { libc::getsockopt(fd, libc::SOL_PACKET, option, place, &raw mut size) })?;
+    Ok(values)
 }
 
 /// Returns whether the interface is there and on. Sockets stay bound to one that is switched off

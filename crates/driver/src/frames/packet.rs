@@ -33,7 +33,7 @@ use wire::virtio::net::{self, NetHeader};
 
 use super::coalesce::{Coalescer, Group};
 use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
-use crate::device::BACKLOG;
+use crate::device::{BACKLOG, take_drops};
 
 /// The system's header: `struct virtio_net_hdr`.
 const SHORT_HEADER: usize = 10;
@@ -201,6 +201,13 @@ impl Packets {
         let data: libc::tpacket_auxdata =
             unsafe { ptr::read_unaligned(libc::CMSG_DATA(found).cast()) };
         tag_of(&data)
+    }
+
+    /// Counts the frames that found no room in the socket.
+    pub(super) fn count_drops(&self, counters: &mut DriverCounters) {
+        // A socket that is of no use any more ends the driver elsewhere.
+        let drops = take_drops(self.socket.as_fd()).unwrap_or(0);
+        *counters.dropped_by_kernel.get_or_insert_default() += u64::from(drops);
     }
 
     /// Sends groups of these frames; returns how many groups were sent.

@@ -236,3 +236,23 @@ fn unexpected_results_of_an_interface_are_errors() {
     assert!(!is_lost(&error));
     assert_eq!((received.len(), counters.rejected_by_interface), (0, 0));
 }
+
+#[test]
+fn frames_that_find_no_room_in_the_socket_are_counted() {
+    const FRAMES: u64 = 200;
+    let Some(mut world) = world() else { return };
+    // The system makes that the least that it allows.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&world.socket, 1).unwrap();
+    for _ in 0..FRAMES {
+        world.arrives(0, net::GSO_NONE);
+    }
+    world.counters = DriverCounters::default();
+    let start = Instant::now();
+    let mut dropped = 0;
+    while dropped <= FRAMES / 2 {
+        assert!(start.elapsed() < Duration::from_secs(20), "none is dropped");
+        world.socket.count_drops(&mut world.counters);
+        dropped = world.counters.dropped_by_kernel.unwrap();
+    }
+    assert!(dropped <= FRAMES);
+}

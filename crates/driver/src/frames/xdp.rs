@@ -50,8 +50,8 @@ pub(crate) struct Xdp {
     counts: Counts,
     /// Turns in a row without a frame.
     idle: u8,
-    /// Frames lost by the socket that are counted already.
-    lost: u64,
+    /// Oversized and dropped frames of the socket that are counted already.
+    lost: [u64; 2],
 }
 
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Xdp {
             start,
             counts: Counts::default(),
             idle: 0,
-            lost: 0,
+            lost: [0; 2],
         }
     }
 
@@ -187,18 +187,28 @@ impl Xdp {
         self.idle = self.idle.wrapping_add(1);
         if self.idle % LOOK == 2 {
             self.wake()?;
-            // If the system does not report all statistics, the count stays.
-            let statistics = sockopt::xdp_statistics(&self.socket);
-            let lost = statistics.map_or(self.lost, |statistics| {
-                // The system counts a frame that found no free buffer, too. The interface shows
-                // that it dropped such a frame, which was not oversized.
-                let no_buffer = statistics.rx_fill_ring_empty_descs.unwrap_or(0);
-                statistics.rx_dropped.saturating_sub(no_buffer)
-            });
-            counters.oversized_frames += lost.saturating_sub(self.lost);
-            self.lost = lost;
+            self.count_drops(counters);
         }
         Ok(())
+    }
+
+    /// Counts the frames that the socket has lost. If the system does not report all statistics,
+    /// the counts stay.
+    pub(super) fn count_drops(&mut self, counters: &mut DriverCounters) {
+        let Ok(statistics) = sockopt::xdp_statistics(&self.socket) else {
+            return;
+        };
+        // A frame that found no free buffer is in both numbers, if the system copies; the other
+        // ones of `rx_dropped` were oversized. In zero-copy, `no_buffer` counts no frames.
+        let no_buffer = statistics.rx_fill_ring_empty_descs.unwrap_or(0);
+        let oversized = statistics.rx_dropped.saturating_sub(no_buffer);
+        let dropped = statistics.rx_dropped.min(no_buffer);
+        let dropped = dropped.saturating_add(statistics.rx_ring_full.unwrap_or(0));
+        let [oversized_before, dropped_before] = self.lost;
+        counters.oversized_frames += oversized.saturating_sub(oversized_before);
+        *counters.dropped_by_kernel.get_or_insert_default() +=
+            dropped.saturating_sub(dropped_before);
+        self.lost = [oversized, dropped];
     }
 
     /// Sends frames; appends to `back` the numbers of buffers that are free again: those of frames

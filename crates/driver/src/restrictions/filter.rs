@@ -28,7 +28,7 @@ const TAP: &[Allowed] = &[call(libc::SYS_writev, "super-frames for a TAP device"
 /// System calls that only packet sockets need.
 const PACKET: &[Allowed] = &[call(
     libc::SYS_getsockopt,
-    "whether the bytes are bounded that may wait in the interface",
+    "whether the bytes are bounded that may wait in the interface; frames that were dropped",
 )];
 
 /// System calls that only `AF_XDP` sockets need.

@@ -33,6 +33,7 @@ impl Kind {
             | SupervisorRequest::CpuWeights(_)
             | SupervisorRequest::CpuWeightErrors
             | SupervisorRequest::DriverCalls
+            | SupervisorRequest::KernelDrops
             | SupervisorRequest::SwitchGone
             | SupervisorRequest::Events { .. }
             | SupervisorRequest::WatchGuests(_)
@@ -50,6 +51,7 @@ impl Kind {
             | SupervisorRequest::Quiesced { .. }
             | SupervisorRequest::Serving { .. } => Kind::Switch,
             SupervisorRequest::Pong(_)
+            | SupervisorRequest::DriverPong { .. }
             | SupervisorRequest::DriverEnds { .. }
             | SupervisorRequest::VhostRefused { .. } => Kind::Driver,
             SupervisorRequest::Heartbeat => return self != Kind::Driver,

@@ -267,6 +267,15 @@ impl Driver {
                 SupervisorRequest::Pong(counters) if self.on_heartbeat_reply() => {
                     self.counters = counters
                 }
+                SupervisorRequest::DriverPong {
+                    counters,
+                    dropped_by_kernel,
+                } if self.on_heartbeat_reply() => {
+                    self.counters = DriverCounters {
+                        dropped_by_kernel,
+                        ..counters
+                    }
+                }
                 SupervisorRequest::DriverEnds {
                     reason,
                     device_lost,

@@ -140,6 +140,38 @@ fn a_live_process_goes_before_the_interface_is_opened_for_another() {
 }
 
 #[test]
+fn frames_that_the_kernel_dropped_are_known_of_drivers_that_report_them() {
+    let mut world = world();
+    let counters = DriverCounters::from_array([3, 4, 500, 6, 700, 8]);
+    // It sends the first ping.
+    world.drivers.poll(&Binaries::of_nothing());
+    world.sends(&SupervisorRequest::Pong(counters));
+    wait_until("its counters come", || {
+        world.drivers.poll(&Binaries::of_nothing());
+        world.drivers.calls()[0].1 == [counters.received, counters.sent]
+    });
+    assert!(
+        world.drivers.kernel_drops().is_empty(),
+        "a build before does not report them"
+    );
+
+    let mut world = self::world();
+    world.drivers.poll(&Binaries::of_nothing());
+    world.sends(&SupervisorRequest::DriverPong {
+        counters,
+        dropped_by_kernel: Some(9),
+    });
+    wait_until("its counters come", || {
+        world.drivers.poll(&Binaries::of_nothing());
+        world.drivers.kernel_drops() == [("p".to_owned(), 9)]
+    });
+    let [calls] = &world.drivers.calls()[..] else {
+        panic!("one driver");
+    };
+    assert_eq!(calls.1, [counters.received, counters.sent]);
+}
+
+#[test]
 fn a_driver_with_another_interface_is_stopped_and_its_counters_continue() {
     let mut world = world();
     let driver = &mut world.drivers.all[0];

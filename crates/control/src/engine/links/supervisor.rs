@@ -275,6 +275,8 @@ impl SupervisorLink {
         let addresses = self.request(SupervisorRequest::InterfaceAddresses, addresses);
         let calls = accept!(SupervisorEvent::DriverCalls(calls) => calls);
         let calls = self.request(SupervisorRequest::DriverCalls, calls);
+        let drops = accept!(SupervisorEvent::KernelDrops(drops) => drops);
+        let drops = self.request(SupervisorRequest::KernelDrops, drops);
         // The supervisor of an upgrade that failed may be one without weights.
         let errors = weighted.then(|| {
             let errors = accept!(SupervisorEvent::CpuWeightErrors(errors) => errors);
@@ -284,6 +286,7 @@ impl SupervisorLink {
             let mut states = states.await?;
             let addresses: BTreeMap<String, [u8; 6]> = addresses.await?.into_iter().collect();
             let calls: BTreeMap<String, [Calls; 2]> = calls.await?.into_iter().collect();
+            let drops: BTreeMap<String, u64> = drops.await?.into_iter().collect();
             let errors = match errors {
                 Some(errors) => errors.await?,
                 None => Vec::new(),
@@ -294,6 +297,7 @@ impl SupervisorLink {
                 state.cpu_weight_error = errors.remove(&state.name);
                 let calls = calls.get(&state.name).copied().unwrap_or_default();
                 [state.counters.received, state.counters.sent] = calls;
+                state.counters.dropped_by_kernel = drops.get(&state.name).copied();
             }
             Ok(states)
         }

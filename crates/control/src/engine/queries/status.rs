@@ -96,6 +96,7 @@ fn driver_status(state: &DriverState) -> DriverStatus {
         restarts: state.restarts.into(),
         rejected_by_interface: counters.rejected_by_interface,
         oversized_frames: counters.oversized_frames,
+        dropped_by_kernel: counters.dropped_by_kernel,
         received_frames: counters.received.frames,
         receive_calls: counters.received.calls,
         sent_frames: counters.sent.frames,

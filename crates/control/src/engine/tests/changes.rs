@@ -451,6 +451,7 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
     );
     assert_eq!((driver.received_frames, driver.receive_calls), (640, 10));
     assert_eq!((driver.sent_frames, driver.send_calls), (128, 2));
+    assert_eq!(driver.dropped_by_kernel, Some(5));
     let desired = world.supervisor().drivers.clone();
     assert_eq!((desired[0].port, desired.len()), (PortId(3), 1));
     {

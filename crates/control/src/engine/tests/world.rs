@@ -648,6 +648,12 @@ fn run_supervisor(
                 let calls = drivers.map(calls).collect();
                 (SupervisorEvent::DriverCalls(calls), None)
             }
+            SupervisorRequest::KernelDrops => {
+                let drivers = supervisor.drivers.iter().map(driver_state);
+                let drops = drivers
+                    .filter_map(|state| Some((state.name, state.counters.dropped_by_kernel?)));
+                (SupervisorEvent::KernelDrops(drops.collect()), None)
+            }
             SupervisorRequest::InterfaceAddresses => {
                 let names = supervisor.drivers.iter().map(|spec| spec.name.clone());
                 let addresses = names.map(|name| (name, [2, 0, 0, 0, 0, 1])).collect();
@@ -697,7 +703,10 @@ fn driver_state(spec: &DriverSpec) -> DriverState {
         cpu_weight_error: None,
         pid: Some(20),
         restarts: 1,
-        counters: DriverCounters::from_array([3, 4, 640, 10, 128, 2]),
+        counters: DriverCounters {
+            dropped_by_kernel: Some(5),
+            ..DriverCounters::from_array([3, 4, 640, 10, 128, 2])
+        },
         reason: None,
     }
 }

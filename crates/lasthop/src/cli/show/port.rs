@@ -269,11 +269,14 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
         Some(pid) => format!("pid {pid}, {} restarts", driver.restarts),
         None => format!("none, {} restarts", driver.restarts),
     };
-    let rejected = format!(
+    let mut rejected = format!(
         "{} by the interface, {} oversized",
         count(driver.rejected_by_interface),
         count(driver.oversized_frames)
     );
+    if let Some(dropped) = driver.dropped_by_kernel {
+        rejected += &format!(", {} dropped by the kernel", count(dropped));
+    }
     let calls = format!(
         "{} frames a call from the interface, {} to it",
         ratio(driver.received_frames, driver.receive_calls),
