@@ -68,7 +68,8 @@ pub enum SupervisorRequest {
         /// The socket's path, or [`tcp_path`].
         path: String,
     },
-    /// Control: close and remove a listening socket, whose other descriptors are closed by then.
+    /// Control: close and remove a listening socket, whose other descriptors are closed by then. It
+    /// has no answer; those to later requests of control come after it.
     Unlisten {
         /// The socket's path.
         path: String,

@@ -294,7 +294,19 @@ async fn apply(engine: &Shared<'_>, mut target: Target) -> Result<(), Problem> {
         }
     };
     engine.with(|e| e.forwarding.upcalls.release());
+    await_unlistened(engine).await;
     done
+}
+
+/// Waits until the sockets that a change has closed are gone, for a client that uses their paths
+/// next. The change is made anyway.
+async fn await_unlistened(engine: &Shared<'_>) {
+    let Some(gone) = engine.with(|e| e.links.supervisor.unlistened()) else {
+        return;
+    };
+    if let Err(error) = gone.await {
+        tracing::warn!("sockets that were closed may still exist: {error}");
+    }
 }
 
 /// Restores the state before a change that failed. Ports and segments that stay keep their numbers,

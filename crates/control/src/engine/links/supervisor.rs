@@ -61,6 +61,8 @@ pub(in crate::engine) struct SupervisorLink {
     frozen: bool,
     /// Events that were received and not taken yet.
     events: Vec<String>,
+    /// Sockets were closed since the last [`unlistened`](Self::unlistened).
+    unlistening: bool,
 }
 
 /// Makes a function that accepts one kind of event, and returns its value.
@@ -90,6 +92,7 @@ impl SupervisorLink {
             gone: false,
             frozen: false,
             events: Vec::new(),
+            unlistening: false,
         })
     }
 
@@ -214,13 +217,27 @@ impl SupervisorLink {
         async move { reply.await? }
     }
 
-    /// Removes a listening socket.
+    /// Removes a listening socket. It is gone after [`unlistened`](Self::unlistened).
     ///
     /// # Errors
     /// The supervisor is gone.
     pub(in crate::engine) fn unlisten(&mut self, path: &str) -> io::Result<()> {
         let path = path.to_owned();
+        self.unlistening = true;
         self.send(SupervisorRequest::Unlisten { path })
+    }
+
+    /// Returns a future that completes when the sockets of all [`unlisten`](Self::unlisten) before
+    /// are gone; `None` without any. The supervisor handles requests in order, so the reply to a
+    /// later one shows that; this one has a reply in every build.
+    ///
+    /// # Errors
+    /// The supervisor is gone or does not reply in time.
+    pub(in crate::engine) fn unlistened(
+        &mut self,
+    ) -> Option<impl Future<Output = io::Result<()>> + use<>> {
+        let dirs = std::mem::take(&mut self.unlistening).then(|| self.socket_dirs());
+        dirs.map(|dirs| async move { dirs.await.map(drop) })
     }
 
     /// Starts these drivers and ends all others.

@@ -86,3 +86,15 @@ fn a_new_control_finds_the_saved_state() {
     assert_eq!(users(&world), [said("7")]);
     assert_eq!(world.switch().peers.get(&PortId(0)), Some(&7));
 }
+
+#[test]
+fn the_socket_of_a_removed_port_is_gone_when_the_change_is_made() {
+    let mut world = World::new(vec![owned("vm0", "7"), owned("vm1", "7")]);
+    let mut engine = world.start().unwrap();
+    for name in ["vm0", "vm1"] {
+        let path = format!("{name}.sock");
+        assert!(world.supervisor().listening.contains(&path));
+        engine.remove_port(name).unwrap();
+        assert!(!world.supervisor().listening.contains(&path));
+    }
+}
