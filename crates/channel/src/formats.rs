@@ -35,8 +35,9 @@ pub type Formats = BTreeMap<String, Format>;
 /// Name of the record by which a supervisor takes over from another.
 pub const SUPERVISOR: &str = "supervisor";
 /// Its versions. 11 adds the file of the command line, which is not the supervisor's any longer,
-/// 12 the source of vCPU states with the BPF programs. 10 stays while builds without 12 write it.
-pub const SUPERVISOR_VERSIONS: [u32; 3] = [10, 11, 12];
+/// 12 the source of vCPU states with the BPF programs, 13 the back ends and all counters of
+/// drivers. 10 stays while builds without 13 write it.
+pub const SUPERVISOR_VERSIONS: [u32; 4] = [10, 11, 12, 13];
 
 /// Returns the formats of this build.
 #[must_use]

@@ -85,6 +85,9 @@ pub struct Parts<Fd> {
     pub control: Fd,
     /// Further parts of an interface with `AF_XDP` sockets.
     pub xdp: Option<XdpParts<Fd>>,
+    /// The process moves the frames of a TAP device by vhost devices; in records of version 13.
+    #[serde(skip)]
+    pub by_vhost: bool,
 }
 
 /// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
@@ -418,6 +421,7 @@ impl Device {
                 .collect(),
             control: pass(self.control.as_fd()),
             xdp: self.xdp.as_ref().map(|xdp| xdp.parts(pass)),
+            by_vhost: self.by_vhost,
         }
     }
 
@@ -439,7 +443,7 @@ impl Device {
             },
             interface: parts.interface,
             back_end: parts.back_end,
-            by_vhost: false,
+            by_vhost: parts.by_vhost,
             uso: parts.uso,
             provisional: parts.provisional,
             claim: None,
@@ -565,6 +569,33 @@ fn is_own(namespace: BorrowedFd<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_supervisor_knows_that_vhost_devices_move_the_frames() {
+        let spec = DeviceSpec {
+            choice: Choice::Auto,
+            own: true,
+            interface: "no-such-if0".to_owned(),
+            netns: None,
+            address: None,
+            mac: None,
+            mtu: None,
+            queues: 1,
+        };
+        let mut device = Device::new(
+            &spec,
+            Control::new().unwrap(),
+            BackEnd::Tap,
+            true,
+            Vec::new(),
+        );
+        for (by_vhost, back_end) in [(false, BackEnd::Tap), (true, BackEnd::VhostNet)] {
+            device.by_vhost = by_vhost;
+            let parts = device.parts(|fd| fd.try_clone_to_owned().unwrap());
+            let next = Device::of(parts, Ok::<_, io::Error>).unwrap();
+            assert_eq!(next.back_end(), back_end);
+        }
+    }
 
     #[test]
     fn what_is_done_in_our_own_namespace_is_done_here() {

@@ -92,8 +92,13 @@ fn drivers_are_replaced(driver: &str, back_end: &str) {
         });
         for _ in 0..UPGRADES {
             let pids = || ["t0", "uplink"].map(|port| driver_pid(&lasthop, port));
-            let old = pids();
+            let received = || {
+                let driver = &lasthop.port("uplink")["driver_process"];
+                driver["received_frames"].as_u64()
+            };
+            let (old, had) = (pids(), received());
             let said = lasthop.ok(&["upgrade"]);
+            assert!(received() >= had, "frames of the drivers before count");
             turn.step(&said);
             assert!(!said.contains("drivers stay"), "{said}");
             for (old, new) in old.into_iter().zip(pids()) {

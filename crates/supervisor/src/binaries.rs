@@ -89,7 +89,13 @@ impl Binaries {
             .each_ref()
             .map(|binary| outgoing.add(binary.file.as_fd()));
         let dir = self.dir.display().to_string();
-        (PassedBinaries { dir, files }, command_line)
+        let has_earlier_driver = self.has_earlier_driver;
+        let passed = PassedBinaries {
+            dir,
+            files,
+            has_earlier_driver,
+        };
+        (passed, command_line)
     }
 
     /// Takes the files from the previous supervisor's record. One of version 10 has no file of the
@@ -114,11 +120,10 @@ impl Binaries {
             let path = dir.join(names.next().unwrap_or_default());
             Binary { path, file }
         });
-        let has_earlier_driver = false;
         Ok(Self {
             dir,
             files,
-            has_earlier_driver,
+            has_earlier_driver: from.has_earlier_driver,
         })
     }
 

@@ -46,8 +46,8 @@ struct Alive {
     flood: u32,
     /// Set while control waits for events.
     wants_events: bool,
-    /// Message of the heartbeat.
-    ping: SupervisorEvent,
+    /// Set for a driver that answers [`SupervisorEvent::PingDriver`].
+    reports_drops: bool,
 }
 
 impl Alive {
@@ -63,7 +63,7 @@ impl Alive {
             hung: false,
             flood: 0,
             wants_events: false,
-            ping: SupervisorEvent::Ping,
+            reports_drops: false,
         }
     }
 }
@@ -156,9 +156,13 @@ impl Child {
         let Some(alive) = &mut self.alive else {
             return HeartbeatStatus::Ok;
         };
-        let (link, ping) = (&alive.link, &alive.ping);
+        let link = &alive.link;
+        let ping = match alive.reports_drops {
+            true => SupervisorEvent::PingDriver,
+            false => SupervisorEvent::Ping,
+        };
         // A failed send to a dead process is no full link.
-        let request = || !is_full(&link.send_at_once(ping, &[]));
+        let request = || !is_full(&link.send_at_once(&ping, &[]));
         let seen = alive.beat.check(Instant::now(), request);
         if seen == HeartbeatStatus::Hung {
             tracing::error!("{} hung: killed", self.kind);
@@ -357,6 +361,7 @@ impl Child {
             uptime_ms: alive.since.elapsed().as_millis() as u64,
             proved: alive.proved,
             beat: alive.beat.pass(),
+            reports_drops: alive.reports_drops,
         });
         PassedChild {
             restarts: self.restarts,
@@ -382,6 +387,7 @@ impl Child {
                 since: now.checked_sub(uptime).unwrap_or(now),
                 proved: passed.proved,
                 beat: Heartbeat::take(passed.beat, now, kind),
+                reports_drops: passed.reports_drops,
                 ..Alive::new(kind, process, Link::new(fds.take(passed.link)?))
             })
         };
@@ -417,14 +423,9 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
     let process = command
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", kind.binary())))?;
-    let alive = watched(kind, &process, ours)?;
-    // A driver that another supervisor has started may be one that does not know this message.
-    Ok(match kind {
-        Kind::Driver if !binaries.has_earlier_driver() => Alive {
-            ping: SupervisorEvent::PingDriver,
-            ..alive
-        },
-        _ => alive,
+    Ok(Alive {
+        reports_drops: kind == Kind::Driver && !binaries.has_earlier_driver(),
+        ..watched(kind, &process, ours)?
     })
 }
 

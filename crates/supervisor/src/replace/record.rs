@@ -5,6 +5,7 @@
 //! 4   the record (postcard)
 //!     additions of version 11 (postcard)
 //!     additions of version 12 (postcard): vCPU states, and `kick_us` of the settings
+//!     additions of version 13 (postcard): drivers
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -67,10 +68,79 @@ pub(crate) struct PassedGuests {
     pub(crate) reason: Option<String>,
 }
 
+/// Additions of version 13: the drivers.
+#[derive(Serialize, Deserialize)]
+struct DriverAdditions {
+    /// See [`PassedBinaries::has_earlier_driver`].
+    has_earlier: bool,
+    /// In the order of [`Record::drivers`].
+    drivers: Vec<DriverAddition>,
+}
+
+/// Addition of version 13 to a driver.
+#[derive(Serialize, Deserialize)]
+struct DriverAddition {
+    /// See [`Parts::by_vhost`].
+    by_vhost: bool,
+    /// See [`PassedProcess::reports_drops`].
+    reports_drops: bool,
+    counters_before: AllCounters,
+    counters: AllCounters,
+}
+
+/// All counters of a driver.
+#[derive(Serialize, Deserialize)]
+struct AllCounters {
+    /// See [`DriverCounters::to_array`].
+    values: [u64; 6],
+    dropped_by_kernel: Option<u64>,
+}
+
+impl AllCounters {
+    fn of(counters: &DriverCounters) -> Self {
+        Self {
+            values: counters.to_array(),
+            dropped_by_kernel: counters.dropped_by_kernel,
+        }
+    }
+
+    fn counters(&self) -> DriverCounters {
+        DriverCounters {
+            dropped_by_kernel: self.dropped_by_kernel,
+            ..DriverCounters::from_array(self.values)
+        }
+    }
+}
+
+impl DriverAddition {
+    fn of(driver: &PassedDriver) -> Self {
+        let process = driver.child.as_ref().and_then(|child| child.alive.as_ref());
+        Self {
+            by_vhost: driver.device.as_ref().is_some_and(|parts| parts.by_vhost),
+            reports_drops: process.is_some_and(|process| process.reports_drops),
+            counters_before: AllCounters::of(&driver.counters_before),
+            counters: AllCounters::of(&driver.counters),
+        }
+    }
+
+    fn add_to(self, driver: &mut PassedDriver) {
+        if let Some(parts) = &mut driver.device {
+            parts.by_vhost = self.by_vhost;
+        }
+        if let Some(process) = driver.child.as_mut().and_then(|child| child.alive.as_mut()) {
+            process.reports_drops = self.reports_drops;
+        }
+        driver.counters_before = self.counters_before.counters();
+        driver.counters = self.counters.counters();
+    }
+}
+
 /// First version with [`CommandLineFiles`].
 const WITH_COMMAND_LINE: u32 = 11;
 /// First version with [`PassedGuests`].
 const WITH_GUESTS: u32 = 12;
+/// First version with [`DriverAdditions`].
+const WITH_DRIVERS: u32 = 13;
 
 /// Sockets and their paths.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -118,6 +188,11 @@ pub(crate) struct PassedProcess {
     pub(crate) proved: bool,
     /// Whether a reply to a ping is outstanding, and whether one has ever come.
     pub(crate) beat: (bool, bool),
+    /// A driver answers [`SupervisorEvent::PingDriver`]; in records of version 13.
+    ///
+    /// [`SupervisorEvent::PingDriver`]: channel::supervision::SupervisorEvent::PingDriver
+    #[serde(skip)]
+    pub(crate) reports_drops: bool,
 }
 
 /// Saved sessions.
@@ -156,7 +231,7 @@ pub(crate) struct PassedDriver {
     pub(crate) killed: bool,
     /// Path of a dial without an answer.
     pub(crate) dial: Option<String>,
-    /// Without frames and calls, which the record of a former build does not have.
+    /// Version 13 adds those that the record of a former build does not have.
     #[serde(with = "of_every_build")]
     pub(crate) counters_before: DriverCounters,
     #[serde(with = "of_every_build")]
@@ -169,6 +244,10 @@ pub(crate) struct PassedDriver {
 pub(crate) struct PassedBinaries {
     pub(crate) dir: String,
     pub(crate) files: [FdIndex; 4],
+    /// The driver is of an earlier installation than the others; in records of version 13, for the
+    /// running version.
+    #[serde(skip)]
+    pub(crate) has_earlier_driver: bool,
 }
 
 /// Upgrade in progress.
@@ -202,7 +281,15 @@ impl Record {
         }
         let guests = self.guests.clone().unwrap_or_default();
         let kick_us = self.setup.settings.coalescing.map(|c| c.kick_us);
-        postcard::to_extend(&(guests, kick_us), bytes).map_err(|e| e.to_string())
+        let bytes = postcard::to_extend(&(guests, kick_us), bytes).map_err(|e| e.to_string())?;
+        if version < WITH_DRIVERS {
+            return Ok(bytes);
+        }
+        let additions = DriverAdditions {
+            has_earlier: self.binaries.has_earlier_driver,
+            drivers: self.drivers.iter().map(DriverAddition::of).collect(),
+        };
+        postcard::to_extend(&additions, bytes).map_err(|e| e.to_string())
     }
 
     /// Encodes the record for the self-check of another program, whose version is not known.
@@ -242,7 +329,24 @@ impl Record {
         {
             coalescing.kick_us = kick_us;
         }
+        if version < WITH_DRIVERS {
+            return record.without(rest);
+        }
+        let (additions, rest) = postcard::take_from_bytes(rest).map_err(malformed)?;
+        record.add(additions)?;
         record.without(rest)
+    }
+
+    /// Adds what the drivers lack.
+    fn add(&mut self, additions: DriverAdditions) -> Result<(), String> {
+        if additions.drivers.len() != self.drivers.len() {
+            return Err("malformed record: additions for other drivers".into());
+        }
+        self.binaries.has_earlier_driver = additions.has_earlier;
+        for (driver, addition) in self.drivers.iter_mut().zip(additions.drivers) {
+            addition.add_to(driver);
+        }
+        Ok(())
     }
 
     /// Checks that no bytes follow the record.

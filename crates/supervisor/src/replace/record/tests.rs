@@ -40,6 +40,7 @@ fn child(pid: u32, link: u32) -> PassedChild {
         uptime_ms: 1000,
         proved: true,
         beat: (true, false),
+        reports_drops: false,
     };
     PassedChild {
         restarts: 1,
@@ -47,7 +48,8 @@ fn child(pid: u32, link: u32) -> PassedChild {
     }
 }
 
-fn driver() -> PassedDriver {
+/// Returns a driver; `complete`: with the additions of version 13.
+fn driver(complete: bool) -> PassedDriver {
     let spec = DriverSpec {
         port: PortId(3),
         name: text("up"),
@@ -82,13 +84,28 @@ fn driver() -> PassedDriver {
         queues: vec![index(8), index(9)],
         control: index(15),
         xdp: Some(xdp),
+        by_vhost: complete,
     };
-    let counters = |rejected| DriverCounters::from_array([rejected, 1, 0, 0, 0, 0]);
+    let counters = |rejected| {
+        let (all, dropped_by_kernel) = if complete {
+            ([rejected, 1, 500, 6, 700, 1 << 40], Some(9))
+        } else {
+            ([rejected, 1, 0, 0, 0, 0], None)
+        };
+        DriverCounters {
+            dropped_by_kernel,
+            ..DriverCounters::from_array(all)
+        }
+    };
+    let mut process = child(44, 16);
+    if let Some(alive) = &mut process.alive {
+        alive.reports_drops = complete;
+    }
     PassedDriver {
         spec,
         device: Some(device),
         suspect: true,
-        child: Some(child(44, 16)),
+        child: Some(process),
         killed: false,
         dial: Some(text("driver:up")),
         counters_before: counters(5),
@@ -101,6 +118,7 @@ fn record() -> Record {
     let binaries = |dir, first: u32| PassedBinaries {
         dir: text(dir),
         files: [0_u32, 1, 2, 3].map(|n| index(first + n)),
+        has_earlier_driver: false,
     };
     let session = PassedSession {
         port: PortId(4),
@@ -140,9 +158,12 @@ fn record() -> Record {
                 quarantined: vec![PortId(4)],
             },
         },
-        drivers: vec![driver()],
+        drivers: vec![driver(true)],
         uptime_ms: 5,
-        binaries: binaries("/bin", 20),
+        binaries: PassedBinaries {
+            has_earlier_driver: true,
+            ..binaries("/bin", 20)
+        },
         upgrade: Some(PassedUpgrade {
             client: index(24),
             new: binaries("/new", 25),
@@ -150,7 +171,7 @@ fn record() -> Record {
             to: text("0.2.0"),
             failed: Some(text("it hangs")),
         }),
-        version: 12,
+        version: 13,
         command_line: CommandLineFiles {
             own: Some(index(30)),
             new: Some(index(31)),
@@ -168,11 +189,20 @@ fn record() -> Record {
 
 #[test]
 fn samples_of_records() {
+    let twelve = || {
+        let mut twelve = Record {
+            version: 12,
+            drivers: vec![driver(false)],
+            ..record()
+        };
+        twelve.binaries.has_earlier_driver = false;
+        twelve
+    };
     let eleven = || {
         let mut eleven = Record {
             version: 11,
             guests: None,
-            ..record()
+            ..twelve()
         };
         let coalescing = eleven.setup.settings.coalescing.as_mut().unwrap();
         coalescing.kick_us = switch_settings::default_kick_us();
@@ -183,7 +213,7 @@ fn samples_of_records() {
         command_line: CommandLineFiles::default(),
         ..eleven()
     };
-    for record in [ten, eleven(), record()] {
+    for record in [ten, eleven(), twelve(), record()] {
         let name = format!("supervisor-{}.bin", record.version);
         let bytes = record.to_bytes(record.version).unwrap();
         let sample = sample(env!("CARGO_MANIFEST_DIR"), &name, &bytes);
@@ -207,7 +237,7 @@ fn truncated_and_extended_records_are_refused() {
 fn other_versions_are_refused() {
     let mut bytes = record().to_trial_bytes().unwrap();
     assert!(Record::from_bytes(&bytes).is_ok());
-    for version in [9, 13] {
+    for version in [9, 14] {
         bytes[0] = version;
         let error = Record::from_bytes(&bytes).unwrap_err();
         assert_eq!(error, format!("unsupported record version {version}"));
