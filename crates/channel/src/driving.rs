@@ -156,8 +156,9 @@ pub struct DriverCounters {
     pub sent: Calls,
     /// Frames of the interface that the kernel dropped, because the driver was too slow: there was
     /// no room in a packet socket (`tp_drops`, packet(7)), or none in the rings of an `AF_XDP`
-    /// socket. `None` where the kernel reports none, and for a driver of a build that does not ask.
-    /// They come with
+    /// socket; and those that waited in a packet socket that was closed for another interface. A
+    /// super-frame counts as one. `None` where the kernel reports none, and for drivers of a build
+    /// that does not count them. They come with
     /// [`SupervisorRequest::DriverPong`](crate::supervision::SupervisorRequest::DriverPong) and
     /// [`SupervisorEvent::KernelDrops`](crate::supervision::SupervisorEvent::KernelDrops), because
     /// a build without them reads no longer message.

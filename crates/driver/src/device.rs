@@ -28,7 +28,7 @@ use claim::Claim;
 use interface::Control;
 pub use offloads::Offload;
 use offloads::Offloads;
-pub(crate) use packet::take_drops;
+pub(crate) use packet::{SHORT_HEADER, take_drops};
 pub use xdp::XdpParts;
 
 /// An open interface.
@@ -290,6 +290,19 @@ impl Device {
         };
         let set = self.queues.iter().try_for_each(set_room);
         context(set, || format!("the send buffer of {}", self.interface))
+    }
+
+    /// Discards the frames that wait for a driver, of which there is none any more, before the
+    /// interface is closed. Returns their number, if they waited in packet sockets: the other back
+    /// ends do not have them here.
+    #[must_use]
+    pub fn discard(&self) -> Option<u64> {
+        if self.back_end != BackEnd::Packet {
+            return None;
+        }
+        let frames = self.queues.iter().map(packet::discard);
+        let unknown = |error: &io::Error| tracing::debug!("frames that waited: {error}");
+        frames.sum::<io::Result<u64>>().inspect_err(unknown).ok()
     }
 
     /// The interface's MAC address; none while it is gone.

@@ -4,6 +4,7 @@
 //! Everything is in network namespaces of the test's own; where they cannot be had, a test says so
 //! and ends.
 
+use std::net::UdpSocket;
 use std::path::Path;
 
 use e2e::lasthop::Lasthop;
@@ -120,12 +121,31 @@ fn an_uplink_moves_to_another_interface() {
     lasthop.wait_port("uplink", "up");
     transfer(&near, &other, "10.1.0.8:5002", 1 << 20);
 
+    turn.step("frames that wait when the interface changes");
+    let dropped = |port: &str| lasthop.port(port)["driver_process"]["dropped_by_kernel"].as_u64();
+    let stopped = driver_pid(&lasthop, "uplink").expect("a driver");
+    let before = wait_for("a report of the driver", || dropped("uplink"));
+    assert_eq!(dropped("t0"), None, "TAP devices report nothing");
+    signal(stopped, Signal::STOP);
+    wait_until("it is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{stopped}/stat"));
+        stat.expect("a process").contains(") T ")
+    });
+    other.run(|| {
+        let socket = UdpSocket::bind("10.1.0.8:0").expect("a socket");
+        socket.set_broadcast(true).expect("the right");
+        for _ in 0..5 {
+            socket.send_to(b"lost", "10.1.0.255:9").expect("room");
+        }
+    });
+
     turn.step("the file has the first one again");
     let file = folder.path().join("lasthop.toml");
     std::fs::write(&file, ports("up0")).expect("a file");
     let printed = lasthop.ok(&["apply", &file.to_string_lossy()]);
     assert!(printed.contains("interface up2 -> up0"), "{printed}");
     lasthop.wait_port("uplink", "up");
+    assert!(dropped("uplink") >= Some(before + 5));
     transfer(&near, &far, "10.1.0.9:5002", 1 << 20);
     assert_eq!(
         driver_pid(&lasthop, "t0"),

@@ -166,16 +166,18 @@ impl Drivers {
 
     /// Removes drivers. Their interfaces are free when this returns, unless a process does not die.
     fn remove(&mut self, which: impl FnMut(&mut Driver) -> bool) {
-        let (mut children, mut names) = (Vec::new(), Vec::new());
-        for driver in self.all.extract_if(.., which) {
-            names.push(driver.spec.name.clone());
-            let history = (driver.spec.name.clone(), driver.history());
-            self.histories.push(history);
-            let (child, answer) = driver.remove();
-            children.extend(child);
-            self.answers.extend(answer);
-        }
+        let mut removed: Vec<Driver> = self.all.extract_if(.., which).collect();
+        let children = removed.iter_mut().flat_map(Driver::take_children);
+        let children = children.collect();
         self.end(children, STOP_TIMEOUT);
+        let mut names = Vec::new();
+        for driver in removed {
+            let name = driver.spec.name.clone();
+            let (history, answer) = driver.remove();
+            self.histories.push((name.clone(), history));
+            self.answers.extend(answer);
+            names.push(name);
+        }
         self.groups.remove(&names);
     }
 
@@ -340,9 +342,9 @@ impl Drivers {
 
     /// Stops all drivers and waits for their ends.
     pub(super) fn stop(&mut self) {
-        let drivers = std::mem::take(&mut self.all);
+        let mut drivers = std::mem::take(&mut self.all);
         let names: Vec<_> = drivers.iter().map(|d| d.spec.name.clone()).collect();
-        let children = drivers.into_iter().flat_map(Driver::into_children);
+        let children = drivers.iter_mut().flat_map(Driver::take_children);
         self.end(children.collect(), END_TIMEOUT);
         self.groups.remove(&names);
     }

@@ -289,8 +289,9 @@ pub struct DriverStatus {
     /// Frames of the interface that were too long for a buffer.
     pub oversized_frames: u64,
     /// Frames of the interface that the kernel dropped before the driver took them, because there
-    /// was no room in its socket or rings; absent where the kernel does not report that (`tap` and
-    /// `vhost-net`).
+    /// was no room in its socket or rings, or because they were there when the port got another
+    /// interface (`packet`); a super-frame counts as one. Absent where the kernel does not report
+    /// that (`tap` and `vhost-net`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped_by_kernel: Option<u64>,
     /// Frames that came in by the interface; a super-frame counts as the frames that it is cut

@@ -6,13 +6,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use channel::driving::{BackEnd, DeviceSpec};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 
 use super::interface::{Control, is_up, outcome};
 use super::{Device, NotReady, OpenError, context};
 
 /// All protocols, in network byte order.
 const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
+/// Bytes of the system's header in front of a frame: `struct virtio_net_hdr`.
+pub(crate) const SHORT_HEADER: usize = 10;
+/// Most frames that are discarded of a socket, which has no room for so many.
+const MOST_WAITING: usize = 1 << 16;
 /// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`, since Linux 4.20.
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 
@@ -106,11 +111,45 @@ fn join(socket: &OwnedFd, first: Option<&OwnedFd>) -> io::Result<()> {
     set(socket, libc::PACKET_FANOUT, &value)
 }
 
+/// Discards the frames that wait in a socket, which gets no more from then on. Returns their
+/// number; a super-frame counts as one.
+pub(super) fn discard(socket: &OwnedFd) -> io::Result<u64> {
+    // A program of one instruction, by which no frame passes (`SO_ATTACH_FILTER`, socket(7)).
+    let mut refuse = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let filter = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut refuse,
+    };
+    set_at(socket, (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER), &filter)?;
+    let mut header = [0; SHORT_HEADER];
+    let mut frames = 0;
+    for _ in 0..MOST_WAITING {
+        match rustix::net::recv(socket, &mut header[..], RecvFlags::DONTWAIT) {
+            // Or no header can describe it.
+            Ok(_) | Err(Errno::INVAL) => frames += 1,
+            Err(Errno::AGAIN) => break,
+            // The socket reports once that the interface is down or gone.
+            Err(_) => {}
+        }
+    }
+    Ok(frames)
+}
+
 /// Sets an option of packet sockets.
 fn set<T>(socket: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
+    set_at(socket, (libc::SOL_PACKET, option), value)
+}
+
+/// Sets an option of a level.
+fn set_at<T>(socket: &OwnedFd, (level, option): (i32, i32), value: &T) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
-    let (fd, level) = (socket.as_raw_fd(), libc::SOL_PACKET);
+    let fd = socket.as_raw_fd();
     // SAFETY: the value has the size that is given, and the kernel only reads it.
     outcome(unsafe { libc::setsockopt(fd, level, option, value, size) })
 }

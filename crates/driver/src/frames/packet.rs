@@ -33,10 +33,8 @@ use wire::virtio::net::{self, NetHeader};
 
 use super::coalesce::{Coalescer, Group};
 use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
-use crate::device::{BACKLOG, take_drops};
+use crate::device::{BACKLOG, SHORT_HEADER, take_drops};
 
-/// The system's header: `struct virtio_net_hdr`.
-const SHORT_HEADER: usize = 10;
 /// The two addresses in front of a tag.
 const ADDRESSES: usize = 12;
 /// Bytes of a tag, for which there is room before the header.

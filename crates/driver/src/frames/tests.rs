@@ -256,3 +256,17 @@ fn frames_that_find_no_room_in_the_socket_are_counted() {
     }
     assert!(dropped <= FRAMES);
 }
+
+#[test]
+fn frames_that_wait_when_the_interface_is_closed_are_counted() {
+    let Some(world) = world() else { return };
+    for n in 0..3 {
+        world.arrives(n, net::GSO_NONE);
+        // No header can describe it.
+        world.arrives(n, net::GSO_UDP);
+    }
+    // The system sends frames, too.
+    assert!(world.device.discard() >= Some(6));
+    world.arrives(9, net::GSO_NONE);
+    assert_eq!(world.device.discard(), Some(0), "it gets no more");
+}

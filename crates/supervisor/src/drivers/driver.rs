@@ -171,7 +171,7 @@ impl Driver {
     }
 
     /// Takes its processes; their counters stay.
-    fn take_children(&mut self) -> Vec<Child> {
+    pub(super) fn take_children(&mut self) -> Vec<Child> {
         let History { counters, restarts } = self.history();
         self.counters_before = counters;
         self.counters = DriverCounters::default();
@@ -227,8 +227,8 @@ impl Driver {
         Some(self.dial.take()?.answered(connected))
     }
 
-    /// Returns the counters for a driver that replaces this one.
-    pub(super) fn history(&self) -> History {
+    /// Returns the counters of all its processes.
+    fn history(&self) -> History {
         let state = self.state();
         History {
             counters: state.counters,
@@ -242,17 +242,18 @@ impl Driver {
         self.restarts_before += history.restarts;
     }
 
-    /// Removes the driver. Returns its processes and the answer to a dial.
-    pub(super) fn remove(mut self) -> (Vec<Child>, Option<Reply>) {
+    /// Removes the driver, which has no processes any more. Returns the counters for a driver that
+    /// replaces it, and the answer to a dial.
+    pub(super) fn remove(mut self) -> (History, Option<Reply>) {
         let gone = || Err("its driver was replaced".to_owned());
         let answer = self.dial.take().map(|dial| dial.answered(gone()));
-        (self.into_children(), answer)
-    }
-
-    /// Returns all its processes.
-    pub(super) fn into_children(self) -> Vec<Child> {
-        let next = self.renewal.and_then(Renewal::into_child);
-        self.child.into_iter().chain(next).collect()
+        let discarded = DriverCounters {
+            dropped_by_kernel: self.device.as_ref().and_then(Device::discard),
+            ..DriverCounters::default()
+        };
+        let History { counters, restarts } = self.history();
+        let counters = counters.plus(&discarded);
+        (History { counters, restarts }, answer)
     }
 
     /// Receives messages of the process, which is not trusted: too many messages or an unexpected
