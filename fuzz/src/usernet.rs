@@ -254,12 +254,13 @@ impl Driver {
             Failure::Unreachable,
             Failure::Descriptors,
         ];
-        let event = match step.0[2] % 5 {
+        let event = match step.0[2] % 6 {
             0 => SocketEvent::Connected { room },
             1 => SocketEvent::Failed(*step.at(3, &failures).unwrap_or(&Failure::Own)),
             2 => SocketEvent::Room { room },
             3 => SocketEvent::Readable,
-            _ => SocketEvent::Reset,
+            4 => SocketEvent::Reset,
+            _ => SocketEvent::Urgent,
         };
         self.report(id, event, &[], step);
     }

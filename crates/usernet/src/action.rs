@@ -67,7 +67,8 @@ pub enum Target {
 /// The tasks of the driver, in this order.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
-    /// Connect a TCP socket, without waiting, and report [`SocketEvent::Connected`] or
+    /// Connect a TCP socket, without waiting, with `SO_OOBINLINE`, so that urgent bytes of the peer
+    /// stay where they are in the stream; report [`SocketEvent::Connected`] or
     /// [`SocketEvent::Failed`].
     Connect(FlowId, Target),
     /// Send these bytes of the frame at hand by one call, and report [`SocketEvent::Sent`] before
@@ -183,6 +184,8 @@ pub enum SocketEvent {
     },
     /// It has bytes to read, or the peer's end.
     Readable,
+    /// It has urgent data of the peer (`EPOLLPRI`), and bytes to read.
+    Urgent,
     /// The peer reset the connection, or it failed.
     Reset,
 }
@@ -194,6 +197,7 @@ pub enum Peeked {
     Bytes(u32),
     /// None yet (EAGAIN).
     Empty,
-    /// The peer's end, at that offset.
+    /// The peer's end, at that offset. Of a flow with [`SocketEvent::Urgent`] it counts only at
+    /// offset 0: urgent data may have ended the read.
     End,
 }

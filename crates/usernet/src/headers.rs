@@ -6,6 +6,7 @@ use wire::virtio::net::{self, NetHeader};
 use wire::{EtherType, MacAddr, Sum, ipv4, ipv6, tcp, udp};
 
 use crate::action::{HEADERS, Headers};
+use crate::tcp::RST;
 
 /// The two ends of a flow as the guest sees them, and its stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +128,15 @@ impl Ends {
             len: (at + len) as u8,
             net,
         }
+    }
+
+    /// A reset at `seq`, for what belongs to no connection (RFC 9293, section 3.10.7).
+    pub(crate) fn reset(&self, seq: u32) -> Headers {
+        self.tcp(&Segment {
+            seq,
+            flags: RST,
+            ..Segment::default()
+        })
     }
 
     /// The headers of a datagram of `payload` bytes.

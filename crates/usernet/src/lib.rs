@@ -10,6 +10,7 @@ mod action;
 mod hash;
 mod headers;
 pub mod network;
+mod progress;
 mod record;
 pub mod services;
 mod tcp;
@@ -23,7 +24,8 @@ pub use action::{
     Action, Failure, Family, FlowId, HEADERS, Headers, Payload, Peek, Peeked, SocketEvent, Target,
 };
 pub use hash::Secret;
-pub use record::{Kept, MappingRecord, Progress, RECORD_LEN, Record, RecordError};
+pub use progress::{Counters, Progress};
+pub use record::{Kept, MappingRecord, RECORD_LEN, Record, RecordError};
 pub use translator::{Bounds, Settings, Translator, Undelivered, Verdict};
 pub use turns::{QUANTUM, Turns};
 

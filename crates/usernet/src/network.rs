@@ -194,6 +194,14 @@ impl Network {
             && !self.is_dns(address)
     }
 
+    /// Returns whether packets to guests may come from `address`: from gateway, DNS server, or a
+    /// host outside that is no loopback, link-local or multicast address.
+    #[must_use]
+    pub fn may_be_peer(&self, address: IpAddr) -> bool {
+        let ours = self.is_gateway(address) || self.is_dns(address);
+        ours || !self.contains(address) && !never_allowed(address)
+    }
+
     /// Returns whether `address` is one of the gateway's.
     #[must_use]
     pub fn is_gateway(&self, address: IpAddr) -> bool {

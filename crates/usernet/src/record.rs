@@ -168,22 +168,3 @@ fn end(bytes: &[u8; RECORD_LEN], at: usize, port: u16) -> SocketAddr {
     };
     SocketAddr::new(ip, port)
 }
-
-/// How far a flow has come, by its socket: bytes without SYN and FIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes taken from the guest: `tcpi_bytes_acked` + SIOCOUTQ, less the SYN of a socket that
-    /// connected, less our FIN.
-    pub taken: u64,
-    /// Bytes given to the guest and acknowledged by it: `tcpi_bytes_received` - SIOCINQ, less the
-    /// peer's FIN.
-    pub given: u64,
-    /// Bytes that wait in the socket (SIOCINQ).
-    pub unread: u32,
-    /// Whether the guest has closed its half (`tcpi_state`).
-    pub guest_closed: bool,
-    /// Whether the peer has closed its half.
-    pub peer_closed: bool,
-    /// Free bytes of the send buffer.
-    pub room: u32,
-}

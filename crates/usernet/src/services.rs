@@ -14,10 +14,11 @@ mod incoming;
 mod leases;
 mod limit;
 mod neighbours;
+mod stations;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use wire::MacAddr;
 
@@ -31,6 +32,7 @@ pub use leases::{LEASE_SECONDS, LEASES_MAX, Lease, Leases};
 pub use neighbours::{Offer, ROUTER_LIFETIME};
 
 use incoming::{Body, Incoming, Packet};
+use stations::Stations;
 
 /// Time between router advertisements to all: below a third of [`ROUTER_LIFETIME`] (RFC 4861,
 /// section 6.2.1).
@@ -69,6 +71,7 @@ pub struct Services {
     network: Network,
     offer: Offer,
     leases: Leases,
+    stations: Stations,
     advertise: Nanos,
 }
 
@@ -80,6 +83,7 @@ impl Services {
             network,
             offer,
             leases: Leases::new(network),
+            stations: Stations::default(),
             advertise: 0,
         }
     }
@@ -93,6 +97,32 @@ impl Services {
     /// The leases, to reserve addresses and to restore those of a predecessor.
     pub fn leases_mut(&mut self) -> &mut Leases {
         &mut self.leases
+    }
+
+    /// Returns the station of the guest at an address: the one with the lease, or that the address
+    /// is reserved for, else the one that has said so of itself. `None`: send [`Services::ask`]
+    /// into the segment, and try again when the answer has come.
+    #[must_use]
+    pub fn station(&self, address: IpAddr, now: Nanos) -> Option<MacAddr> {
+        let owner = match address {
+            IpAddr::V4(address) => self.leases.owner(address, now),
+            IpAddr::V6(_) => None,
+        };
+        owner.or_else(|| self.stations.at(address, now))
+    }
+
+    /// Returns the frame that asks for the station at a guest's address; `None` for an address that
+    /// no guest may have.
+    #[must_use]
+    pub fn ask(&self, address: IpAddr) -> Option<Vec<u8>> {
+        let is_guest = self.network.may_be_guest(address);
+        is_guest.then(|| neighbours::ask(&self.network, address))
+    }
+
+    fn learn(&mut self, mac: MacAddr, address: IpAddr, now: Nanos) {
+        if self.network.may_be_guest(address) {
+            self.stations.learn(mac, address, now);
+        }
     }
 
     /// Changes what is offered. If it differs, all guests hear of it at the next
@@ -136,15 +166,18 @@ impl Services {
         match &incoming.body {
             Body::Arp(packet) => {
                 let answer = neighbours::arp(&self.network, incoming.src, packet);
+                if packet.sender_mac() == incoming.src {
+                    self.learn(incoming.src, packet.sender_ip().into(), now);
+                }
                 Ok(Handled::Here(answer))
             }
             Body::Ip(packet) => match packet.protocol {
                 wire::udp::PROTOCOL => self.udp(incoming.src, packet, checksum, now),
                 wire::icmp::PROTOCOL_V4 if packet.to.is_ipv4() => {
-                    self.icmp(incoming.src, packet, checksum)
+                    self.icmp(incoming.src, packet, checksum, now)
                 }
                 wire::icmp::PROTOCOL_V6 if packet.to.is_ipv6() => {
-                    self.icmp(incoming.src, packet, checksum)
+                    self.icmp(incoming.src, packet, checksum, now)
                 }
                 _ => Ok(Handled::Elsewhere),
             },
@@ -152,17 +185,25 @@ impl Services {
     }
 
     fn icmp(
-        &self,
+        &mut self,
         mac: MacAddr,
         packet: &Packet<'_>,
         checksum: Checksum,
+        now: Nanos,
     ) -> Result<Handled, Refusal> {
         let message = packet.icmp(checksum)?;
         let network = &self.network;
         let has6 = packet.to.is_ipv6() && network.prefix6().is_some();
         let answer = match message.kind {
             neighbours::NEIGHBOUR_SOLICITATION if has6 => {
-                neighbours::solicited(network, mac, packet, &message)?
+                let answer = neighbours::solicited(network, mac, packet, &message)?;
+                self.learn(mac, packet.from, now);
+                answer
+            }
+            neighbours::NEIGHBOUR_ADVERTISEMENT if has6 => {
+                let target = neighbours::advertised(packet, &message)?;
+                self.learn(mac, target.into(), now);
+                None
             }
             neighbours::ROUTER_SOLICITATION if has6 => {
                 neighbours::router_solicited(network, self.offer, mac, packet, &message)?

@@ -83,10 +83,24 @@ struct Sending {
     again: bool,
     /// The socket may have bytes that were not peeked.
     readable: bool,
+    urgent: Urgent,
     /// Place of the FIN, when the peer's end was found.
     end: Option<u32>,
     /// The driver knows that it may ask.
     announced: bool,
+}
+
+/// Urgent data of the peer. A read that does not begin in front of it stops there (tcp(7)), so that
+/// a peek of what follows finds nothing, or an end that is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Urgent {
+    /// The peer has never sent any.
+    #[default]
+    Never,
+    /// It has.
+    Seen,
+    /// A peek may have stopped there: one is due when all in front of it is acknowledged.
+    Stopped,
 }
 
 /// From the guest.
@@ -153,9 +167,14 @@ impl Flow {
         self.state == State::Late && after(syn.seq, self.receiving.nxt)
     }
 
+    /// Shift of our windows.
+    fn own_scale(&self) -> u8 {
+        self.scale.map_or(0, |(_, own)| own)
+    }
+
     /// Moves the edge of the window as far as the send buffer has room, and returns the field.
     fn advertise(&mut self) -> u16 {
-        let shift = self.scale.map_or(0, |(_, own)| own);
+        let shift = self.own_scale();
         let room = self.receiving.room.min(u32::from(u16::MAX) << shift) >> shift << shift;
         let edge = self.receiving.nxt.wrapping_add(room);
         if after(edge, self.receiving.edge) {
@@ -197,16 +216,22 @@ impl Flow {
         self.timer.keep_alive(context.now);
     }
 
-    /// Tells the guest that the connection is gone, and forgets it.
-    fn reset_guest(&mut self, context: &mut Context<'_>) {
-        let seq = if self.state == State::Connecting {
-            0
-        } else {
-            self.sending.nxt
+    /// Tells the guest that the connection is gone.
+    fn send_reset(&mut self, context: &mut Context<'_>) {
+        let sending = &self.sending;
+        let seq = match self.state {
+            State::Connecting => 0,
+            State::SynSent | State::SynReceived => sending.nxt,
+            // The next byte that the guest expects, if nothing was lost. If something was, it
+            // answers a reset in its window with where it stands, and gets another (RFC 5961,
+            // section 3.2).
+            _ => {
+                let sent = sending.max.wrapping_sub(sending.una);
+                sending.una.wrapping_add(sent.min(sending.window))
+            }
         };
         let headers = self.headers(seq, RST, 0);
         context.act(Action::Frame(headers));
-        self.state = State::Closed;
     }
 
     /// Closes the socket with a reset.
@@ -234,7 +259,8 @@ impl Flow {
                 flow: context.id,
                 reset: false,
             });
-            self.reset_guest(context);
+            self.send_reset(context);
+            self.state = State::Closed;
         }
     }
 
@@ -242,6 +268,14 @@ impl Flow {
     pub(crate) fn socket_readable(&mut self, context: &mut Context<'_>) {
         self.sending.readable = true;
         self.pump(context);
+    }
+
+    /// The peer has sent urgent data.
+    pub(crate) fn socket_urgent(&mut self, context: &mut Context<'_>) {
+        if self.sending.urgent == Urgent::Never {
+            self.sending.urgent = Urgent::Seen;
+        }
+        self.socket_readable(context);
     }
 
     /// The socket takes bytes again.
@@ -317,21 +351,24 @@ impl Flow {
             // RFC 5961, section 4.
             return self.challenge(context);
         }
+        // A segment behind any window of ours, or far in front of it. One without payload is
+        // answered a bounded number of times, so that two ends that disagree do not answer each
+        // other without end.
+        let furthest = nxt.wrapping_add(u32::from(u16::MAX) << self.own_scale());
+        if after(segment.seq, furthest) || before(segment.seq, nxt.wrapping_sub(1 << 30)) {
+            return match segment.payload.len {
+                0 => self.challenge(context),
+                _ => self.send_ack(context),
+            };
+        }
         if segment.flags & ACK == 0 {
             return;
         }
         if self.state == State::SynReceived {
             if segment.ack != self.sending.nxt {
-                let seq = segment.ack;
-                let headers = self.headers(seq, RST, 0);
-                return context.act(Action::Frame(headers));
+                return context.act(Action::Frame(self.ends.reset(segment.ack)));
             }
             self.establish(segment, context);
-        }
-        // A segment behind the window, or far in front of it.
-        if after(segment.seq, self.receiving.edge) || before(segment.seq, nxt.wrapping_sub(1 << 30))
-        {
-            return self.send_ack(context);
         }
         // An acknowledgement of what was never sent, or one that is older than any window (RFC
         // 5961, section 5).
@@ -368,10 +405,12 @@ impl Flow {
             && segment.flags & FIN == 0
             && window == sending.window;
         let (seq, ack) = sending.window_set;
+        let was_closed = sending.window == 0;
         if !before(segment.seq, seq) && !before(segment.ack, ack) {
             sending.window = window;
             sending.window_set = (segment.seq, segment.ack);
         }
+        let has_opened = was_closed && sending.window > 0;
         if after(segment.ack, sending.una) {
             self.acknowledge(segment.ack, context);
         } else if is_duplicate {
@@ -381,6 +420,12 @@ impl Flow {
                 sending.again = true;
                 self.timer.forget_sample();
             }
+        }
+        if has_opened {
+            // The byte of a probe, and all else that was sent into the closed window, is sent
+            // again at once: the guest has not taken it.
+            self.sending.nxt = self.sending.una;
+            self.timer.reopened(context.now);
         }
     }
 
@@ -396,6 +441,10 @@ impl Flow {
         // A partial acknowledgement tells the next loss (RFC 6582, section 3.2).
         sending.recover = sending.recover.filter(|recover| before(ack, *recover));
         sending.again = sending.recover.is_some();
+        if sending.urgent == Urgent::Stopped && sending.nxt == ack {
+            sending.urgent = Urgent::Seen;
+            sending.readable = true;
+        }
         self.timer.acknowledged(ack, context.now);
         if bytes > 0 {
             context.act(Action::Discard(context.id, bytes));
@@ -411,7 +460,7 @@ impl Flow {
         if len == 0 && !fin {
             // A probe: a byte that we have is announced.
             if before(segment.seq, self.receiving.nxt) {
-                self.send_ack(context);
+                self.challenge(context);
             }
             return;
         }

@@ -1,8 +1,11 @@
 //! Tests of the translator: smoltcp as the guest, and packets one by one.
 
+mod bounds;
 mod guest;
 mod host;
 mod packets;
+mod peers;
+mod rfcs;
 mod streams;
 mod timers;
 

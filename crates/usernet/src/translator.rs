@@ -1,6 +1,6 @@
 //! All flows of a port.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use wire::packet::{Fragment, L3};
@@ -13,7 +13,8 @@ use crate::action::{Action, Failure, FlowId, Headers, Payload, Peek, Peeked, Soc
 use crate::hash::Secret;
 use crate::headers::{Ends, Segment};
 use crate::network::{Access, Destination, Network, Protocol, Refusal, destination};
-use crate::record::{Kept, Progress, Record};
+use crate::progress::Progress;
+use crate::record::{Kept, Record};
 use crate::services::dns;
 use crate::tcp::{Context, Flow, Incoming, RST};
 
@@ -92,6 +93,8 @@ pub struct Translator {
     keys: HashMap<Key, u32, Secret>,
     guests: HashMap<MacAddr, Counts, Secret>,
     deadlines: BTreeSet<(Nanos, u32)>,
+    /// Flows that wait for late segments, in the order of their ends; some may have ended before.
+    late: VecDeque<FlowId>,
 }
 
 /// A frame of a guest, after the checks that all have in common.
@@ -115,6 +118,7 @@ impl Translator {
             keys: HashMap::with_hasher(secret),
             guests: HashMap::with_hasher(secret),
             deadlines: BTreeSet::new(),
+            late: VecDeque::new(),
         }
     }
 
@@ -160,11 +164,14 @@ impl Translator {
 
     /// The checks that TCP and UDP have in common.
     fn check<'a>(&self, parsed: Parsed, headers: &'a [u8]) -> Result<Packet<'a>, Verdict> {
-        let refused = Err(Verdict::Refused(Refusal::Protocol));
         if parsed.vlan.is_some() || !parsed.src.is_station() {
-            return refused;
+            return Err(Verdict::Refused(Refusal::Protocol));
         }
         let is_ours = parsed.dst == self.settings.network.mac();
+        let refused = |refusal| match is_ours {
+            true => Err(Verdict::Refused(refusal)),
+            false => Err(Verdict::Ignored),
+        };
         let (src, dst): (IpAddr, IpAddr) = match parsed.l3 {
             L3::V4 { src, dst, .. } => (src.into(), dst.into()),
             L3::V6 {
@@ -174,17 +181,16 @@ impl Translator {
                 ..
             } => (src.into(), dst.into()),
             L3::Arp { .. } => return Err(Verdict::Service),
-            _ if is_ours => return refused,
-            _ => return Err(Verdict::Ignored),
+            _ => return refused(Refusal::Protocol),
         };
         if !is_ours && !parsed.dst.is_multicast() {
             return Err(Verdict::Ignored);
         }
         if parsed.fragment != Fragment::No {
-            return Err(Verdict::Refused(Refusal::Fragment));
+            return refused(Refusal::Fragment);
         }
         let Some(at) = parsed.l4_offset else {
-            return refused;
+            return refused(Refusal::Protocol);
         };
         let is_icmp = matches!(
             parsed.l4_proto,
@@ -200,7 +206,7 @@ impl Translator {
             return Err(Verdict::Ignored);
         }
         if !self.settings.network.may_be_guest(src) || parsed.src_port == 0 || to.port() == 0 {
-            return refused;
+            return refused(Refusal::Protocol);
         }
         let start = u32::from(parsed.header_len);
         let payload = Payload {
@@ -245,6 +251,9 @@ impl Translator {
         let is_syn = segment.flags & (SYN | ACK | RST | FIN) == SYN;
         if let Some(index) = self.keys.get(&key).copied() {
             let id = self.id(index);
+            if self.station(id) != Some(packet.parsed.src) {
+                return Verdict::Refused(Refusal::Denied);
+            }
             let may_reopen = self
                 .flow(id)
                 .is_some_and(|f| is_syn && f.may_reopen(&segment));
@@ -295,12 +304,13 @@ impl Translator {
         self.settings.network.mtu() - if ends.guest.is_ipv4() { 40 } else { 60 }
     }
 
-    /// A socket of a forward was accepted: `peer` is the other end as the guest is to see it. The
-    /// caller closes the socket if there is no flow.
+    /// A socket of a forward was accepted: `peer` is the other end as the guest is to see it, the
+    /// gateway for an address that [`Network::may_be_peer`] refuses. The caller closes the socket
+    /// if there is no flow.
     ///
     /// # Errors
     /// [`Refusal::Flows`] at a bound, or if there is such a flow; [`Refusal::Unreachable`] if the
-    /// guest's address is none.
+    /// guest's address, or the peer's, is none.
     pub fn accepted(
         &mut self,
         now: Nanos,
@@ -358,6 +368,7 @@ impl Translator {
     ) -> Result<Ends, Refusal> {
         let network = &self.settings.network;
         let sound = network.may_be_guest(guest.ip())
+            && network.may_be_peer(peer.ip())
             && guest.is_ipv4() == peer.is_ipv4()
             && station.is_station()
             && guest.port() != 0
@@ -394,14 +405,19 @@ impl Translator {
         Some(self.entry(id)?.ends().station)
     }
 
-    /// A socket of a TCP flow reports something.
+    /// A socket reports something. Of a mapping only failures count: its datagrams come by
+    /// [`Self::datagram`].
     pub fn socket(&mut self, now: Nanos, id: FlowId, event: SocketEvent, out: &mut Vec<Action>) {
+        if let (Some(Entry::Udp(_)), SocketEvent::Failed(_)) = (self.entry(id), event) {
+            return self.end_mapping(id, out);
+        }
         self.with(id, now, out, |flow, context| match event {
             SocketEvent::Connected { room } => flow.socket_connected(room, context),
             SocketEvent::Failed(_) | SocketEvent::Reset => flow.socket_failed(context),
             SocketEvent::Sent { taken, room } => flow.socket_sent(taken, room, context),
             SocketEvent::Room { room } => flow.socket_room(room, context),
             SocketEvent::Readable => flow.socket_readable(context),
+            SocketEvent::Urgent => flow.socket_urgent(context),
         });
     }
 
@@ -445,13 +461,7 @@ impl Translator {
             let id = self.id(index);
             match self.entry_mut(id) {
                 Some(Entry::Tcp(_)) => self.with(id, now, out, Flow::expire),
-                Some(Entry::Udp(_)) => {
-                    out.push(Action::Close {
-                        flow: id,
-                        reset: false,
-                    });
-                    self.remove(index);
-                }
+                Some(Entry::Udp(_)) => self.end_mapping(id, out),
                 None => {}
             }
         }
@@ -488,23 +498,19 @@ fn answer_with_reset(ends: &Ends, segment: &Incoming, out: &mut Vec<Action>) {
         return;
     }
     let answer = if segment.flags & ACK != 0 {
-        Segment {
-            seq: segment.ack,
-            flags: RST,
-            ..Segment::default()
-        }
+        ends.reset(segment.ack)
     } else {
         let len = segment.payload.len
             + u32::from(segment.flags & SYN != 0)
             + u32::from(segment.flags & FIN != 0);
         let ack = segment.seq.wrapping_add(len);
-        Segment {
+        ends.tcp(&Segment {
             ack,
             flags: RST | ACK,
             ..Segment::default()
-        }
+        })
     };
-    out.push(Action::Frame(ends.tcp(&answer)));
+    out.push(Action::Frame(answer));
 }
 
 impl Failure {

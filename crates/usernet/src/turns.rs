@@ -2,7 +2,7 @@
 //! A guest with many flows gets no more than one with a single flow, and the flows of a guest have
 //! their turns among themselves.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use wire::MacAddr;
 
@@ -17,8 +17,10 @@ const LEAST: u32 = 256;
 struct Guest {
     /// Flows in the order of their turns.
     flows: BTreeMap<u64, FlowId>,
-    /// Bytes that are left of the turn.
-    left: u32,
+    /// Place among the guests.
+    place: u64,
+    /// Bytes that are left of the turn; below 0, what the turn before had too many.
+    left: i64,
 }
 
 /// Flows that have bytes for guests. A flow is in it once, so their number is bounded by that of
@@ -27,7 +29,7 @@ struct Guest {
 pub struct Turns {
     guests: HashMap<MacAddr, Guest, Secret>,
     /// Guests with flows, in the order of their turns.
-    order: VecDeque<MacAddr>,
+    order: BTreeMap<u64, MacAddr>,
     /// Where each flow is.
     places: HashMap<FlowId, (MacAddr, u64), Secret>,
     next: u64,
@@ -39,7 +41,7 @@ impl Turns {
     pub fn new(secret: Secret) -> Self {
         Self {
             guests: HashMap::with_hasher(secret),
-            order: VecDeque::new(),
+            order: BTreeMap::new(),
             places: HashMap::with_hasher(secret),
             next: 0,
         }
@@ -51,30 +53,34 @@ impl Turns {
             return;
         }
         self.next += 1;
-        self.places.insert(flow, (guest, self.next));
+        let place = self.next;
+        self.places.insert(flow, (guest, place));
         let entry = self.guests.entry(guest).or_insert_with(|| {
-            self.order.push_back(guest);
+            self.order.insert(place, guest);
             Guest {
                 flows: BTreeMap::new(),
-                left: QUANTUM,
+                place,
+                left: i64::from(QUANTUM),
             }
         });
-        entry.flows.insert(self.next, flow);
+        entry.flows.insert(place, flow);
     }
 
     /// Returns the flow whose turn it is.
     #[must_use]
     pub fn current(&self) -> Option<FlowId> {
-        let guest = self.guests.get(self.order.front()?)?;
+        let (_, station) = self.order.first_key_value()?;
+        let guest = self.guests.get(station)?;
         guest.flows.first_key_value().map(|(_, flow)| *flow)
     }
 
     /// A frame of `bytes` went to the guest from the [`Turns::current`] flow; the next flow of the
     /// guest has its turn, or the next guest.
     pub fn served(&mut self, bytes: u32) {
-        let Some(station) = self.order.front().copied() else {
+        let Some((_, station)) = self.order.first_key_value() else {
             return;
         };
+        let station = *station;
         let Some(guest) = self.guests.get_mut(&station) else {
             return;
         };
@@ -83,10 +89,13 @@ impl Turns {
             guest.flows.insert(self.next, flow);
             self.places.insert(flow, (station, self.next));
         }
-        guest.left = guest.left.saturating_sub(bytes.max(LEAST));
-        if guest.left == 0 {
-            guest.left = QUANTUM;
-            self.order.rotate_left(1);
+        guest.left -= i64::from(bytes.max(LEAST));
+        if guest.left <= 0 {
+            guest.left += i64::from(QUANTUM);
+            self.next += 1;
+            self.order.remove(&guest.place);
+            self.order.insert(self.next, station);
+            guest.place = self.next;
         }
     }
 
@@ -100,8 +109,8 @@ impl Turns {
         };
         guest.flows.remove(&place);
         if guest.flows.is_empty() {
+            self.order.remove(&guest.place);
             self.guests.remove(&station);
-            self.order.retain(|other| *other != station);
         }
     }
 }
@@ -138,6 +147,21 @@ mod tests {
         // Its flows had their turns.
         let few = bytes[..100].iter().filter(|bytes| **bytes == 0).count();
         assert_eq!(few, 100 - (own / QUANTUM) as usize);
+    }
+
+    #[test]
+    fn a_turn_that_was_too_long_makes_the_next_one_shorter() {
+        let mut turns = Turns::new(Secret([1, 2]));
+        turns.ready(ONE, flow(0));
+        turns.ready(OTHER, flow(1));
+        let mut bytes = [0u32; 2];
+        for _ in 0..2000 {
+            let index = turns.current().unwrap().index();
+            let len = [QUANTUM - 10, 1500][index];
+            bytes[index] += len;
+            turns.served(len);
+        }
+        assert!(bytes[0].abs_diff(bytes[1]) <= 2 * QUANTUM, "{bytes:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which destinations guests may reach.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use super::{ParseError, Prefix};
@@ -9,7 +9,8 @@ use super::{ParseError, Prefix};
 /// Why a frame or a flow of a guest is refused. The names are those of the drop reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The configuration, or the fixed list of what is never reached, forbids the destination.
+    /// The configuration, or the fixed list of what is never reached, forbids the destination; or
+    /// the flow is that of another station.
     Denied,
     /// A bound of flows is reached: the port's, the guest's, or that of half open ones.
     Flows,
@@ -292,13 +293,14 @@ impl Access {
 const METADATA: [IpAddr; 5] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
-    IpAddr::V4(std::net::Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(std::net::Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
 ];
 
 /// Returns whether no rule can allow `address`: loopback, link-local, unspecified, multicast,
-/// broadcast, metadata services of clouds, and forms of IPv6 that stand for an address of IPv4.
+/// broadcast, metadata services of clouds, forms of IPv6 that stand for an address of IPv4, and
+/// those that lead to such an address by NAT64 or 6to4.
 #[must_use]
 pub fn never_allowed(address: IpAddr) -> bool {
     let by_range = match address {
@@ -313,8 +315,20 @@ pub fn never_allowed(address: IpAddr) -> bool {
             let segments = v6.segments();
             let embeds_v4 = segments[..5] == [0; 5] && matches!(segments[5], 0 | 0xffff);
             // The first 96 bits of zero include the unspecified address and loopback.
-            embeds_v4 || v6.is_multicast() || v6.is_unicast_link_local()
+            let translated = translated(v6).is_some_and(|v4| never_allowed(v4.into()));
+            embeds_v4 || v6.is_multicast() || v6.is_unicast_link_local() || translated
         }
     };
     by_range || METADATA.contains(&address)
+}
+
+/// The IPv4 address that a translator or a tunnel of the host's network makes of an address: of
+/// NAT64 (RFC 6052, section 2.1) or 6to4 (RFC 3056, section 2).
+fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let (high, low) = match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => (high, low),
+        [0x2002, high, low, ..] => (high, low),
+        _ => return None,
+    };
+    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }

@@ -154,9 +154,17 @@ fn no_rule_allows_what_is_never_reached() {
         "febf::1",
         "ff02::1",
         "fd00:ec2::254",
+        "64:ff9b::127.0.0.1",
+        "64:ff9b::169.254.169.254",
+        "2002:7f00:1::1",
+        "2002:a9fe:a9fe::1",
     ] {
         let to = SocketAddr::new(address.parse().unwrap(), 80);
         assert!(!access.allows(Protocol::Tcp, to), "{address}");
+    }
+    for address in ["64:ff9b::8.8.8.8", "2002:808:808::1"] {
+        let to = SocketAddr::new(address.parse().unwrap(), 80);
+        assert!(access.allows(Protocol::Tcp, to), "{address}");
     }
 }
 

@@ -36,9 +36,12 @@ pub(super) fn answer(
         return Err(Refusal::Protocol);
     }
     let own = [&[0, 3, 0, 1][..], &network.mac().0].concat();
-    let client = client_of(options, &own)?;
+    let options = read(options, &own)?;
     if head[0] != INFORMATION_REQUEST {
         return Ok(None);
+    }
+    if options.asks_for_addresses {
+        return Err(Refusal::Protocol);
     }
     let mut reply = vec![REPLY, head[1], head[2], head[3]];
     let mut option = |code: u16, value: &[u8]| {
@@ -46,7 +49,7 @@ pub(super) fn answer(
         reply.extend((value.len() as u16).to_be_bytes());
         reply.extend(value);
     };
-    if let Some(client) = client {
+    if let Some(client) = options.client {
         option(1, client);
     }
     option(2, &own);
@@ -60,17 +63,30 @@ pub(super) fn answer(
     Ok(Some(frame.build()))
 }
 
-/// Checks the options, and returns the client's identifier.
-fn client_of<'a>(mut options: &'a [u8], own: &[u8]) -> Result<Option<&'a [u8]>, Refusal> {
-    let mut client = None;
+/// The options of a message.
+#[derive(Default)]
+struct Options<'a> {
+    /// The client's identifier.
+    client: Option<&'a [u8]>,
+    asks_for_addresses: bool,
+}
+
+/// Checks the options.
+fn read<'a>(mut options: &'a [u8], own: &[u8]) -> Result<Options<'a>, Refusal> {
+    let mut read = Options::default();
     while !options.is_empty() {
         let (head, rest) = options.split_first_chunk::<4>().ok_or(Refusal::Protocol)?;
         let [code, len] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_be_bytes);
         let value = rest.split_at_checked(usize::from(len));
         let (value, rest) = value.ok_or(Refusal::Protocol)?;
         let bad = match code {
-            1 => client.replace(value).is_some() || !(3..=DUID_MAX).contains(&value.len()),
+            1 => read.client.replace(value).is_some() || !(3..=DUID_MAX).contains(&value.len()),
             2 => value != own,
+            // Identity associations (sections 21.4, 21.5 and 21.21).
+            3 | 4 | 25 => {
+                read.asks_for_addresses = true;
+                false
+            }
             _ => false,
         };
         if bad {
@@ -78,5 +94,5 @@ fn client_of<'a>(mut options: &'a [u8], own: &[u8]) -> Result<Option<&'a [u8]>, 
         }
         options = rest;
     }
-    Ok(client)
+    Ok(read)
 }

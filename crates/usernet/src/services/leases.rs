@@ -127,6 +127,18 @@ impl Leases {
         })
     }
 
+    /// Returns the station that an address is reserved for, or leased to now.
+    #[must_use]
+    pub fn owner(&self, address: Ipv4Addr, now: Nanos) -> Option<MacAddr> {
+        let mut reserved = self.reserved.iter();
+        if let Some((mac, _)) = reserved.find(|(_, own)| **own == address) {
+            return Some(*mac);
+        }
+        let mac = self.owners.get(&address)?;
+        let (_, until) = self.leases.get(mac)?;
+        (*until > now).then_some(*mac)
+    }
+
     /// Whether a station may have an address: it is reserved for no other, leased to no other now,
     /// and not set aside.
     fn is_free(&self, mac: MacAddr, address: Ipv4Addr, now: Nanos) -> bool {

@@ -15,7 +15,9 @@ use super::incoming::{Message, Packet};
 pub(super) const ROUTER_SOLICITATION: u8 = 133;
 pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
 const ROUTER_ADVERTISEMENT: u8 = 134;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// The flag of an advertisement that answers a solicitation (RFC 4861, section 4.4).
+const SOLICITED: u8 = 1 << 6;
 /// Hop limit of all of them; a router would have lowered it.
 const HOPS: u8 = 255;
 /// All nodes of the link (RFC 4291, section 2.7.1), and its group address (RFC 2464, section 7).
@@ -42,7 +44,9 @@ pub(super) fn arp(network: &Network, from: MacAddr, packet: &ArpView<'_>) -> Opt
     })
 }
 
-/// Answers a neighbour solicitation for gateway or DNS server (RFC 4861, section 7.2.4).
+/// Answers a neighbour solicitation for gateway or DNS server (RFC 4861, section 7.2.4). An answer
+/// to all nodes goes to the asking station alone (RFC 6085), so that a guest cannot have the
+/// gateway flood the segment.
 ///
 /// # Errors
 /// [`Refusal::Protocol`] for a message that section 7.1.1 has discarded.
@@ -71,17 +75,13 @@ pub(super) fn solicited(
     if !gateway && !network.is_dns(target.into()) {
         return Ok(None);
     }
-    let (to, mac) = if probe {
-        (ALL_NODES, ALL_NODES_MAC)
-    } else {
-        (asker, from)
-    };
+    let to = if probe { ALL_NODES } else { asker };
     // Router, solicited, override.
     let flags = u8::from(gateway) << 7 | u8::from(!probe) << 6 | 1 << 5;
     let mut body = target.octets().to_vec();
     body.extend([2, 1]);
     body.extend(network.mac().0);
-    let answer = PacketBuilder::new(network.mac(), mac)
+    let answer = PacketBuilder::new(network.mac(), from)
         .ipv6(target, to)
         .ttl(HOPS)
         .icmp(NEIGHBOUR_ADVERTISEMENT, 0, [flags, 0, 0, 0])
@@ -89,7 +89,53 @@ pub(super) fn solicited(
     Ok(Some(answer.build()))
 }
 
-/// Answers a router solicitation (RFC 4861, section 6.1.1).
+/// Checks a neighbour advertisement, and returns the address that it is about.
+///
+/// # Errors
+/// [`Refusal::Protocol`] for a message that RFC 4861, section 7.1.2, has discarded.
+pub(super) fn advertised(packet: &Packet<'_>, message: &Message<'_>) -> Result<Ipv6Addr, Refusal> {
+    let (target, options) = message
+        .body
+        .split_first_chunk::<16>()
+        .ok_or(Refusal::Protocol)?;
+    let target = Ipv6Addr::from(*target);
+    let is_solicited = message.rest[0] & SOLICITED != 0;
+    check_options(options)?;
+    let is_bad = packet.hops != HOPS
+        || message.code != 0
+        || target.is_multicast()
+        || is_solicited && packet.to.is_multicast();
+    if is_bad {
+        return Err(Refusal::Protocol);
+    }
+    Ok(target)
+}
+
+/// The frame that asks for the station at an address: an ARP request, or a neighbour solicitation
+/// to the group of the address (RFC 4291, section 2.7.1; RFC 2464, section 7).
+pub(super) fn ask(network: &Network, address: IpAddr) -> Vec<u8> {
+    let own = network.mac();
+    let address = match address {
+        IpAddr::V4(address) => {
+            let request = PacketBuilder::new(own, MacAddr::BROADCAST);
+            return request.arp_request(network.gateway(), address).build();
+        }
+        IpAddr::V6(address) => address,
+    };
+    let [.., a, b, c] = address.octets();
+    let low = [u16::from_be_bytes([0xff, a]), u16::from_be_bytes([b, c])];
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, low[0], low[1]);
+    let body = [&address.octets()[..], &[1, 1], &own.0].concat();
+    PacketBuilder::new(own, MacAddr([0x33, 0x33, 0xff, a, b, c]))
+        .ipv6(network.link_local(), group)
+        .ttl(HOPS)
+        .icmp(NEIGHBOUR_SOLICITATION, 0, [0; 4])
+        .payload(&body)
+        .build()
+}
+
+/// Answers a router solicitation (RFC 4861, section 6.1.1), the asking station alone, as
+/// [`solicited`] does.
 ///
 /// # Errors
 /// [`Refusal::Protocol`] for a message that has to be discarded.
@@ -108,10 +154,11 @@ pub(super) fn router_solicited(
     if bad || source && asker.is_unspecified() {
         return Err(Refusal::Protocol);
     }
-    Ok(match asker.is_unspecified() {
-        true => advertisement(network, offer, None),
-        false => advertisement(network, offer, Some((from, asker))),
-    })
+    let to = match asker.is_unspecified() {
+        true => ALL_NODES,
+        false => asker,
+    };
+    Ok(advertisement(network, offer, Some((from, to))))
 }
 
 /// Checks the lengths of options; returns whether one is the sender's own station.

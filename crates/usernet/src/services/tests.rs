@@ -88,7 +88,11 @@ fn neighbours_are_advertised_as_rfc_4861_has_it() {
     assert_eq!(answer(&mut services, &ask, 0).unwrap()[58], 0x60);
     let probe = solicit("::", "ff02::1:ff00:2", "fd00:1::2", &[], 255);
     let reply = answer(&mut services, &probe, 0).unwrap();
-    assert_eq!((reply[0], reply[58]), (0x33, 0xa0));
+    // To all nodes, but at the station that asked (RFC 6085).
+    assert_eq!(
+        (&reply[..6], &reply[38..40], reply[58]),
+        (&GUEST.0[..], &[0xff, 2][..], 0xa0)
+    );
     let other = solicit("fe80::1", "ff02::1:ff00:9", "fd00:1::9", &own, 255);
     assert_eq!(answer(&mut services, &other, 0), None);
     for bad in [
@@ -249,6 +253,70 @@ fn a_datagram_that_is_too_big_is_answered_with_the_mtu() {
     assert_eq!((v6[54], &v6[58..62]), (2, &1280u32.to_be_bytes()[..]));
 }
 
+#[test]
+fn stations_are_learned_from_what_they_say_of_themselves() {
+    let mut services = services();
+    let v4: IpAddr = "10.0.2.99".parse().unwrap();
+    let v6: Ipv6Addr = "fd00:1::99".parse().unwrap();
+    assert_eq!(services.station(v4, 0), None);
+    // The question is answered with a reply to the gateway.
+    let ask = services.ask(v4).unwrap();
+    assert!(is_well_formed(&ask) && ask[..6] == [0xff; 6] && ask[21] == 1);
+    assert_eq!(
+        (&ask[28..32], &ask[38..42]),
+        (&[10, 0, 2, 2][..], &[10, 0, 2, 99][..])
+    );
+    let reply = |mac: MacAddr, from: [u8; 4]| {
+        let mut frame = PacketBuilder::new(mac, OWN)
+            .arp(2, from, OWN, [10, 0, 2, 2])
+            .build();
+        frame[6..12].copy_from_slice(&GUEST.0);
+        frame
+    };
+    for (mac, from) in [
+        (OWN, [10, 0, 2, 99]),
+        (GUEST, [10, 0, 2, 2]),
+        (GUEST, [10, 9, 9, 9]),
+    ] {
+        assert_eq!(answer(&mut services, &reply(mac, from), 0), None);
+        assert_eq!(services.station(IpAddr::from(from), 0), None);
+    }
+    answer(&mut services, &reply(GUEST, [10, 0, 2, 99]), 0);
+    assert_eq!(services.station(v4, 1), Some(GUEST));
+    // A lease decides before it.
+    let other = MacAddr([2, 0, 0, 0, 0, 9]);
+    let reserved = Ipv4Addr::new(10, 0, 2, 99);
+    services.leases_mut().reserve([(other, reserved)]);
+    assert_eq!(services.station(v4, 1), Some(other));
+    for none in ["10.0.2.2", "10.0.3.1", "fd00:1::2", "fe80::1"] {
+        assert_eq!(services.ask(none.parse().unwrap()), None, "{none}");
+    }
+
+    let ask = services.ask(v6.into()).unwrap();
+    assert!(is_well_formed(&ask));
+    assert_eq!(ask[..6], [0x33, 0x33, 0xff, 0, 0, 0x99]);
+    let advertise = |flags: u8, to: Ipv6Addr, hops: u8| {
+        let frame = PacketBuilder::new(GUEST, OWN).ipv6(v6, to).ttl(hops);
+        let frame = frame.icmp(136, 0, [flags, 0, 0, 0]).payload(&v6.octets());
+        frame.build()
+    };
+    let all = "ff02::1".parse().unwrap();
+    let own = network().link_local();
+    // RFC 4861, section 7.1.2.
+    for bad in [advertise(0x60, own, 64), advertise(0x60, all, 255)] {
+        let got = services.frame(&bad, Checksum::InFrame, 0);
+        assert_eq!(got, Err(Refusal::Protocol));
+    }
+    assert_eq!(services.station(v6.into(), 0), None);
+    answer(&mut services, &advertise(0x60, own, 255), 0);
+    assert_eq!(services.station(v6.into(), 0), Some(GUEST));
+    // A solicitation tells its sender's.
+    let ask = solicit("fd00:1::77", "ff02::1:ff00:2", "fd00:1::2", &[], 255);
+    answer(&mut services, &ask, 0);
+    let asker = "fd00:1::77".parse().unwrap();
+    assert_eq!(services.station(asker, 0), Some(GUEST));
+}
+
 /// A DHCP message with these options.
 fn dhcp(mac: MacAddr, current: [u8; 4], options: &[u8]) -> Vec<u8> {
     let mut body = vec![0; 240];
@@ -404,6 +472,13 @@ fn dhcpv6_gives_the_dns_server_and_no_addresses() {
     ] {
         let got = services.frame(&ask(11, bad), Checksum::InFrame, 0);
         assert_eq!(got, Err(Refusal::Protocol), "{bad:?}");
+    }
+    // RFC 8415, section 16.12: an information request asks for no addresses; others may.
+    for association in [3, 4, 25] {
+        let options = [0, association, 0, 0];
+        let got = services.frame(&ask(11, &options), Checksum::InFrame, 0);
+        assert_eq!(got, Err(Refusal::Protocol));
+        assert_eq!(answer(&mut services, &ask(1, &options), 0), None);
     }
 }
 

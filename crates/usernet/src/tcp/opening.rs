@@ -7,7 +7,8 @@ use super::timer::Timer;
 use super::{Context, Flow, Incoming, RST, Receiving, SCALE, Sending, State};
 use crate::action::Action;
 use crate::headers::{Ends, Segment};
-use crate::record::{LEAST_MSS, MAX_SCALE, Progress, Record};
+use crate::progress::Progress;
+use crate::record::{LEAST_MSS, MAX_SCALE, Record};
 
 /// Segments that a guest is to take when it names no size (RFC 9293, section 3.7.1), IPv4 and IPv6.
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
@@ -150,12 +151,7 @@ impl Flow {
         let acks = segment.flags & ACK != 0;
         if !acks || segment.ack != self.sending.nxt {
             if acks && segment.flags & RST == 0 {
-                let headers = self.ends.tcp(&Segment {
-                    seq: segment.ack,
-                    flags: RST,
-                    ..Segment::default()
-                });
-                context.act(Action::Frame(headers));
+                context.act(Action::Frame(self.ends.reset(segment.ack)));
             }
             return;
         }
@@ -177,7 +173,7 @@ impl Flow {
         self.sending.una = self.sending.nxt;
         self.sending.window_set = (segment.seq, segment.ack);
         self.sending.readable = true;
-        self.timer.idle(context.now);
+        self.timer.established(context.now);
         context.act(Action::Keep(context.id));
     }
 }

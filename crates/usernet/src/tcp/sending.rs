@@ -3,7 +3,7 @@
 use wire::tcp::{FIN, PSH};
 
 use super::sequence::{after, before};
-use super::{Context, Flow, RST, State, timer};
+use super::{Context, Flow, State, Urgent, timer};
 use crate::Nanos;
 use crate::action::{Action, Headers, Peek, Peeked};
 
@@ -85,11 +85,11 @@ impl Flow {
         let len = match peeked {
             Peeked::Bytes(len) => len.min(peek.len),
             Peeked::Empty => {
-                self.sending.readable = false;
+                self.found_nothing(peek);
                 return None;
             }
+            Peeked::End if self.found_nothing(peek) => return None,
             Peeked::End => {
-                self.sending.readable = false;
                 if before(seq, self.sending.max) {
                     return None;
                 }
@@ -110,16 +110,32 @@ impl Flow {
         Some(self.headers(seq, PSH, len))
     }
 
-    /// Announces what is to be peeked, and sends the FIN when it is next.
+    /// Nothing was found behind what is on its way; returns whether urgent data may be the reason.
+    fn found_nothing(&mut self, peek: Peek) -> bool {
+        let sending = &mut self.sending;
+        sending.readable = false;
+        let may_stop = peek.offset > 0 && sending.urgent != Urgent::Never;
+        if may_stop {
+            sending.urgent = Urgent::Stopped;
+        }
+        may_stop
+    }
+
+    /// Announces what is to be peeked, and sends the FIN when it is next, or again when it is the
+    /// one thing that was lost.
     pub(super) fn pump(&mut self, context: &mut Context<'_>) {
         if self.state != State::Open {
             return;
         }
-        if self.sending.end == Some(self.sending.nxt) {
-            self.sending.again = false;
-            let headers = self.headers(self.sending.nxt, FIN, 0);
+        let sending = &self.sending;
+        let is_lost = sending.again && sending.end == Some(sending.una);
+        if let Some(end) = sending.end
+            && (end == sending.nxt || is_lost)
+        {
+            let headers = self.headers(end, FIN, 0);
             context.act(Action::Frame(headers));
-            self.sending.nxt = self.sending.nxt.wrapping_add(1);
+            self.sending.again = false;
+            self.sending.nxt = end.wrapping_add(1);
             self.sending.max = self.sending.nxt;
             self.timer.start_if_idle(context.now);
         }
@@ -186,8 +202,7 @@ impl Flow {
     }
 
     fn give_up(&mut self, context: &mut Context<'_>) {
-        let headers = self.headers(self.sending.nxt, RST, 0);
-        context.act(Action::Frame(headers));
+        self.send_reset(context);
         self.reset_peer(context);
     }
 }

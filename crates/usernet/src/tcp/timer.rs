@@ -7,6 +7,8 @@ const MS: Nanos = 1_000_000;
 const S: Nanos = 1000 * MS;
 /// Before the first measurement (RFC 6298, section 2.1).
 const INITIAL: Nanos = S;
+/// The same if a SYN was lost (RFC 6298, section 5.7).
+const AFTER_LOST_SYN: Nanos = 3 * S;
 /// Least timeout. RFC 6298 has a second, Linux 200 ms; the way to a guest is one machine.
 const LEAST: Nanos = 200 * MS;
 /// Longest timeout (RFC 6298, section 2.5).
@@ -30,6 +32,7 @@ pub(super) struct Timer {
     /// Behind a byte whose acknowledgement is awaited, and when it was sent.
     sample: Option<(u32, Nanos)>,
     backoff: u32,
+    syn_was_lost: bool,
     /// Whether the deadline is one of retransmission.
     is_running: bool,
     pub(super) tries: u8,
@@ -38,9 +41,11 @@ pub(super) struct Timer {
 
 impl Timer {
     fn timeout(&self) -> Nanos {
-        let base = self.measured.map_or(INITIAL, |(mean, variation)| {
-            mean.saturating_add(variation.saturating_mul(4)).max(LEAST)
-        });
+        let base = match self.measured {
+            Some((mean, variation)) => mean.saturating_add(variation.saturating_mul(4)).max(LEAST),
+            None if self.syn_was_lost => AFTER_LOST_SYN,
+            None => INITIAL,
+        };
         base.saturating_mul(1 << self.backoff.min(20)).min(MOST)
     }
 
@@ -53,6 +58,21 @@ impl Timer {
     pub(super) fn start_if_idle(&mut self, now: Nanos) {
         if !self.is_running {
             self.tries = 0;
+            self.start(now);
+        }
+    }
+
+    /// Both have acknowledged a SYN.
+    pub(super) fn established(&mut self, now: Nanos) {
+        self.syn_was_lost = self.backoff > 0;
+        self.idle(now);
+    }
+
+    /// The guest's window is open again: the timeouts of probes do not count.
+    pub(super) fn reopened(&mut self, now: Nanos) {
+        self.sample = None;
+        self.backoff = 0;
+        if self.is_running {
             self.start(now);
         }
     }

@@ -123,6 +123,11 @@ impl Guest {
             .poll(now, &mut self.queues, &mut self.sockets);
     }
 
+    /// Resets the connection.
+    pub(super) fn abort(&mut self) {
+        self.sockets.get_mut::<tcp::Socket<'_>>(self.handle).abort();
+    }
+
     pub(super) fn state(&self) -> tcp::State {
         self.sockets.get::<tcp::Socket<'_>>(self.handle).state()
     }

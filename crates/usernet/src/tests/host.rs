@@ -26,6 +26,8 @@ pub(super) struct Socket {
     pub(super) closes_after: usize,
     pub(super) closed: Option<bool>,
     pub(super) awaits_room: bool,
+    /// Place of an urgent byte in what the server sends.
+    pub(super) urgent: Option<usize>,
 }
 
 impl Socket {
@@ -37,11 +39,14 @@ impl Socket {
         self.arrived == self.script.len() && self.read.len() >= self.closes_after
     }
 
-    /// Reads without consuming.
+    /// Reads without consuming, from the first byte on, as a driver does on a kernel without peek
+    /// offsets: so the read stops in front of an urgent byte.
     fn peek(&self, offset: u32, len: u32) -> (Peeked, Vec<u8>) {
         let start = self.discarded + offset as usize;
         assert!(start <= self.arrived, "peeked behind what has arrived");
         let end = self.arrived.min(start + len as usize);
+        let stop = self.urgent.filter(|urgent| *urgent > self.discarded);
+        let end = stop.map_or(end, |stop| end.min(stop)).max(start);
         let bytes = self.script[start..end].to_vec();
         let peeked = match bytes.len() {
             0 if self.has_ended() => Peeked::End,
@@ -192,11 +197,15 @@ impl Host {
             socket.awaits_room = false;
             self.event(SocketEvent::Room { room });
         }
+        let sent = if self.flow.is_some() { sent } else { 0 };
         let socket = &mut self.socket;
         let arrived = socket.script.len().min(socket.arrived + sent);
         let is_new = arrived > socket.arrived || socket.has_ended();
+        let is_urgent = (socket.arrived..arrived).any(|at| Some(at) == socket.urgent);
         socket.arrived = arrived;
-        if is_new {
+        if is_urgent {
+            self.event(SocketEvent::Urgent);
+        } else if is_new {
             self.event(SocketEvent::Readable);
         }
         if self

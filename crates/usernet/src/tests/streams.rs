@@ -31,6 +31,10 @@ struct Way {
     to_wrap: u32,
     /// Those of the guest do too, if they are set.
     from_wrap: Option<u32>,
+    /// Place of an urgent byte to the guest.
+    urgent: Option<usize>,
+    /// The server closes when it has sent all, whatever it has read.
+    closes_first: bool,
 }
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -122,7 +126,8 @@ fn run(way: &Way) {
     let socket = Socket {
         buffer: way.send_buffer,
         script: down.clone(),
-        closes_after: way.to_server,
+        closes_after: if way.closes_first { 0 } else { way.to_server },
+        urgent: way.urgent,
         ..Socket::default()
     };
     let begin = start(way);
@@ -152,6 +157,9 @@ fn run(way: &Way) {
             break;
         }
     }
+    // A closed socket still sends what it has taken.
+    let socket = &mut host.socket;
+    socket.read.extend(socket.queued.drain(..));
     assert_eq!(host.socket.read.len(), up.len(), "bytes at the server");
     assert!(host.socket.read == up);
     assert_eq!(guest.read.len(), down.len(), "bytes at the guest");
@@ -175,6 +183,8 @@ fn usual() -> Way {
         super_frames: false,
         to_wrap: 100_000,
         from_wrap: None,
+        urgent: None,
+        closes_first: false,
     }
 }
 
@@ -219,6 +229,42 @@ fn sequence_numbers_of_the_guest_wrap() {
 }
 
 #[test]
+fn either_end_closes_its_half_at_any_byte() {
+    for len in (0..6).chain([535, 536, 537, 1460, 5000]) {
+        for closes_first in [true, false] {
+            for (to_server, to_guest) in [(len, 3000), (3000, len), (len, len)] {
+                run(&Way {
+                    to_server,
+                    to_guest,
+                    closes_first,
+                    lost: 3,
+                    seed: len as u64,
+                    ..usual()
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn urgent_data_stays_in_its_place() {
+    for urgent in (0..4).chain([999, 1459, 1460, 1461, 20_000, 39_999]) {
+        for (seed, super_frames) in [(1, false), (2, true)] {
+            run(&Way {
+                seed,
+                super_frames,
+                lost: 2,
+                to_server: 100,
+                to_guest: 40_000,
+                closes_first: true,
+                urgent: Some(urgent),
+                ..usual()
+            });
+        }
+    }
+}
+
+#[test]
 fn lost_frames_are_sent_again() {
     run(&Way { lost: 5, ..usual() });
 }
@@ -238,6 +284,7 @@ proptest! {
         buffers in (1500usize..40_000, 1500usize..40_000),
         lens in (0usize..60_000, 0usize..60_000),
         super_frames: bool,
+        closes_first: bool,
         to_wrap in 0u32..70_000,
     ) {
         run(&Way {
@@ -254,6 +301,8 @@ proptest! {
             super_frames,
             to_wrap,
             from_wrap: None,
+            urgent: Some(lens.1 / 2),
+            closes_first,
         });
     }
 }

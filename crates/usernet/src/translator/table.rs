@@ -30,20 +30,61 @@ pub(super) enum Entry {
 /// Ends of a flow: protocol, guest, and the peer where it belongs to the flow.
 pub(super) type Key = (Protocol, SocketAddr, Option<SocketAddr>);
 
-/// Flows of a guest.
-#[derive(Clone, Copy, Debug, Default)]
+/// Flows of a guest that count against its bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     flows: u32,
     half_open: u32,
 }
 
+impl Counts {
+    /// The part of one flow. One that only waits for late segments has none.
+    fn of(flow: &Flow) -> Self {
+        Self {
+            flows: u32::from(flow.state != State::Late),
+            half_open: u32::from(flow.is_half_open()),
+        }
+    }
+}
+
 impl Translator {
-    pub(super) fn has_room(&self, station: MacAddr, half_open: bool) -> bool {
-        let bounds = &self.settings.bounds;
+    /// Returns whether a guest may have one more flow. A flow that waits for late segments makes
+    /// room for it.
+    pub(super) fn has_room(&mut self, station: MacAddr, half_open: bool) -> bool {
+        let bounds = self.settings.bounds;
         let guest = self.guests.get(&station).copied().unwrap_or_default();
-        self.keys.len() < bounds.flows as usize
-            && guest.flows < bounds.guest
+        guest.flows < bounds.guest
             && !(half_open && guest.half_open >= bounds.half_open)
+            && (self.keys.len() < bounds.flows as usize || self.forget_late())
+    }
+
+    /// Forgets the flow that has waited longest for late segments; false if there is none.
+    fn forget_late(&mut self) -> bool {
+        while let Some(id) = self.late.pop_front() {
+            if self.is_late(id) {
+                self.remove(id.index);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn is_late(&self, id: FlowId) -> bool {
+        self.flow(id).is_some_and(|flow| flow.state == State::Late)
+    }
+
+    /// Changes what a guest has by the part of one flow.
+    fn count(&mut self, station: MacAddr, before: Counts, after: Counts) {
+        if before == after {
+            return;
+        }
+        let counts = self.guests.entry(station).or_default();
+        let change = |all: u32, before, after| all.saturating_sub(before).saturating_add(after);
+        counts.flows = change(counts.flows, before.flows, after.flows);
+        counts.half_open = change(counts.half_open, before.half_open, after.half_open);
+        if counts.flows == 0 {
+            self.guests.remove(&station);
+        }
     }
 
     pub(super) fn id(&self, index: u32) -> FlowId {
@@ -63,9 +104,7 @@ impl Translator {
         if self.free.pop().is_none() {
             self.slots.push(Slot::default());
         }
-        let counts = self.guests.entry(entry.ends().station).or_default();
-        counts.flows += 1;
-        counts.half_open += u32::from(entry.is_half_open());
+        self.count(entry.ends().station, Counts::default(), entry.counts());
         self.keys.insert(entry.key(), id.index);
         self.slots[id.index()].entry = Some(entry);
         self.settle(id.index);
@@ -111,21 +150,26 @@ impl Translator {
         let Some(flow) = self.flow_mut(id) else {
             return;
         };
-        let was_half_open = flow.is_half_open();
+        let (was, before) = (flow.state, Counts::of(flow));
         step(flow, &mut Context { id, now, out });
-        let (is_half_open, station) = (flow.is_half_open(), flow.ends.station);
-        let is_closed = flow.state == State::Closed;
-        if was_half_open
-            && !is_half_open
-            && let Some(counts) = self.guests.get_mut(&station)
-        {
-            counts.half_open = counts.half_open.saturating_sub(1);
+        let (is, after, station) = (flow.state, Counts::of(flow), flow.ends.station);
+        self.count(station, before, after);
+        if is == State::Closed {
+            return self.remove(id.index);
         }
-        if is_closed {
-            self.remove(id.index);
-        } else {
-            self.settle(id.index);
+        self.settle(id.index);
+        if is == State::Late && was != State::Late {
+            self.put_late(id);
         }
+    }
+
+    /// A flow waits for late segments. Those in front of it that have ended are forgotten: all wait
+    /// for the same time.
+    fn put_late(&mut self, id: FlowId) {
+        while self.late.front().is_some_and(|first| !self.is_late(*first)) {
+            self.late.pop_front();
+        }
+        self.late.push_back(id);
     }
 
     /// Puts the flow where its deadline belongs.
@@ -158,14 +202,7 @@ impl Translator {
         }
         self.keys.remove(&entry.key());
         self.free.push(index);
-        let station = entry.ends().station;
-        if let Some(counts) = self.guests.get_mut(&station) {
-            counts.flows = counts.flows.saturating_sub(1);
-            counts.half_open -= u32::from(entry.is_half_open()).min(counts.half_open);
-            if counts.flows == 0 {
-                self.guests.remove(&station);
-            }
-        }
+        self.count(entry.ends().station, entry.counts(), Counts::default());
     }
 }
 
@@ -185,8 +222,14 @@ impl Entry {
         }
     }
 
-    fn is_half_open(&self) -> bool {
-        matches!(self, Self::Tcp(flow) if flow.is_half_open())
+    fn counts(&self) -> Counts {
+        match self {
+            Self::Tcp(flow) => Counts::of(flow),
+            Self::Udp(_) => Counts {
+                flows: 1,
+                half_open: 0,
+            },
+        }
     }
 
     fn deadline(&self) -> Option<Nanos> {

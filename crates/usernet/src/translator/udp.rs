@@ -14,6 +14,9 @@ use crate::network::{Protocol, Refusal};
 use crate::record::MappingRecord;
 use crate::udp::Mapping;
 
+/// Most datagrams of a super-frame: Linux has no more (`UDP_MAX_SEGMENTS`).
+const DATAGRAMS_MAX: u32 = 128;
+
 impl Translator {
     pub(super) fn udp(
         &mut self,
@@ -22,7 +25,7 @@ impl Translator {
         net: &NetHeader,
         out: &mut Vec<Action>,
     ) -> Verdict {
-        let Some(payload) = datagram(packet) else {
+        let Some((payload, segment)) = datagram(packet, net) else {
             return Verdict::Refused(Refusal::Protocol);
         };
         let target = match self.target(Protocol::Udp, packet.to) {
@@ -33,6 +36,9 @@ impl Translator {
         let known = self.keys.get(&key).copied();
         let is_new = known.is_none();
         let flow = match known {
+            Some(index) if self.station(self.id(index)) != Some(packet.parsed.src) => {
+                return Verdict::Refused(Refusal::Denied);
+            }
             Some(index) => self.id(index),
             None if !self.has_room(packet.parsed.src, false) => {
                 return Verdict::Refused(Refusal::Flows);
@@ -55,11 +61,6 @@ impl Translator {
         if is_new {
             out.push(Action::Keep(flow));
         }
-        let segment = if net.gso() == net::GSO_UDP_L4 {
-            net.gso_size
-        } else {
-            0
-        };
         out.push(Action::SendTo {
             flow,
             target,
@@ -67,6 +68,14 @@ impl Translator {
             segment,
         });
         Verdict::Done
+    }
+
+    pub(super) fn end_mapping(&mut self, id: FlowId, out: &mut Vec<Action>) {
+        out.push(Action::Close {
+            flow: id,
+            reset: false,
+        });
+        self.remove(id.index);
     }
 
     /// A datagram of `len` bytes came from outside for a mapping: the headers to put in front of
@@ -138,12 +147,22 @@ impl Translator {
     }
 }
 
-/// The payload of a UDP packet whose length agrees with IP's.
-fn datagram(packet: &Packet<'_>) -> Option<Payload> {
+/// The payload of a UDP packet whose length agrees with IP's, and how long each of its datagrams
+/// is; 0: it is one.
+fn datagram(packet: &Packet<'_>, net: &NetHeader) -> Option<(Payload, u16)> {
     let view = wire_udp::UdpView::new_checked(packet.headers).ok()?;
     let len = u32::from(view.length()).checked_sub(wire_udp::HEADER_LEN as u32)?;
-    (len <= packet.payload.len).then_some(Payload {
+    let segment = match net.gso() {
+        net::GSO_NONE | net::GSO_UDP => 0,
+        net::GSO_UDP_L4 => {
+            let datagrams = len.checked_div(u32::from(net.gso_size))?;
+            (datagrams <= DATAGRAMS_MAX).then_some(net.gso_size)?
+        }
+        _ => return None,
+    };
+    let payload = Payload {
         len,
         ..packet.payload
-    })
+    };
+    (len <= packet.payload.len).then_some((payload, segment))
 }

@@ -4,6 +4,8 @@
 const HEADER: usize = 12;
 /// Longest name in bytes, with lengths of labels and the root (RFC 1035, section 2.3.4).
 const NAME_MAX: usize = 255;
+/// Most pointers of a name: as many as it can have labels.
+const POINTERS_MAX: u8 = 127;
 /// Longest label in bytes.
 const LABEL_MAX: u8 = 63;
 /// Bytes that every client of UDP takes.
@@ -86,12 +88,14 @@ impl<'a> Reader<'a> {
     fn name(&mut self) -> Result<Vec<u8>, MalformedError> {
         let mut name = Vec::new();
         let (mut at, mut before, mut end) = (self.at, self.at, None);
+        let mut pointers = 0;
         loop {
             let len = *self.bytes.get(at).ok_or(MalformedError)?;
             if len & 0xc0 == 0xc0 {
                 let low = *self.bytes.get(at + 1).ok_or(MalformedError)?;
                 let to = usize::from(u16::from_be_bytes([len & 0x3f, low]));
-                if to >= before || to < HEADER {
+                pointers += 1;
+                if to >= before || to < HEADER || pointers > POINTERS_MAX {
                     return Err(MalformedError);
                 }
                 end = end.or(Some(at + 2));

@@ -217,6 +217,25 @@ fn pointers_never_lead_in_circles() {
     }
 }
 
+#[test]
+fn pointers_are_bounded() {
+    let query = query("a.org", 1);
+    // A chain of pointers, each to the one before; the first leads to the question's name.
+    let with = |pointers: u16| {
+        let mut bytes = query.reply(Rcode::Ok);
+        let start = bytes.len() as u16 + 12;
+        bytes[7] = 2;
+        bytes.extend([0xc0, 12, 0, 16, 0, 1, 0, 0, 0, 0]);
+        bytes.extend((2 * pointers).to_be_bytes());
+        let chain = (0..pointers).map(|at| if at == 0 { 12 } else { start + 2 * (at - 1) });
+        bytes.extend(chain.flat_map(|to| (0xc000 | to).to_be_bytes()));
+        bytes.extend((0xc000 | (start + 2 * (pointers - 1))).to_be_bytes());
+        bytes.extend([0, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
+        query.answer(query.id, &bytes, 1 << 16).is_ok()
+    };
+    assert_eq!([1, 126, 127, 2000].map(with), [true, true, false, false]);
+}
+
 proptest! {
     #[test]
     fn messages_survive_any_cut_of_a_stream(

@@ -1,0 +1,188 @@
+//! Bounds of flows, and guests against each other's flows.
+
+use wire::MacAddr;
+use wire::build::{PacketBuilder, TcpFields};
+use wire::tcp::{ACK, FIN, SYN, TcpView};
+use wire::virtio::net::{self, NetHeader};
+
+use super::packets::{IRS, SERVER, established, fields, host, tcp};
+use super::{GATEWAY, GUEST, settings};
+use crate::network::Refusal;
+use crate::{Action, Bounds, Failure, FlowId, SocketEvent, Translator, Verdict};
+
+const OTHER: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 16]);
+const AT: u32 = IRS.wrapping_add(1);
+
+fn run(translator: &mut Translator, frame: &[u8], net: NetHeader) -> (Verdict, Vec<Action>) {
+    let mut out = Vec::new();
+    let verdict = translator.frame(0, frame, frame.len(), &net, &mut out);
+    (verdict, out)
+}
+
+fn plain(translator: &mut Translator, frame: &[u8]) -> (Verdict, Vec<Action>) {
+    run(translator, frame, NetHeader::default())
+}
+
+fn translator(bounds: Bounds) -> Translator {
+    let mut with = settings();
+    with.bounds = bounds;
+    Translator::new(with)
+}
+
+/// Opens a flow from this port, and closes both its halves.
+fn open_and_close(translator: &mut Translator, port: u16) -> Result<FlowId, Verdict> {
+    let segment = |seq, ack, flags| tcp(SERVER, fields(port, seq, ack, flags), &[]);
+    let (verdict, out) = plain(translator, &segment(IRS, 0, SYN));
+    let [Action::Connect(flow, _)] = out[..] else {
+        return Err(verdict);
+    };
+    let mut out = Vec::new();
+    translator.socket(0, flow, SocketEvent::Connected { room: 1000 }, &mut out);
+    let [Action::Frame(syn)] = out[..] else {
+        panic!("{out:?}");
+    };
+    let syn = TcpView::new_checked(&syn.bytes()[34..]).unwrap();
+    let next = syn.seq().wrapping_add(1);
+    plain(translator, &segment(AT, next, ACK | FIN));
+    let peek = translator.peek(0, flow).unwrap();
+    translator.peeked(0, flow, peek, crate::Peeked::End, &mut out);
+    let (_, out) = plain(translator, &segment(AT + 1, next.wrapping_add(1), ACK));
+    let closed = matches!(out[..], [Action::Close { reset: false, .. }]);
+    assert!(closed, "{out:?}");
+    Ok(flow)
+}
+
+#[test]
+fn flows_that_have_ended_make_room() {
+    let mut all = translator(Bounds {
+        flows: 3,
+        guest: 2,
+        half_open: 1,
+    });
+    // Each waits two seconds for late segments.
+    for port in 1..=10 {
+        let flow = open_and_close(&mut all, port).unwrap();
+        assert!(flow.index() < 3 && all.len() <= 3);
+    }
+    let mut later = Vec::new();
+    all.expire(2_000_000_000, &mut later);
+    assert!(later.is_empty() && all.is_empty());
+    // Those that live do not.
+    let syn = |port| tcp(SERVER, fields(port, IRS, 0, SYN), &[]);
+    assert_eq!(plain(&mut all, &syn(1)).0, Verdict::Done);
+    let refused = plain(&mut all, &syn(2)).0;
+    assert_eq!(refused, Verdict::Refused(Refusal::Flows));
+}
+
+#[test]
+fn a_flow_is_that_of_its_station() {
+    let mut host = host();
+    let next = established(&mut host);
+    let spoofed = |port, flags| {
+        let fields = TcpFields {
+            src_port: port,
+            ..fields(5000, AT, next, flags)
+        };
+        let frame = PacketBuilder::new(OTHER, GATEWAY).ipv4([10, 0, 2, 15], SERVER);
+        frame.tcp(fields).payload(b"bytes").build()
+    };
+    for flags in [ACK, 4, SYN, ACK | FIN] {
+        host.frame(&spoofed(5000, flags));
+        assert_eq!(host.verdict, Verdict::Refused(Refusal::Denied));
+    }
+    assert!(host.frames.is_empty() && host.socket.queued.is_empty());
+    assert_eq!(host.socket.closed, None);
+    // So is a mapping.
+    let mut translator = Translator::new(settings());
+    let datagram = |station| {
+        let frame = PacketBuilder::new(station, GATEWAY).ipv4([10, 0, 2, 15], SERVER);
+        frame.udp(7000, 123).payload(b"time").build()
+    };
+    assert_eq!(plain(&mut translator, &datagram(GUEST)).0, Verdict::Done);
+    let (verdict, out) = plain(&mut translator, &datagram(OTHER));
+    assert_eq!(verdict, Verdict::Refused(Refusal::Denied));
+    assert!(out.is_empty());
+}
+
+#[test]
+fn a_mapping_without_a_socket_ends() {
+    let mut translator = Translator::new(settings());
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4([10, 0, 2, 15], SERVER);
+    let frame = frame.udp(7000, 123).payload(b"time").build();
+    let (_, out) = plain(&mut translator, &frame);
+    let [Action::OpenUdp(flow, _), ..] = out[..] else {
+        panic!("{out:?}");
+    };
+    let mut out = Vec::new();
+    translator.socket(0, flow, SocketEvent::Readable, &mut out);
+    assert!(out.is_empty());
+    let failed = SocketEvent::Failed(Failure::Descriptors);
+    translator.socket(0, flow, failed, &mut out);
+    assert!(matches!(out[..], [Action::Close { reset: false, .. }]));
+    assert!(translator.is_empty() && translator.deadline().is_none());
+}
+
+#[test]
+fn super_frames_of_datagrams_are_bounded() {
+    let frame = PacketBuilder::new(GUEST, GATEWAY).ipv4([10, 0, 2, 15], SERVER);
+    let frame = frame.udp(7000, 123).payload(&[7; 1290]).build();
+    for (gso_type, gso_size, segment) in [
+        (net::GSO_NONE, 0, Some(0)),
+        (net::GSO_UDP, 500, Some(0)),
+        (net::GSO_UDP_L4, 500, Some(500)),
+        (net::GSO_UDP_L4, 10, None),
+        (net::GSO_UDP_L4, 0, None),
+        (net::GSO_TCPV4, 500, None),
+        (2, 500, None),
+    ] {
+        let net = NetHeader {
+            gso_type,
+            gso_size,
+            ..NetHeader::default()
+        };
+        let (verdict, out) = run(&mut Translator::new(settings()), &frame, net);
+        let sent = out.iter().find_map(|action| match action {
+            Action::SendTo { segment, .. } => Some(*segment),
+            _ => None,
+        });
+        assert_eq!(sent, segment, "{net:?}");
+        let refused = verdict == Verdict::Refused(Refusal::Protocol);
+        assert_eq!((refused, out.is_empty()), (sent.is_none(), sent.is_none()));
+    }
+}
+
+#[test]
+fn frames_to_a_group_are_not_refused() {
+    let group = MacAddr([1, 0, 0x5e, 0, 0, 0xfb]);
+    for (to, verdict) in [
+        (group, Verdict::Ignored),
+        (GATEWAY, Verdict::Refused(Refusal::Fragment)),
+    ] {
+        let frame = PacketBuilder::new(GUEST, to).ipv4([10, 0, 2, 15], [224, 0, 0, 251]);
+        let frame = frame.udp(5353, 5353).fragment(0, true).build();
+        let (got, out) = plain(&mut Translator::new(settings()), &frame);
+        assert_eq!((got, out.is_empty()), (verdict, true));
+    }
+}
+
+#[test]
+fn peers_are_hosts_outside_or_the_gateway() {
+    let mut translator = Translator::new(settings());
+    let guest = ("10.0.2.15:80".parse().unwrap(), GUEST);
+    for (peer, is_one) in [
+        ("192.0.2.1:5000", true),
+        ("10.0.2.2:5000", true),
+        ("10.0.2.3:5000", true),
+        ("10.0.2.16:5000", false),
+        ("127.0.0.1:5000", false),
+        ("169.254.1.1:5000", false),
+        ("224.0.0.1:5000", false),
+        ("0.0.0.0:5000", false),
+        ("192.0.2.1:0", false),
+        ("[2001:db8::1]:5000", false),
+    ] {
+        let peer = peer.parse().unwrap();
+        let accepted = translator.accepted(0, guest, peer, 1000, &mut Vec::new());
+        assert_eq!(accepted.is_ok(), is_one, "{peer}");
+    }
+}
