@@ -96,8 +96,8 @@ test-long: setup build ## All tests with a thousand kills and upgrades, all vari
 bench: bench-programs ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
 	@"$(BUILT)/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
 
-figures: bench-programs ## The figures of the papers beside what was published; or make figures FULL=1, ONLY=000-4.10,002-6
-	@"$(BUILT)/release/lasthop-bench" paper $(if $(FULL),--full) $(if $(ONLY),--only "$(ONLY)")
+figures: bench-programs ## The figures of the papers beside what was published; or make figures FULL=1, ONLY=000-4.10,002-6, RESUME=bench/results
+	@"$(BUILT)/release/lasthop-bench" paper $(if $(FULL),--full) $(if $(ONLY),--only "$(ONLY)") $(if $(RESUME),--resume "$(RESUME)")
 
 # The folder in-process has the programs with one that is switch and driver at once.
 bench-programs: setup build

@@ -9,6 +9,7 @@
 pub(crate) mod blocking;
 mod bulk;
 pub(crate) mod captured;
+pub(crate) mod forwarder;
 pub(crate) mod grants;
 pub(crate) mod guests;
 pub(crate) mod lean;

@@ -1,7 +1,10 @@
 //! Experiments, and their durations.
 
+pub(crate) mod alignment;
 pub(crate) mod bulk;
 pub(crate) mod capture;
+pub(crate) mod chain;
+pub(crate) mod coalescing;
 pub(crate) mod external;
 pub(crate) mod grants;
 pub(crate) mod holding;
@@ -11,9 +14,11 @@ pub(crate) mod neighbours;
 pub(crate) mod netmap;
 mod outputs;
 pub(crate) mod parts;
+pub(crate) mod pingpong;
 pub(crate) mod policy;
 pub(crate) mod ports;
 pub(crate) mod priority;
+pub(crate) mod rings;
 pub(crate) mod scaling;
 pub(crate) mod scheduling;
 pub(crate) mod shaping;

@@ -1,7 +1,10 @@
 //! Huge pages of 2 MiB for the DPDK peers, given back afterwards.
 
 use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
@@ -13,9 +16,23 @@ const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 /// Holds the number of pages that there were, for a later run if this one is killed.
 const NOTE: &str = "huge-pages";
 
-/// A reservation. Dropping it sets the number of pages to what it was.
+/// A reservation. Dropping it sets the number of pages to what it was; should this process be
+/// killed, its guard does.
 pub(crate) struct HugePages {
     folder: TempDir,
+    guard: Option<Child>,
+}
+
+/// Waits until its standard input is closed, which the death of this process does, too. By then the
+/// note is gone if the pages have been given back.
+const GUARD: &str = "read -r _; [ -e \"$1\" ] && cat \"$1\" >\"$2\" && rm -r \"${1%/*}\"";
+
+/// Starts the guard, in a group of its own: Ctrl-C in a terminal is not for it.
+fn guard(note: &Path) -> io::Result<Child> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", GUARD, "sh"]).arg(note).arg(NUMBER);
+    shell.stdin(Stdio::piped()).stdout(Stdio::null());
+    shell.stderr(Stdio::null()).process_group(0).spawn()
 }
 
 impl HugePages {
@@ -26,8 +43,10 @@ impl HugePages {
     pub(crate) fn reserve(desired: u64) -> Result<Self> {
         let before = read(NUMBER)?;
         let folder = folders::new("huge-pages")?;
-        fs::write(folder.path().join(NOTE), before.to_string())?;
-        let pages = Self { folder };
+        let note = folder.path().join(NOTE);
+        fs::write(&note, before.to_string())?;
+        let guard = Some(guard(&note)?);
+        let pages = Self { folder, guard };
         let free = read(FREE).unwrap_or(0);
         if free < desired {
             let number = before + desired - free;
@@ -48,6 +67,11 @@ impl HugePages {
 impl Drop for HugePages {
     fn drop(&mut self) {
         restore(self.folder.path());
+        let _ = fs::remove_file(self.folder.path().join(NOTE));
+        if let Some(mut guard) = self.guard.take() {
+            // Waiting closes its input.
+            let _ = guard.wait();
+        }
     }
 }
 

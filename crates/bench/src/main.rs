@@ -152,6 +152,18 @@ enum Experiment {
     /// Guests with an IOMMU: sending, receiving and guest to guest by the time for which a page is
     /// mapped; messages; beside DPDK's forwarder
     Grants,
+    /// CPU time of a received packet by who spends it, beside native Linux and the bridge
+    Breakdown,
+    /// Copies by the offset of both ends in their cache lines
+    Alignment,
+    /// CPU time of a frame by the frames of a notification
+    Coalescing,
+    /// Guests by frames published at once and by entries of a queue
+    Rings,
+    /// Guests that forward, one behind the other
+    Chain,
+    /// Round trips between guests that sleep and that poll, beside OVS-DPDK
+    Pingpong,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -205,6 +217,7 @@ fn plan(arguments: &Arguments, quick: bool) -> anyhow::Result<Plan> {
         window: pick(300, 2000),
         patience: pick(20_000, 600_000),
         idle: pick(2000, 20_000),
+        parts: Vec::new(),
     })
 }
 
@@ -238,10 +251,15 @@ fn ask_figures(arguments: &Arguments, paper: &PaperArguments) -> anyhow::Result<
         let mut command = Arguments::command();
         command.error(ErrorKind::InvalidValue, reason).exit()
     });
-    if paper.lists() {
-        return paper::list(&figures);
-    }
     let mut plan = plan(arguments, !paper.full)?;
+    if paper.lists() {
+        return paper::list(&figures, plan.machine.cores, paper.full);
+    }
+    if paper.full {
+        let (rounds, settle, window) = paper::FULL;
+        plan.rounds = arguments.rounds.unwrap_or(rounds);
+        (plan.settle, plan.window) = (settle, window);
+    }
     if let Some(folder) = &paper.resume {
         plan.out.clone_from(folder);
     }
@@ -276,6 +294,12 @@ fn measure(plan: &Plan, experiment: Experiment) -> anyhow::Result<Report> {
         Experiment::Holding => experiments::holding::holding(plan),
         Experiment::Netmap => experiments::netmap::netmap(plan),
         Experiment::Grants => experiments::grants::grants(plan),
+        Experiment::Breakdown => experiments::external::breakdown::breakdown(plan),
+        Experiment::Alignment => experiments::alignment::alignment(plan),
+        Experiment::Coalescing => experiments::coalescing::coalescing(plan),
+        Experiment::Rings => experiments::rings::rings(plan),
+        Experiment::Chain => experiments::chain::chain(plan),
+        Experiment::Pingpong => experiments::pingpong::ping_pong(plan),
         Experiment::Idle => experiments::ports::idle(plan),
         Experiment::Growth => experiments::ports::growth(plan),
     }

@@ -2,22 +2,27 @@
 //! and whether the shape that a paper claims is found.
 
 mod catalogue;
+mod chart;
 mod claims;
+mod clock;
 mod page;
 mod published;
 mod results;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 
-use self::catalogue::{Asked, Figure};
+use self::catalogue::{Asked, CORES, Figure};
+use self::clock::{Clock, duration};
 use self::page::Row;
 use self::published::Published;
 use self::results::{Key, Parts};
 use crate::Experiment;
 use crate::plan::{Plan, progress};
+use crate::plot::{Chart, Curve};
 use crate::report::Report;
 use crate::stop;
 
@@ -30,7 +35,7 @@ pub(crate) struct PaperArguments {
     /// Figures to ask, as --list names them
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     only: Vec<String>,
-    /// Samples as long as those of the experiments without --quick
+    /// More and longer samples: seven of a second in a row instead of three of 0.3 seconds
     #[arg(long)]
     pub(crate) full: bool,
     /// Directory of an earlier run: what it has measured with the same programs is not measured
@@ -54,18 +59,29 @@ impl PaperArguments {
     }
 }
 
-/// Prints figures, with what asks them and what was published.
+/// Rounds, settling time and time of a sample with --full: shorter than those of an experiment by
+/// itself, so that all figures take two hours at most.
+pub(crate) const FULL: (u32, Duration, Duration) =
+    (7, Duration::from_millis(300), Duration::from_secs(1));
+
+/// Prints figures, with what asks them, how long that takes, and what was published.
 ///
 /// # Errors
 /// A file of published figures is wrong.
-pub(crate) fn list(figures: &[&Figure]) -> Result<()> {
+pub(crate) fn list(figures: &[&Figure], cores: usize, full: bool) -> Result<()> {
     let published = published::all()?;
     for figure in figures {
-        println!("{:<14} {:<46} {}", figure.id, figure.title, state(figure));
+        let state = state(figure, cores);
+        println!("{:<14} {:<46} {state}", figure.id, figure.title);
         for entry in of(&published, figure) {
             println!("{:14}   {}", "", entry.shown());
         }
     }
+    let all = asked(figures, cores);
+    let time = all
+        .iter()
+        .map(|(experiment, parts)| seconds(*experiment, parts, full));
+    println!("All together they take about {}.", duration(time.sum()));
     Ok(())
 }
 
@@ -73,12 +89,44 @@ fn of<'a>(published: &'a [Published], figure: &Figure) -> impl Iterator<Item = &
     published.iter().filter(|entry| entry.figure == figure.id)
 }
 
-fn state(figure: &Figure) -> String {
+fn state(figure: &Figure, cores: usize) -> String {
     match figure.asked {
-        Asked::By(experiment, _) => format!("asked by {}", experiment.name()),
+        Asked::By(_) if cores < CORES => format!("not asked here: needs {CORES} cores"),
+        Asked::By(sources) => {
+            let names = sources.iter().map(|(experiment, _)| experiment.name());
+            let mut names: Vec<String> = names.collect();
+            names.dedup();
+            format!("asked by {}", names.join(", "))
+        }
         Asked::NotHere(reason) => format!("not asked here: {reason}"),
         Asked::NotBuilt(what) => format!("not built: {what}"),
     }
+}
+
+/// Experiments, each with the parts that are asked of it.
+type Asks = Vec<(Experiment, Vec<&'static str>)>;
+
+/// What figures ask of a machine with so many cores, each experiment once.
+fn asked(figures: &[&Figure], cores: usize) -> Asks {
+    let mut all: Asks = Vec::new();
+    let sources = figures.iter().flat_map(|figure| figure.sources());
+    for &(experiment, part) in sources.filter(|_| cores >= CORES) {
+        match all.iter_mut().find(|(other, _)| *other == experiment) {
+            Some((_, parts)) if parts.contains(&part) => {}
+            Some((_, parts)) => parts.push(part),
+            None => all.push((experiment, vec![part])),
+        }
+    }
+    all
+}
+
+/// The estimate for some parts of an experiment: their share of all that figures ask of it.
+fn seconds(experiment: Experiment, parts: &[&str], full: bool) -> Duration {
+    let all = asked(&catalogue::FIGURES.each_ref(), CORES);
+    let of_all = all.iter().find(|(other, _)| *other == experiment);
+    let of_all = of_all.map_or(1, |(_, parts)| parts.len().max(1));
+    let seconds = catalogue::seconds(experiment)[usize::from(full)];
+    Duration::from_secs(seconds).mul_f64(parts.len() as f64 / of_all as f64)
 }
 
 /// Runs the experiments of these figures, each once, and writes the page. With `resumes`, results
@@ -93,97 +141,166 @@ pub(crate) fn run(
     measure: impl Fn(&Plan, Experiment) -> Result<Report>,
 ) -> Result<()> {
     let (published, key) = (published::all()?, Key::of(plan)?);
-    let mut measured: Vec<(Experiment, Result<Parts>)> = Vec::new();
-    let all = experiments(figures);
-    for (number, experiment) in (1..).zip(&all) {
-        let (name, count) = (experiment.name(), all.len());
-        progress(&format!("paper: experiment {number} of {count}, {name}"));
-        let parts = match earlier(plan, &name, &key, resumes) {
-            Some(parts) => Ok(parts),
-            None => one(plan, *experiment, &key, &measure),
-        };
-        stop::check()?;
-        measured.push((*experiment, parts));
+    let mut measured: Measured = Vec::new();
+    let mut missing: Asks = Vec::new();
+    for (experiment, parts) in asked(figures, plan.machine.cores) {
+        let earlier = earlier(plan, &experiment.name(), &key, resumes);
+        let left = parts.iter().filter(|part| !earlier.contains_key(**part));
+        let left: Vec<&str> = left.copied().collect();
+        measured.push((experiment, Ok(earlier)));
+        if !left.is_empty() {
+            missing.push((experiment, left));
+        }
     }
+    say_what_goes_without_root();
+    let estimate =
+        |(experiment, parts): &(Experiment, Vec<&str>)| seconds(*experiment, parts, !plan.quick);
+    let mut clock = Clock::of(missing.iter().map(estimate).collect());
+    for (number, (experiment, parts)) in (1..).zip(&missing) {
+        let (name, count) = (experiment.name(), missing.len());
+        clock.begin();
+        progress(&format!("paper: experiment {number} of {count}, {name}"));
+        let found = measured.iter_mut().find(|(other, _)| other == experiment);
+        if let Some((_, of_it)) = found {
+            let earlier = std::mem::replace(of_it, Ok(Parts::new())).unwrap_or_default();
+            *of_it = one(plan, (*experiment, &parts[..]), (&key, earlier), &measure);
+        }
+        stop::check().inspect_err(|_| {
+            let out = plan.out.display();
+            progress(&format!(
+                "what was measured is kept: 'lasthop-bench paper --resume {out}' continues"
+            ));
+        })?;
+        clock.end();
+    }
+    let cores = plan.machine.cores;
     let rows: Vec<Row> = figures
         .iter()
-        .map(|figure| row(figure, &published, &measured))
+        .map(|figure| row(figure, &published, &measured, cores))
         .collect();
     let path = page::write(plan, &rows)?;
     progress(&format!("{} is written", path.display()));
     Ok(())
 }
 
-/// Results of an earlier run that count.
-fn earlier(plan: &Plan, experiment: &str, key: &Key, resumes: bool) -> Option<Parts> {
-    if !resumes {
-        return None;
-    }
-    match results::load(&plan.out, experiment, key) {
-        Ok(parts) => parts,
-        Err(reason) => {
-            progress(&format!("{experiment}: results {reason}, measured anew"));
-            None
-        }
+/// Says what an ordinary user's run does without.
+fn say_what_goes_without_root() {
+    if !rustix::process::geteuid().is_root() {
+        progress(
+            "without root there are no huge pages, TAP devices and network namespaces: figures \
+             are asked without OVS-DPDK and the bridge, and those with interfaces of the host are \
+             not measured",
+        );
     }
 }
 
-/// Measures an experiment, and stores what all figures ask of it.
+/// What was measured of each experiment.
+type Measured = Vec<(Experiment, Result<Parts>)>;
+
+/// Results of an earlier run that count.
+fn earlier(plan: &Plan, experiment: &str, key: &Key, resumes: bool) -> Parts {
+    if !resumes {
+        return Parts::new();
+    }
+    results::load(&plan.out, experiment, key).unwrap_or_else(|reason| {
+        progress(&format!("{experiment}: results {reason}, measured anew"));
+        Parts::new()
+    })
+}
+
+/// Measures parts of an experiment, and stores them beside earlier ones.
 fn one(
     plan: &Plan,
-    experiment: Experiment,
-    key: &Key,
+    (experiment, asked): (Experiment, &[&'static str]),
+    (key, earlier): (&Key, Parts),
     measure: impl Fn(&Plan, Experiment) -> Result<Report>,
 ) -> Result<Parts> {
-    let report = measure(plan, experiment)?;
+    let mut plan = plan.clone();
+    plan.parts = asked.to_vec();
+    let report = measure(&plan, experiment)?;
     report.save(&plan.out)?;
     println!("{}", report.markdown());
-    let parts = catalogue::FIGURES
-        .iter()
-        .filter_map(|figure| match figure.asked {
-            Asked::By(other, part) if other == experiment => {
-                Some((part.to_owned(), report.curves_of(part)))
-            }
-            _ => None,
-        });
-    let parts = parts.collect();
+    let mut parts = earlier;
+    for part in asked {
+        parts.insert((*part).to_owned(), report.chart_of(part));
+    }
     results::store(&plan.out, &experiment.name(), key, &parts)?;
     Ok(parts)
 }
 
-fn row(
-    figure: &'static Figure,
-    published: &[Published],
-    measured: &[(Experiment, Result<Parts>)],
-) -> Row {
-    let (mut state, mut curves) = (state(figure), Vec::new());
-    if let Asked::By(experiment, part) = figure.asked {
+fn row(figure: &'static Figure, published: &[Published], measured: &Measured, cores: usize) -> Row {
+    let (mut state, mut charts) = (state(figure, cores), Vec::new());
+    for &(experiment, part) in figure.sources() {
         let found = measured.iter().find(|(other, _)| *other == experiment);
         match found {
-            Some((_, Ok(parts))) => curves = parts.get(part).cloned().unwrap_or_default(),
+            Some((_, Ok(parts))) => charts.extend(parts.get(part).cloned()),
             Some((_, Err(error))) => state = format!("not measured: {error:#}"),
             None => {}
         }
     }
+    charts.retain(|chart: &Chart| !chart.curves.is_empty());
+    let curves: Vec<Curve> = charts
+        .iter()
+        .flat_map(|chart| chart.curves.clone())
+        .collect();
     let claims = figure.claims.iter();
     Row {
         figure,
         state,
-        verdicts: claims.map(|claim| (*claim, claim.ask(&curves))).collect(),
+        verdicts: claims
+            .map(|asking| (asking.claim, asking.ask(&curves, cores)))
+            .collect(),
         published: of(published, figure).cloned().collect(),
-        curves,
+        charts,
     }
 }
 
-/// The experiments of figures, each once.
-fn experiments(figures: &[&Figure]) -> Vec<Experiment> {
-    let mut all = Vec::new();
-    for figure in figures {
-        if let Asked::By(experiment, _) = figure.asked
-            && !all.contains(&experiment)
-        {
-            all.push(experiment);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::catalogue::FIGURES;
+    use crate::paper::claims::Verdict;
+
+    #[test]
+    fn an_experiment_is_asked_once_for_all_figures() {
+        let all = asked(&FIGURES.each_ref(), 2);
+        for (index, (experiment, parts)) in all.iter().enumerate() {
+            assert!(
+                all[index + 1..]
+                    .iter()
+                    .all(|(other, _)| other != experiment)
+            );
+            let whole = seconds(*experiment, parts, false);
+            assert_eq!(whole.as_secs(), catalogue::seconds(*experiment)[0]);
+        }
+        assert_eq!(asked(&FIGURES.each_ref(), 1), []);
+    }
+
+    #[test]
+    fn all_figures_take_no_longer_than_is_promised() {
+        let all = asked(&FIGURES.each_ref(), 2);
+        for (full, minutes) in [(false, 40), (true, 150)] {
+            let time = all
+                .iter()
+                .map(|(experiment, parts)| seconds(*experiment, parts, full));
+            assert!(time.sum::<Duration>() <= Duration::from_secs(60 * minutes));
         }
     }
-    all
+
+    #[test]
+    fn a_machine_with_too_few_cores_is_not_asked() {
+        let figure = FIGURES
+            .iter()
+            .find(|figure| figure.id == "000-4.11")
+            .unwrap();
+        assert_eq!(state(figure, 1), "not asked here: needs 2 cores");
+        let row = row(figure, &[], &Vec::new(), 1);
+        assert!(row.charts.is_empty());
+        let reasons = row.verdicts.iter().map(|(_, verdict)| verdict);
+        assert!(
+            reasons
+                .clone()
+                .all(|verdict| matches!(verdict, Verdict::NotAsked(_)))
+        );
+    }
 }

@@ -1,7 +1,8 @@
 //! What a run does: its choices and durations, and the queues and the traffic of its clients.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::machine::Machine;
 
@@ -30,9 +31,22 @@ pub(crate) struct Plan {
     pub(crate) patience: Duration,
     /// How long CPU use without traffic is watched.
     pub(crate) idle: Duration,
+    /// Parts of an experiment that figures of the papers ask for, or what their names begin with;
+    /// empty: all parts, in all places.
+    pub(crate) parts: Vec<&'static str>,
 }
 
 impl Plan {
+    /// Returns whether a part is measured.
+    pub(crate) fn asks(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|name| part.starts_with(name))
+    }
+
+    /// Returns whether figures of the papers are asked, and nothing beside them.
+    pub(crate) fn is_of_figures(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// A core that neither the switch nor the client has, if there is one.
     pub(crate) fn spare(&self) -> Option<usize> {
         let mut cores = (0..self.machine.cores).rev();
@@ -76,7 +90,62 @@ pub(crate) enum Traffic {
     Bulk,
 }
 
+/// When all will be done, where that is known.
+static END: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Has [`progress`] say how much time is left.
+pub(crate) fn expect_end(left: Option<Duration>) {
+    let mut end = END.lock().unwrap_or_else(PoisonError::into_inner);
+    *end = left.and_then(|left| Instant::now().checked_add(left));
+}
+
 /// Says on standard error what is being done: standard output is for tables.
 pub(crate) fn progress(text: &str) {
-    eprintln!("==> {text}");
+    let end = *END.lock().unwrap_or_else(PoisonError::into_inner);
+    match end {
+        None => eprintln!("==> {text}"),
+        Some(end) => {
+            let left = end.saturating_duration_since(Instant::now()).as_secs();
+            eprintln!("==> [{:3} min left] {text}", left.div_ceil(60));
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// For results in this folder.
+    pub(crate) fn plan(out: &Path) -> Plan {
+        let time = Duration::from_millis(1);
+        Plan {
+            cores: [0, 1],
+            bin: PathBuf::new(),
+            out: out.to_owned(),
+            near_below: 200.0,
+            machine: Machine::here(),
+            quick: true,
+            super_frames: false,
+            rounds: 1,
+            exact: false,
+            settle: time,
+            window: time,
+            patience: time,
+            idle: time,
+            parts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn parts_are_asked_by_the_beginning_of_their_names() {
+        let mut plan = plan(Path::new("."));
+        assert!(plan.asks("batch") && !plan.is_of_figures());
+        plan.parts = vec!["batch", "stream, "];
+        assert!(plan.asks("batch") && plan.asks("stream, 64 B"));
+        assert!(!plan.asks("slots") && !plan.asks("streams"));
+        plan.parts = vec![""];
+        assert!(plan.asks("anything") && plan.is_of_figures());
+    }
 }

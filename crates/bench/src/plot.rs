@@ -6,9 +6,50 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::{median, percentile};
+
+/// A value at a place of an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    /// Of the samples whose median `y` is: the first and the third.
+    pub(crate) quartiles: [f64; 2],
+}
+
+impl Point {
+    /// The median of samples at `x`, if there are any.
+    pub(crate) fn of(x: f64, samples: &[f64]) -> Option<Self> {
+        let quartile = |share| percentile(samples, share);
+        Some(Self {
+            x,
+            y: median(samples)?,
+            quartiles: [quartile(0.25)?, quartile(0.75)?],
+        })
+    }
+}
+
+impl From<(f64, f64)> for Point {
+    fn from((x, y): (f64, f64)) -> Self {
+        let quartiles = [y, y];
+        Self { x, y, quartiles }
+    }
+}
 
 /// A name and its points.
-pub(crate) type Curve = (String, Vec<(f64, f64)>);
+pub(crate) type Curve = (String, Vec<Point>);
+
+/// Curves of one placement of the cores.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Chart {
+    /// The names of a place and of a value, the second with its unit.
+    pub(crate) axes: [String; 2],
+    pub(crate) curves: Vec<Curve>,
+    /// The placement.
+    pub(crate) cores: String,
+}
 
 const SIZE: (u32, u32) = (800, 480);
 /// Pixels beside the plot for the names of the curves, and from one name to the next.
@@ -39,7 +80,7 @@ fn worthwhile(curves: &[Curve]) -> Vec<&Curve> {
 
 /// Returns the curves without points that a logarithmic axis has no place for.
 fn drawable(curves: &[Curve]) -> Vec<Curve> {
-    let has_place = |(x, y): &(f64, f64)| x.is_normal() && *x > 0.0 && y.is_finite();
+    let has_place = |point: &Point| point.x.is_normal() && point.x > 0.0 && point.y.is_finite();
     let drawable = |(name, points): &Curve| {
         let points: Vec<_> = points.iter().copied().filter(has_place).collect();
         (!points.is_empty()).then(|| (name.clone(), points))
@@ -54,7 +95,7 @@ fn values(curves: &[&Curve]) -> Values {
         curves
             .iter()
             .flat_map(|(_, points)| points)
-            .map(|point| point.1)
+            .map(|point| point.y)
     };
     let least = values().fold(f64::MAX, f64::min);
     let top = values().fold(f64::MIN_POSITIVE, f64::max);
@@ -90,8 +131,8 @@ fn draw(
     curves: &[&Curve],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let points = || curves.iter().flat_map(|(_, points)| points);
-    let least = points().map(|point| point.0).fold(f64::MAX, f64::min);
-    let most = points().map(|point| point.0).fold(least, f64::max);
+    let least = points().map(|point| point.x).fold(f64::MAX, f64::min);
+    let most = points().map(|point| point.x).fold(least, f64::max);
     let places = (least * 0.9..most * 1.1).log_scale();
     // One curve has its name in the title.
     let beside = if curves.len() > 1 { NAMES } else { 0 };
@@ -141,7 +182,8 @@ where
         .x_label_formatter(&|x| tick(*x))
         .draw()?;
     for ((_, points), color) in curves.iter().zip(COLORS.iter().cycle()) {
-        let line = LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3);
+        let places = points.iter().map(|point| (point.x, point.y));
+        let line = LineSeries::new(places, color.stroke_width(2)).point_size(3);
         chart.draw_series(line)?;
     }
     Ok(())
@@ -162,7 +204,10 @@ mod tests {
 
     #[test]
     fn points_without_a_place_are_left_out() {
-        let curve = |points: &[(f64, f64)]| ("a".to_owned(), points.to_vec());
+        let curve = |points: &[(f64, f64)]| {
+            let points = points.iter().copied().map(Point::from);
+            ("a".to_owned(), points.collect())
+        };
         let curves = [
             curve(&[(0.0, 1.0), (2.0, 3.0), (4.0, f64::INFINITY)]),
             curve(&[(0.0, 1.0)]),
@@ -173,12 +218,19 @@ mod tests {
     #[test]
     fn values_that_are_far_apart_have_a_logarithmic_axis() {
         let axis = |points: &[f64]| {
-            let points = points.iter().map(|y| (1.0, *y)).collect();
+            let points = points.iter().map(|y| Point::from((1.0, *y))).collect();
             values(&[&("a".to_owned(), points)])
         };
         assert_eq!(axis(&[1.0, 100.0]), Values::Linear(0.0..100.0 * 1.1));
         assert_eq!(axis(&[0.0, 1e6]), Values::Linear(0.0..1e6 * 1.1));
         assert_eq!(axis(&[2.0, 1e6]), Values::Logarithmic(2.0 * 0.7..1e6 * 1.4));
+    }
+
+    #[test]
+    fn a_point_has_the_quartiles_of_its_samples() {
+        assert_eq!(Point::of(1.0, &[]), None);
+        let point = Point::of(1.0, &[3.0, 1.0, 2.0, 5.0, 4.0]).unwrap();
+        assert_eq!((point.y, point.quartiles), (3.0, [2.0, 4.0]));
     }
 
     #[test]

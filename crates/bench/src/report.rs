@@ -12,12 +12,13 @@ use e2e::table::table;
 use crate::experiments::{
     capture as capture_experiment, external as external_experiment,
     migration as migration_experiment, parts as parts_experiment, policy as policy_experiment,
+    wakeups as wakeups_experiment,
 };
 use crate::machine::Machine;
 use crate::peers::Kind;
 use crate::placement::Placement;
 use crate::plan::{Plan, progress};
-use crate::plot;
+use crate::plot::{self, Chart, Point};
 use crate::sample::{Cell, Sample, Verdict};
 use crate::statistics::{median, ratio};
 
@@ -96,6 +97,9 @@ pub(crate) enum Body {
     },
 }
 
+/// The names of two axes, and what is drawn between them.
+pub(crate) type Drawn = ([String; 2], Vec<plot::Curve>);
+
 /// Figures that were taken together.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
@@ -151,7 +155,7 @@ impl Report {
                 for (index, column) in columns.iter().enumerate().skip(1) {
                     let points = rows
                         .iter()
-                        .map(|row| (row.values[0], row.values[index]))
+                        .map(|row| Point::from((row.values[0], row.values[index])))
                         .collect();
                     let path = folder.join(format!("{stem}-{index}.svg"));
                     let curve = [("Lasthop".to_owned(), points)];
@@ -162,27 +166,40 @@ impl Report {
         Ok(())
     }
 
-    /// Curves of the part, or of the rows, whose names begin so, at one placement of the cores:
-    /// near, unless there are more points with far ones. None of an experiment that has no curves.
-    pub(crate) fn curves_of(&self, prefix: &str) -> Vec<plot::Curve> {
+    /// What a figure asks of it: curves of the part, or of the rows, whose names begin so, at one
+    /// placement of the cores: near, unless there are more points with far ones. None of an
+    /// experiment that has no curves.
+    pub(crate) fn chart_of(&self, prefix: &str) -> Chart {
         let at = |placement| match &self.body {
-            Body::Throughput { samples, .. } | Body::Scaling { samples, .. } => {
-                curves(samples, placement)
-            }
-            Body::Rules { samples } => curves(samples, placement),
+            Body::Throughput { axis, samples } | Body::Scaling { axis, samples } => (
+                [*axis, "Mpps"].map(str::to_owned),
+                curves(samples, placement),
+            ),
+            Body::Rules { samples } => policy::rules_chart(samples, prefix, placement),
             Body::Scheduling { samples } => scheduling::rates(samples, prefix, placement),
-            Body::Parts { samples } => parts::curves(samples, prefix, placement),
-            Body::External { samples, .. } => external::curves(samples, prefix, placement),
-            _ => Vec::new(),
+            Body::Parts { samples } => parts::chart(samples, prefix, placement),
+            Body::External { samples, .. } => external::chart(samples, prefix, placement),
+            Body::Table { rows, .. } if self.experiment == "wakeups" => {
+                wakeups_experiment::chart(rows, placement)
+            }
+            _ => Drawn::default(),
         };
-        let [near, far] = [Placement::Near, Placement::Far].map(at);
-        let count = |curves: &[plot::Curve]| -> usize {
+        let count = |placement| -> usize {
+            let (_, curves) = at(placement);
             curves.iter().map(|(_, points)| points.len()).sum()
         };
-        if count(&far) > count(&near) {
-            far
+        let near = count(Placement::Far) <= count(Placement::Near);
+        let placement = if near {
+            Placement::Near
         } else {
-            near
+            Placement::Far
+        };
+        let (axes, curves) = at(placement);
+        let cores = placement.name().to_owned();
+        Chart {
+            axes,
+            curves,
+            cores,
         }
     }
 
@@ -228,10 +245,14 @@ fn kept<'a>(
 }
 
 fn rate(samples: &[Sample], kind: Kind, cell: &Cell, placement: Placement) -> Option<f64> {
+    point(samples, kind, cell, placement).map(|point| point.y)
+}
+
+fn point(samples: &[Sample], kind: Kind, cell: &Cell, placement: Placement) -> Option<Point> {
     let rates: Vec<f64> = kept(samples, kind, cell, placement)
         .map(|sample| sample.mpps)
         .collect();
-    median(&rates)
+    Point::of(cell.x, &rates)
 }
 
 /// The cells in the order in which they were measured.
@@ -380,8 +401,8 @@ fn curves(samples: &[Sample], placement: Placement) -> Vec<plot::Curve> {
     for kind in Kind::ALL {
         for name in &series {
             let of_series = cells.iter().filter(|cell| cell.series == *name);
-            let points: Vec<(f64, f64)> = of_series
-                .filter_map(|cell| Some((cell.x, rate(samples, kind, cell, placement)?)))
+            let points: Vec<Point> = of_series
+                .filter_map(|cell| point(samples, kind, cell, placement))
                 .collect();
             curves.push((format!("{}, {name}", kind.name()), points));
         }

@@ -3,11 +3,12 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use testkit::features::MRG_RXBUF;
 use testkit::frontend::{FrontEnd, FrontListener};
 use testkit::guest::GuestError;
 use testkit::lean::Histogram;
@@ -35,37 +36,77 @@ pub(crate) struct Guests {
     last: Option<Exchange>,
 }
 
+/// How guests behind sockets differ from others.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shape {
+    /// Of their own work.
+    pub(crate) costs: Costs,
+    /// Every second guest, which serves, has virtio headers of 10 bytes in place of 12, so that
+    /// frames lie at another place of their cache lines than at the others.
+    pub(crate) short_headers: bool,
+}
+
+impl Shape {
+    fn config(self, number: u8) -> GuestConfig {
+        let config = GuestConfig {
+            queue_size: QUEUE,
+            timeout: DIALLED,
+            ..GuestConfig::default().guest(number)
+        };
+        if self.short_headers && number.is_multiple_of(2) {
+            config.legacy().without(MRG_RXBUF)
+        } else {
+            config
+        }
+    }
+}
+
 impl Guests {
     /// One guest at each port of a peer, on these cores in turn; their threads are called after
     /// their group.
     pub(crate) fn attach(peer: &Peer, group: usize, cores: &[usize]) -> Result<Self> {
-        let cores = || cores.iter().copied().cycle();
-        let guests: Result<Vec<_>> = match peer.taps() {
-            Some(taps) => (1..)
-                .zip(taps)
-                .zip(cores())
-                .map(|((number, tap), core)| at_tap((group, number), tap, core))
-                .collect(),
-            None => {
-                let listen = peer.client_listens();
-                // All listen before the first is waited for: back ends call in any order.
-                let paths = peer.sockets().iter();
-                let listeners: Result<Vec<_>> = paths.map(|path| listener(path, listen)).collect();
-                (1..)
-                    .zip(peer.sockets().iter().zip(listeners?))
-                    .zip(cores())
-                    .map(|((number, (path, listener)), core)| {
-                        at_socket((group, number), path, listener, core)
-                    })
-                    .collect()
-            }
+        Self::shaped(peer, group, cores, Shape::default())
+    }
+
+    /// The same, with guests that differ. Those of TAP devices have no shape.
+    pub(crate) fn shaped(peer: &Peer, group: usize, cores: &[usize], shape: Shape) -> Result<Self> {
+        let Some(taps) = peer.taps() else {
+            let sockets = (peer.sockets(), peer.client_listens());
+            return Self::at_sockets(sockets, group, cores, shape);
         };
-        Ok(Self {
-            guests: guests?,
+        let guests = (1..)
+            .zip(taps)
+            .zip(cores.iter().cycle())
+            .map(|((number, tap), core)| at_tap((group, number), tap, *core));
+        Ok(Self::of(guests.collect::<Result<_>>()?))
+    }
+
+    /// One guest at each of these sockets, on which the guests listen or the back end does.
+    pub(crate) fn at_sockets(
+        (paths, listen): (&[PathBuf], bool),
+        group: usize,
+        cores: &[usize],
+        shape: Shape,
+    ) -> Result<Self> {
+        // All listen before the first is waited for: back ends call in any order.
+        let listeners = paths.iter().map(|path| listener(path, listen));
+        let listeners: Vec<Option<FrontListener>> = listeners.collect::<Result<_>>()?;
+        let guests = (1..)
+            .zip(paths.iter().zip(listeners))
+            .zip(cores.iter().cycle())
+            .map(|((number, (path, listener)), core)| {
+                at_socket((group, number), (path, listener), *core, shape)
+            });
+        Ok(Self::of(guests.collect::<Result<_>>()?))
+    }
+
+    fn of(guests: Vec<VcpuThread>) -> Self {
+        Self {
+            guests,
             tasks: Vec::new(),
             run: 0,
             last: None,
-        })
+        }
     }
 
     /// Sets their tasks, in their order; the rest serve.
@@ -102,23 +143,19 @@ fn listener(path: &Path, listen: bool) -> Result<Option<FrontListener>> {
 
 fn at_socket(
     (group, number): (usize, u8),
-    path: &Path,
-    listener: Option<FrontListener>,
+    (path, listener): (&Path, Option<FrontListener>),
     core: usize,
+    shape: Shape,
 ) -> Result<VcpuThread> {
     let path = path.to_owned();
-    let config = GuestConfig {
-        queue_size: QUEUE,
-        timeout: DIALLED,
-        ..GuestConfig::default().guest(number)
-    };
+    let config = shape.config(number);
     let make = move || {
         let front = match listener {
             Some(listener) => listener.accept(DIALLED)?,
             None => FrontEnd::connect(&path, DIALLED)?,
         };
         let guest = FakeGuest::over(front, config)?;
-        Ok(Vcpu::new(guest, number, Costs::default()))
+        Ok(Vcpu::new(guest, number, shape.costs))
     };
     let name = thread_name(group, number.into());
     VcpuThread::start(&name, Some(core), make).with_context(|| name.clone())

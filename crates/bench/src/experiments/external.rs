@@ -2,6 +2,7 @@
 //! through each switch with another one, over a TAP interface or over a veth pair, with the same
 //! sockets.
 
+pub(crate) mod breakdown;
 mod guests;
 mod load;
 mod requests;
@@ -95,7 +96,8 @@ pub(crate) type Missing = (Way, String);
 /// The ways that can be measured here, and the others.
 fn here(plan: &Plan) -> (Vec<Way>, Vec<Missing>) {
     let (mut ways, mut missing) = (Vec::new(), Vec::new());
-    for way in Way::ALL {
+    let of_figures = |way: &Way| !plan.is_of_figures() || Way::OF_FIGURES.contains(way);
+    for way in Way::ALL.into_iter().filter(of_figures) {
         match way.missing(plan) {
             None => ways.push(way),
             Some(reason) => missing.push((way, reason)),
@@ -151,13 +153,14 @@ struct Measured {
 fn one_way(plan: &Plan, (way, round): (Way, u32), samples: &mut Vec<Sample>) -> Result<()> {
     wait_quiet(plan.patience / 100)?;
     let world = World::start(plan, way)?;
-    for load in Load::SOCKETS {
+    let asked = |load: &Load| plan.asks(load.name());
+    for load in Load::SOCKETS.into_iter().filter(asked) {
         samples.push(sample(plan, (way, round), load, || {
             between_sockets(plan, load, &world)
         })?);
     }
     drop(world);
-    if Guests::suit(way) {
+    if Guests::suit(way) && plan.asks(Load::Guests.name()) {
         let mut guests = Guests::start(plan, way)?;
         let measured = sample(plan, (way, round), Load::Guests, || {
             between_guests(plan, &mut guests)

@@ -91,13 +91,17 @@ pub(crate) fn netmap(plan: &Plan) -> Result<Report> {
             (&LOAD, loads),
             (&SILENT, silent),
         ];
-        run.attempt(LAYOUTS.name, layouts)?;
+        if plan.asks(LAYOUTS.name) {
+            run.attempt(LAYOUTS.name, layouts)?;
+        }
         let world = World::start(plan)?;
-        for (part, measure) in parts {
+        for (part, measure) in parts.into_iter().filter(|(part, _)| plan.asks(part.name)) {
             run.attempt(part.name, |run| measure(run, &world))?;
         }
         drop(world);
-        run.attempt(MEMIF.name, dpdk::compare)?;
+        if plan.asks(MEMIF.name) {
+            run.attempt(MEMIF.name, dpdk::compare)?;
+        }
     }
     Ok(run.report("Processes on ports and pipes"))
 }

@@ -154,6 +154,14 @@ impl<'a> Run<'a> {
         self.samples.push(sample);
     }
 
+    /// The same, at another place.
+    pub(crate) fn add_at(&mut self, part: &'static Part, x: f64, value: f64) {
+        self.add(part, value);
+        if let Some(last) = self.samples.last_mut() {
+            last.x = x;
+        }
+    }
+
     pub(crate) fn report(self, title: &str) -> Report {
         let samples = self.samples;
         let body = Body::Parts { samples };

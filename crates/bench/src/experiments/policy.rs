@@ -71,7 +71,10 @@ pub(crate) fn rules(plan: &Plan) -> Result<Report> {
     run.note(SAME);
     let set = RuleSet::never_matching(NEVER);
     let kinds = KINDS.map(|kind| run.has_room_for(kind).then_some(kind));
-    for flows in FLOWS {
+    for flows in FLOWS
+        .into_iter()
+        .filter(|flows| !plan.is_of_figures() || *flows > 1)
+    {
         let mut pairs = Vec::new();
         for kind in kinds.into_iter().flatten() {
             for (series, set) in SERIES.into_iter().zip([None, Some(&set)]) {

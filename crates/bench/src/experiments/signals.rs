@@ -61,6 +61,8 @@ const PEERS: [Kind; 2] = [Kind::Lasthop, Kind::Ovs];
 const ATTACHED: [u32; 6] = [2, 8, 32, 64, 128, 256];
 /// OVS-DPDK takes minutes to bring up more.
 const MOST_OF_OVS: u32 = 64;
+/// The paper's figure ends here.
+const MOST_OF_FIGURES: u32 = 32;
 /// Frames a second: so few that kicks are waited for, and so many that they are not.
 const RATES: [(&Part, f64); 2] = [(&SLOW, 500.0), (&FAST, 20_000.0)];
 /// Memory and queue of a guest that never sends.
@@ -77,7 +79,12 @@ const NOTES: [&str; 1] = [
 /// See the module.
 pub(crate) fn signals(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "signals", &NOTES, &PEERS);
-    for attached in ATTACHED {
+    let most = if plan.is_of_figures() {
+        MOST_OF_FIGURES
+    } else {
+        u32::MAX
+    };
+    for attached in ATTACHED.into_iter().filter(|attached| *attached <= most) {
         for kind in PEERS {
             if kind == Kind::Ovs && attached > MOST_OF_OVS {
                 continue;
@@ -117,7 +124,7 @@ fn with_interfaces(run: &mut Run<'_>, kind: Kind, attached: u32) -> Result<()> {
     })?;
     let (way, x) = (kind.name(), f64::from(attached));
     for _ in 0..plan.rounds {
-        for (part, rate) in RATES {
+        for (part, rate) in RATES.into_iter().filter(|(part, _)| plan.asks(part.name)) {
             calls(&mut silent);
             let pace = Pace {
                 rate,
@@ -128,6 +135,9 @@ fn with_interfaces(run: &mut Run<'_>, kind: Kind, attached: u32) -> Result<()> {
                 let others = calls(&mut silent) as f64 / report.sent.max(1) as f64;
                 Ok([report.latency.quantile(0.5) as f64 / 1e3, 1e3 * others])
             })?;
+        }
+        if !plan.asks(FRAME.name) {
+            continue;
         }
         run.take(&FRAME, way, x, || {
             let mpps = pair.run(Until::Elapsed(plan.window))?.mpps();

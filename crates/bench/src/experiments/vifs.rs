@@ -46,6 +46,8 @@ const PEERS: [Kind; 3] = [Kind::Lasthop, Kind::Ovs, Kind::Bridge];
 const PAIRS: [u8; 8] = [1, 2, 4, 8, 16, 32, 64, 120];
 /// OVS-DPDK takes minutes to bring up more.
 const MOST_OF_OVS: u8 = 32;
+/// The papers' figures end here.
+const MOST_OF_FIGURES: u8 = 32;
 /// Bytes of TCP payload in a frame: of a segment, and of the longest super-frame of segments.
 const SEGMENT: usize = 1460;
 const SUPER_FRAME: usize = 44 * SEGMENT;
@@ -67,8 +69,17 @@ pub(crate) fn vifs(plan: &Plan) -> Result<Report> {
     let cores: Vec<usize> = (0..plan.machine.cores)
         .filter(|core| *core != plan.cores[0])
         .collect();
-    for pairs in PAIRS {
+    let most = if plan.is_of_figures() {
+        MOST_OF_FIGURES
+    } else {
+        u8::MAX
+    };
+    let of_all = [&MEDIAN, &SEGMENTS].iter().any(|part| plan.asks(part.name));
+    for pairs in PAIRS.into_iter().filter(|pairs| *pairs <= most) {
         for kind in PEERS {
+            if !of_all && kind != Kind::Lasthop {
+                continue;
+            }
             if kind == Kind::Ovs && pairs > MOST_OF_OVS {
                 continue;
             }
@@ -85,23 +96,33 @@ fn with_pairs(run: &mut Run<'_>, kind: Kind, pairs: u8, cores: &[usize]) -> Resu
     wait_quiet(plan.patience / 100)?;
     let peer = Peer::learning(kind, plan, 2 * u32::from(pairs))?;
     let mut guests = Guests::attach(&peer, 0, cores)?;
-    let x = f64::from(pairs);
+    if plan.asks(MEDIAN.name) {
+        requests(run, kind, &mut guests, pairs)?;
+    }
+    if plan.asks(SEGMENTS.name) {
+        streams(run, kind, &mut guests, (pairs, &SEGMENTS, SEGMENT))?;
+    }
+    if kind == Kind::Lasthop && plan.asks(SUPER_FRAMES.name) {
+        streams(run, kind, &mut guests, (pairs, &SUPER_FRAMES, SUPER_FRAME))?;
+    }
+    Ok(())
+}
+
+/// Requests one at a time, in each pair.
+fn requests(run: &mut Run<'_>, kind: Kind, guests: &mut Guests, pairs: u8) -> Result<()> {
+    let (plan, x) = (run.plan, f64::from(pairs));
     let requests = tasks(pairs, |peer| Task::SupervisorRequest {
         peer,
         outstanding: 1,
         payload: MIN_PAYLOAD,
     });
-    begin(plan, &mut guests, requests)?;
+    begin(plan, guests, requests)?;
     for _ in 0..plan.rounds {
         run.take_all([&MEDIAN, &SPREAD], kind.name(), x, || {
-            let last = measured(plan, &mut guests)?;
+            let last = measured(plan, guests)?;
             let [first, third] = last.quartiles_us;
             Ok([last.p50_us, third - first])
         })?;
-    }
-    streams(run, kind, &mut guests, (pairs, &SEGMENTS, SEGMENT))?;
-    if kind == Kind::Lasthop {
-        streams(run, kind, &mut guests, (pairs, &SUPER_FRAMES, SUPER_FRAME))?;
     }
     Ok(())
 }

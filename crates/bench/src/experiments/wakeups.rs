@@ -21,6 +21,7 @@ use crate::clients::sharing::Sharing;
 use crate::peers::{Peer, lasthop};
 use crate::placement::{Placement, round_trip};
 use crate::plan::{Plan, progress};
+use crate::plot::{Curve, Point};
 use crate::procfs::descendants;
 use crate::report::{Body, Report, Row};
 use crate::sample::wait_quiet;
@@ -32,6 +33,9 @@ const SIZES: [u32; 4] = [64, 1500, 9000, SUPER_FRAME];
 const SUPER_FRAME: u32 = SUPER_FRAME_LEN as u32;
 /// Between two wake-ups.
 const PERIOD: Duration = Duration::from_micros(200);
+/// Names of curves.
+pub(crate) const NO_HELPERS: &str = "Lasthop, no helpers";
+pub(crate) const HELPERS: &str = "Lasthop, helpers";
 const NOTE: &str = "Setting 0: no traffic, nothing else runs on the core; 1: two pairs of ports \
     share a worker, no helpers; 2: the \
     same with helpers on the other core, which is where the late wake-ups are counted";
@@ -98,6 +102,22 @@ pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
         notes,
         Body::Table { columns, rows },
     ))
+}
+
+/// Throughput by frame size, without helpers and with them, of the table at this placement.
+pub(crate) fn chart(rows: &[Row], placement: Placement) -> ([String; 2], Vec<Curve>) {
+    let curve = |(number, name): (f64, &str)| {
+        let here = rows
+            .iter()
+            .filter(|row| row.values[0] == number && row.placement == placement);
+        let points = here.map(|row| Point::from((row.values[1], row.values[3])));
+        (name.to_owned(), points.collect::<Vec<_>>())
+    };
+    let curves = [(1.0, NO_HELPERS), (2.0, HELPERS)].map(curve).into_iter();
+    (
+        ["bytes of a frame", "GiB/s"].map(str::to_owned),
+        curves.filter(|(_, points)| !points.is_empty()).collect(),
+    )
 }
 
 fn family(peer: &Peer) -> Vec<u32> {

@@ -1,18 +1,25 @@
 //! The figures and tables with results of the papers, and what asks them here.
 
-use super::claims::Claim;
+use super::claims::{Asking, Claim};
 use crate::Experiment;
+use crate::experiments::alignment::{ALIGNED, BY_TWO};
+use crate::experiments::external::breakdown::{NATIVE, PACKET};
+use crate::experiments::pingpong::ADAPTIVE;
+use crate::experiments::wakeups::{HELPERS, NO_HELPERS};
 
 /// The way in which a figure is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// An experiment, in the part or the rows whose names begin so.
-    By(Experiment, &'static str),
+    /// Experiments, each in the part or the rows whose names begin so.
+    By(&'static [Source]),
     /// Nothing on this kind of machine, for this reason.
     NotHere(&'static str),
     /// Nothing yet: this is missing.
     NotBuilt(&'static str),
 }
+
+/// An experiment and a part of it.
+pub(crate) type Source = (Experiment, &'static str);
 
 /// A figure, or a table.
 #[derive(Debug)]
@@ -21,19 +28,66 @@ pub(crate) struct Figure {
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
     pub(crate) asked: Asked,
-    pub(crate) claims: &'static [Claim],
+    pub(crate) claims: &'static [Asking],
+}
+
+impl Figure {
+    /// What asks it.
+    pub(crate) fn sources(&self) -> &'static [Source] {
+        match self.asked {
+            Asked::By(sources) => sources,
+            Asked::NotHere(_) | Asked::NotBuilt(_) => &[],
+        }
+    }
+}
+
+/// Cores without which nothing is measured: one of the switch, and one of its clients.
+pub(crate) const CORES: usize = 2;
+
+/// About how long an experiment takes with the parts that figures ask of it, in seconds: with short
+/// samples, and with long ones.
+pub(crate) fn seconds(experiment: Experiment) -> [u64; 2] {
+    match experiment {
+        Experiment::Grants => [200, 1500],
+        Experiment::Scheduling => [150, 1000],
+        Experiment::Vifs => [170, 800],
+        Experiment::External => [160, 500],
+        Experiment::Netmap => [150, 900],
+        Experiment::Rules => [60, 300],
+        Experiment::Signals => [60, 200],
+        Experiment::Wakeups => [50, 200],
+        _ => [60, 300],
+    }
 }
 
 /// Series as the experiments name them.
 const OURS: &str = "Lasthop";
 const OVS: &str = "OVS-DPDK";
 const BRIDGE: &str = "Linux bridge";
+const FORWARDERS: &str = "guests that sleep";
+
+/// A claim that two cores are enough for.
+const fn here(claim: Claim) -> Asking {
+    Asking {
+        claim,
+        cores: CORES,
+    }
+}
+
+/// A claim that needs so many cores.
+const fn with(cores: usize, claim: Claim) -> Asking {
+    Asking { claim, cores }
+}
+
+const fn order(above: &'static str, below: &'static str) -> Claim {
+    Claim::Order { above, below }
+}
 
 const fn figure(
     id: &'static str,
     title: &'static str,
     asked: Asked,
-    claims: &'static [Claim],
+    claims: &'static [Asking],
 ) -> Figure {
     Figure {
         id,
@@ -48,38 +102,47 @@ pub(crate) static FIGURES: [Figure; 48] = [
     figure(
         "000-3.6",
         "Receiving with grants: throughput",
-        Asked::NotBuilt("a sweep of grant mechanisms over a driver port"),
-        &[],
+        Asked::By(&[(Experiment::Grants, "receiving")]),
+        &[here(order("no IOMMU", "strict"))],
     ),
     figure(
         "000-3.7",
         "Receiving with grants: CPU cost",
-        Asked::NotBuilt("a sweep of grant mechanisms over a driver port"),
-        &[],
+        Asked::By(&[(Experiment::Grants, "receiving-cpu")]),
+        &[here(order("strict", "no IOMMU"))],
     ),
     figure(
         "000-3.8",
         "Sending with grants: throughput",
-        Asked::NotBuilt("a sweep of grant mechanisms over a driver port"),
-        &[],
+        Asked::By(&[(Experiment::Grants, "sending")]),
+        &[
+            here(order("no IOMMU", "strict")),
+            here(order("batched", "strict")),
+        ],
     ),
     figure(
         "000-3.9",
         "Sending with grants: CPU cost",
-        Asked::NotBuilt("a sweep of grant mechanisms over a driver port"),
-        &[],
+        Asked::By(&[(Experiment::Grants, "sending-cpu")]),
+        &[here(order("strict", "no IOMMU"))],
     ),
     figure(
         "000-3.10",
         "Between VMs with grants: throughput",
-        Asked::NotBuilt("a sweep of grant mechanisms between guests"),
-        &[],
+        Asked::By(&[(Experiment::Grants, "guest-to-guest")]),
+        &[
+            here(order("no IOMMU", "strict")),
+            here(order("reuse", "batched")),
+        ],
     ),
     figure(
         "000-3.11",
         "Between VMs with grants: CPU cost",
-        Asked::NotBuilt("a sweep of grant mechanisms between guests"),
-        &[],
+        Asked::By(&[(Experiment::Grants, "guest-to-guest-cpu")]),
+        &[
+            here(order("strict", "batched")),
+            here(order("batched", "reuse")),
+        ],
     ),
     figure(
         "000-3.12",
@@ -95,48 +158,42 @@ pub(crate) static FIGURES: [Figure; 48] = [
     ),
     figure(
         "000-4.1",
-        "Xen and KVM by pairs of VMs",
-        Asked::NotHere("needs 8 cores"),
-        &[],
+        "Other switches by pairs of VMs",
+        Asked::By(&[(Experiment::Vifs, "streams")]),
+        &[with(8, Claim::Rises { series: BRIDGE })],
     ),
     figure(
         "000-4.9",
         "One pair, streams by payload",
-        Asked::By(Experiment::Scheduling, "stream, "),
-        &[Claim::Rises { series: OURS }],
+        Asked::By(&[(Experiment::Scheduling, "stream, ")]),
+        &[here(Claim::Rises { series: OURS })],
     ),
     figure(
         "000-4.10",
         "One pair, requests by payload",
-        Asked::By(Experiment::Scheduling, "requests, 1 at once"),
+        Asked::By(&[(Experiment::Scheduling, "requests, 1 at once")]),
         &[
-            Claim::Order {
-                above: OURS,
-                below: OVS,
-            },
-            Claim::Order {
-                above: OURS,
-                below: BRIDGE,
-            },
-            Claim::RatioWithin {
+            here(order(OURS, OVS)),
+            here(order(OURS, BRIDGE)),
+            here(Claim::RatioWithin {
                 of: OURS,
                 to: BRIDGE,
                 least: 1.65,
                 most: 3.12,
-            },
+            }),
         ],
     ),
     figure(
         "000-4.11",
         "Pairs of VMs, throughput",
-        Asked::By(Experiment::Vifs, "super-frames"),
+        Asked::By(&[(Experiment::Vifs, "super-frames")]),
         &[
-            Claim::Rises { series: OURS },
-            Claim::FlatAfter {
+            with(8, Claim::Rises { series: OURS }),
+            here(Claim::FlatAfter {
                 series: OURS,
                 x: 8.0,
                 share: 0.1,
-            },
+            }),
         ],
     ),
     figure(
@@ -148,8 +205,8 @@ pub(crate) static FIGURES: [Figure; 48] = [
     figure(
         "000-4.13",
         "All to all, throughput",
-        Asked::By(Experiment::Scheduling, "streams, all of"),
-        &[Claim::Rises { series: OURS }],
+        Asked::By(&[(Experiment::Scheduling, "streams, all of")]),
+        &[with(8, Claim::Rises { series: OURS })],
     ),
     figure(
         "000-4.14",
@@ -172,23 +229,14 @@ pub(crate) static FIGURES: [Figure; 48] = [
     figure(
         "000-4.17",
         "External throughput",
-        Asked::By(Experiment::External, "TCP"),
-        &[],
+        Asked::By(&[(Experiment::External, "TCP")]),
+        &[here(order(OURS, OVS)), here(order(OURS, BRIDGE))],
     ),
     figure(
         "000-table-4.6",
         "External requests",
-        Asked::By(Experiment::External, "TCP requests"),
-        &[
-            Claim::Order {
-                above: OURS,
-                below: OVS,
-            },
-            Claim::Order {
-                above: OURS,
-                below: BRIDGE,
-            },
-        ],
+        Asked::By(&[(Experiment::External, "TCP requests")]),
+        &[here(order(OURS, OVS)), here(order(OURS, BRIDGE))],
     ),
     figure(
         "000-4.18",
@@ -205,31 +253,39 @@ pub(crate) static FIGURES: [Figure; 48] = [
     figure(
         "000-4.20",
         "All to all, with helpers and without",
-        Asked::By(Experiment::Wakeups, ""),
-        &[],
+        Asked::By(&[(Experiment::Wakeups, "")]),
+        &[here(order(HELPERS, NO_HELPERS))],
     ),
     figure(
         "000-5.3",
         "Throughput by size without rules",
-        Asked::By(Experiment::Rules, ""),
-        &[],
+        Asked::By(&[(Experiment::Rules, "no rules")]),
+        &[here(order("Lasthop, no rules", "OVS-DPDK, no rules"))],
     ),
     figure(
         "000-5.4",
         "Cost by class without rules",
-        Asked::NotBuilt("costs by class"),
+        Asked::NotBuilt("a profile of functions"),
         &[],
     ),
     figure(
         "000-5.5",
         "Throughput by size with 971 rules",
-        Asked::By(Experiment::Rules, ""),
-        &[],
+        Asked::By(&[(Experiment::Rules, "rules")]),
+        &[
+            here(order("Lasthop, rules", "OVS-DPDK, rules")),
+            here(Claim::RatioWithin {
+                of: "Lasthop, rules",
+                to: "Lasthop, no rules",
+                least: 0.95,
+                most: 1.05,
+            }),
+        ],
     ),
     figure(
         "000-5.6",
         "Cost by class with rules",
-        Asked::NotBuilt("costs by class"),
+        Asked::NotBuilt("a profile of functions"),
         &[],
     ),
     figure(
@@ -241,37 +297,59 @@ pub(crate) static FIGURES: [Figure; 48] = [
     figure(
         "001-2",
         "Cycles a packet by class",
-        Asked::NotBuilt("costs by class"),
-        &[],
+        Asked::By(&[
+            (Experiment::Breakdown, "packet"),
+            (Experiment::Breakdown, "classes"),
+        ]),
+        &[
+            here(order(PACKET, NATIVE)),
+            here(Claim::RatioWithin {
+                of: PACKET,
+                to: NATIVE,
+                least: 3.6,
+                most: 5.4,
+            }),
+        ],
     ),
     figure(
         "001-3",
         "Cycles of direct I/O by class",
-        Asked::NotBuilt("costs by class"),
+        Asked::NotHere("needs a network card that a guest drives"),
         &[],
     ),
     figure(
         "001-4",
         "Copy by alignment",
-        Asked::NotBuilt("copies by alignment"),
-        &[],
+        Asked::By(&[
+            (Experiment::Alignment, "copy"),
+            (Experiment::Alignment, "switch"),
+        ]),
+        &[
+            here(order(BY_TWO, ALIGNED)),
+            here(Claim::RatioWithin {
+                of: BY_TWO,
+                to: ALIGNED,
+                least: 1.6,
+                most: 2.5,
+            }),
+        ],
     ),
     figure(
         "001-5",
         "Cycles in the driver domain's kernel",
-        Asked::NotBuilt("costs by class"),
+        Asked::NotBuilt("a profile of functions"),
         &[],
     ),
     figure(
         "001-6",
         "Cycles in the driver domain's hypervisor",
-        Asked::NotBuilt("costs by class"),
+        Asked::NotBuilt("a profile of functions"),
         &[],
     ),
     figure(
         "001-7",
         "Cycles in the guest",
-        Asked::NotBuilt("costs by class"),
+        Asked::NotBuilt("a profile of functions"),
         &[],
     ),
     figure(
@@ -283,26 +361,39 @@ pub(crate) static FIGURES: [Figure; 48] = [
     figure(
         "001-11",
         "Cost by packets an interrupt",
-        Asked::NotBuilt("thresholds of coalescing one by one"),
-        &[],
+        Asked::By(&[
+            (Experiment::Coalescing, "cost"),
+            (Experiment::Coalescing, "notifications"),
+        ]),
+        &[here(Claim::Falls { series: OURS })],
     ),
     figure(
         "002-6",
         "Ports between untrusted VMs by batch",
-        Asked::By(Experiment::Netmap, "batch"),
-        &[],
+        Asked::By(&[(Experiment::Netmap, "batch"), (Experiment::Rings, "rings")]),
+        &[
+            here(Claim::Rises { series: "port" }),
+            here(Claim::Rises {
+                series: "ring of 1024",
+            }),
+        ],
     ),
     figure(
         "002-7",
         "Pipes by batch",
-        Asked::By(Experiment::Netmap, "batch"),
-        &[],
+        Asked::By(&[(Experiment::Netmap, "batch")]),
+        &[here(order("pipe", "port"))],
     ),
     figure(
         "002-8",
         "Pipes by slots",
-        Asked::By(Experiment::Netmap, "slots"),
-        &[],
+        Asked::By(&[(Experiment::Netmap, "slots"), (Experiment::Rings, "rings")]),
+        &[
+            here(Claim::Rises {
+                series: "batch 64, adaptive",
+            }),
+            here(order("ring of 4096", "ring of 256")),
+        ],
     ),
     figure(
         "002-9",
@@ -313,48 +404,70 @@ pub(crate) static FIGURES: [Figure; 48] = [
     figure(
         "002-11",
         "Bridges that copy, in a chain",
-        Asked::By(Experiment::Netmap, "chain"),
-        &[],
+        Asked::By(&[
+            (Experiment::Netmap, "chain"),
+            (Experiment::Chain, "chain-of-guests"),
+        ]),
+        &[
+            with(
+                6,
+                Claim::FlatAfter {
+                    series: "ports",
+                    x: 1.0,
+                    share: 0.25,
+                },
+            ),
+            with(
+                6,
+                Claim::FlatAfter {
+                    series: FORWARDERS,
+                    x: 1.0,
+                    share: 0.25,
+                },
+            ),
+            here(order("pipes", "ports")),
+        ],
     ),
     figure(
         "002-table-1",
         "Round trips",
-        Asked::By(Experiment::Netmap, "round-trips"),
-        &[],
+        Asked::By(&[
+            (Experiment::Netmap, "round-trips"),
+            (Experiment::Pingpong, "ping-pong"),
+        ]),
+        &[
+            here(order("port, sleep", "port, spin")),
+            here(order("pipe, sleep", "pipe, spin")),
+            here(Claim::Falls { series: ADAPTIVE }),
+        ],
     ),
     figure(
         "003-3",
         "Round trips by number of interfaces",
-        Asked::By(Experiment::Vifs, "round-trips"),
+        Asked::By(&[(Experiment::Vifs, "round-trips")]),
         &[
-            Claim::Order {
-                above: OVS,
-                below: OURS,
-            },
-            Claim::Crosses {
+            here(order(OVS, OURS)),
+            here(Claim::Crosses {
                 first: OVS,
                 second: OURS,
-            },
+            }),
         ],
     ),
     figure(
         "003-4",
         "Cost of a packet by number of interfaces",
-        Asked::By(Experiment::Signals, "frame"),
-        &[Claim::FlatAfter {
+        Asked::By(&[(Experiment::Signals, "frame")]),
+        &[here(Claim::FlatAfter {
             series: OURS,
             x: 1.0,
             share: 0.25,
-        }],
+        })],
     ),
     figure(
         "003-5",
         "Throughput by number of interfaces",
-        Asked::By(Experiment::Vifs, "streams"),
-        &[Claim::Order {
-            above: OURS,
-            below: OVS,
-        }],
+        Asked::By(&[(Experiment::Vifs, "streams")]),
+        &[here(order(OURS, OVS))],
     ),
     figure(
         "003-table-1",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::plot::Curve;
+use crate::plot::{Curve, Point};
 
 /// A shape. Curves are named as their series are.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,6 +21,8 @@ pub(crate) enum Claim {
     },
     /// From place to place it grows.
     Rises { series: &'static str },
+    /// At its last place it is below its first.
+    Falls { series: &'static str },
     /// From this place on it differs from its value there by this share at most.
     FlatAfter {
         series: &'static str,
@@ -32,6 +34,23 @@ pub(crate) enum Claim {
         first: &'static str,
         second: &'static str,
     },
+}
+
+/// A claim, and the cores of a machine on which it can be asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Asking {
+    pub(crate) claim: Claim,
+    pub(crate) cores: usize,
+}
+
+impl Asking {
+    /// Asks it of curves that were measured on a machine with so many cores.
+    pub(crate) fn ask(&self, curves: &[Curve], cores: usize) -> Verdict {
+        if cores < self.cores {
+            return Verdict::NotAsked(format!("needs {} cores", self.cores));
+        }
+        self.claim.ask(curves)
+    }
 }
 
 /// The result.
@@ -64,6 +83,7 @@ impl fmt::Display for Claim {
                 most,
             } => write!(f, "{of} has {least}x to {most}x of {to}"),
             Self::Rises { series } => write!(f, "{series} rises"),
+            Self::Falls { series } => write!(f, "{series} falls"),
             Self::FlatAfter { series, x, .. } => write!(f, "{series} is flat from {x} on"),
             Self::Crosses { first, second } => {
                 write!(f, "{first} is above {second} first and below it last")
@@ -99,16 +119,21 @@ impl Claim {
             }
             Self::Rises { series } => {
                 let points = several(curves, series)?;
-                let falls = points.windows(2).find(|pair| pair[1].1 <= pair[0].1);
+                let falls = points.windows(2).find(|pair| pair[1].y <= pair[0].y);
                 verdict(falls.map(|pair| seen(pair[0], pair[1])))
+            }
+            Self::Falls { series } => {
+                let points = several(curves, series)?;
+                let (first, last) = (points[0], points[points.len() - 1]);
+                verdict((last.y >= first.y).then(|| seen(first, last)))
             }
             Self::FlatAfter { series, x, share } => {
                 let points = several(curves, series)?;
-                let mut later = points.iter().filter(|point| point.0 >= x);
+                let mut later = points.iter().filter(|point| point.x >= x);
                 let start = *later.next().ok_or_else(|| format!("nothing from {x} on"))?;
                 let mut later = later.peekable();
                 later.peek().ok_or_else(|| format!("nothing after {x}"))?;
-                let far = later.find(|point| (point.1 - start.1).abs() > share * start.1.abs());
+                let far = later.find(|point| (point.y - start.y).abs() > share * start.y.abs());
                 verdict(far.map(|point| seen(start, *point)))
             }
             Self::Crosses { first, second } => {
@@ -129,11 +154,11 @@ fn verdict(against: Option<String>) -> Verdict {
     against.map_or(Verdict::Holds, Verdict::DoesNot)
 }
 
-fn seen(from: (f64, f64), to: (f64, f64)) -> String {
-    format!("{:.2} at {}, {:.2} at {}", from.1, from.0, to.1, to.0)
+fn seen(from: Point, to: Point) -> String {
+    format!("{:.2} at {}, {:.2} at {}", from.y, from.x, to.y, to.x)
 }
 
-fn points<'a>(curves: &'a [Curve], series: &str) -> Result<&'a [(f64, f64)], String> {
+fn points<'a>(curves: &'a [Curve], series: &str) -> Result<&'a [Point], String> {
     let curve = curves.iter().find(|(name, _)| name == series);
     let points = curve.map(|(_, points)| points.as_slice());
     points
@@ -141,7 +166,7 @@ fn points<'a>(curves: &'a [Curve], series: &str) -> Result<&'a [(f64, f64)], Str
         .ok_or_else(|| format!("{series} was not measured"))
 }
 
-fn several<'a>(curves: &'a [Curve], series: &str) -> Result<&'a [(f64, f64)], String> {
+fn several<'a>(curves: &'a [Curve], series: &str) -> Result<&'a [Point], String> {
     let points = points(curves, series)?;
     let enough = points.len() > 1;
     enough
@@ -152,9 +177,9 @@ fn several<'a>(curves: &'a [Curve], series: &str) -> Result<&'a [(f64, f64)], St
 /// The places that both have, with both values.
 fn pairs(curves: &[Curve], one: &str, other: &str) -> Result<Vec<(f64, f64, f64)>, String> {
     let (one, other) = (points(curves, one)?, points(curves, other)?);
-    let beside = |&(x, y): &(f64, f64)| {
-        let (_, beside) = other.iter().find(|point| point.0 == x)?;
-        Some((x, y, *beside))
+    let beside = |point: &Point| {
+        let beside = other.iter().find(|other| other.x == point.x)?;
+        Some((point.x, point.y, beside.y))
     };
     let pairs: Vec<_> = one.iter().filter_map(beside).collect();
     let some = !pairs.is_empty();
@@ -169,13 +194,13 @@ mod tests {
     fn curves() -> Vec<Curve> {
         let curve = |name: &str, ys: [f64; 3]| {
             let points = [1.0, 2.0, 4.0].into_iter().zip(ys);
-            (name.to_owned(), points.collect())
+            (name.to_owned(), points.map(Point::from).collect())
         };
         vec![
             curve("a", [2.0, 4.0, 4.1]),
             curve("b", [1.0, 2.0, 8.0]),
-            ("single".to_owned(), vec![(1.0, 1.0)]),
-            ("elsewhere".to_owned(), vec![(3.0, 1.0)]),
+            ("single".to_owned(), vec![Point::from((1.0, 1.0))]),
+            ("elsewhere".to_owned(), vec![Point::from((3.0, 1.0))]),
         ]
     }
 
@@ -218,6 +243,10 @@ mod tests {
             ask(Claim::Rises { series: "single" }),
             Verdict::NotAsked(_)
         ));
+        assert!(matches!(
+            ask(Claim::Falls { series: "b" }),
+            Verdict::DoesNot(_)
+        ));
         let flat = |series, x| Claim::FlatAfter {
             series,
             x,
@@ -226,6 +255,15 @@ mod tests {
         assert!(holds(flat("a", 2.0)));
         assert!(matches!(ask(flat("a", 1.0)), Verdict::DoesNot(_)));
         assert!(matches!(ask(flat("a", 4.0)), Verdict::NotAsked(_)));
+    }
+
+    #[test]
+    fn a_claim_about_more_cores_is_not_asked() {
+        let claim = Claim::Rises { series: "b" };
+        let asking = Asking { claim, cores: 8 };
+        assert_eq!(asking.ask(&curves(), 8), Verdict::Holds);
+        let reason = "needs 8 cores".to_owned();
+        assert_eq!(asking.ask(&curves(), 2), Verdict::NotAsked(reason));
     }
 
     #[test]

@@ -10,16 +10,21 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
-use crate::plot::Curve;
+use crate::plot::Chart;
 
 /// Programs that results depend on, beside this one.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 7] = [
     "lasthop",
     "lasthop-supervisor",
     "lasthop-control",
     "lasthop-switch",
     "lasthop-driver",
+    "slotgen",
+    "liblasthop_netmap.so",
 ];
+
+/// See `machine-id(5)`.
+const MACHINE: &str = "/etc/machine-id";
 
 /// All that results depend on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +34,10 @@ pub(super) struct Key {
     cpu: String,
     cores: usize,
     kernel: String,
-    quick: bool,
+    /// Random and kept by the operating system: processors of one model are many.
+    machine: String,
+    /// Samples in a row, and the milliseconds of each.
+    samples: (u32, u128),
 }
 
 impl Key {
@@ -47,19 +55,23 @@ impl Key {
             cpu: machine.cpu.clone(),
             cores: machine.cores,
             kernel: machine.kernel.clone(),
-            quick: plan.quick,
+            machine: fs::read_to_string(MACHINE).unwrap_or_default(),
+            samples: (plan.rounds, plan.window.as_millis()),
         })
     }
 
     /// Why results with the other key do not count in a run with this one.
     fn differs(&self, other: &Self) -> Option<&'static str> {
-        let machine = |key: &Self| (key.cpu.clone(), key.cores, key.kernel.clone());
+        let machine = |key: &Self| {
+            let names = [&key.cpu, &key.kernel, &key.machine].map(String::clone);
+            (names, key.cores)
+        };
         if self.programs != other.programs {
             Some("of other programs")
         } else if machine(self) != machine(other) {
             Some("of another machine")
-        } else if self.quick != other.quick {
-            Some("with samples of another length")
+        } else if self.samples != other.samples {
+            Some("with samples of another number or length")
         } else {
             None
         }
@@ -72,8 +84,8 @@ fn hash(path: &Path) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// The curves of an experiment, by the part that a figure asks for.
-pub(super) type Parts = BTreeMap<String, Vec<Curve>>;
+/// The charts of an experiment, by the part that a figure asks for.
+pub(super) type Parts = BTreeMap<String, Chart>;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
@@ -96,25 +108,22 @@ pub(super) fn store(folder: &Path, experiment: &str, key: &Key, parts: &Parts) -
     fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
-/// Returns results that count, or says why they do not; nothing where there are none.
-pub(super) fn load(
-    folder: &Path,
-    experiment: &str,
-    key: &Key,
-) -> Result<Option<Parts>, &'static str> {
+/// Returns results that count, none where there are none, or says why they do not.
+pub(super) fn load(folder: &Path, experiment: &str, key: &Key) -> Result<Parts, &'static str> {
     let Ok(text) = fs::read(path(folder, experiment)) else {
-        return Ok(None);
+        return Ok(Parts::new());
     };
     let stored: Stored = serde_json::from_slice(&text).map_err(|_| "that cannot be read")?;
     match key.differs(&stored.key) {
         Some(reason) => Err(reason),
-        None => Ok(Some(stored.parts)),
+        None => Ok(stored.parts),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plot::Point;
 
     fn key() -> Key {
         Key {
@@ -122,7 +131,8 @@ mod tests {
             cpu: "a processor".to_owned(),
             cores: 2,
             kernel: "6.12".to_owned(),
-            quick: true,
+            machine: "1234".to_owned(),
+            samples: (3, 300),
         }
     }
 
@@ -131,21 +141,31 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let load = |key: &Key| load(folder, "vifs", key);
-        assert_eq!(load(&key()), Ok(None));
-        let curve = ("a".to_owned(), vec![(1.0, 2.0)]);
-        let parts = Parts::from([("streams".to_owned(), vec![curve])]);
+        assert_eq!(load(&key()), Ok(Parts::new()));
+        let chart = Chart {
+            axes: ["pairs", "Gbit/s"].map(str::to_owned),
+            curves: vec![("a".to_owned(), vec![Point::from((1.0, 2.0))])],
+            cores: "near".to_owned(),
+        };
+        let parts = Parts::from([("streams".to_owned(), chart)]);
         store(folder, "vifs", &key(), &parts).unwrap();
-        assert_eq!(load(&key()), Ok(Some(parts)));
+        assert_eq!(load(&key()), Ok(parts));
         let mut other = key();
         other.programs.insert("lasthop".to_owned(), Some(2));
         assert_eq!(load(&other), Err("of other programs"));
         let cores = Key { cores: 4, ..key() };
         assert_eq!(load(&cores), Err("of another machine"));
-        let full = Key {
-            quick: false,
+        let reinstalled = Key {
+            machine: "5678".to_owned(),
             ..key()
         };
-        assert_eq!(load(&full), Err("with samples of another length"));
+        assert_eq!(load(&reinstalled), Err("of another machine"));
+        let full = Key {
+            samples: (7, 1000),
+            ..key()
+        };
+        let reason = "with samples of another number or length";
+        assert_eq!(load(&full), Err(reason));
         fs::write(path(folder, "vifs"), "{").unwrap();
         assert_eq!(load(&key()), Err("that cannot be read"));
     }

@@ -1,11 +1,11 @@
 //! Ways to interfaces of the host: what goes through, beside the peers over the same kind of
 //! interface; requests; and what the process of a driver costs.
 
-use super::shown;
+use super::{Drawn, shown};
 use crate::experiments::external::{Load, Missing, Sample, Way};
 use crate::peers::Kind;
 use crate::placement::Placement;
-use crate::plot::Curve;
+use crate::plot::Point;
 use crate::statistics::{median, percentile, ratio};
 
 const HEAD: [&str; 13] = [
@@ -181,21 +181,40 @@ fn row(
     ])
 }
 
-/// One point for each switch, of the first traffic whose name begins so: Lasthop with packet
-/// sockets, and the peers beside it.
-pub(super) fn curves(samples: &[Sample], prefix: &str, placement: Placement) -> Vec<Curve> {
-    let Some(load) = loads(samples).find(|load| load.name().starts_with(prefix)) else {
-        return Vec::new();
+/// The traffic and its unit.
+fn parts(load: Load) -> (&'static str, &'static str) {
+    let name = load.name();
+    name.split_once(", ").unwrap_or((name, ""))
+}
+
+/// All traffic whose name begins so and that has one unit: Lasthop with packet sockets, and the
+/// peers beside it.
+pub(super) fn chart(samples: &[Sample], prefix: &str, placement: Placement) -> Drawn {
+    let mut all: Vec<Load> = loads(samples)
+        .filter(|load| load.name().starts_with(prefix))
+        .collect();
+    let unit = all.first().map_or("", |load| parts(*load).1);
+    all.retain(|load| parts(*load).1 == unit);
+    let numbered = || (1_u32..).zip(&all);
+    let names = numbered().map(|(number, load)| format!("{number}: {}", parts(*load).0));
+    let curve = |way: Way| {
+        let points = numbered().filter_map(|(number, load)| {
+            let here = at(samples, placement, *load);
+            let values: Vec<f64> = of(&here, way).map(|sample| sample.value).collect();
+            Point::of(number.into(), &values)
+        });
+        let name = match way {
+            Way::OvsDpdk => Kind::Ovs.name(),
+            Way::BridgeVeth => Kind::Bridge.name(),
+            _ => way.switch(),
+        };
+        (name.to_owned(), points.collect::<Vec<_>>())
     };
-    let here = at(samples, placement, load);
-    let switches = [
-        (Way::LasthopPacket, Kind::Lasthop.name()),
-        (Way::OvsVeth, Way::OvsVeth.switch()),
-        (Way::OvsDpdk, Kind::Ovs.name()),
-        (Way::BridgeVeth, Kind::Bridge.name()),
-    ];
-    let point = |(way, name): (Way, &str)| Some((name.to_owned(), vec![(1.0, rate(&here, way)?)]));
-    switches.into_iter().filter_map(point).collect()
+    let curves = Way::OF_FIGURES.into_iter().map(curve);
+    (
+        [names.collect::<Vec<_>>().join(", "), unit.to_owned()],
+        curves.filter(|(_, points)| !points.is_empty()).collect(),
+    )
 }
 
 /// The first and the last quartile.

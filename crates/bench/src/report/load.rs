@@ -8,7 +8,7 @@ use testkit::lean::Histogram;
 use super::{cells, dropped, kept, ratio};
 use crate::peers::Kind;
 use crate::placement::Placement;
-use crate::plot::{self, Curve};
+use crate::plot::{self, Curve, Point};
 use crate::sample::{Cell, Latency, Sample};
 use crate::statistics::median;
 
@@ -188,7 +188,10 @@ pub(super) fn save_plots(samples: &[Sample], title: &str, folder: &Path, stem: &
 fn cpu_curves(samples: &[Sample], placement: Placement) -> Vec<Curve> {
     let cells = cells(samples);
     let curve = |kind: Kind| {
-        let point = |cell: &Cell| Some((cell.x, Group::of(samples, kind, cell, placement)?.cpu()?));
+        let point = |cell: &Cell| {
+            let cpu = Group::of(samples, kind, cell, placement)?.cpu()?;
+            Some(Point::from((cell.x, cpu)))
+        };
         (
             kind.name().to_owned(),
             cells.iter().filter_map(point).collect(),
@@ -200,7 +203,10 @@ fn cpu_curves(samples: &[Sample], placement: Placement) -> Vec<Curve> {
 fn latency_curves(samples: &[Sample], cell: &Cell, placement: Placement) -> Vec<Curve> {
     let curve = |kind: Kind| {
         let group = Group::of(samples, kind, cell, placement);
-        let point = |share: f64| Some((group.as_ref()?.quantile(share)?, 100.0 * share));
+        let point = |share: f64| {
+            let latency = group.as_ref()?.quantile(share)?;
+            Some(Point::from((latency, 100.0 * share)))
+        };
         (
             kind.name().to_owned(),
             SHARES.into_iter().filter_map(point).collect(),
@@ -286,7 +292,10 @@ mod tests {
     fn curves_hold_medians_and_shares() {
         let samples = samples();
         let cpu = cpu_curves(&samples, Placement::Near);
-        assert_eq!(cpu[0], ("Lasthop".to_owned(), vec![(64.0, 3.0)]));
+        assert_eq!(
+            cpu[0],
+            ("Lasthop".to_owned(), vec![Point::from((64.0, 3.0))])
+        );
         assert_eq!(cpu.len(), 2);
         let latency = latency_curves(&samples, &samples[0].cell, Placement::Near);
         let (name, points) = &latency[1];
@@ -294,7 +303,7 @@ mod tests {
         assert!(
             points
                 .windows(2)
-                .all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 < pair[1].1)
+                .all(|pair| pair[0].x <= pair[1].x && pair[0].y < pair[1].y)
         );
         assert!(latency_curves(&samples, &samples[0].cell, Placement::Far).is_empty());
     }

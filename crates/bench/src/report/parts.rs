@@ -4,11 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::shown;
+use super::{Drawn, shown};
 use crate::experiments::parts::{Part, Sample};
 use crate::placement::Placement;
-use crate::plot;
-use crate::statistics::median;
+use crate::plot::{self, Curve, Point};
 
 /// All tables.
 pub(super) fn tables(samples: &[Sample]) -> String {
@@ -50,13 +49,13 @@ fn order(samples: &[&Sample]) -> (Vec<f64>, Vec<String>) {
     (places, ways)
 }
 
-fn middle(samples: &[&Sample], way: &str, x: f64, placement: Placement) -> Option<f64> {
+fn middle(samples: &[&Sample], way: &str, x: f64, placement: Placement) -> Option<Point> {
     let values: Vec<f64> = samples
         .iter()
         .filter(|s| s.way == way && s.x == x && s.placement == Some(placement))
         .map(|s| s.value)
         .collect();
-    median(&values)
+    Point::of(x, &values)
 }
 
 fn table(part: &Part, samples: &[&Sample]) -> String {
@@ -73,7 +72,11 @@ fn table(part: &Part, samples: &[&Sample]) -> String {
                 .collect();
             if values.iter().any(Option::is_some) {
                 let mut row = vec![format!("{x:.0}"), placement.name().to_owned()];
-                row.extend(values.into_iter().map(|value| shown(value, "")));
+                row.extend(
+                    values
+                        .into_iter()
+                        .map(|point| shown(point.map(|point| point.y), "")),
+                );
                 rows.push(row);
             }
         }
@@ -86,15 +89,23 @@ fn table(part: &Part, samples: &[&Sample]) -> String {
     )
 }
 
-/// A curve of each way of the part with this name; of the first part without a name.
-pub(super) fn curves(samples: &[Sample], name: &str, placement: Placement) -> Vec<plot::Curve> {
+/// The part with this name; the first one without a name.
+pub(super) fn chart(samples: &[Sample], name: &str, placement: Placement) -> Drawn {
     let all = parts(samples);
     let part = all.iter().find(|part| name.is_empty() || part.name == name);
-    let here = part.map(|part| of(samples, part)).unwrap_or_default();
-    let (places, ways) = order(&here);
-    let point = |way: &str, x: f64| Some((x, middle(&here, way, x, placement)?));
+    part.map_or_else(Drawn::default, |part| {
+        let curves = curves(&of(samples, part), placement);
+        (part.axes.map(str::to_owned), curves)
+    })
+}
+
+/// A curve of each way.
+fn curves(samples: &[&Sample], placement: Placement) -> Vec<Curve> {
+    let (places, ways) = order(samples);
     let curve = |way: &String| {
-        let points = places.iter().filter_map(|x| point(way, *x));
+        let points = places
+            .iter()
+            .filter_map(|x| middle(samples, way, *x, placement));
         (way.clone(), points.collect::<Vec<_>>())
     };
     let curves = ways.iter().map(curve);
@@ -104,12 +115,13 @@ pub(super) fn curves(samples: &[Sample], name: &str, placement: Placement) -> Ve
 /// A plot of each part that has lines, for each placement.
 pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Result<()> {
     for part in parts(samples) {
-        let (places, _) = order(&of(samples, part));
+        let of_part = of(samples, part);
+        let (places, _) = order(&of_part);
         if places.len() < 3 || part.is_enumerated() {
             continue;
         }
         for placement in [Placement::Near, Placement::Far] {
-            let curves = curves(samples, part.name, placement);
+            let curves = curves(&of_part, placement);
             let (name, cores) = (part.name, placement.name());
             let path = folder.join(format!("{stem}-{name}-{cores}.svg"));
             plot::lines(&path, &format!("{name}, cores {cores}"), part.axes, &curves)?;

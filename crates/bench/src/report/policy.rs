@@ -4,14 +4,16 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{cores, dropped, shown, table as markdown};
+use super::{Drawn, cores, dropped, shown, table as markdown};
 use crate::experiments::policy::{Changed, KINDS, SERIES};
 use crate::peers::Kind;
 use crate::placement::Placement;
-use crate::plot::{self, Curve};
+use crate::plot::{self, Curve, Point};
 use crate::sample::{Sample, Verdict};
 use crate::statistics::{median, ratio};
 
+/// Flows of the figures.
+const OF_FIGURES: &str = "1024 flows";
 const PLACEMENTS: [Placement; 2] = [Placement::Near, Placement::Far];
 
 /// Kept samples of what one switch did with one traffic and with one set of rules.
@@ -116,6 +118,24 @@ pub(super) fn save_rules_plots(
     Ok(())
 }
 
+/// Throughput by frame size with so many flows as the paper has; without rules alone where that is
+/// what is asked for.
+pub(super) fn rules_chart(samples: &[Sample], asked: &str, placement: Placement) -> Drawn {
+    let series: &[&str] = if asked == SERIES[0] {
+        &SERIES[..1]
+    } else {
+        &SERIES
+    };
+    let curves = KINDS.into_iter().flat_map(|kind| {
+        let curve = |series: &&str| rules_curve(samples, (kind, series), OF_FIGURES, placement);
+        series.iter().map(curve).collect::<Vec<_>>()
+    });
+    (
+        ["bytes of a frame", "Mpps"].map(str::to_owned),
+        curves.filter(|(_, points)| !points.is_empty()).collect(),
+    )
+}
+
 fn rules_curve(
     samples: &[Sample],
     (kind, series): (Kind, &str),
@@ -127,7 +147,8 @@ fn rules_curve(
         .filter(|name| name.ends_with(flows));
     let point = |name: &str| {
         let own = kept(samples, (kind, series), name, placement);
-        Some((own.first()?.cell.x, middle(&own, |sample| sample.mpps)?))
+        let values: Vec<f64> = own.iter().map(|sample| sample.mpps).collect();
+        Point::of(own.first()?.cell.x, &values)
     };
     let title = format!("{}, {series}", kind.name());
     (title, names.filter_map(point).collect())

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{cores, dropped, shown, table as markdown};
+use super::{Drawn, cores, dropped, shown, table as markdown};
 use crate::clients::Exchange;
 use crate::experiments::scheduling::base;
 use crate::placement::Placement;
-use crate::plot::{self, Curve};
+use crate::plot::{self, Curve, Point};
 use crate::sample::{Sample, Verdict};
 use crate::statistics::{median, ratio};
 
@@ -57,9 +57,12 @@ fn kept<'a>(
     samples.iter().filter(fits).collect()
 }
 
+fn values(samples: &[&Sample], figure: impl Fn(&Sample) -> f64) -> Vec<f64> {
+    samples.iter().map(|sample| figure(sample)).collect()
+}
+
 fn middle(samples: &[&Sample], figure: impl Fn(&Sample) -> f64) -> Option<f64> {
-    let values: Vec<f64> = samples.iter().map(|sample| figure(sample)).collect();
-    median(&values)
+    median(&values(samples, figure))
 }
 
 /// Different texts in the order of their first sample.
@@ -162,9 +165,19 @@ pub(super) fn save_plots(samples: &[Sample], folder: &Path, stem: &str) -> Resul
     Ok(())
 }
 
-/// Curves of the scenarios whose names begin so, by what these are about.
-pub(super) fn rates(samples: &[Sample], prefix: &str, placement: Placement) -> Vec<Curve> {
-    curves(samples, prefix, placement, rate)
+/// The scenarios whose names begin so, by what these are about.
+pub(super) fn rates(samples: &[Sample], prefix: &str, placement: Placement) -> Drawn {
+    let axes = if prefix.starts_with("requests") {
+        ["bytes of payload", "answers a second"]
+    } else if prefix.starts_with("streams") {
+        ["guests or pairs", "Gbit/s of all"]
+    } else {
+        ["bytes of payload", "Gbit/s"]
+    };
+    (
+        axes.map(str::to_owned),
+        curves(samples, prefix, placement, rate),
+    )
 }
 
 fn curves(samples: &[Sample], prefix: &str, placement: Placement, figure: Figure) -> Vec<Curve> {
@@ -173,7 +186,7 @@ fn curves(samples: &[Sample], prefix: &str, placement: Placement, figure: Figure
         let points = scenarios.iter().filter(|name| name.starts_with(prefix));
         let points = points.filter_map(|name| {
             let own = kept(samples, name, series, placement);
-            Some((own.first()?.cell.x, middle(&own, figure)?))
+            Point::of(own.first()?.cell.x, &values(&own, figure))
         });
         (series.clone(), points.collect::<Vec<_>>())
     };
@@ -230,7 +243,7 @@ mod tests {
         ];
         let curves = curves(&samples, "requests, 1", Placement::Near, rate);
         let desired = [(RULES_OFF, 1000.0), ("Lasthop", 1500.0)];
-        let desired = desired.map(|(name, y)| (name.to_owned(), vec![(64.0, y)]));
+        let desired = desired.map(|(name, y)| (name.to_owned(), vec![Point::from((64.0, y))]));
         assert_eq!(curves, desired);
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::plot::Point;
 
 pub(super) fn sample(
     kind: Kind,
@@ -69,10 +70,14 @@ fn dropped_samples_are_counted() {
 #[test]
 fn curves_hold_kept_medians() {
     let found = curves(&samples(), Placement::Near);
-    let expected = vec![
-        ("Lasthop, split".to_owned(), vec![(64.0, 15.0)]),
-        ("OVS-DPDK, split".to_owned(), vec![(64.0, 10.0)]),
+    let expected = [
+        (
+            "Lasthop, split".to_owned(),
+            Point::of(64.0, &[15.0, 15.5, 14.0]),
+        ),
+        ("OVS-DPDK, split".to_owned(), Point::of(64.0, &[10.0])),
     ];
+    let expected = expected.map(|(name, point)| (name, Vec::from_iter(point)));
     assert_eq!(found, expected);
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -19,6 +19,9 @@ use super::world::{FAR, NEAR, Namespace, World};
 const CHUNK: usize = 128 << 10;
 /// Bytes that make a frame of 64 bytes with the headers of UDP, IPv4 and Ethernet.
 pub(super) const PAYLOAD: usize = 64 - 8 - 20 - 14;
+/// Names of the two threads.
+pub(super) const SENDER: &str = "bench-sender";
+pub(super) const RECEIVER: &str = "bench-receiver";
 /// UDP packets of a system call.
 const BATCH: usize = 64;
 /// How often a thread that waits looks whether it is to end.
@@ -80,15 +83,13 @@ impl Load {
 
     /// Starts sender and receiver; there is a way between them when this returns.
     pub(super) fn start(self, world: &World) -> Result<Traffic> {
-        // What is left of the traffic before goes to another port.
-        static PORT: AtomicU16 = AtomicU16::new(5001);
-        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        let port = next_port();
         let ends = [(&world.near, NEAR), (&world.far, FAR)];
         let ends = match self {
             Self::TcpIn | Self::UdpIn => [ends[1], ends[0]],
             _ => ends,
         };
-        Ok(match self {
+        match self {
             Self::TcpOut | Self::TcpIn => {
                 let [sender, receiver] = tcp(ends, port)?;
                 Traffic::of(
@@ -99,8 +100,8 @@ impl Load {
             Self::UdpOut | Self::UdpIn | Self::Guests => {
                 let [sender, receiver] = udp(ends, port)?;
                 Traffic::of(
-                    move |shared| send(&sender, shared),
-                    move |shared| receive(&receiver, shared),
+                    move |shared| send(&sender, shared, PAYLOAD, None),
+                    move |shared| receive(&receiver, shared, PAYLOAD),
                 )
             }
             Self::TcpRequests => {
@@ -121,8 +122,25 @@ impl Load {
                     move |shared| answer(&server, shared),
                 )
             }
-        })
+        }
     }
+}
+
+/// Packets of so much payload into the near namespace, so many a second.
+pub(super) fn paced(world: &World, payload: usize, rate: u32) -> Result<Traffic> {
+    let ends = [(&world.far, FAR), (&world.near, NEAR)];
+    let [sender, receiver] = udp(ends, next_port())?;
+    let period = Duration::from_secs(1) * BATCH as u32 / rate;
+    Traffic::of(
+        move |shared| send(&sender, shared, payload, Some(period)),
+        move |shared| receive(&receiver, shared, payload),
+    )
+}
+
+/// What is left of the traffic before goes to another port.
+fn next_port() -> u16 {
+    static PORT: AtomicU16 = AtomicU16::new(5001);
+    PORT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Two namespaces with their addresses.
@@ -193,23 +211,31 @@ impl Shared {
 /// A sender and a receiver at work.
 pub(super) struct Traffic {
     shared: Arc<Shared>,
-    threads: [JoinHandle<Result<()>>; 2],
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Drop for Traffic {
+    /// Threads that are not waited for end, too.
+    fn drop(&mut self) {
+        self.shared.end();
+    }
 }
 
 impl Traffic {
     fn of(
         send: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
         receive: impl FnOnce(&Shared) -> Result<()> + Send + 'static,
-    ) -> Self {
+    ) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let (sending, receiving) = (shared.clone(), shared.clone());
-        Self {
-            threads: [
-                std::thread::spawn(move || send(&sending)),
-                std::thread::spawn(move || receive(&receiving)),
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        Ok(Self {
+            threads: vec![
+                named(SENDER).spawn(move || send(&sending))?,
+                named(RECEIVER).spawn(move || receive(&receiving))?,
             ],
             shared,
-        }
+        })
     }
 
     /// Bytes, packets or answers that have arrived.
@@ -222,9 +248,9 @@ impl Traffic {
         self.shared.take_latency()
     }
 
-    pub(super) fn end(self) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         self.shared.end();
-        for thread in self.threads {
+        for thread in std::mem::take(&mut self.threads) {
             thread.join().ok().context("a thread panicked")??;
         }
         Ok(())
@@ -263,17 +289,17 @@ fn read(mut stream: TcpStream, shared: &Shared) -> Result<()> {
 
 /// Messages of one system call, each with a piece of memory of its own.
 struct Messages {
-    _bytes: Vec<[u8; PAYLOAD]>,
+    _bytes: Vec<Vec<u8>>,
     _pieces: Vec<libc::iovec>,
     heads: Vec<libc::mmsghdr>,
 }
 
 impl Messages {
-    fn new() -> Self {
-        let mut bytes = vec![[0u8; PAYLOAD]; BATCH];
-        let piece = |bytes: &mut [u8; PAYLOAD]| libc::iovec {
+    fn new(payload: usize) -> Self {
+        let mut bytes = vec![vec![0_u8; payload]; BATCH];
+        let piece = |bytes: &mut Vec<u8>| libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: PAYLOAD,
+            iov_len: bytes.len(),
         };
         let mut pieces: Vec<libc::iovec> = bytes.iter_mut().map(piece).collect();
         let head = |piece: &mut libc::iovec| {
@@ -292,8 +318,15 @@ impl Messages {
     }
 }
 
-fn send(socket: &UdpSocket, shared: &Shared) -> Result<()> {
-    let mut messages = Messages::new();
+/// Sends a batch each period, or without a pause.
+fn send(
+    socket: &UdpSocket,
+    shared: &Shared,
+    payload: usize,
+    period: Option<Duration>,
+) -> Result<()> {
+    let mut messages = Messages::new(payload);
+    let mut due = Instant::now();
     let heads = messages.heads.as_mut_ptr();
     while shared.is_running() {
         // SAFETY: the heads describe pieces that live as long as `messages`; the system writes the
@@ -305,12 +338,16 @@ fn send(socket: &UdpSocket, shared: &Shared) -> Result<()> {
             let full = error.raw_os_error() == Some(libc::ENOBUFS);
             anyhow::ensure!(full, "sending: {error}");
         }
+        if let Some(period) = period {
+            due += period;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
     }
     Ok(())
 }
 
-fn receive(socket: &UdpSocket, shared: &Shared) -> Result<()> {
-    let mut messages = Messages::new();
+fn receive(socket: &UdpSocket, shared: &Shared, payload: usize) -> Result<()> {
+    let mut messages = Messages::new(payload);
     let heads = messages.heads.as_mut_ptr();
     let (flags, no_limit) = (libc::MSG_WAITFORONE, std::ptr::null_mut());
     while shared.is_running() {

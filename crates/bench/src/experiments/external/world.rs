@@ -44,6 +44,8 @@ pub(crate) enum Way {
     /// Open vSwitch with DPDK, with a thread that polls.
     OvsDpdk,
     BridgeVeth,
+    /// The namespaces themselves, with a veth pair.
+    Native,
 }
 
 /// The kernel's back end of virtio-net.
@@ -62,6 +64,14 @@ impl Way {
         Self::LasthopPacket,
         Self::OvsVeth,
         Self::LasthopXdp,
+        Self::OvsDpdk,
+        Self::BridgeVeth,
+    ];
+
+    /// Those that figures of the papers ask for.
+    pub(crate) const OF_FIGURES: [Self; 4] = [
+        Self::LasthopPacket,
+        Self::OvsVeth,
         Self::OvsDpdk,
         Self::BridgeVeth,
     ];
@@ -128,6 +138,7 @@ impl Way {
             Self::OvsTap | Self::OvsVeth => "OVS",
             Self::OvsDpdk => "OVS-DPDK",
             Self::BridgeVeth => "bridge",
+            Self::Native => "none",
             Self::InProcessTap | Self::InProcessPacket => "Lasthop, drivers as threads",
             _ => "Lasthop",
         }
@@ -143,6 +154,7 @@ impl Way {
             Self::OvsVeth => "TAP to veth",
             Self::OvsDpdk => "veth to veth, DPDK's packet sockets",
             Self::BridgeVeth => "veth to veth",
+            Self::Native => "veth",
         }
     }
 }
@@ -247,6 +259,7 @@ impl World {
             Way::OvsVeth => world.ovs(true)?,
             Way::OvsDpdk => world.ovs_dpdk(plan)?,
             Way::BridgeVeth => world.bridge()?,
+            Way::Native => world.native()?,
             _ => world.lasthop(plan, way)?,
         }
         Ok(world)
@@ -349,6 +362,14 @@ impl World {
         self.host.run(&pair)?;
         self.host.run("ip link set down0 up")?;
         self.near.address("near0", NEAR)
+    }
+
+    fn native(&self) -> Result<()> {
+        let far = self.far.0.pid();
+        let pair = format!("ip link add near0 type veth peer name far0 netns {far}");
+        self.near.run(&pair)?;
+        self.near.address("near0", NEAR)?;
+        self.far.address("far0", FAR)
     }
 
     fn bridge(&self) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use e2e::lasthop::Lasthop;
 use e2e::machine::pin;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use testkit::process::on_cores;
 
 use crate::peers::lasthop as peer;
@@ -125,6 +127,10 @@ impl<'a> World<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         on_cores(&mut command, cores);
+        // SAFETY: between fork and exec the closure makes one system call and touches no memory.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
         Ok(Program(Some(command.spawn()?)))
     }
 
