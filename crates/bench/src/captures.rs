@@ -60,6 +60,8 @@ pub(crate) struct Captures {
     program: PathBuf,
     /// Directory of the switch's sockets.
     runtime: PathBuf,
+    /// The first of its processes.
+    switch: u32,
     /// Process beside the program for a capture, other than the switch.
     helper: Option<u32>,
     cores: Vec<usize>,
@@ -79,10 +81,11 @@ impl Captures {
         let socket = peer.sockets().first().context("a peer with sockets")?;
         let runtime = socket.parent().context("a socket in a folder")?.to_owned();
         let cores = cores(plan);
+        let switch = *peer.pids().first().context("a running switch")?;
         let helper = match peer.kind() {
             Kind::Lasthop => Some(move_control(peer, &cores)?),
             Kind::Ovs => {
-                ovs::add_tap(&runtime)?;
+                ovs::add_tap(&runtime, switch)?;
                 None
             }
             Kind::Forwarder | Kind::Bridge => bail!("{} has no captures", peer.kind().name()),
@@ -91,6 +94,7 @@ impl Captures {
             kind: peer.kind(),
             program: plan.bin.join("lasthop"),
             runtime,
+            switch,
             helper,
             cores,
             folder: folders::new("capture")?,
@@ -150,9 +154,8 @@ impl Captures {
 
     fn their_words(&self, spec: CaptureSpec) -> Vec<String> {
         let (tap, bytes) = (ovs::TAP, spec.snaplen.unwrap_or(0));
-        let mut words = words(&format!(
-            "tcpdump -n -i {tap} -B {BUFFER_KIB} -s {bytes} -w {FILE}"
-        ));
+        let tcpdump = format!("tcpdump -n -i {tap} -B {BUFFER_KIB} -s {bytes} -w {FILE}");
+        let mut words = words(&ovs::inside(self.switch, &tcpdump));
         words.extend((!spec.filter.is_empty()).then(|| spec.filter.to_owned()));
         words
     }

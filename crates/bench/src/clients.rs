@@ -18,6 +18,7 @@ pub(crate) mod new_flows;
 pub(crate) mod paced;
 mod replay;
 pub(crate) mod sharing;
+pub(crate) mod steady;
 pub(crate) mod streams;
 mod tap;
 mod testpmd;

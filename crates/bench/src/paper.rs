@@ -106,7 +106,7 @@ fn state(figure: &Figure, cores: usize) -> String {
 /// Experiments, each with the parts that are asked of it.
 type Asks = Vec<(Experiment, Vec<&'static str>)>;
 
-/// What figures ask of a machine with so many cores, each experiment once.
+/// Questions of figures to a machine with so many cores, each experiment once.
 fn asked(figures: &[&Figure], cores: usize) -> Asks {
     let mut all: Asks = Vec::new();
     let sources = figures.iter().flat_map(|figure| figure.sources());
@@ -194,7 +194,7 @@ fn say_what_goes_without_root() {
     }
 }
 
-/// What was measured of each experiment.
+/// The results of each experiment.
 type Measured = Vec<(Experiment, Result<Parts>)>;
 
 /// Results of an earlier run that count.

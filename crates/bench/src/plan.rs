@@ -1,4 +1,4 @@
-//! What a run does: its choices and durations, and the queues and the traffic of its clients.
+//! The plan of a run: its choices and durations, and the queues and the traffic of its clients.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};

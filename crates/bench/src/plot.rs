@@ -49,6 +49,8 @@ pub(crate) struct Chart {
     pub(crate) curves: Vec<Curve>,
     /// The placement.
     pub(crate) cores: String,
+    /// The part of an experiment.
+    pub(crate) part: String,
 }
 
 const SIZE: (u32, u32) = (800, 480);

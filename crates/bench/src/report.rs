@@ -166,9 +166,9 @@ impl Report {
         Ok(())
     }
 
-    /// What a figure asks of it: curves of the part, or of the rows, whose names begin so, at one
-    /// placement of the cores: near, unless there are more points with far ones. None of an
-    /// experiment that has no curves.
+    /// The chart that a figure asks for: curves of the part, or of the rows, whose names begin so,
+    /// at one placement of the cores: near, unless there are more points with far ones. It has none
+    /// of an experiment without curves.
     pub(crate) fn chart_of(&self, prefix: &str) -> Chart {
         let at = |placement| match &self.body {
             Body::Throughput { axis, samples } | Body::Scaling { axis, samples } => (
@@ -195,11 +195,11 @@ impl Report {
             Placement::Far
         };
         let (axes, curves) = at(placement);
-        let cores = placement.name().to_owned();
         Chart {
             axes,
             curves,
-            cores,
+            cores: placement.name().to_owned(),
+            part: prefix.trim_end_matches(", ").to_owned(),
         }
     }
 

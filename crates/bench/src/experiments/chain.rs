@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use e2e::lasthop::port_table;
 use testkit::vcpu::{MIN_PAYLOAD, Task};
 
@@ -16,7 +16,7 @@ use super::parts::{Part, Run};
 use crate::clients::Client as _;
 use crate::clients::forwarder::{Forwarder, Wait};
 use crate::clients::guests::{Guests, Shape};
-use crate::peers::lasthop;
+use crate::peers::{Peer, lasthop};
 use crate::plan::{Plan, progress};
 use crate::report::Report;
 use crate::sample::wait_quiet;
@@ -41,55 +41,82 @@ const NOTES: [&str; 2] = [
     "forwarders that poll are measured where each has a core",
 ];
 
+/// A switch with guests at both ends of a chain, and between them.
+struct World {
+    forwarders: Vec<Forwarder>,
+    guests: Guests,
+    wait: Wait,
+    _peer: Peer,
+}
+
 /// See the module.
 pub(crate) fn chain(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "chain", &NOTES, &[]);
-    for forwarders in 0..=MOST {
-        for wait in [Wait::Sleep, Wait::Poll] {
-            // One core is the switch's, one that of the ends.
-            let enough = plan.machine.cores >= 2 + forwarders && forwarders > 0;
-            if wait == Wait::Poll && !enough {
-                continue;
-            }
-            let what = format!("{forwarders} guests, {}", wait.name());
-            run.attempt(&what, |run| with(run, forwarders, wait))?;
+    let mut sleeping = Vec::new();
+    for count in 0..=MOST {
+        run.attempt(&format!("{count} guests that sleep"), |_| {
+            sleeping.push(World::start(plan, count, Wait::Sleep)?);
+            Ok(())
+        })?;
+    }
+    for _ in 0..plan.rounds {
+        wait_quiet(plan.patience / 50)?;
+        for world in &mut sleeping {
+            run.attempt("a chain of guests that sleep", |run| world.sample(run))?;
         }
+    }
+    drop(sleeping);
+    // One core is the switch's, one that of the ends. Those that poll do so all the time.
+    for count in (1..=MOST).filter(|count| plan.machine.cores >= 2 + count) {
+        run.attempt(&format!("{count} guests that poll"), |run| {
+            let mut world = World::start(plan, count, Wait::Poll)?;
+            (0..plan.rounds).try_for_each(|_| world.sample(run))
+        })?;
     }
     Ok(run.report("Guests that forward, one behind the other"))
 }
 
-fn with(run: &mut Run<'_>, count: usize, wait: Wait) -> Result<()> {
-    let plan = run.plan;
-    progress(&format!("chain: {count} guests, {}", wait.name()));
-    wait_quiet(plan.patience / 50)?;
-    let peer = lasthop::with_text(plan, &configuration(count), 2 + 2 * count)?;
-    let (ends, between) = peer.sockets().split_at(2);
-    let others = (0..plan.machine.cores).filter(|core| *core != plan.cores[0]);
-    let others: Vec<usize> = others.collect();
-    let forwarders: Result<Vec<Forwarder>> = between
-        .chunks_exact(2)
-        .zip(others.iter().skip(1).chain(&others).cycle())
-        .map(|(sockets, core)| Forwarder::start([&sockets[0], &sockets[1]], *core, wait))
-        .collect();
-    let forwarders = forwarders?;
-    let mut guests = Guests::at_sockets((ends, false), 0, &others, Shape::default())?;
-    guests.set(vec![Task::Stream {
-        peers: vec![2],
-        payload: MIN_PAYLOAD,
-        window: WINDOW,
-    }]);
-    stop::try_wait("frames arrive", ARRIVE, || {
-        guests.warm_up(plan.settle)?;
-        Ok(guests.heard().then_some(()))
-    })?;
-    for _ in 0..plan.rounds {
-        run.take(&CHAIN, wait.name(), count as f64, || {
-            guests.mpps(plan.window)?;
-            let last = guests.exchange().context("guests that ran")?;
-            Ok(1e3 * last.gbit / (8 * MIN_PAYLOAD) as f64)
+impl World {
+    fn start(plan: &Plan, count: usize, wait: Wait) -> Result<Self> {
+        progress(&format!("chain: {count} {}", wait.name()));
+        let peer = lasthop::with_text(plan, &configuration(count), 2 + 2 * count)?;
+        let (ends, between) = peer.sockets().split_at(2);
+        let others = (0..plan.machine.cores).filter(|core| *core != plan.cores[0]);
+        let others: Vec<usize> = others.collect();
+        let forwarders: Result<Vec<Forwarder>> = between
+            .chunks_exact(2)
+            .zip(others.iter().skip(1).chain(&others).cycle())
+            .map(|(sockets, core)| Forwarder::start([&sockets[0], &sockets[1]], *core, wait))
+            .collect();
+        let forwarders = forwarders?;
+        let mut guests = Guests::at_sockets((ends, false), 0, &others, Shape::default())?;
+        guests.set(vec![Task::Stream {
+            peers: vec![2],
+            payload: MIN_PAYLOAD,
+            window: WINDOW,
+        }]);
+        stop::try_wait("frames arrive", ARRIVE, || {
+            guests.warm_up(plan.settle)?;
+            Ok(guests.heard().then_some(()))
         })?;
+        Ok(Self {
+            forwarders,
+            guests,
+            wait,
+            _peer: peer,
+        })
     }
-    forwarders.into_iter().try_for_each(Forwarder::end)
+
+    fn sample(&mut self, run: &mut Run<'_>) -> Result<()> {
+        let (plan, count) = (run.plan, self.forwarders.len());
+        run.take(&CHAIN, self.wait.name(), count as f64, || {
+            self.guests.warm_up(plan.settle)?;
+            self.guests.mpps(plan.window)?;
+            let last = self.guests.exchange().context("guests that ran")?;
+            ensure!(last.gbit > 0.0, "no frame arrived");
+            Ok(1e3 * last.gbit / (8 * MIN_PAYLOAD) as f64)
+        })
+    }
 }
 
 /// The ports of both ends, then two of each forwarder, one in each of its segments.

@@ -32,7 +32,7 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// What asks it.
+    /// The experiments that ask it, and their parts.
     pub(crate) fn sources(&self) -> &'static [Source] {
         match self.asked {
             Asked::By(sources) => sources,

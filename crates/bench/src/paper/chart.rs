@@ -7,9 +7,10 @@ use std::fmt::Write as _;
 use super::published::{Kind, Published};
 use crate::plot::{Chart, Point};
 
-/// Pixels: of the bars, of what was published beside them, and of both axes.
+/// Pixels: of the bars, of what was published beside them and its scale, and of both axes.
 const BARS: f64 = 700.0;
-const PUBLISHED: f64 = 250.0;
+const PUBLISHED: f64 = 290.0;
+const SCALE: f64 = 110.0;
 const HEIGHT: f64 = 250.0;
 const LEFT: f64 = 66.0;
 const RIGHT: f64 = 12.0;
@@ -26,7 +27,7 @@ const FAR_APART: f64 = 300.0;
 /// Colours of this many curves differ.
 const COLORS: usize = 8;
 
-/// What the classes of a figure look like. Colours are those of Okabe and Ito, which people who do
+/// The look of the classes of a figure. Colours are those of Okabe and Ito, which people who do
 /// not see all colours tell apart.
 pub(super) const STYLE: &str = "\
 .figure{--ink:#1c1c1c;--faint:#d8d8d8;--paper:#fff;font:12px system-ui,sans-serif;\
@@ -77,7 +78,7 @@ pub(super) fn inline(title: &str, chart: &Chart, published: &[Published]) -> Str
 fn svg(title: &str, chart: &Chart, published: &[Published], style: &str) -> String {
     let numbered: Vec<&Published> = published.iter().filter(|entry| entry.y.is_some()).collect();
     let names = rows_of_names(chart);
-    let top = 34.0 + names.last().map_or(0.0, |(_, y, _)| y + LINE) + 22.0;
+    let top = 34.0 + names.last().map_or(0.0, |(_, y, _)| y + LINE) + 28.0;
     let panel = 34.0 + LINE + ROW * numbered.len() as f64;
     let categories = Categories::of(chart);
     let height = (top + HEIGHT + categories.height() + LINE + 12.0).max(panel);
@@ -92,7 +93,11 @@ fn svg(title: &str, chart: &Chart, published: &[Published], style: &str) -> Stri
          <rect class=\"back\" width=\"{width}\" height=\"{height}\"/>\n",
         escaped(title)
     );
-    let heading = format!("{title}, cores {}", chart.cores);
+    let part = match chart.part.as_str() {
+        "" => String::new(),
+        part => format!(" ({part})"),
+    };
+    let heading = format!("{title}{part}, cores {}", chart.cores);
     text(&mut out, [LEFT, 20.0], "strong", &heading);
     for (index, (x, y, name)) in names.iter().enumerate() {
         let (x, y, color) = (LEFT + x, 34.0 + y, index % COLORS);
@@ -261,7 +266,7 @@ fn step(least: f64) -> f64 {
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
-        size if size < 0.1 => 3,
+        size if size < 1.0 => 3,
         size if size < 10.0 => 2,
         size if size < 100.0 => 1,
         _ => 0,
@@ -364,7 +369,7 @@ fn group(out: &mut String, chart: &Chart, scale: &Scale, x: f64, [left, width]: 
     }
 }
 
-/// What was published: a hollow point for each number, on a scale for each unit.
+/// Published numbers: a hollow point for each number, on a scale for each unit.
 fn points(out: &mut String, entries: &[&Published]) {
     let left = BARS + 16.0;
     text(out, [left, 20.0], "strong", "published, another machine");
@@ -384,8 +389,8 @@ fn points(out: &mut String, entries: &[&Published]) {
         let of_unit = entries.iter().filter(|other| other.unit == entry.unit);
         let values = of_unit.filter_map(|other| other.y.map(f64::abs));
         let share = value.abs() / values.fold(f64::MIN_POSITIVE, f64::max);
-        let x = left + 8.0 + (PUBLISHED - 140.0) * share;
-        line(out, "grid", [left, y], [left + PUBLISHED - 132.0, y]);
+        let x = left + 8.0 + SCALE * share;
+        line(out, "grid", [left, y], [left + SCALE + 8.0, y]);
         let _ = writeln!(
             out,
             "<circle class=\"point\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\"/>"
@@ -415,6 +420,7 @@ mod tests {
             axes: [axis.to_owned(), "Mpps".to_owned()],
             curves: vec![curve("Lasthop", 1.0), curve("OVS-DPDK, rules", 0.5)],
             cores: "near".to_owned(),
+            part: "streams".to_owned(),
         }
     }
 
@@ -438,7 +444,7 @@ mod tests {
             &chart("bytes of a frame", [4.0, 8.0]),
             &[published()],
         );
-        assert!(svg.contains("A &amp; B, cores near"), "{svg}");
+        assert!(svg.contains("A &amp; B (streams), cores near"), "{svg}");
         let name = "OVS-DPDK, rules (stand-in: polls on a core of its own)";
         assert!(svg.contains(name), "{svg}");
         let said = "<title>Lasthop: 4 (3.6 to 4.8)</title>";

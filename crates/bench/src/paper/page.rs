@@ -25,7 +25,7 @@ const STAND_INS: &str = "Other switches stand in for those of the papers: the Li
     third quartile of their samples; published numbers are of another machine and have a scale of \
     their own.";
 const UNPUBLISHED: &str = "The paper has no number of it in its text.";
-/// What the page looks like beside its figures.
+/// The look of the page beside its figures.
 const PAGE_STYLE: &str = "\
 :root{color-scheme:light dark;--text:#1c1c1c;--page:#fff;--rule:#d0d0d0;--lost:#b3261e;\
 --held:#14713d;--dim:#666}\
@@ -45,7 +45,7 @@ pub(super) struct Row {
     pub(super) state: String,
     pub(super) verdicts: Vec<(Claim, Verdict)>,
     pub(super) published: Vec<Published>,
-    /// What was measured, of each part of an experiment that asks it.
+    /// Measured curves, of each part of an experiment that asks it.
     pub(super) charts: Vec<Chart>,
 }
 
@@ -61,7 +61,7 @@ impl Row {
         claims.collect::<Vec<_>>().join("; ")
     }
 
-    /// What was published, beside the first of the charts.
+    /// Published numbers, beside the first of the charts.
     fn beside(&self, chart: usize) -> &[Published] {
         if chart == 0 { &self.published } else { &[] }
     }
@@ -110,7 +110,7 @@ fn machine_line(machine: &Machine) -> String {
     format!(
         "{} UTC, commit {}, {}, {} cores, {} GiB, Linux {}, Open vSwitch {}, DPDK {}.",
         machine.date,
-        machine.commit,
+        or_none(&machine.commit),
         machine.cpu,
         machine.cores,
         machine.memory_gib,
@@ -270,6 +270,7 @@ mod tests {
                 axes: ["pairs", "Gbit/s"].map(str::to_owned),
                 curves: curves.to_vec(),
                 cores: "near".to_owned(),
+                part: "streams".to_owned(),
             }],
         }
     }

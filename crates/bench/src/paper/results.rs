@@ -146,6 +146,7 @@ mod tests {
             axes: ["pairs", "Gbit/s"].map(str::to_owned),
             curves: vec![("a".to_owned(), vec![Point::from((1.0, 2.0))])],
             cores: "near".to_owned(),
+            part: "streams".to_owned(),
         };
         let parts = Parts::from([("streams".to_owned(), chart)]);
         store(folder, "vifs", &key(), &parts).unwrap();

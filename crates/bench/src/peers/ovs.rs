@@ -29,7 +29,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
     let mask = mask(plan);
     let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x}");
-    with(plan, (SWITCH, &keys), 2, pass_across)
+    with(plan, &keys, 2, pass_across)
 }
 
 /// As [`start`], for guests with an IOMMU, and with super-frames. Threads other than the polling
@@ -40,16 +40,14 @@ pub(super) fn with_iommu(plan: &Plan) -> Result<Peer> {
         ..plan.clone()
     };
     let keys = "other_config:vhost-iommu-support=true";
-    with(&plan, (SWITCH, keys), 2, pass_across)
+    with(&plan, keys, 2, pass_across)
 }
 
 /// With these rules before the explicit flows, and room for a million cached flows.
 pub(super) fn with_rules(plan: &Plan, rules: &RuleSet) -> Result<Peer> {
     let mask = mask(plan);
     let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x} other_config:flow-limit=1000000");
-    // A second one beside it would want interfaces of the same names.
-    let program = format!("unshare --net {SWITCH}");
-    with(plan, (&program, &keys), 2, |folder| {
+    with(plan, &keys, 2, |folder| {
         let file = folder.join("rules.txt");
         std::fs::write(&file, rules.openflow() + ACROSS_IN_TABLE_1)?;
         ofctl(folder, "del-flows", "")?;
@@ -80,7 +78,7 @@ pub(super) fn misses(folder: &Path) -> Result<u64> {
 /// polling one run anywhere: on that one's core they would take seconds to notice that a port has
 /// changed.
 pub(super) fn learning(plan: &Plan, ports: u32) -> Result<Peer> {
-    with(plan, (SWITCH, ""), ports, |_| Ok(()))
+    with(plan, "", ports, |_| Ok(()))
 }
 
 /// As [`learning`], with these commands of `ovs-vsctl` and these OpenFlow rules. Ports are called
@@ -91,7 +89,7 @@ pub(crate) fn with_commands(
     commands: &[String],
     flows: &[String],
 ) -> Result<Peer> {
-    with(plan, (SWITCH, ""), ports, |folder| {
+    with(plan, "", ports, |folder| {
         for command in commands {
             vsctl(folder, &words(command))?;
         }
@@ -101,9 +99,11 @@ pub(crate) fn with_commands(
     })
 }
 
+/// In a network namespace of its own: its TAP devices are persistent, so that they would outlive it,
+/// and a second one beside it would want the same names.
 fn with(
     plan: &Plan,
-    (program, keys): (&str, &str),
+    keys: &str,
     ports: u32,
     rules: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Peer> {
@@ -111,7 +111,7 @@ fn with(
     let path = folder.path();
     let database = start_database(path)?;
     configure(path, plan, keys)?;
-    let switch = start_switch(path, program)?;
+    let switch = start_switch(path, &format!("unshare --net {SWITCH}"))?;
     let paths = add_bridge(path, ports).and_then(|paths| rules(path).map(|()| paths));
     let paths = paths.with_context(|| end_of(&switch.output()))?;
     Ok(Peer {
@@ -240,11 +240,17 @@ fn pass_across(folder: &Path) -> Result<()> {
     ofctl(folder, "add-flow", "in_port=2,actions=output:1")
 }
 
-/// Adds a TAP device to which a port can be mirrored.
-pub(crate) fn add_tap(folder: &Path) -> Result<()> {
+/// A command in the network namespace of the switch with this process id.
+pub(crate) fn inside(switch: u32, command: &str) -> String {
+    format!("nsenter --net=/proc/{switch}/ns/net {command}")
+}
+
+/// Adds a TAP device to which a port can be mirrored, in the network namespace of the switch.
+pub(crate) fn add_tap(folder: &Path, switch: u32) -> Result<()> {
     let command = format!("add-port br0 {TAP} -- set Interface {TAP} type=internal");
     vsctl(folder, &words(&command))?;
-    run(&words(&format!("ip link set {TAP} up")), &[]).map(drop)
+    let up = inside(switch, &format!("ip link set {TAP} up"));
+    run(&words(&up), &[]).map(drop)
 }
 
 /// Mirrors the first port there, both ways.

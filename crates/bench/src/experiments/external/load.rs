@@ -137,7 +137,7 @@ pub(super) fn paced(world: &World, payload: usize, rate: u32) -> Result<Traffic>
     )
 }
 
-/// What is left of the traffic before goes to another port.
+/// A port of its own for each traffic: late packets of the one before are for another one.
 fn next_port() -> u16 {
     static PORT: AtomicU16 = AtomicU16::new(5001);
     PORT.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! What INVALIDATE and a question of the switch (MISS) take while frames flow.
+//! The time that INVALIDATE and a question of the switch (MISS) take while frames flow.
 
 use anyhow::{Context as _, Result, ensure};
 use testkit::lean::Histogram;
