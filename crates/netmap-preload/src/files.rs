@@ -1,4 +1,4 @@
-//! Descriptors and mappings.
+//! Opening, requests and mappings.
 
 use super::*;
 
@@ -81,81 +81,10 @@ open_at! { openat openat64 }
 open_2! { __open_2 __open64_2 }
 open_at_2! { __openat_2 __openat64_2 }
 
-/// A descriptor is about to be closed.
-fn closes(fd: RawFd) {
-    if table::is_ours(fd) {
-        device::closed(fd);
-    } else {
-        epolls::forget(fd);
-    }
-}
-
-/// Notes a new descriptor for what `old` is.
-fn duplicates(old: RawFd, new: c_int) -> c_int {
-    if new < 0 || !table::is_ours(old) {
-        return new;
-    }
-    done(device::duplicated(old, new).map(|()| new))
-}
-
-/// close(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
-    closes(fd);
-    type Close = unsafe extern "C" fn(c_int) -> c_int;
-    call_next!(close: Close, fd)
-}
-
-/// dup(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    type Dup = unsafe extern "C" fn(c_int) -> c_int;
-    duplicates(fd, call_next!(dup: Dup, fd))
-}
-
-/// dup2(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
-    let got: c_int = call_next!(dup2: Dup2, old, new);
-    if got >= 0 && old != new {
-        closes(new);
-    }
-    duplicates(old, got)
-}
-
-/// dup3(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
-    let got: c_int = call_next!(dup3: Dup3, old, new, flags);
-    if got >= 0 {
-        closes(new);
-    }
-    duplicates(old, got)
-}
-
-macro_rules! fcntl {
-    ($($name:ident)*) => { $(
-        /// fcntl(2). The argument is there or not, as for the C library's function.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
-            type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
-            let got = call_next!($name: Fcntl, fd, command, argument);
-            match command {
-                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicates(fd, got),
-                _ => got,
-            }
-        }
-    )* };
-}
-
-fcntl! { fcntl fcntl64 }
-
 /// ioctl(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if table::is_ours(fd) {
+    if Netmap::is_ours(fd) {
         // SAFETY: the argument is the program's, as the request needs it.
         let result = unsafe { netmap::ioctl::ioctl(fd, request, argument) };
         return done(result.map(|()| 0));
@@ -176,7 +105,7 @@ macro_rules! mmap {
             fd: c_int,
             offset: off_t,
         ) -> *mut c_void {
-            if flags & libc::MAP_ANONYMOUS == 0 && table::is_ours(fd) {
+            if flags & libc::MAP_ANONYMOUS == 0 && Netmap::is_ours(fd) {
                 let range = (address as usize, len);
                 // SAFETY: what the program requests to be replaced is its own.
                 let mapped = unsafe { device::map(fd, range, prot, flags, offset.cast_unsigned()) };

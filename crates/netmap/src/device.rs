@@ -7,19 +7,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use interpose::system::out_of_the_way;
+use interpose::table::Table;
+use interpose::{Library, Mask};
+use libc::{epoll_event, pollfd};
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::bound::Bound;
 use crate::port::{MARK_ERROR, MARK_SESSION};
-use crate::table;
+use crate::{epolls, wait};
 
 /// Time between two looks at the connection of a program that never sleeps, milliseconds.
 const LOOK_MS: u64 = 100;
-/// Library descriptors are at least this, so that the program's own have the numbers that it would
-/// see without the library, as far as its limit allows.
-const FIRST_OF_LIBRARY: RawFd = 200;
+
+/// The descriptors of this process that are netmap's.
+pub(crate) static DEVICES: Table<Device> = Table::new();
 
 /// See the module.
 #[derive(Debug)]
@@ -27,14 +31,8 @@ pub struct Device {
     /// A duplicate of the program's descriptor.
     epoll: Arc<OwnedFd>,
     bound: OnceLock<Bound>,
-    /// Syncs that found nothing.
     /// Time of the last look at the connection, milliseconds.
     tended: AtomicU64,
-}
-
-/// Moves a descriptor out of the program's way.
-pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_OF_LIBRARY).unwrap_or(fd)
 }
 
 /// Opens a device; returns the program's descriptor.
@@ -42,14 +40,14 @@ pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
 /// # Errors
 /// The system has no more descriptors.
 pub fn open() -> Result<RawFd, Errno> {
-    crate::forks::watch();
+    interpose::forks::watch();
     let fd = epoll::create(CreateFlags::CLOEXEC)?;
     let device = Device {
         epoll: Arc::new(out_of_the_way(fd.try_clone().map_err(|_| Errno::MFILE)?)),
         bound: OnceLock::new(),
         tended: AtomicU64::new(0),
     };
-    table::insert(fd.as_raw_fd(), Arc::new(device))?;
+    DEVICES.insert(fd.as_raw_fd(), Arc::new(device))?;
     Ok(fd.into_raw_fd())
 }
 
@@ -58,10 +56,10 @@ pub fn open() -> Result<RawFd, Errno> {
 /// # Errors
 /// `EMFILE`: its number is too large; it is closed.
 pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
-    let Some(device) = table::get(old) else {
+    let Some(device) = DEVICES.get(old) else {
         return Ok(());
     };
-    table::insert(new, device).inspect_err(|_| {
+    DEVICES.insert(new, device).inspect_err(|_| {
         // SAFETY: the program does not know the descriptor, which is returned as an error.
         drop(unsafe { OwnedFd::from_raw_fd(new) });
     })
@@ -69,8 +67,8 @@ pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
 
 /// The program closes a descriptor, or puts another file in its place: it is netmap's no more.
 pub fn closed(fd: RawFd) {
-    crate::epolls::closed(fd);
-    drop(table::remove(fd));
+    epolls::ENTRIES.closed(fd);
+    drop(DEVICES.remove(fd));
 }
 
 /// Maps the memory of a device, as mmap(2) would.
@@ -87,7 +85,7 @@ pub unsafe fn map(
     flags: i32,
     offset: u64,
 ) -> Result<usize, Errno> {
-    let device = table::get(fd).ok_or(Errno::BADF)?;
+    let device = DEVICES.get(fd).ok_or(Errno::BADF)?;
     let region = device.bound().ok_or(Errno::INVAL)?.region();
     let prot = ProtFlags::from_bits_truncate(prot.cast_unsigned());
     let flags = MapFlags::from_bits_truncate(flags.cast_unsigned());
@@ -100,13 +98,59 @@ pub unsafe fn map(
 
 /// The program unmaps a range, or maps something else there.
 pub fn unmapped(address: usize, len: usize) {
-    if !table::is_used() {
+    if !DEVICES.is_used() {
         return;
     }
-    for device in table::devices() {
+    for (_, device) in DEVICES.all() {
         if let Some(bound) = device.bound() {
             bound.region().view.forget(address, len);
         }
+    }
+}
+
+/// The library of the netmap API.
+#[derive(Clone, Copy, Debug)]
+pub struct Netmap;
+
+impl Library for Netmap {
+    #[inline]
+    fn is_ours(fd: RawFd) -> bool {
+        DEVICES.is_ours(fd)
+    }
+
+    fn closed(fd: RawFd) {
+        closed(fd);
+    }
+
+    fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
+        duplicated(old, new)
+    }
+
+    fn poll(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
+        wait::poll(fds, limit, mask)
+    }
+
+    #[inline]
+    fn concerns(epoll: RawFd) -> bool {
+        epolls::ENTRIES.concern(epoll)
+    }
+
+    fn epoll_control(
+        epoll: RawFd,
+        operation: i32,
+        fd: RawFd,
+        event: Option<(u32, u64)>,
+    ) -> Result<(), Errno> {
+        epolls::ENTRIES.control(epoll, operation, fd, event)
+    }
+
+    fn epoll_wait(
+        epoll: RawFd,
+        events: &mut [epoll_event],
+        limit: Option<Duration>,
+        mask: Mask,
+    ) -> Result<usize, Errno> {
+        epolls::wait(epoll, events, limit, mask)
     }
 }
 

@@ -1,104 +1,30 @@
 //! Epoll instances of the program with netmap's descriptors in them.
 //!
-//! The kernel knows nothing of these entries: they are kept here, and each wait is one of `poll`
-//! over the instance itself and the devices in it. They are level-triggered, whatever was
-//! requested; `EPOLLONESHOT` holds.
+//! Each wait is one of `poll` over the instance itself and the devices in it. Devices are
+//! level-triggered, whatever was requested; `EPOLLONESHOT` holds.
 
-use std::ffi::{c_int, c_short};
 use std::os::fd::RawFd;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use interpose::epolls::Entries;
+use interpose::{Mask, system};
 use libc::{epoll_event, pollfd};
 use rustix::io::Errno;
 
-use crate::table;
-use crate::view::lock;
-use crate::wait::{self, Mask};
+use crate::device::DEVICES;
+use crate::wait;
 
 /// Devices in one instance at most.
 const MOST: usize = 63;
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    epoll: RawFd,
-    fd: RawFd,
-    events: u32,
-    data: u64,
-}
+/// The devices in instances.
+pub(crate) static ENTRIES: Entries = Entries::new(MOST);
 
-static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-/// Number of entries, for those who have none.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether an epoll instance has a netmap descriptor.
-#[inline]
-#[must_use]
-pub fn concerns(epoll: RawFd) -> bool {
-    COUNT.load(Ordering::Relaxed) != 0 && lock(&ENTRIES).iter().any(|entry| entry.epoll == epoll)
-}
-
-/// epoll_ctl(2) for a netmap descriptor; `event`: events and data.
-///
-/// # Errors
-/// Those of epoll_ctl(2).
-pub fn control(
-    epoll: RawFd,
-    operation: c_int,
-    fd: RawFd,
-    event: Option<(u32, u64)>,
-) -> Result<(), Errno> {
-    let mut entries = lock(&ENTRIES);
-    let found = entries
-        .iter()
-        .position(|entry| (entry.epoll, entry.fd) == (epoll, fd));
-    match (operation, found) {
-        (libc::EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EXIST),
-        (libc::EPOLL_CTL_ADD, None) => {
-            let (events, data) = event.ok_or(Errno::FAULT)?;
-            if entries.iter().filter(|entry| entry.epoll == epoll).count() >= MOST {
-                return Err(Errno::NOSPC);
-            }
-            entries.push(Entry {
-                epoll,
-                fd,
-                events,
-                data,
-            });
-        }
-        (libc::EPOLL_CTL_MOD, Some(at)) => {
-            (entries[at].events, entries[at].data) = event.ok_or(Errno::FAULT)?;
-        }
-        (libc::EPOLL_CTL_DEL, Some(at)) => drop(entries.remove(at)),
-        (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Err(Errno::NOENT),
-        _ => return Err(Errno::INVAL),
-    }
-    COUNT.store(entries.len(), Ordering::Relaxed);
-    Ok(())
-}
-
-/// A descriptor is closed: the entries with it go.
-pub(crate) fn closed(fd: RawFd) {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let mut entries = lock(&ENTRIES);
-    entries.retain(|entry| entry.epoll != fd && entry.fd != fd);
-    COUNT.store(entries.len(), Ordering::Relaxed);
-}
-
-/// The program closes a descriptor that may be an epoll instance.
-#[inline]
-pub fn forget(fd: RawFd) {
-    closed(fd);
-}
-
-/// epoll_pwait2(2) of an instance that [`concerns`] us.
+/// epoll_pwait2(2) of an instance with devices.
 ///
 /// # Errors
 /// Those of epoll_pwait2(2).
-pub fn wait(
+pub(crate) fn wait(
     epoll: RawFd,
     events: &mut [epoll_event],
     limit: Option<Duration>,
@@ -107,28 +33,22 @@ pub fn wait(
     if events.is_empty() {
         return Err(Errno::INVAL);
     }
-    let none = pollfd {
-        fd: -1,
-        events: 0,
+    let mut entries = ENTRIES.of(epoll);
+    entries.retain(|entry| entry.requested() != 0 && DEVICES.is_ours(entry.fd));
+    let of = |fd, events| pollfd {
+        fd,
+        events,
         revents: 0,
     };
-    let mut fds = [none; MOST + 1];
-    (fds[0].fd, fds[0].events) = (epoll, libc::POLLIN);
-    let mut entries = [None; MOST];
-    let mut count = 0;
-    for entry in lock(&ENTRIES).iter().filter(|entry| entry.epoll == epoll) {
-        // The lower bits of events are those of poll(2).
-        let wanted = (entry.events & 0xffff) as c_short;
-        let is_off = wanted == 0 || !table::is_ours(entry.fd);
-        if count < MOST && !is_off {
-            entries[count] = Some(*entry);
-            count += 1;
-            (fds[count].fd, fds[count].events) = (entry.fd, wanted);
-        }
+    let mut fds = [of(-1, 0); MOST + 1];
+    fds[0] = of(epoll, libc::POLLIN);
+    for (fd, entry) in fds[1..].iter_mut().zip(&entries) {
+        *fd = of(entry.fd, entry.requested());
     }
-    wait::poll(&mut fds[..=count], limit, mask)?;
+    let used = entries.len().min(MOST);
+    wait::poll(&mut fds[..=used], limit, mask)?;
     let mut written = 0;
-    for (entry, fd) in entries.iter().flatten().zip(&fds[1..]) {
+    for (entry, fd) in entries.iter().zip(&fds[1..]) {
         if fd.revents == 0 || written == events.len() {
             continue;
         }
@@ -137,33 +57,12 @@ pub fn wait(
             u64: entry.data,
         };
         written += 1;
-        if entry.events & libc::EPOLLONESHOT.cast_unsigned() != 0 {
-            let mut entries = lock(&ENTRIES);
-            let same = |other: &&mut Entry| (other.epoll, other.fd) == (epoll, entry.fd);
-            if let Some(entry) = entries.iter_mut().find(same) {
-                entry.events &= !0xffff;
-            }
-        }
+        ENTRIES.reported(entry, 0);
     }
     if fds[0].revents != 0 && written < events.len() {
         let rest = &mut events[written..];
-        let now = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: the array is as long as it says; a wait without a mask.
-        let more = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                epoll,
-                rest.as_mut_ptr(),
-                rest.len(),
-                &raw const now,
-                std::ptr::null::<libc::sigset_t>(),
-                8usize,
-            )
-        };
-        written += usize::try_from(more).unwrap_or(0);
+        let more = system::epoll_wait(epoll, rest, Some(Duration::ZERO), Mask::NONE);
+        written += more.unwrap_or(0);
     }
     Ok(written)
 }

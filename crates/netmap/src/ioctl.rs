@@ -7,19 +7,19 @@ use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 
+use crate::SAY;
 use crate::abi::{
     self, Header, LegacyRequest, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, Opt,
     PoolsInfo, PortHeader, PortInfo, Register, ValeList, flags, legacy, mode, req,
 };
 use crate::bound::{self, Bound};
-use crate::device::Device;
+use crate::device::{DEVICES, Device};
 use crate::names::Name;
 use crate::pages::PAGE;
 use crate::pipe::DEFAULT_SLOTS as PIPE_SLOTS;
 use crate::port;
 use crate::region::Region;
 use crate::view::PRIVATE;
-use crate::{say, table};
 
 /// Options of a request at most; a list that goes in circles ends here.
 const MAX_OPTIONS: usize = 16;
@@ -35,7 +35,7 @@ const KNOWN_OPTIONS: usize = 6;
 /// `argument` is what the request says: null, or the address of its structure, whose pointers lead
 /// to theirs, all writable.
 pub unsafe fn ioctl(fd: RawFd, request: u64, argument: *mut libc::c_void) -> Result<(), Errno> {
-    let device = table::get(fd).ok_or(Errno::BADF)?;
+    let device = DEVICES.get(fd).ok_or(Errno::BADF)?;
     // The upper half of the number is not the kernel's business.
     match request & 0xffff_ffff {
         NIOCTXSYNC => device.sync(true),
@@ -80,7 +80,7 @@ unsafe fn control(device: &Device, at: *mut Header) -> Result<(), Errno> {
     let mut header = unsafe { at.read_unaligned() };
     if !(abi::API..=abi::MAX_API).contains(&header.version) {
         let (got, known) = (header.version, abi::API);
-        say::once(&format!("the program has API {got} of netmap, not {known}"));
+        SAY.once(&format!("the program has API {got} of netmap, not {known}"));
         return Err(Errno::INVAL);
     }
     let body = header.body as *mut u8;
@@ -107,15 +107,15 @@ unsafe fn control(device: &Device, at: *mut Header) -> Result<(), Errno> {
 fn not_there(reqtype: u16) -> Errno {
     match reqtype {
         req::VALE_ATTACH | req::VALE_DETACH | req::VALE_NEWIF | req::VALE_DELIF => {
-            say::once("ports are added and removed by `lasthop port`, not by programs");
+            SAY.once("ports are added and removed by `lasthop port`, not by programs");
             Errno::OPNOTSUPP
         }
         req::VALE_POLLING_ENABLE | req::VALE_POLLING_DISABLE => {
-            say::once("polling of ports is a setting of the switch (`poll` in lasthop.toml)");
+            SAY.once("polling of ports is a setting of the switch (`poll` in lasthop.toml)");
             Errno::OPNOTSUPP
         }
         req::SYNC_KLOOP_START | req::SYNC_KLOOP_STOP | req::CSB_ENABLE => {
-            say::once("application CSB and sync loops are not there");
+            SAY.once("application CSB and sync loops are not there");
             Errno::OPNOTSUPP
         }
         _ => Errno::INVAL,
@@ -150,7 +150,7 @@ unsafe fn check_options(header: &Header) -> Result<(), Errno> {
             5 => "offsets in buffers (OFFSETS)",
             _ => "a request option of the program",
         };
-        say::once(&format!("{name} is not there"));
+        SAY.once(&format!("{name} is not there"));
         result = Err(Errno::OPNOTSUPP);
         at = option.next as *mut Opt;
     }
@@ -163,7 +163,7 @@ fn register(device: &Device, name: &[u8], request: &mut Register) -> Result<(), 
     }
     let monitors = flags::MONITOR_TX | flags::MONITOR_RX | flags::ZCOPY_MON;
     if request.flags & monitors != 0 {
-        say::once("monitors are not there; a [[mirror]] copies the frames of a port to another");
+        SAY.once("monitors are not there; a [[mirror]] copies the frames of a port to another");
         return Err(Errno::OPNOTSUPP);
     }
     let name = match request.mode {
@@ -241,7 +241,7 @@ fn port_name(name: &[u8]) -> Result<String, Errno> {
         return Err(Errno::OPNOTSUPP);
     };
     if bound::open_port(port).is_none() && !name.socket().exists() {
-        say::once(&format!("{port}: there is no such port"));
+        SAY.once(&format!("{port}: there is no such port"));
         return Err(Errno::NXIO);
     }
     Ok(port.clone())
@@ -293,7 +293,7 @@ fn of_legacy(old: &LegacyRequest) -> Result<([u8; 64], Register), Errno> {
         return Err(Errno::INVAL);
     }
     if old.cmd != 0 {
-        say::once("the commands of old vale-ctl are not there");
+        SAY.once("the commands of old vale-ctl are not there");
         return Err(Errno::OPNOTSUPP);
     }
     let mut new = Register {

@@ -4,7 +4,6 @@ pub mod abi;
 mod bound;
 pub mod device;
 pub mod epolls;
-mod forks;
 pub mod ioctl;
 mod meeting;
 pub mod names;
@@ -13,11 +12,13 @@ mod pipe;
 mod port;
 mod region;
 mod ring;
-mod say;
 mod sync;
-pub mod table;
 mod view;
 pub mod wait;
 mod wake;
 
+pub use device::Netmap;
 pub use rustix::io::Errno;
+
+/// Lines for the person in front of the program.
+pub(crate) static SAY: interpose::say::Lines = interpose::say::Lines::new("lasthop netmap");

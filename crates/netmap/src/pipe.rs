@@ -21,14 +21,14 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::SocketType;
 
-use crate::device::out_of_the_way;
+use crate::SAY;
 use crate::meeting::{self, Met};
 use crate::names::{End, Name};
 use crate::port::{self, MARK_SESSION, Shape};
 use crate::region::{Block, Geometry, LINES, OWN_MEMORY, Region};
 use crate::ring::{Ring, Role};
-use crate::say;
 use crate::view::lock;
+use interpose::system::out_of_the_way;
 
 /// Slots of a ring, unless the program requests others.
 pub(crate) const DEFAULT_SLOTS: u16 = 2048;
@@ -110,7 +110,7 @@ impl PipeEnd {
         let (offer, fds) = match met.map_err(refused)? {
             Met::Joined(offer, fds) => (offer, fds),
             Met::Refused(reason) => {
-                say::once(&format!("{name}: {reason}"));
+                SAY.once(&format!("{name}: {reason}"));
                 return Err(Errno::BUSY);
             }
         };
@@ -217,7 +217,7 @@ impl PipeEnd {
         match met? {
             Met::Joined(..) => Ok(socket),
             Met::Refused(reason) => {
-                say::once(&format!("{}: {reason}", self.name));
+                SAY.once(&format!("{}: {reason}", self.name));
                 Err(io::ErrorKind::ConnectionRefused.into())
             }
         }

@@ -21,13 +21,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use wire::virtio::features::Features;
 use wire::virtio::vhost_user::ProtocolFeatures;
 
-use crate::device::out_of_the_way;
-use crate::forks;
+use crate::SAY;
 use crate::names::Name;
 use crate::region::{Block, LINES, Region};
 use crate::ring::{Places, Ring, Role};
-use crate::say;
 use crate::view::lock;
+use interpose::system::out_of_the_way;
 
 /// Bounds of the number of slots of a ring.
 pub(crate) const MIN_SLOTS: u16 = 64;
@@ -153,23 +152,23 @@ pub(crate) fn refusal(name: &Name, path: &Path, error: &io::Error) -> Errno {
     let path = path.display();
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            say::once(&format!("{name}: there is no such port ({path}: {error})"));
+            SAY.once(&format!("{name}: there is no such port ({path}: {error})"));
             Errno::NXIO
         }
         io::ErrorKind::PermissionDenied => {
-            say::once(&format!("{name}: {path}: {error}"));
+            SAY.once(&format!("{name}: {path}: {error}"));
             Errno::ACCESS
         }
         _ if is_hang_up(error) => {
-            say::once(&format!("{name}: another process has the port ({path})"));
+            SAY.once(&format!("{name}: another process has the port ({path})"));
             Errno::BUSY
         }
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-            say::once(&format!("{name}: the switch does not answer ({path})"));
+            SAY.once(&format!("{name}: the switch does not answer ({path})"));
             Errno::BUSY
         }
         _ => {
-            say::once(&format!("{name}: {path}: {error}"));
+            SAY.once(&format!("{name}: {path}: {error}"));
             Errno::IO
         }
     }
@@ -433,7 +432,7 @@ impl Port {
             .and_then(|()| front.renegotiate(features(pairs, header)))
             .and_then(|()| self.start_queues(front));
         changed.map_err(|error| {
-            say::once(&format!("{}: header of {header} bytes: {error}", self.name));
+            SAY.once(&format!("{}: header of {header} bytes: {error}", self.name));
             Errno::IO
         })
     }
@@ -468,7 +467,7 @@ impl Port {
     /// The switch has stopped a queue.
     pub(crate) fn failed(&self) {
         sys::event::clear(&self.error);
-        say::once(&format!(
+        SAY.once(&format!(
             "{}: the switch has stopped its queues; `lasthop status` has the reason",
             self.name
         ));
@@ -586,7 +585,7 @@ impl Drop for Port {
         // The switch must not use the rings any more. A process that shares the port with this one
         // keeps it.
         if let Some(mut front) = lock(&self.session).front.take()
-            && !forks::happened()
+            && !interpose::forks::happened()
         {
             let until = Instant::now() + STOP;
             let queues = 0..2 * self.pairs();

@@ -16,9 +16,9 @@ pub(crate) use pipes::Block;
 use rustix::io::Errno;
 
 use crate::abi;
-use crate::device::out_of_the_way;
 use crate::pages::{PAGE, Pages, Pool};
 use crate::view::{PRIVATE, View, lock};
+use interpose::system::out_of_the_way;
 
 /// Bytes for slots and index lines.
 const CONTROL: u64 = 32 << 20;

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::device::out_of_the_way;
+use interpose::system::out_of_the_way;
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// Bytes of the private part. Sparse: only pages in use take memory.

@@ -7,19 +7,19 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_short};
-use std::ptr;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use libc::{POLLERR, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd};
+use interpose::{Mask, system};
+use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd};
 use polling::{AdaptivePoll, Next};
 use rustix::io::Errno;
 
 use crate::bound::Bound;
-use crate::device::Device;
+use crate::device::{DEVICES, Device};
 use crate::port::REDIAL;
 use crate::ring::Synced;
-use crate::table;
 
 /// Descriptors of a wait that are copied without an allocation.
 const FEW: usize = 64;
@@ -50,7 +50,7 @@ fn mode() -> Mode {
         Ok("spin") => Mode::Spin,
         Ok("adaptive") | Err(_) => Mode::Adaptive,
         Ok(other) => {
-            crate::say::once(&format!(
+            crate::SAY.once(&format!(
                 "LASTHOP_NETMAP_POLL={other}: expected adaptive, sleep or spin"
             ));
             Mode::Adaptive
@@ -82,13 +82,6 @@ fn with_waiting<T>(act: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
         Some(act(waiting))
     });
     found.ok().flatten()
-}
-
-/// Whether one of the descriptors is netmap's.
-#[inline]
-#[must_use]
-pub fn concerns(fds: &[pollfd]) -> bool {
-    fds.iter().any(|fd| table::is_ours(fd.fd))
 }
 
 /// The events of a device, after the syncs that they imply (netmap(4), "SELECT, POLL, EPOLL").
@@ -151,7 +144,7 @@ fn request(bound: &Bound, events: c_short, patient: bool) -> Option<bool> {
 fn look_all(fds: &mut [pollfd]) -> usize {
     let mut ready = 0;
     for fd in fds {
-        if let Some(device) = table::get(fd.fd) {
+        if let Some(device) = DEVICES.get(fd.fd) {
             fd.revents = look(&device, fd.events);
             ready += usize::from(fd.revents != 0);
         }
@@ -159,53 +152,12 @@ fn look_all(fds: &mut [pollfd]) -> usize {
     ready
 }
 
-/// The signal mask of a wait, as the program gave it.
-#[derive(Clone, Copy, Debug)]
-pub struct Mask(pub *const libc::sigset_t);
-
-impl Mask {
-    /// No other mask than the thread's.
-    pub const NONE: Self = Self(ptr::null());
-}
-
-fn timespec(limit: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: limit.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    }
-}
-
-/// ppoll(2) itself, the system call.
-fn system_poll(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
-    let limit = limit.map(timespec);
-    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the array is as long as it says, and the mask is the program's: 8 bytes or null.
-    let ready = unsafe {
-        libc::syscall(
-            libc::SYS_ppoll,
-            fds.as_mut_ptr(),
-            fds.len(),
-            limit,
-            mask.0,
-            8usize,
-        )
-    };
-    result(ready)
-}
-
-fn result(returned: i64) -> Result<usize, Errno> {
-    usize::try_from(returned).map_err(|_| {
-        let error = std::io::Error::last_os_error();
-        Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
-    })
-}
-
 /// Looks at descriptors that are not netmap's, and waits for nothing. `copy` has room for all.
 fn look_at_others(fds: &mut [pollfd], copy: &mut [pollfd]) -> Result<usize, Errno> {
     let mut any = false;
     for (to, from) in copy.iter_mut().zip(&*fds) {
         *to = *from;
-        if table::is_ours(from.fd) {
+        if DEVICES.is_ours(from.fd) {
             to.fd = -1;
         } else {
             any |= from.fd >= 0;
@@ -214,7 +166,7 @@ fn look_at_others(fds: &mut [pollfd], copy: &mut [pollfd]) -> Result<usize, Errn
     if !any {
         return Ok(0);
     }
-    let ready = system_poll(copy, Some(Duration::ZERO), Mask::NONE)?;
+    let ready = system::poll(copy, Some(Duration::ZERO), Mask::NONE)?;
     for (to, from) in fds.iter_mut().zip(&*copy) {
         if from.fd >= 0 {
             to.revents = from.revents;
@@ -290,7 +242,7 @@ fn wait(
 /// Looks at the connections of a program that finds something in every wait, and so never sleeps.
 #[inline]
 fn tend_if_due(fds: &[pollfd]) {
-    for device in fds.iter().filter_map(|fd| table::get(fd.fd)) {
+    for device in fds.iter().filter_map(|fd| DEVICES.get(fd.fd)) {
         device.tend_if_due();
     }
 }
@@ -341,7 +293,7 @@ fn look_on(
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(LOOKS_PER_SYSTEM_CALL) {
             ready += look_at_others(fds, copy)?;
-            for device in fds.iter().filter_map(|fd| table::get(fd.fd)) {
+            for device in fds.iter().filter_map(|fd| DEVICES.get(fd.fd)) {
                 device.drain();
             }
         }
@@ -355,7 +307,7 @@ fn look_on(
 fn request_all(fds: &[pollfd], patient: bool) -> Option<bool> {
     let mut is_patient = false;
     for fd in fds {
-        if let Some(device) = table::get(fd.fd)
+        if let Some(device) = DEVICES.get(fd.fd)
             && let Some(bound) = device.bound()
         {
             is_patient |= request(bound, fd.events, patient)?;
@@ -372,7 +324,7 @@ fn sleep_limit(fds: &[pollfd], left: Option<Duration>, is_patient: bool) -> Opti
     if is_patient {
         at_most(PATIENCE);
     }
-    for device in fds.iter().filter_map(|fd| table::get(fd.fd)) {
+    for device in fds.iter().filter_map(|fd| DEVICES.get(fd.fd)) {
         if let Some(bound) = device.bound()
             && !bound.is_connected()
             && !bound.tend()
@@ -397,7 +349,7 @@ fn sleep(
         is_measured.then(sys::time::of_thread)
     });
     let slept = match fds {
-        [fd] if table::is_ours(fd.fd) => sleep_on_one(fd.fd, limit, mask),
+        [fd] if DEVICES.is_ours(fd.fd) => sleep_on_one(fd.fd, limit, mask),
         _ => sleep_on_all(fds, copy, limit, mask),
     };
     if let Some(Some(before)) = before {
@@ -409,26 +361,11 @@ fn sleep(
 
 /// One system call: the epoll instance of a device is waited for directly.
 fn sleep_on_one(fd: c_int, limit: Option<Duration>, mask: Mask) -> Result<usize, Errno> {
-    let Some(device) = table::get(fd) else {
+    let Some(device) = DEVICES.get(fd) else {
         return Ok(0);
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
-    let limit = limit.map(timespec);
-    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-    use std::os::fd::AsRawFd;
-    // SAFETY: the array is as long as it says, and the mask is the program's: 8 bytes or null.
-    let count = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait2,
-            device.epoll().as_raw_fd(),
-            events.as_mut_ptr(),
-            events.len(),
-            limit,
-            mask.0,
-            8usize,
-        )
-    };
-    let count = result(count)?;
+    let count = system::epoll_wait(device.epoll().as_raw_fd(), &mut events, limit, mask)?;
     device.handle(events[..count].iter().map(|event| event.u64));
     Ok(0)
 }
@@ -441,14 +378,14 @@ fn sleep_on_all(
 ) -> Result<usize, Errno> {
     for (to, from) in copy.iter_mut().zip(&*fds) {
         *to = *from;
-        if table::is_ours(from.fd) {
+        if DEVICES.is_ours(from.fd) {
             to.events = POLLIN;
         }
     }
-    system_poll(copy, limit, mask)?;
+    system::poll(copy, limit, mask)?;
     let mut others = 0;
     for (to, from) in fds.iter_mut().zip(&*copy) {
-        if let Some(device) = table::get(to.fd) {
+        if let Some(device) = DEVICES.get(to.fd) {
             if from.revents != 0 {
                 device.drain();
             }
@@ -458,102 +395,4 @@ fn sleep_on_all(
         }
     }
     Ok(others)
-}
-
-/// The sets of select(2), as the program gave them; each may be null.
-#[derive(Debug)]
-pub struct Sets {
-    /// To be read from.
-    pub read: *mut libc::fd_set,
-    /// To be written to.
-    pub write: *mut libc::fd_set,
-    /// Exceptions.
-    pub except: *mut libc::fd_set,
-}
-
-impl Sets {
-    fn all(&self) -> [(*mut libc::fd_set, c_short); 3] {
-        [
-            (self.read, POLLIN),
-            (self.write, POLLOUT),
-            (self.except, libc::POLLPRI),
-        ]
-    }
-
-    /// Whether a descriptor below `count` is netmap's.
-    ///
-    /// # Safety
-    /// Each set is null or one of the program.
-    #[must_use]
-    pub unsafe fn concern(&self, count: c_int) -> bool {
-        (0..count.min(libc::FD_SETSIZE as c_int)).any(|fd| {
-            // SAFETY: the caller says what the sets are, and `fd` is below their size.
-            let is_in = |(set, _): &(*mut libc::fd_set, c_short)| unsafe {
-                !set.is_null() && libc::FD_ISSET(fd, *set)
-            };
-            table::is_ours(fd) && self.all().iter().any(is_in)
-        })
-    }
-
-    /// pselect(2) over descriptors some of which are netmap's.
-    ///
-    /// # Errors
-    /// Those of pselect(2).
-    ///
-    /// # Safety
-    /// As [`Self::concern`].
-    pub unsafe fn select(
-        &self,
-        count: c_int,
-        limit: Option<Duration>,
-        mask: Mask,
-    ) -> Result<usize, Errno> {
-        const ROOM: usize = libc::FD_SETSIZE;
-        let count = usize::try_from(count).map_err(|_| Errno::INVAL)?.min(ROOM);
-        let none = pollfd {
-            fd: -1,
-            events: 0,
-            revents: 0,
-        };
-        let mut fds = [none; ROOM];
-        let mut used = 0;
-        for fd in 0..count as c_int {
-            let mut events = 0;
-            for (set, event) in self.all() {
-                // SAFETY: as in `concern`.
-                if unsafe { !set.is_null() && libc::FD_ISSET(fd, set) } {
-                    events |= event;
-                }
-            }
-            if events != 0 {
-                (fds[used].fd, fds[used].events) = (fd, events);
-                used += 1;
-            }
-        }
-        let fds = &mut fds[..used];
-        poll(fds, limit, mask)?;
-        if fds.iter().any(|fd| fd.revents & POLLNVAL != 0) {
-            return Err(Errno::BADF);
-        }
-        let mut ready = 0;
-        for fd in &*fds {
-            for (set, event) in self.all() {
-                if fd.events & event == 0 {
-                    continue;
-                }
-                let counts_as = match event {
-                    POLLIN => POLLIN | libc::POLLHUP | POLLERR,
-                    POLLOUT => POLLOUT | POLLERR,
-                    _ => event,
-                };
-                if fd.revents & counts_as != 0 {
-                    ready += 1;
-                } else {
-                    // SAFETY: as in `concern`; the bit is set, so the set is not null.
-                    unsafe { libc::FD_CLR(fd.fd, set) };
-                }
-            }
-        }
-        Ok(ready)
-    }
 }

@@ -10,14 +10,15 @@ use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use interpose::sets::Sets;
+use interpose::{Library, Mask};
 use libc::{POLLERR, POLLIN, POLLOUT, epoll_event, pollfd};
 use netmap::abi::{
     self, Header, Interface, LegacyRequest, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC,
     Opt, PoolsInfo, PortHeader, PortInfo, Register, Ring, Slot, ValeList, flags, legacy, mode, req,
 };
 use netmap::ioctl::ioctl;
-use netmap::wait::{Mask, Sets};
-use netmap::{Errno, device, epolls, table, wait};
+use netmap::{Errno, Netmap, device, wait};
 
 #[path = "support/switch.rs"]
 mod switch;
@@ -579,28 +580,31 @@ fn waits_of_all_kinds_see_frames_and_other_descriptors() {
             except: none,
         };
         let most = fd.0.max(other.as_raw_fd()) + 1;
-        assert!(sets.concern(most));
-        assert_eq!(sets.select(most, None, Mask::NONE), Ok(2));
+        assert!(sets.concern(most, Netmap::is_ours));
+        assert_eq!(
+            sets.select(most, |fds| wait::poll(fds, None, Mask::NONE)),
+            Ok(2)
+        );
         assert!(libc::FD_ISSET(fd.0, &read));
     }
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
     let raw = epoll.as_raw_fd();
     let wanted = libc::EPOLLIN as u32;
-    assert!(!epolls::concerns(raw));
+    assert!(!Netmap::concerns(raw));
     assert_eq!(
-        epolls::control(raw, libc::EPOLL_CTL_MOD, fd.0, None),
+        Netmap::epoll_control(raw, libc::EPOLL_CTL_MOD, fd.0, None),
         Err(Errno::NOENT)
     );
     let once = wanted | libc::EPOLLONESHOT as u32;
-    epolls::control(raw, libc::EPOLL_CTL_ADD, fd.0, Some((once, 7))).unwrap();
-    let again = epolls::control(raw, libc::EPOLL_CTL_ADD, fd.0, Some((wanted, 7)));
+    Netmap::epoll_control(raw, libc::EPOLL_CTL_ADD, fd.0, Some((once, 7))).unwrap();
+    let again = Netmap::epoll_control(raw, libc::EPOLL_CTL_ADD, fd.0, Some((wanted, 7)));
     assert_eq!(again, Err(Errno::EXIST));
     let data = rustix::event::epoll::EventData::new_u64(8);
     let flags = rustix::event::epoll::EventFlags::IN;
     rustix::event::epoll::add(&epoll, &other, data, flags).unwrap();
     let mut events = [epoll_event { events: 0, u64: 0 }; 4];
     let mut found = |limit| {
-        let count = epolls::wait(raw, &mut events, limit, Mask::NONE).unwrap();
+        let count = Netmap::epoll_wait(raw, &mut events, limit, Mask::NONE).unwrap();
         events[..count]
             .iter()
             .map(|event| event.u64)
@@ -608,10 +612,10 @@ fn waits_of_all_kinds_see_frames_and_other_descriptors() {
     };
     assert_eq!(found(None), [7, 8]);
     assert_eq!(found(None), [8], "it was to be reported once");
-    epolls::control(raw, libc::EPOLL_CTL_MOD, fd.0, Some((wanted, 9))).unwrap();
+    Netmap::epoll_control(raw, libc::EPOLL_CTL_MOD, fd.0, Some((wanted, 9))).unwrap();
     assert_eq!(found(None), [9, 8]);
-    epolls::control(raw, libc::EPOLL_CTL_DEL, fd.0, None).unwrap();
-    assert!(!epolls::concerns(raw));
+    Netmap::epoll_control(raw, libc::EPOLL_CTL_DEL, fd.0, None).unwrap();
+    assert!(!Netmap::concerns(raw));
 
     // A switch that has stopped a queue is an error, also for a sender that never sleeps.
     sys::event::ring(&heard.errors[&1]).unwrap();
@@ -637,7 +641,7 @@ fn descriptors_are_duplicated_and_closed() {
     assert_eq!(copy.sync(NIOCRXSYNC), Ok(()));
     let (number, _) = (copy.0, drop(socket));
     drop(copy);
-    assert!(!table::is_ours(number));
+    assert!(!Netmap::is_ours(number));
     // The same process may open the port again.
     let switch = port.serve(2);
     let fd = Fd::open();

@@ -1,0 +1,35 @@
+//! Lines for the person in front of the program: why something was refused. Each is said once.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// Lines at most: a program with ever new requests does not fill its terminal.
+const MOST: usize = 64;
+
+/// The lines of one library.
+#[derive(Debug)]
+pub struct Lines {
+    name: &'static str,
+    said: Mutex<BTreeSet<String>>,
+}
+
+impl Lines {
+    /// Lines that begin with a name.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            said: Mutex::new(BTreeSet::new()),
+        }
+    }
+
+    /// Writes a line to standard error, unless it was written before.
+    pub fn once(&self, line: &str) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() < MOST && said.insert(line.to_owned()) {
+            let line = format!("{}: {line}\n", self.name);
+            // A program without standard error is none of our business.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        }
+    }
+}
