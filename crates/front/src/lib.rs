@@ -1,10 +1,12 @@
 //! The vhost-user front end (vhost-user specification, QEMU `docs/interop/vhost-user.rst`): sets
-//! the queues of a driver, or of a program of the netmap API, up with the switch. To the switch it
-//! is one more guest.
+//! the queues of a driver, or of a program with a port of its own, up with the switch. To the
+//! switch it is one more guest.
 //!
 //! Messages without a reply of their own are sent with `NEED_REPLY`, and the acknowledgements of
 //! many are read together: few round trips.
 
+pub mod queue;
+pub mod region;
 #[cfg(test)]
 mod tests;
 
